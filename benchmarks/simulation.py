@@ -97,7 +97,7 @@ def _interval(
     now: Floats, then: Floats, known: Known, then_known: Known | None, question: Question, apart: bool
 ) -> tuple[Floats, Floats]:
     runs, baseline = now.shape[1], then.shape[1]
-    one, two, degrees_of_freedom = _spreads(now, then, known, then_known)
+    one, two, (degrees_of_freedom, cautious) = _spreads(now, then, known, then_known)
     sessions = known.session**2 + (then_known or known).session ** 2 if apart else np.zeros(len(now))
     centre = now.mean(axis=1) - then.mean(axis=1)
     if not degrees_of_freedom.all():
@@ -107,7 +107,8 @@ def _interval(
     part = _rounded(one**2 / unit) if apart and then_known else np.ones(len(now))
     parts = part + 1j * _rounded(sessions / unit)
     kinds, kind = np.unique(parts, return_inverse=True) if np.ptp(parts.real) or np.ptp(parts.imag) else (parts[:1], 0)
-    below, above = np.empty(len(kinds)), np.empty(len(kinds))
+    below: Floats = np.empty(len(kinds))
+    above: Floats = np.empty(len(kinds))
     for i, each in enumerate(kinds.tolist()):
         answers_now = tuple(
             1 / ((each.real / count + (2 - each.real) / baseline if apart and count != baseline else 2 / count) + each.imag)
@@ -118,18 +119,18 @@ def _interval(
     if then_known is None:
         below, above = (_quantiles(each, degrees_of_freedom[:1])[kind] for each in (below, above))
     else:
-        below, above = (_quantiles(each[kind], degrees_of_freedom) for each in (below, above))
+        below, above = _quantiles(below[kind], cautious), _quantiles(above[kind], degrees_of_freedom)
     return centre - below * error, centre + above * error
 
 
 def _spreads(now: Floats, then: Floats, known: Known, then_known: Known | None) -> tuple[Floats, Floats, Floats]:
-    """Of single runs of each side, and the degrees of freedom of the difference."""
+    """Of single runs of each side, and both kinds of degrees of freedom of the difference."""
     if then_known is None:
         spread, degrees = _spread([now, then], known)
-        return spread, spread, np.full(len(now), degrees)
+        return spread, spread, np.full((2, len(now)), degrees)
     (one, least), (two, other) = _spread([now], known), _spread([then], then_known)
     parts = np.stack([one**2 / now.shape[1], two**2 / then.shape[1]])
-    return one, two, np.array([welch((a, least), (b, other)) for a, b in parts.T.tolist()])
+    return one, two, np.array([welch((a, least), (b, other)) for a, b in parts.T.tolist()]).T
 
 
 def _spread(groups: Sequence[Floats], known: Known) -> tuple[Floats, float]:

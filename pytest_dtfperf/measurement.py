@@ -88,6 +88,7 @@ class TaskReport(Plain):
 
 
 _WHERE_KNOWN = (
+    "round_s",
     "task_hosts",
     "task_threads",
     "task_devices",
@@ -115,6 +116,7 @@ class Run(Plain):
     wall_s: float  # from the first order to the last exit, on the controller's clock
     accuracy: float | None = None  # of the last evaluation on the test set, 0 to 1
     evaluations: Sequence[Evaluation] = field(default_factory=list, metadata={"key": "looks"})
+    round_s: float | None = None  # Unix time at which its round began; runs of several specs in turn share one; old: unknown
     hosts: Sequence[str] = field(default_factory=list)  # those that its tasks ran on; old records do not tell
     task_hosts: Mapping[str, str] = field(default_factory=dict)  # task -> its host; old records do not tell
     task_threads: Mapping[str, int] = field(default_factory=dict)  # task -> cores it may use; old records do not tell

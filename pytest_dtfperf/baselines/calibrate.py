@@ -13,7 +13,7 @@ from pytest_dtfperf.formats import counted
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.comparison import runs_needed
-from pytest_dtfperf.stats.noise import Noise, estimate, pooled
+from pytest_dtfperf.stats.noise import Noise, correlation, do_sessions_differ, estimate, pooled
 
 LEAST_SESSIONS = 2
 MARGINS = [permille / 1000 for permille in range(1, 301)]  # a gate that lets a third be lost is none
@@ -77,6 +77,23 @@ class Case:
         self.margin = self.margin if seen.margin is None else seen.margin
         changes = noted(self.first.fingerprint, seen.measurement.fingerprint)
         self.changes += [change for change in changes if change not in self.changes]
+
+    @property
+    def broken_conditions(self) -> list[str]:
+        """Return which conditions of the stated error rates these sessions do not meet: docs/read-a-verdict.md."""
+        sessions, found = list(self.rates.values()), []
+        if resemblance := correlation(sessions):
+            found.append(
+                f"runs resemble the run before them in their session (correlation about {resemblance:.1f}), so that they "
+                "tell less than they seem to. Calibrate over more sessions, on several days; --from takes nights"
+            )
+        if do_sessions_differ(sessions):
+            found.append(
+                "all runs of a session have something in common (hosts, a NUMA placement, a clock rate), which further runs do "
+                f"not average out. It counts as noise of sessions, which {counted(len(sessions), 'session')} tell roughly; "
+                "ten or more tell it better"
+            )
+        return found
 
     def calibrated(self) -> Calibrated:
         """Raises `ValueError` where there is too little to tell."""

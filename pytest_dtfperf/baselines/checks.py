@@ -72,8 +72,7 @@ def ask(
         return judge_efficiency(measurement, other, terms, entry=entry, anchor_entry=other_entry)
     if kind == "overhead":
         return judge_overhead(other, measurement, terms, entry=entry, synthetic_entry=other_entry)
-    assert terms.threshold is not None
-    return judge_learning(measurement, other, at_most=terms.threshold)
+    return judge_learning(measurement, other, terms)
 
 
 def ask_again(check: Check, measurements: Mapping[str, Measurement]) -> tuple[Judgement, Check]:

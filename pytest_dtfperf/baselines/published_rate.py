@@ -60,13 +60,15 @@ def judge_published(
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=stored)
     if tainted := disturbed(measurement):
         return Judgement(Verdict.TAINTED, tainted, baseline_rate=stored)
-    noise = noise_of(measurement, entry)
+    noise = PUBLISHED if terms.has_one_noise else noise_of(measurement, entry)
+    then_noise = None if terms.has_one_noise else PUBLISHED
+    assumed = "at least 2.0 % is assumed of either" if terms.has_one_noise else "2.0 % is assumed of the published value"
     question = terms.question(1 - terms.margin, noise, ceiling=1 + terms.margin)
-    estimate = against_stored(measurement.rates, [stored], noise, question, then_noise=PUBLISHED)
+    estimate = against_stored(measurement.rates, [stored], noise, question, then_noise=then_noise)
     reason = (
         f"{change(estimate.ratio - 1)} against {rate(published.images_per_sec)} images/sec ({published.citation}): "
         f"{interval(estimate)} of it, margin {percent(terms.margin)}; {counted(len(measurement.rates), 'run')} against one "
-        f"value, noise {percent(estimate.spread)} ({percent(PUBLISHED.run)} is assumed of the published value)"
+        f"value, noise {percent(estimate.spread)} ({assumed})"
     )
     return Judgement(VERDICTS[estimate.answer], reason, change=estimate.ratio - 1, baseline_rate=stored, estimate=estimate)
 

@@ -1,6 +1,8 @@
 """On which terms a measurement is judged: what is asked of it, and how often the answer may be wrong. Values in, values out."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 from pytest_dtfperf.baselines import usual
 from pytest_dtfperf.errors import UsageError
@@ -16,6 +18,9 @@ DEGREES_FOR_ONE_RUN = (
 FIRST_CHECK = 1 / 2  # of a test's share of the false alarms, where it does not declare how many checks it makes
 
 
+STATISTICS = 2  # goes up when the same runs would be judged otherwise: what was recorded is judged again as it was
+
+
 @dataclass(frozen=True, kw_only=True)
 class Terms(Plain):
     """How strictly."""
@@ -26,9 +31,22 @@ class Terms(Plain):
     missed: float = usual.MISSED
     least: int | None = None  # runs before a verdict; None: as few as what is known of the noise allows
     most: int = usual.MOST_RUNS  # runs there can be
+    statistics: int = STATISTICS  # version of the comparison; a record without it was judged by the first
 
     def __post_init__(self) -> None:
         _check_fraction("margin", self.margin)
+
+    @property
+    def has_one_noise(self) -> bool:
+        """Whether two different trainings are compared by one noise, as the first version did."""
+        return self.statistics < 2
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in super().to_json().items() if (name, value) != ("statistics", 1)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return super().from_json({"statistics": 1, **data})
 
     def question(self, floor: float, *noises: Noise, ceiling: float | None = None) -> Question:
         """Ask whether a ratio of rates reaches `floor`. `noises`: of the sides that get runs."""

@@ -8,13 +8,13 @@ from pytest_dtfperf.baselines.comparability import other_hosts
 from pytest_dtfperf.baselines.compare import VERDICTS, disturbed, interval, judge, misplaced, noise_of
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.turns import Comparison, compare
 from pytest_dtfperf.baselines.usual import MOST_EFFICIENT
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import SpecError, UsageError
 from pytest_dtfperf.formats import change, counted, percent, rate
 from pytest_dtfperf.measurement import Measurement, efficiency, io_overhead
 from pytest_dtfperf.spec import NOT_IN_KEY, Spec
-from pytest_dtfperf.stats.comparison import against_each_other
 
 
 def judge_efficiency(
@@ -37,22 +37,28 @@ def judge_efficiency(
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=anchor.images_per_sec)
     if tainted := disturbed(measurement, anchor):
         return Judgement(Verdict.TAINTED, tainted, baseline_rate=anchor.images_per_sec)
-    gpus, value = measurement.spec.gpus, efficiency(measurement, anchor)
-    at = f"anchored at {anchor.spec.label} ({rate(anchor.images_per_sec)} images/sec)"
-    text = f"efficiency {percent(value)} of {gpus} devices, {at}"
+    gpus = measurement.spec.gpus
     if measurement == anchor:  # divided by itself, run for run: whatever its spread, it is 1
+        value, text = _efficiency(measurement, anchor)
         verdict = Verdict.PASSED if value >= at_least else Verdict.REGRESSED
         return Judgement(
             verdict, f"{text}, asked for at least {percent(at_least)}", baseline_rate=anchor.images_per_sec, value=value
         )
-    noise, anchor_noise = noise_of(measurement, entry), noise_of(anchor, anchor_entry)
-    question = terms.question(at_least * gpus, noise, anchor_noise)
-    estimate = against_each_other(measurement.rates, anchor.rates, noise, anchor_noise, question)
-    reason = f"{text}: {interval(estimate, gpus)}, asked for at least {percent(at_least)}; {_runs(measurement, anchor)}"
+    noises = noise_of(measurement, entry), noise_of(anchor, anchor_entry)
+    found = compare(measurement, anchor, noises, at_least * gpus, terms)
+    estimate, (value, text) = found.estimate, _efficiency(found.measurement, found.other)
+    reason = f"{text}: {interval(estimate, gpus)}, asked for at least {percent(at_least)}; {_runs(found)}"
     verdict = VERDICTS[estimate.answer]
     if moved := _anchor_alone_moved(verdict, measurement, anchor, terms, entry, anchor_entry):
         verdict, reason = Verdict.ANCHOR, f"{moved}; {reason}"
-    return Judgement(verdict, reason, baseline_rate=anchor.images_per_sec, value=value, estimate=estimate)
+    return Judgement(verdict, reason, baseline_rate=found.other.images_per_sec, value=value, estimate=estimate)
+
+
+def _efficiency(measurement: Measurement, anchor: Measurement) -> tuple[float, str]:
+    """Return the efficiency, and the sentence that begins with it."""
+    value = efficiency(measurement, anchor)
+    at = f"anchored at {anchor.spec.label} ({rate(anchor.images_per_sec)} images/sec)"
+    return value, f"efficiency {percent(value)} of {measurement.spec.gpus} devices, {at}"
 
 
 def judge_overhead(
@@ -77,15 +83,15 @@ def judge_overhead(
         return Judgement(Verdict.INCOMPARABLE, reason)
     if tainted := disturbed(synthetic, real):
         return Judgement(Verdict.TAINTED, tainted)
+    noises = noise_of(real, entry), noise_of(synthetic, synthetic_entry)
+    compared = compare(real, synthetic, noises, 1 - at_most, terms)
+    estimate, real, synthetic = compared.estimate, compared.measurement, compared.other
     value = io_overhead(synthetic.images_per_sec, real.images_per_sec)
-    noise, synthetic_noise = noise_of(real, entry), noise_of(synthetic, synthetic_entry)
-    question = terms.question(1 - at_most, noise, synthetic_noise)
-    estimate = against_each_other(real.rates, synthetic.rates, noise, synthetic_noise, question)
     known = estimate.degrees_of_freedom and estimate.low
     found = f"{percent(1 - estimate.high)} to {percent(1 - estimate.low)}" if known else "not known yet"
     reason = (
         f"I/O overhead {percent(value)} of {real.spec.label} against synthetic input "
-        f"({rate(synthetic.images_per_sec)} images/sec): {found}, allowed at most {percent(at_most)}; {_runs(real, synthetic)}"
+        f"({rate(synthetic.images_per_sec)} images/sec): {found}, allowed at most {percent(at_most)}; {_runs(compared)}"
     )
     return Judgement(VERDICTS[estimate.answer], reason, baseline_rate=synthetic.images_per_sec, value=value, estimate=estimate)
 
@@ -132,8 +138,9 @@ def _anchor_alone_moved(
     return ""
 
 
-def _runs(measurement: Measurement, other: Measurement) -> str:
-    return f"{counted(len(measurement.rates), 'run')} against {len(other.rates)}"
+def _runs(found: Comparison) -> str:
+    text = f"{counted(len(found.measurement.rates), 'run')} against {len(found.other.rates)}"
+    return f"{text}; {found.note}" if found.note else text
 
 
 def _threshold(terms: Terms) -> float:

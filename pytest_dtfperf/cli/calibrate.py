@@ -84,6 +84,7 @@ SHAPE: Shape = {
             "margin": "the smallest that can be told, as a fraction",
             "wanted_margin": "that its verdicts are asked for",
             "words": "what hinders",
+            "conditions": "a list of conditions of the stated error rates that these sessions do not meet",
             "changes": "a list of what else was another between these sessions, and counts as noise",
         }
     ],
@@ -146,6 +147,8 @@ def run(args: argparse.Namespace) -> int:
             if each.case.changes:
                 changes = ", ".join(each.case.changes)
                 print(f"note: {each.case.spec.label}: between these sessions: {changes}; it counts as noise")
+            for condition in each.case.broken_conditions:
+                print(f"note: {each.case.spec.label}: {condition}")
         of = counted(len(sessions), "session")
         of += f" ({counted(copies, 'copied folder')} left out)" if copies else ""
         print(f"dtfperf: {of}: noise of {counted(written, 'baseline')} written to {folder}.")
@@ -306,6 +309,7 @@ def _to_json(found: "Found", args: argparse.Namespace) -> dict[str, Any]:
         "margin": found.margin,
         "wanted_margin": found.wanted,
         "words": words,
+        "conditions": case.broken_conditions,
         "changes": list(case.changes),
     }
 

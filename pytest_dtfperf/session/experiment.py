@@ -1,5 +1,6 @@
 """What one test asks of a session: specs are measured until each verdict is decided, recorded, and judged."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -8,10 +9,11 @@ from typing import Any, Self
 from pytest_dtfperf.baselines import references
 from pytest_dtfperf.baselines.checks import Check, Kind, Side, ask
 from pytest_dtfperf.baselines.comparability import must_match, other_hosts
-from pytest_dtfperf.baselines.compare import judge
+from pytest_dtfperf.baselines.compare import judge, noise_of
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.published_rate import PublishedRate
 from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.turns import are_in_turn, runs_around, shared_rounds, to_measure_again
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import InvalidMeasurement, SpecError
 from pytest_dtfperf.launch.summary import check_repetition
@@ -26,6 +28,7 @@ from pytest_dtfperf.session.resolve import RepeatPlan, plan
 from pytest_dtfperf.session.sweep import Sweep, fastest
 from pytest_dtfperf.spec import Spec
 
+IN_TURN: Sequence[Kind] = ("efficiency", "overhead")  # checks of two rates, which a change of the machine would bias
 SPARE_RUNS = 1  # beyond the repeats, in place of what was disturbed: more would only wait for a quieter machine
 
 HOPELESS_RUNS = 3  # all of them disturbed: what is measured then becomes no baseline, and more would only cost time
@@ -199,15 +202,17 @@ class Experiment:
         So a machine that drifts does so for all of them, and who went first goes last in the next round: that favours neither.
         """
         while left:
-            kept = [self._run(case) for case in left]
+            round_s = time.time()
+            kept = [self._run(case, round_s) for case in left]
             left = still_open(left[::-1]) if any(kept) else ()  # other hosts were lent: of these there are no more runs
 
-    def _run(self, case: _Case) -> bool:
+    def _run(self, case: _Case, round_s: float) -> bool:
         """Make a run of a case; whether it is one of its runs, or was on other hosts than those of its record."""
         number = len(case.runs) + 1
         explain = tracing.is_traced(self._bench.settings, case.plan, case.spec, case.runs)
         try:
             run = self._bench.run(case.spec, self._name, number=number, of=max(number, case.plan.repeats), explain=explain)
+            run = replace(run, round_s=round_s)
             if case.runs:
                 check_repetition(case.spec, case.runs[-1], run)
         except InvalidMeasurement as error:
@@ -325,6 +330,10 @@ class Experiment:
             return ask(kind, terms, case.recorded, second, entry=entry, other_entry=other_entry, published=published)
 
         judgement = judged()
+        if kind in IN_TURN and judgement.needs_runs and not others[0].is_void:
+            noises = noise_of(case.recorded, entry), noise_of(others[0].recorded, other_entry)
+            self._bracket(case, others[0], runs_around(noises))
+            judgement = judged()
 
         def still_open(left: Sequence[_Case]) -> Sequence[_Case]:
             nonlocal judgement
@@ -359,6 +368,25 @@ class Experiment:
         record = follow_up(self._bench, self._name, record, check, judgement, others[0].recorded if others else None)
         return Judged(record, judgement, check, others[0].record if others else None)
 
+    def _bracket(self, case: _Case, other: _Case, least: int) -> None:
+        """Run what was measured first again, up to `least` times and once for a disturbed run, unless it was in turn.
+
+        So the change of the machine since then is known: `baselines/turns.py`.
+        """
+        for _ in range(least + SPARE_RUNS):
+            again = to_measure_again(case.recorded, other.recorded, least)
+            if again is None:
+                return
+            first = case if again is case.recorded else other
+            runs = len(first.runs)
+            with self._at_the_bench(first.spec):
+                try:
+                    self._run_until([first], lambda left: ())
+                finally:
+                    self._judge_invalid([first])
+            if len(first.runs) == runs:
+                return  # other hosts were allocated
+
 
 def _before(runs: Sequence[Run], other: Sequence[str]) -> list[Run]:
     """What was measured before hosts were lent that differ in this: no part of their rate."""
@@ -370,5 +398,10 @@ def _may_have_more(cases: Sequence[_Case], terms: Terms) -> bool:
     """Where the test has said how many runs it wants, or the repeats are spent, there are no more."""
     if any(case.plan.is_fixed for case in cases):
         return False
-    clean = min(len(case.recorded.rates) for case in cases)
-    return clean < terms.most and max(len(case.runs) for case in cases) < terms.most + SPARE_RUNS
+    one, other = (case.recorded for case in (cases[0], cases[-1]))
+    if are_in_turn(one, other):
+        clean = min(len(case.recorded.rates) for case in cases)
+        return clean < terms.most and max(len(case.runs) for case in cases) < terms.most + SPARE_RUNS
+    rounds = shared_rounds(one, other)  # runs that were made before, for other checks, are no part of this one
+    disturbed = {run.round_s for each in (one, other) for run in each.runs if run.disturbances}
+    return len(rounds - disturbed) < terms.most and len(rounds) < terms.most + SPARE_RUNS

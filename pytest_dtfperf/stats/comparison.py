@@ -13,9 +13,10 @@ those that are stated.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import product
 
 from pytest_dtfperf.stats.noise import Noise, pooled, welch
 
@@ -78,10 +79,45 @@ def against_stored(
 
 
 def against_each_other(
-    now: Sequence[float], then: Sequence[float], noise: Noise, then_noise: Noise, question: Question
+    now: Sequence[float], then: Sequence[float], noise: Noise, then_noise: Noise | None, question: Question
 ) -> RatioEstimate:
-    """Compare two trainings whose runs are made in turn, in one session. Each has its own noise."""
-    return _ask(_Sides(now, then, noise, then_noise, alike=False, apart=False), question)
+    """Compare two trainings whose runs are made in turn, in one session. Each has its own noise; None: both scatter alike."""
+    return _ask(_Sides(now, then, noise, then_noise or noise, alike=then_noise is None, apart=False), question)
+
+
+def against_drifting(
+    now: Sequence[Sequence[float]], then: Sequence[Sequence[float]], noise: Noise, then_noise: Noise, question: Question
+) -> RatioEstimate:
+    """Compare two trainings of one session, of which one was measured before and after the other: it has two groups of runs.
+
+    What the machine did in between is taken to lie between the groups. So each is compared for itself, only what both answer
+    is an answer, and the interval reaches from the lower of their ends to the higher.
+    """
+    within, then_within = replace(noise, session=0.0), replace(then_noise, session=0.0)
+    found = []
+    for one, other in product(now, then):
+        others = tuple(each for each in now if each is not one), tuple(each for each in then if each is not other)
+        least = min(max(question.least, len(one) - 1), len(one))  # one look, and the one before it that confirms
+        enough = len(one) >= question.least and len(other) >= 1
+        once = replace(question, least=least, most=len(one)) if enough else replace(question, least=question.most)
+        found.append(_ask(_Sides(one, other, within, then_within, alike=False, apart=True, beside=others), once))
+    answers = {each.answer for each in found}
+    return RatioEstimate(
+        ratio=math.exp(math.fsum(math.log(each.ratio) for each in found) / len(found)),
+        low=min(each.low for each in found),
+        high=max(each.high for each in found),
+        spread=found[0].spread,
+        degrees_of_freedom=min(each.degrees_of_freedom for each in found),
+        answer=_agreed(answers),
+    )
+
+
+def _agreed(answers: Set[Answer]) -> Answer:
+    """Return what all of these say."""
+    for weaker, either in ((Answer.HOLDS, Answer.BETTER), (Answer.UNCONFIRMED, Answer.WORSE)):
+        if answers <= {weaker, either}:
+            return either if answers == {either} else weaker
+    return Answer.OPEN
 
 
 @dataclass(frozen=True)
@@ -91,7 +127,8 @@ class _Sides:
     now_noise: Noise
     then_noise: Noise
     alike: bool  # both are the same training, which scatters as it did
-    apart: bool  # in two sessions, which may differ as sessions do
+    apart: bool  # `then` was measured at another time and gets no further runs; in another session, which may differ
+    beside: tuple[Sequence[Sequence[float]], ...] = ((), ())  # of either side, further runs that show how it scatters
 
     @property
     def analyses(self) -> int:
@@ -108,13 +145,14 @@ class _Sides:
         """Return how far the difference of means may be off."""
         if self.alike:
             spread, degrees_of_freedom = pooled([self.now, self.then], self.now_noise)
-            now, then = spread, spread
+            now, then, cautious = spread, spread, degrees_of_freedom
         else:
-            (now, now_degrees), (then, then_degrees) = pooled([self.now], self.now_noise), pooled([self.then], self.then_noise)
+            now, now_degrees = pooled([self.now, *self.beside[0]], self.now_noise)
+            then, then_degrees = pooled([self.then, *self.beside[1]], self.then_noise)
             parts = (now**2 / len(self.now), now_degrees), (then**2 / len(self.then), then_degrees)
-            degrees_of_freedom = welch(*parts)
+            degrees_of_freedom, cautious = welch(*parts)
         sessions = self.now_noise.session**2 + self.then_noise.session**2 if self.apart else 0.0
-        return _Error(len(self.now), len(self.then), now, then, sessions, degrees_of_freedom)
+        return _Error(len(self.now), len(self.then), now, then, sessions, degrees_of_freedom, cautious)
 
     def information(self, error: "_Error", question: Question) -> tuple[list[float], int]:
         """Return the information at each analysis that there was or may be, and which of them this is."""
@@ -137,6 +175,7 @@ class _Error:
     then: float
     sessions: float  # variance that two sessions add
     degrees_of_freedom: float
+    cautious: float  # degrees of freedom for passing, most of whose error rate is spent on the first runs, unconfirmed
 
     @property
     def value(self) -> float:
@@ -176,7 +215,7 @@ def _interval(sides: _Sides, error: _Error, question: Question) -> tuple[float, 
     analyses, here = sides.information(error, question)
     centre = _mean_log(sides.now) - _mean_log(sides.then)
     so_far, total = tuple(analyses[: here + 1]), analyses[-1]
-    below = _quantile(critical_values(so_far, question.missed, MISSED_GAMMA, total)[here], error.degrees_of_freedom)
+    below = _quantile(critical_values(so_far, question.missed, MISSED_GAMMA, total)[here], error.cautious)
     above = _quantile(critical_values(so_far, question.false_alarm, FALSE_ALARM_GAMMA, total)[here], error.degrees_of_freedom)
     return math.exp(centre - below * error.value), math.exp(centre + above * error.value)
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 LEAST_SESSIONS = 2  # whose means can differ
 ROUNDING = 1e-9  # no measured rates are as alike as that
+BY_CHANCE = 0.01  # of the cases in which nothing is wrong with the noise, so many are reported
+PERMUTATIONS = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,20 +34,20 @@ def pooled(groups: Iterable[Sequence[float]], noise: Noise) -> tuple[float, floa
     return max(math.sqrt(squares / degrees_of_freedom) if degrees_of_freedom else 0.0, noise.run), degrees_of_freedom
 
 
-def welch(one: tuple[float, float], other: tuple[float, float]) -> float:
+def welch(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
     """Return the degrees of freedom of the sum of two variances of means, given as (variance, its degrees of freedom).
 
-    B. L. Welch (Biometrika 34, 1947, 28-35) takes the sum for a multiple of chi-squared. Where a variance rests on one or two
-    degrees of freedom, that passes too much: where one side scatters five times as much as the other, up to 9 % in place of
-    5 %. The smaller of the two sides' degrees of freedom is safe, but costs a run more (K. K. Mickey, M. B. Brown, Annals of
-    Mathematical Statistics 37, 1966, 639-643). This is the latter for one degree of freedom, the geometric mean of both for
-    two, and approaches Welch's from there: no stated rate is exceeded at CVs that differ tenfold (benchmarks/verdicts.py).
+    B. L. Welch (Biometrika 34, 1947, 28-35) takes the sum for a multiple of chi-squared: the first number. Where a variance
+    rests on one or two degrees of freedom and is five times the other, a test at 5 % then errs in up to 9 %. The smaller of the
+    two sides' degrees of freedom is safe, but costs a run more (M. R. Mickey, M. B. Brown, Annals of Mathematical Statistics
+    37, 1966, 639-643). The second number is that smaller one where it is 1, the geometric mean of both where it is 2, and
+    approaches Welch's from there.
     """
     least = min(one[1], other[1])
     if not least:
-        return 0.0
+        return 0.0, 0.0
     approximate = (one[0] + other[0]) ** 2 / (one[0] ** 2 / one[1] + other[0] ** 2 / other[1])
-    return float(approximate * (least / approximate) ** (1 / max(1.0, least)))
+    return approximate, approximate * (least / approximate) ** (1 / max(1.0, least))
 
 
 def estimate(sessions: Sequence[Sequence[float]]) -> Noise:
@@ -71,3 +73,42 @@ def estimate(sessions: Sequence[Sequence[float]]) -> Noise:
     return Noise(
         run=math.sqrt(within), degrees_of_freedom=degrees_of_freedom, session=math.sqrt(max(0.0, (between - within) / size))
     )
+
+
+def correlation(sessions: Sequence[Sequence[float]]) -> float | None:
+    """Return how much runs resemble the run before them in their session, as a correlation; None if that may be chance.
+
+    By permutation of the runs within their sessions (E. S. Edgington, Randomization Tests, 1980), one-sided: where runs are
+    independent, `BY_CHANCE` of all cases are reported. The estimate allows for the sessions' means, which are estimated, too.
+    """
+    import numpy as np
+
+    groups = [np.log(rates) - np.log(rates).mean() for rates in sessions if len(rates) > 1]
+    squares = sum(float(group @ group) for group in groups)
+    if len(groups) < LEAST_SESSIONS or squares < ROUNDING**2:
+        return None
+    random = np.random.default_rng(len(groups))
+    shuffled = [random.permuted(np.tile(group, (PERMUTATIONS, 1)), axis=1) for group in groups]
+    by_chance = sum((group[:, 1:] * group[:, :-1]).sum(axis=1) for group in shuffled)
+    found = sum(float(group[1:] @ group[:-1]) for group in groups)
+    if (1 + np.count_nonzero(by_chance >= found - ROUNDING * squares)) / (1 + PERMUTATIONS) > BY_CHANCE:
+        return None
+    return min(1.0, (found - float(np.mean(by_chance))) / squares)
+
+
+def do_sessions_differ(sessions: Sequence[Sequence[float]]) -> bool:
+    """Return whether sessions differ by more than their runs explain: an F test, with `BY_CHANCE` of errors."""
+    import numpy as np
+    from scipy.special import fdtrc
+
+    groups = [np.log(rates) for rates in sessions if rates]
+    total = sum(map(len, groups))
+    degrees_of_freedom = total - len(groups)
+    if len(groups) < LEAST_SESSIONS or degrees_of_freedom < 1:
+        return False
+    mean = np.concatenate(groups).mean()
+    between = sum(len(group) * float(group.mean() - mean) ** 2 for group in groups) / (len(groups) - 1)
+    within = sum(float(((group - group.mean()) ** 2).sum()) for group in groups) / degrees_of_freedom
+    if within < ROUNDING**2:
+        return False
+    return bool(fdtrc(len(groups) - 1, degrees_of_freedom, between / within) <= BY_CHANCE)

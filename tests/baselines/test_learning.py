@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.learning import judge_learning
+from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SpecError, UsageError
 from pytest_dtfperf.measurement import Evaluation, Measurement, Score
@@ -16,6 +17,9 @@ LEARNING: dict[str, Any] = {
     "model": "mnist", "data": "mnist", "data_dir": "/d",
     "stop_at_top_1_accuracy": 0.9, "eval_during_training_every_n_steps": 10,
 }  # fmt: skip
+
+
+ASKED = Terms(threshold=1.5)
 
 
 def learnt(*runs: Mapping[int, float], **spec: Any) -> Measurement:
@@ -33,49 +37,81 @@ def evaluations_of(seen: Mapping[int, float]) -> list[Evaluation]:
     ]
 
 
-ANCHOR = learnt({10: 0.5, 20: 0.91}, gpus=1)
+ANCHOR = learnt(*[{100: 0.5, 200: 0.91}] * 3, gpus=1)
 
 
 @pytest.mark.parametrize(
     "many, verdict, ratio",
     [
-        (learnt({10: 0.9}), Verdict.PASSED, 0.5),
-        (learnt({10: 0.89, 20: 0.95}), Verdict.PASSED, 1.0),
-        (learnt({10: 0.1, 20: 0.5, 30: 0.9}), Verdict.PASSED, 1.5),
-        (learnt({30: 0.8, 40: 0.9}), Verdict.REGRESSED, 2.0),
-        (learnt({20: 0.9}, {30: 0.9}, {40: 0.9}), Verdict.PASSED, 1.5),
-        (learnt({30: 0.92, 40: 0.85}), Verdict.PASSED, 1.5),
+        (learnt(*[{100: 0.9}] * 3), Verdict.PASSED, 0.5),
+        (learnt(*[{100: 0.89, 200: 0.95}] * 3), Verdict.PASSED, 1.0),
+        (learnt(*[{200: 0.5, 300: 0.9}] * 3), Verdict.INCONCLUSIVE, 1.5),
+        (learnt(*[{300: 0.8, 600: 0.9}] * 2), Verdict.INCONCLUSIVE, 3.0),
+        (learnt(*[{300: 0.8, 600: 0.9}] * 3), Verdict.REGRESSED, 3.0),
+        (learnt({200: 0.9}, {100: 0.9}, {390: 0.9}), Verdict.INCONCLUSIVE, 1.0),
+        (learnt(*[{200: 0.92, 390: 0.85}] * 3), Verdict.PASSED, 1.0),
+        (learnt({200: 0.9}), Verdict.INCONCLUSIVE, 1.0),
+        (learnt({600: 0.9}), Verdict.INCONCLUSIVE, 3.0),
     ],
-    ids=["sooner", "at once", "just in time", "too late", "the median of runs", "the first evaluation counts"],
-)
+    ids=[
+        "sooner", "at once", "on the line", "too late, seen once", "too late, and confirmed", "runs differ",
+        "the first evaluation counts", "a single run", "a single run, too late",
+    ],
+)  # fmt: skip
 def test_steps_are_compared(many: Measurement, verdict: Verdict, ratio: float) -> None:
-    """The ratio of steps to the first evaluation that reaches the target decides, and the seconds' is told."""
-    judgement = judge_learning(many, ANCHOR, at_most=1.5)
-    assert judgement.verdict is verdict
+    """The ratio of steps to the first evaluation that reaches the target decides where its interval leaves the limit behind,
+    and the seconds' is told."""
+    judgement = judge_learning(many, ANCHOR, ASKED)
+    assert judgement.verdict is verdict, judgement.reason
     assert judgement.value == ratio
-    assert f"{ratio:.2f} times the steps, allowed 1.5, and {ratio:.2f} times the seconds" in judgement.reason
+    assert f": {ratio:.2f} times the steps (" in judgement.reason
+    assert f"allowed 1.5, and {ratio:.2f} times the seconds" in judgement.reason
+
+
+def test_too_many_steps_are_a_regression_once_confirmed() -> None:
+    """Five runs of either side that take three times the steps leave no doubt."""
+    anchor = learnt(*[{200: 0.91}] * 5, gpus=1)
+    judgement = judge_learning(learnt(*[{600: 0.9}] * 5), anchor, ASKED)
+    assert judgement.verdict is Verdict.REGRESSED, judgement.reason
+    assert "; 5 runs against 5" in judgement.reason
+
+
+def test_coarse_evaluations_are_noise() -> None:
+    """Where the test set is looked at every 100 steps, 200 steps may have been 101."""
+    fine, coarse = (
+        judge_learning(replace_interval(learnt(*[{200: 0.9}] * 3), every), replace_interval(ANCHOR, every), ASKED).estimate
+        for every in (10, 100)
+    )
+    assert fine
+    assert coarse
+    assert coarse.high > fine.high
+    assert coarse.low < fine.low
+
+
+def replace_interval(measured: Measurement, every: int) -> Measurement:
+    return replace(measured, spec=measured.spec.but(eval_during_training_every_n_steps=every))
 
 
 def test_who_never_gets_there_has_regressed() -> None:
     """A target that one run never reached is missed, and the best that was seen is said."""
-    judgement = judge_learning(learnt({10: 0.95}, {10: 0.2, 20: 0.61}), ANCHOR, at_most=1.5)
+    judgement = judge_learning(learnt({10: 0.95}, {10: 0.2, 20: 0.61}), ANCHOR, ASKED)
     assert judgement.verdict is Verdict.REGRESSED
     assert "never reached a top-1 accuracy of 90.0 %" in judgement.reason
-    judgement = judge_learning(learnt({10: 0.2, 20: 0.61}), ANCHOR, at_most=1.5)
+    judgement = judge_learning(learnt({10: 0.2, 20: 0.61}), ANCHOR, ASKED)
     assert "(best: 61.0 %)" in judgement.reason
 
 
 def test_an_anchor_that_never_gets_there_compares_nothing() -> None:
     """If the training to compare with missed the target, the verdict is INVALID, not a blame for the other."""
-    judgement = judge_learning(learnt({10: 0.95}), learnt({10: 0.3}), at_most=1.5)
+    judgement = judge_learning(learnt({10: 0.95}), learnt({10: 0.3}), ASKED)
     assert judgement.verdict is Verdict.INVALID
 
 
 def test_nonsense_is_refused() -> None:
     """Another target, no target, or a threshold of zero is a mistake of the test, in words."""
     with pytest.raises(SpecError, match="different targets"):
-        judge_learning(learnt({10: 0.9}, stop_at_top_1_accuracy=0.8), ANCHOR, at_most=1.5)
+        judge_learning(learnt({10: 0.9}, stop_at_top_1_accuracy=0.8), ANCHOR, ASKED)
     with pytest.raises(SpecError, match="say stop_at_top_1_accuracy"):
-        judge_learning(learnt({10: 0.9}, stop_at_top_1_accuracy=None), learnt({}, stop_at_top_1_accuracy=None), at_most=1)
+        judge_learning(learnt({10: 0.9}, stop_at_top_1_accuracy=None), learnt({}, stop_at_top_1_accuracy=None), ASKED)
     with pytest.raises(UsageError, match="at_most must be more than 0"):
-        judge_learning(ANCHOR, ANCHOR, at_most=0)
+        judge_learning(ANCHOR, ANCHOR, Terms(threshold=0.0))

@@ -179,7 +179,7 @@ def test_a_measurement_passes_its_schema_and_comes_back() -> None:
     optional: dict[str, Any] = {"anatomy": {"schema": 1}, "unexplained": "it was not traced", "stragglers": {"schema": 1}}
     network = NetworkFacts(image_shape=(8, 8, 3), classes=10, parameters=20, trained_parameters=18, uncounted="a loop")
     told: dict[str, Any] = {"task_hosts": {"worker:0": "n1"}, "task_threads": {"worker:0": 2}, "network": network}
-    told |= {"task_devices": {"worker:0": 1}, "out_of_step": {"worker:1": -0.2}}
+    told |= {"task_devices": {"worker:0": 1}, "out_of_step": {"worker:1": -0.2}, "round_s": 1.5}
     with_all = replace(measured.runs[0], **told, **optional)
     of_own = record(replace(measured, runs=[replace(measured.runs[0], network=network)]))
     validate("measurement", json.loads(json.dumps(of_own)), "measurements.jsonl:1")

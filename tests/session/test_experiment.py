@@ -15,6 +15,7 @@ from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.records.again import judge_again
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.session.bench import Bench
@@ -207,3 +208,97 @@ def test_what_can_become_no_baseline_is_given_up_early(tmp_path: Path, disturbed
     assert len(measured.measurement.runs) == runs
     told = f"{spec_of().label}: no baseline: its first 3 runs were disturbed (a compiler)"
     assert bench.remarks == [told] * (runs == 3)
+
+
+@dataclass
+class Drifting(Changing):
+    """A bench whose machine becomes faster or slower when the test says so; its runs differ by at most 0.4 %."""
+
+    speed: float = 1.0
+    of: Mapping[Any, float] = field(default_factory=dict)  # images/sec by number of devices, or by input
+    made: list[Any] = field(default_factory=list)
+
+    def run(self, spec: Spec, test: str, *, number: int, of: int, explain: bool) -> Run:
+        what = spec.gpus if spec.gpus in self.of else spec.data
+        self.hardware = HARDWARE
+        self.made.append(what)
+        wobble = (0.0, 0.004, 0.002)[len(self.made) % 3]
+        return replace(run_of(self.of[what] * self.speed * (1 + wobble)), hosts=["n1"])
+
+
+def drifting(tmp_path: Path, of: Mapping[Any, float]) -> Drifting:
+    bench = changing(tmp_path, ())
+    return Drifting(bench.folder, bench.store, bench.rates, of=of)
+
+
+def judged_again(bench: Drifting) -> Sequence[tuple[str | None, str | None]]:
+    return [(record.verdict, record.reason) for record in judge_again(bench.folder.measurements())]
+
+
+@pytest.mark.parametrize("speed", [1.0, 0.9, 1.1, 0.5])
+@pytest.mark.parametrize("efficiency, verdict", [(1.0, "PASSED"), (0.97, "PASSED"), (0.80, "REGRESSED"), (0.85, "REGRESSED")])
+def test_efficiency_is_of_the_cluster_as_it_is_now(tmp_path: Path, efficiency: float, verdict: str, speed: float) -> None:
+    """An anchor that was measured before the machine became faster or slower is measured again, and nothing else changes the
+    answer; `dtfperf judge` comes to the same one."""
+    bench = drifting(tmp_path, {1: 100.0, 2: 200.0 * efficiency})
+    (one,) = Experiment(cast("Bench", bench), "first").measure([spec_of(gpus=1, num_ps=1)])
+    bench.speed = speed
+    experiment = Experiment(cast("Bench", bench), "second")
+    (many,) = experiment.measure([spec_of(gpus=2, num_ps=1)])
+    assert bench.made == [1, 1, 2, 2]
+    judged = experiment.check_efficiency(many, anchor=one, at_least=0.90)
+    assert judged.judgement.verdict == verdict, judged.judgement.reason
+    assert bench.made[4:6] == [1, 1]
+    assert (verdict, judged.judgement.reason) in judged_again(bench)
+
+
+def test_an_anchor_of_before_takes_two_runs_where_nothing_changed(tmp_path: Path) -> None:
+    """Where the machine is as fast as it was, two runs of the anchor are all that it costs, and the reason tells of them."""
+    bench = drifting(tmp_path, {1: 100.0, 2: 190.0})
+    (one,) = Experiment(cast("Bench", bench), "first").measure([spec_of(gpus=1, num_ps=1)])
+    experiment = Experiment(cast("Bench", bench), "second")
+    (many,) = experiment.measure([spec_of(gpus=2, num_ps=1)])
+    judged = experiment.check_efficiency(many, anchor=one, at_least=0.70)
+    assert bench.made == [1, 1, 2, 2, 1, 1]
+    assert "; 2 runs against 4; trivial b32 gpus=1 num_ps=1 parameter_server was measured before and after it (" in (
+        judged.judgement.reason
+    )
+
+
+def test_what_is_measured_in_turn_is_measured_once(tmp_path: Path) -> None:
+    """Runs that were made in turn are compared as they are, and both sides share their rounds in the record."""
+    bench = drifting(tmp_path, {1: 100.0, 2: 190.0})
+    experiment = Experiment(cast("Bench", bench), "test")
+    one, many = experiment.measure([spec_of(gpus=1, num_ps=1), spec_of(gpus=2, num_ps=1)])
+    judged = experiment.check_efficiency(many, anchor=one, at_least=0.70)
+    assert judged.judgement.verdict == "PASSED"
+    assert bench.made == [1, 2, 2, 1]
+    rounds = [[run.round_s for run in each.measurement.runs] for each in (one, many)]
+    assert rounds[0] == rounds[1]
+    assert len(set(rounds[0])) == 2
+
+
+@pytest.mark.parametrize("speed", [0.9, 1.1])
+@pytest.mark.parametrize("overhead, verdict", [(0.0, "PASSED"), (0.15, "REGRESSED")])
+def test_an_overhead_is_of_the_machine_as_it_is_now(tmp_path: Path, overhead: float, verdict: str, speed: float) -> None:
+    """Synthetic input that another test has measured before the machine changed is measured again, too."""
+    bench = drifting(tmp_path, {"synthetic": 100.0, "mnist": 100.0 * (1 - overhead)})
+    (synthetic,) = Experiment(cast("Bench", bench), "first").measure([spec_of(model="mnist", gpus=3)])
+    bench.speed = speed
+    experiment = Experiment(cast("Bench", bench), "second")
+    (real,) = experiment.measure([spec_of(model="mnist", gpus=3, data="mnist", data_dir="/d")])
+    judged = experiment.check_overhead(synthetic=synthetic, real=real, at_most=0.08)
+    assert judged.judgement.verdict == verdict, judged.judgement.reason
+    assert (verdict, judged.judgement.reason) in judged_again(bench)
+
+
+def test_what_was_measured_first_is_measured_again(tmp_path: Path) -> None:
+    """Where n devices were measured before their anchor, it is they that are measured again."""
+    bench = drifting(tmp_path, {1: 100.0, 2: 200.0})
+    (many,) = Experiment(cast("Bench", bench), "first").measure([spec_of(gpus=2, num_ps=1)])
+    bench.speed = 0.9
+    experiment = Experiment(cast("Bench", bench), "second")
+    (one,) = experiment.measure([spec_of(gpus=1, num_ps=1)])
+    judged = experiment.check_efficiency(many, anchor=one, at_least=0.70)
+    assert bench.made == [2, 2, 1, 1, 2, 2]
+    assert judged.judgement.verdict == "PASSED"

@@ -1,13 +1,14 @@
 """What noise is estimated from rates."""
 
 import math
+import statistics
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_dtfperf.stats.noise import Noise, estimate, pooled
+from pytest_dtfperf.stats.noise import Noise, correlation, do_sessions_differ, estimate, pooled
 
 # Yield of dyestuff, g: six batches of five. O. L. Davies and P. L. Goldsmith, Statistical Methods in Research and Production,
 # 1972, table 6.1; the variance components are 1764 and 2451.
@@ -104,3 +105,40 @@ def test_no_less_than_the_noise_floor() -> None:
     """However alike the runs, the spread is not below what was found or assumed before."""
     assert pooled([[100.0, 100.0, 100.0]], Noise(run=0.01)) == (0.01, 2)
     assert pooled([[100.0]], Noise(run=0.01)) == (0.01, 0)
+
+
+def autoregressive(random: np.random.Generator, sessions: int, runs: int, resemblance: float) -> list[list[float]]:
+    """Sessions of runs with a CV of 1 %, each of which resembles the one before."""
+    found = []
+    for _ in range(sessions):
+        values = [random.normal()]
+        for _ in range(runs - 1):
+            values.append(resemblance * values[-1] + math.sqrt(1 - resemblance**2) * random.normal())
+        found.append([100 * math.exp(0.01 * value) for value in values])
+    return found
+
+
+def test_runs_that_resemble_their_neighbours_are_seen() -> None:
+    """Of independent runs hardly any case is reported, of runs with a correlation of 0.7 nearly all."""
+    random = np.random.default_rng(3)
+    independent, alike = ([correlation(autoregressive(random, 10, 10, by)) for _ in range(40)] for by in (0.0, 0.7))
+    assert sum(each is not None for each in independent) <= 3
+    seen = [each for each in alike if each is not None]
+    assert len(seen) >= 37
+    assert 0.4 < statistics.fmean(seen) < 0.9
+
+
+def test_a_mode_for_a_whole_session_is_seen() -> None:
+    """Sessions of which some are 10 % slower in all their runs differ; sessions of the same runs do not."""
+    random = np.random.default_rng(4)
+    same = autoregressive(random, 6, 4, 0.0)
+    assert not do_sessions_differ(same)
+    assert do_sessions_differ([[rate * (0.9 if i % 2 else 1.0) for rate in rates] for i, rates in enumerate(same)])
+    assert correlation(same) is None
+
+
+@pytest.mark.parametrize("sessions", [[[100.0, 101.0]], [[100.0], [101.0]], [[100.0] * 4, [100.0] * 4], []], ids=str)
+def test_too_little_shows_no_correlation(sessions: list[list[float]]) -> None:
+    """Of one session, single runs or runs without any spread nothing is claimed."""
+    assert correlation(sessions) is None
+    assert do_sessions_differ(sessions) is False
