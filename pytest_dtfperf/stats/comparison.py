@@ -108,11 +108,11 @@ def against_drifting(
         high=max(each.high for each in found),
         spread=found[0].spread,
         degrees_of_freedom=min(each.degrees_of_freedom for each in found),
-        answer=_agreed(answers),
+        answer=_joint_answer(answers),
     )
 
 
-def _agreed(answers: Set[Answer]) -> Answer:
+def _joint_answer(answers: Set[Answer]) -> Answer:
     """Return what all of these say."""
     for weaker, either in ((Answer.HOLDS, Answer.BETTER), (Answer.UNCONFIRMED, Answer.WORSE)):
         if answers <= {weaker, either}:

@@ -89,11 +89,11 @@ def correlation(sessions: Sequence[Sequence[float]]) -> float | None:
         return None
     random = np.random.default_rng(len(groups))
     shuffled = [random.permuted(np.tile(group, (PERMUTATIONS, 1)), axis=1) for group in groups]
-    by_chance = sum((group[:, 1:] * group[:, :-1]).sum(axis=1) for group in shuffled)
+    permuted = sum((group[:, 1:] * group[:, :-1]).sum(axis=1) for group in shuffled)
     found = sum(float(group[1:] @ group[:-1]) for group in groups)
-    if (1 + np.count_nonzero(by_chance >= found - ROUNDING * squares)) / (1 + PERMUTATIONS) > BY_CHANCE:
+    if (1 + np.count_nonzero(permuted >= found - ROUNDING * squares)) / (1 + PERMUTATIONS) > BY_CHANCE:
         return None
-    return min(1.0, (found - float(np.mean(by_chance))) / squares)
+    return min(1.0, (found - float(np.mean(permuted))) / squares)
 
 
 def do_sessions_differ(sessions: Sequence[Sequence[float]]) -> bool:
