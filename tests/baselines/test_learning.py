@@ -46,7 +46,6 @@ ANCHOR = learnt(*[{100: 0.5, 200: 0.91}] * 3, gpus=1)
         (learnt(*[{100: 0.9}] * 3), Verdict.PASSED, 0.5),
         (learnt(*[{100: 0.89, 200: 0.95}] * 3), Verdict.PASSED, 1.0),
         (learnt(*[{200: 0.5, 300: 0.9}] * 3), Verdict.INCONCLUSIVE, 1.5),
-        (learnt(*[{300: 0.8, 600: 0.9}] * 2), Verdict.INCONCLUSIVE, 3.0),
         (learnt(*[{300: 0.8, 600: 0.9}] * 3), Verdict.REGRESSED, 3.0),
         (learnt({200: 0.9}, {100: 0.9}, {390: 0.9}), Verdict.INCONCLUSIVE, 1.0),
         (learnt(*[{200: 0.92, 390: 0.85}] * 3), Verdict.PASSED, 1.0),
@@ -54,7 +53,7 @@ ANCHOR = learnt(*[{100: 0.5, 200: 0.91}] * 3, gpus=1)
         (learnt({600: 0.9}), Verdict.INCONCLUSIVE, 3.0),
     ],
     ids=[
-        "sooner", "at once", "on the line", "too late, seen once", "too late, and confirmed", "runs differ",
+        "sooner", "at once", "on the line", "too late, and confirmed", "runs differ",
         "the first evaluation counts", "a single run", "a single run, too late",
     ],
 )  # fmt: skip
