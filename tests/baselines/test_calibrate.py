@@ -158,3 +158,16 @@ def test_an_entry_that_is_gone_is_not_brought_back(tmp_path: Path) -> None:
     before = (tmp_path / "mine.json").read_bytes()
     assert store.calibrate("mine", [(entry_of([100, 101]), calibrated_of())]) == []
     assert (tmp_path / "mine.json").read_bytes() == before
+
+
+def test_conditions_that_are_not_met_are_named() -> None:
+    """Sessions that are slower as a whole, and runs that resemble the one before, are named; of a quiet case nothing is."""
+    quiet = [100.0, 100.4, 99.8, 100.1]
+    (same,) = cases_of([seen_of(quiet, session) for session in range(1, 6)])
+    assert same.broken_conditions == []
+    modes = [[rate * (0.9 if session % 2 else 1.0) for rate in quiet] for session in range(1, 6)]
+    (differing,) = cases_of([seen_of(rates, session) for session, rates in enumerate(modes, start=1)])
+    assert [words.split(" (")[0] for words in differing.broken_conditions] == ["all runs of a session have something in common"]
+    falling = [100.0 - 0.5 * run for run in range(10)]
+    (alike,) = cases_of([seen_of(falling, session) for session in range(1, 6)])
+    assert [words.split(" (")[0] for words in alike.broken_conditions] == ["runs resemble the run before them in their session"]
