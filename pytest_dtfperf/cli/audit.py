@@ -28,6 +28,7 @@ from pytest_dtfperf.cli.terms import (
 from pytest_dtfperf.clusters.file import PERF_TESTS
 from pytest_dtfperf.errors import SessionFileError, UsageError, quoted_lines
 from pytest_dtfperf.formats import counted
+from pytest_dtfperf.node.module_command import project_command
 
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.audit import Finding, Sighting
@@ -179,7 +180,9 @@ def _collect(paths: Sequence[str]) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tests"
         file.touch()
-        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "pytest_dtfperf.cli.collected", *paths]
+        command = project_command(
+            sys.executable, "pytest", "--collect-only", "-q", "-p", "pytest_dtfperf.cli.collected", *paths
+        )
         try:
             ended = subprocess.run(
                 command,

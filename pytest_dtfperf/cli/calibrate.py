@@ -30,6 +30,7 @@ from pytest_dtfperf.cli.terms import sessions as stored_sessions
 from pytest_dtfperf.clusters.file import PERF_TESTS
 from pytest_dtfperf.errors import DtfPerfError, UsageError
 from pytest_dtfperf.formats import counted
+from pytest_dtfperf.node.module_command import project_command
 
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.calibrate import Found, Seen
@@ -242,7 +243,7 @@ def _pytest(arguments: Sequence[str], output: TextIO | None) -> int:
 
     `output`: where it prints; our own stdout by default.
     """
-    with subprocess.Popen([sys.executable, "-m", "pytest", *arguments], stdout=output) as process:
+    with subprocess.Popen(project_command(sys.executable, "pytest", *arguments), stdout=output) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:

@@ -17,6 +17,7 @@ from typing import Any
 from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE, Commands, add_command, add_json
 from pytest_dtfperf.errors import DataError, UsageError
+from pytest_dtfperf.node.module_command import module_command
 
 TEXT = """\
 Makes a data set of generated pictures in the original's format, so that training from files can be tried and measured anywhere.
@@ -120,7 +121,7 @@ def _made(wanted: dict[str, Any]) -> str:
     """In a process of its own: this one never imports TensorFlow. Returns what was made, in words."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TF_CPP_MIN_LOG_LEVEL": "2"}
     maker = subprocess.Popen(
-        [sys.executable, "-m", "pytest_dtfperf.training.making"],
+        module_command(sys.executable, "pytest_dtfperf.training.making"),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
     )  # fmt: skip
     with maker:

@@ -19,6 +19,7 @@ from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.capacity import devices_per_host
 from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.errors import RunFailed, UsageError
+from pytest_dtfperf.node.module_command import module_command
 from pytest_dtfperf.session_id import new_session_id
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import TF_CONFIG, literal
@@ -139,7 +140,7 @@ def _spec(args: argparse.Namespace, config: ClusterConfig, token: str) -> Spec:
         batch_size=0,
         gpus=args.gpus,
         variable_update="independent",
-        command=(python(config), "-m", "pytest_dtfperf.node.notebook"),
+        command=tuple(module_command(python(config), "pytest_dtfperf.node.notebook")),
         environment=(f"{VARIABLE}={literal(json.dumps(told))}",),
         role_flags=TF_CONFIG,
     )

@@ -17,6 +17,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node import isolation, sweep
+from pytest_dtfperf.node.module_command import module_command
 from pytest_dtfperf.node.owner import Owner, boot_id
 
 ADDRESS = "127.0.0.1"
@@ -117,7 +118,7 @@ def _made_by_a_process() -> Sequence[int]:
     with ours:
         with theirs:
             made = subprocess.run(
-                [sys.executable, "-m", isolation.__name__, str(theirs.fileno())],
+                module_command(sys.executable, isolation.__name__, str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 pass_fds=[theirs.fileno()],

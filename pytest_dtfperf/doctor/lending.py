@@ -12,6 +12,7 @@ from pytest_dtfperf.clusters.protocol import Host, Resources
 from pytest_dtfperf.doctor.several import LentHosts, one_by_one
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.node import wire
+from pytest_dtfperf.node.module_command import module_command
 from pytest_dtfperf.session_id import new_session_id
 
 Lend = Callable[[ClusterConfig, Resources, Sequence[str]], AbstractContextManager[LentHosts]]
@@ -23,13 +24,8 @@ _AT_ONCE = 16  # connections that are made side by side, where the cluster does 
 def lent_hosts(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], object]) -> Iterator[LentHosts]:
     """As many hosts as `gpus` devices need, or all. Raises `UsageError`, `AllocationError`."""
     resources = needed(config, gpus, on_status)
-    argv = [
-        named.python(config),
-        "-m",
-        "pytest_dtfperf.node.checkup",
-        "--heartbeat-timeout-s",
-        f"{config.heartbeat_timeout_s:g}",
-    ]
+    timeout_s = f"{config.heartbeat_timeout_s:g}"
+    argv = module_command(named.python(config), "pytest_dtfperf.node.checkup", "--heartbeat-timeout-s", timeout_s)
     with _turn(config, resources), APART.get(config.backend, together)(config, resources, argv) as lent:
         yield lent
 

@@ -15,6 +15,7 @@ from pytest_dtfperf.messages.agent import AGENT
 from pytest_dtfperf.messages.hearing import Hearing
 from pytest_dtfperf.messages.kinds import MessageError
 from pytest_dtfperf.node import wire
+from pytest_dtfperf.node.module_command import module_command
 
 PING_S = 1.0
 
@@ -29,7 +30,7 @@ class Agents:
     """
 
     def __init__(self, allocation: Allocation, config: ClusterConfig) -> None:
-        argv = [python(config), "-m", "pytest_dtfperf.node.agent", "--entry", config.entry]
+        argv = module_command(python(config), "pytest_dtfperf.node.agent", "--entry", config.entry)
         argv += ["--heartbeat-timeout-s", str(config.heartbeat_timeout_s), "--start", config.start]
         argv += ["--device", config.device] if config.device else []
         self._names = [host.name for host in allocation.hosts]

@@ -15,6 +15,7 @@ from pytest_dtfperf.nightly import ended, summary
 from pytest_dtfperf.nightly.lock import locked
 from pytest_dtfperf.nightly.losses import Loss, losses
 from pytest_dtfperf.nightly.site import publish
+from pytest_dtfperf.node.module_command import project_command
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 
 FAILED, LOCKED = 1, 75  # pytest's own; sysexits' EX_TEMPFAIL
@@ -44,7 +45,7 @@ class Night:
             options.append(f"--dtfperf-history={self.history}")
         if self.baselines:
             options.append(f"--dtfperf-baselines={self.baselines}")
-        return [sys.executable, "-m", "pytest", *self.tests, *options, *self.pytest]
+        return project_command(sys.executable, "pytest", *self.tests, *options, *self.pytest)
 
     @property
     def kept_in(self) -> Address | None:

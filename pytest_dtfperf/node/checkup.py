@@ -22,6 +22,7 @@ from contextlib import suppress
 
 from pytest_dtfperf.node import guard, isolation, links, probes, processes, trial, wire
 from pytest_dtfperf.node.leaving import Leave, ignore_signals, leave_on_signals
+from pytest_dtfperf.node.module_command import module_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def facts() -> dict[str, Any]:
 def unisolated() -> str | None:
     """Why tasks can have no network for themselves alone, or None if they can. Another process tries: this one has threads."""
     tried = subprocess.run(
-        [sys.executable, "-m", isolation.__name__], stdin=subprocess.DEVNULL, capture_output=True, check=False
+        module_command(sys.executable, isolation.__name__), stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
     return tried.stderr.decode(errors="replace").strip().rpartition("\n")[2] if tried.returncode else None
 

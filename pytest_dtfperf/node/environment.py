@@ -97,7 +97,7 @@ def _uv(wanted: Mapping[str, str]) -> str:
     listed = f"{target}.txt"
     with open(listed, "w") as file:
         file.write(wanted["requirements"])
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet"]
+    pip = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet"]
     try:
         _run(
             [*pip, "--require-hashes", "--target", target, "--requirement", listed],

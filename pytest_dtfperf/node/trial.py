@@ -12,6 +12,7 @@ import sys
 import time
 
 from pytest_dtfperf.node import processes, wire
+from pytest_dtfperf.node.module_command import module_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _LAST_LINES = 3
 
 def attempt(within_s: float) -> dict[str, Any]:
     """`version`, `gpus` and `import_s`; or an `error` and the child's last `words`. Takes no longer than `within_s`."""
-    command = [sys.executable, "-m", "pytest_dtfperf.node.trial", str(os.getpid())]
+    command = module_command(sys.executable, "pytest_dtfperf.node.trial", str(os.getpid()))
     environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}  # its warnings about plugins are no answer to anything
     try:
         ended = subprocess.run(

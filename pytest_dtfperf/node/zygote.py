@@ -23,6 +23,7 @@ from contextlib import suppress
 
 from pytest_dtfperf.node import isolation, processes, wire
 from pytest_dtfperf.node.connection import Connection
+from pytest_dtfperf.node.module_command import search_working_folder_last
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def become(entry: str, env: Mapping[str, str], agent: int, line: socket.socket, 
         os.environ.update(env)
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+        search_working_folder_last()  # an entry, and what belongs to it, may be the project's own
         gc.disable()  # what is imported is no garbage, and to look for some again and again is a part of what an import takes
         found = load(entry)
         gc.enable()

@@ -10,6 +10,7 @@ import pytest
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.plugin import xdist
 from pytest_dtfperf.plugin.parametrise import Marker
+from pytest_dtfperf.plugin.search_path import installed_first
 
 if TYPE_CHECKING:  # heavy: imported when there is a perf test
     from pytest_dtfperf.plugin.dry_run import DryRun
@@ -25,6 +26,12 @@ def state(config: pytest.Config) -> "PerfSession":
     Raises `UsageError` if what the options, the cluster file or the baselines say cannot be.
     """
     if STATE not in config.stash:
+        _begin(config)
+    return config.stash[STATE]
+
+
+def _begin(config: pytest.Config) -> None:
+    with installed_first():
         from pytest_dtfperf.plugin import signals
         from pytest_dtfperf.plugin.display import degrade
         from pytest_dtfperf.plugin.dry_run import DryRun
@@ -41,7 +48,6 @@ def state(config: pytest.Config) -> "PerfSession":
         if perf.options.dry_run:
             config.stash[DRY_RUN] = DryRun(perf)
             config.pluginmanager.register(config.stash[DRY_RUN], "dtfperf-dry-run")
-    return config.stash[STATE]
 
 
 def dry_run(config: pytest.Config) -> "DryRun | None":

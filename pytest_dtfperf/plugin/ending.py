@@ -18,6 +18,7 @@ from pytest_dtfperf.history.enter import Remembered
 from pytest_dtfperf.plugin import xdist
 from pytest_dtfperf.plugin.display import degrade
 from pytest_dtfperf.plugin.outcome import skips, verdict_of
+from pytest_dtfperf.plugin.search_path import installed_first
 from pytest_dtfperf.plugin.state import PerfSession
 from pytest_dtfperf.records.lines import line_of
 from pytest_dtfperf.records.record import Record
@@ -46,6 +47,10 @@ class Ending:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        with installed_first():
+            self._finish(session, exitstatus)
+
+    def _finish(self, session: pytest.Session, exitstatus: int) -> None:
         with self._reporting(session):
             self.perf.close()
         if xdist.is_worker(session.config):

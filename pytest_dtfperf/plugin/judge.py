@@ -1,6 +1,7 @@
 """The `baseline` fixture: has measurements judged, and fails the test where the verdict does."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from pytest_dtfperf.errors import UsageError, shown
 from pytest_dtfperf.plugin import properties
 from pytest_dtfperf.plugin.outcome import ACCEPTED, VERDICT, WHY
 from pytest_dtfperf.plugin.parametrise import Marker
+from pytest_dtfperf.plugin.search_path import installed_first
 from pytest_dtfperf.plugin.state import PerfSession
 from pytest_dtfperf.report.causes import why
 from pytest_dtfperf.report.terminal import explain
@@ -30,7 +32,7 @@ class Baseline:
     def check(self, measurement: Measured, *, margin: float | None = None) -> Judgement:
         """Compare with the stored baseline. `margin`: largest loss, as a part of it."""
         _check("check", measurement=measurement, margin=margin)
-        return self._conclude(self._experiment.check(measurement, margin=margin))
+        return self._conclude(self._experiment.check, measurement, margin=margin)
 
     def check_published(self, measurement: Measured, *, system: str, margin: float | None = None, **wanted: Any) -> Judgement:
         """Compare with a published rate of the same training on the same hardware: `system="dgx1"`.
@@ -39,29 +41,31 @@ class Baseline:
         Raises `BaselineFileError` if there is not exactly one.
         """
         _check("check_published", measurement=measurement, margin=margin)
-        return self._conclude(self._experiment.check_published(measurement, system=system, margin=margin, **wanted))
+        return self._conclude(self._experiment.check_published, measurement, system=system, margin=margin, **wanted)
 
     def check_efficiency(self, measurement: Measured, *, anchor: Measured, at_least: float | None = None) -> Judgement:
         """Hold rate(n) / (n x rate(1)) against a threshold. `anchor` is the 1-device measurement of this session."""
         _check("check_efficiency", measurement=measurement, anchor=anchor, at_least=at_least)
-        return self._conclude(self._experiment.check_efficiency(measurement, anchor=anchor, at_least=at_least))
+        return self._conclude(self._experiment.check_efficiency, measurement, anchor=anchor, at_least=at_least)
 
     def check_overhead(self, *, synthetic: Measured, real: Measured, at_most: float) -> Judgement:
         """Hold (synthetic - real) / synthetic against a threshold."""
         _check("check_overhead", synthetic=synthetic, real=real, at_most=at_most)
-        return self._conclude(self._experiment.check_overhead(synthetic=synthetic, real=real, at_most=at_most))
+        return self._conclude(self._experiment.check_overhead, synthetic=synthetic, real=real, at_most=at_most)
 
     def check_accuracy(self, measurement: Measured, *, at_least: float) -> Judgement:
         """Hold accuracy on the test set, 0 to 1, against a threshold. The spec needs evaluate=True."""
         _check("check_accuracy", measurement=measurement, at_least=at_least)
-        return self._conclude(self._experiment.check_accuracy(measurement, at_least=at_least))
+        return self._conclude(self._experiment.check_accuracy, measurement, at_least=at_least)
 
     def check_learning(self, measurement: Measured, *, anchor: Measured, at_most: float) -> Judgement:
         """Hold the steps to the specs' stop_at_top_1_accuracy, over the anchor's, against a threshold."""
         _check("check_learning", measurement=measurement, anchor=anchor, at_most=at_most)
-        return self._conclude(self._experiment.check_learning(measurement, anchor=anchor, at_most=at_most))
+        return self._conclude(self._experiment.check_learning, measurement, anchor=anchor, at_most=at_most)
 
-    def _conclude(self, judged: Judged) -> Judgement:
+    def _conclude(self, check: Callable[..., Judged], *arguments: Measured, **named: Any) -> Judgement:
+        with installed_first():
+            judged = check(*arguments, **named)
         perf, judgement = self._perf, judged.judgement
         for record in judged.records:
             if properties.is_noted(self._item, record):  # by another test measured, it is that one's

@@ -10,6 +10,7 @@ from pytest_dtfperf.plugin.dry_run import DryRun
 from pytest_dtfperf.plugin.options import NUM_PS_WORDS
 from pytest_dtfperf.plugin.outcome import TRAINED
 from pytest_dtfperf.plugin.parametrise import Marker
+from pytest_dtfperf.plugin.search_path import installed_first
 from pytest_dtfperf.plugin.state import PerfSession
 from pytest_dtfperf.session import programs, slowdown
 from pytest_dtfperf.session.measured import Measured
@@ -46,7 +47,8 @@ class Train:
         if self._dry_run:
             return [self._noted(self._dry_run, spec, repeats, word) for spec, word in wanted]
         try:
-            found = self._measured(wanted, repeats)
+            with installed_first():
+                found = self._measured(wanted, repeats)
         except MissingModule as lacking:
             pytest.skip(str(lacking))
         for measured in found:

@@ -22,6 +22,7 @@ from pytest_dtfperf.spec.own import OwnModel
 from pytest_dtfperf.training.models import keep
 from pytest_dtfperf.training.own.keras_backend import wants
 
+_STANDARD_LIBRARY = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), sysconfig.get_config_var("DESTSHARED")}
 _FOLDER = ("", "", 0)  # a kind of module that `ModuleFinder` does not know
 
 HOW = "Give a class, a function, or what a module holds by a name of its own (docs/own-models.md)."
@@ -44,13 +45,15 @@ def with_name(wanted: Mapping[str, Any]) -> dict[str, Any]:
 def imported(word: str) -> Any:
     """What `my_models:small_cnn` on a command line names. Raises `SpecError`.
 
-    Modules are looked for here and in perf_tests, too: there pytest finds them, and a name is the same for both.
+    Modules are searched for here and in perf_tests, too: there pytest finds them, and a name is the same for both. The standard
+    library is searched before these folders: a json.py of the project does not replace Python's.
     """
     name, _, attribute = word.partition(":")
     if not own.is_name(f"{name}.{attribute}"):
         raise SpecError(f"a model of your own is a module, a colon and its name there, as my_models:small_cnn, not {word!r}")
     here = [str(folder) for folder in (Path.cwd(), Path.cwd() / "perf_tests") if folder.is_dir()]
-    sys.path[:0] = [folder for folder in here if folder not in sys.path]
+    behind = max((at for at, folder in enumerate(sys.path, start=1) if folder in _STANDARD_LIBRARY), default=0)
+    sys.path[behind:behind] = [folder for folder in here if folder not in sys.path]
     try:
         found: Any = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -201,17 +204,30 @@ def _package(module: str) -> str | None:
 
 def _sources(root: str, name: str, file: str) -> dict[str, str]:
     """Of the module in `file`, and of all below the folder that it imports, within functions, too. Nothing is run for that."""
-    finder = _Finder(path=[root], excludes=["pytest_dtfperf"])  # which hosts have
+    # Hosts have these. Python's own come before a file of the same name that lies beside the model.
+    finder = _Finder(path=[root], excludes=["pytest_dtfperf", *sys.stdlib_module_names])
     try:
         finder.import_hook(name)
     except ImportError:  # a folder on its way is no package: there are such names, and tasks know them
         finder.run_script(file)
+    _check_hidden(finder, name, root)
     found: dict[str, str] = {}
     for each in finder.modules.values():
         path = each.__file__  # type: ignore[attr-defined]  # typeshed knows nothing of its modules
         if path and path.endswith(".py"):
             found[os.path.relpath(path, root)] = _text(path)
     return found
+
+
+def _check_hidden(finder: ModuleFinder, name: str, root: str) -> None:
+    """Refuse a file that replaces a module of the standard library here, but not in tasks. Raises `SpecError`."""
+    for imported_name in [name.partition(".")[0], *finder.badmodules]:
+        file = getattr(sys.modules.get(imported_name), "__file__", None)
+        if imported_name in sys.stdlib_module_names and file and Path(file).resolve().is_relative_to(Path(root).resolve()):
+            raise SpecError(
+                f"train(): {name} needs {file}, which has the name of a module of Python's standard library: tasks import that "
+                "one. Give the file another name"
+            )
 
 
 class _Finder(ModuleFinder):

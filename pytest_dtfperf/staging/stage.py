@@ -21,6 +21,7 @@ from pytest_dtfperf.messages.fetch import FETCH
 from pytest_dtfperf.messages.hearing import Hearing, given_up, with_last_words
 from pytest_dtfperf.messages.kinds import MessageError
 from pytest_dtfperf.node import wire
+from pytest_dtfperf.node.module_command import module_command
 from pytest_dtfperf.printable import printable
 from pytest_dtfperf.spec import Spec
 
@@ -75,7 +76,9 @@ def stage(url: str, allocation: Allocation, config: ClusterConfig, on_status: On
     on_status(f"looking at {url}")
     files = _signed(url, on_status)
     channel = allocation.start(
-        [python(config), "-m", "pytest_dtfperf.staging.on_host.fetch", "--heartbeat-timeout-s", str(config.heartbeat_timeout_s)]
+        module_command(
+            python(config), "pytest_dtfperf.staging.on_host.fetch", "--heartbeat-timeout-s", str(config.heartbeat_timeout_s)
+        )
     )
     try:
         with _kept_alive(channel):

@@ -26,10 +26,11 @@ import pytest
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, Cluster, Lost, Reason, Resources
 from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.node import processes, sweep
+from pytest_dtfperf.node.module_command import project_command
 from pytest_dtfperf.testing import parrot
 from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 
-PARROT = (sys.executable, "-c", Path(parrot.__file__).read_text())
+PARROT = (sys.executable, "-P", "-c", Path(parrot.__file__).read_text())
 TOO_MANY = 1000
 HOW_IT_ENDED = {
     "exit": Lost(Reason.ENDED, "the agent left with exit code 3"),
@@ -236,5 +237,5 @@ def started(allocation: Allocation) -> Iterator[Parrots]:
 
 def leave_a_daemon(cluster: Cluster) -> int:
     """Have another controller start something that daemonises, and die without closing anything. Returns the daemon."""
-    command = [sys.executable, "-m", "pytest_dtfperf.testing.dying_controller"]
+    command = project_command(sys.executable, "pytest_dtfperf.testing.dying_controller")
     return int(subprocess.run(command, input=pickle.dumps(cluster), stdout=subprocess.PIPE, check=True).stdout)

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from pytest_dtfperf.node.module_command import project_command
 from pytest_dtfperf.session import Session
 from pytest_dtfperf.spec import INPUTS
 from pytest_dtfperf.training.models import network_of
@@ -49,7 +50,7 @@ class InputContract:
         """Images are float32, in the format and of the size that were asked for, labels int32 and classes of the network."""
         with Session.open("local", quiet=True) as session:
             specs = [session.spec(self.model, data_format=data_format, **self.wanted()) for data_format in ("NHWC", "NCHW")]
-        program = [sys.executable, "-m", "pytest_dtfperf.testing.fed"]
+        program = project_command(sys.executable, "pytest_dtfperf.testing.fed")
         asked = json.dumps([spec.to_json() for spec in specs])
         done = subprocess.run(program, input=asked, stdout=subprocess.PIPE, text=True, check=True)
         network = network_of(specs[0])

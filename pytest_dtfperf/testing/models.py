@@ -48,10 +48,10 @@ class ModelContract:
     def test_counting_it_imports_no_tensorflow(self) -> None:
         """Who plans a session knows its variables and its arithmetic, and never imports TensorFlow."""
         code = (
-            "import sys; from pytest_dtfperf.training.models.outline import multiply_adds; "
+            "import os, sys; sys.path.append(os.getcwd()); from pytest_dtfperf.training.models.outline import multiply_adds; "
             f"multiply_adds({self.model!r}); sys.exit('tensorflow' in sys.modules)"
         )
-        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+        assert subprocess.run([sys.executable, "-P", "-c", code], check=False).returncode == 0
 
     def test_made_twice_it_is_equal(self, network: Network) -> None:
         """Two of the same size are one network: they are equal, and have one hash."""

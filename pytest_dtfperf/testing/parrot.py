@@ -12,7 +12,7 @@ import time
 from pytest_dtfperf.node import processes
 
 # Returns when what it leaves behind has left its group, its session and its parent for good.
-DAEMONISE = (sys.executable, "-S", "-c", """
+DAEMONISE = (sys.executable, "-P", "-S", "-c", """
 import os, time
 said, say = os.pipe()
 os.fork() and (os.read(said, 1), os._exit(0))

@@ -128,7 +128,7 @@ def test_a_dry_run_speaks_to_nobody(perf: PerfTests) -> None:
     assert ended.code == 0, ended.out
     ended.line("SSH='ssh ", "-o StrictHostKeyChecking=yes ", "-o ConnectTimeout=30'")
     for name in ("node01", "node02"):
-        ended.line(f"$SSH -p 2222 -- {name}.invalid 'python3 -m pytest_dtfperf.node.agent'")
+        ended.line(f"$SSH -p 2222 -- {name}.invalid 'python3 -P -m pytest_dtfperf.node.agent'")
     assert "node03" not in ended.out
 
 

@@ -53,6 +53,9 @@ AT_START = ("sitecustomize.py", "usercustomize.py", "*.dist-info", "*.egg-info")
 
 # In the place of `python`: a fork where that starts what is imported, of which xdist's workers are a part.
 STAND_IN = """#!/bin/sh
+case "$1 $2 $3 $4" in
+"-P -m pytest_dtfperf.node.module_command pytest") shift 3; set -- -m "$@" ;;
+esac
 case "$1 $2" in
 "-m pytest" | "-m pytest_dtfperf.cli" | "-u -c") exec {python} -IS {fork} {address} "$@" ;;
 esac

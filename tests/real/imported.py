@@ -39,6 +39,9 @@ FIRST_IMPORT = "pytest_dtfperf.training.first_import"
 ENVIRONMENT = {**SEARCH_PATH, "OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 STAND_IN = f"""#!/bin/sh
+case "$1 $2 $3" in
+{" | ".join(shlex.quote(f"-P -m {module}") for module in MODULES)}) shift ;;
+esac
 case "$1 $2" in
 {" | ".join(shlex.quote(f"-m {module}") for module in MODULES)} | [!-]*".py "*) exec {{python}} -IS {{fork}} {{address}} "$@" ;;
 esac

@@ -25,6 +25,7 @@ from pytest_dtfperf.clusters.watchdog import Watchdog
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node import sweep
+from pytest_dtfperf.node.module_command import module_command
 from pytest_dtfperf.node.owner import Owner
 
 START_S = 120.0  # for srun to start a process on every node: prologs and module systems on cold file systems take their time
@@ -132,7 +133,7 @@ class SlurmAllocation:
             if job is None or states.phase_of(job.state) is not Phase.RUNNING or job.state in states.STANDSTILL:
                 return  # Slurm ends what is in it, and can end no step of it before
             self._client.cancel_steps(self._job_id, request.AGENTS)
-            program = request.wrapper(self._config, [python(self._config), "-m", sweep.__name__, session])
+            program = request.wrapper(self._config, module_command(python(self._config), sweep.__name__, session))
             subprocess.run(
                 request.sweep(self._config, job=self._job_id, nodes=self._nodes, argv=program),
                 env=self._client.step_environment,

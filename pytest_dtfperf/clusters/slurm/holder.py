@@ -88,7 +88,7 @@ _WATCHDOG = """
 trap '' HUP INT TERM
 IFS= read -r word
 [ "$word" = over ] && exit
-(sleep "$2"; exec "$1" -m pytest_dtfperf.node.sweep --abandoned --grace="$2") &
+(sleep "$2"; exec "$1" -P -m pytest_dtfperf.node.sweep --abandoned --grace="$2") &
 {}wait
 """
 

@@ -20,6 +20,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.slurm import answers
 from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.node.module_command import module_command
 
 NAME_PREFIX = "dtfperf-"  # of the names of all our jobs
 AGENTS = "agents"  # the name of the step that is the channel
@@ -118,7 +119,7 @@ def wrapper(config: ClusterConfig, argv: Sequence[str]) -> list[str]:
 def commands(config: ClusterConfig, resources: Resources) -> list[str]:
     """What would be run for these resources, for people. Inside a job there is nothing to submit."""
     nodes = nodes_for(config, resources)
-    program = wrapper(config, [config.python or "python3", "-m", "pytest_dtfperf.node.agent"])
+    program = wrapper(config, module_command(config.python or "python3", "pytest_dtfperf.node.agent"))
     step = _for_people(_agents(config, "JOB", nodes, [], program))
     if "SLURM_JOB_ID" in os.environ:
         return [f"JOB={os.environ['SLURM_JOB_ID']}", step]

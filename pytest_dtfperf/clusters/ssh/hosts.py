@@ -20,6 +20,7 @@ from pytest_dtfperf.clusters.ssh.setup import connect_s
 from pytest_dtfperf.errors import ClusterFileError, UsageError, unknown_name
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node import addresses
+from pytest_dtfperf.node.module_command import module_command
 
 _AT_ONCE = 16  # of ssh's that read its files, some milliseconds each
 _READ_S = 10.0  # the user's files may run programs (Match exec)
@@ -57,7 +58,7 @@ def count(config: ClusterConfig) -> int | None:
 def commands(config: ClusterConfig, resources: Resources) -> list[str]:
     """What would be run for these resources, for people."""
     wanted = require_hosts(config, resources, "hosts or gpus_per_host")
-    program = f"{python(config)} -m pytest_dtfperf.node.agent"
+    program = " ".join(module_command(python(config), "pytest_dtfperf.node.agent"))
     start = ssh_argv(Endpoint("", ""), connect_s(config), "")[: -len(("--", "", ""))]
     return [
         f"SSH={shlex.quote(shlex.join(start))}",

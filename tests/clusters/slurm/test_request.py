@@ -286,7 +286,7 @@ def test_commands_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 'srun --jobid="$JOB" --job-name=keepalive' in keepalive
     assert 'srun --jobid="$JOB" --job-name=agents' in agents
     assert "module load x" in agents
-    assert shlex.split(agents)[-3:] == ["/opt/py", "-m", "pytest_dtfperf.node.agent"]
+    assert shlex.split(agents)[-4:] == ["/opt/py", "-P", "-m", "pytest_dtfperf.node.agent"]
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     assert named.commands(daint, Resources(devices=8)) == ["JOB=17", agents]
 

@@ -175,8 +175,8 @@ def test_commands_for_people(load: Load) -> None:
     start, *each = named.commands(load("hosts = 'n[1-3]'\nport = 22\nconnect_s = 7"), Resources(devices=2))
     assert re.fullmatch(r"SSH='ssh -T -x .*-o StrictHostKeyChecking=yes .*-o ConnectTimeout=7'", start)
     assert each == [
-        "$SSH -p 22 -- n1 'python3 -m pytest_dtfperf.node.agent'",
-        "$SSH -p 22 -- n2 'python3 -m pytest_dtfperf.node.agent'",
+        "$SSH -p 22 -- n1 'python3 -P -m pytest_dtfperf.node.agent'",
+        "$SSH -p 22 -- n2 'python3 -P -m pytest_dtfperf.node.agent'",
     ]
 
 

@@ -12,12 +12,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_dtfperf.node.module_command import module_command
+
 PAUSES_S = (0, 2, 5, 20, 60, 240, 600)  # the network may be what has ended the session
 
 
 def command(ledger: Path, settle_s: float) -> list[str]:
     """What the watchdog of a run is started with."""
-    return [sys.executable, "-m", __name__, str(ledger), "--settle-s", str(settle_s)]
+    return module_command(sys.executable, __name__, str(ledger), "--settle-s", str(settle_s))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,42 @@
+"""Commands that run a Python module with the standard library first on the search path.
+
+`python -m MODULE` searches the working folder before the standard library. A file there that is called `types.py` or
+`json.py`, beside somebody's tests, then replaces the module that every program imports. `-P` leaves the working folder out,
+and nothing else: PYTHONPATH, the user's site-packages and all other variables of Python hold as before.
+
+    python -P -m pytest_dtfperf.node.module_command MODULE ARGUMENT ...    runs MODULE, and searches the working folder last
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+
+def module_command(python: str, module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module of this package, without the working folder on the search path."""
+    return [python, "-P", "-m", module, *arguments]
+
+
+def project_command(python: str, module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module for the project in the working folder, which is searched last."""
+    return module_command(python, __name__, module, *arguments)
+
+
+def search_working_folder_last() -> None:
+    """Let modules of the project in the working folder be found where nothing else has the name."""
+    with suppress(OSError):  # the folder was removed, and nothing can be found there
+        sys.path.append(os.getcwd())
+
+
+def main() -> None:
+    import runpy
+
+    search_working_folder_last()
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

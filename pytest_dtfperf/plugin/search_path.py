@@ -1,0 +1,23 @@
+"""Where this package finds the modules that it imports late, in a process whose search path others have extended."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Before pytest and conftest.py files add the project's folders. Of the first one `python -m pytest` makes the working folder.
+_INSTALLED = {folder for at, folder in enumerate(sys.path) if at or folder not in ("", os.getcwd())}
+
+
+@contextmanager
+def installed_first() -> Iterator[None]:
+    """Search the project's folders last while this package imports what it has put off.
+
+    pytest searches the tests' folder first. A statistics.py or numpy.py there would replace the module that is meant.
+    """
+    given = list(sys.path)
+    sys.path.sort(key=lambda folder: folder not in _INSTALLED)
+    try:
+        yield
+    finally:
+        sys.path[:] = [*(folder for folder in sys.path if folder not in given), *given]

@@ -1,0 +1,160 @@
+"""Files beside the tests with names of Python's own modules, or of packages: no program that is started imports them."""
+
+import json
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.clusters.ssh.conftest import lab, shared_lab
+from tests.clusters.ssh.lab import Lab
+from tests.plugin.conftest import CLUSTERS, COMMANDS_HERE, REPOSITORY, WITHOUT, Ended, PerfTests, whole_tests_in
+from tests.plugin.test_ssh import SETUP, TOY, TRAINING
+
+__all__ = ["lab", "shared_lab"]
+
+# pytest itself imports these late, when it has put the tests' folder first.
+PYTESTS_OWN = {"faulthandler", "pdb", "cmd", "code", "codeop"}
+PACKAGES = ("numpy", "scipy", "pandas", "tensorflow", "sqlalchemy", "jinja2", "jsonschema", "rich")
+EVERY = sorted(
+    {name for name in sys.stdlib_module_names - PYTESTS_OWN if not name.startswith("_") and find_spec(name)} | {*PACKAGES}
+)
+REFUSES = "raise RuntimeError(f'{__file__} was imported')\n"
+
+
+@pytest.fixture
+def perf(tmp_path: Path) -> PerfTests:
+    """Perf tests with a conftest.py, in new processes, beside which files may be put."""
+    perf = whole_tests_in(tmp_path)
+    (tmp_path / "perf" / "conftest.py").write_text("")
+    return perf
+
+
+def shadow(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / f"{name}.py").write_text(REFUSES)
+
+
+def run_beside(perf: PerfTests, *arguments: str) -> Ended:
+    """`pytest`, as the program of that name does it, in the folder of the tests."""
+    beside = PerfTests(perf.folder / "perf", perf.environment, cold=True)
+    return beside.run_python("-P", "-m", "pytest", "-c", "../pytest.ini", *WITHOUT, ".", *arguments)
+
+
+def test_a_session_beside_files_of_such_names(perf: PerfTests) -> None:
+    """A session measures, draws and writes its page beside files that hide each module of Python's, and packages."""
+    assert {"types", "signal", "statistics", "json", "socket", "select", "struct", "contextlib", "fcntl"} <= {*EVERY}
+    shadow(perf.folder / "perf", *EVERY)
+    ended = run_beside(perf, "--gpus=1", "--update-baselines")
+    assert ended.code == 0, ended.out + ended.err
+    assert "was imported" not in ended.out + ended.err
+    assert list((perf.folder / "perf_results").glob("*/report.html"))
+
+
+def test_a_loss_beside_files_of_such_names(perf: PerfTests) -> None:
+    """A loss is confirmed, explained and red beside all of them."""
+    assert run_beside(perf, "--gpus=1", "--update-baselines").code == 0
+    shadow(perf.folder / "perf", *EVERY)
+    perf.environment["TOY_STEP_S"] = "0.02"
+    ended = run_beside(perf, "--gpus=1", "--explain=always")
+    ended.line("REGRESSED")
+    assert "was imported" not in ended.out + ended.err
+
+
+def test_hosts_over_ssh_beside_files_of_such_names(perf: PerfTests, lab: Lab) -> None:
+    """Agents over SSH start, though the files lie beside the tests and in the home folder on the hosts."""
+    table = lab.toml(TRAINING, TOY, "connect_s = 300", f"setup = ['{SETUP}']")
+    (perf.folder / "perf" / "clusters.toml").write_text(table)
+    shadow(perf.folder / "perf", *EVERY)
+    for machine in lab.machines:
+        shadow(machine.home, *EVERY)
+    ended = run_beside(perf, "--cluster=lab", "--gpus=2")
+    assert ended.code == 0, ended.out + ended.err
+    ended.line("NO_BASELINE")
+
+
+def test_launch_and_a_program_beside_files_of_such_names(perf: PerfTests) -> None:
+    """`dtfperf launch` starts a program; that has its own folder first, as Python has it, and may mean what lies there."""
+    folder = perf.folder / "perf"
+    (folder / "clusters.toml").write_text(COMMANDS_HERE)
+    shadow(folder, *(name for name in EVERY if name != "statistics"))
+    (folder / "statistics.py").write_text("OWN = 'its own statistics'\n")
+    (folder / "program.py").write_text("import statistics\nprint(statistics.OWN)\n")
+    beside = PerfTests(folder, perf.environment, cold=True)
+    ended = beside.run_python("-P", "-m", "pytest_dtfperf.cli", "launch", "program.py")
+    assert ended.code == 0, ended.out + ended.err
+    ended.line("its own statistics")
+
+
+def test_a_night_beside_files_of_such_names(perf: PerfTests) -> None:
+    """`dtfperf nightly`, `baselines audit` and `doctor` start their programs beside all of them."""
+    folder = perf.folder / "perf"
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "conftest.py").write_text("import helper\n")
+    (folder / "helper.py").write_text("")
+    shadow(folder, *EVERY)
+    beside = PerfTests(folder, perf.environment, cold=True)
+    for words in (
+        (
+            "nightly",
+            "--cluster=local",
+            "--results=nights",
+            "--deadline=5",
+            "test_perf.py",
+            "--",
+            "--gpus=1",
+            "--import-mode=importlib",
+        ),
+        ("baselines", "audit", "."),
+        ("doctor", "--cluster=local", "--gpus=1", "--json"),
+    ):
+        ended = beside.run_python("-P", "-m", "pytest_dtfperf.cli", *words)
+        assert "was imported" not in ended.out + ended.err, words
+        assert words[0] == "doctor" or ended.code == 0, ended.out + ended.err
+
+
+def test_an_entry_in_the_project(perf: PerfTests) -> None:
+    """An entry of clusters.toml that lies in the project's folder is found, though behind everything that is installed."""
+    folder = perf.folder / "perf"
+    (folder / "clusters.toml").write_text(CLUSTERS.replace("tests.plugin.toy_training:run", "my_training:run"))
+    (folder / "my_training.py").write_text("from tests.plugin.toy_training import run\n")
+    ended = run_beside(perf, "--gpus=1")
+    assert ended.code == 0, ended.out
+    ended.line("NO_BASELINE")
+
+
+def test_a_search_path_that_the_site_has_set(perf: PerfTests) -> None:
+    """PYTHONPATH and the user's own site-packages are searched as before: sites have TensorFlow there."""
+    site = perf.folder / "site"
+    site.mkdir()
+    (site / "their_training.py").write_text("from tests.plugin.toy_training import run\n")
+    table = CLUSTERS.replace("tests.plugin.toy_training:run", "their_training:run")
+    (perf.folder / "perf" / "clusters.toml").write_text(table)
+    perf.environment["PYTHONPATH"] = f"{REPOSITORY}:{site}"
+    ended = run_beside(perf, "--gpus=1")
+    assert ended.code == 0, ended.out
+    ended.line("NO_BASELINE")
+
+
+def test_a_model_whose_file_hides_pythons_own(perf: PerfTests) -> None:
+    """A model that has imported such a file in pytest's process is refused: its tasks would import another module."""
+    folder = perf.folder / "perf"
+    (folder / "calendar.py").write_text("IMAGES = 3\n")
+    (folder / "my_models.py").write_text("import calendar\n\ndef cnn():\n    return calendar.IMAGES\n")
+    perf.write(
+        "import sys\nsys.modules.pop('calendar', None)\nimport my_models\ndef test_it(train):\n    train(model=my_models.cnn)\n"
+    )
+    ended = run_beside(perf)
+    ended.line("my_models needs ", f"{folder}/calendar.py", "a module of Python's standard library", "another name")
+
+
+def test_models_are_searched_behind_the_standard_library(perf: PerfTests) -> None:
+    """`dtfperf run my_models:cnn` finds the model in the folder, and Python's own modules before the files there."""
+    folder = perf.folder / "perf"
+    shadow(folder, *(name for name in EVERY if name not in PACKAGES))
+    (folder / "my_models.py").write_text("import colorsys, calendar\n\ndef cnn():\n    return calendar.January\n")
+    beside = PerfTests(folder, perf.environment, cold=True)
+    ended = beside.run_python("-P", "-m", "pytest_dtfperf.cli", "run", "my_models:cnn", "--json")
+    assert ended.code == 0, ended.out + ended.err
+    assert json.loads(ended.out.splitlines()[-1])["spec"]["model"] == "my_models.cnn"
