@@ -11,6 +11,7 @@ from typing import Any
 from pytest_dtfperf.baselines.upgrades import upgraded
 from pytest_dtfperf.baselines.validation import load, validate
 from pytest_dtfperf.errors import BaselineFileError, unknown_name
+from pytest_dtfperf.node.files import read_text
 from pytest_dtfperf.printable import printable
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS
 
@@ -36,9 +37,9 @@ def read_published_file(path: Path) -> dict[str, Any]:
 def read_baseline_file(path: Path) -> dict[str, Any]:
     """Read and check one file, of this version or an older one. Raises `BaselineFileError`, in one line."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise BaselineFileError(f"{path}: cannot be read: {exc}") from exc
+        text = read_text(path)
+    except OSError as exc:
+        raise BaselineFileError(f"{path}: cannot be read: {exc.strerror}") from exc
     return content_of(text, path)
 
 

@@ -216,7 +216,7 @@ class BaselineStore:
         except NotImplementedError as exc:  # as filelock says it
             raise BaselineFileError(f"{lock}: this file system has no locks; keep baselines on another (--baselines)") from exc
         except OSError as exc:
-            raise BaselineFileError(f"{self.folder}: baselines cannot be written: {exc}") from exc
+            raise BaselineFileError(f"{self.folder}: baselines cannot be written: {exc.strerror or exc}") from exc
 
 
 def _systems_in(folder: Path) -> list[str]:

@@ -12,6 +12,7 @@ import iniconfig
 
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.history.where import NEVER
+from pytest_dtfperf.node.files import read_text
 
 Values = Mapping[str, Any]
 
@@ -50,7 +51,9 @@ def _found(start: Path | None) -> tuple[Path, Values] | None:
                 continue
             try:
                 values = read(path)
-            except (OSError, ValueError, iniconfig.ParseError) as exc:
+            except OSError as exc:
+                raise UsageError(f"cannot read {path}: {exc.strerror}") from exc
+            except (ValueError, iniconfig.ParseError) as exc:
                 raise UsageError(f"cannot read {path}: {exc}") from exc
             if values is not None:
                 return path, values
@@ -66,12 +69,12 @@ def _path(file: Path, name: str, value: object) -> Path | None:
 
 
 def _pytest_toml(path: Path) -> Values | None:
-    table = tomllib.loads(path.read_text(encoding="utf-8")).get("pytest")
+    table = tomllib.loads(read_text(path)).get("pytest")
     return table if isinstance(table, dict) else {}  # this file counts even if it is empty
 
 
 def _pyproject(path: Path) -> Values | None:
-    tool = tomllib.loads(path.read_text(encoding="utf-8")).get("tool")
+    tool = tomllib.loads(read_text(path)).get("tool")
     table = tool.get("pytest") if isinstance(tool, dict) else None
     if not isinstance(table, dict):
         return None
@@ -81,7 +84,7 @@ def _pyproject(path: Path) -> Values | None:
 
 def _section(name: str, *, counts_if_empty: bool = False) -> Callable[[Path], Values | None]:
     def read(path: Path) -> Values | None:
-        sections = iniconfig.IniConfig(str(path)).sections
+        sections = iniconfig.IniConfig(str(path), data=read_text(path)).sections
         return sections.get(name, {} if counts_if_empty else None)
 
     return read

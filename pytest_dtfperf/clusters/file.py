@@ -1,6 +1,7 @@
 """The file clusters.toml: where it is looked for, and how its text is read. What it may say, `named` knows."""
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.errors import ClusterFileError
+from pytest_dtfperf.node.files import read_text
 
 NAME = "clusters.toml"
 PERF_TESTS = "perf_tests"  # a project's folder of perf tests, where it is looked for from the project's root, too
@@ -21,10 +23,11 @@ _LONG_NUMBER = re.compile(r"[0-9][0-9_]{999,}")  # Python reads up to 4,300 digi
 def find(explicit: str | Path | None, starts: Iterable[str | Path]) -> Path | None:
     """The cluster file: the one that was named, else the first of `candidates`. Raises `ClusterFileError`."""
     if explicit is not None:
-        if not Path(explicit).exists() or Path(explicit).is_dir():  # a pipe will do: --clusters-file=<(...)
+        if not os.path.exists(explicit) or os.path.isdir(explicit):
             raise ClusterFileError(f"there is no cluster file {explicit}")
         return Path(explicit)
-    return next((path for path in candidates(starts) if path.is_file()), None)
+    # A link that leads nowhere, or a pipe, is meant to be one: `read` says what is wrong with it.
+    return next((path for path in candidates(starts) if os.path.lexists(path) and not path.is_dir()), None)
 
 
 def candidates(starts: Iterable[str | Path]) -> Iterator[Path]:
@@ -45,9 +48,9 @@ def searched(starts: Iterable[str | Path]) -> str:
 def read(path: str | Path) -> dict[str, Any]:
     """What it says. Raises `ClusterFileError` with the line, as far as that is known."""
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")  # as editors elsewhere write it
-    except (OSError, ValueError) as exc:
-        raise ClusterFileError(f"cannot read {path}: {exc}") from exc
+        text = read_text(path, "utf-8-sig")  # as editors elsewhere write it
+    except OSError as exc:
+        raise ClusterFileError(f"cannot read {path}: {exc.strerror}") from exc
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:

@@ -8,6 +8,7 @@ The folder is this user's own, which the user's sessions on this machine share, 
 machines, users and containers see that.
 """
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -25,14 +26,19 @@ from typing import IO, Self
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.formats import in_minutes
 from pytest_dtfperf.node import processes
+from pytest_dtfperf.node.files import read_file
 from pytest_dtfperf.node.owner import Owner
+from pytest_dtfperf.printable import printable
 
 FOLDER = "DTFPERF_LOCKS"
 _BEFORE = "DTFPERF_LEASES"  # its name in earlier versions, which is read still
 _POLL_S = 0.1
+_SHORT_POLL_S = 0.01
+LOCK_TIMEOUT_S = 60.0
+_MOST_NOTE_BYTES = 1 << 16
 NOTICE_S = 5.0  # how often whoever waits is told so
 _WAITS, _HOLDS = "waits", "holds"
-_TICKET = re.compile(rf"(?P<name>.+)\.(?P<number>[0-9]{{10}})\.(?P<state>{_WAITS}|{_HOLDS})")
+_TICKET = re.compile(rf"(?P<name>.+)\.(?P<number>[0-9]{{10,200}})\.(?P<state>{_WAITS}|{_HOLDS})")
 
 
 @dataclass(frozen=True)
@@ -162,6 +168,9 @@ class _Queue:
         with self._alone():
             others = [number for number, _, _ in self._others(None)]
             number = max(others, default=0) + 1
+            # What another user has put there, and is no ticket, cannot be taken away in a folder for all.
+            while any(os.path.lexists(self._path(number, state)) for state in (_WAITS, _HOLDS)):
+                number += 1
             path = self._path(number, _WAITS)
             file = path.open("xb", buffering=0)  # or a note that a full disk has refused would be written again by close
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -223,7 +232,7 @@ class _Queue:
         try:
             handle = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                _lock_folder(handle)
                 yield
             finally:
                 os.close(handle)
@@ -234,15 +243,34 @@ class _Queue:
             ) from exc
 
 
+def _lock_folder(handle: int) -> None:
+    """Raise `OSError` where another process keeps the folder's lock, which is needed for milliseconds."""
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                words = f"another process has kept the folder itself locked for {LOCK_TIMEOUT_S:.0f} s"
+                raise OSError(errno.ETIMEDOUT, words) from None
+            time.sleep(_SHORT_POLL_S)
+
+
 def _is_held(path: Path) -> bool:
-    """Whether its process lives: a file that may not be opened is none of ours."""
+    """Return whether its process lives. A file that may not be opened, a link, a pipe or a folder is no ticket."""
     try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
         return False
+    finally:
+        os.close(handle)
     return False
 
 
@@ -254,10 +282,11 @@ def _is_stopped(path: Path) -> bool:
 
 
 def _read(path: Path) -> Holder | None:
-    """None for a note that is damaged or missing: the disk was full, or somebody has written there."""
+    """Return who has a ticket; None for a note that is damaged or missing: the disk was full, or somebody has written there."""
     try:
-        note = json.loads(path.read_bytes())
-        owner = Owner.read(note["owner"])
-        return Holder(owner, str(note["session"]), str(note["what"]), float(note["since"])) if owner else None
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        note = json.loads(read_file(path, _MOST_NOTE_BYTES))
+        owner, since = Owner.read(note["owner"]), float(note["since"])
+        time.localtime(since)  # which not every number is a time for
+        return Holder(owner, str(note["session"]), printable(str(note["what"])), since) if owner else None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, OverflowError):
         return None

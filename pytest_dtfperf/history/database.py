@@ -6,6 +6,7 @@ transaction, and so never has to give up what it has read. PostgreSQL: an adviso
 
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ from pytest_dtfperf.errors import HistoryError
 from pytest_dtfperf.history import versions
 from pytest_dtfperf.history.where import Address, masked
 from pytest_dtfperf.node.backoff import pause_s
+from pytest_dtfperf.node.files import kind_of
 from pytest_dtfperf.printable import printable
 
 T = TypeVar("T")
@@ -31,6 +33,7 @@ PATIENCE_S = 10.0  # for a server that is started anew
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.1, 1.0
 LOCK = 0x6474667065726600  # "dtfperf", of all locks that there may be in a team's database
 REFUSALS = ("authentication failed", "no pg_hba.conf entry", "does not exist")  # libpq has words alone while it connects
+LEAST_ROOM_BYTES = 64 << 10  # SQLite's index of a log takes 32 KiB at once
 SHOWN = 200  # characters of what a database says
 
 SQLITE_WORDS = {  # by the begin of the name that SQLite gives to the error
@@ -40,7 +43,6 @@ SQLITE_WORDS = {  # by the begin of the name that SQLite gives to the error
     "SQLITE_BUSY": f"another process has held it for {BUSY_S:.0f} s",
     "SQLITE_NOTADB": "it is no SQLite file",
     "SQLITE_CORRUPT": "it is damaged",
-    "SQLITE_IOERR": "its disk fails",
 }
 
 
@@ -54,7 +56,8 @@ class Database:
     @classmethod
     def open(cls, address: Address, *, make: bool = False) -> Self:
         """The database, in the form of this version. `make`: it is made where there is none. Raises `HistoryError`."""
-        if address.path and not _is_there(address.path) and not make:
+        is_there = address.path is None or _is_there(address.path)
+        if not is_there and not make:
             hint = "sessions are entered when they end, and with: dtfperf history import DIR"
             raise HistoryError(f"there is no history {address}; {hint}")
         database = cls(address, _engine(address))
@@ -99,11 +102,16 @@ class Database:
 
 
 def _is_there(path: Path) -> bool:
-    """Raises `HistoryError` where that cannot be told, as in a folder that is closed to this user."""
+    """Raise `HistoryError` where that cannot be told, as in a folder that is closed to this user, or where it is no file."""
     try:
-        return path.exists()
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError as exc:
         raise HistoryError(f"the history {path} cannot be used: {exc.strerror}") from exc
+    if not stat.S_ISREG(found.st_mode):
+        raise HistoryError(f"the history {path} cannot be used: it is {kind_of(found.st_mode)}, and no regular file")
+    return True
 
 
 def _engine(address: Address) -> Engine:
@@ -147,7 +155,15 @@ def _translated(address: Address) -> Iterator[None]:
     try:
         yield
     except SQLAlchemyError as exc:
-        raise HistoryError(f"the history {address} cannot be used: {_words(exc)}") from exc
+        raise HistoryError(f"the history {address} cannot be used: {_words(exc, address.path)}") from exc
+
+
+def _is_full(folder: Path) -> bool:
+    """Return whether there is no room for what SQLite makes beside a file: on a full disk it reports an error of the disk."""
+    with suppress(OSError):
+        disk = os.statvfs(folder)
+        return disk.f_bavail * disk.f_frsize < LEAST_ROOM_BYTES
+    return False
 
 
 def _has_refused(exc: OperationalError) -> bool:
@@ -155,8 +171,10 @@ def _has_refused(exc: OperationalError) -> bool:
     return any(words in str(exc.orig) for words in REFUSALS)
 
 
-def _words(exc: SQLAlchemyError) -> str:
+def _words(exc: SQLAlchemyError, path: Path | None) -> str:
     origin = exc.orig if isinstance(exc, DBAPIError) else exc
     name = getattr(origin, "sqlite_errorname", "")
+    if path and name.startswith("SQLITE_IOERR"):
+        return SQLITE_WORDS["SQLITE_FULL"] if _is_full(path.parent) else f"its disk gives errors ({name})"
     words = next((words for begin, words in SQLITE_WORDS.items() if name.startswith(begin)), None)
     return words or printable(masked(" ".join(str(origin).split())))[:SHOWN]

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from pytest_dtfperf.node.boot import cache_folder
-from pytest_dtfperf.node.files import replacing
+from pytest_dtfperf.node.files import read_file, replacing
 from pytest_dtfperf.stats import scan
 from pytest_dtfperf.stats.scan import Tail, simulated
 
@@ -19,7 +19,7 @@ def kept_tail(nights: int, correlation: float) -> Tail:
     """From this user's cache; what is damaged there, or cannot be written, is simulated anew."""
     path = Path(cache_folder(), "tails", f"{_version()}-{nights}-{correlation:.1f}.json")
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return Tail(float(json.loads(path.read_text(encoding="utf-8"))["anchor"]))
+        return Tail(float(json.loads(read_file(path))["anchor"]))
     tail = simulated(nights, correlation)
     with suppress(OSError):
         os.makedirs(path.parent, mode=0o700, exist_ok=True)

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.formats import minute
+from pytest_dtfperf.node.files import kind_of
 
 
 @contextmanager
@@ -21,11 +23,14 @@ def locked(path: Path) -> Iterator[tuple[int | None, str]]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o644)
     except OSError as exc:
         raise UsageError(
             f"the night's lock {path} cannot be opened: {exc.strerror}: --results must be a folder of yours"
         ) from exc
+    if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UsageError(f"the night's lock {path} is {kind_of(mode)}, and no regular file: remove it, or name other --results")
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Before pytest and conftest.py files add the project's folders. Of the first one `python -m pytest` makes the working folder.
-_INSTALLED = {folder for at, folder in enumerate(sys.path) if at or folder not in ("", os.getcwd())}
+# Before pytest and conftest.py files add the project's folders; `python -m pytest` has added the working folder by then.
+_INSTALLED = {*sys.path} - {"", os.getcwd()}
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from typing import NoReturn
 import pytest
 
 from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.node.files import read_text
 from pytest_dtfperf.plugin.options import OPTIONS, WRITTEN, Option
 
 INI = "dtfperf_short_options"
@@ -124,8 +125,8 @@ def _with_files(args: Sequence[str]) -> list[str]:
     for arg in args:
         words = [arg]
         if arg.startswith("@"):
-            with suppress(OSError, UnicodeDecodeError):
-                words = Path(arg[1:]).read_text().splitlines()
+            with suppress(OSError):
+                words = read_text(arg[1:]).splitlines()
         found += words if any(_option(word.partition("=")[0]) for word in words) else [arg]
     return found
 

@@ -6,9 +6,10 @@ from io import FileIO
 from pathlib import Path
 
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError
-from pytest_dtfperf.node.files import replacing
+from pytest_dtfperf.node.files import read_file, replacing
 from pytest_dtfperf.records.record import Record
 
+MOST_BYTES = 1 << 30  # of a session's file: every step of every run of thousands of tests
 _BLOCK = 1 << 16  # bytes read at once where a line's beginning is looked for
 
 
@@ -52,9 +53,7 @@ def whole_lines(content: bytes) -> list[bytes]:
 
 def content_of(path: Path) -> bytes:
     try:
-        if path.exists() and not path.is_file():
-            raise SessionFileError(f"{path} cannot be read: it is no file")  # reading a pipe would wait for ever
-        return path.read_bytes()
+        return read_file(path, MOST_BYTES)
     except OSError as exc:
         raise SessionFileError(f"{path} cannot be read: {exc.strerror}") from exc
 

@@ -118,7 +118,8 @@ class SessionFolder:
     @classmethod
     def open(cls, path: Path) -> Self:
         """A folder that exists. Raises `SessionFileError` if `path` is none."""
-        if not os.path.isfile(path / "session.json"):  # that may not be looked at is none, either
+        # What may not be looked at is none, either; one that is a pipe is, and cannot be read.
+        if not os.path.lexists(path / "session.json") or os.path.isdir(path / "session.json"):
             sessions = session_folders(path) if os.path.isdir(path) and os.access(path, os.R_OK | os.X_OK) else []
             hint = f"; its latest session is {path / sessions[-1].id}" if sessions else ""
             raise SessionFileError(f"{path} is no session folder: it has no session.json{hint}")

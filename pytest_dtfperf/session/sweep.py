@@ -23,7 +23,7 @@ from pytest_dtfperf.launch.summary import check_repetition
 from pytest_dtfperf.limits import proposal
 from pytest_dtfperf.limits.limit import Links
 from pytest_dtfperf.limits.needs import Layout
-from pytest_dtfperf.node.files import replacing
+from pytest_dtfperf.node.files import read_file, replacing
 from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.session import sizes, tracing
 from pytest_dtfperf.session.bench import Bench
@@ -171,7 +171,7 @@ def _name_of(count: int, steps: int) -> str:
 def kept(path: Path) -> Found | None:
     """What a sweep that was ended early has found; None where there is nothing, or nothing that can be used."""
     try:
-        found = Found.from_json(json.loads(path.read_bytes()))
+        found = Found.from_json(json.loads(read_file(path)))
         is_whole = isinstance(found.failed, dict) and all(
             _NAME.fullmatch(name) and 0 < rate < math.inf for name, rate in found.tried.items()
         )

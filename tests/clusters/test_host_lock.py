@@ -1,9 +1,12 @@
 """Who may use a host now."""
 
+import contextlib
+import fcntl
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -285,7 +288,11 @@ def test_failure_inside_frees_the_place(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("note", ["", "{", "[1]", '{"owner": 1}', "\0" * 100, "[" * 100_000])
+ENDLESS = "x" * (1 << 20)
+FAR = json.dumps({"owner": "vm::1:1:1", "session": "s", "what": "w", "since": 1e300})  # no time that there is
+
+
+@pytest.mark.parametrize("note", ["", "{", "[1]", '{"owner": 1}', "\0" * 100, "[" * 100_000, ENDLESS, FAR])
 def test_a_damaged_note(tmp_path: Path, note: str) -> None:
     """A ticket whose words are damaged still has its host, and whoever waits is told so in words."""
     told: list[Wait] = []
@@ -384,3 +391,64 @@ def test_a_folder_that_vanishes(tmp_path: Path) -> None:
         exclusive(["here"], 1, me(), nobody_waits, folder=tmp_path / "gone"),
     ):
         pass
+
+
+def first_ticket(folder: Path) -> str:
+    """The name of the first ticket for `here`, while its process has the place."""
+    with exclusive(["here"], 1, me(), nobody_waits, folder=folder):
+        (name,) = tickets(folder)
+    return name
+
+
+@pytest.mark.parametrize("state", ["waits", "holds"])
+@pytest.mark.parametrize("kind", ["fifo", "folder", "link", "socket"])
+def test_what_is_no_ticket_stops_nobody(tmp_path: Path, kind: str, state: str) -> None:
+    """A pipe, a folder, a link or a socket with a ticket's name is passed over, and nobody waits for it."""
+    strange = tmp_path / first_ticket(tmp_path).replace("holds", state)
+    with socket.socket(socket.AF_UNIX) as listening, contextlib.chdir(tmp_path):
+        match kind:
+            case "fifo":
+                os.mkfifo(strange)
+            case "folder":
+                strange.mkdir()
+            case "link":
+                strange.symlink_to("/dev/zero")
+            case "socket":
+                listening.bind(strange.name)
+        with exclusive(["here"], 1, me(), nobody_waits, folder=tmp_path):
+            pass
+        assert tickets(tmp_path) == ([strange.name] if kind == "folder" else [])
+
+
+def test_tickets_of_more_digits_count(tmp_path: Path) -> None:
+    """After ticket 9,999,999,999 the next one is a ticket, too: two processes do not have one place."""
+    last = tmp_path / first_ticket(tmp_path).replace("0000000001.holds", "9999999999.waits")
+    told: list[Wait] = []
+    with last.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with another(tmp_path, says=b"waits") as other:
+            assert [name for name in tickets(tmp_path) if name.endswith("10000000000.waits")]
+            last.unlink()
+            other.wait_until(b"held")
+
+            def on_wait(wait: Wait) -> None:
+                told.append(wait)
+                other.let_go()
+
+            with exclusive(["here"], 1, me(), on_wait, folder=tmp_path):
+                assert len(told) == 1
+
+
+def test_a_folder_that_somebody_keeps_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that keeps the folder's own lock is an error that says so, and no wait without end."""
+    monkeypatch.setattr(host_lock, "LOCK_TIMEOUT_S", 0.0)
+    handle = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with (
+            pytest.raises(AllocationError, match="another process has kept the folder itself locked"),
+            exclusive(["here"], 1, me(), nobody_waits, folder=tmp_path),
+        ):
+            pass
+    finally:
+        os.close(handle)

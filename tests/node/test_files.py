@@ -1,8 +1,11 @@
 """Files that are there whole or not at all."""
 
+import contextlib
 import os
 import resource
+import shlex
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -80,3 +83,72 @@ def test_what_killed_ones_have_left_goes_with_a_later_one(tmp_path: Path) -> Non
     os.utime(part, (0, 0))
     write(path, b"2")
     assert list(tmp_path.iterdir()) == [path]
+
+
+def make_strange(path: Path, kind: str) -> None:
+    """Put what is no file to be read there."""
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "socket":
+            with socket.socket(socket.AF_UNIX) as listening, contextlib.chdir(path.parent):
+                listening.bind(path.name)
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "loop":
+            path.symlink_to(path.name)
+        case "large":
+            with path.open("w") as file:
+                file.truncate(5 << 30)
+        case "binary":
+            path.write_bytes(b"a\xff\n")
+
+
+WORDS = {
+    "pipe": "it is a pipe, and no regular file",
+    "folder": "it is a folder, and no regular file",
+    "socket": "it is a socket, and no regular file",
+    "device": "it is a device, and no regular file",
+    "loop": "Too many levels of symbolic links",
+    "large": "it has more than 64 MiB, the most that is read of such a file",
+    "binary": "it is no text in UTF-8: byte 2 is 0xff",
+}
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_what_is_no_text_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    """Whatever has a file's name, nothing waits for another process, fills the memory, or says a number of the system's."""
+    make_strange(tmp_path / "x", kind)
+    with pytest.raises(OSError, match=r"^\[Errno") as refused:
+        files.read_text(tmp_path / "x")
+    assert refused.value.strerror == WORDS[kind]
+
+
+def test_a_file_that_grows_while_it_is_read(tmp_path: Path) -> None:
+    """No more is read than is allowed, though the file said that it was shorter: files of /proc say that they are empty."""
+    assert files.read_file("/proc/self/maps")
+    with pytest.raises(OSError, match="more than 0 MiB"):
+        files.read_file("/proc/self/maps", 100)
+
+
+def test_a_pipe_that_the_shell_has_passed(tmp_path: Path) -> None:
+    """`<(...)` of bash is read to its end, though its writer is slow, and no further than is allowed."""
+    code = "import sys; from pytest_dtfperf.node import files; print(files.read_text(sys.argv[1], most_bytes=1000))"
+    command = f"{sys.executable} -c {shlex.quote(code)} <(sleep 0.2; echo first; sleep 0.2; echo second)"
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert ended.stdout == "first\nsecond\n\n"
+    endless = subprocess.run(
+        ["bash", "-c", command.replace("(sleep", "(yes; sleep")], capture_output=True, text=True, check=False
+    )
+    assert "it has more than 0 MiB" in endless.stderr
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "socket", "device"])
+def test_what_is_no_file_is_not_replaced(tmp_path: Path, kind: str) -> None:
+    """A pipe or a device stays what it is: the machine's /dev/null must not become somebody's file."""
+    make_strange(tmp_path / "x", kind)
+    with pytest.raises(OSError, match=f"it is a {kind}, which is not replaced"):
+        write(tmp_path / "x", b"new")
+    assert os.listdir(tmp_path) == ["x"]

@@ -96,16 +96,7 @@ def test_a_night_beside_files_of_such_names(perf: PerfTests) -> None:
     shadow(folder, *EVERY)
     beside = PerfTests(folder, perf.environment, cold=True)
     for words in (
-        (
-            "nightly",
-            "--cluster=local",
-            "--results=nights",
-            "--deadline=5",
-            "test_perf.py",
-            "--",
-            "--gpus=1",
-            "--import-mode=importlib",
-        ),
+        ("nightly", "--cluster=local", "--results=nights", "--deadline=9", "--tests=test_perf.py", "--gpus=1"),
         ("baselines", "audit", "."),
         ("doctor", "--cluster=local", "--gpus=1", "--json"),
     ):

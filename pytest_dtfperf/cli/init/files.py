@@ -17,6 +17,7 @@ from pytest_dtfperf.clusters.keys import slurm
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node import probes
+from pytest_dtfperf.node.files import read_file
 from pytest_dtfperf.printable import printable
 
 # What a cluster is called where nobody says.
@@ -142,7 +143,7 @@ def _perf_tests(folder: Path) -> list[File]:
 def _has(path: Path, content: str | None) -> bool:
     """Whether an earlier call has written it, though it may have been broken off before it had written the others."""
     try:
-        return content is not None and path.read_bytes() == content.encode()
+        return content is not None and read_file(path) == content.encode()
     except OSError:
         return False
 
@@ -155,7 +156,7 @@ def _ini(folder: Path) -> list[File]:
 
 def _ignores(folder: Path) -> bool:
     try:
-        return "perf_results" in (folder / ".gitignore").read_text(encoding="utf-8", errors="replace")
+        return "perf_results" in read_file(folder / ".gitignore").decode(errors="replace")
     except OSError:
         return True
 

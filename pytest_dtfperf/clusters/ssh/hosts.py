@@ -20,6 +20,7 @@ from pytest_dtfperf.clusters.ssh.setup import connect_s
 from pytest_dtfperf.errors import ClusterFileError, UsageError, unknown_name
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node import addresses
+from pytest_dtfperf.node.files import read_text
 from pytest_dtfperf.node.module_command import module_command
 
 _AT_ONCE = 16  # of ssh's that read its files, some milliseconds each
@@ -155,9 +156,9 @@ def _column(path: Path) -> list[str]:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
-        text = path.read_text(encoding="utf-8-sig")  # as editors elsewhere write it
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ClusterFileError(f"cannot read {path}: {exc}") from exc
+        text = read_text(path, "utf-8-sig")  # as editors elsewhere write it
+    except OSError as exc:
+        raise ClusterFileError(f"cannot read {path}: {exc.strerror}") from exc
     return enumerate(text.splitlines(), start=1)
 
 

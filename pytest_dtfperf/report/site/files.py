@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.node.files import replacing
+from pytest_dtfperf.node.files import read_file, replacing
 from pytest_dtfperf.report.site.names import PAGE
 
 MANIFEST = "site.json"
@@ -73,7 +73,7 @@ class SiteFolder:
 
     def _read(self, name: str) -> bytes | None:
         try:
-            return (self._path / name).read_bytes()
+            return read_file(self._path / name)
         except OSError:
             return None
 
@@ -90,13 +90,15 @@ class SiteFolder:
 def _known(path: Path) -> dict[str, Mapping[str, str]]:
     """Pages that were built before. One that is named otherwise than a page may be is nobody's of ours."""
     try:
-        told: Any = json.loads((path / MANIFEST).read_bytes())
+        told: Any = json.loads(read_file(path / MANIFEST))
         pages = told["pages"] if told["dtfperf_site"] == FORM else {}
         return {name: found for name, found in pages.items() if PAGE.fullmatch(name) and isinstance(found, dict)}
     except FileNotFoundError:
         _check_empty(path)
         return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+    except OSError as exc:
+        raise UsageError(f"{path / MANIFEST} cannot be read: {exc.strerror}: name another folder, or remove that file") from exc
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise UsageError(f"{path / MANIFEST} is not of a site ({exc}): name another folder, or remove that file") from exc
 
 

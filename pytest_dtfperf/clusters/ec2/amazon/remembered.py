@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.node.files import replacing
+from pytest_dtfperf.node.files import read_file, replacing
 
 
 def remember(name: str, max_age_s: float, make: Callable[[], Any], *, folder: Path | None = None) -> Any:
@@ -42,7 +42,7 @@ def _file_name(name: str) -> str:
 
 def _read(path: Path, name: str) -> dict[str, Any] | None:
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = json.loads(read_file(path))
     except (OSError, ValueError):
         return None
     whole = isinstance(kept, dict) and kept.get("name") == name and isinstance(kept.get("at"), int | float) and "value" in kept

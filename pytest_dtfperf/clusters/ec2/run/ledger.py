@@ -21,6 +21,7 @@ from typing import IO, Any, Self
 
 from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.node.files import read_file
 from pytest_dtfperf.node.owner import Owner
 
 _SUFFIX = ".jsonl"
@@ -178,7 +179,7 @@ class Ledger:
         Or the file is damaged: then the tags of what it launched are all that is known (`reap`).
         """
         try:
-            lines = self.path.read_bytes().split(b"\n")[:-1]  # a line without its end was being written when all ended
+            lines = read_file(self.path).split(b"\n")[:-1]  # a line without its end was being written when all ended
         except OSError:  # not there, not ours to read, or on a disk that fails
             return None
         entries = [entry for line in lines if (entry := _entry(line))]
@@ -262,7 +263,7 @@ def damaged(folder: Path | None = None) -> list[Ledger]:
 
 def _is_something(path: Path) -> bool:
     try:
-        return b"\n" in path.read_bytes()
+        return b"\n" in read_file(path)
     except OSError:
         return True
 

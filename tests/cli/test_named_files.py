@@ -1,0 +1,83 @@
+"""Files that users name, which are none: a pipe, a device, a folder, or too large. Each command says so in one line."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.cli import main
+from tests.node.test_files import WORDS, make_strange
+from tests.records.damage import whole_session
+
+ENDS_S = 60
+# What is said of some of these files in other words.
+OTHERWISE = {
+    "session/session.json": ("has no session.json", "has more than 1024 MiB", "'utf-8' codec"),
+    "session/measurements.jsonl": ("has more than 1024 MiB", "'utf-8' codec"),
+    "site/site.json": ("'utf-8' codec",),
+    "results/nightly.local.lock": ("Is a directory", "No such device", "Too many levels"),
+    "history.sqlite": ("it is no SQLite file",),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_wait() -> Iterator[None]:
+    """Whoever waits for a pipe's other end is ended: that is what these tests are about."""
+
+    def end(*_: object) -> None:
+        raise AssertionError(f"it still waits after {ENDS_S} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(ENDS_S)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    with contextlib.chdir(tmp_path):
+        yield tmp_path
+
+
+@pytest.mark.parametrize("kind", WORDS)
+@pytest.mark.parametrize(
+    "name, command",
+    [
+        ("clusters.toml", ["clusters", "list", "--clusters-file=clusters.toml"]),
+        ("clusters.toml", ["clusters", "list"]),
+        ("machines", ["clusters", "check", "--clusters-file=lab.toml"]),
+        ("baselines/cpu-a.json", ["baselines", "audit", "tests"]),
+        ("baselines/cpu-a.json", ["baselines", "remove", "gpus=2", "--yes"]),
+        ("baselines/cpu-amd-epyc-9b45-2c.json", ["judge", "session", "--baselines=baselines"]),
+        ("session/session.json", ["judge", "session"]),
+        ("session/measurements.jsonl", ["judge", "session"]),
+        ("results/nightly.local.lock", ["nightly", "--cluster=local", "--results=results", "--deadline=1"]),
+        ("site/site.json", ["site", "--history=h.sqlite", "--out=site"]),
+        ("history.sqlite", ["history", "list", "--history=history.sqlite"]),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else each,
+)
+def test_what_is_no_file(place: Path, capsys: pytest.CaptureFixture[str], kind: str, name: str, command: list[str]) -> None:
+    """One line names the file and says what it is, without a number of the system's and without waiting for anybody."""
+    for folder in ("baselines", "results", "site", "tests"):
+        (place / folder).mkdir()
+    (place / "lab.toml").write_text('[lab]\nbackend = "ssh"\nnodes_file = "machines"\ndevices_per_host = 1\n')
+    whole_session(place / "made").path.rename(place / "session")
+    assert main(["history", "import", "session", "--history=h.sqlite"]) == 0
+    (place / name).unlink(missing_ok=True)
+    make_strange(place / name, kind)
+    capsys.readouterr()
+    if name == "results/nightly.local.lock" and kind in ("large", "binary"):  # its content is nobody's
+        return
+    if (name, kind, len(command)) == ("clusters.toml", "folder", 2):  # a folder may have that name, and mean something else
+        return
+    code = main(command)
+    shown = capsys.readouterr()
+    (line,) = [line for line in (shown.err or shown.out).splitlines() if (place / name).name in line]
+    assert code
+    assert "Errno" not in line
+    missing = {"folder": "there is no cluster file", "loop": "there is no"}
+    assert any(words in line for words in (WORDS[kind], kind, missing.get(kind, kind), *OTHERWISE.get(name, ())))
