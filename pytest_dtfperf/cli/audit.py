@@ -4,7 +4,6 @@ import argparse
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +27,7 @@ from pytest_dtfperf.cli.terms import (
 from pytest_dtfperf.clusters.file import PERF_TESTS
 from pytest_dtfperf.errors import SessionFileError, UsageError, quoted_lines
 from pytest_dtfperf.formats import counted
+from pytest_dtfperf.node import run_folder
 from pytest_dtfperf.node.module_command import project_command
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _collect(paths: Sequence[str]) -> list[str]:
             raise UsageError(f"there are no tests at {path}; name files or folders of perf tests")
     from pytest_dtfperf.cli.collected import FILE
 
-    with tempfile.TemporaryDirectory() as folder:
+    with run_folder.temporary() as folder:
         file = Path(folder) / "tests"
         file.touch()
         command = project_command(

@@ -6,8 +6,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -73,6 +72,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 def run(args: argparse.Namespace) -> int:
     from pytest_dtfperf.launch.run_controller import log_path
     from pytest_dtfperf.launch.tunnel import Tunnel
+    from pytest_dtfperf.node import run_folder
     from pytest_dtfperf.session import writable
     from pytest_dtfperf.session.lending import Lending
     from pytest_dtfperf.session.signals import leaving
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     logs = args.logs or Path("dtfperf_notebooks") / session
     log = log_path(logs, TASK)
     writable.check([writable.logs(logs), writable.runtime(), writable.temporary()])
-    with Progress() as progress, leaving(), _private_folder() as folder, Tunnel(args.port) as tunnel:
+    with Progress() as progress, leaving(), run_folder.temporary() as folder, Tunnel(args.port) as tunnel:
         lending = Lending(config, session=session, expected=(), on_status=progress.show, spent=lambda bill: None)
         try:
             with lending.measuring(spec, "dtfperf notebook"):
@@ -163,19 +163,11 @@ def _has_display() -> bool:
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
 
 
-@contextmanager
-def _private_folder() -> Iterator[Path]:
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="dtfperf-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
-
-
-def _open(url: str, folder: Path) -> None:
+def _open(url: str, folder: str) -> None:
     """Through a file of this user's: a browser's command line is seen by everybody."""
     import webbrowser
 
-    page = folder / "open.html"
+    page = Path(folder, "open.html")
     page.write_text(f'<!DOCTYPE html><title>JupyterLab</title><meta http-equiv="refresh" content="0; url={escape(url)}">\n')
 
     def start() -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import sys
 
-from pytest_dtfperf.node import guard, isolation, processes, wire
+from pytest_dtfperf.node import guard, isolation, processes, run_folder, wire
 from pytest_dtfperf.node.leaving import Leave, ignore_signals, leave_on_signals
 from pytest_dtfperf.node.serving import Agent
 
@@ -72,6 +72,7 @@ def _live(host: int, **options: Any) -> int:
         code = 1
     if agent:
         agent.close()
+    run_folder.remove_abandoned()  # those of tasks that were ended in the middle
     return code
 
 

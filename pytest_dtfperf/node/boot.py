@@ -63,7 +63,7 @@ def receive(name: str, size: int) -> "tuple[str, str | None]":
     except OSError as exc:
         first = f"{cache_folder()}: {exc.strerror}"
     try:  # a cache that is full or cannot be written is no reason not to train
-        folder = tempfile.mkdtemp(prefix="dtfperf-")
+        folder = tempfile.mkdtemp(prefix="dtfperf-run-")  # as node/run_folder.py has it
     except OSError as exc:
         fail("bundle", why=f"{first}; no folder for temporary files either: {exc.strerror}")
     try:

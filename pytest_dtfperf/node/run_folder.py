@@ -1,33 +1,57 @@
-"""A folder for what a run keeps on a host while it lasts, sockets for one. It is this user's alone, and gone with the run.
+"""Folders for what a process of this package keeps while it lasts: sockets, a profile, a page for a browser.
 
-Should its agent be killed, whoever sweeps this host finds the folder by its owner, who is no more.
+Each is this user's alone, and gone with its owner. If the owner is killed, the next sweep of this host, the agent's at its end
+for one, finds the folder by its prefix and by the name of its owner in it, which is no more.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
+from pytest_dtfperf.node.files import read_file
 from pytest_dtfperf.node.owner import Fate, Owner
 
-_PREFIX = "dtfperf-run-"
+PREFIX = "dtfperf-run-"
+_UNSIGNED_S = 3600.0  # a folder without an owner's name after so long: its owner was killed before it had written that
 _OWNER = "owner"  # in it: whose it is, as `Owner.text` writes it
+_MOST_BYTES = 4096  # of an owner's name
 _LONGEST = 32  # characters of the folder around it: a socket's path has 107 at most, and of Jupyter's kernels 50 within this
 
 
-def make() -> str:
-    """A new one of this process's. Raises `OSError`."""
+def make(parent: str | None = None) -> str:
+    """Make a new one of this process's; without `parent` where a socket's path is short enough. Raises `OSError`."""
     import tempfile
 
-    path = tempfile.mkdtemp(prefix=_PREFIX, dir=around())
+    path = tempfile.mkdtemp(prefix=PREFIX, dir=parent or around())
     try:
-        with open(os.path.join(path, _OWNER), "w") as file:
-            file.write(Owner.me().text)
+        sign(path)
     except OSError:
         remove(path)
         raise
     return path
+
+
+def sign(path: str) -> None:
+    """Let the folder be this process's, and go with it. Raises `OSError`."""
+    with open(os.path.join(path, _OWNER), "w") as file:
+        file.write(Owner.me().text)
+
+
+@contextmanager
+def temporary() -> Iterator[str]:
+    """Have a folder among this user's temporary files for the length of the block. Raises `OSError`."""
+    import tempfile
+
+    remove_abandoned()
+    path = make(tempfile.gettempdir())
+    try:
+        yield path
+    finally:
+        remove(path)
 
 
 def remove(path: str) -> None:
@@ -35,25 +59,29 @@ def remove(path: str) -> None:
 
 
 def remove_abandoned() -> None:
-    """All of this user's whose owner is surely gone."""
-    with suppress(OSError), os.scandir(around()) as entries:
-        for entry in entries:
-            if entry.name.startswith(_PREFIX) and _is_abandoned(entry):
-                remove(entry.path)
+    """Remove all of this user's whose owner is surely gone."""
+    for folder in {around(), os.environ.get("TMPDIR") or "/tmp"}:
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith(PREFIX) and _is_abandoned(entry):
+                    remove(entry.path)
 
 
 def _is_abandoned(entry: os.DirEntry[str]) -> bool:
     try:
         if not entry.is_dir(follow_symlinks=False) or entry.stat(follow_symlinks=False).st_uid != os.getuid():
             return False
-        with open(os.path.join(entry.path, _OWNER)) as file:
-            owner = Owner.read(file.read())
-    except (OSError, ValueError):  # it goes this very moment, or has just been made
+        owner = Owner.read(read_file(os.path.join(entry.path, _OWNER), _MOST_BYTES).decode())
+    except FileNotFoundError:  # it goes this very moment, has just been made, or never got further
+        with suppress(OSError):
+            return time.time() - entry.stat(follow_symlinks=False).st_mtime > _UNSIGNED_S
+        return False
+    except (OSError, ValueError):
         return False
     return owner is not None and owner.fate is Fate.GONE
 
 
 def around() -> str:
-    """The folder that they are in."""
+    """Return the folder that those with sockets are in."""
     folder = os.environ.get("TMPDIR") or "/tmp"
     return folder if len(folder) <= _LONGEST and os.path.isdir(folder) else "/tmp"

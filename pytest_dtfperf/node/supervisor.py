@@ -47,6 +47,9 @@ def main(header: Mapping[str, Any], borrowed: str | None) -> None:
     leave_on_signals()
     processes.adopt_orphans()
     code, ended, late = 1, None, False
+    if borrowed:
+        with suppress(OSError):
+            run_folder.sign(borrowed)  # should this be killed, the next one removes it
     try:
         code = ended = _serve(header)
     except TooLong:

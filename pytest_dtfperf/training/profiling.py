@@ -3,7 +3,6 @@ step. A profile tells when each operation ran, and not what it waited for.
 """
 
 import resource
-import tempfile
 import threading
 import time
 import warnings
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from pytest_dtfperf.node import run_folder
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.traces import NO_BATCH, Operation, Ran, TaskTrace, TracedStep
 from pytest_dtfperf.training.apart import Answer, NoAnswer, apart
@@ -56,7 +56,7 @@ def profiled(order: TaskOrder) -> Iterator[Profiled]:
     with ExitStack() as held:
         with done.or_say_why():
             stop = _way_to_stop(order)
-            folder = held.enter_context(tempfile.TemporaryDirectory(prefix="dtfperf-profile-", ignore_cleanup_errors=True))
+            folder = held.enter_context(run_folder.temporary())
             tf.profiler.experimental.start(folder, tf.profiler.experimental.ProfilerOptions(**_OPTIONS))
         yield done
         if done.why_not is None:

@@ -5,6 +5,8 @@ import os
 import selectors
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 from collections import deque
 from collections.abc import Iterator
@@ -284,19 +286,71 @@ def remove_abandoned(around: Path) -> None:
 
 
 def test_only_what_is_abandoned_is_removed(around: Path) -> None:
-    """Folders of owners who live or cannot be seen, of nobody, and what is called otherwise stay."""
+    """Folders of owners that live or cannot be seen, new ones without an owner, and what is called otherwise stay."""
     me = Owner.me()
     owners = {"lives": me, "gone": me._replace(started=me.started - 1), "elsewhere": me._replace(boot="another")}
     for name, owner in owners.items():
         (around / f"dtfperf-run-{name}").mkdir()
         (around / f"dtfperf-run-{name}" / "owner").write_text(owner.text)
-    (around / "dtfperf-run-nobody").mkdir()
+    for name in ("nobody", "nobody-for-a-day"):
+        (around / f"dtfperf-run-{name}").mkdir()
+    os.utime(around / "dtfperf-run-nobody-for-a-day", (0, 0))
     (around / "other").mkdir()
     (around / "other" / "owner").write_text(owners["gone"].text)
     (around / "dtfperf-run-link").symlink_to(around / "other")
     remove_abandoned(around)
     kept = ["dtfperf-run-elsewhere", "dtfperf-run-link", "dtfperf-run-lives", "dtfperf-run-nobody", "other"]
     assert sorted(path.name for path in around.iterdir()) == kept
+
+
+KEEPER = """
+import signal
+from pytest_dtfperf.node import run_folder
+
+def run(order, connection):
+    with run_folder.temporary():
+        connection.send("ready")
+        signal.pause()
+"""
+
+
+def test_what_a_task_keeps_goes_with_its_agent(tmp_path: Path) -> None:
+    """A task that is ended in the middle, as by Ctrl-C while it is traced, leaves no folder: its agent removes it."""
+    (tmp_path / "keeper.py").write_text(KEEPER)
+    (tmp_path / "temporary").mkdir()
+    search = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    with HandheldAgent(entry="keeper:run", env={"PYTHONPATH": search, "TMPDIR": str(tmp_path / "temporary")}) as agent:
+        agent.expect("hello")
+        agent.start("worker:0")
+        agent.expect("task", kind="ready")
+        assert len(list((tmp_path / "temporary").iterdir())) == 1
+        assert agent.process.stdin
+        agent.process.stdin.close()
+        agent.process.wait()
+        assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
+def test_a_temporary_folder_goes_with_its_owner(tmp_path: Path, long: bool) -> None:
+    """It is gone after its block; should its owner be killed in it, whoever has the next one removes it, or the sweep does."""
+    temporary = tmp_path / ("x" * 40 if long else "x")
+    temporary.mkdir()
+    code = (
+        "from pytest_dtfperf.node import run_folder\nwith run_folder.temporary() as folder: print(folder, flush=True); input()"
+    )
+    command, environment = [sys.executable, "-c", code], {**os.environ, "TMPDIR": str(temporary)}
+    for kill in (False, True):
+        with subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as owner:
+            assert owner.stdout
+            folder = Path(owner.stdout.readline().decode().strip())
+            assert folder.parent == temporary
+            if kill:
+                owner.kill()
+        assert folder.exists() == kill
+    subprocess.run([sys.executable, "-m", "pytest_dtfperf.node.sweep"], env=environment, check=True)
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_folder_of_a_long_path_is_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
