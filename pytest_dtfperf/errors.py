@@ -25,6 +25,7 @@ A message says what was wrong, where (file and key, or host and task), what is a
 """
 
 import difflib
+import re
 import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -151,6 +152,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     names = [*known]
     same = (each for each in names if each.casefold().translate(_SIMILAR) == name.casefold().translate(_SIMILAR))
     return next(same, None) or next(iter(difflib.get_close_matches(name[:MOST_SHOWN], names, n=1)), None)
+
+
+UNEXPANDED = re.compile(r"~(/|$)|\$\w|\$\{")  # what a shell would have replaced, at the begin of a path or a name
 
 
 def shown(value: object) -> str:

@@ -42,6 +42,11 @@ class BaselineStore:
         for system in self.systems():
             self._content(system)
 
+    def check_writable(self) -> None:
+        """Raise `BaselineFileError` for a file that would not be written: a link that leads out of the project."""
+        for system in self.systems():
+            self._written_to(self._path(system))
+
     def find(self, system: str, spec: Spec, fingerprint: Mapping[str, Any] | None = None, hosts: int = 1) -> Entry | None:
         """What is stored for a spec: on so many hosts of a comparable fingerprint if there is any, else the latest."""
         entries = self._entries(system, spec.key)
@@ -150,6 +155,7 @@ class BaselineStore:
 
     def _rewrite(self, system: str, change: Callable[[dict[str, list[Entry]]], list[T]]) -> list[T]:
         path = self._path(system)
+        target = self._written_to(path)
         with self._locked():
             data = self._content(system) or {"schema": SCHEMA, "system": system}
             stored = {key: [Entry.from_json(key, entry) for entry in found] for key, found in data.get("entries", {}).items()}
@@ -160,11 +166,12 @@ class BaselineStore:
                 **({"entries": entries} if entries else {}),
             }
             if set(data) == {"schema", "system"}:
-                path.unlink(missing_ok=True)
+                for each in {target, path}:
+                    each.unlink(missing_ok=True)
                 return made
             text = canonical(data)
             content_of(text, path)  # what this cannot read again is not written
-            with replacing(path) as file:
+            with replacing(target) as file:
                 file.write(text.encode())
         return made
 
@@ -198,6 +205,18 @@ class BaselineStore:
 
     def _path(self, system: str) -> Path:
         return self.folder / f"{system}.json"
+
+    def _written_to(self, path: Path) -> Path:
+        """Return the file that is replaced: of a link the one that it leads to. Raises `BaselineFileError`."""
+        if not path.is_symlink():
+            return path
+        target, project = path.resolve(), self.folder.resolve().parent
+        if not target.is_relative_to(project):
+            raise BaselineFileError(
+                f"{path}: it is a link to {target}, outside of {project}, and is not written through. Put the file itself "
+                f"there, or name its folder: --baselines={target.parent}"
+            )
+        return target
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import iniconfig
 
-from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.errors import UNEXPANDED, UsageError
 from pytest_dtfperf.history.where import NEVER
 from pytest_dtfperf.node.files import read_text
 
@@ -65,6 +65,8 @@ def _path(file: Path, name: str, value: object) -> Path | None:
         return None
     if not isinstance(value, str) or "\0" in value:
         raise UsageError(f"{file}: {name} takes a path, not {value!r}")
+    if UNEXPANDED.match(value):
+        raise UsageError(f"{file}: {name} takes a path, not {value!r}: nothing expands ~ or $NAME there. Write it out")
     return file.parent / value
 
 

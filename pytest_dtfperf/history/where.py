@@ -4,8 +4,9 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import parse_qs
 
-from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.errors import UNEXPANDED, UsageError, shown
 
 VARIABLE = "DTFPERF_HISTORY"  # of the environment; says the same as --history, which goes before it
 NEVER = "never"  # what says that sessions are entered nowhere
@@ -15,6 +16,9 @@ SECRET = "***"  # stands for a password
 # What a URL may begin with, and what SQLAlchemy is given for it.
 SCHEMES = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 
+_HINT = ", a variable that nothing has expanded"
+# A name, an IPv4 address, or an IPv6 address in brackets; or nothing, which is libpq's socket.
+_SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[\w.%-]*)(:(?P<port>[^:]*))?")
 _USER_AND_PASSWORD = re.compile(r"(://[^:/?#\s]*):\S*@")  # to the last @: a password may have one
 _IN_QUERY = re.compile(r"([?&](?:ssl)?password=)[^&\s]*", re.IGNORECASE)  # libpq's two: of the user, of the client's key
 
@@ -62,7 +66,35 @@ def address_of(given: str | Path | None, results: Path) -> Address | None:
         return _file(Path(rest[1:]))
     if not re.search(r"/[^/?]", rest):
         raise UsageError(f"{masked(given)!r} names no database: postgresql://USER@HOST/NAME")
+    if problem := _about_server(rest):
+        raise UsageError(f"{masked(given)!r} {problem}: a history is kept at postgresql://USER@HOST:PORT/NAME")
     return Address(f"{SCHEMES[scheme]}://{rest}")
+
+
+def _about_server(rest: str) -> str | None:
+    """Return what is wrong with USER:PASSWORD@HOST:PORT/NAME?QUERY, so that no session trains and then finds no history."""
+    before, _, query = rest.partition("?")
+    user, _, behind = before.rpartition("@")
+    server, _, name = behind.partition("/")
+    found = _SERVER.fullmatch(server)
+    ports = [found["port"]] if found and found["port"] is not None else []
+    for key, values in parse_qs(query, keep_blank_values=True).items():
+        hosts = [host for value in values for host in value.split(",")]
+        if key == "port":
+            ports += hosts
+        elif key == "host":
+            ports += [port for host in hosts if not host.startswith("/") for port in re.findall(r":([^:\]]*)$", host)]
+    if wrong := next((port for port in ports if not (re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 1 << 16)), None):
+        return f"has the port {shown(wrong)}, which is no number from 1 to 65535{_HINT if '$' in wrong else ''}"
+    if "" in ports:
+        return "has a colon behind its host, and no port"
+    if not found:
+        return f"has no host that can be one: {shown(server)}" + (
+            "; an IPv6 address is in brackets, [::1]" if {"[", "]", ":"} & {*server} else _HINT if "$" in server else ""
+        )
+    if word := next((each for each in (user.partition(":")[0], name) if UNEXPANDED.match(each)), None):
+        return f"has {shown(word)}{_HINT}"
+    return None
 
 
 def masked(text: str) -> str:
@@ -73,4 +105,6 @@ def masked(text: str) -> str:
 def _file(path: Path) -> Address:
     if "\0" in str(path):
         raise UsageError(f"--history takes a file or a URL, not {str(path)!r}")
+    if UNEXPANDED.match(str(path)):
+        raise UsageError(f"a history is kept in a file, not in {str(path)!r}: nothing expands ~ or $NAME there. Write it out")
     return Address(f"{SCHEMES['sqlite']}:///{path.absolute()}")

@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from pytest_dtfperf.plugin.outcome import verdict_of, why_of
+from pytest_dtfperf.printable import printable_lines
 
 
 class JunitErrors:
@@ -33,7 +34,7 @@ class JunitErrors:
         reporter = xml.node_reporter(report)
         if words:
             output = ET.Element("system-out")
-            output.text = words
+            output.text = printable_lines(words)  # XML may not hold what a terminal obeys
             reporter.append(output)
         for node in reporter.nodes if report.failed and _is_error(report) else ():
             if node.tag == "failure":

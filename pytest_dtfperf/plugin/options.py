@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pytest
 
 from pytest_dtfperf.baselines.usual import FALSE_ALARMS, MOST_EFFICIENT, MOST_RUNS
-from pytest_dtfperf.errors import UsageError, shown, unknown_name
+from pytest_dtfperf.errors import UNEXPANDED, UsageError, shown, unknown_name
 from pytest_dtfperf.session.settings import ExplainWord, Settings, UpdateWord
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
@@ -51,6 +51,8 @@ def _count(text: str, least: int = 1) -> int:
 def _path(text: str) -> Path:
     if not text or "\0" in text:
         raise UsageError(f"takes a path, not {text!r}")
+    if UNEXPANDED.match(text):
+        raise UsageError(f"takes a path, not {text!r}: nothing expands ~ or $NAME there. Write it out")
     return Path(text)
 
 

@@ -1,9 +1,12 @@
 """Where a session keeps what a test's tasks print: `logs/<test>/<n>/`, one folder for each of its runs."""
 
 import hashlib
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
+
+_MOST_STEM_BYTES = 180  # a name has 255 at most, and what is written whole or not at all needs some before
 
 
 def path_safe(test: str) -> str:
@@ -14,6 +17,17 @@ def path_safe(test: str) -> str:
     """
     readable = re.sub(r"[^A-Za-z0-9_.=-]+", "_", test).strip("._-")[-120:].lstrip("._-")
     return f"{readable or 'test'}-{hashlib.sha256(test.encode()).hexdigest()[:16]}"
+
+
+def file_stem(model: str, batch_size: int) -> str:
+    """Return the begin of the names of a training's files: `trivial_b32`.
+
+    The name of a program may be longer than a file's: then its begin stands there, and a digest of the whole.
+    """
+    stem, digest = f"{model}_b{batch_size}", hashlib.sha256(model.encode()).hexdigest()[:16]
+    if len(os.fsencode(stem)) <= _MOST_STEM_BYTES:
+        return stem
+    return f"{os.fsencode(model)[: _MOST_STEM_BYTES - 40].decode(errors='ignore')}-{digest}_b{batch_size}"
 
 
 def next_folder(folder: Path) -> Path:

@@ -11,7 +11,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.printable import printable_lines
 from pytest_dtfperf.records.arithmetic import flops_per_sec, share_of_peak
+from pytest_dtfperf.records.logs import file_stem
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import limits
@@ -79,7 +81,7 @@ def write(folder: SessionFolder, results: Results) -> list[str]:
     remarks = []
     try:
         for (model, batch_size), group in by_model(records).items():
-            name = f"{model}_b{batch_size}.csv"
+            name = f"{file_stem(model, batch_size)}.csv"
             table = scaling_table(group).map(no_formula).to_csv(index=False, float_format="%.6g", lineterminator="\n")
             names += [name] if folder.write(name, table.encode()) else []
     except ImportError as exc:
@@ -109,8 +111,13 @@ def _cell(value: object) -> object:
 
 
 def no_formula(value: object) -> object:
-    """A text that a spreadsheet would take for a formula, and hosts and tests may be called anything, is marked as text."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    """Mark a text that a spreadsheet would take for a formula as text, and write out what a terminal would obey.
+
+    Hosts and tests may be called anything.
+    """
+    if not isinstance(value, str):
+        return value
+    return f"'{printable_lines(value)}" if value.startswith(_FORMULA) else printable_lines(value)
 
 
 def by_model(records: Iterable[Record]) -> dict[tuple[str, int], list[Record]]:

@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
 from pytest_dtfperf.formats import NONE, change, percent, rate
+from pytest_dtfperf.printable import printable_lines
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.records.session import SessionFolder
@@ -45,7 +46,7 @@ def summary(folder: SessionFolder, previous: SessionFolder | None = None, *, out
     if previous:
         lines += [f"Previous session: `{previous.id}`", ""]
     lines += [f"Session: `{folder.id}`, started as `{' '.join(session['command'])}`"]
-    return "\n".join(lines) + "\n"
+    return printable_lines("\n".join(lines)) + "\n"
 
 
 def _counts(verdicts: dict[str, int], wall_s: float | None) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.printable import printable_lines
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.sources import Stored
 from pytest_dtfperf.report.tracked import believed
@@ -81,4 +82,5 @@ def _labels(values: Mapping[str, str]) -> str:
 
 
 def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    """Escape as the standard wants it; what a terminal would obey is written out before."""
+    return printable_lines(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

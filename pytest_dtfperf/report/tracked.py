@@ -140,4 +140,4 @@ def _stats(seconds: Sequence[float], iterations: int) -> Mapping[str, object]:
 
 
 def _json(content: object) -> bytes:
-    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False).encode(errors="backslashreplace") + b"\n"
+    return json.dumps(content, indent=2, ensure_ascii=True, allow_nan=False).encode(errors="backslashreplace") + b"\n"

@@ -2,6 +2,7 @@
 
 import io
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,9 +16,11 @@ from pytest_dtfperf.baselines.accept import Acceptance
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.clusters import capacity, named
+from pytest_dtfperf.clusters.host_lock import EARLIER_FOLDER, FOLDER, lock_folder
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.errors import DtfPerfError, ExportFailed, SessionFileError, UsageError, unknown_name
+from pytest_dtfperf.errors import AllocationError, DtfPerfError, ExportFailed, SessionFileError, UsageError, unknown_name
 from pytest_dtfperf.history.where import masked
+from pytest_dtfperf.node.files import is_regular_or_new, kind_of
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.session import signals, sizes, slowdown, writable
@@ -31,6 +34,7 @@ from pytest_dtfperf.session.resolve import resolve
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.session_id import new_session_id
 from pytest_dtfperf.spec import Spec, own
+from pytest_dtfperf.spec.numerics import ZMQ_PRODUCER
 
 # How a session ended, as its session.json says; the numbers are pytest's.
 DONE, RED, INTERRUPTED, BROKEN = 0, 1, 2, 3
@@ -238,9 +242,29 @@ def check_stored(store: BaselineStore, config: ClusterConfig, where: str) -> Non
 
 def check_runnable(bench: Bench) -> None:
     """Whether what runs take and leave is there and has room. Raises `UsageError`."""
+    _check_environment()
+    if (address := bench.history()) and address.path and not is_regular_or_new(address.path):
+        raise UsageError(
+            f"the history {address} is {kind_of(address.path.stat().st_mode)}, and no file: --history names another"
+        )
     named.check_tensorflow(bench.config, capacity.device(bench.config))
+    if bench.settings.update_baselines:
+        bench.store.check_writable()
     accepts = [writable.baselines(bench.store.folder)] if bench.settings.update_baselines else []
     writable.check([writable.results(bench.results), *accepts, writable.runtime(), writable.temporary()])
+
+
+def _check_environment() -> None:
+    """Whether variables that are read later, or by hosts, can be right. Raises `UsageError`."""
+    try:
+        if os.environ.get(FOLDER) or os.environ.get(EARLIER_FOLDER):
+            lock_folder()
+    except AllocationError as exc:
+        raise UsageError(str(exc)) from exc
+    try:
+        shlex.split(os.environ.get(ZMQ_PRODUCER, ""))
+    except ValueError as exc:
+        raise UsageError(f"{ZMQ_PRODUCER}={os.environ[ZMQ_PRODUCER]} is no command: {exc}") from exc
 
 
 def _code(error: BaseException | None, verdicts: Iterable[Verdict | None]) -> int:

@@ -371,3 +371,37 @@ def test_parallel_sessions_replace_only_their_own(store: BaselineStore) -> None:
     assert {entry.images_per_sec for entry in store.entries(SYSTEM)} == {114.0}
     assert len(store.entries(SYSTEM)) == 3
     assert json.loads(file_of(store).read_text())["title"] == "ours"
+
+
+def test_a_link_within_the_project_is_followed(tmp_path: Path) -> None:
+    """The file that a link leads to is replaced, and the link stays one; with the last entry both go."""
+    store = BaselineStore(tmp_path / "baselines")
+    store.update("cpu-a", [entry_of([100.0, 101.0])])
+    link, kept = tmp_path / "baselines" / "cpu-a.json", tmp_path / "kept" / "cpu-a.json"
+    kept.parent.mkdir()
+    link.rename(kept)
+    link.symlink_to("../kept/cpu-a.json")
+    store.check_writable()
+    store.update("cpu-a", [entry_of([50.0, 51.0])])
+    assert link.is_symlink()
+    assert BaselineStore(kept.parent).entries("cpu-a") == store.entries("cpu-a")
+    assert [entry.samples for entry in store.entries("cpu-a")] == [[50.0, 51.0]]
+    store.remove("cpu-a", store.entries("cpu-a"))
+    assert not link.is_symlink()
+    assert not kept.exists()
+
+
+def test_a_link_out_of_the_project_is_not_written_through(tmp_path: Path) -> None:
+    """It is read, and refused before anything trains that is to be accepted: the message says how to go on."""
+    elsewhere = BaselineStore(tmp_path / "elsewhere")
+    elsewhere.update("cpu-a", [entry_of([100.0, 101.0])])
+    store = BaselineStore(tmp_path / "project" / "baselines")
+    store.folder.mkdir(parents=True)
+    (store.folder / "cpu-a.json").symlink_to(elsewhere.folder / "cpu-a.json")
+    before = (elsewhere.folder / "cpu-a.json").read_bytes()
+    store.check()
+    for write in (store.check_writable, lambda: store.update("cpu-a", [entry_of([50.0, 51.0])])):
+        with pytest.raises(BaselineFileError, match=rf"is a link to .*outside of .*--baselines={elsewhere.folder}$"):
+            write()
+    assert (elsewhere.folder / "cpu-a.json").read_bytes() == before
+    assert (store.folder / "cpu-a.json").is_symlink()

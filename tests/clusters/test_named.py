@@ -175,7 +175,7 @@ def test_a_byte_order_mark_is_passed_over(file: Path) -> None:
 def test_what_is_no_text_is_one_line(file: Path, content: bytes) -> None:
     """A file in another encoding is named."""
     file.write_bytes(content)
-    with pytest.raises(ClusterFileError, match=rf"cannot read {file}: 'utf-8' codec can't decode"):
+    with pytest.raises(ClusterFileError, match=rf"cannot read {file}: it is no text in UTF-8: byte"):
         named.load(file)
 
 

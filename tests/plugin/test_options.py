@@ -1,10 +1,18 @@
 """The command line and its ini twins: read once, refused in one line."""
 
+import json
 import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from tests.plugin.conftest import PerfTests
+from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.history.where import Address, address_of
+from pytest_dtfperf.plugin import begin
+from pytest_dtfperf.plugin.options import OPTIONS, Option
+from tests.plugin.conftest import REPOSITORY, WITHOUT, PerfTests
 
 WRONG = {
     "--cluster=lokal": ("unknown cluster 'lokal'", "Did you mean 'local'?", "clusters.toml"),
@@ -126,3 +134,160 @@ def test_thresholds_of_an_unknown_system_are_refused(perf: PerfTests) -> None:
     ended = perf.run()
     assert ended.code == 4
     ended.line("ERROR: ", "clusters.toml: [local] thresholds: unknown system 'piz-dain'", "Did you mean 'piz-daint'?")
+
+
+# By how an option's text is read: what is wrong with it, and a part of what is said.
+PATHS = {
+    "~/x": "nothing expands ~ or $NAME there",
+    "$HOME/x": "nothing expands",
+    "${HOME}/x": "nothing expands",
+    "~": "nothing",
+}
+URLS = {
+    "postgresql://u@h:$PGPORT/perf": "has the port '$PGPORT', which is no number from 1 to 65535, a variable that nothing has",
+    "postgresql://u:secret@h:${PGPORT}/perf": "has the port '${PGPORT}'",
+    "postgresql://h:0/perf": "has the port '0'",
+    "postgresql://h:65536/perf": "has the port '65536'",
+    "postgresql://h:/perf": "has a colon behind its host, and no port",
+    "postgresql://[::1/perf": "has no host that can be one: '[::1'; an IPv6 address is in brackets, [::1]",
+    "postgresql://::1/perf": "an IPv6 address is in brackets",
+    "postgresql://$PGHOST/perf": "has no host that can be one: '$PGHOST', a variable that nothing has expanded",
+    "postgresql://$PGUSER@h/perf": "has '$PGUSER', a variable",
+    "postgresql://h/$PGDATABASE": "has '$PGDATABASE', a variable",
+    "postgresql://h/perf?port=$PGPORT": "has the port '$PGPORT'",
+    "postgresql:///perf?host=h:x": "has the port 'x'",
+    "postgresql://h": "names no database",
+    "mysql://h/perf": "a history is kept in a file, or at sqlite:///FILE or postgresql://USER@HOST/NAME",
+    "sqlite://x": "sqlite:///FILE",
+    "sqlite:///$HOME/x": "nothing expands",
+    **PATHS,
+}
+NUMBERS = {
+    "x": "takes a whole number",
+    "-1": "takes a whole number",
+    "1.5": "takes a whole number",
+    "$N": "takes a whole number",
+}
+FRACTIONS = dict.fromkeys(("x", "nan", "inf", "-0.1", "1e400", "$M", "5%"), "not")
+WORDS = {"$WORD": "not '$WORD'"}
+BAD_VALUES: dict[str, dict[str, str]] = {
+    "cluster": {"$CLUSTER": "unknown cluster '$CLUSTER'"},
+    "clusters-file": PATHS,
+    "gpus": NUMBERS,
+    "num-ps": {"x": "`best` or `sweep`", "-1": "`best` or `sweep`", "$N": "`best` or `sweep`"},
+    "variable-update": {"$MODE": "variable update"},
+    "repeats": NUMBERS,
+    "all-repeats": WORDS,
+    "margin": FRACTIONS,
+    "min-efficiency": FRACTIONS,
+    "false-alarms": FRACTIONS,
+    "steps": NUMBERS,
+    "warmup-steps": NUMBERS,
+    "batch-size": NUMBERS,
+    "update-baselines": WORDS,
+    "allow-regression": {},  # any text is one
+    "explain": WORDS,
+    "diagnose": WORDS,
+    "strict-verdicts": WORDS,
+    "dry-run": WORDS,
+    "baselines": PATHS,
+    "perf-results": PATHS,
+    "history": URLS,
+    "history-gate": WORDS,
+}
+CASES = [
+    (where, option, text, words)
+    for option in OPTIONS
+    for where in ("option", "ini", *(["environment"] if option.variable else []))
+    for text, words in BAD_VALUES[option.name].items()
+]
+
+
+def message_of(folder: Path, option: Option, text: str, where: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What pytest says when an option has this text in that place, before it has collected anything."""
+    (folder / "clusters.toml").write_text('[local]\nbackend = "local"\n')
+    quoted = json.dumps(text)
+    (folder / "pytest.toml").write_text(f"[pytest]\n{option.ini} = {quoted}\n" if where == "ini" else "[pytest]\n")
+    arguments = [f"--dtfperf-{option.name}={text}"] if where == "option" else []
+    if where == "environment":
+        monkeypatch.setenv(str(option.variable), text)
+    config = _config(folder, arguments)
+    with pytest.raises(UsageError) as refused:
+        begin.state(config)
+    assert begin.STATE not in config.stash
+    return str(refused.value)
+
+
+def _config(folder: Path, arguments: Sequence[str]) -> pytest.Config:
+    from _pytest.config import _prepareconfig
+
+    return _prepareconfig([*WITHOUT[:-2], "-c", str(folder / "pytest.toml"), *arguments, str(folder)])
+
+
+@pytest.mark.parametrize(
+    "where, option, text, words", CASES, ids=[f"{where}-{option.name}={text}" for where, option, text, _ in CASES]
+)
+def test_every_value_is_checked_before_anything_trains(
+    tmp_path: Path, where: str, option: Option, text: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line names the option, ini key or variable whose URL, path, number or word cannot be, unexpanded ones, too."""
+    monkeypatch.chdir(tmp_path)
+    said = message_of(tmp_path, option, text, where, monkeypatch)
+    assert words in said
+    assert "\n" not in said
+    assert "secret" not in said
+    if option.name != "cluster":
+        assert {"option": f"--dtfperf-{option.name}", "ini": option.ini, "environment": str(option.variable)}[where] in said
+
+
+# Set by users; each is checked before anything trains. The others are said by one process of this package to another.
+OF_USERS = {
+    "DTFPERF_HISTORY": "postgresql://h:$PGPORT/perf",
+    "DTFPERF_SLOWDOWN": "worker:1=$SLEEP",
+    "DTFPERF_PLANT": "worker:1=x",
+    "DTFPERF_LOCKS": "$HOME/locks",
+    "DTFPERF_LEASES": "/dev/null",
+    "DTFPERF_ZMQ_PRODUCER": "python 'unclosed",
+}
+TAKES_ANYTHING = {"DTFPERF_EC2_YES"}  # 1 agrees to a price; whatever else it is, nobody has agreed
+OF_PROCESSES = {
+    "DTFPERF_BOOT", "DTFPERF_COLLECTED", "DTFPERF_CONFORMS", "DTFPERF_CONTROLLER", "DTFPERF_HOST_INDEX", "DTFPERF_NETWORK",
+    "DTFPERF_NOTEBOOK", "DTFPERF_OTHERS_PYTHONPATH", "DTFPERF_OWNER", "DTFPERF_SESSION", "DTFPERF_SETUP", "DTFPERF_STEPS",
+    "DTFPERF_TUNNEL",
+}  # fmt: skip
+
+
+def test_all_variables_are_known_to_these_tests() -> None:
+    """Each variable that the package's code names is checked below, or is none that users set."""
+    files = (REPOSITORY / "pytest_dtfperf").rglob("*.py")
+    named = {name for file in files for name in re.findall(r"\bDTFPERF_[A-Z0-9_]+\b", file.read_text(encoding="utf-8"))}
+    assert named == {*OF_USERS, *TAKES_ANYTHING, *OF_PROCESSES}
+
+
+@pytest.mark.parametrize("name", OF_USERS)
+def test_a_wrong_variable_is_one_line(perf: PerfTests, name: str) -> None:
+    """It ends pytest with exit code 4 before anything is started, and the line names the variable."""
+    perf.environment.pop("DTFPERF_HISTORY")
+    ended = perf.run(**{name: OF_USERS[name]})
+    assert ended.code == 4, ended.out
+    assert [line for line in ended.err.splitlines() if line] == [ended.line("ERROR: ", name.replace("PLANT", "SLOWDOWN"))]
+    assert not (perf.folder / "perf_results").exists()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://h/perf", "postgresql://u:p$w@h:5432/perf", "postgresql://u@[::1]:5432/perf", "postgresql:///perf",
+     "postgresql:///perf?host=/run/postgresql", "postgresql://h/perf?host=a:5432&host=b", "postgres://u:p%2Fw@h.example/perf"],
+)  # fmt: skip
+def test_what_an_address_may_be(url: str) -> None:
+    """Names, addresses, sockets and several servers are taken as they are, and so is a password with a dollar sign."""
+    assert address_of(url, Path()) == Address(f"postgresql+psycopg://{url.partition('://')[2]}")
+
+
+def test_a_history_that_is_no_file(perf: PerfTests) -> None:
+    """A pipe in its place is refused before anything trains."""
+    os.mkfifo(perf.folder / "history")
+    perf.environment.pop("DTFPERF_HISTORY")
+    ended = perf.run("--history=history")
+    assert ended.code == 4
+    ended.line("ERROR: the history ", "/history is a pipe, and no file: --history names another")

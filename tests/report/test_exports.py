@@ -1,6 +1,7 @@
 """The CSV files: tfperftest's table with its ideal line."""
 
 import csv
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import exports
 from pytest_dtfperf.report.exported import EXPORTS
 from pytest_dtfperf.report.results import Results
+from pytest_dtfperf.spec import Spec
 from tests.records.samples import disturbed_but_one, record, spec
 
 RECORDS = with_efficiencies(
@@ -134,3 +136,27 @@ def test_the_docs_have_every_export() -> None:
     documented = (Path(__file__).parents[2] / "docs" / "numbers.md").read_text()
     for name, export in EXPORTS.items():
         assert f"| {name} | {', '.join(f'`{file}`' for file in export.files)} |" in documented
+
+
+@pytest.mark.parametrize("model", ["x" * 300, "\u00e4" * 150, "a.b-" * 80], ids=["letters", "umlauts", "signs"])
+def test_a_program_with_a_name_longer_than_a_files(folder: SessionFolder, model: str) -> None:
+    """Its tables and figures have the begin of its name, and a digest that tells it from another of the same begin."""
+    programs = [record(external(f"{model}{end}"), 9.0, name=end) for end in ("a", "b")]
+    exports.write(folder, Results(programs))
+    names = [path.name for path in folder.path.glob("*_b1.csv")]
+    assert len(names) == 2
+    assert all(name.startswith(model[:50]) and len(os.fsencode(name)) < 200 for name in names)
+    assert folder.refused is None
+
+
+def external(model: str) -> Spec:
+    """A program of somebody's own."""
+    return Spec(model=model, batch_size=1, command=("train.py",), variable_update="independent", num_ps=0)
+
+
+def test_what_a_terminal_would_obey_is_written_out(folder: SessionFolder) -> None:
+    """An escape sequence in the name of a test does nothing to whoever shows a table in a terminal."""
+    exports.write(folder, Results([record(spec(), 9.0, test="test_\x1b[2J\u202e\x9b[x]")]))
+    text = (folder.path / "measurements.csv").read_text()
+    assert "\\x1b[2J\\u202e\\x9b[x]" in text
+    assert all(line.isprintable() for line in text.split("\n"))

@@ -246,6 +246,16 @@ def test_openmetrics_escapes(tmp_path: Path) -> None:
     assert {sample.labels["cluster"] for family in families for sample in family.samples} == {name}
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_no_form_has_what_a_terminal_would_obey(tmp_path: Path, form: str) -> None:
+    """Of a cluster and a test whose names have escape sequences, none is raw in any text that is exported."""
+    folder = SessionFolder.create(tmp_path, cluster="a\x1b[2Jb\x9bc", command=[], versions={})
+    folder.add("t.py::test[\x1b]0;x\x07]", replace(measurement(spec(), [1.0]), hosts=["h\x1b[31m"]))
+    content = written(tmp_path, form)
+    assert form == "parquet" or not {0x1B, 0x07} & {*content}
+    assert form == "parquet" or "\x9b" not in content.decode()
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

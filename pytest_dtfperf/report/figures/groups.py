@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.formats import minute
+from pytest_dtfperf.records.logs import file_stem
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.exports import versions
 from pytest_dtfperf.report.series import Series, measured_series
@@ -51,7 +52,7 @@ class Group:
     @property
     def name(self) -> str:
         """Of its files."""
-        return f"{self.model}_b{self.batch_size}"
+        return file_stem(self.model, self.batch_size)
 
     @property
     def title(self) -> str:

@@ -100,8 +100,8 @@ def test_hosts_of_the_reports_two_files(load: Load, folder: Path, end: str, enco
         ("10.0.0.1,10.0.0.2 n1\n", "nodes, line 1: '10.0.0.1,10.0.0.2' is neither a name nor an address"),
         ("me@10.0.0.1 n1\n", "nodes, line 1: 'me@10.0.0.1' is neither a name nor an address"),
         ("# nobody\n", 'nodes names no host: each line must be like "10.0.0.3 node3"'),
-        (b"\xff\xfe", "cannot read {folder}/nodes: 'utf-8' codec can't decode byte 0xff"),
-        (None, "cannot read {folder}/nodes: [Errno 2] No such file or directory"),
+        (b"\xff\xfe", "cannot read {folder}/nodes: it is no text in UTF-8: byte 1 is 0xff"),
+        (None, "cannot read {folder}/nodes: No such file or directory"),
     ],
 )
 def test_mistakes_in_a_nodes_file(load: Load, folder: Path, nodes: str | bytes | None, words: str) -> None:
