@@ -93,6 +93,7 @@ def test_a_night_beside_files_of_such_names(perf: PerfTests) -> None:
     (folder / "pytest.ini").write_text("[pytest]\n")
     (folder / "conftest.py").write_text("import helper\n")
     (folder / "helper.py").write_text("")
+    (folder / "baselines").mkdir()
     shadow(folder, *EVERY)
     beside = PerfTests(folder, perf.environment, cold=True)
     for words in (
