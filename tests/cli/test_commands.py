@@ -1,7 +1,6 @@
 """What holds for every command: help, examples, --json, exit codes, errors. A new command is tested by being in the table."""
 
 import argparse
-import fcntl
 import json
 import os
 import re
@@ -10,18 +9,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.cli.parser import parser
 from pytest_dtfperf.cli.run import read as trainings
 from pytest_dtfperf.cli.terms import SIGNALS
+from pytest_dtfperf.clusters.host_lock import Holder, exclusive
+from pytest_dtfperf.clusters.local import machines
 from pytest_dtfperf.testing.waiting import wait_until
-from tests.baselines.examples import entry_of
 from tests.cli import place
 from tests.cli.table import commands, everything, read
 from tests.plugin import zygote
@@ -199,29 +197,28 @@ def dtfperf(folder: Path, *arguments: str, **environment: str) -> subprocess.Com
     return zygote.dtfperf(*arguments, cwd=folder, **environment)
 
 
-def has_open(pid: int, path: Path) -> bool:
-    """Whether the process has opened this file by now."""
-    with suppress(OSError):
-        return any(os.readlink(f"/proc/{pid}/fd/{each}") == str(path) for each in os.listdir(f"/proc/{pid}/fd"))
-    return False
-
-
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM], ids=lambda each: each.name)
 def test_a_signal_ends_it(number: signal.Signals, tmp_path: Path) -> None:
-    """128 + the signal's number, whatever it is at, without a traceback: here it waits for another process's lock."""
-    BaselineStore(tmp_path / "baselines").update("cpu-a", [entry_of([100.0, 101.0], gpus=2)])
+    """128 + the signal's number, whatever it is at, without a traceback: here it waits for this machine, which others have."""
+    (tmp_path / "clusters.toml").write_text('[local]\nbackend = "local"\n')
+    locks = tmp_path / "dtfperf"
+    locks.mkdir(mode=0o700)
     out, err = tmp_path / "out", tmp_path / "err"
-    with out.open("w") as stdout, err.open("w") as stderr, (tmp_path / "baselines" / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        argv = ["-m", zygote.COMMANDS, "baselines", "remove", "gpus=2", "--yes", "--json"]
-        env = {**os.environ, **zygote.SEARCH_PATH}
+    with (
+        out.open("w") as stdout,
+        err.open("w") as stderr,
+        exclusive(machines(), 1, Holder.me("s", "another test"), print, folder=locks),
+    ):
+        argv = ["-m", zygote.COMMANDS, "doctor", "--cluster=local", "--gpus=1", "--json"]
+        env = {**os.environ, **zygote.SEARCH_PATH, "XDG_RUNTIME_DIR": str(tmp_path)}
         with zygote.start(argv, tmp_path, env, stdout=stdout.fileno(), stderr=stderr.fileno()) as waiting:
-            wait_until("it waits", lambda: has_open(waiting.pid, Path(lock.name)) or waiting.poll() is not None)
+            wait_until("it waits", lambda: list(locks.glob("*.waits")) or waiting.poll() is not None)
             waiting.send_signal(number)
             code = waiting.wait(ENDS_S)
     assert (code, out.read_text()) == (128 + number, "")
     assert err.read_text().endswith("dtfperf: interrupted\n" if number == signal.SIGINT else "")
     assert "Traceback" not in err.read_text()
+    assert list(locks.iterdir()) == []
 
 
 @pytest.mark.parametrize(
