@@ -527,7 +527,7 @@ def test_a_pipe_is_no_file(folder: SessionFolder) -> None:
     """What would be waited for for ever is refused."""
     (folder.path / "measurements.jsonl").unlink()
     os.mkfifo(folder.path / "measurements.jsonl")
-    with pytest.raises(SessionFileError, match=r"measurements\.jsonl cannot be read: it is no file"):
+    with pytest.raises(SessionFileError, match=r"measurements\.jsonl cannot be read: it is a pipe, and no regular file"):
         folder.measurements()
 
 
