@@ -37,7 +37,7 @@ def no_wait() -> Iterator[None]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
+def project(tmp_path: Path) -> Iterator[Path]:
     with contextlib.chdir(tmp_path):
         yield tmp_path
 
@@ -60,15 +60,15 @@ def place(tmp_path: Path) -> Iterator[Path]:
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else each,
 )
-def test_what_is_no_file(place: Path, capsys: pytest.CaptureFixture[str], kind: str, name: str, command: list[str]) -> None:
+def test_what_is_no_file(project: Path, capsys: pytest.CaptureFixture[str], kind: str, name: str, command: list[str]) -> None:
     """One line names the file and says what it is, without a number of the system's and without waiting for anybody."""
     for folder in ("baselines", "results", "site", "tests"):
-        (place / folder).mkdir()
-    (place / "lab.toml").write_text('[lab]\nbackend = "ssh"\nnodes_file = "machines"\ndevices_per_host = 1\n')
-    whole_session(place / "made").path.rename(place / "session")
+        (project / folder).mkdir()
+    (project / "lab.toml").write_text('[lab]\nbackend = "ssh"\nnodes_file = "machines"\ndevices_per_host = 1\n')
+    whole_session(project / "made").path.rename(project / "session")
     assert main(["history", "import", "session", "--history=h.sqlite"]) == 0
-    (place / name).unlink(missing_ok=True)
-    make_strange(place / name, kind)
+    (project / name).unlink(missing_ok=True)
+    make_strange(project / name, kind)
     capsys.readouterr()
     if name == "results/nightly.local.lock" and kind in ("large", "binary"):  # its content is nobody's
         return
@@ -76,7 +76,7 @@ def test_what_is_no_file(place: Path, capsys: pytest.CaptureFixture[str], kind: 
         return
     code = main(command)
     shown = capsys.readouterr()
-    (line,) = [line for line in (shown.err or shown.out).splitlines() if (place / name).name in line]
+    (line,) = [line for line in (shown.err or shown.out).splitlines() if (project / name).name in line]
     assert code
     assert "Errno" not in line
     missing = {"folder": "there is no cluster file", "loop": "there is no"}

@@ -28,6 +28,7 @@ from pathlib import Path
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.nightly.ended import run
 from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.node import module_command
 from tests.records.samples import measurement, spec
 
 def test_rate():
@@ -179,7 +180,8 @@ def test_pytest_gets_the_other_arguments(measuring: Night) -> None:
     _, output = measuring.run("--baselines=accepted", "-q", "-k", "nothing or none")
     results = measuring.results
     assert output.splitlines()[0] == (
-        f"nightly: {zygote.zygote().python} -m pytest perf_tests --dtfperf-cluster=local --dtfperf-perf-results={results} "
+        f"nightly: {zygote.zygote().python} -P -m pytest_dtfperf.node.module_command pytest perf_tests "
+        f"--dtfperf-cluster=local --dtfperf-perf-results={results} "
         "--dtfperf-baselines=accepted -q -k nothing or none"
     )
 
@@ -285,7 +287,7 @@ def test_the_site_is_made_of_the_projects_own_history(tmp_path: Path) -> None:
 def test_other_tests_than_the_usual(measuring: Night) -> None:
     """--tests names folders, of which each is handed to pytest, in the place of perf_tests."""
     _, output = measuring.run("--tests=one", "--tests=two", "-q")
-    assert " -m pytest one two --dtfperf-cluster=local " in output.splitlines()[0]
+    assert " pytest one two --dtfperf-cluster=local " in output.splitlines()[0]
 
 
 def test_a_damaged_night_hides_no_other(measuring: Night) -> None:

@@ -303,7 +303,7 @@ def test_only_what_is_abandoned_is_removed(around: Path) -> None:
     assert sorted(path.name for path in around.iterdir()) == kept
 
 
-KEEPER = """
+FOLDER_TASK = """
 import signal
 from pytest_dtfperf.node import run_folder
 
@@ -316,10 +316,10 @@ def run(order, connection):
 
 def test_what_a_task_keeps_goes_with_its_agent(tmp_path: Path) -> None:
     """A task that is ended in the middle, as by Ctrl-C while it is traced, leaves no folder: its agent removes it."""
-    (tmp_path / "keeper.py").write_text(KEEPER)
+    (tmp_path / "folder_task.py").write_text(FOLDER_TASK)
     (tmp_path / "temporary").mkdir()
     search = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    with HandheldAgent(entry="keeper:run", env={"PYTHONPATH": search, "TMPDIR": str(tmp_path / "temporary")}) as agent:
+    with HandheldAgent(entry="folder_task:run", env={"PYTHONPATH": search, "TMPDIR": str(tmp_path / "temporary")}) as agent:
         agent.expect("hello")
         agent.start("worker:0")
         agent.expect("task", kind="ready")

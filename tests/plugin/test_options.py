@@ -232,12 +232,12 @@ def test_every_value_is_checked_before_anything_trains(
 ) -> None:
     """One line names the option, ini key or variable whose URL, path, number or word cannot be, unexpanded ones, too."""
     monkeypatch.chdir(tmp_path)
-    said = message_of(tmp_path, option, text, where, monkeypatch)
-    assert words in said
-    assert "\n" not in said
-    assert "secret" not in said
+    message = message_of(tmp_path, option, text, where, monkeypatch)
+    assert words in message
+    assert "\n" not in message
+    assert "secret" not in message
     if option.name != "cluster":
-        assert {"option": f"--dtfperf-{option.name}", "ini": option.ini, "environment": str(option.variable)}[where] in said
+        assert {"option": f"--dtfperf-{option.name}", "ini": option.ini, "environment": str(option.variable)}[where] in message
 
 
 # Set by users; each is checked before anything trains. The others are said by one process of this package to another.
