@@ -31,7 +31,7 @@ from pytest_dtfperf.node.owner import Owner
 from pytest_dtfperf.printable import printable
 
 FOLDER = "DTFPERF_LOCKS"
-EARLIER_FOLDER = "DTFPERF_LEASES"  # its name in earlier versions, which is read still
+_BEFORE = "DTFPERF_LEASES"  # its name in earlier versions, which is read still
 _POLL_S = 0.1
 _SHORT_POLL_S = 0.01
 LOCK_TIMEOUT_S = 60.0
@@ -102,7 +102,7 @@ def exclusive(
 
 def lock_folder() -> Path:
     """Where tickets lie. Raises `AllocationError`."""
-    name = FOLDER if os.environ.get(FOLDER) else EARLIER_FOLDER
+    name = FOLDER if os.environ.get(FOLDER) else _BEFORE
     given = os.environ.get(name)
     if not given:
         return runtime_folder()

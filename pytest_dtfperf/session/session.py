@@ -16,9 +16,8 @@ from pytest_dtfperf.baselines.accept import Acceptance
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.clusters import capacity, named
-from pytest_dtfperf.clusters.host_lock import EARLIER_FOLDER, FOLDER, lock_folder
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.errors import AllocationError, DtfPerfError, ExportFailed, SessionFileError, UsageError, unknown_name
+from pytest_dtfperf.errors import DtfPerfError, ExportFailed, SessionFileError, UsageError, unknown_name
 from pytest_dtfperf.history.where import masked
 from pytest_dtfperf.node.files import is_regular_or_new, kind_of
 from pytest_dtfperf.records.session import SessionFolder
@@ -255,12 +254,7 @@ def check_runnable(bench: Bench) -> None:
 
 
 def _check_environment() -> None:
-    """Whether variables that are read later, or by hosts, can be right. Raises `UsageError`."""
-    try:
-        if os.environ.get(FOLDER) or os.environ.get(EARLIER_FOLDER):
-            lock_folder()
-    except AllocationError as exc:
-        raise UsageError(str(exc)) from exc
+    """Raise `UsageError` for a variable that is read by hosts alone, and cannot be right."""
     try:
         shlex.split(os.environ.get(ZMQ_PRODUCER, ""))
     except ValueError as exc:

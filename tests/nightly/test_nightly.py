@@ -28,7 +28,6 @@ from pathlib import Path
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.nightly.ended import run
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.node import module_command
 from tests.records.samples import measurement, spec
 
 def test_rate():
