@@ -12,7 +12,7 @@ models.inception3 = { batch_size = 64 }
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -125,12 +125,17 @@ TRAINING_KEYS = (*(each.name for each in fields(Spec) if each.name not in ("mode
 
 
 def load(path: str | Path | None) -> dict[str, ClusterConfig]:
-    """The clusters of a file, and `local` whether or not it has one. Raises `ClusterFileError`."""
+    """The clusters of a file, and `local` whether or not it has one. Raises `ClusterFileError` with all that is wrong."""
     clusters = {"local": ClusterConfig(name="local")}
-    if path is None:
-        return clusters
-    folder = Path(path).absolute().parent
-    return clusters | {name: _parse(str(path), name, table, folder) for name, table in file.read(path).items()}
+    problems = []
+    for name, table in (file.read(path) if path else {}).items():
+        try:
+            clusters[name] = _parse(str(path), name, table)
+        except ClusterFileError as problem:
+            problems.append(str(problem))
+    if problems:
+        raise ClusterFileError("\n".join(problems))
+    return clusters
 
 
 def choose(name: str, explicit: str | Path | None, starts: Iterable[str | Path]) -> tuple[Path | None, ClusterConfig]:
@@ -141,11 +146,13 @@ def choose(name: str, explicit: str | Path | None, starts: Iterable[str | Path])
     """
     starts = list(starts)
     path = file.find(explicit, starts)
-    clusters = load(path)
-    if name not in clusters:
+    tables = file.read(path) if path else {}
+    if name not in {"local", *tables}:
         where = f"Read from {path}." if path else f"{file.searched(starts).capitalize()}: name one with --clusters-file."
-        raise ClusterFileError(f"--cluster: {unknown_name('cluster', name, clusters)} {where}")
-    return path, pick(clusters, name)
+        raise ClusterFileError(f"--cluster: {unknown_name('cluster', name, dict.fromkeys(['local', *tables]))} {where}")
+    # A mistake in the table of another cluster is nothing to this one.
+    config = _parse(str(path), name, tables[name]) if name in tables else ClusterConfig(name=name)
+    return path, pick({name: config}, name)
 
 
 def pick(clusters: Mapping[str, ClusterConfig], name: str) -> ClusterConfig:
@@ -225,24 +232,30 @@ def _import(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _parse(path: str, name: str, table: object, folder: Path) -> ClusterConfig:
+def _parse(path: str, name: str, table: object) -> ClusterConfig:
     where = f"{path}: [{file.quoted(name)}]"
     if not isinstance(table, dict):
         raise ClusterFileError(f"{where} must be a table, not {shown(table)}")
     if "backend" not in table:
         raise ClusterFileError(f"{where} lacks its backend. Known: {', '.join(sorted(BACKENDS))}.")
     table = {key if RENAMED.get(key, key) in table else RENAMED[key]: value for key, value in table.items()}
-    _check(where, {"backend": table["backend"]}, KEYS)
+    _raise_all(_problems(where, {"backend": table["backend"]}, KEYS))
     if table["backend"] not in BACKENDS:
         raise ClusterFileError(f"{where} {unknown_name('backend', table['backend'], BACKENDS)}")
     backend = BACKENDS[table["backend"]]
-    _check(where, table, {**KEYS, **backend.keys})
-    _check(f"{path}: [{file.quoted(name)}.limits]", table.get("limits", {}), {each.name: SECONDS for each in fields(Limits)})
-    _check_training(path, file.quoted(name), table.get("training", {}), table.get("models", {}))
+    inner = (table.get(key, {}) for key in ("limits", "training", "models"))
+    limits, training, models = (each if isinstance(each, dict) else {} for each in inner)  # what is no table is told by KEYS
+    _raise_all(
+        [
+            *_problems(where, table, {**KEYS, **backend.keys}),
+            *_problems(f"{path}: [{file.quoted(name)}.limits]", limits, {each.name: SECONDS for each in fields(Limits)}),
+            *_training_problems(path, file.quoted(name), training, models),
+        ]
+    )
     common = {key: value for key, value in table.items() if key in KEYS}
     common["limits"] = Limits(**common.get("limits", {}))
     backend_keys = {key: value for key, value in table.items() if key in backend.keys}
-    config = ClusterConfig(name=name, folder=folder, backend_keys=backend_keys, **common)
+    config = ClusterConfig(name=name, folder=Path(path).absolute().parent, backend_keys=backend_keys, **common)
     if problem := backend.validate(table) or _wrong_together(config, table):
         raise ClusterFileError(f"{where} {problem}")
     return config
@@ -265,32 +278,39 @@ def _wrong_together(config: ClusterConfig, table: Mapping[str, Any]) -> str | No
     return None
 
 
-def _check(where: str, table: Mapping[str, Any], kinds: Mapping[str, Validator]) -> None:
+def _raise_all(problems: Iterable[str]) -> None:
+    """Raise `ClusterFileError` with a line for each problem, if there is one."""
+    if found := list(problems):
+        raise ClusterFileError("\n".join(found))
+
+
+def _problems(where: str, table: Mapping[str, Any], kinds: Mapping[str, Validator]) -> Iterator[str]:
     for key, value in table.items():
         if key not in kinds:
-            raise ClusterFileError(f"{where} {unknown_name('key', key, kinds)}")
-        if not kinds[key].accepts(value):
-            raise ClusterFileError(f"{where} {key} must be {kinds[key].what}, not {shown(value)}")
+            yield f"{where} {unknown_name('key', key, kinds)}"
+        elif not kinds[key].accepts(value):
+            yield f"{where} {key} must be {kinds[key].what}, not {shown(value)}"
 
 
-def _check_training(path: str, name: str, training: Mapping[str, Any], models: Mapping[str, Any]) -> None:
-    _check_settings(f"{path}: [{name}.training]", training)
+def _training_problems(path: str, name: str, training: Mapping[str, Any], models: Mapping[str, Any]) -> Iterator[str]:
+    yield from _setting_problems(f"{path}: [{name}.training]", training)
     for model, settings in models.items():
         if model not in MODELS and not is_name(model):
-            raise ClusterFileError(f"{path}: [{name}.models] {unknown_name('model', model, MODELS)}")
-        if not isinstance(settings, dict):
-            raise ClusterFileError(f"{path}: [{name}.models.{model}] must be a table, not {shown(settings)}")
-        _check_settings(f"{path}: [{name}.models.{model}]", settings)
+            yield f"{path}: [{name}.models] {unknown_name('model', model, MODELS)}"
+        elif not isinstance(settings, dict):
+            yield f"{path}: [{name}.models.{model}] must be a table, not {shown(settings)}"
+        else:
+            yield from _setting_problems(f"{path}: [{name}.models.{model}]", settings)
 
 
-def _check_settings(where: str, settings: Mapping[str, Any]) -> None:
+def _setting_problems(where: str, settings: Mapping[str, Any]) -> Iterator[str]:
     for key, value in settings.items():
         if key not in TRAINING_KEYS:
-            raise ClusterFileError(f"{where} {unknown_name('key', key, TRAINING_KEYS)}")
-        if key in MEASURING_KEYS:
-            _check(where, {key: value}, MEASURING_KEYS)
-            continue
-        try:
-            Spec.check_field(key, tuple(value) if isinstance(value, list) else value)
-        except SpecError as exc:
-            raise ClusterFileError(f"{where} {exc}") from exc
+            yield f"{where} {unknown_name('key', key, TRAINING_KEYS)}"
+        elif key in MEASURING_KEYS:
+            yield from _problems(where, {key: value}, MEASURING_KEYS)
+        else:
+            try:
+                Spec.check_field(key, tuple(value) if isinstance(value, list) else value)
+            except SpecError as exc:
+                yield f"{where} {exc}"

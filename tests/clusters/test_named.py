@@ -434,3 +434,41 @@ def test_hosts(resources: Resources, counts: dict[str, int] | None, hosts: int) 
     backend_keys = {"nodes_per_gpu_count": counts} if counts else {}
     config = ClusterConfig(name="x", backend="slurm", backend_keys=backend_keys, devices_per_host=4)
     assert capacity.hosts_for(config, resources) == hosts
+
+
+TWO_WRONG = """
+[local]
+backend = "local"
+devices_per_hosts = 2
+alone = "no"
+
+[local.training]
+margin = 2
+
+[other]
+backend = "slrum"
+
+[lab]
+backend = "ssh"
+hosts = ["a", "b"]
+devices_per_host = 2
+"""
+
+
+def test_a_mistake_in_one_cluster_is_nothing_to_another(file: Path) -> None:
+    """A cluster is chosen from a file whose other tables cannot be used."""
+    file.write_text(TWO_WRONG)
+    assert named.choose("lab", file, [])[1].name == "lab"
+    with pytest.raises(ClusterFileError, match=r"\[local\]"):
+        named.choose("local", file, [])
+
+
+def test_all_mistakes_of_a_file_are_told_at_once(file: Path) -> None:
+    """Each has a line of its own, with file, table and key."""
+    file.write_text(TWO_WRONG)
+    with pytest.raises(ClusterFileError) as caught:
+        named.load(file)
+    lines = str(caught.value).splitlines()
+    assert [line.partition(" ")[0] for line in lines] == [f"{file}:"] * 4
+    for line, words in zip(lines, ["devices_per_hosts", "alone must be", "[local.training] margin", "[other]"], strict=True):
+        assert words in line
