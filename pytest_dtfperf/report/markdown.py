@@ -13,7 +13,7 @@ from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import limits
 from pytest_dtfperf.report.causes import go_on, why
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
-from pytest_dtfperf.report.numbers import footnote, rate_with_spread
+from pytest_dtfperf.report.numbers import disturbed_note, footnote, rate_with_spread
 from pytest_dtfperf.report.reasons import how_to_accept
 from pytest_dtfperf.report.sweeps import ABOUT as ABOUT_SWEEPS
 from pytest_dtfperf.report.sweeps import swept
@@ -36,6 +36,7 @@ def summary(folder: SessionFolder, previous: SessionFolder | None = None, *, out
     if records:
         ordered = sorted(records, key=lambda record: gravest_first(record.verdict))
         lines += [*_table(ordered, before, previous), "", f"{footnote(record.measurement for record in records)}.", ""]
+        lines += [each for text in disturbed_note(record.measurement for record in records) for each in (f"{text}.", "")]
         lines += [f"{_plain(text)}\n" for text in arithmetic.lines(r.measurement for r in records if r.is_valid)]
         lines += [f"{_plain(text)}\n" for text in limits.lines(records)]
         lines += _grids(swept(records), ABOUT_SWEEPS)

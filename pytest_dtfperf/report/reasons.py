@@ -55,7 +55,7 @@ def how_to_accept(records: Sequence[Record]) -> list[str]:
         ]
     if disturbed:
         told = disturbed[0].measurement.disturbances
-        lines += [f"{_lacking(len(disturbed))} None can be made of it, for every run was disturbed: {told[0]}{hint(told)}"]
+        lines += [f"{_lacking(len(disturbed))} None can be made, for every run was disturbed: {told[0]}{hint(told)}"]
     return lines
 
 

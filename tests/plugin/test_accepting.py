@@ -80,3 +80,11 @@ def test_a_file_that_is_damaged_meanwhile_is_not_overwritten(accepted: PerfTests
     ended.line(f"{path}: no valid JSON: ")
     assert path.read_text() == "<<<<<<< HEAD"
     assert last_session(accepted)["exit_code"] == 3
+
+
+def test_a_session_that_accepts_nothing_of_what_was_asked_for_does_not_end_well(perf: PerfTests) -> None:
+    """Where each measurement is refused as a baseline, the last words say so, and the exit code is 1."""
+    ended = perf.run("--update-baselines=new", "--gpus=1", DTFPERF_SLOWDOWN="worker:0=0.01")
+    assert ended.code == 1
+    ended.line("NOTHING ACCEPTED: ")
+    assert not (perf.folder / "baselines").exists()

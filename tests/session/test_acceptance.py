@@ -95,7 +95,7 @@ def test_what_would_be_refused_is_not_advised(bench: Bench) -> None:
     judged(bench, busy(measurement_of([99.0, 99.5])))
     (line,) = how_to_accept(bench.folder.measurements())
     assert line == (
-        f"1 measurement has no baseline to be compared with. None can be made of it, for every run was disturbed: {BUSY}. "
+        f"1 measurement has no baseline to be compared with. None can be made, for every run was disturbed: {BUSY}. "
         "Measure when the machine is quiet; where others are always at work, say alone = false in clusters.toml"
     )
     judged(bench, measurement_of([99.0], gpus=4))

@@ -15,7 +15,7 @@ from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import limits
 from pytest_dtfperf.report.exports import versions
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
-from pytest_dtfperf.report.numbers import footnote
+from pytest_dtfperf.report.numbers import disturbed_note, footnote
 from pytest_dtfperf.report.page import workers
 from pytest_dtfperf.report.page.card import Around, axis_limit, card
 from pytest_dtfperf.report.page.view import Card, Fact, Log, Page, Section, Standing, Why, WithoutMeasurement
@@ -167,6 +167,7 @@ def _legend(records: Sequence[Record], session: Mapping[str, Any]) -> list[str]:
         return []
     return [
         footnote(record.measurement for record in records),
+        *disturbed_note(record.measurement for record in records),
         workers.ABOUT,
         "efficiency is rate(n) / (n x rate(1)), of the same training on one device in this session",
         *arithmetic.lines(record.measurement for record in records if record.is_valid),
