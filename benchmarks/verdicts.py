@@ -97,6 +97,33 @@ def shapes(random: np.random.Generator, cases: int) -> Iterator[str]:
                 yield _row(name, f"{cv:.0%}", KNOWLEDGE[calibrated], *_ends(limit, random, cases))
 
 
+def rare(random: np.random.Generator, cases: int) -> Iterator[str]:
+    """Runs that are slow once in a while, on both sides and in the calibration. Margin 5 %, baselines of 10."""
+    yield from _head(
+        "runs that are slower | by | CV | calibrated | false alarms at the margin | missed at the margin "
+        "| false alarms, no change | passed, no change | found, twice the margin | missed, twice the margin"
+    )
+    kinds = [(0.02, 0.2), (0.05, 0.1), (0.05, 0.2), (0.05, 0.4), (0.1, 0.1), (0.1, 0.2)]
+    for part, slower in kinds:
+        for cv in (0.01, 0.02):
+            for calibrated in ("no", "runs"):
+                limit = trial(cv, 0.05, calibrated)
+                limit = replace(limit, noise_model=replace(limit.noise_model, rare=part, slower=slower))
+                ends = _ends(limit, random, cases)
+                yield _row(f"{part:.0%}", f"{slower:.0%}", f"{cv:.0%}", KNOWLEDGE[calibrated], *ends)
+
+
+def rare_nights(random: np.random.Generator, cases: int) -> Iterator[str]:
+    """Nights of 200 tests without change, CV 1 %, margin 5 %, with runs that are slow once in a while: nights that are red."""
+    yield from _head("runs that are slower | by | calibrated | red nights | undecided cases")
+    for part, slower in ((0.02, 0.2), (0.05, 0.1), (0.05, 0.2), (0.05, 0.4), (0.1, 0.2)):
+        for calibrated in ("no", "runs"):
+            kind = trial(0.01, 0.05, calibrated)
+            kind = replace(kind, noise_model=replace(kind.noise_model, rare=part, slower=slower))
+            ended = NightPlan(trial=kind, ratios=[1.0] * 200).nights(random, cases // 20)
+            yield _row(f"{part:.0%}", f"{slower:.0%}", KNOWLEDGE[calibrated], f"{ended.red:.2%}", f"{ended.undecided:.1%}")
+
+
 def sessions(random: np.random.Generator, cases: int) -> Iterator[str]:
     """What all runs of a session have in common. CV 2 %, margin 5 %, baselines of 10."""
     yield from _head(
@@ -354,6 +381,8 @@ Table = Callable[[np.random.Generator, int], Iterator[str]]
 TABLES: dict[str, Table] = {
     "error-rates": error_rates,
     "shapes": shapes,
+    "rare": rare,
+    "rare-nights": rare_nights,
     "sessions": sessions,
     "cost": cost,
     "nights": nights,

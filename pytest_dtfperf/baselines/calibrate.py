@@ -13,7 +13,8 @@ from pytest_dtfperf.formats import counted
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.comparison import runs_needed
-from pytest_dtfperf.stats.noise import Noise, correlation, do_sessions_differ, estimate, pooled
+from pytest_dtfperf.stats.noise import Noise, correlation, do_sessions_differ, pooled
+from pytest_dtfperf.stats.rare import estimate_noise
 
 LEAST_SESSIONS = 2
 MARGINS = [permille / 1000 for permille in range(1, 301)]  # a gate that lets a third be lost is none
@@ -44,6 +45,7 @@ class Case:
 
     first: Measurement
     rates: dict[str, list[float]] = field(default_factory=dict)  # session -> images/sec of its runs
+    rare: int = 0  # runs that were set aside, being clearly slower than the others
     left_out: int = 0  # runs that were disturbed, or whose numbers cannot be true
     changes: list[str] = field(default_factory=list)  # what differs between sessions and forbids no comparison
     date: str = ""  # of the last session
@@ -97,7 +99,8 @@ class Case:
 
     def calibrated(self) -> Calibrated:
         """Raises `ValueError` where there is too little to tell."""
-        return Calibrated(noise=estimate(list(self.rates.values())), sessions=len(self.rates), date=self.date)
+        noise, self.rare = estimate_noise(list(self.rates.values()))
+        return Calibrated(noise=noise, sessions=len(self.rates), date=self.date)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Is it worse than it was? A measurement and its baseline in, a judgement out; nothing is read, written or measured here."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from pytest_dtfperf.formats import change, counted, percent, rate
 from pytest_dtfperf.measurement import CLOCK_SLACK_S, Measurement
 from pytest_dtfperf.stats.comparison import Answer, RatioEstimate, against_stored, runs_needed
 from pytest_dtfperf.stats.noise import Noise
+from pytest_dtfperf.stats.rare import RARE, runs_to_confirm
 from pytest_dtfperf.stats.steady import drift
 
 VERDICTS = {
@@ -48,7 +50,7 @@ def judge(measurement: Measurement, entry: Entry | None, terms: Terms) -> Judgem
     verdict, reason = VERDICTS[estimate.answer], _words(estimate, entry, terms, len(measurement.rates))
     if verdict is not Verdict.INCONCLUSIVE and (unsteady := _unsteady(measurement, terms.margin)):
         verdict, reason = Verdict.INCONCLUSIVE, f"{unsteady}; {reason}"
-    reason = "; ".join([reason, *_caveats(measurement, entry, terms)])
+    reason = "; ".join([reason, *about_slow_runs(estimate, "the baseline"), *_caveats(measurement, entry, terms)])
     return Judgement(verdict, reason, change=estimate.ratio - 1, baseline_rate=baseline_rate, estimate=estimate)
 
 
@@ -109,18 +111,66 @@ def _words(estimate: RatioEstimate, entry: Entry, terms: Terms, runs: int) -> st
 
 
 def _why_open(estimate: RatioEstimate, entry: Entry, terms: Terms, runs: int) -> str:
+    if not terms.sets_rare_aside:
+        return _why_open_then(estimate, entry, terms, runs)
+    if (found := why_undecided(estimate, terms, runs)) or estimate.answer is not Answer.OPEN:
+        return found
+    noise = replace(entry.noise or ASSUMED, run=estimate.spread)
+    needed = runs_needed(len(entry.samples), noise, terms.margin, terms.false_alarm)
+    if needed is None:
+        known = counted(len(entry.samples), "run")
+        return f"; against a baseline of {known} with such noise, no number of runs can tell that margin"
+    if needed > runs:
+        return f"; it takes about {needed} runs to tell (--repeats={needed})"
+    return f"; the margin lies within that: more runs (--repeats), or a margin of {percent(1 - estimate.low)}, would decide"
+
+
+def _why_open_then(estimate: RatioEstimate, entry: Entry, terms: Terms, runs: int) -> str:
+    """Return what the first two versions of the comparison said, which took one look at a normal statistic for granted."""
     if estimate.answer is Answer.UNCONFIRMED:
         return "; it is worse, but no further run has confirmed that"
     if estimate.answer is not Answer.OPEN:
         return ""
     if not estimate.degrees_of_freedom:
         return f"; a single run on either side tells nothing, {LEAST_RUNS} are the least"
+    from scipy.special import ndtri
+
     noise = replace(entry.noise or ASSUMED, run=estimate.spread)
-    needed = runs_needed(len(entry.samples), noise, terms.margin, terms.false_alarm)
-    if needed is None:
+    loss = math.log1p(-terms.margin) - math.log1p(-2 * terms.margin) if terms.margin < 0.5 else math.inf
+    error = loss / float(ndtri(1 - terms.false_alarm) + ndtri(0.95)) / 1.2
+    left = (error**2 - 2 * noise.session**2) / noise.run**2 - 1 / len(entry.samples)
+    if left <= 1 / 1000:
         known = counted(len(entry.samples), "run")
         return f"; against a baseline of {known} with such noise, no number of runs can tell that margin"
+    needed = max(1, math.ceil(1 / left))
     return f"; it takes about {needed} runs to tell (--repeats)" if needed > runs else ""
+
+
+def why_undecided(estimate: RatioEstimate, terms: Terms, runs: int) -> str:
+    """Return what is missing where the runs are too few for an interval, or for a loss to be confirmed; else nothing."""
+    needed = max(runs_to_confirm(terms.false_alarm), LEAST_RUNS + 1)
+    if estimate.answer is Answer.OPEN and not (estimate.degrees_of_freedom and estimate.low):
+        if runs < needed:
+            return f"; it is too few runs to tell: it needs {needed} (--repeats={needed})"
+        return f"; it is too few runs on the other side to tell: it needs {LEAST_RUNS}"
+    if estimate.answer is not Answer.UNCONFIRMED:
+        return ""
+    if runs < needed:
+        return (
+            f"; it is worse, but it needs {needed} runs to confirm that (--repeats={needed}): up to {percent(RARE)} of runs "
+            "may be slow by chance"
+        )
+    return f"; it is worse, but no further run has confirmed that: one more would decide (--repeats={runs + 1})"
+
+
+def about_slow_runs(estimate: RatioEstimate, other: str) -> Iterable[str]:
+    """Yield how many runs were slower than the others of their side, and whether that is rare. `other`: the second side."""
+    for found, whose in ((estimate.now_slow, ""), (estimate.then_slow, f" of {other}")):
+        if found.slow:
+            were = "was" if found.slow == 1 else "were"
+            text = f"{found.slow} of {counted(found.of, 'run')}{whose} {were} {percent(found.slower)} slower than the others"
+            count = "counts" if found.slow == 1 else "count"
+            yield f"{text} and {count} as rare" if found.rare else f"{text}: too many to count as rare"
 
 
 def _unsteady(measurement: Measurement, margin: float) -> str:

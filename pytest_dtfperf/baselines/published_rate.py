@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pytest_dtfperf.baselines.compare import VERDICTS, disturbed, interval, misplaced, noise_of
+from pytest_dtfperf.baselines.compare import VERDICTS, about_slow_runs, disturbed, interval, misplaced, noise_of, why_undecided
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.references import Reference
 from pytest_dtfperf.baselines.terms import Terms
@@ -14,7 +14,7 @@ from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.formats import change, counted, percent, rate
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.plain import Plain
-from pytest_dtfperf.stats.comparison import against_stored
+from pytest_dtfperf.stats.comparison import Answer, against_stored
 from pytest_dtfperf.stats.noise import Noise
 
 # The report of 2017 and Google's page average five runs and print no spread. So much is taken for known of them: an assumption,
@@ -70,6 +70,11 @@ def judge_published(
         f"{interval(estimate)} of it, margin {percent(terms.margin)}; {counted(len(measurement.rates), 'run')} against one "
         f"value, noise {percent(estimate.spread)} ({assumed})"
     )
+    if terms.sets_rare_aside:
+        why = why_undecided(estimate, terms, len(measurement.rates))
+        if not why and estimate.answer is Answer.OPEN:
+            why = "; the margin lies within that: more runs would decide (--repeats)"
+        reason = "; ".join([reason + why, *about_slow_runs(estimate, "the published value")])
     return Judgement(VERDICTS[estimate.answer], reason, change=estimate.ratio - 1, baseline_rate=stored, estimate=estimate)
 
 

@@ -8,17 +8,13 @@ from pytest_dtfperf.baselines import usual
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.stats.comparison import Question
-from pytest_dtfperf.stats.noise import Noise
+from pytest_dtfperf.stats.noise import DEGREES_FOR_ONE_RUN, Noise
 
 ASSUMED = Noise(run=0.01)  # where nobody has calibrated: the least coefficient of variation that is believed of a machine
-DEGREES_FOR_ONE_RUN = (
-    10.0  # a spread that rests on so much makes one run worth judging: its error is 22 %, that of two runs 71 %
-)
-
 FIRST_CHECK = 1 / 2  # of a test's share of the false alarms, where it does not declare how many checks it makes
 
 
-STATISTICS = 2  # goes up when the same runs would be judged otherwise: what was recorded is judged again as it was
+STATISTICS = 3  # goes up when the same runs would be judged otherwise: what was recorded is judged again as it was
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +37,11 @@ class Terms(Plain):
         """Whether two different trainings are compared by one noise, as the first version did."""
         return self.statistics < 2
 
+    @property
+    def sets_rare_aside(self) -> bool:
+        """Whether rare slow runs are set aside and never decide alone; the first two versions did not know of them."""
+        return self.statistics > 2
+
     def to_json(self) -> dict[str, Any]:
         return {name: value for name, value in super().to_json().items() if (name, value) != ("statistics", 1)}
 
@@ -51,8 +52,16 @@ class Terms(Plain):
     def question(self, floor: float, *noises: Noise, ceiling: float | None = None) -> Question:
         """Ask whether a ratio of rates reaches `floor`. `noises`: of the sides that get runs."""
         least = min(self.least or max(map(least_runs, noises)), self.most)
-        above = {} if ceiling is None else {"ceiling": ceiling}
-        return Question(floor=floor, false_alarm=self.false_alarm, missed=self.missed, least=least, most=self.most, **above)
+        above: dict[str, Any] = {} if ceiling is None else {"ceiling": ceiling}
+        return Question(
+            floor=floor,
+            false_alarm=self.false_alarm,
+            missed=self.missed,
+            least=least,
+            most=self.most,
+            sets_rare_aside=self.sets_rare_aside,
+            **above,
+        )
 
 
 def least_runs(noise: Noise) -> int:

@@ -5,7 +5,16 @@ import statistics
 from dataclasses import fields, replace
 
 from pytest_dtfperf.baselines.comparability import other_hosts
-from pytest_dtfperf.baselines.compare import VERDICTS, disturbed, interval, judge, misplaced, noise_of
+from pytest_dtfperf.baselines.compare import (
+    VERDICTS,
+    about_slow_runs,
+    disturbed,
+    interval,
+    judge,
+    misplaced,
+    noise_of,
+    why_undecided,
+)
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.turns import Comparison, compare
@@ -15,6 +24,7 @@ from pytest_dtfperf.errors import SpecError, UsageError
 from pytest_dtfperf.formats import change, counted, percent, rate
 from pytest_dtfperf.measurement import Measurement, efficiency, io_overhead
 from pytest_dtfperf.spec import NOT_IN_KEY, Spec
+from pytest_dtfperf.stats.comparison import Answer
 
 
 def judge_efficiency(
@@ -48,6 +58,7 @@ def judge_efficiency(
     found = compare(measurement, anchor, noises, at_least * gpus, terms)
     estimate, (value, text) = found.estimate, _efficiency(found.measurement, found.other)
     reason = f"{text}: {interval(estimate, gpus)}, asked for at least {percent(at_least)}; {_runs(found)}"
+    reason += _why_open(found, terms, "the anchor")
     verdict = VERDICTS[estimate.answer]
     if moved := _anchor_alone_moved(verdict, measurement, anchor, terms, entry, anchor_entry):
         verdict, reason = Verdict.ANCHOR, f"{moved}; {reason}"
@@ -93,6 +104,7 @@ def judge_overhead(
         f"I/O overhead {percent(value)} of {real.spec.label} against synthetic input "
         f"({rate(synthetic.images_per_sec)} images/sec): {found}, allowed at most {percent(at_most)}; {_runs(compared)}"
     )
+    reason += _why_open(compared, terms, "the synthetic input")
     return Judgement(VERDICTS[estimate.answer], reason, baseline_rate=synthetic.images_per_sec, value=value, estimate=estimate)
 
 
@@ -136,6 +148,17 @@ def _anchor_alone_moved(
     if verdict is Verdict.PASSED and one.verdict is Verdict.REGRESSED and then < _threshold(terms):
         return f"the 1-device run got slower ({ones}), the cluster is what it was ({clusters})"
     return ""
+
+
+def _why_open(found: Comparison, terms: Terms, name: str) -> str:
+    """Return why there is no answer and what would decide, and which runs were slow; nothing where neither is so."""
+    if not terms.sets_rare_aside:
+        return ""
+    estimate = found.estimate
+    why = why_undecided(estimate, terms, min(len(found.measurement.rates), len(found.other.rates)))
+    if not why and estimate.answer is Answer.OPEN:
+        why = "; what is asked for lies within that: more runs would decide (--repeats)"
+    return "".join([why, *(f"; {each}" for each in about_slow_runs(estimate, name))])
 
 
 def _runs(found: Comparison) -> str:

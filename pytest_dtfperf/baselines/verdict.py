@@ -45,7 +45,8 @@ class Verdict(StrEnum):
     REGRESSED = (
         "REGRESSED",
         Row(
-            when="the rate is less than the baseline less the margin, with confidence, and one more run has confirmed it",
+            when="the rate is less than the baseline less the margin, with confidence; more runs agree than can be slow by "
+            "chance, and the last one confirms it",
             outcome="fail",
             style="bold red",
             compared=True,
@@ -102,8 +103,8 @@ class Verdict(StrEnum):
     INCONCLUSIVE = (
         "INCONCLUSIVE",
         Row(
-            when="the repeats are spent and the margin still lies within what the rate may be; or there was no steady state; "
-            "or what it was held against is INVALID",
+            when="the runs are spent and do not decide: the margin lies within what the rate may be, or too few runs confirm a "
+            "loss; or there was no steady state; or what it was held against is INVALID",
             outcome="warn",
             style="yellow",
             compared=True,

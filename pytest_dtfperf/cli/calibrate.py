@@ -80,6 +80,7 @@ SHAPE: Shape = {
             "runs": "that counted",
             "sessions": "that they are of",
             "left_out": "runs that were disturbed or invalid",
+            "rare": "runs that were clearly slower than the others, and were left out of the noise",
             "noise_run": "how much runs scatter, as a fraction; null, as what follows, where that is not known",
             "noise_session": "how much sessions do",
             "margin": "the smallest that can be told, as a fraction",
@@ -285,6 +286,8 @@ def _row(found: "Found", args: argparse.Namespace) -> tuple[str, ...]:
     runs = f"{counted(case.runs, 'run')} in {counted(len(case.rates), 'session')}"
     if case.left_out:
         runs += f" ({case.left_out} left out, being disturbed or invalid)"
+    if case.rare:
+        runs += f" ({case.rare} slower than the others and left out as rare)"
     of_runs, of_sessions, margin = "unknown", "unknown", "unknown"
     if found.calibrated:
         noise = found.calibrated.noise
@@ -305,6 +308,7 @@ def _to_json(found: "Found", args: argparse.Namespace) -> dict[str, Any]:
         "runs": case.runs,
         "sessions": len(case.rates),
         "left_out": case.left_out,
+        "rare": case.rare,
         "noise_run": noise.run if noise else None,
         "noise_session": noise.session if noise else None,
         "margin": found.margin,

@@ -202,6 +202,11 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return config.stash[STATE].header()
 
 
+def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
+    """Say so before anything is trained where the runs that are allowed could confirm no loss."""
+    return config.stash[STATE].few_repeats if STATE in config.stash else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test that is run again, by pytest-rerunfailures, comes to a verdict of its own, or to none."""

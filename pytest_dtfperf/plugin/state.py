@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.baselines.usual import LEAST_RUNS
 from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import UsageError, shown
@@ -177,6 +178,24 @@ class PerfSession:
         if self.injected_slowdowns:
             words.append(f"INJECTED SLOW-DOWN {slowdown.VARIABLE}={slowdown.given(os.environ)}")
         return "dtfperf: " + ", ".join(words)
+
+    @property
+    def few_repeats(self) -> str | None:
+        """Return one line if there may be fewer runs than it takes to confirm a loss; None: there are enough."""
+        if not self.collected or self.options.dry_run or self.options.update_baselines:
+            return None
+        from pytest_dtfperf.baselines.terms import share
+        from pytest_dtfperf.stats.rare import runs_to_confirm
+
+        repeats = plan(self.options, self.cluster.settings("")).repeats
+        false_alarm = share(self.options.false_alarms, tests=len(self.collected), red=0, check=0)
+        needed = max(runs_to_confirm(false_alarm), LEAST_RUNS + 1)
+        if repeats >= needed:
+            return None
+        return (
+            f"dtfperf: repeats={repeats} is too few to find a slower rate: it takes {needed} runs to confirm one. Give "
+            f"--repeats={needed} or more. Only where the noise is calibrated, less than half of what is allowed fails"
+        )
 
     def _hosts_in_words(self) -> list[str]:
         """Nothing where there is no more than one."""

@@ -12,30 +12,33 @@ with Applications to Clinical Trials, 2000, section 11.4); benchmarks/verdicts.p
 those that are stated.
 """
 
+import json
 import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from itertools import product
+from pathlib import Path
 
-from pytest_dtfperf.stats.noise import Noise, pooled, welch
+from pytest_dtfperf.stats.noise import DEGREES_FOR_ONE_RUN, Noise, pooled, welch
+from pytest_dtfperf.stats.rare import NONE_SLOW, SlowRuns, runs_to_confirm, slow_runs, without_slowest
 
 # How early the two error rates are spent. What holds is to be seen soon: most measurements do, and every run costs machine
 # time. What is worse has time: people will look at it.
 MISSED_GAMMA = 4.0
 FALSE_ALARM_GAMMA = -2.0
 
-POWER = 0.95  # with which `runs_needed` wants to see a loss
-SEQUENTIAL = 1.2  # times as small an error is needed for looking after every run, with Student's t, and for a confirmation
+RARE_SLOWDOWN = 2.0  # as many times as long a rare run takes at most, where there are too few runs to see that it is one
 MOST_NEEDED = 1000  # runs, beyond which they are as good as infinitely many
 
 
 class Answer(StrEnum):
     HOLDS = "holds"  # the ratio reaches the floor
     BETTER = "better"  # it even exceeds the ceiling
-    WORSE = "worse"  # it does not reach the floor, and the last run has confirmed what those before it said
-    UNCONFIRMED = "unconfirmed"  # worse by all runs up to now; one more must say so
-    OPEN = "open"  # the floor lies within the interval, or nothing is known of the scatter
+    WORSE = "worse"  # it does not reach the floor, more runs agree than can be rare, and the last one has confirmed it
+    UNCONFIRMED = "unconfirmed"  # worse by all runs up to now; further ones must confirm it
+    OPEN = "open"  # the floor lies within the interval, or there are too few runs for one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,7 @@ class Question:
     missed: float = 0.05  # largest probability of HOLDS where it does not
     least: int = 1  # runs before the first answer
     most: int = 10  # runs there can be
+    sets_rare_aside: bool = True  # rare slow runs are set aside and never decide alone (`stats.rare`)
 
     def __post_init__(self) -> None:
         if not 0 < self.floor <= self.ceiling:
@@ -66,6 +70,8 @@ class RatioEstimate:
     spread: float  # of single runs of the first side, as assumed: standard deviation of the logarithm
     degrees_of_freedom: float  # degrees of freedom that the spread rests on
     answer: Answer
+    now_slow: SlowRuns = NONE_SLOW  # runs that are slower than the others of their side: the rare ones are set aside
+    then_slow: SlowRuns = NONE_SLOW
 
 
 def against_stored(
@@ -129,17 +135,32 @@ class _Sides:
     alike: bool  # both are the same training, which scatters as it did
     apart: bool  # `then` was measured at another time and gets no further runs; in another session, which may differ
     beside: tuple[Sequence[Sequence[float]], ...] = ((), ())  # of either side, further runs that show how it scatters
+    analysis_count: int = 0  # of analyses, if runs were left out since
 
     @property
     def analyses(self) -> int:
         """How often there was something new to look at."""
-        return len(self.now) if self.apart else min(len(self.now), len(self.then))
+        return self.analysis_count or (len(self.now) if self.apart else min(len(self.now), len(self.then)))
 
     def one_analysis_before(self) -> "_Sides":
         """Without the last run; where both sides grow, without the last of the longer one, or of both."""
         shorter_now = self.now[:-1] if self.apart or len(self.now) >= len(self.then) else self.now
         shorter_then = self.then[:-1] if not self.apart and len(self.then) >= len(self.now) else self.then
         return replace(self, now=shorter_now, then=shorter_then)
+
+    def slow(self, question: Question) -> tuple[SlowRuns, SlowRuns]:
+        """Return what is known of the slowest runs of either side."""
+        if not question.sets_rare_aside:
+            return NONE_SLOW, NONE_SLOW
+        then = slow_runs(self.then, self.then_noise, question.missed)
+        others = [without_slowest(self.then, then.doubtful)] if self.alike else []
+        return slow_runs(self.now, self.now_noise, question.false_alarm, others), then
+
+    def without(self, now: int, then: int) -> "_Sides":
+        """Leave out so many of the slowest runs of either side."""
+        return replace(
+            self, now=without_slowest(self.now, now), then=without_slowest(self.then, then), analysis_count=self.analyses
+        )
 
     def error(self) -> "_Error":
         """Return how far the difference of means may be off."""
@@ -160,7 +181,7 @@ class _Sides:
         counts = range(question.least, question.most + 1)
         of = {count: replace(error, now_runs=count, then_runs=len(self.then) if self.apart else count) for count in counts}
         planned = {count: 1 / each.relative_variance() for count, each in of.items()}
-        before = [each for count, each in planned.items() if count < self.analyses]
+        before = [each for count, each in planned.items() if count < self.analyses and each < this]
         after = [each for count, each in planned.items() if count > self.analyses and each > this]
         return [*before, this, *after], len(before)
 
@@ -195,23 +216,46 @@ class _Error:
 
 
 def _ask(sides: _Sides, question: Question) -> RatioEstimate:
-    ratio = math.exp(_mean_log(sides.now) - _mean_log(sides.then))
-    error = sides.error()
+    now_slow, then_slow = sides.slow(question)
+    kept = sides.without(now_slow.rare, then_slow.rare)
+    ratio = math.exp(_mean_log(kept.now) - _mean_log(kept.then))
+    error = kept.error()
     low, high, answer = 0.0, math.inf, Answer.OPEN
     if error.degrees_of_freedom and sides.analyses >= question.least:
-        low, high = _interval(sides, error, question)
+        low, high = _interval(sides, question)
         if high < question.floor:
-            answer = Answer.WORSE if _is_confirmed(sides, question) else Answer.UNCONFIRMED
+            answer = Answer.WORSE if _is_confirmed(sides, high, question) else Answer.UNCONFIRMED
         elif low > question.floor:
             answer = Answer.BETTER if low > question.ceiling else Answer.HOLDS
     return RatioEstimate(
-        ratio=ratio, low=low, high=high, spread=error.now, degrees_of_freedom=error.degrees_of_freedom, answer=answer
+        ratio=ratio,
+        low=low,
+        high=high,
+        spread=error.now,
+        degrees_of_freedom=error.degrees_of_freedom,
+        answer=answer,
+        now_slow=now_slow,
+        then_slow=then_slow,
     )
 
 
-def _interval(sides: _Sides, error: _Error, question: Question) -> tuple[float, float]:
+def _interval(sides: _Sides, question: Question) -> tuple[float, float]:
+    """Return the interval without rare runs, as wide as it becomes without the runs that may be such."""
+    now, then = sides.slow(question)
+    low, high = _plain_interval(sides.without(now.rare, then.rare), question)
+    if now.doubtful > now.rare:
+        high = max(high, _plain_interval(sides.without(now.doubtful, then.rare), question)[1])
+    if then.doubtful > then.rare:
+        low = min(low, _plain_interval(sides.without(now.rare, then.doubtful), question)[0])
+    return low, high
+
+
+def _plain_interval(sides: _Sides, question: Question) -> tuple[float, float]:
     from pytest_dtfperf.stats.sequential import critical_values
 
+    error = sides.error()
+    if not error.degrees_of_freedom:
+        return 0.0, math.inf
     analyses, here = sides.information(error, question)
     centre = _mean_log(sides.now) - _mean_log(sides.then)
     so_far, total = tuple(analyses[: here + 1]), analyses[-1]
@@ -220,29 +264,82 @@ def _interval(sides: _Sides, error: _Error, question: Question) -> tuple[float, 
     return math.exp(centre - below * error.value), math.exp(centre + above * error.value)
 
 
-def _is_confirmed(sides: _Sides, question: Question) -> bool:
-    """Whether it was worse without the last run already, and the last run, which had nothing to do with that, is so too."""
+def _is_confirmed(sides: _Sides, high: float, question: Question) -> bool:
+    """Return whether a loss is certain: it was seen without the last run, that run alone shows it, and rare runs do not.
+
+    `high`: the interval's upper end. Where there may be fewer runs than that takes, a loss is certain that is seen although
+    the runs were rare ones, which take up to `RARE_SLOWDOWN` times as long, if the noise is known.
+    """
+    needed = runs_to_confirm(question.false_alarm) - sum(map(len, sides.beside[0])) if question.sets_rare_aside else 1
+    if question.sets_rare_aside and question.most < max(needed, question.least + 1):
+        is_known = min(sides.now_noise.degrees_of_freedom, sides.then_noise.degrees_of_freedom) >= DEGREES_FOR_ONE_RUN
+        return is_known and sides.analyses >= question.most and high * RARE_SLOWDOWN < question.floor
     before = sides.one_analysis_before()
-    if not before.now or not before.then or before.analyses < question.least:
+    if sides.analyses < needed or not before.now or not before.then or before.analyses < question.least:
         return False
-    error = before.error()
-    alone = sides.now[-1] / math.exp(_mean_log(sides.then))
-    return bool(error.degrees_of_freedom) and alone < question.floor and _interval(before, error, question)[1] < question.floor
+    now, then = sides.slow(question)
+    fastest = sorted(range(len(sides.now)), key=lambda run: -sides.now[run])[: len(sides.now) - now.rare]
+    alone = sides.now[-1] / math.exp(_mean_log(without_slowest(sides.then, then.rare)))
+    is_alike = len(sides.now) - 1 in fastest and alone < question.floor
+    return is_alike and _interval(before, question)[1] < question.floor
 
 
 def runs_needed(then: int, noise: Noise, margin: float, false_alarm: float) -> int | None:
-    """How many runs there must be allowed, to see a loss of twice the margin with a power of 0.95; None: no number suffices.
+    """Return how many runs must be allowed to find a loss of twice the margin in 95 of 100 cases; None: no number suffices.
 
-    `then`: how many runs the baseline has. Reckoned for a single look at a normal statistic, and then some (`SEQUENTIAL`).
+    What the test needs was simulated (benchmarks/power.py). Between the values of that table the safe side is taken.
+
+    Args:
+        then: how many runs the baseline has.
+        false_alarm: what the check may spend, as `baselines.terms.share` has it.
     """
+    loss = math.log1p(-margin) - math.log1p(-2 * margin) if margin < 0.5 else math.inf
+    is_known = noise.degrees_of_freedom >= DEGREES_FOR_ONE_RUN
+
+    def suffices(runs: int) -> bool:
+        error = math.sqrt(noise.run**2 * (1 / runs + 1 / then) + 2 * noise.session**2)
+        return loss >= _errors_needed(is_known, then, runs, false_alarm) * error
+
+    if not suffices(MOST_NEEDED):
+        return None
+    return next(runs for runs in range(1, MOST_NEEDED + 1) if suffices(runs))
+
+
+def _errors_needed(is_known: bool, then: int, runs: int, false_alarm: float) -> float:
+    """Return the smallest loss beyond the margin that is found in 95 of 100 cases, in standard errors."""
     from scipy.special import ndtri
 
-    loss = math.log1p(-margin) - math.log1p(-2 * margin) if margin < 0.5 else math.inf
-    error = loss / float(ndtri(1 - false_alarm) + ndtri(POWER)) / SEQUENTIAL
-    left = (error**2 - 2 * noise.session**2) / noise.run**2 - 1 / then
-    if left <= 1 / MOST_NEEDED:
-        return None
-    return max(1, math.ceil(1 / left))
+    table = _power()
+    baseline = max((each for each in table[is_known] if each <= then), default=min(table[is_known]))
+    found = []  # for each level of false alarms, the largest of those of the next smaller and the next larger number of runs
+    for level, of_runs in sorted(table[is_known][baseline].items()):
+        fewer = max((each for each in of_runs if each <= runs), default=None)
+        if fewer is None:
+            continue
+        more = min((each for each in of_runs if each >= runs), default=fewer)
+        found.append((-float(ndtri(level)), max(of_runs[fewer], of_runs[more])))
+    wanted = -float(ndtri(false_alarm))
+    if runs < runs_to_confirm(false_alarm) or not found:
+        return math.inf
+    above = [each for each in found if each[0] >= wanted]
+    below = [each for each in found if each[0] <= wanted]
+    if not below:
+        return found[-1][1]
+    if not above:  # rarer than any that was simulated, at this number of runs
+        value, errors = found[0]
+        return errors * wanted / value if len(found) == len(table[is_known][baseline]) else math.inf
+    (low, smaller), (high, larger) = below[0], above[-1]
+    return smaller if high == low else smaller + (larger - smaller) * (wanted - low) / (high - low)
+
+
+@lru_cache(maxsize=1)
+def _power() -> dict[bool, dict[int, dict[float, dict[int, float]]]]:
+    """Return the table: by whether noise is known, runs of the baseline, level of false alarms, and runs."""
+    table: dict[bool, dict[int, dict[float, dict[int, float]]]] = {}
+    for row in json.loads(Path(__file__).with_name("power.json").read_text(encoding="utf-8")):
+        levels = table.setdefault(row["calibrated"], {}).setdefault(row["baseline"], {})
+        levels.setdefault(row["false_alarm"], {})[row["runs"]] = row["errors"]
+    return table
 
 
 def _quantile(critical: float, degrees_of_freedom: float) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 LEAST_SESSIONS = 2  # whose means can differ
+DEGREES_FOR_ONE_RUN = 10.0  # a spread that rests on so much makes one run worth judging: its error is 22 %, of two runs 71 %
 ROUNDING = 1e-9  # no measured rates are as alike as that
 BY_CHANCE = 0.01  # of the cases in which nothing is wrong with the noise, so many are reported
 PERMUTATIONS = 2000

@@ -57,8 +57,12 @@ REASONS: dict[str, tuple[list[float], list[float], str]] = {
         [90, 90.5, 91],
         "-9.5 % against 100.0 images/sec: 88.7 % to 92.6 % of it, margin 5.0 %; 3 runs, noise 1.0 %",
     ),
-    "unconfirmed": (BASELINE, [80, 80.5], "it is worse, but no further run has confirmed that"),
-    "open": (BASELINE, [91, 99], "it takes about 20 runs to tell (--repeats)"),
+    "unconfirmed": (
+        BASELINE,
+        [80, 80.5],
+        "it is worse, but it needs 3 runs to confirm that (--repeats=3): up to 10.0 % of runs may be slow by chance",
+    ),
+    "open": (BASELINE, [91, 99], "it takes about 20 runs to tell (--repeats=20)"),
     "hopeless": (
         [80.0, 120.0],
         [90, 110],
@@ -67,7 +71,7 @@ REASONS: dict[str, tuple[list[float], list[float], str]] = {
     "one run": (
         [100.0],
         [90],
-        "not known yet of it, margin 5.0 %; 1 run, noise 1.0 %; a single run on either side tells nothing, 2 are the least",
+        "not known yet of it, margin 5.0 %; 1 run, noise 1.0 %; it is too few runs to tell: it needs 3 (--repeats=3)",
     ),
 }
 

@@ -384,6 +384,19 @@ def test_twice(train, baseline):
     ended.line("check 3 of a test that declares checks=2", "dtfperf(checks=3)")
 
 
+def test_too_few_repeats_are_said_at_the_start(accepted: PerfTests) -> None:
+    """--repeats=1 cannot confirm a loss: one line says so first, and the reason says how many runs it needs."""
+    ended = accepted.run("--gpus=1", "--repeats=1", TOY_STEP_S="0.03")
+    assert ended.out.count("repeats=1 is too few to find a slower rate: it takes 3 runs to confirm one") == 1
+    (record,) = records(accepted)
+    assert record["verdict"] == "INCONCLUSIVE"
+    assert "it is worse, but it needs 3 runs to confirm that (--repeats=3)" in record["reason"]
+    assert "lies within" not in record["reason"]
+    enough = accepted.run("--gpus=1", "--repeats=3", TOY_STEP_S="0.03")
+    assert enough.code == 1
+    assert "too few to find" not in enough.out
+
+
 def test_margin_on_the_command_line_goes_first(accepted: PerfTests) -> None:
     """--margin decides before the test's, the baseline file's and the cluster's."""
     accepted.run("--gpus=1", "--margin=0.4", TOY_STEP_S="0.0125")

@@ -47,10 +47,20 @@ def full() -> Record:
     sides = Side(record="a1", runs=2, entry=entry), Side(record="a0", runs=1)
     checks = [
         Check(
-            kind="published", terms=Terms(least=3), side=sides[0], published=published, verdict=Verdict.PASSED, reason="as fast"
+            kind="published",
+            terms=Terms(least=3, statistics=1),
+            side=sides[0],
+            published=published,
+            verdict=Verdict.PASSED,
+            reason="as fast",
         ),
         Check(
-            kind="efficiency", terms=Terms(threshold=0.9), side=sides[0], other=sides[1], verdict=Verdict.PASSED, reason="good"
+            kind="efficiency",
+            terms=Terms(threshold=0.9, statistics=1),
+            side=sides[0],
+            other=sides[1],
+            verdict=Verdict.PASSED,
+            reason="good",
         ),
     ]
     return replace(plain, measurement=measured, checks=tuple(checks))

@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_dtfperf.stats.comparison import Answer, Question, RatioEstimate, against_each_other, against_stored, runs_needed
 from pytest_dtfperf.stats.noise import Noise
+from pytest_dtfperf.stats.rare import runs_to_confirm
 
 CALIBRATED = Noise(run=0.01, degrees_of_freedom=20)
 QUESTION = Question(floor=0.95, ceiling=1.05, false_alarm=0.05)
@@ -33,7 +35,7 @@ def in_turn(now: Sequence[float], then: Sequence[float], noise: Noise, question:
         ([105.5], Answer.HOLDS),
         ([85.0], Answer.UNCONFIRMED),
         ([85.0, 86.0], Answer.WORSE),
-        ([80.0, 96.0], Answer.UNCONFIRMED),
+        ([80.0, 96.0], Answer.OPEN),
         ([80.0, 80.0, 96.0], Answer.UNCONFIRMED),
         ([95.0, 95.0, 95.0], Answer.OPEN),
     ],
@@ -133,18 +135,31 @@ def test_more_false_alarms_lower_the_upper_bound_only(now: list[float], then: li
 
 
 @pytest.mark.parametrize(
-    "cv, margin, needed",
-    [(0.005, 0.05, 1), (0.02, 0.05, 7), (0.02, 0.10, 1), (0.05, 0.02, None), (0.05, 0.05, None)],
+    "cv, margin, known, unknown",
+    [(0.005, 0.05, 5, 5), (0.02, 0.05, 10, 11), (0.02, 0.10, 5, 5), (0.05, 0.02, None, None), (0.05, 0.05, None, None)],
     ids=["quiet", "usual", "usual, wide margin", "hopeless", "noisy"],
 )
-def test_runs_needed(cv: float, margin: float, needed: int | None) -> None:
+def test_runs_needed(cv: float, margin: float, known: int | None, unknown: int | None) -> None:
     """How many runs a loss of twice the margin takes against a baseline of ten; none suffice where that is too noisy."""
-    assert runs_needed(10, Noise(run=cv), margin, 0.05 / 24) == needed
+    noise = Noise(run=cv, degrees_of_freedom=20)
+    assert runs_needed(10, noise, margin, 0.05 / 24) == known
+    assert runs_needed(10, replace(noise, degrees_of_freedom=0), margin, 0.05 / 24) == unknown
+
+
+def test_runs_needed_are_enough_to_confirm() -> None:
+    """Rarer false alarms, smaller baselines and unknown noise take no fewer runs, and never fewer than confirm a loss."""
+    levels = [0.05, 0.02, 0.002, 0.0005, 0.0001, 0.05 / 24 / 420, 1e-9]
+    for known in (0, 20):
+        noise = Noise(run=0.004, degrees_of_freedom=known)
+        for baseline in (1, 2, 4, 5, 10, 30):
+            needed = [runs_needed(baseline, noise, 0.05, level) or 10_000 for level in levels]
+            assert needed == sorted(needed)
+            assert all(runs >= runs_to_confirm(level) for runs, level in zip(needed, levels, strict=True))
 
 
 def test_sessions_set_a_limit_to_what_runs_can_do() -> None:
     """Where sessions differ by as much as is to be found, no number of runs finds it."""
-    assert runs_needed(10, Noise(run=0.01, session=0.0), 0.05, 0.05) == 1
+    assert runs_needed(10, Noise(run=0.01, session=0.0), 0.05, 0.05) == 3
     assert runs_needed(10, Noise(run=0.01, session=0.02), 0.05, 0.05) is None
 
 
