@@ -37,6 +37,7 @@ def _begin(config: pytest.Config) -> None:
         from pytest_dtfperf.plugin.dry_run import DryRun
         from pytest_dtfperf.plugin.ending import Ending
         from pytest_dtfperf.plugin.state import PerfSession
+        from pytest_dtfperf.plugin.time_limit import TimeLimit
 
         perf = PerfSession(config, xdist.session_id(config), starts(config))
         perf.check()
@@ -45,6 +46,7 @@ def _begin(config: pytest.Config) -> None:
         xdist.join(config)
         config.stash[STATE] = perf
         config.pluginmanager.register(Ending(perf), "dtfperf-ending")
+        config.pluginmanager.register(TimeLimit(), "dtfperf-time-limit")
         if perf.options.dry_run:
             config.stash[DRY_RUN] = DryRun(perf)
             config.pluginmanager.register(config.stash[DRY_RUN], "dtfperf-dry-run")

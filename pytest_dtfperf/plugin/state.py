@@ -19,7 +19,7 @@ from pytest_dtfperf.formats import counted
 from pytest_dtfperf.history.where import masked
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.plugin import options as command_line
-from pytest_dtfperf.plugin import properties
+from pytest_dtfperf.plugin import properties, time_limit
 from pytest_dtfperf.plugin.display import Display
 from pytest_dtfperf.plugin.outcome import DRY_RUN
 from pytest_dtfperf.plugin.parametrise import Marker, cannot_hold
@@ -111,6 +111,7 @@ class PerfSession:
             expected=[need for need in needs if need],
             injected_slowdowns=self.injected_slowdowns,
             packages=("pytest",),
+            while_waiting=time_limit.stopped,
         )
 
     def experiment(self, item: pytest.Item, marker: Marker) -> Experiment:
@@ -123,6 +124,7 @@ class PerfSession:
             efficiency=marker.efficiency,
             checks=marker.checks,
             on_record=noted,
+            attempt=getattr(item, "execution_count", 1),  # pytest-rerunfailures counts there
         )
 
     @cached_property

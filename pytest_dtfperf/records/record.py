@@ -78,6 +78,7 @@ class Record(Plain):
     reason: str | None = None
     checks: tuple[Check, ...] = ()  # all judgements of it, with what they rest on; the gravest gave it its verdict
     accepted: bool = False  # its session has made it a baseline
+    attempt: int = 1  # of its test, which pytest-rerunfailures may run again: the attempt that measured it
     limit: Mapping[str, Any] | None = None  # what its resources allow (`limits/limit.py`), where that was looked for
     sweep: Mapping[str, Any] | None = None  # how its number of parameter servers was found (`session/sweep.py`), if it was
     explanation: Mapping[str, Any] | None = None  # why it is slower (`explain/causes.py`), if that could be told
@@ -188,6 +189,7 @@ class Record(Plain):
             **{name: value for name, value in why.items() if value},
             "checks": [check.to_json() for check in self.checks],
             "accepted": self.accepted,
+            **({"attempt": self.attempt} if self.attempt > 1 else {}),
         }
 
     @classmethod

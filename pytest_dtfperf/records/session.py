@@ -170,9 +170,9 @@ class SessionFolder:
         """Write down what an allocation has cost. Each process of a session adds its own."""
         self._change_session(lambda session: session | {"costs": [*session.get("costs", ()), dict(bill)]})
 
-    def add(self, test: str, measurement: Measurement) -> Record:
+    def add(self, test: str, measurement: Measurement, *, attempt: int = 1) -> Record:
         """Append a measurement, not yet judged. Efficiencies that follow from it, its own and others', are written with it."""
-        record = Record(id=secrets.token_hex(6), test=test, measurement=measurement)
+        record = Record(id=secrets.token_hex(6), test=test, measurement=measurement, attempt=attempt)
         return self._edit(lambda _: {record.id: record})[record.id]
 
     def judge(

@@ -194,10 +194,10 @@ def _cells(record: Record, label: str, limited: _LimitCell) -> list[str]:
 
 
 def standing(record: Record) -> str:
-    """The verdict, and that the measurement has become a baseline where it had none to be compared with, or was worse."""
-    if record.verdict is None:
-        return NONE
-    return record.verdict.when_accepted if record.accepted else record.verdict
+    """Return the verdict, whether the measurement has become a baseline, and the attempt of a test that was run again."""
+    verdict = record.verdict.when_accepted if record.verdict and record.accepted else record.verdict
+    words = verdict or NONE
+    return f"{words}, attempt {record.attempt}" if record.attempt > 1 else words
 
 
 def _grids(grids: Iterable[Grid], about: str, width: int) -> list[RenderableType]:

@@ -1,7 +1,7 @@
 """What a session measures with: a cluster's hosts, a folder for what they yield, baselines to hold that against."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +42,7 @@ class Bench:
     expected: Sequence[Resources] = ()  # what will be needed, as far as that is known
     injected_slowdowns: Mapping[str, float] = field(default_factory=dict)  # task -> seconds it is made to sleep in every step
     packages: Sequence[str] = ()  # further ones whose versions are kept with the results
+    while_waiting: Callable[[], AbstractContextManager[object]] = nullcontext  # entered while it waits for hosts
 
     @cached_property
     def progress(self) -> Progress:
@@ -60,6 +61,7 @@ class Bench:
             expected=self.expected,
             on_status=lambda words: self.progress.waiting(words),
             spent=lambda bill: self.folder.spend(bill),
+            while_waiting=self.while_waiting,
         )
 
     @cached_property

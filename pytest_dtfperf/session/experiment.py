@@ -98,8 +98,13 @@ class Experiment:
         efficiency: float | None = None,
         checks: int | None = None,
         on_record: Callable[[Record], object] = _nobody,
+        attempt: int = 1,
     ) -> None:
-        """`on_record` is called with every measurement as it is written down, before anything else is done with it."""
+        """`on_record` is called with every measurement as it is written down, before anything else is done with it.
+
+        `attempt`: 2 where the test is run for the second time.
+        """
+        self._attempt = attempt
         self._bench = bench
         self._name = name
         self._asked = Asked(bench, name, margin=margin, efficiency=efficiency, checks=checks)
@@ -259,7 +264,7 @@ class Experiment:
     def _record(self, cases: Sequence[_Case]) -> None:
         """Write down what was measured of each, anchors first; nothing of those that have no run."""
         for case in sorted((case for case in cases if case.runs), key=lambda case: case.spec.gpus):
-            case.record = self._bench.folder.add(self._name, self._measurement(case))
+            case.record = self._bench.folder.add(self._name, self._measurement(case), attempt=self._attempt)
             self._on_record(case.record)
 
     def _probe(self, cases: Sequence[_Case]) -> None:

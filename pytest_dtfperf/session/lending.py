@@ -45,7 +45,10 @@ class Lending:
         expected: Sequence[Resources],
         on_status: Callable[[str], object],
         spent: Callable[[Mapping[str, Any]], object],
+        while_waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
+        """`while_waiting` is entered while this process waits for its turn, for hosts, or for agents to start on them."""
+        self._while_waiting = while_waiting
         self._config = config
         self._session = session
         self._expected = expected
@@ -74,9 +77,10 @@ class Lending:
         need = sizes.to_ask_for(self._spec, self._expected, self._config)
         if self._held and not sizes.covers(self._held.resources, need, self._config):
             self.give_back()
-        if self._held is None:
-            self._held = self._take(need)
-        return self._held.launcher
+        with nullcontext() if self._held and self._held.has_agents else self._while_waiting():
+            if self._held is None:
+                self._held = self._take(need)
+            return self._held.launcher
 
     @property
     def holds(self) -> bool:
@@ -142,7 +146,9 @@ class Lending:
 
     @contextmanager
     def _lock(self, names: Sequence[str], slots: int) -> Iterator[None]:
-        with exclusive(names, slots, Holder.me(session=self._session, what=self._what), self._waiting):
+        with ExitStack() as held:
+            with self._while_waiting():
+                held.enter_context(exclusive(names, slots, Holder.me(session=self._session, what=self._what), self._waiting))
             _HELD_BY[self._session] = threading.get_ident()
             try:
                 yield
@@ -170,6 +176,10 @@ class _Held:
             cluster = named.open_cluster(config)
             self._allocation: Allocation = unless_lent.enter_context(cluster.allocate(resources))
             self._lent = unless_lent.pop_all()
+
+    @property
+    def has_agents(self) -> bool:
+        return self._launcher is not None
 
     @property
     def launcher(self) -> Launcher:

@@ -5,10 +5,17 @@ import os
 import signal
 import subprocess
 import time
+from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from pytest_dtfperf.clusters import local
+from pytest_dtfperf.clusters.host_lock import Holder, exclusive
+from pytest_dtfperf.plugin import time_limit
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.plugin.conftest import ENDS_S, PerfTests
 from tests.plugin.test_verdicts import records
 
@@ -81,7 +88,61 @@ def test_rerun_measures_again(accepted: PerfTests) -> None:
     ended = accepted.run("--gpus=1", "--reruns=1", TOY_STEP_S="0.02")
     assert ended.code == 1
     ended.line("1 failed", "1 rerun")
-    assert len(records(accepted)) == 2
+    assert [record.get("attempt", 1) for record in records(accepted)] == [1, 2]
+    ended.line("trivial b10", "REGRESSED, attempt 2")
+
+
+def test_waiting_for_a_turn_is_not_in_the_time_limit_of_a_test(perf: PerfTests) -> None:
+    """pytest-timeout does not count the time that a test waits while another session measures on this machine."""
+    perf.write("def test_x(train): train(model='trivial')\n")
+    tickets = perf.folder / "runtime" / "dtfperf"
+    tickets.mkdir(mode=0o700)
+    output = perf.folder / "output"
+    with output.open("w") as out:
+        with exclusive(local.machines(), 1, Holder.me("other", "test_of_another_session"), print, folder=tickets):
+            process = perf.start("--timeout=5", out=out.fileno())
+            wait_until("it waits", lambda: "waiting for local: held by process" in output.read_text(), ENDS_S)
+            time.sleep(6)
+        assert process.wait(ENDS_S) == 0, output.read_text()
+    assert "1 passed" in output.read_text()
+
+
+def test_training_is_in_the_time_limit_of_a_test(perf: PerfTests) -> None:
+    """After its waits the limit of a test holds as pytest-timeout has it, and the message shows the whole limit."""
+    perf.write("def test_x(train): train(model='trivial')\n")
+    ended = perf.run("--timeout=3", TOY_WALL_S="60")
+    assert ended.code == 1, ended.out
+    ended.line("Timeout (>3.0s) from pytest-timeout")
+
+
+Settings = namedtuple("Settings", ["timeout", "method"])
+
+
+def test_time_left_after_waits_is_what_was_left_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock of the test's own, two waits take nothing off a limit of 60 s, and all else does."""
+    clock = iter([100.0, 110.0, 150.0, 155.0, 200.0])
+    monkeypatch.setattr("pytest_dtfperf.plugin.time_limit.monotonic", lambda: next(clock))
+    limit = time_limit.TimeLimit()
+    left_s: list[float] = []
+
+    class Hook:
+        def pytest_timeout_set_timer(self, item: Any, settings: Settings) -> None:
+            left_s.append(float(settings.timeout))
+            assert str(settings.timeout) == "60"
+            limit.pytest_timeout_set_timer(item, settings)
+
+        def pytest_timeout_cancel_timer(self, item: Any) -> None:
+            limit.pytest_timeout_cancel_timer(item)
+
+    item: Any = SimpleNamespace(config=SimpleNamespace(hook=Hook()))
+    limit.pytest_timeout_set_timer(item, Settings(60, "signal"))
+    for _ in range(2):
+        with time_limit.stopped():
+            assert not time_limit._RUNNING
+    limit.pytest_timeout_cancel_timer(item)
+    with time_limit.stopped():
+        pass
+    assert left_s == [50.0, 45.0]
 
 
 def test_a_rerun_has_no_verdict_of_the_attempt_before(perf: PerfTests) -> None:
