@@ -1,6 +1,6 @@
 """How often the search for changes finds what is there, and what is not: simulated on the code that ships.
 
-    python -m benchmarks.changes [QUARTERS]        # about a second of CPU for each quarter of 24 series
+    python -m benchmarks.changes [QUARTERS] [SEED]     # about a second of CPU for each quarter of 24 series
 
 A quarter is KNOWN nights without a change, from which the noise is learned, and then HORIZON nights that are watched; or EARLY
 nights instead of KNOWN.
@@ -18,15 +18,54 @@ SERIES, KNOWN, EARLY, HORIZON, NOISE = 24, 60, 8, 90, 0.01
 SOON = 24  # nights in which steps are looked for
 
 
+Nights = Callable[[np.random.Generator, int], Array]  # (series, night), in parts of NOISE
+
+
 def heavy(random: np.random.Generator, nights: int) -> Array:
     """Student's t with 3 degrees of freedom: a night in 70 is off by five scales."""
     return random.standard_t(3, (SERIES, nights))
 
 
-NOTHING: Mapping[str, Callable[[np.random.Generator, int], Array]] = {
-    "independent": lambda random, nights: autoregressive(random, SERIES, nights, 0.0),
+def alike(correlation: float) -> Nights:
+    return lambda random, nights: autoregressive(random, SERIES, nights, correlation)
+
+
+def slow(part: float, alone: float = 1.0, series: int | None = None) -> Nights:
+    """AR(1) 0.95 with a standard deviation of `part`, beside independent nights; the first `series` alone have it."""
+
+    def drawn(random: np.random.Generator, nights: int) -> Array:
+        wandering = autoregressive(random, SERIES, nights, 0.95)
+        if series is not None:
+            wandering[series:] = 0
+        return part * wandering + alone * random.standard_normal((SERIES, nights))
+
+    return drawn
+
+
+def weekly(random: np.random.Generator, nights: int) -> Array:
+    """One standard deviation faster in two nights of seven, other ones in each series."""
+    days = np.arange(nights) + random.integers(0, 7, (SERIES, 1))
+    return random.standard_normal((SERIES, nights)) + np.isin(days % 7, [5, 6])
+
+
+def yearly(random: np.random.Generator, nights: int) -> Array:
+    """A sine of half a standard deviation, the same in all series, begun at any time of the year."""
+    season = 0.5 * np.sin(2 * np.pi * (np.arange(nights) / 365 + random.random()))
+    return random.standard_normal((SERIES, nights)) + season
+
+
+NOTHING: Mapping[str, Nights] = {
+    "independent": alike(0.0),
     "heavy-tailed (t3)": heavy,
-    "AR(1) 0.3": lambda random, nights: autoregressive(random, SERIES, nights, 0.3),
+    "AR(1) 0.3": alike(0.3),
+    "AR(1) 0.6": alike(0.6),
+    "AR(1) 0.95 of 0.3 % alone": slow(0.3, 0.0),
+    "AR(1) 0.95 of 0.3 % beside 0.3 %": slow(0.3, 0.3),
+    "AR(1) 0.95 of 0.3 % beside 1 %": slow(0.3),
+    "AR(1) 0.95 of 0.5 % beside 1 %": slow(0.5),
+    "the same in 6 series of 24": slow(0.5, series=6),
+    "a weekly pattern of 1 %": weekly,
+    "a yearly sine of 0.5 %": yearly,
 }
 
 
@@ -36,11 +75,11 @@ def false_events(quarters: int, kind: str, known: int, seed: int = 1) -> float:
     return sum(bool(_found(NOISE * NOTHING[kind](random, known + HORIZON), known)) for _ in range(quarters)) / quarters
 
 
-def nights_until_found(trials: int, size: float, seed: int = 2) -> Array:
+def nights_until_found(trials: int, size: float, seed: int = 2, kind: str = "independent") -> Array:
     """Nights from a step of one series until it is confirmed; infinite where it is not within SOON."""
     random, found = np.random.default_rng(seed), []
     for _ in range(trials):
-        values = NOISE * autoregressive(random, SERIES, KNOWN + SOON, 0.0)
+        values = NOISE * NOTHING[kind](random, KNOWN + SOON)
         values[0, KNOWN:] += np.log1p(-size)
         nights = [night for night, name in _found(values, KNOWN) if name == "0"]
         found.append(nights[0] - KNOWN + 1 if nights else np.inf)
@@ -84,18 +123,20 @@ def _found(values: Array, known: int) -> list[tuple[int, str]]:
     return found
 
 
-def main(quarters: int = 200) -> None:
+def main(quarters: int = 200, seed: int = 1) -> None:
     for known in (KNOWN, EARLY):
         for kind in NOTHING:
             print(
-                f"{kind}, {known} nights known: quarters with an event: {false_events(quarters, kind, known):.1%}", flush=True
+                f"{kind}, {known} nights known: quarters with an event: {false_events(quarters, kind, known, seed):.1%}",
+                flush=True,
             )
-    for size in (0.02, 0.03, 0.05):
-        nights = nights_until_found(quarters, size)
-        within = ", ".join(f"{(nights <= count).mean():.1%} within {count}" for count in (6, 12, 20))
-        print(f"step of {size:.0%}: median {np.median(nights):.0f} nights, {within}", flush=True)
-    print(f"drift of 5 % in 60 nights: found {drifts_found(quarters // 4):.1%}", flush=True)
-    print(f"three steps of 2 % in a year: all found {three_steps_found(quarters // 10):.1%}")
+    for kind in NOTHING:
+        for size in (0.02, 0.03, 0.05):
+            nights = nights_until_found(quarters, size, seed + 1, kind)
+            within = ", ".join(f"{(nights <= count).mean():.1%} within {count}" for count in (6, 12, 20))
+            print(f"{kind}, step of {size:.0%}: median {np.median(nights):.0f} nights, {within}", flush=True)
+    print(f"drift of 5 % in 60 nights: found {drifts_found(quarters // 4, seed + 2):.1%}", flush=True)
+    print(f"three steps of 2 % in a year: all found {three_steps_found(quarters // 10, seed + 3):.1%}")
 
 
 if __name__ == "__main__":

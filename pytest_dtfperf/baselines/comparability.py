@@ -28,7 +28,19 @@ def must_match(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def other_hosts(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What forbids it of the hosts and their software alone: for trainings of which each has a graph of its own."""
-    return system.differences(_part(then, "hardware"), _part(now, "hardware")) + _majors(then, now)
+    return other_hardware(then, now) + _majors(then, now)
+
+
+def other_hardware(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what differs in the hardware that must match, one phrase each. Empty: it is the same as far as that is known."""
+    return system.differences(_part(then, "hardware"), _part(now, "hardware"))
+
+
+def replaced(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what ends a series on the same hardware: `tensorflow 2.20.0 -> 3.0.0`, `training graph: 36 Conv2D less`."""
+    before, after = _part(then, "software"), _part(now, "software")
+    majors = [name for name in MAJORS if _majors_of(name, before, after)]
+    return [f"{name} {before[name]} -> {after[name]}" for name in majors] + other_program(then, now)
 
 
 def noted(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -86,12 +98,15 @@ def _program(program: Mapping[str, Any]) -> str:
 
 
 def _majors(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    found = []
-    for name in MAJORS:
-        before, after = (_major(_part(each, "software").get(name)) for each in (then, now))
-        if before and after and before != after:
-            found.append(system.phrase(name, before, after))
-    return found
+    before, after = _part(then, "software"), _part(now, "software")
+    found = {name: _majors_of(name, before, after) for name in MAJORS}
+    return [system.phrase(name, *majors) for name, majors in found.items() if majors]
+
+
+def _majors_of(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return both major versions of a part of the software; None where they are the same, or one is not known."""
+    before, after = _major(then.get(name)), _major(now.get(name))
+    return (before, after) if before and after and before != after else None
 
 
 def _major(version: str | None) -> str | None:

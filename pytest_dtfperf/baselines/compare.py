@@ -30,17 +30,20 @@ def judge(measurement: Measurement, entry: Entry | None, terms: Terms) -> Judgem
     """Compare a measurement with its baseline."""
     baseline_rate = entry.images_per_sec if entry else None
     if measurement.misplaced:
-        return Judgement(Verdict.INCOMPARABLE, misplaced(measurement), baseline_rate=baseline_rate)
+        reason = misplaced(measurement) + (_rate_all_the_same(measurement, entry) if entry else "")
+        return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=baseline_rate)
     if entry is None:
         return Judgement(Verdict.NO_BASELINE, no_baseline(measurement))
     if entry.key != measurement.spec.key:
         if not same_but_for_exchange(entry.key, measurement.spec.key):
             raise ValueError(f"the baseline of {entry.key!r} says nothing of {measurement.spec.key!r}")
         differing = in_what(entry.key, measurement.spec.key)
-        reason = f"the baseline was measured with {differing}; --update-baselines adds this one"
+        reason = f"the baseline was measured with {differing}{_rate_all_the_same(measurement, entry)}; "
+        reason += "--update-baselines adds this one"
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=baseline_rate)
     if foreign := entry.foreign_to(measurement.fingerprint, len(measurement.hosts)):
-        reason = f"the baseline was measured on something else ({'; '.join(foreign)}); --update-baselines adds this one"
+        reason = f"the baseline was measured on something else ({'; '.join(foreign)}){_rate_all_the_same(measurement, entry)}; "
+        reason += "--update-baselines adds this one"
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=baseline_rate)
     if tainted := disturbed(measurement):
         return Judgement(Verdict.TAINTED, tainted, baseline_rate=baseline_rate)
@@ -52,6 +55,12 @@ def judge(measurement: Measurement, entry: Entry | None, terms: Terms) -> Judgem
         verdict, reason = Verdict.INCONCLUSIVE, f"{unsteady}; {reason}"
     reason = "; ".join([reason, *about_slow_runs(estimate, "the baseline"), *_caveats(measurement, entry, terms)])
     return Judgement(verdict, reason, change=estimate.ratio - 1, baseline_rate=baseline_rate, estimate=estimate)
+
+
+def _rate_all_the_same(measurement: Measurement, entry: Entry) -> str:
+    """Format the rate and its change: a loss that came with another graph or version is not to be overlooked."""
+    now, then = measurement.images_per_sec, entry.images_per_sec
+    return f": {rate(now)} images/sec here, {change(now / then - 1)} against its {rate(then)}"
 
 
 def no_baseline(measurement: Measurement) -> str:

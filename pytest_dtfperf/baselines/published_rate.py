@@ -57,6 +57,8 @@ def judge_published(
     """
     stored = published.images_per_sec
     if reason := misplaced(measurement) or _elsewhere(published, measurement.fingerprint.get("hardware", {})):
+        now = measurement.images_per_sec
+        reason += f": {rate(now)} images/sec here, {change(now / stored - 1)} against its {rate(stored)}"
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=stored)
     if tainted := disturbed(measurement):
         return Judgement(Verdict.TAINTED, tainted, baseline_rate=stored)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_dtfperf.baselines.canonical import canonical
+from pytest_dtfperf.baselines.comparability import other_hardware
 from pytest_dtfperf.baselines.entry import Calibrated, Change, Entry
 from pytest_dtfperf.baselines.file import content_of, published_folder, read_baseline_file, read_published_file
 from pytest_dtfperf.baselines.otherwise import same_but_for_exchange
@@ -48,10 +49,12 @@ class BaselineStore:
             self._written_to(self._path(system))
 
     def find(self, system: str, spec: Spec, fingerprint: Mapping[str, Any] | None = None, hosts: int = 1) -> Entry | None:
-        """What is stored for a spec: on so many hosts of a comparable fingerprint if there is any, else the latest."""
+        """Return what is stored for a spec: the latest that may be compared, else of the same hardware, else of all."""
         entries = self._entries(system, spec.key)
-        same = [entry for entry in entries if fingerprint is not None and not entry.foreign_to(fingerprint, hosts)]
-        return max(same or entries, key=lambda entry: entry.provenance.date, default=None)
+        found = fingerprint or {}
+        same = [entry for entry in entries if fingerprint is not None and not entry.foreign_to(found, hosts)]
+        near = [entry for entry in entries if entry.hosts == hosts and not other_hardware(entry.fingerprint, found)]
+        return max(same or near or entries, key=lambda entry: entry.provenance.date, default=None)
 
     def find_for(self, measurement: Measurement) -> Entry | None:
         """The baseline of a measurement: of its spec, on the system it ran on.

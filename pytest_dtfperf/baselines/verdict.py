@@ -114,7 +114,8 @@ class Verdict(StrEnum):
     INCOMPARABLE = (
         "INCOMPARABLE",
         Row(
-            when="what is stored was measured on [something else](fingerprints.md); the difference is shown",
+            when="what is stored was measured on [something else](fingerprints.md); the difference is shown, and the rate with "
+            "its change",
             outcome="warn",
             style="yellow",
             baseline="new",

@@ -41,7 +41,15 @@ SHAPE: Shape = {
     "exit_code": "as this program's",
     "outcome": "the same in words",
     "session": "the folder of what the night has measured; null: it has measured nothing",
-    "losses": [{"label": "of the training", "then": "images/sec", "now": "images/sec", "session": "that was faster"}],
+    "losses": [
+        {
+            "label": "of the training",
+            "then": "images/sec",
+            "now": "images/sec",
+            "session": "that was faster",
+            "replaced": "a list: what of the graph and the framework is another since, in words",
+        }
+    ],
     "site": "what became of the site, in words; null: none was asked for",
 }
 
@@ -79,7 +87,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _to_json(done: "Done", cluster: str) -> dict[str, Any]:
     found = [(each.found, each.session) for each in done.losses]
-    losses = [{"label": one.label, "then": one.then, "now": one.now, "session": session} for one, session in found]
+    losses = [
+        {"label": one.label, "then": one.then, "now": one.now, "session": session, "replaced": list(one.replaced)}
+        for one, session in found
+    ]
     session = str(done.session) if done.session else None
     outcome = {"exit_code": done.code, "outcome": done.outcome, "session": session}
     return {"cluster": cluster, **outcome, "losses": losses, "site": done.site}

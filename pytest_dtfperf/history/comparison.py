@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_dtfperf.baselines.comparability import must_match, noted
+from pytest_dtfperf.baselines.comparability import must_match, noted, other_hardware, replaced
 from pytest_dtfperf.baselines.terms import ASSUMED
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.stats.comparison import Question, against_stored
@@ -28,15 +28,17 @@ class Compared:
     high: float | None
     foreign: Sequence[str]  # what forbids the comparison; empty: nothing
     noted: Sequence[str]  # what else was another
+    replaced: Sequence[str] = ()  # on the same hardware: what of software and program ended one series and began another
 
     @property
     def answer(self) -> str:
-        """In a word."""
-        if self.foreign:
+        """The comparison in a few words."""
+        if self.foreign and not self.replaced:
             return "not comparable"
         if self.low is None or self.high is None:
             return "not known"
-        return "slower" if self.high < 0 else "faster" if self.low > 0 else "no difference seen"
+        found = "slower" if self.high < 0 else "faster" if self.low > 0 else "no difference seen"
+        return f"{found}, across a break" if self.replaced else found
 
 
 def compared(
@@ -79,6 +81,7 @@ def _compared(then: Row, now: Row, rates: Rates, contents: Contents, error: floa
         high=estimate.high - 1 if is_known else None,
         foreign=must_match(*fingerprints) + hosts,
         noted=noted(*fingerprints),
+        replaced=[] if hosts or other_hardware(*fingerprints) else replaced(*fingerprints),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_dtfperf.baselines.comparability import noted
+from pytest_dtfperf.baselines.comparability import noted, replaced
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series
 from pytest_dtfperf.stats.changes import Change
@@ -20,6 +20,7 @@ class Found:
 
     series: Series
     change: Change
+    ended: Series | None = None  # of a break: the series before it
 
     @property
     def first_bad(self) -> Row:
@@ -27,7 +28,7 @@ class Found:
 
     @property
     def last_good(self) -> Row:
-        return self.series.points[self.change.last_good]
+        return (self.ended or self.series).points[self.change.last_good]
 
     @property
     def found(self) -> Row:
@@ -54,6 +55,7 @@ def _belongs(each: Found, group: Sequence[Found], order: Mapping[str, int]) -> b
     first = group[0]
     distance = abs(order[each.first_bad["session"]] - order[first.first_bad["session"]])
     alike = each.change.is_reverted == first.change.is_reverted and each.change.size * first.change.size > 0
+    alike = alike and (each.ended is None) == (first.ended is None)
     return distance <= NEAR and alike and all(each.series is not other.series for other in group)
 
 
@@ -102,8 +104,14 @@ def _member(each: Found) -> dict[str, Any]:
 
 
 def _differences(group: Sequence[Found], fingerprints: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What of the noted parts was another in the first session of the new rate than in the last of the old: candidates."""
+    """Return what differs between the last session of the old rate and the first of the new one: candidates.
+
+    What ended a series comes first.
+    """
     found: dict[str, None] = {}
+    for each in group:
+        contents = (fingerprints[each.last_good["fingerprint"]], fingerprints[each.first_bad["fingerprint"]])
+        found |= dict.fromkeys(replaced(*contents) if each.ended else [])
     for each in group:
         then, now = each.last_good, each.first_bad
         found |= dict.fromkeys(noted(fingerprints[then["fingerprint"]], fingerprints[now["fingerprint"]]))

@@ -5,13 +5,19 @@ series, for that is what one wants to find.
 """
 
 import hashlib
+import math
+import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_dtfperf.baselines.comparability import must_match
+from pytest_dtfperf.baselines.comparability import must_match, other_hardware, replaced
+from pytest_dtfperf.formats import change, counted
 from pytest_dtfperf.history.rows import Row
+
+NEAR = 14  # nights on either side of a break that are compared where a series is shown
+LEAST = 4  # nights of a series that another one is compared with; fewer only where no series has more
 
 
 @dataclass
@@ -67,3 +73,78 @@ class Comparable:
         if (then, now) not in self._known:
             self._known[then, now] = not must_match(self._contents[then], self._contents[now])
         return self._known[then, now]
+
+
+@dataclass(frozen=True)
+class Begin:
+    """How a series began where another one ended on the same hardware."""
+
+    ended: str  # name of the series before it
+    last_good: str  # its last session
+    nights: int  # of it that the first ones are compared with
+    change: float  # of the median rate, as a fraction; whether that is more than chance an event says
+    because: Sequence[str]  # what was replaced
+
+    def __str__(self) -> str:
+        return f"{change(self.change)} against the {counted(self.nights, 'night')} before, with {'; '.join(self.because)}"
+
+
+class Successions:
+    """Which series ended when another one of the same training on as many hosts of the same hardware began."""
+
+    def __init__(self, all_series: Iterable[Series], fingerprints: Mapping[str, Mapping[str, Any]]) -> None:
+        self._contents = fingerprints
+        self._of_training: dict[tuple[str, int], list[Series]] = defaultdict(list)
+        self._known: dict[int, list[Series]] = {}
+        for series in all_series:
+            self._of_training[series.spec_key, series.hosts].append(series)
+
+    def before(self, series: Series, at: str | None = None) -> tuple[Series, int] | None:
+        """Return the series that ended, and its number of nights until then; None where there is none.
+
+        A series that was measured again since has not ended. Of several the latest that has LEAST nights counts, so that a
+        few nights in between hide nothing; else the one with the most.
+
+        Args:
+            series: the one that began.
+            at: when the last session that counts began, in ISO 8601; by default the last of all.
+        """
+        began = series.points[0]["started"]
+        ended = []
+        for each in self._earlier(series):
+            nights = sum(point["started"] < began for point in each.points)
+            if nights == len(each.points) or (at is not None and each.points[nights]["started"] > at):
+                ended.append((each, nights))
+        enough = [each for each in ended if each[1] >= LEAST]
+        if enough:
+            return max(enough, key=lambda each: str(each[0].points[each[1] - 1]["started"]))
+        return max(ended, key=lambda each: each[1], default=None)
+
+    def begin(self, series: Series) -> "Begin | None":
+        """Compare the first nights of a series with the last ones of the series that ended then; None where there is none."""
+        found = self.before(series)
+        if found is None:
+            return None
+        ended, nights = found
+        last = ended.points[max(0, nights - NEAR) : nights]
+        first = series.points[:NEAR]
+        sizes = [statistics.median(point["mean_log"] for point in points) for points in (last, first)]
+        return Begin(
+            ended=ended.name,
+            last_good=last[-1]["session"],
+            nights=len(last),
+            change=math.expm1(sizes[1] - sizes[0]),
+            because=replaced(*(self._contents[point["fingerprint"]] for point in (last[-1], first[0]))),
+        )
+
+    def _earlier(self, series: Series) -> Sequence[Series]:
+        """Those that began before it on the same hardware."""
+        if id(series) not in self._known:
+            first = series.points[0]
+            self._known[id(series)] = [
+                each
+                for each in self._of_training[series.spec_key, series.hosts]
+                if each.points[0]["started"] < first["started"]
+                and not other_hardware(*(self._contents[point["fingerprint"]] for point in (each.points[0], first)))
+            ]
+        return self._known[id(series)]

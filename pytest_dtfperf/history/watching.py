@@ -10,9 +10,8 @@ from sqlalchemy import Connection, delete, insert, select
 from pytest_dtfperf.history import store
 from pytest_dtfperf.history.events import Found, events_of
 from pytest_dtfperf.history.rows import Row
-from pytest_dtfperf.history.series import Series, series_of
+from pytest_dtfperf.history.series import Series, Successions, series_of
 from pytest_dtfperf.history.tables import tracks
-from pytest_dtfperf.history.tails import kept_tail
 from pytest_dtfperf.stats.changes import Promise, Track, Watch
 
 ALIVE = timedelta(days=90)  # a series that was not measured for longer has no share of the promise
@@ -26,8 +25,7 @@ class Watched:
     new: Sequence[Row]  # confirmed by the latest session
     promise: Promise
     series: int  # that share it
-    is_correlation_known: bool
-    correlation: float | None  # of neighbouring nights, of all series together
+    is_noise_known: bool  # how slowly rates wander without a change
     measured: Mapping[str, Set[str]]  # session -> series that it has a rate of
     all_series: Sequence[Series] = ()
 
@@ -46,11 +44,12 @@ def watch(connection: Connection, promise: Promise | None = None) -> Watched:
     again = any(number > first and name not in unwatched for name, number in order.items())
     begin = 0 if again else first
     state = {} if again else _state(connection)
-    watching, alive = Watch(promise, kept_tail), 0
+    watching, alive, successions = Watch(promise), 0, Successions(all_series, contents)
+    by_name = {series.name: series for series in all_series}
     watching.resume({s.name: track for s in all_series if (track := _track(s, state, order, begin))})
     for night in _nights(all_series, order, begin):
         alive = _alive(all_series, night[0])
-        watching.night(night[1], alive)
+        watching.night(night[1], alive, _ended(watching, by_name, night, successions))
     watched = _watched(
         watching, all_series, order, contents, alive or _alive(all_series, rows[-1]["started"] if rows else None)
     )
@@ -83,6 +82,16 @@ def _nights(all_series: Sequence[Series], order: Mapping[str, int], begin: int) 
     return [found[number] for number in sorted(found)]
 
 
+def _ended(
+    watching: Watch, by_name: Mapping[str, Series], night: tuple[str, Mapping[str, float]], successions: Successions
+) -> dict[str, str]:
+    """Return the series that ended where those of a night began, for those that may still be compared with it."""
+    at, rates = night
+    waiting = [name for name in rates if watching.may_cross(name)]
+    found = {name: successions.before(by_name[name], at) for name in waiting}
+    return {name: before[0].name for name, before in found.items() if before}
+
+
 def _alive(all_series: Sequence[Series], at: str | None) -> int:
     """Series that have begun by then and were measured not long before."""
     if at is None:
@@ -103,14 +112,14 @@ def _watched(
     for name, track in watching.tracks.items():
         once = {id(change): change for change in (*track.changes, *track.past)}
         found += [Found(by_name[name], change) for change in once.values()]
-    together = watching.together
-    is_known = watching.knows_correlation()
-    correlation = round(together.correlation, 3) if together else None
+        if track.crossing:
+            found.append(Found(by_name[name], track.crossing, by_name[track.ended]))
+    is_known = watching.knows_noise()
     promise = {
         "share": watching.promise.share,
         "nights": watching.promise.nights,
         "series": alive,
-        "is_correlation_known": is_known,
+        "is_noise_known": is_known,
     }
     events = events_of(found, order, contents, promise)
     latest = max(order, key=lambda name: order[name], default=None)
@@ -119,7 +128,7 @@ def _watched(
     for name, series in by_name.items():
         for point in series.points:
             measured.setdefault(point["session"], set()).add(name)
-    return Watched(events, new, watching.promise, alive, is_known, correlation, measured, all_series)
+    return Watched(events, new, watching.promise, alive, is_known, measured, all_series)
 
 
 def _write(connection: Connection, watching: Watch, events: Sequence[Row]) -> None:

@@ -23,7 +23,7 @@ class Whole:
     events: Sequence[Row]
     fingerprints: Mapping[str, Mapping[str, Any]]  # digest -> content
     promise: Mapping[str, Any]  # of false events, as events have it
-    is_correlation_known: bool
+    is_noise_known: bool
     measured: Callable[[str], Sequence[Row]]  # session -> all its measurements
 
 
@@ -38,7 +38,7 @@ def read(database: Database) -> Whole:
         events=watched.events,
         fingerprints=fingerprints,
         promise=_promise(watched),
-        is_correlation_known=watched.is_correlation_known,
+        is_noise_known=watched.is_noise_known,
         measured=lambda name: _measured(database, name),
     )
 

@@ -8,9 +8,10 @@ from pytest_dtfperf.formats import NONE, change, counted, percent, rate
 from pytest_dtfperf.history.events import size_of
 from pytest_dtfperf.history.rows import Row
 
+BREAK = "break"  # the kind of an event with which one series ended and another began
 MOST = 5  # events at a session's end; `dtfperf history changes` has all
 MOST_CAUSES = 4  # of an event, on one line
-UNKNOWN = "how alike neighbouring nights are is not known yet: until then, false events may be more than is promised"
+UNKNOWN = "how slowly rates wander without a change is not known yet: until then, only larger changes are found"
 
 
 def line_of(event: Row, today: datetime | None = None) -> str:
@@ -18,13 +19,13 @@ def line_of(event: Row, today: datetime | None = None) -> str:
     members = event["members"]
     of = members[0]["label"] if len(members) == 1 else f"in {len(members)} series"
     size = _size(event["kind"], *size_of(event))
-    return f"since {day_of(event['first_bad_at'], today)}: {size} {of}{_meanwhile(event)}"
+    return f"since {day_of(event['first_bad_at'], today)}: {size} {of}{_causes(event)}"
 
 
 def line_of_member(event: Row, member: Mapping[str, Any], today: datetime | None = None) -> str:
     """The same of one of its series: `since 12 March 2026: -2.3 % (-2.9 % to -1.7 %); meanwhile ...`."""
     size = _size(member["kind"], member["low"], member["change"], member["high"])
-    return f"since {day_of(event['first_bad_at'], today)}: {size}{_meanwhile(event)}"
+    return f"since {day_of(event['first_bad_at'], today)}: {size}{_causes(event)}"
 
 
 def _size(kind: str, low: float, middle: float, high: float) -> str:
@@ -32,10 +33,12 @@ def _size(kind: str, low: float, middle: float, high: float) -> str:
     return f"{how}{change(middle)} ({change(low)} to {change(high)})"
 
 
-def _meanwhile(event: Row) -> str:
+def _causes(event: Row) -> str:
+    """Format what else changed; a break has what ended the series before it."""
     causes = event["differences"]
     more = f"; and {len(causes) - MOST_CAUSES} more" if len(causes) > MOST_CAUSES else ""
-    return f"; meanwhile {'; '.join(causes[:MOST_CAUSES])}{more}" if causes else ""
+    how = ", with" if event["kind"] == BREAK else "; meanwhile"
+    return f"{how} {'; '.join(causes[:MOST_CAUSES])}{more}" if causes else ""
 
 
 def day_of(started: str, today: datetime | None = None) -> str:

@@ -1,31 +1,42 @@
-"""Steps and drifts in series of nights, found night by night, with one promised rate of false events over all series.
+"""Find steps and drifts in series of nights, night by night, with one promised rate of false events over all series.
 
 Pure. A night is a number: the logarithm of a rate. Each night, each series that was measured is searched back to its last
-change (`scan`), against a critical value for its share of the promise: with n series watched, the part of all horizons in which
-any of them has a false event is at most n times that of one (Bonferroni). How nights scatter is estimated from the nights
-themselves (`nights`); how well that is known makes critical values greater, as Student's t does.
+change (`scan`), at its share of the promise: with n series watched, the part of all horizons in which any of them has a false
+event is at most n times that of one (Bonferroni). How nights scatter is estimated from the nights themselves (`nights`): each
+kind of nights counts by its probability, and how well a variance is known as in Student's t.
+
+Where a series took the place of another one, their nights are compared across that break, at the same share of the promise.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
 
-from pytest_dtfperf.stats.nights import LEAST_NIGHTS, NightNoise, Scatter, Together, clipped, rough_scale, scatter, shared_scale
+from pytest_dtfperf.stats.nights import (
+    LEAST_NIGHTS,
+    NightNoise,
+    Scatter,
+    Together,
+    clipped,
+    rough_scale,
+    scatter,
+    shared_scale,
+    usual_scale,
+)
 from pytest_dtfperf.stats.scan import (
-    CORRELATIONS,
+    HORIZON,
     LEAST,
     WINDOW,
     Array,
-    Tail,
-    ratios,
-    ratios_at,
-    simulated,
-    variance_of_difference,
+    afters,
+    differences,
+    log_probabilities,
+    variances,
+    variances_of_splits,
 )
 
 MEMORY = 365  # nights that noise is estimated from
@@ -37,8 +48,13 @@ DRIFT_JOINS = 90  # nights within which a further loss is the same drift
 MANY = 0.5  # of a change must be left without the few nights that show most of it
 BETTER = 0.9  # of the squares that a step leaves: a drift must leave less than that to be one
 CONFIDENCE = 0.95  # of the interval of a size
-KNOWN_ERROR = 0.1  # a correlation with a greater standard error is not known
-KNOWN_NIGHTS = 60  # nor one of fewer nights; the promise is checked from here on
+LEAST_AFTER = 2  # nights after a break: one alone may have gone wrong
+ANALYSES = 10  # independent ones that looking each night at one break comes to: its nights grow from 2 to 90
+ODDS = 0.004  # of a change at a split against none, where its size has the density of a night's variance
+USED = 0.5  # of a share of the promise: the kinds of nights are estimated, and err towards less than there is
+LEFT = 0.01  # of the squares at least, by whatever difference is taken away
+MOST_KNOWN = 0.9  # of the series
+KNOWN_NIGHTS = 60  # fewer do not tell how nights scatter; the promise is checked from here on
 
 
 @dataclass(frozen=True)
@@ -46,20 +62,11 @@ class Promise:
     """What is promised of false events."""
 
     share: float = 0.05  # of all horizons, in which there is any false event, in any series
-    nights: int = 90  # of each series: the horizon, a quarter of a year
+    nights: int = HORIZON  # of each series: a quarter of a year
 
     def level(self, series: int) -> float:
         """Of each of so many series."""
         return self.share / max(1, series)
-
-
-Tails = Callable[[int, float], Tail]
-
-
-@lru_cache(maxsize=64)
-def fresh(nights: int, correlation: float) -> Tail:
-    """Simulated now, in half a second; a caller may keep it for longer."""
-    return simulated(nights, correlation)
 
 
 @dataclass
@@ -69,7 +76,7 @@ class Change:
     found: int
     first_bad: int
     last_good: int
-    kind: str = "step"
+    kind: str = "step"  # or drift, or break
     size: float = 0.0  # difference of the logarithms of rates
     low: float = 0.0
     high: float = 0.0
@@ -85,6 +92,8 @@ class Track:
     begins: list[int] = field(default_factory=lambda: [0])  # of stretches without a change, counted in `kept`
     changes: list[Change] = field(default_factory=list)  # by which the stretches after the first began
     past: list[Change] = field(default_factory=list)  # that were none: the rate came back
+    crossing: Change | None = None  # with which the series began; `last_good` counts the nights of the series before it
+    ended: str = ""  # of a crossing: the name of the series before it
     shown: Scatter | None = None
     rough: float = 0.0
 
@@ -96,13 +105,18 @@ class Track:
 
     def between(self, begin: int, end: int) -> Array:
         """Values of the last WINDOW or MEMORY nights are all that is ever asked for, however long a series is."""
-        return np.array([self.values[position] for position in self.kept[begin:end]])
+        return np.array([self.values[position] for position in self.kept[begin:end]], dtype=float)
 
     def to_json(self) -> dict[str, Any]:
         """All but the values, which are elsewhere."""
-        skipped = sorted(set(range(len(self.values))) - set(self.kept))
-        changes = [asdict(change) for change in self.changes]
-        return {"skipped": skipped, "begins": self.begins, "changes": changes, "past": [asdict(change) for change in self.past]}
+        return {
+            "skipped": sorted(set(range(len(self.values))) - set(self.kept)),
+            "begins": self.begins,
+            "changes": [asdict(change) for change in self.changes],
+            "past": [asdict(change) for change in self.past],
+            "crossing": asdict(self.crossing) if self.crossing else None,
+            "ended": self.ended,
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], values: Sequence[float]) -> Self:
@@ -113,7 +127,10 @@ class Track:
             changes.append(changes[-1] if changes and changes[-1] == change else change)  # a drift that went on is one
         kept = [position for position in range(len(values)) if position not in skipped]
         past = [Change(**each) for each in data["past"]]
-        return cls(values=list(values), kept=kept, begins=list(data["begins"]), changes=changes, past=past)
+        track = cls(values=list(values), kept=kept, begins=list(data["begins"]), changes=changes, past=past)
+        if crossing := data.get("crossing"):
+            track.crossing, track.ended = Change(**crossing), data["ended"]
+        return track
 
     def stretches(self) -> list[Array]:
         """Of the last MEMORY nights."""
@@ -124,43 +141,52 @@ class Track:
 class Watch:
     """All series, and what was found in them. Feed it the nights in their order."""
 
-    def __init__(self, promise: Promise | None = None, tails: Tails = fresh) -> None:
+    def __init__(self, promise: Promise | None = None) -> None:
         self.promise = promise or Promise()
         self.tracks: dict[str, Track] = {}
         self.together: Together | None = None
-        self._tails = tails
+        self._usual = 0.0  # scale of a series
 
     def resume(self, tracks: Mapping[str, Track]) -> None:
         """Go on with series as they were, whose noise is found out anew."""
         self.tracks.update(tracks)
         self._learn(dict.fromkeys(tracks, 0.0))
 
-    def night(self, rates: Mapping[str, float], watched: int | None = None) -> dict[str, Change]:
-        """The logarithms of the rates of a night, by series; returns the changes that it has confirmed.
+    def night(
+        self, rates: Mapping[str, float], watched: int | None = None, ended: Mapping[str, str] | None = None
+    ) -> dict[str, Change]:
+        """Take the logarithms of the rates of a night, by series; return the changes that it has confirmed.
 
-        `watched`: how many series share the promise, by default all that there ever were.
+        Args:
+            rates: natural logarithms, by the names of series.
+            watched: how many series share the promise, by default all that there ever were.
+            ended: of a series the one that it took the place of, and that was not measured since.
         """
         for name, rate in rates.items():
             track = self.tracks.setdefault(name, Track())
             track.kept.append(len(track.values))
             track.values.append(rate)
         self._learn(rates)
-        if self.together is None:
-            return {}
-        level = self.promise.level(watched or len(self.tracks))
-        found = {name: self._search(self.tracks[name], level) for name in rates}
+        level = USED * self.promise.level(watched or len(self.tracks))
+        found = {name: self._cross(self.tracks[name], before, level) for name, before in (ended or {}).items() if name in rates}
+        found |= {name: change for name in rates if (change := self._search(self.tracks[name], level))}
         return {name: change for name, change in found.items() if change}
+
+    def may_cross(self, name: str) -> bool:
+        """Whether a series has no change of its own yet, and few nights: only then it is compared with the one before it."""
+        track = self.tracks.get(name)
+        return track is None or (len(track.begins) == 1 and len(track.kept) < self.promise.nights)
 
     def _learn(self, names: Mapping[str, float]) -> None:
         """What tonight's nights add to what is known of the noise."""
         for name in names:
             self.tracks[name].rough = rough_scale(self.tracks[name].stretches())
-        roughs = [track.rough for track in self.tracks.values()]
+        self._usual = usual_scale(track.rough for track in self.tracks.values())
         for name in names:
             track = self.tracks[name]
             stretches = track.stretches()
             if sum(map(len, stretches)) >= LEAST_NIGHTS:
-                track.shown = scatter(stretches, shared_scale(track.rough, len(track.kept), roughs))
+                track.shown = scatter(stretches, shared_scale(track.rough, len(track.kept), self._usual))
         shown = [track.shown for track in self.tracks.values() if track.shown]
         self.together = Together(shown) if shown else None
 
@@ -169,11 +195,11 @@ class Watch:
         track = self.tracks[name]
         return self.together.noise(track.shown) if self.together and track.shown else None
 
-    def knows_correlation(self) -> bool:
-        """Whether how alike neighbouring nights are is known well enough for the promise to be kept."""
-        known = [self.noise(name) for name in self.tracks]
+    def knows_noise(self) -> bool:
+        """Whether it is known how slowly rates wander without a change; until then, only large changes are found."""
+        known = [noise.is_known() for name in self.tracks if (noise := self.noise(name))]
         longest = max((len(track.kept) for track in self.tracks.values()), default=0)
-        return longest >= KNOWN_NIGHTS and all(noise is None or noise.error <= KNOWN_ERROR for noise in known)
+        return longest >= KNOWN_NIGHTS and sum(known) >= MOST_KNOWN * len(known)
 
     def _search(self, track: Track, level: float) -> Change | None:
         if track.shown is None or self.together is None:
@@ -183,15 +209,28 @@ class Watch:
         window = track.stretch(-1)[-WINDOW:]
         if len(window) < 2 * LEAST:
             return None
-        after, found = _searched(window, noise)
-        best = int(np.argmax(np.abs(found)))
-        if abs(found[best]) <= self._critical(level, noise) or not _is_of_many(window, int(after[best]), noise):
+        after, chance = _searched(window, noise, level)
+        if chance >= level or not _is_of_many(window, after, noise):
             return None
-        return self._add(track, len(track.kept) - int(after[best]), noise)
+        return self._add(track, len(track.kept) - after, noise)
 
-    def _critical(self, level: float, noise: NightNoise) -> float:
-        tail = self._tails(self.promise.nights, simulated_as(noise.correlation))
-        return _student(tail.critical(level), noise.degrees_of_freedom)
+    def _cross(self, track: Track, name: str, level: float) -> Change | None:
+        """Compare a series with the one that it took the place of; return the change where it is confirmed now."""
+        ended = self.tracks[name]
+        before, after = ended.stretch(-1)[-WINDOW:], track.stretch(0)[:WINDOW]
+        stretches = [*ended.stretches(), *track.stretches()]
+        if len(after) < LEAST_AFTER or sum(len(each) - 1 for each in stretches) < 1 or track.ended not in ("", name):
+            return None
+        shown = scatter(stretches, shared_scale(rough_scale(stretches), sum(map(len, stretches)), self._usual))
+        noise = (self.together or Together([shown])).noise(shown)
+        if track.crossing:
+            _measure_crossing(track.crossing, before, after, noise)
+            return None
+        if _chance_of_difference(before, after, noise) >= level or not _is_of_many_after(before, after, noise):
+            return None
+        track.ended, track.crossing = name, Change(track.kept[-1], track.kept[0], ended.kept[-1], kind="break")
+        _measure_crossing(track.crossing, before, after, noise)
+        return track.crossing
 
     def _add(self, track: Track, begin: int, noise: NightNoise) -> Change | None:
         """A change at a position of `kept`; None where it is the end of an outlier, or more of a drift that is known."""
@@ -213,39 +252,79 @@ class Watch:
             near = np.arange(end - begin - SHIFT, end - begin + SHIFT + 1)
             near = near[(near >= LEAST) & (near <= len(window) - LEAST)]
             if len(near):
-                found = ratios_at(clipped(window, noise.scale) / noise.deviation, near, noise.correlation)
-                track.begins[-1] = end - int(near[np.argmax(np.abs(found))])
+                moved = np.abs(differences(clipped(window, noise.scale), near))
+                found = moved / noise.errors((len(window) - near).astype(float), near.astype(float))
+                track.begins[-1] = end - int(near[np.argmax(found)])
         _measure(track, len(track.begins) - 1, noise)
-
-
-def simulated_as(correlation: float) -> float:
-    """The next smaller that is simulated: its tail is greater."""
-    return max(each for each in CORRELATIONS if each <= max(correlation, 0.0) + 1e-9)
 
 
 def _is_of_many(window: Array, after: int, noise: NightNoise) -> bool:
     """Whether the nights after a split differ without the LEAST - 1 that differ most: a few bad nights are no change."""
     values = clipped(window, noise.scale)
-    before = float(values[:-after].mean())
-    ordered = np.sort(values[-after:] - before) * (1.0 if values[-after:].mean() >= before else -1.0)
-    return float(np.sort(ordered)[: 1 - LEAST].mean()) >= MANY * float(ordered.mean())
+    return _is_seen_in_many(values[-after:] - float(values[:-after].mean()))
 
 
-def _searched(window: Array, noise: NightNoise) -> tuple[Array, Array]:
-    after, found = ratios(clipped(window, noise.scale) / noise.deviation, noise.correlation)
-    return after.astype(float), found
+def _is_of_many_after(before: Array, after: Array, noise: NightNoise) -> bool:
+    """The same across a break, after which there may be few nights."""
+    return _is_seen_in_many(clipped(after, noise.scale) - _mean(before, noise))
 
 
-@lru_cache(maxsize=4096)
-def _student_of(critical: float, degrees: float) -> float:
-    from scipy.special import ndtr, stdtrit
+def _is_seen_in_many(differences_after: Array) -> bool:
+    ordered = np.sort(differences_after * (1.0 if differences_after.mean() >= 0 else -1.0))
+    most = min(LEAST - 1, len(ordered) - 1)
+    return float(ordered[: len(ordered) - most].mean()) >= MANY * float(ordered.mean())
 
-    return -float(stdtrit(degrees, ndtr(-critical)))
+
+def _chance_of_difference(before: Array, after: Array, noise: NightNoise) -> float:
+    """How probable so large a difference is where nothing changed, in any night that one break is looked at."""
+    from scipy.special import ndtr
+
+    variance, weights = noise.given(noise.shown.squares)
+    spread = variances(np.array([float(len(before))]), np.array([float(len(after))]))[:, 0]
+    ratios = abs(_mean(after, noise) - _mean(before, noise)) / np.sqrt(variance * spread)
+    chances = np.minimum(1.0, 2 * ANALYSES * ndtr(-_normal(ratios, noise.degrees_of_freedom)))
+    return float(weights @ chances)
 
 
-def _student(critical: float, degrees: float) -> float:
-    """Of Student's t, at the significance that a normal statistic has there."""
-    return _student_of(round(critical, 4), round(min(degrees, 1e6), 0 if degrees > 100 else 1))
+def _searched(window: Array, noise: NightNoise, level: float) -> tuple[int, float]:
+    """The nights after the best split, and how probable so large a difference is within the horizon where nothing changes.
+
+    Each kind of nights has an answer, which counts by the probability of the kind: with a change at that split, and without
+    one, for what looks like a step may be nights that wander slowly. It is 1 where no kind's is below `level`.
+    """
+    after, spread = afters(len(window)), variances_of_splits(len(window))
+    squared = differences(clipped(window, noise.scale), after) ** 2 / spread  # in variances of a night, (kind, split)
+    squares = noise.shown.squares[:, None]
+    if (_chances(squared.max(axis=1, keepdims=True), squares, noise) >= level).all():
+        return 0, 1.0
+    changed = noise.log_likelihoods(_rest(squared, squares)) + np.log(ODDS * np.sqrt(spread))
+    same = np.broadcast_to(noise.log_likelihoods(squares), changed.shape)
+    logs = np.stack([changed, same])
+    weights = np.exp(logs - logs.max(axis=(0, 1)))
+    unchanged = np.exp(log_probabilities(_normal(np.sqrt(squared / noise.variances(squares)), noise.degrees_of_freedom)))
+    both = np.stack([_chances(squared, squares, noise), unchanged])
+    chances = (weights * both).sum(axis=(0, 1)) / weights.sum(axis=(0, 1))
+    best = int(np.argmin(chances))
+    return int(after[best]), float(chances[best])
+
+
+def _rest(squared: Array, squares: Array) -> Array:
+    """What differences leave of the squares."""
+    found: Array = np.maximum(squares - squared, LEFT * squares)
+    return found
+
+
+def _chances(squared: Array, squares: Array, noise: NightNoise) -> Array:
+    """By kind and split."""
+    ratios = np.sqrt(squared / noise.variances(_rest(squared, squares)))
+    found: Array = np.exp(log_probabilities(_normal(ratios, noise.degrees_of_freedom)))
+    return found
+
+
+def _normal(ratios: Array, degrees: float) -> Array:
+    """A normal variable with the significance of one of Student's (D. L. Wallace, Ann. Math. Statist. 30, 1959)."""
+    found: Array = (8 * degrees + 1) / (8 * degrees + 3) * np.sqrt(degrees * np.log1p(ratios**2 / degrees))
+    return found
 
 
 def _forget_outlier(track: Track, noise: NightNoise) -> bool:
@@ -266,27 +345,37 @@ def _forget_outlier(track: Track, noise: NightNoise) -> bool:
 
 def _mean(values: Array, noise: NightNoise) -> float:
     """Clipped, so that single bad nights count for little."""
-    return float(np.median(values) + clipped(values, noise.scale).mean())
+    return float(clipped(values, noise.scale).mean())
 
 
 def _error(before: Array, after: Array, noise: NightNoise) -> float:
     """Standard error of the difference of two means."""
-    sizes = np.array([float(len(before))]), np.array([float(len(after))])
-    return noise.deviation * math.sqrt(float(variance_of_difference(*sizes, noise.correlation)[0]))
+    return float(noise.errors(np.array([float(len(before))]), np.array([float(len(after))]))[0])
 
 
 def _measure(track: Track, number: int, noise: NightNoise) -> None:
     """Size and interval of the change that a stretch began with, and between which nights it was."""
-    from scipy.special import stdtrit
-
     change = track.changes[number - 1]
     first = next(index for index, each in enumerate(track.changes, 1) if each is change)  # of a drift that went on
     change.first_bad, change.last_good = track.kept[track.begins[first]], track.kept[track.begins[first] - 1]
     before, after = track.stretch(first - 1)[-WINDOW:], track.stretch(number)[:WINDOW]
+    _size(change, before, after, noise)
+    change.kind = "drift" if first < number or _is_drift(before, after) else "step"
+
+
+def _measure_crossing(change: Change, before: Array, after: Array, noise: NightNoise) -> None:
+    """Size and interval of the change across a break. It was none where the first nights after it went wrong."""
+    _size(change, before, after, noise)
+    if len(after) <= REVERTED:
+        change.is_reverted = change.low < 0 < change.high
+
+
+def _size(change: Change, before: Array, after: Array, noise: NightNoise) -> None:
+    from scipy.special import stdtrit
+
     change.size = _mean(after, noise) - _mean(before, noise)
     half = float(stdtrit(noise.degrees_of_freedom, (1 + CONFIDENCE) / 2)) * _error(before, after, noise)
     change.low, change.high = change.size - half, change.size + half
-    change.kind = "drift" if first < number or _is_drift(before, after) else "step"
 
 
 def _is_drift(before: Array, after: Array) -> bool:

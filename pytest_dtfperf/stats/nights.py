@@ -1,33 +1,45 @@
-"""How much the nights of series scatter, and how alike neighbouring ones are: robustly, and with what others of them show.
+"""Estimate how the nights of series scatter: by how much, and how slowly.
 
-Everything comes from differences of nights, which neither a step nor a drift changes much. With a variance s^2 and a
-correlation r of neighbours (AR(1): r^2 of those two apart), half the mean square of differences is
+Each series is compared with every kind of `scan.KINDS`, from nights that are independent of each other to nights that wander
+slowly. Its likelihood under a kind is that of its cosine coefficients, which are nearly independent under all of them, each
+with the variance that it has under that kind (after P. Whittle, Journal of the Royal Statistical Society B 15, 1953,
+125-139). So variation at low frequencies counts, and not only the differences of neighbouring nights.
 
-    q1 = s^2 (1 - r)  of neighbours,    q2 = s^2 (1 - r^2)  of nights two apart,    so that  r = q2 / q1 - 1.
+How usual each kind is comes from all series together (empirical Bayes); from that, each series has its own probability of each
+kind, so that unlike series stay unlike. The prior (`BEFOREHAND`) takes slow parts to be usual: a history that is too short to
+exclude them is careful. The variance of a series is drawn towards that of the others as far as they are alike (G. K. Smyth,
+Statistical Applications in Genetics and Molecular Biology 3, 2004, article 3).
 
-Nights are clipped first: a heavy tail, or a night that went wrong, counts as CLIP standard deviations. One series of 60 nights
-says little of both; many of them say much. A variance is drawn towards that of the others as far as they are alike (G. K.
-Smyth, Statistical Applications in Genetics and Molecular Biology 3, 2004, article 3), a correlation likewise (C. N. Morris,
-Journal of the American Statistical Association 78, 1983, 47-55).
+Nights are clipped first: a heavy tail, or a night that went wrong, counts as CLIP standard deviations from those around it.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from pytest_dtfperf.stats.scan import MOST_CORRELATED, Array
+from pytest_dtfperf.stats.scan import CORRELATIONS, KINDS, Array, variances
 
-CLIP = 4.0  # standard deviations: a step of three is whole then, and no night counts for more than four
+CLIP = 4.0  # standard deviations of a night
+AROUND = 7  # nights whose median is the level that a night is clipped around: three bad ones do not move it, four do
 NORMAL_MEDIAN = 0.6745  # of the absolute value of a standard normal variable
 PRIOR_NIGHTS = 20  # that the others' scale counts for, where it is found out where to clip
 LEAST_NIGHTS = 6  # differences of fewer say nothing
 LEAST_SERIES = 3  # which can be told apart, or not
 ROUNDING = 1e-6  # of a rate: rates that differ by less were not measured
-CLEARLY = 2.0  # standard errors, by which correlations differ more than by chance: else one is taken for all
-INFINITE = 1e9  # degrees of freedom
-LONG_MEAN = 13  # (2 r1 - 3 r2)^2, where r1 and r2 err by one each, and r by two
+INFINITE = 1e4  # degrees of freedom
+WHITE = 0.3  # probability beforehand that nights have nothing to do with each other; the other kinds share the rest
+BEFOREHAND_COUNTS = 0.5  # as so many series
+LIKELY, MUCH = 0.975, 1.5  # how rates scatter is known where kinds of this probability differ by less than this factor
+ROUNDS = 30  # of the search for how usual each kind is
+
+SLOWER = {0.95: 2.0, 0.98: 4.0}  # times as probable as others: they are told least by a few months
+BEFOREHAND = np.array([0.0, *(SLOWER.get(kind.correlation, 1.0) for kind in KINDS[1:])])
+BEFOREHAND *= (1 - WHITE) / BEFOREHAND.sum()
+BEFOREHAND[0] = WHITE
+NEIGHBOURS = np.array([1 - kind.slow * kind.correlation for kind in KINDS])  # half the mean square of their differences
 
 
 @dataclass(frozen=True)
@@ -36,8 +48,10 @@ class Scatter:
 
     nights: int
     scale: float  # standard deviation of a night by the median of differences: where to clip
-    q1: float
-    q2: float
+    q1: float  # half the mean square of the differences of neighbouring nights, which a step hardly changes
+    coefficients: int
+    squares: Array  # (kind): the sum of squares of the coefficients, each over its variance
+    log_variances: Array  # (kind): the sum of the logarithms of these
 
     @property
     def degrees_of_freedom(self) -> float:
@@ -50,10 +64,50 @@ class NightNoise:
     """Of one series, with what the others say."""
 
     scale: float  # where to clip, as a standard deviation
-    deviation: float  # standard deviation of a night, clipped
-    correlation: float  # of neighbouring nights; 0 or more
-    error: float  # standard error of the correlation
-    degrees_of_freedom: float  # how well the standard error of a mean of many nights is known
+    usual: Array  # (kind): its probability before the series was looked at
+    shown: Scatter
+    prior: Array  # (kind): variance of a night as it usually is
+    prior_degrees: float
+
+    def variances(self, squares: Array) -> Array:
+        """Of a night. `squares`: (kind, ...), as of `shown`."""
+        found: Array = (self.prior_degrees * _by_kind(self.prior, squares) + squares) / self.degrees_of_freedom
+        return found
+
+    def given(self, squares: Array) -> tuple[Array, Array]:
+        """Return of each kind the variance of a night, and the probability of the kind."""
+        logs = self.log_likelihoods(squares)
+        weights = np.exp(logs - logs.max(axis=0))
+        return self.variances(squares), weights / weights.sum(axis=0)
+
+    def log_likelihoods(self, squares: Array) -> Array:
+        """Return of each kind the logarithm of its probability and likelihood, but for what all kinds have in common."""
+        logs = np.log(self.usual) + self.prior_degrees / 2 * np.log(self.prior) - self.shown.log_variances / 2
+        found: Array = _by_kind(logs, squares) - self.degrees_of_freedom / 2 * np.log(self.variances(squares))
+        return found
+
+    @property
+    def degrees_of_freedom(self) -> float:
+        return self.prior_degrees + self.shown.coefficients
+
+    def errors(self, before: Array, after: Array) -> Array:
+        """Standard errors of the difference of means of neighbouring stretches, by the kinds' probabilities."""
+        variance, weights = self.given(self.shown.squares)
+        return np.sqrt((variance * weights) @ variances(before, after))
+
+    def is_known(self) -> bool:
+        """Whether the standard error of the difference of two months is: no likely kind has one that is much greater."""
+        variance, weights = self.given(self.shown.squares)
+        errors = np.sqrt(variance * variances(np.array([30.0]), np.array([30.0]))[:, 0])
+        order = np.argsort(errors)
+        below = np.cumsum(weights[order])
+        middle, high = (errors[order[min(int(np.searchsorted(below, part)), len(KINDS) - 1)]] for part in (0.5, LIKELY))
+        return bool(high <= MUCH * middle)
+
+
+def _by_kind(values: Array, like: Array) -> Array:
+    found: Array = values.reshape(-1, *[1] * (like.ndim - 1))
+    return found
 
 
 def rough_scale(stretches: Sequence[Array]) -> float:
@@ -65,94 +119,94 @@ def rough_scale(stretches: Sequence[Array]) -> float:
 
 
 def clipped(nights: Array, scale: float) -> Array:
-    """Around their median."""
-    return np.clip(nights - np.median(nights), -CLIP * scale, CLIP * scale)
+    """Each night within CLIP scales of the median of those around it."""
+    half = AROUND // 2
+    if len(nights) < AROUND:
+        level = np.full(len(nights), np.median(nights))
+    else:
+        around = np.stack([nights[begin : len(nights) - AROUND + 1 + begin] for begin in range(AROUND)])
+        around.partition(half, axis=0)
+        level = np.concatenate([[around[half, 0]] * half, around[half], [around[half, -1]] * half])
+    found: Array = np.minimum(np.maximum(nights, level - CLIP * scale), level + CLIP * scale)
+    return found
+
+
+@lru_cache(maxsize=96)
+def _cosines(nights: int) -> tuple[Array, Array, Array]:
+    """Of so many nights: (night, coefficient), orthonormal, without the mean; (coefficient, kind) one over each's variance in
+    variances of a night, and (kind) the sum of their logarithms."""
+    positions = np.arange(nights)
+    basis = math.sqrt(2 / nights) * np.cos(math.pi * np.outer(positions + 0.5, np.arange(1, nights)) / nights)
+    distance = np.abs(positions[:, None] - positions)
+    slow = {r: np.einsum("nk,nk->k", basis, r**distance @ basis) for r in CORRELATIONS}
+    found = np.stack([1 - k.slow + (k.slow * slow[k.correlation] if k.slow else np.zeros(nights - 1)) for k in KINDS], axis=1)
+    return basis, 1 / found, np.log(found).sum(axis=0)
 
 
 def scatter(stretches: Sequence[Array], scale: float) -> Scatter:
-    """`scale`: where to clip."""
+    """Of stretches without a change. `scale`: where to clip."""
     flat = [clipped(each, scale) for each in stretches if len(each)]
     ones = np.concatenate([np.diff(each) for each in flat])
-    twos = np.concatenate([each[2:] - each[:-2] for each in flat])
-    q1 = float(ones @ ones) / 2 / max(1, len(ones))
-    q2 = float(twos @ twos) / 2 / max(1, len(twos))
-    return Scatter(sum(map(len, flat)), scale, max(q1, ROUNDING**2), max(q2, ROUNDING**2))
+    q1 = max(float(ones @ ones) / 2 / max(1, len(ones)), ROUNDING**2)
+    squares, logs = np.zeros(len(KINDS)), np.zeros(len(KINDS))
+    for each in flat:
+        basis, weights, log = _cosines(len(each))
+        squares += ((each @ basis) ** 2 + ROUNDING**2) @ weights
+        logs += log
+    return Scatter(sum(map(len, flat)), scale, q1, sum(len(each) - 1 for each in flat), squares, logs)
 
 
-def shared_scale(own: float, nights: int, others: Sequence[float]) -> float:
+def usual_scale(scales: Iterable[float]) -> float:
+    """The median of those that are known; 0: none is."""
+    known = [each for each in scales if each > 0]
+    return float(np.median(known)) if known else 0.0
+
+
+def shared_scale(own: float, nights: int, usual: float) -> float:
     """Where to clip a series that has few nights: between its own scale and the usual one."""
-    known = [each for each in others if each > 0]
-    if not known:
-        return max(own, ROUNDING)
-    usual = float(np.median(np.log(known)))
     weight = nights / (nights + PRIOR_NIGHTS) if own > 0 else 0.0
-    return max(math.exp(weight * math.log(own) + (1 - weight) * usual) if weight else math.exp(usual), ROUNDING)
+    return max(float(own**weight * usual ** (1 - weight)), ROUNDING)
 
 
 class Together:
     """What all series show together."""
 
     def __init__(self, all_series: Sequence[Scatter]) -> None:
-        self._size = len(all_series)
-        self._nights = sum(each.nights for each in all_series)
-        self._prior, self._prior_degrees = _prior(all_series)
-        ones = sum(each.nights * each.q1 / each.scale**2 for each in all_series)
-        twos = sum(each.nights * each.q2 / each.scale**2 for each in all_series)
-        self.correlation = twos / ones - 1
-        self._differ = _variance_between(all_series, self.correlation)
+        q1, self._prior_degrees = _prior(all_series)
+        self._prior = q1 / NEIGHBOURS
+        alone = [NightNoise(each.scale, np.ones(len(KINDS)), each, self._prior, self._prior_degrees) for each in all_series]
+        likelihoods = np.stack([noise.given(noise.shown.squares)[1] for noise in alone])
+        usual = BEFOREHAND
+        for _ in range(ROUNDS):
+            shares = likelihoods * usual
+            shares /= shares.sum(axis=1, keepdims=True)
+            usual = (BEFOREHAND_COUNTS * BEFOREHAND + shares.sum(axis=0)) / (BEFOREHAND_COUNTS + len(all_series))
+        self._all, self._usual = all_series, usual
+        self._shares = {id(each): share for each, share in zip(all_series, shares, strict=True)}
 
     def noise(self, own: Scatter) -> NightNoise:
-        """Of one of them."""
-        correlation, variance = self._correlation(own)
-        degrees = own.degrees_of_freedom + self._prior_degrees
-        q1 = (
-            own.q1
-            if not self._prior_degrees
-            else (
-                self._prior
-                if self._prior_degrees >= INFINITE
-                else (self._prior_degrees * self._prior + own.degrees_of_freedom * own.q1) / degrees
-            )
-        )
-        r = min(max(correlation, 0.0), MOST_CORRELATED)
-        # Of the logarithm of q1 (1 + r) / (1 - r)^2, the variance of a long mean. What q1 and q2 err by goes together (both are
-        # sums of the same nights): in sample correlations r1 and r2 it is 2 r1 - 3 r2, where r is 0, and r alone is r1 - r2.
-        steeper = (1 / (1 + r) + 2 / (1 - r)) / 3  # than where r is 0
-        shown = 2 / min(degrees, max(self._nights, 1.0)) + LONG_MEAN / 2 * variance * steeper**2
-        return NightNoise(own.scale, math.sqrt(q1 / (1 - r)), r, math.sqrt(variance), 2 / shown)
-
-    def _correlation(self, own: Scatter) -> tuple[float, float]:
-        """With the square of its standard error. q2 / q1 of n nights has a variance of 2 / n."""
-        alone = 2 / own.nights
-        if self._size < LEAST_SERIES:
-            return own.q2 / own.q1 - 1, alone
-        weight = self._differ / (self._differ + alone)
-        common = 2 / self._nights + self._differ / self._size
-        return self.correlation + weight * (own.q2 / own.q1 - 1 - self.correlation), weight * alone + (1 - weight) ** 2 * common
-
-
-def _variance_between(all_series: Sequence[Scatter], correlation: float) -> float:
-    """Of their correlations, beyond what chance makes of them; 0 where that is not clear."""
-    if len(all_series) < LEAST_SERIES:
-        return 0.0
-    seen = sum((each.q2 / each.q1 - 1 - correlation) ** 2 for each in all_series) / len(all_series)
-    chance = sum(2 / each.nights for each in all_series) / len(all_series)
-    return max(0.0, seen - chance) if seen > chance * (1 + CLEARLY * math.sqrt(2 / len(all_series))) else 0.0
+        """Return the noise of a series. How usual the kinds are, the others say."""
+        usual = self._usual
+        if (share := self._shares.get(id(own))) is not None:
+            count = BEFOREHAND_COUNTS + len(self._all)
+            usual = (count * usual - share) / (count - 1)
+        return NightNoise(own.scale, usual, own, self._prior, self._prior_degrees)
 
 
 def _prior(all_series: Sequence[Scatter]) -> tuple[float, float]:
     """q1 as it usually is, and for how many degrees of freedom that counts: 0 where there are too few series to tell."""
     if len(all_series) < LEAST_SERIES:
-        return 0.0, 0.0
+        return 1.0, 0.0
     from scipy.special import digamma, polygamma
 
     halves = np.array([each.degrees_of_freedom / 2 for each in all_series])
     logs = np.log([each.q1 for each in all_series]) - digamma(halves) + np.log(halves)
     between = float(np.var(logs, ddof=1) - np.mean(polygamma(1, halves)))
+    most = min(INFINITE, 2 * float(halves.sum()))
     if between <= 0:
-        return float(math.exp(np.mean(logs))), INFINITE
+        return float(math.exp(np.mean(logs))), most
     half = _inverse_trigamma(between)
-    return float(math.exp(np.mean(logs) + digamma(half) - math.log(half))), 2 * half
+    return float(math.exp(np.mean(logs) + digamma(half) - math.log(half))), min(2 * half, most)
 
 
 def _inverse_trigamma(value: float) -> float:

@@ -185,11 +185,13 @@ ELSEWHERE: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("where, difference", ELSEWHERE.values(), ids=ELSEWHERE)
 def test_other_fingerprint_is_incomparable(where: dict[str, Any], difference: str) -> None:
-    """However much slower: where what must match does not, nothing is said but what differs."""
-    judgement = judge(measurement_of([10, 10], **where), entry_of(BASELINE), TERMS)
+    """Where what must match does not, the verdict is what differs, and the rate with its change beside it."""
+    judgement = judge(measurement_of([80, 80], **where), entry_of(BASELINE), TERMS)
     assert judgement.verdict is Verdict.INCOMPARABLE
     assert difference in judgement.reason
+    assert "): 80.00 images/sec here, -20.0 % against its 100.0; --update-baselines" in judgement.reason
     assert judgement.change is None
+    assert judgement.verdict.fails(strict=True)
 
 
 def test_variables_placed_otherwise_are_incomparable() -> None:
@@ -197,7 +199,8 @@ def test_variables_placed_otherwise_are_incomparable() -> None:
     now, baseline = measurement_of([10, 10], num_ps=2, variable_placement="split"), entry_of(BASELINE, num_ps=2)
     judgement = judge(now, baseline, TERMS)
     assert judgement.verdict is Verdict.INCOMPARABLE
-    assert "measured with variable_placement=greedy, this with variable_placement=split; --update-baselines" in judgement.reason
+    assert "measured with variable_placement=greedy, this with variable_placement=split: 10.00 images/sec" in judgement.reason
+    assert "here, -90.0 % against its 100.0; --update-baselines adds this one" in judgement.reason
     assert judgement.change is None
 
 
@@ -216,6 +219,7 @@ def test_hosts_other_than_asked_for_are_incomparable(entry: Entry | None) -> Non
     judgement = judge(measurement_of([100, 100], placement=MISPLACED), entry, TERMS)
     assert judgement.verdict is Verdict.INCOMPARABLE
     assert WHAT_DIFFERS in judgement.reason
+    assert ("0.0 % against its 100.0" in judgement.reason) == (entry is not None)
     assert judgement.change is None
 
 

@@ -134,6 +134,15 @@ def test_other_hardware_of_the_same_name_has_its_own_entry(store: BaselineStore)
     assert store.find(SYSTEM, spec_of(), {"hardware": HARDWARE | {"memory_gib": 512}}) == new
 
 
+def test_the_baseline_of_the_same_hardware_is_named(store: BaselineStore) -> None:
+    """Where no stored graph is that of the measurement, the entry of its hardware is found, not a later one of another."""
+    graphs = ["a" * 12, "b" * 12]
+    here = entry_of([100.0, 101.0], hardware=HARDWARE, program=graphs[0], date="2026-01-01T00:00:00Z")
+    there = entry_of([150.0, 151.0], hardware=HARDWARE | {"memory_gib": 512}, program=graphs[0], date="2026-02-01T00:00:00Z")
+    store.update(SYSTEM, [here, there])
+    assert store.find_for(measurement_of([1.0], hardware=HARDWARE, program=graphs[1])) == here
+
+
 def test_a_baseline_of_another_placement_is_found_where_there_is_no_other(store: BaselineStore) -> None:
     """The latest that differs in nothing else is found to be told of; once there is one of the same placement, that."""
     older = entry_of([90.0, 91.0], num_ps=2, variable_placement="round_robin", date="2026-01-01T00:00:00Z")

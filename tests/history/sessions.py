@@ -21,6 +21,7 @@ def folder_of(
     *,
     software: Mapping[str, str] | None = None,
     hardware: Mapping[str, Any] | None = None,
+    program: Mapping[str, Any] | None = None,
     commit: str | None = None,
     verdict: Verdict = Verdict.PASSED,
 ) -> SessionFolder:
@@ -37,6 +38,7 @@ def folder_of(
     for gpus, each in (rates or {1: [100.0, 101.0, 99.0]}).items():
         found = measurement(spec(gpus=gpus), each)
         fingerprint = {**found.fingerprint, "hardware": hardware or HARDWARE, "software": dict(software or {})}
+        fingerprint |= {"program": dict(program)} if program else {}
         record = folder.add(f"t.py::test_a[{gpus}]", replace(found, fingerprint=fingerprint))
         folder.judge(record.id, verdict=verdict, reason="made up")
     folder.finish(exit_code=0, wall_s=60.0, verdicts={str(verdict): 1}, commit=commit)

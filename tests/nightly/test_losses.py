@@ -1,6 +1,8 @@
 """What a night has lost, where no baseline says so: found where it is, and not where nothing is."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,3 +52,31 @@ def test_what_a_baseline_has_judged_is_left_to_it(tmp_path: Path) -> None:
     (record,) = now.measurements()
     now.judge(record.id, verdict=Verdict.PASSED, reason="as accepted", baseline=Compared(images_per_sec=42.0, change=0.005))
     assert losses(now, [then]) == []
+
+
+def test_a_loss_that_comes_with_another_version_is_found(tmp_path: Path) -> None:
+    """The first night of another framework and graph is compared with the last one before it, and says what was replaced."""
+    old: Mapping[str, Any] = {
+        "software": {"tensorflow": "2.20.0"},
+        "program": {"graph": "aaa", "operations": {"Conv2D": 9}, "settings": {}},
+    }
+    new: Mapping[str, Any] = {
+        "software": {"tensorflow": "3.0.0"},
+        "program": {"graph": "bbb", "operations": {"Conv2D": 5}, "settings": {}},
+    }
+    nights = [folder_of(tmp_path, night, {1: [100.0, 101.0, 99.0]}, **old) for night in range(3)]
+    nights.append(folder_of(tmp_path, 3, {1: [70.0, 70.5]}, hardware={**HARDWARE, "cores": 4}, **old))
+    now = folder_of(tmp_path, 4, {1: [80.0, 80.5, 79.5]}, verdict=Verdict.INCOMPARABLE, **new)
+    (found,) = losses(now, nights)
+    assert found.session == nights[2].id
+    assert f"of {nights[2].id}, since tensorflow 2.20.0 -> 3.0.0 and training graph: 4 Conv2D less" in str(found)
+    assert str(found).count("tensorflow") == 1
+    assert losses(folder_of(tmp_path, 5, {1: [80.0, 80.5, 79.5]}, verdict=Verdict.INCOMPARABLE, **new), [*nights, now]) == []
+    assert losses(folder_of(tmp_path, 6, {1: [99.0, 100.5, 99.5]}, **new), nights) == []
+
+
+def test_a_night_of_the_same_series_counts_before_a_break(tmp_path: Path) -> None:
+    """Where an earlier night had the same version, that is compared with, and not the later one of another version."""
+    old, new = {"tensorflow": "2.20.0"}, {"tensorflow": "3.0.0"}
+    nights = [folder_of(tmp_path, 0, {1: [80.0, 80.5]}, software=old), folder_of(tmp_path, 1, {1: [100.0, 99.5]}, software=new)]
+    assert losses(folder_of(tmp_path, 2, {1: [80.0, 80.5]}, software=old), nights) == []

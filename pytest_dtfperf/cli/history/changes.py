@@ -31,7 +31,7 @@ SHAPE: Shape = {
     "changes": [
         {
             "id": "of the change",
-            "kind": "step or drift",
+            "kind": "step, drift, or break: with another graph or framework one series ended and another began",
             "state": "confirmed, or reverted: the rate came back",
             "members": "a list of trainings, each with series, label, change, low, high, first_bad, last_good",
             "first_bad": "the first session after it",
@@ -45,7 +45,7 @@ SHAPE: Shape = {
         "share": "at most so many of all stretches of `nights` nights have any false event, over all series together",
         "nights": "of a stretch",
         "series": "how many there are that were measured in the last 90 days and share the promise",
-        "known": "whether it is known how alike neighbouring nights are; false: false events may be more than is promised",
+        "known": "whether it is known how slowly rates wander without a change; false: only large changes are found",
     },
 }
 
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     events = [event for event in watched.events if args.all or event["state"] == "confirmed"]
     promise = {"share": watched.promise.share, "nights": watched.promise.nights, "series": watched.series}
     if args.json:
-        print_json({"changes": events, "promise": {**promise, "known": watched.is_correlation_known}})
+        print_json({"changes": events, "promise": {**promise, "known": watched.is_noise_known}})
         return FAILED if args.fail and watched.new else DONE
     today = datetime.now(UTC)
     for event in events:
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(_details(event)), end="\n\n")
     if not events:
         print("dtfperf: no rate has changed over time, as far as that can be told.")
-    print(words.promise_of(promise, is_known=watched.is_correlation_known))
+    print(words.promise_of(promise, is_known=watched.is_noise_known))
     return FAILED if args.fail and watched.new else DONE
 
 

@@ -53,7 +53,9 @@ SHAPE: Shape = {
             "high": "likewise",
             "foreign": "a list of what forbids the comparison",
             "noted": "a list of what else was another",
-            "answer": "slower, faster, no difference seen, not known or not comparable",
+            "replaced": "a list of the software and program that were replaced on the same hardware",
+            "answer": "slower, faster or no difference seen, each with `, across a break` where anything was replaced; "
+            "not known; not comparable: on other hardware",
         }
     ],
 }

@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.cli.history.opened import add_history, count, opened
@@ -26,7 +27,7 @@ from pytest_dtfperf.printable import printable
 
 if TYPE_CHECKING:
     from pytest_dtfperf.history.rows import Row
-    from pytest_dtfperf.history.series import Series
+    from pytest_dtfperf.history.series import Begin, Series
 
 TEXT = """\
 Draws the rates of trainings, night by night, the latest to the right; ^ beneath is where a change began. Which trainings is
@@ -36,7 +37,8 @@ said by fields, all of which must hold; values may have *, ? and [...]. Without 
     dtfperf history trend 'model=inception*' --last=60
     dtfperf history trend model=alexnet --json           # for programs
 
-A change of what must match for a comparison (another GPU, another graph) begins another series.
+A change of what must match for a comparison (another GPU, another graph) begins another series. On the same hardware its first
+nights are compared with the last ones before them, and what was replaced is named. Beneath are the changes that are known.
 """
 ENDS = {DONE: "drawn", FAILED: "there is no such training", USAGE: "wrong arguments, or a history that cannot be read"}
 SHAPE: Shape = {
@@ -45,6 +47,13 @@ SHAPE: Shape = {
             "name": "of the series",
             "label": "of its training",
             "system": "the hardware",
+            "began": {
+                "ended": "the series on the same hardware that ended when this one began; null, as what follows: there is none",
+                "last_good": "its last session",
+                "nights": "how many of its last nights the first ones of this series are compared with, at most 14",
+                "change": "of the median rate, as a fraction",
+                "because": "a list of what was replaced",
+            },
             "points": [
                 {
                     "session": "its id",
@@ -73,20 +82,22 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 def run(args: argparse.Namespace) -> int:
     from pytest_dtfperf.baselines.pattern import Pattern
     from pytest_dtfperf.history import store
-    from pytest_dtfperf.history.series import series_of
+    from pytest_dtfperf.history.series import Successions, series_of
 
     pattern = Pattern.of(args.pattern or ["model=*"])
     with opened(args).reading() as connection:
         rows = [row for row in store.measured(connection) if pattern.matches(row["spec_key"])]
-        found = series_of(rows, store.all_fingerprints(connection))
+        contents = store.all_fingerprints(connection)
+        found = series_of(rows, contents)
         events = store.all_events(connection)
         left_out = [row for row in store.left_out(connection) if pattern.matches(row["spec_key"])]
+    successions = Successions(found, contents)
     if args.json:
-        print_json({"series": [_to_json(each, args.last) for each in found]})
+        print_json({"series": [_to_json(each, successions.begin(each), args.last) for each in found]})
         return DONE if found else FAILED
     nights = args.last or max(10, columns(sys.stdout) - 2)
     for each in found:
-        print("\n".join(drawn(each, events, nights)), end="\n\n")
+        print("\n".join(drawn(each, events, nights, successions.begin(each))), end="\n\n")
     for line in why_left_out(left_out):
         say(line)
     if not found:
@@ -94,22 +105,30 @@ def run(args: argparse.Namespace) -> int:
     return DONE if found else FAILED
 
 
-def _to_json(series: "Series", last: int | None) -> dict[str, Any]:
+def _to_json(series: "Series", begin: "Begin | None", last: int | None) -> dict[str, Any]:
     points = [dict(point) for point in series.points[-last if last else 0 :]]
-    return {"name": series.name, "label": series.label, "system": series.system, "points": points}
+    none: dict[str, Any] = {"ended": None, "last_good": None, "nights": None, "change": None, "because": []}
+    began = asdict(begin) if begin else none
+    return {"name": series.name, "label": series.label, "system": series.system, "began": began, "points": points}
 
 
-def drawn(series: "Series", events: "Sequence[Row]", nights: int) -> list[str]:
-    """What it is, a sign for each of the latest nights, and marks beneath those where an event began."""
+def drawn(series: "Series", events: "Sequence[Row]", nights: int, begin: "Begin | None" = None) -> list[str]:
+    """Return the lines of a series: a sign for each of the latest nights, marks where an event began, and the events."""
+    from pytest_dtfperf.history import words
+
     points = series.points[-nights:]
     rates = [point["images_per_sec"] for point in points]
     low, high = min(rates), max(rates)
-    confirmed = [event["members"] for event in events if event["state"] == "confirmed"]
-    began = {member["first_bad"] for members in confirmed for member in members if member["series"] == series.name}
+    confirmed = [event for event in events if event["state"] == "confirmed"]
+    known = [(event, member) for event in confirmed for member in event["members"] if member["series"] == series.name]
+    began = {member["first_bad"] for _, member in known}
     marks = "".join("^" if point["session"] in began else " " for point in points).rstrip()
     title = f"{series.label} on {series.system}, {points[0]['started'][:10]} to {points[-1]['started'][:10]}"
     span = f"images/sec: {rate(low)} to {rate(high)}, latest {rate(rates[-1])}, {len(points)} of {len(series.points)} nights"
-    return [title, "".join(_bar(each, low, high) for each in rates), *([marks] if marks else []), span]
+    lines = [printable(words.line_of_member(event, member)) for event, member in known]
+    if begin and not any(event["kind"] == words.BREAK for event, _ in known):
+        lines.insert(0, f"begins {printable(str(begin))}")
+    return [title, "".join(_bar(each, low, high) for each in rates), *([marks] if marks else []), span, *lines]
 
 
 def why_left_out(rows: "Sequence[Row]") -> list[str]:

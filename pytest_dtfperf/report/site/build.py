@@ -47,7 +47,7 @@ class _Build:
         self._changes = last_changes(whole.events)
         self._pages = {s.name: f"{_page_of(s)}#{s.name}" for s in whole.all_series}
         self._names = {row["id"] for row in whole.sessions}
-        self._promise = promise_of(dict(whole.promise), is_known=whole.is_correlation_known)
+        self._promise = promise_of(dict(whole.promise), is_known=whole.is_noise_known)
 
     def all(self) -> Built:
         self._overview()
