@@ -60,7 +60,7 @@ CHANGES = {
     "a loss of 3 %": (step(-0.03), "step", -0.03, 6),
     "a loss of 2 %": (step(-0.02), "step", -0.02, 12),
     "a gain of 4 %": (step(0.04), "step", 0.04, 6),
-    "a drift of 5 % in 60 nights": (lambda night: -0.05 * min(1.0, max(0, night) / 60), "drift", -0.05, 45),
+    "a drift of 5 % in 60 nights": (lambda night: -0.05 * min(1.0, max(0, night) / 60), "drift", -0.05, 60),
 }
 
 
