@@ -108,7 +108,9 @@ class _Build:
         found: dict[str, list[Change]] = defaultdict(list)
         for event in sorted(self._whole.events, key=lambda event: event["first_bad_at"]):
             if event["state"] == "confirmed":
-                told = {key: event[key] for key in ("first_bad_at", "differences")}  # not all its members with each of them
+                told = {
+                    key: event[key] for key in ("first_bad_at", "differences", "kind")
+                }  # not all its members with each of them
                 for member in event["members"]:
                     found[member["series"]].append((told, member))
         return found

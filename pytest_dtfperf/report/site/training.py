@@ -11,7 +11,7 @@ from pytest_dtfperf.formats import NONE, change, counted, minute, percent, rate
 from pytest_dtfperf.history import words
 from pytest_dtfperf.history.past import Change
 from pytest_dtfperf.history.rows import Row
-from pytest_dtfperf.history.series import Series
+from pytest_dtfperf.history.series import Series, Successions
 from pytest_dtfperf.report.page import figures
 from pytest_dtfperf.report.page.view import Fact, Standing
 from pytest_dtfperf.report.site import names
@@ -128,6 +128,7 @@ def part(series: Series, events: Sequence[Change], before: Series | None, conten
 def _facts(series: Series, begun: Sequence[Begun], before: Series | None, contents: Contents) -> list[Fact]:
     first, last = series.points[0], series.points[-1]
     why = must_match(contents[before.points[-1]["fingerprint"]], contents[first["fingerprint"]]) if before else []
+    begin = Successions([before, series], contents).begin(series) if before else None
     against = last["baseline"]
     change_words = f" ({change(last['change'])} against {rate(against)})" if against else ""
     facts = [
@@ -136,6 +137,7 @@ def _facts(series: Series, begun: Sequence[Begun], before: Series | None, conten
         Fact("last change", begun[-1].words if begun else "none is known"),
         Fact("noise", _noise(last)),
         Fact("a new series because of", "; ".join(why)),
+        Fact("it began", str(begin) if begin else ""),
     ]
     return [fact for fact in facts if fact.text]
 

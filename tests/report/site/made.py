@@ -53,7 +53,7 @@ def event(number: int, members: Sequence[Series], night: int, **changes: Any) ->
             }
             for each in members
         ],
-        "promise": {"share": 0.05, "nights": 90, "series": len(members), "is_correlation_known": True},
+        "promise": {"share": 0.05, "nights": 90, "series": len(members), "is_noise_known": True},
     }  # fmt: skip
     return told | changes
 
@@ -78,6 +78,6 @@ def whole(
         events=events,
         fingerprints={"f": CONTENT, **(contents or {})},
         promise={"share": 0.05, "nights": 90, "series": len(all_series)},
-        is_correlation_known=True,
+        is_noise_known=True,
         measured=lambda name: measured(by_name[name]),
     )
