@@ -60,7 +60,8 @@ def error_rates(random: np.random.Generator, cases: int) -> Iterator[str]:
             for margin in MARGINS:
                 limit = trial(cv, margin, calibrated, baseline)
                 at, same, worse = (limit.but(ratio).outcomes(random, cases) for ratio in (1 - margin, 1.0, 1 - 2 * margin))
-                needed = runs_needed(baseline, Noise(run=cv), margin, FALSE_ALARM)
+                known = Noise(run=cv, degrees_of_freedom=20) if calibrated == "runs" else Noise(run=max(cv, ASSUMED.run))
+                needed = runs_needed(baseline, known, margin, FALSE_ALARM)
                 yield _row(
                     f"{cv:.1%}",
                     f"{margin:.0%}",
