@@ -196,10 +196,15 @@ def _all_parameters(item: pytest.Item) -> Mapping[str, Any]:
     return parameters
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
+def pytest_report_header(config: pytest.Config) -> list[str] | None:
     if STATE not in config.stash:
         return None
-    return config.stash[STATE].header()
+    header, reporter = config.stash[STATE].header(), config.pluginmanager.getplugin("terminalreporter")
+    if reporter is None or not reporter.isatty:  # in a log, a line is found whole
+        return [header]
+    from pytest_dtfperf.report.progress import wrapped
+
+    return wrapped(header, reporter._tw.fullwidth)
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:

@@ -104,3 +104,6 @@ def test_a_terminal_that_is_not_utf_8_shows_progress(accepted: PerfTests) -> Non
     assert shown.isascii()
     assert b"\\u" not in shown
     assert b"run 1 of 3" in shown
+    header = shown.decode("ascii").replace("\r", "").partition("dtfperf: cluster local")[2].partition("\n\x1b")[0].splitlines()
+    assert max(map(len, [f"dtfperf: cluster local{header[0]}", *header[1:3]])) <= 80
+    assert str(accepted.folder) in " ".join(header)
