@@ -150,7 +150,10 @@ def choose(name: str, explicit: str | Path | None, starts: Iterable[str | Path])
     if name not in {"local", *tables}:
         where = f"Read from {path}." if path else f"{file.searched(starts).capitalize()}: name one with --clusters-file."
         raise ClusterFileError(f"--cluster: {unknown_name('cluster', name, dict.fromkeys(['local', *tables]))} {where}")
-    # A mistake in the table of another cluster is nothing to this one.
+    for other, table in tables.items():
+        if not isinstance(table, dict):  # the file describes no clusters, and may be another program's
+            _parse(str(path), other, table)
+    # A mistake in the table of another cluster does not concern this one.
     config = _parse(str(path), name, tables[name]) if name in tables else ClusterConfig(name=name)
     return path, pick({name: config}, name)
 

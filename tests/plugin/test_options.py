@@ -3,7 +3,8 @@
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -211,17 +212,22 @@ def message_of(folder: Path, option: Option, text: str, where: str, monkeypatch:
     arguments = [f"--dtfperf-{option.name}={text}"] if where == "option" else []
     if where == "environment":
         monkeypatch.setenv(str(option.variable), text)
-    config = _config(folder, arguments)
-    with pytest.raises(UsageError) as refused:
-        begin.state(config)
-    assert begin.STATE not in config.stash
+    with _config(folder, arguments) as config:
+        with pytest.raises(UsageError) as refused:
+            begin.state(config)
+        assert begin.STATE not in config.stash
     return str(refused.value)
 
 
-def _config(folder: Path, arguments: Sequence[str]) -> pytest.Config:
+@contextmanager
+def _config(folder: Path, arguments: Sequence[str]) -> Iterator[pytest.Config]:
     from _pytest.config import _prepareconfig
 
-    return _prepareconfig([*WITHOUT[:-2], "-c", str(folder / "pytest.toml"), *arguments, str(folder)])
+    config = _prepareconfig([*WITHOUT[:-2], "-c", str(folder / "pytest.toml"), *arguments, str(folder)])
+    try:
+        yield config
+    finally:
+        config._ensure_unconfigure()  # else the files that it captures output into stay open
 
 
 @pytest.mark.parametrize(

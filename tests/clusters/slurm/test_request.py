@@ -69,7 +69,7 @@ def test_nodes_follow_from_devices(backend_keys: dict[str, Any], devices: int, p
     [
         (
             Resources(devices=1000),
-            r"cluster 'daint' has 2 hosts of 4 devices, but 1000 devices need 250 hosts\. Lower",
+            r"cluster 'daint' has 2 hosts of 4 devices, but 1000 devices need 250 hosts\. Ask for fewer devices",
         ),
         (Resources(devices=8, separate_ps_hosts=1), r"8 devices and 1 for parameter servers alone need 3 hosts"),
     ],
