@@ -587,7 +587,7 @@ def test_session_folder_is_complete(perf: PerfTests) -> None:
     assert (folder / "trivial_b10.csv").read_text().splitlines()[2].startswith("2,2000,2000,1,1,parameter_server,synthetic")
     assert (folder / "figures" / "trivial_b10.svg").read_text().startswith("<?xml")
     assert Path(ended.line("Report:").split()[-1]).samefile(folder / "report.html")
-    assert "<td>2000" in (folder / "report.html").read_text()
+    assert '<td data-label="images/sec">2000' in (folder / "report.html").read_text()
 
 
 def test_best_parameter_server_count_comes_from_baselines(perf: PerfTests) -> None:
