@@ -28,7 +28,7 @@ class Display:
         self._held = ExitStack()
         self._outlook: Outlook | None = None
         self._running: dict[str, str] = {}  # worker -> test; here: by no name
-        self._is_quiet = config.option.verbose < 0
+        self._is_quiet = getattr(config.option, "verbose", 0) < 0  # absent where there is no terminal
         self._has_sent_tests = False
         self._names: frozenset[str] = frozenset()
         self.progress = self._progress()
