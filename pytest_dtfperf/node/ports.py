@@ -63,7 +63,13 @@ def reserve_exactly(ports: Sequence[int]) -> Reservation:
     """Hold these ports, or raise `PortsTaken`."""
     if taken := [port for port in ports if not is_free(port)]:
         raise PortsTaken(taken)
-    return _hold(ports)
+    try:
+        return _hold(ports)
+    except OSError as exc:
+        if exc.errno != errno.EADDRINUSE:
+            raise
+        # Another process has taken one since; which one, and whether it still has it, is not known for certain.
+        raise PortsTaken([port for port in ports if not is_free(port)] or list(ports)) from exc
 
 
 def within(network: Sequence[int], make: Callable[[], Reservation]) -> Reservation:

@@ -18,6 +18,7 @@ from pytest_dtfperf.errors import AllocationError, UsageError
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.doctor.interpreters import SHORT_S, interpreter
+from tests.fixed_ports import fixed_ports_held
 
 REPOSITORY = Path(__file__).parents[2]
 LIMITS = Limits(hello_s=PATIENCE_S, silence_s=PATIENCE_S)
@@ -185,7 +186,8 @@ def test_a_folder_that_nobody_can_write_to(tmp_path: Path, monkeypatch: pytest.M
 
 def test_fixed_ports_are_the_ones_that_are_tried(tmp_path: Path) -> None:
     """Where tasks have fixed ports, those are tried; two hosts that are one machine cannot both have them, which is told."""
-    seen = examine(twins(interpreter(tmp_path / "venv"), fixed_ports=True), None, silent)
+    with fixed_ports_held():
+        seen = examine(twins(interpreter(tmp_path / "venv"), fixed_ports=True), None, silent)
     tried = {port for host in seen.hosts for port in (*host.ports, *host.taken)}
     assert tried == {2220, 2230}
     assert any(host.taken for host in seen.hosts)

@@ -25,6 +25,7 @@ from pytest_dtfperf.errors import (
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.node import ports
+from tests.fixed_ports import fixed_ports_held
 from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, staged
 
 
@@ -217,6 +218,13 @@ def test_a_run_may_be_longer_than_its_heartbeats_time_out(tmp_path: Path) -> Non
         assert len(stage.run(gpus=1, num_ps=0, variable_update="independent", steps=12).step_s["worker:0"]) == 12
 
 
+@pytest.fixture
+def fixed_ports() -> Iterator[None]:
+    with fixed_ports_held():
+        yield
+
+
+@pytest.mark.usefixtures("fixed_ports")
 def test_fixed_ports_are_used_again_and_again(tmp_path: Path) -> None:
     """The fixed scheme serves one run after the other, and says which port is taken when one is."""
     if not all(ports.is_free(port) for port in (2220, 2221, 2230)):

@@ -85,3 +85,14 @@ def test_failed_reservation_holds_nothing(listener: socket.socket) -> None:
     with pytest.raises(ports.PortsTaken):
         ports.reserve_exactly([free, listener.getsockname()[1]])
     assert ports.is_free(free)
+
+
+def test_a_port_that_is_taken_after_it_was_checked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that takes a port between the check and the reservation is an answer of its own, and not the agent's end."""
+    with socket.socket() as holder:
+        holder.bind(("0.0.0.0", 0))
+        port = holder.getsockname()[1]
+        answers = [True, False]  # when it is checked, and when it was taken
+        monkeypatch.setattr(ports, "is_free", lambda _: answers.pop(0))
+        with pytest.raises(ports.PortsTaken, match=f"port {port} is taken"):
+            ports.reserve_exactly([port])
