@@ -22,6 +22,7 @@ from pytest_dtfperf.plugin.outcome import (
     verdict_of,
 )
 from pytest_dtfperf.plugin.parametrise import NAMES, TOO_FEW, combinations, identify, is_value
+from pytest_dtfperf.plugin.search_path import installed_first
 
 if TYPE_CHECKING:
     from pytest_dtfperf.plugin.state import PerfSession
@@ -202,14 +203,18 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
     header, reporter = config.stash[STATE].header(), config.pluginmanager.getplugin("terminalreporter")
     if reporter is None or not reporter.isatty:  # in a log, a line is found whole
         return [header]
-    from pytest_dtfperf.report.progress import wrapped
+    with installed_first():
+        from pytest_dtfperf.report.progress import wrapped
 
     return wrapped(header, reporter._tw.fullwidth)
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
     """Say so before anything is trained where the runs that are allowed could confirm no loss."""
-    return config.stash[STATE].few_repeats if STATE in config.stash else None
+    if STATE not in config.stash:
+        return None
+    with installed_first():
+        return config.stash[STATE].few_repeats
 
 
 @pytest.hookimpl(tryfirst=True)

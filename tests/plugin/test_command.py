@@ -180,6 +180,7 @@ for _ in range(26):
 """
 
 
+@pytest.mark.campaign(only=True)
 def test_a_late_worker_of_a_program_is_named(perf: PerfTests) -> None:
     """A worker that takes longer between its steps than with the baseline is the cause of a slower rate, with its seconds."""
     (perf.folder / "perf" / "another.py").write_text(LATE)
