@@ -52,6 +52,7 @@ COLUMNS: Mapping[str, Callable[[Record, Mapping[str, Any]], object]] = {
     "verdict": lambda record, session: record.verdict,
     "tainted": lambda record, session: str(record.is_disturbed).lower(),
     "accepted": lambda record, session: str(record.accepted).lower(),
+    "attempt": lambda record, session: record.attempt,
     "reason": lambda record, session: record.reason,
     "flops_per_sec": lambda record, session: flops_per_sec(record.measurement),
     "share_of_peak": lambda record, session: share_of_peak(record.measurement),
