@@ -38,14 +38,15 @@ def test_onednn_is_decided_before_tensorflow_is_imported(tmp_path: Path) -> None
 
 
 def test_only_what_is_read_late_goes_to_a_warm_start() -> None:
-    """NCCL's variables reach tasks that are forked; TensorFlow's need it imported anew; by default nothing is said."""
-    assert (start()["env"], start()["cold"]) == ({}, False)
+    """NCCL's variables reach tasks that are forked; TensorFlow's need it imported anew; by default GPUs' order alone."""
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert (start()["env"], start()["cold"]) == (order, False)
     nccl = start(environment=("NCCL_ALGO=Ring", "NCCL_DEBUG=a=b"))
-    assert (nccl["env"], nccl["cold"]) == ({"NCCL_ALGO": "Ring", "NCCL_DEBUG": "a=b"}, False)
+    assert (nccl["env"], nccl["cold"]) == ({"NCCL_ALGO": "Ring", "NCCL_DEBUG": "a=b", **order}, False)
     assert start(environment=("NCCL_ALGO=Ring", "OMP_NUM_THREADS=2"))["cold"]
     for onednn, value in ((True, "1"), (False, "0")):
         told = start(onednn=onednn)
-        assert (told["env"], told["cold"]) == ({"TF_ENABLE_ONEDNN_OPTS": value}, True)
+        assert (told["env"], told["cold"]) == ({"TF_ENABLE_ONEDNN_OPTS": value, **order}, True)
 
 
 def test_tasks_keep_to_their_cores_unless_told_otherwise() -> None:
