@@ -21,6 +21,7 @@ from pytest_dtfperf.stats.nights import (
     NightNoise,
     Scatter,
     Together,
+    changes_in,
     clipped,
     rough_scale,
     scatter,
@@ -50,8 +51,8 @@ BETTER = 0.9  # of the squares that a step leaves: a drift must leave less than 
 CONFIDENCE = 0.95  # of the interval of a size
 LEAST_AFTER = 2  # nights after a break: one alone may have gone wrong
 ANALYSES = 10  # independent ones that looking each night at one break comes to: its nights grow from 2 to 90
-ODDS = 0.006  # of a change at a split against none, where its size has the density of a night's variance
-USED = 0.5  # of a share of the promise: the kinds of nights are estimated, and err towards less than there is
+ODDS = 0.04  # of a change at a split against none, where its size has the density of a night's variance
+USED = 0.4  # of a share of the promise: means of a few heavy-tailed nights exceed the normal tail, and kinds are estimated
 LEFT = 0.01  # of the squares at least, by whatever difference is taken away
 MOST_KNOWN = 0.9  # of the series
 KNOWN_NIGHTS = 60  # fewer do not tell how nights scatter; the promise is checked from here on
@@ -206,11 +207,11 @@ class Watch:
             return None
         noise = self.together.noise(track.shown)
         self._refine(track, noise)
-        window = track.stretch(-1)[-WINDOW:]
-        if len(window) < 2 * LEAST:
+        stretch = track.stretches()[-1]
+        if len(stretch) < 2 * LEAST:
             return None
-        after, chance = _searched(window, noise, level)
-        if chance >= level or not _is_of_many(window, after, noise):
+        after, chance = _searched(stretch, noise, level)
+        if chance >= level or not _is_of_many(stretch[-WINDOW:], after, noise):
             return None
         return self._add(track, len(track.kept) - after, noise)
 
@@ -286,37 +287,42 @@ def _chance_of_difference(before: Array, after: Array, noise: NightNoise) -> flo
     return float(weights @ chances)
 
 
-def _searched(window: Array, noise: NightNoise, level: float) -> tuple[int, float]:
-    """The nights after the best split, and how probable so large a difference is within the horizon where nothing changes.
+def _searched(stretch: Array, noise: NightNoise, level: float) -> tuple[int, float]:
+    """Return the nights after the best split, and how probable its difference is within the horizon where nothing changes.
 
     Each kind of nights has an answer, which counts by the probability of the kind: with a change at that split, and without
     one, for what looks like a step may be nights that wander slowly. It is 1 where no kind's is below `level`.
     """
+    values = clipped(stretch, noise.scale)
+    window = values[-WINDOW:]
     after, spread = afters(len(window)), variances_of_splits(len(window))
-    squared = differences(clipped(window, noise.scale), after) ** 2 / spread  # in variances of a night, (kind, split)
+    squared = differences(window, after) ** 2 / spread  # in variances of a night, (kind, split)
     squares = noise.shown.squares[:, None]
-    if (_chances(squared.max(axis=1, keepdims=True), squares, noise) >= level).all():
+    largest = squared.max(axis=1, keepdims=True)
+    if (_chances(largest, np.maximum(squares - largest, LEFT * squares), noise) >= level).all():
         return 0, 1.0
-    changed = noise.log_likelihoods(_rest(squared, squares)) + np.log(ODDS * np.sqrt(spread))
-    same = np.broadcast_to(noise.log_likelihoods(squares), changed.shape)
-    logs = np.stack([changed, same])
-    weights = np.exp(logs - logs.max(axis=(0, 1)))
-    unchanged = np.exp(log_probabilities(_normal(np.sqrt(squared / noise.variances(squares)), noise.degrees_of_freedom)))
-    both = np.stack([_chances(squared, squares, noise), unchanged])
-    chances = (weights * both).sum(axis=(0, 1)) / weights.sum(axis=(0, 1))
+    chances = _weighed(values, squared, noise)
     best = int(np.argmin(chances))
     return int(after[best]), float(chances[best])
 
 
-def _rest(squared: Array, squares: Array) -> Array:
-    """What differences leave of the squares."""
-    found: Array = np.maximum(squares - squared, LEFT * squares)
+def _weighed(values: Array, squared: Array, noise: NightNoise) -> Array:
+    """By split, the probability over all kinds of nights, with a step, with a ramp, and with no change."""
+    squares = noise.shown.squares[:, None]
+    taken, spread = changes_in(values)
+    rest = np.maximum(squares - taken, LEFT * squares)
+    logs = np.stack([noise.log_likelihoods(each) for each in rest]) + np.log(ODDS * np.sqrt(spread))
+    same = np.broadcast_to(noise.log_likelihoods(squares), logs[:1].shape)
+    logs = np.concatenate([logs, same])
+    weights = np.exp(logs - logs.max(axis=(0, 1)))
+    chances = np.stack([_chances(squared, each, noise) for each in (*rest, squares)])
+    found: Array = (weights * chances).sum(axis=(0, 1)) / weights.sum(axis=(0, 1))
     return found
 
 
 def _chances(squared: Array, squares: Array, noise: NightNoise) -> Array:
-    """By kind and split."""
-    ratios = np.sqrt(squared / noise.variances(_rest(squared, squares)))
+    """By kind and split, of squared differences and the squares that tell the variance."""
+    ratios = np.sqrt(squared / noise.variances(squares))
     found: Array = np.exp(log_probabilities(_normal(ratios, noise.degrees_of_freedom)))
     return found
 

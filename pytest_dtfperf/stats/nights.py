@@ -20,9 +20,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from pytest_dtfperf.stats.scan import CORRELATIONS, KINDS, Array, variances
+from pytest_dtfperf.stats.scan import CORRELATIONS, KINDS, WINDOW, Array, afters, variances
 
 CLIP = 4.0  # standard deviations of a night
+JUMP = 6.0  # standard deviations, that neighbouring nights differ by at most where differences tell the scale: a step is one
 AROUND = 7  # nights whose median is the level that a night is clipped around: three bad ones do not move it, four do
 NORMAL_MEDIAN = 0.6745  # of the absolute value of a standard normal variable
 PRIOR_NIGHTS = 20  # that the others' scale counts for, where it is found out where to clip
@@ -143,10 +144,35 @@ def _cosines(nights: int) -> tuple[Array, Array, Array]:
     return basis, 1 / found, np.log(found).sum(axis=0)
 
 
+@lru_cache(maxsize=96)
+def _shapes(nights: int) -> tuple[Array, Array]:
+    """Of a step and a ramp to one from each split on: (shape, coefficient, split), and their information by kind."""
+    basis, weights, _ = _cosines(nights)
+    after = afters(min(nights, WINDOW))
+    sums = np.cumsum(basis[::-1], axis=0)
+    shapes = np.stack([sums[after - 1].T, (np.cumsum(sums, axis=0)[after - 1] / after[:, None]).T])
+    return shapes, weights.T @ shapes**2
+
+
+def changes_in(clipped_nights: Array) -> tuple[Array, Array]:
+    """Return what a step and a ramp from each split on take away of the squares, and the variance of their sizes.
+
+    Args:
+        clipped_nights: a whole stretch.
+
+    Returns:
+        Two arrays (shape, kind, split), by generalised least squares: as `Scatter.squares`, and in variances of a night.
+    """
+    basis, weights, _ = _cosines(len(clipped_nights))
+    shapes, information = _shapes(len(clipped_nights))
+    both = (weights * (clipped_nights @ basis)[:, None]).T @ shapes
+    return both**2 / information, 1 / information
+
+
 def scatter(stretches: Sequence[Array], scale: float) -> Scatter:
     """Of stretches without a change. `scale`: where to clip."""
     flat = [clipped(each, scale) for each in stretches if len(each)]
-    ones = np.concatenate([np.diff(each) for each in flat])
+    ones = np.clip(np.concatenate([np.diff(each) for each in flat]), -JUMP * scale, JUMP * scale)
     q1 = max(float(ones @ ones) / 2 / max(1, len(ones)), ROUNDING**2)
     squares, logs = np.zeros(len(KINDS)), np.zeros(len(KINDS))
     for each in flat:
