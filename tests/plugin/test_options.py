@@ -1,6 +1,5 @@
 """The command line and its ini twins: read once, refused in one line."""
 
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -207,8 +206,7 @@ CASES = [
 def message_of(folder: Path, option: Option, text: str, where: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """What pytest says when an option has this text in that place, before it has collected anything."""
     (folder / "clusters.toml").write_text('[local]\nbackend = "local"\n')
-    quoted = json.dumps(text)
-    (folder / "pytest.toml").write_text(f"[pytest]\n{option.ini} = {quoted}\n" if where == "ini" else "[pytest]\n")
+    (folder / "pytest.ini").write_text(f"[pytest]\n{option.ini} = {text}\n" if where == "ini" else "[pytest]\n")
     arguments = [f"--dtfperf-{option.name}={text}"] if where == "option" else []
     if where == "environment":
         monkeypatch.setenv(str(option.variable), text)
@@ -223,7 +221,7 @@ def message_of(folder: Path, option: Option, text: str, where: str, monkeypatch:
 def _config(folder: Path, arguments: Sequence[str]) -> Iterator[pytest.Config]:
     from _pytest.config import _prepareconfig
 
-    config = _prepareconfig([*WITHOUT[:-2], "-c", str(folder / "pytest.toml"), *arguments, str(folder)])
+    config = _prepareconfig([*WITHOUT[:-2], "-c", str(folder / "pytest.ini"), *arguments, str(folder)])
     try:
         yield config
     finally:
