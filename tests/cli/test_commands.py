@@ -212,7 +212,7 @@ def test_a_signal_ends_it(number: signal.Signals, tmp_path: Path) -> None:
         argv = ["-m", zygote.COMMANDS, "doctor", "--cluster=local", "--gpus=1", "--json"]
         env = {**os.environ, **zygote.SEARCH_PATH, "XDG_RUNTIME_DIR": str(tmp_path)}
         with zygote.start(argv, tmp_path, env, stdout=stdout.fileno(), stderr=stderr.fileno()) as waiting:
-            wait_until("it waits", lambda: "held by" in err.read_text() or waiting.poll() is not None)
+            wait_until("it waits", lambda: "waiting for local" in err.read_text() or waiting.poll() is not None)
             waiting.send_signal(number)
             code = waiting.wait(ENDS_S)
     assert (code, out.read_text()) == (128 + number, "")
