@@ -92,7 +92,7 @@ def test_a_verdict(site: Path, perf: PerfTests) -> None:
     assert "OUTDATED\x1b[0m (2 measurements): because OUTDATED" in output
     assert "**1 REGRESSED**, 2 OUTDATED" in output  # Markdown's counts, the gravest first
     assert "### OUTDATED: inception3" in output
-    assert re.search(r",OUTDATED,false,false,because OUTDATED,", output)
+    assert re.search(r",OUTDATED,false,false,1,because OUTDATED,", output)
     assert "| OUTDATED | its baseline is older than a year | True True" in output
     perf.write(CAME_TO)
     ended = perf.run("-v", "--junitxml=junit.xml")
