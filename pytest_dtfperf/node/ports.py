@@ -133,7 +133,11 @@ def _hold(ports: Sequence[int]) -> Reservation:
         for port in ports:
             held = unless_all.enter_context(socket.socket())
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            # Or closed connections of a server without SO_REUSEPORT would keep the port for a minute (TIME_WAIT). After bind
+            # it goes again, or others with it could bind the port beside this reservation.
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             held.bind(("0.0.0.0", port))
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
             sockets.append(held)
         unless_all.pop_all()
         return Reservation(sockets)

@@ -77,6 +77,18 @@ def test_port_of_the_last_run_is_free_again(listener: socket.socket) -> None:
     ports.reserve_exactly([port]).release()
 
 
+def test_port_of_a_server_without_reuseport_is_free_again() -> None:
+    """Connections of `dtfperf doctor`, whose sockets lack SO_REUSEPORT, keep no fixed port; one that is held is not free."""
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            server.accept()[0].close()
+            assert client.recv(1) == b""
+    held = ports.reserve_exactly([port])
+    assert not ports.is_free(port)
+    held.release()
+
+
 def test_failed_reservation_holds_nothing(listener: socket.socket) -> None:
     """When one of several fixed ports is taken, the others stay free."""
     spare = ports.reserve(1)
