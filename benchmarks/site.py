@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from pytest_dtfperf.report.site.build import build
+from pytest_dtfperf.report.site.build import build_site
 from tests.report.site.samples import entered, write_nights
 
 T = TypeVar("T")
@@ -31,8 +31,8 @@ def built(measurements: int, folder: Path) -> tuple[float, float]:
     nights = max(1, measurements // (EACH * SYSTEMS))
     folders = write_nights(folder / "results", nights, systems=SYSTEMS, each=EACH)
     found, searched_s = timed(lambda: entered(folders, folder))
-    first, first_s = timed(lambda: build(found, folder / "site", results=folder / "results"))
-    again, again_s = timed(lambda: build(found, folder / "site", results=folder / "results"))
+    first, first_s = timed(lambda: build_site(found, folder / "site", results=folder / "results"))
+    again, again_s = timed(lambda: build_site(found, folder / "site", results=folder / "results"))
     print(
         f"{len(folders) * EACH} measurements in {len(folders)} sessions: entered and searched in {searched_s:.1f} s; "
         f"{len(first.written)} pages of {first.bytes / 1e6:.1f} MB, the largest {first.largest / 1e3:.0f} kB, "

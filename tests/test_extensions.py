@@ -16,7 +16,7 @@ from pytest_dtfperf.errors import DtfPerfError, UsageError
 from pytest_dtfperf.extensions import GROUPS, Table
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import exported
-from pytest_dtfperf.report.results import Results
+from pytest_dtfperf.report.results import SessionResults
 from pytest_dtfperf.spec import INPUTS, MODELS, Model, Spec, inputs_of
 from pytest_dtfperf.testing.waiting import wait_until
 
@@ -177,7 +177,7 @@ def test_an_export_that_fails_is_told_as_its_packages(install: Install, tmp_path
     install("late", exports_a="added:EXPORT")
     folder = SessionFolder.create(tmp_path, cluster="local", command=["pytest"], versions={})
     with pytest.raises(DtfPerfError, match=r"export exports_a of late 1.0 failed: ZeroDivisionError: nothing measured"):
-        exported.write("exports_a", folder, Results([]))
+        exported.write_export("exports_a", folder, SessionResults([]))
 
 
 def test_every_table_has_a_group_of_its_own() -> None:

@@ -159,12 +159,12 @@ def _lines(told: Told) -> Iterator[str]:
     width, coloured = columns(sys.stdout), colour(sys.stdout)
     yield f"{printable(told.record.id)}: {told.record.spec.label}"
     if told.explanation:
-        yield "\n".join(["", *causes.described(told.explanation), *causes.tried(told.record), ""])
+        yield "\n".join(["", *causes.describe_explanation(told.explanation), *causes.list_experiments(told.record), ""])
     if told.anatomy:
         if told.before and told.changes is not None:
             path = bool(told.anatomy.path)
-            yield anatomy.compared(told.changes, printable(told.before.id), path=path, width=width, colour=coloured)
-        yield anatomy.described(told.anatomy, width=width, colour=coloured)
+            yield anatomy.compare_anatomies(told.changes, printable(told.before.id), path=path, width=width, colour=coloured)
+        yield anatomy.describe_anatomy(told.anatomy, width=width, colour=coloured)
     elif told.run:
         yield f"cannot be explained: {printable(told.run.unexplained)}"
     else:

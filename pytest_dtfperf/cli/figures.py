@@ -23,8 +23,8 @@ from pytest_dtfperf.cli.terms import (
 from pytest_dtfperf.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.report.figures.drawing import Drawing
-    from pytest_dtfperf.report.sources import Stored
+    from pytest_dtfperf.report.figures.drawing import NamedFigure
+    from pytest_dtfperf.report.sources import StoredSession
 
 TEXT = """\
 Without SOURCE it draws Figures 5 to 11 of the report of 2017 (E. Bugliarello, CSCS) from the published rates that come with
@@ -78,32 +78,34 @@ def run(args: argparse.Namespace) -> int:
     return DONE if figures else FAILED
 
 
-def _drawings(args: argparse.Namespace) -> "Iterable[Drawing]":
+def _drawings(args: argparse.Namespace) -> "Iterable[NamedFigure]":
     if args.source is None:
         from pytest_dtfperf.report.figures import report_2017
 
-        return report_2017.drawings()
+        return report_2017.draw_report_figures()
     from pytest_dtfperf.report.figures import of_sessions
-    from pytest_dtfperf.report.published import published_of
-    from pytest_dtfperf.report.sources import read, selected
+    from pytest_dtfperf.report.published import find_published_rates
+    from pytest_dtfperf.report.sources import load_sessions, select_sessions
 
-    sessions = [_matching(stored, args.pattern) for stored in selected(read(args.source, say), args.session)]
-    published = published_of(record for stored in sessions for record in stored.records)
-    return of_sessions.drawings(sessions, published)
+    sessions = [_matching(stored, args.pattern) for stored in select_sessions(load_sessions(args.source, say), args.session)]
+    published = find_published_rates(record for stored in sessions for record in stored.records)
+    return of_sessions.draw_session_figures(sessions, published)
 
 
-def _matching(stored: "Stored", words: Sequence[str]) -> "Stored":
+def _matching(stored: "StoredSession", words: Sequence[str]) -> "StoredSession":
     from pytest_dtfperf.baselines.pattern import Pattern
 
     pattern = Pattern.of(words) if words else None
     return replace(stored, records=[each for each in stored.records if not pattern or pattern.matches(each.spec.key)])
 
 
-def _write(drawing: "Drawing", folder: Path, formats: Sequence[str]) -> dict[str, object]:
-    from pytest_dtfperf.report.figures.style import png, svg
+def _write(drawing: "NamedFigure", folder: Path, formats: Sequence[str]) -> dict[str, object]:
+    from pytest_dtfperf.report.figures.style import convert_to_png, convert_to_svg
 
     name = re.sub(r"[^\w.+=-]", "-", drawing.name)  # models and clusters may be called anything
-    files = {folder / f"{name}.{each}": (svg if each == "svg" else png)(drawing.figure) for each in formats}
+    files = {
+        folder / f"{name}.{each}": (convert_to_svg if each == "svg" else convert_to_png)(drawing.figure) for each in formats
+    }
     for path, content in files.items():
         write_file(path, content)
     return {"name": drawing.name, "files": [str(path) for path in files]}

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         ]
         remarks = [*(changed or ["All verdicts are those of then."]), *kept]
         budget = folder.session.get("budget", {})
-        text = terminal.summary(
+        text = terminal.format_summary(
             after, width=columns(sys.stdout), colour=colour(sys.stdout), folder=folder.path, remarks=remarks, budget=budget
         )
         print(text or "Nothing was measured in this session.")

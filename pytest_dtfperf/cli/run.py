@@ -227,28 +227,28 @@ def _measured(session: "Session", wanted: Wanted) -> "Measured":
 
 def _show(session: "Session", args: argparse.Namespace, failures: Sequence[str]) -> None:
     from pytest_dtfperf.report import accepted
-    from pytest_dtfperf.report.published import published_of
-    from pytest_dtfperf.report.terminal import explain, summary
+    from pytest_dtfperf.report.published import find_published_rates
+    from pytest_dtfperf.report.terminal import format_failure, format_summary
 
     records = session.folder.measurements()
     if args.json:
         for record in records:
             print_json(record.to_json())
     else:
-        text = summary(
+        text = format_summary(
             records,
-            published_of(records) if args.verbose else (),
+            find_published_rates(records) if args.verbose else (),
             width=columns(sys.stdout),
             colour=colour(sys.stdout),
             verbose=args.verbose,
             folder=session.folder.path,
-            accepted=accepted.written(session.acceptance, records),
-            remarks=[*accepted.remarks(session.acceptance, records), *session.remarks],
+            accepted=accepted.list_accepted_baselines(session.acceptance, records),
+            remarks=[*accepted.list_acceptance_remarks(session.acceptance, records), *session.remarks],
         )
         print(text, end="")
     for record in records:
         if _is_red(record):
-            told = explain(record, session=session.folder.path, rerun=session.folder.session["command"])
+            told = format_failure(record, session=session.folder.path, rerun=session.folder.session["command"])
             print(f"\n{told}", file=sys.stderr)
     for failure in failures:
         say(failure)

@@ -48,12 +48,12 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     from pytest_dtfperf.history import whole
-    from pytest_dtfperf.report.site.build import TITLE, build
+    from pytest_dtfperf.report.site.build import TITLE, build_site
 
     if args.url and not re.fullmatch(r"https?://[^\s<>\"']+", args.url):
         raise UsageError(f"--url takes an address that begins with https:// or http://, not {args.url!r}")
     found = whole.read(opened(args))
-    built = build(found, args.out, results=results_folder(args), url=args.url, title=args.title or TITLE)
+    built = build_site(found, args.out, results=results_folder(args), url=args.url, title=args.title or TITLE)
     if args.json:
         print_json(asdict(built))
         return DONE

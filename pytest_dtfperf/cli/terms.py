@@ -229,9 +229,9 @@ def is_terminal(stream: TextIO) -> bool:
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """On stdout, as wide as the terminal, or as a log may be."""
-    from pytest_dtfperf.report.drawing import render, table
+    from pytest_dtfperf.report.drawing import make_table, render
 
-    drawn = table(headings, rows, [None] * len(headings), words=range(len(headings)))
+    drawn = make_table(headings, rows, [None] * len(headings), words=range(len(headings)))
     print(render([drawn], columns(sys.stdout), colour(sys.stdout)), end="")
 
 

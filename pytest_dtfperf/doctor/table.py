@@ -15,7 +15,7 @@ from pytest_dtfperf.doctor.findings import Finding, protection, shared
 from pytest_dtfperf.doctor.wording import bits, sentence, size
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node.links import RAMP_S
-from pytest_dtfperf.report.drawing import GAP, render, table
+from pytest_dtfperf.report.drawing import GAP, make_table, render
 
 NONE = "-"  # stands where there is nothing to say
 _NARROWEST = 12  # columns that a host's name keeps
@@ -321,7 +321,7 @@ def _together(columns: Sequence[_Drawn]) -> int:
 def _table(columns: Sequence[_Drawn]) -> Table:
     headings, *rows = zip(*(column.cells for column in columns), strict=True)
     words = [position for position, column in enumerate(columns) if not column.number]
-    return table(headings, rows, [column.width for column in columns], words=words, styles=_STYLES)
+    return make_table(headings, rows, [column.width for column in columns], words=words, styles=_STYLES)
 
 
 _STYLES = {"yes": "green", "no": "bold red", "lost": "bold red", "missing": "bold red"}

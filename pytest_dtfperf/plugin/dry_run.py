@@ -20,8 +20,8 @@ from pytest_dtfperf.plugin import xdist
 from pytest_dtfperf.plugin.judge import Baseline
 from pytest_dtfperf.plugin.outcome import DRY_RUN
 from pytest_dtfperf.plugin.state import PerfSession
-from pytest_dtfperf.report.dry_run import FREE_PORTS, Training, text
-from pytest_dtfperf.report.duration import Estimated
+from pytest_dtfperf.report.dry_run import FREE_PORTS, PlannedTraining, format_dry_run
+from pytest_dtfperf.report.duration import Estimate
 from pytest_dtfperf.session import sizes, tracing
 from pytest_dtfperf.session.measured import Measured
 from pytest_dtfperf.session.resolve import RepeatPlan
@@ -56,7 +56,7 @@ class DryRun:
 
     def __init__(self, perf: PerfSession) -> None:
         self._perf = perf
-        self._trainings: list[Training] = []
+        self._trainings: list[PlannedTraining] = []
         self._workers = 0
         self._held: Resources | None = None
 
@@ -66,7 +66,7 @@ class DryRun:
         resources = self._resources(spec)
         hosts = hosts_of(bench.config, capacity.hosts_for(bench.config, resources), cluster.device, cluster.devices_per_host)
         asked = Resources(resources.devices, resources.separate_ps_hosts, session=bench.session_id)
-        training = Training(
+        training = PlannedTraining(
             position=item.session.items.index(item),
             test=item.nodeid,
             spec=spec.to_json(),
@@ -82,7 +82,7 @@ class DryRun:
 
     def take_over(self, noted: Sequence[Mapping[str, Any]]) -> None:
         """Called in the controller with what a worker has noted."""
-        self._trainings += [Training.from_json(each) for each in noted]
+        self._trainings += [PlannedTraining.from_json(each) for each in noted]
         self._workers += bool(noted)
 
     @pytest.hookimpl(wrapper=True)
@@ -102,7 +102,7 @@ class DryRun:
         config = self._perf.bench.config
         terminalreporter.section(f"dry run: cluster {config.name} ({config.backend})")
         terminalreporter.write(
-            text(
+            format_dry_run(
                 self._trainings,
                 duration_of=self._duration_of,
                 allocation=config.allocation,
@@ -114,7 +114,7 @@ class DryRun:
             )
         )
 
-    def _duration_of(self, training: Training) -> Estimated | None:
+    def _duration_of(self, training: PlannedTraining) -> Estimate | None:
         """What is not green may have one more run, which is traced."""
         spec, settings = Spec.from_json(training.spec), self._perf.bench.settings
         fewest, most = training.runs

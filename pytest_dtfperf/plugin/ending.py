@@ -76,7 +76,7 @@ class Ending:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED  # whoever accepts unattended must notice that
         with guard():
             self.budget = folder.session.get("budget", {})
-            self.remarks += terminal.spent(folder.session.get("costs", ()))
+            self.remarks += terminal.list_costs(folder.session.get("costs", ()))
         completion.finish(int(session.exitstatus), _verdicts(session.config))
         gate = self._gate(session, completion.remembered)
         self.sections = self._sections(session.config, completion.records)
@@ -131,16 +131,16 @@ class Ending:
         if not records and not deselected and not self.remarks:
             return
         terminalreporter.section("distributed training performance")
-        text = terminal.summary(
+        text = terminal.format_summary(
             records,
             self.completion.published if self.completion else (),
             width=terminalreporter._tw.fullwidth,
             colour=terminalreporter._tw.hasmarkup,
             verbose=terminalreporter.verbosity > 0,
             folder=self.perf.bench.folder.path if records else None,
-            accepted=accepted.written(acceptance, records),
+            accepted=accepted.list_accepted_baselines(acceptance, records),
             budget=self.budget,
-            remarks=[*accepted.remarks(acceptance, records), *self.remarks, *deselected],
+            remarks=[*accepted.list_acceptance_remarks(acceptance, records), *self.remarks, *deselected],
         )
         terminalreporter.write(text or "\n".join([*self.remarks, *deselected]) + "\n")
         for title, lines in self.sections:

@@ -14,8 +14,8 @@ from pytest_dtfperf.plugin.outcome import ACCEPTED, VERDICT, WHY
 from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.plugin.search_path import installed_first
 from pytest_dtfperf.plugin.state import PerfSession
-from pytest_dtfperf.report.causes import why
-from pytest_dtfperf.report.terminal import explain
+from pytest_dtfperf.report.causes import list_explanation
+from pytest_dtfperf.report.terminal import format_failure
 from pytest_dtfperf.session.acceptance import will_accept
 from pytest_dtfperf.session.experiment import Judged
 from pytest_dtfperf.session.measured import Measured
@@ -71,7 +71,7 @@ class Baseline:
             if properties.is_noted(self._item, record):  # by another test measured, it is that one's
                 properties.note(self._item, record)
         self._item.user_properties.append((VERDICT, str(judgement.verdict)))
-        if known := why(judged.record):
+        if known := list_explanation(judged.record):
             self._item.user_properties.append((WHY, "\n".join(known)))
         self._item.config.hook.pytest_dtfperf_judged(item=self._item, measured=judged.record, judgement=judgement)
         if accepted := will_accept(judged, perf.options):
@@ -80,7 +80,7 @@ class Baseline:
             shown = replace(judged.record, test=self._item.nodeid, verdict=judgement.verdict, reason=judgement.reason)
             logs = perf.bench.folder.logs_of(judged.record.test)
             session = perf.bench.folder.path
-            pytest.fail(explain(shown, logs=logs, options=perf.rerun_options, session=session), pytrace=False)
+            pytest.fail(format_failure(shown, logs=logs, options=perf.rerun_options, session=session), pytrace=False)
         return judgement
 
 

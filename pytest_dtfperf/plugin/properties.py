@@ -39,5 +39,5 @@ def _numbers(record: Record) -> dict[str, Any]:
         "runs": len(record.measurement.rates),
         "limit": record.limit and record.limit["images_per_sec"],
         "share_of_limit": record.share_of_limit,
-        "bound_by": limits.bound_by(record),
+        "bound_by": limits.find_binding_resource(record),
     }

@@ -24,7 +24,7 @@ from pytest_dtfperf.plugin.display import Display
 from pytest_dtfperf.plugin.outcome import DRY_RUN
 from pytest_dtfperf.plugin.parametrise import Marker, cannot_hold
 from pytest_dtfperf.records.record import Record
-from pytest_dtfperf.report.duration import Past, earlier
+from pytest_dtfperf.report.duration import ClusterPast, load_earlier_sessions
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.session import sizes, slowdown
 from pytest_dtfperf.session.bench import Bench
@@ -128,9 +128,9 @@ class PerfSession:
         )
 
     @cached_property
-    def past(self) -> Past:
+    def past(self) -> ClusterPast:
         """What is known of how long training takes on this cluster."""
-        return Past(earlier(self._results, self.config.name), self.store.rates())
+        return ClusterPast(load_earlier_sessions(self._results, self.config.name), self.store.rates())
 
     def cannot_hold(self, test: Mapping[str, Any]) -> str | None:
         """Why a test with these parameters cannot run here, or None."""

@@ -9,7 +9,7 @@ from pytest_dtfperf.records.record import Record
 
 
 @dataclass(frozen=True)
-class Accepted:
+class AcceptedBaseline:
     """A baseline that --update-baselines wrote. `old` is None where there was none."""
 
     label: str
@@ -22,16 +22,16 @@ class Accepted:
         return f"{self.label}: {rate(self.old)} -> {rate(self.new)} ({change(self.new / self.old - 1)})"
 
 
-def written(acceptance: Acceptance | None, records: Iterable[Record]) -> list[Accepted]:
+def list_accepted_baselines(acceptance: Acceptance | None, records: Iterable[Record]) -> list[AcceptedBaseline]:
     """The baselines that are others now; `records`: what was measured."""
     label = {record.spec.key: record.spec.label for record in records}
     return [
-        Accepted(label[each.new.key], each.old.images_per_sec if each.old else None, each.new.images_per_sec)
+        AcceptedBaseline(label[each.new.key], each.old.images_per_sec if each.old else None, each.new.images_per_sec)
         for each in (acceptance.changes if acceptance else ())
     ]
 
 
-def remarks(acceptance: Acceptance | None, records: Iterable[Record]) -> Sequence[str]:
+def list_acceptance_remarks(acceptance: Acceptance | None, records: Iterable[Record]) -> Sequence[str]:
     """What else is to be said of baselines than which were written."""
     if not acceptance:
         return []

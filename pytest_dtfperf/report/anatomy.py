@@ -9,77 +9,79 @@ from pytest_dtfperf.explain.difference import Change
 from pytest_dtfperf.explain.kinds import KINDS
 from pytest_dtfperf.formats import NONE, change_in_ms, counted, in_ms, percent
 from pytest_dtfperf.printable import printable
-from pytest_dtfperf.report.drawing import render, table
+from pytest_dtfperf.report.drawing import make_table, render
 
-_LEAST = 0.001  # of the step: a part of the path that is smaller stands in no line of its own
-_MOST_LINKS = 12
+_MIN_SHARE = 0.001  # of the step: a part of the path that is smaller stands in no line of its own
+_MAX_LINKS = 12
 NO_PATH = "Its critical path is not known: TensorFlow's profiler does not tell what waited for what."
 
 
-def described(anatomy: Anatomy, *, width: int, colour: bool) -> str:
+def describe_anatomy(anatomy: Anatomy, *, width: int, colour: bool) -> str:
     """Lines for a terminal or a log."""
-    return render([*_path(anatomy), *_tasks(anatomy), *_links(anatomy)], width, colour)
+    return render([*_make_path_blocks(anatomy), *_make_task_blocks(anatomy), *_make_link_blocks(anatomy)], width, colour)
 
 
-def compared(changes: Sequence[Change], before: str, *, path: bool, width: int, colour: bool) -> str:
+def compare_anatomies(changes: Sequence[Change], before: str, *, path: bool, width: int, colour: bool) -> str:
     """What has become longer and shorter since another measurement, by its id; `path`: whether a critical path is known."""
     then, now = sum(change.before_s for change in changes), sum(change.after_s for change in changes)
-    rows = [_changed(change) for change in changes if abs(change.seconds) >= _LEAST * max(then, now)]
+    rows = [_make_change_row(change) for change in changes if abs(change.seconds) >= _MIN_SHARE * max(then, now)]
     rows.append(["the step", in_ms(then), in_ms(now), change_in_ms(now - then), ""])
     heading = (
         f"A step takes {in_ms(now)} instead of {in_ms(then)} ms, {change_in_ms(now - then)} ms against {before}. "
         f"{'On its critical path' if path else 'Of the slowest worker'}:"
     )
-    drawn = table(["kind", "ms then", "ms now", "change", "most of it"], rows, [None] * 5)
+    drawn = make_table(["kind", "ms then", "ms now", "change", "most of it"], rows, [None] * 5)
     return render([heading, drawn, ""], width, colour)
 
 
-def _changed(change: Change) -> list[str]:
+def _make_change_row(change: Change) -> list[str]:
     location = change.location
     where = f"{location} {change_in_ms(change.locations[location])}" if location else ""
     return [change.kind, in_ms(change.before_s), in_ms(change.after_s), change_in_ms(change.seconds), where]
 
 
-def _path(anatomy: Anatomy) -> Iterator[RenderableType]:
+def _make_path_blocks(anatomy: Anatomy) -> Iterator[RenderableType]:
     taken = f"{in_ms(anatomy.wall_s)} ms, the mean of {counted(anatomy.steps, 'traced step')}"
     if not anatomy.path:
         yield f"The slowest worker's step takes {taken}. {NO_PATH}"
         return
     yield f"A step takes {taken}. On its critical path:"
-    large = [part for part in anatomy.path if part.seconds >= _LEAST * anatomy.wall_s]
+    large = [part for part in anatomy.path if part.seconds >= _MIN_SHARE * anatomy.wall_s]
     small = sum(part.seconds for part in anatomy.path) - sum(part.seconds for part in large)
     rows = [
-        [part.kind, part.location or "several", part.variable or "", in_ms(part.seconds), _share(part.seconds, anatomy)]
+        [part.kind, part.location or "several", part.variable or "", in_ms(part.seconds), _format_share(part.seconds, anatomy)]
         for part in large
     ]
     if len(large) < len(anatomy.path):
-        rows.append(["all else", "", "", in_ms(small), _share(small, anatomy)])
-    yield table(["kind", "where", "variable", "ms", "share"], rows, [None] * 5, words=(0, 1, 2))
+        rows.append(["all else", "", "", in_ms(small), _format_share(small, anatomy)])
+    yield make_table(["kind", "where", "variable", "ms", "share"], rows, [None] * 5, words=(0, 1, 2))
 
 
-def _share(seconds: float, anatomy: Anatomy) -> str:
+def _format_share(seconds: float, anatomy: Anatomy) -> str:
     return percent(seconds / anatomy.wall_s) if anatomy.wall_s else NONE
 
 
-def _tasks(anatomy: Anatomy) -> Iterator[RenderableType]:
+def _make_task_blocks(anatomy: Anatomy) -> Iterator[RenderableType]:
     yield "\nWhere each task's time goes, in ms of its step:"
     kinds = [kind for kind in KINDS if any(kind in task.parts for task in anatomy.tasks.values())]
-    rows = [[name, *_times(task, kinds)] for name, task in anatomy.tasks.items()]
-    yield table(["task", "step", "CPU", *kinds], rows, [None] * (len(kinds) + 3), words=(0,))
+    rows = [[name, *_list_times(task, kinds)] for name, task in anatomy.tasks.items()]
+    yield make_table(["task", "step", "CPU", *kinds], rows, [None] * (len(kinds) + 3), words=(0,))
 
 
-def _times(task: TaskTime, kinds: list[str]) -> Iterator[str]:
+def _list_times(task: TaskTime, kinds: list[str]) -> Iterator[str]:
     yield in_ms(task.wall_s)
     yield NONE if task.cpu_s is None else in_ms(task.cpu_s)
     for kind in kinds:
         yield in_ms(task.parts[kind]) if kind in task.parts else ""
 
 
-def _links(anatomy: Anatomy) -> Iterator[RenderableType]:
+def _make_link_blocks(anatomy: Anatomy) -> Iterator[RenderableType]:
     if anatomy.links:
         yield "\nWhat the tasks send each other in a step:"
-        yield table(["link", "MB", "ms", "Gbit/s"], map(_link, anatomy.links[:_MOST_LINKS]), [None] * 4, words=(0,))
-        if (left_out := len(anatomy.links) - _MOST_LINKS) > 0:
+        yield make_table(
+            ["link", "MB", "ms", "Gbit/s"], map(_make_link_row, anatomy.links[:_MAX_LINKS]), [None] * 4, words=(0,)
+        )
+        if (left_out := len(anatomy.links) - _MAX_LINKS) > 0:
             least = "at least " if len(anatomy.links) >= MOST_LINKS else ""  # an anatomy keeps no more
             yield f"and {least}{counted(left_out, 'link')} more, less busy than these"
     if any(anatomy.clock_error_s.values()):
@@ -87,7 +89,7 @@ def _links(anatomy: Anatomy) -> Iterator[RenderableType]:
         yield f"\nClocks are known to {in_ms(anatomy.clock_error_s[worst])} ms or better, that of {printable(worst)} least."
 
 
-def _link(link: Link) -> list[str]:
+def _make_link_row(link: Link) -> list[str]:
     rate = link.bytes_per_s
     busy = NONE if link.busy_s is None else in_ms(link.busy_s)
     name = f"{link.source}>{link.destination}"

@@ -16,24 +16,24 @@ MIN_TEXT = 12  # columns that words keep however narrow the terminal is
 GAP = 2  # blanks between two columns
 
 
-def widths(rows: Sequence[Sequence[str]]) -> list[int]:
+def measure_columns(rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(Text(cell).cell_len for cell in column) for column in zip(*rows, strict=True)]
 
 
-def total(columns: Sequence[int]) -> int:
+def sum_widths(columns: Sequence[int]) -> int:
     return sum(columns) + GAP * (len(columns) - 1)
 
 
-def fit(columns: Sequence[int], width: int, positions: Iterable[int] = (-1, 0)) -> list[int]:
+def fit_columns(columns: Sequence[int], width: int, positions: Iterable[int] = (-1, 0)) -> list[int]:
     """Make the columns at `positions`, which are words, narrower one after the other until all fit; numbers are never cut."""
     fitted = list(columns)
     for position in positions:
-        excess = max(0, total(fitted) - width)
+        excess = max(0, sum_widths(fitted) - width)
         fitted[position] = max(min(MIN_TEXT, fitted[position]), fitted[position] - excess)
     return fitted
 
 
-def table(
+def make_table(
     headings: Sequence[str],
     rows: Iterable[Sequence[str]],
     columns: Sequence[int | None],
@@ -59,7 +59,7 @@ def table(
     return drawn
 
 
-def note(text: str, width: int) -> Text:
+def wrap_note(text: str, width: int) -> Text:
     """Wrapped between words only, so that a path or a command stays whole to be copied. Nothing in it obeys a terminal."""
     indent = " " * (len(text) - len(text.lstrip()) + 2)
     lines = textwrap.wrap(

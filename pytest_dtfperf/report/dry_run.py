@@ -12,13 +12,13 @@ from rich.text import Text
 from pytest_dtfperf.formats import counted, duration
 from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.report.drawing import render
-from pytest_dtfperf.report.duration import Estimated, total
+from pytest_dtfperf.report.duration import Estimate, sum_durations
 
 FREE_PORTS = "free ones, found on each node when a run starts"
 
 
 @dataclass(frozen=True)
-class Training(Plain):
+class PlannedTraining(Plain):
     """One training of one test, as it would be."""
 
     position: int  # of its test among all
@@ -32,10 +32,10 @@ class Training(Plain):
     remark: str = ""
 
 
-def text(
-    trainings: Iterable[Training],
+def format_dry_run(
+    trainings: Iterable[PlannedTraining],
     *,
-    duration_of: Callable[[Training], Estimated | None],
+    duration_of: Callable[[PlannedTraining], Estimate | None],
     allocation: str,
     ports: str,
     workers: int,
@@ -45,26 +45,26 @@ def text(
 ) -> str:
     """The whole section. `allocation`: "session" or "test"; `workers`: processes of pytest that train; `at_once`: its limit."""
     found = sorted(trainings, key=lambda each: each.position)
-    durations = {id(each): duration_of(each) for each in _measured(found)}
+    durations = {id(each): duration_of(each) for each in _list_measured(found)}
     lines = [
         Text("Nothing was asked of the cluster, allocated or started."),
-        *_allocations(found, allocation, workers, at_once),
+        *_format_allocations(found, allocation, workers, at_once),
         Text(""),
         Text(f"Ports: {ports}."),
-        *_tests(found, durations),
+        *_format_tests(found, durations),
         Text(""),
-        Text(_total(found)),
-        *map(Text, _time(list(durations.values()), max(1, min(at_once, workers)))),
+        Text(_format_total(found)),
+        *map(Text, _format_time(list(durations.values()), max(1, min(at_once, workers)))),
     ]
     for line in lines:
         line.no_wrap, line.overflow = True, "ignore"  # a command stays whole to be copied
     return render([Group(*lines)], width, colour)
 
 
-def _allocations(trainings: Sequence[Training], allocation: str, workers: int, at_once: int) -> Iterator[Text]:
+def _format_allocations(trainings: Sequence[PlannedTraining], allocation: str, workers: int, at_once: int) -> Iterator[Text]:
     """Each distinct one with its commands, in the order in which they are first needed."""
     distinct: dict[tuple[int, tuple[str, ...]], int] = {}
-    for training in _measured(trainings):
+    for training in _list_measured(trainings):
         key = training.nodes, tuple(training.commands)
         distinct[key] = distinct.get(key, 0) + 1
     for (nodes, commands), used in distinct.items():
@@ -79,77 +79,77 @@ def _allocations(trainings: Sequence[Training], allocation: str, workers: int, a
             yield from (Text(f"    {line}", style="cyan") for line in command.splitlines())
 
 
-def _tests(trainings: Sequence[Training], durations: Mapping[int, Estimated | None]) -> Iterator[Text]:
+def _format_tests(trainings: Sequence[PlannedTraining], durations: Mapping[int, Estimate | None]) -> Iterator[Text]:
     """Every test with its trainings, file by file. What another test has measured is not measured again.
 
     `durations`: of those that are, by their `id()`.
     """
-    first = {_key(each): each.test for each in reversed(trainings)}
+    first = {_make_key(each): each.test for each in reversed(trainings)}
     for file, of_file in groupby(trainings, key=lambda each: each.test.partition("::")[0]):
         yield Text("")
         yield Text(file, style="bold")
         for test, of_test in groupby(of_file, key=lambda each: each.test):
-            yield Text(f"  {_short(test, file)}", style="bold")
+            yield Text(f"  {_shorten_test(test, file)}", style="bold")
             for training in of_test:
                 if id(training) not in durations:
-                    yield Text(f"    {training.label}: as measured by {_short(first[_key(training)], file)}")
+                    yield Text(f"    {training.label}: as measured by {_shorten_test(first[_make_key(training)], file)}")
                     continue
-                yield Text(f"    {training.label}: {_runs(training)}, {_about(durations[id(training)])}")
+                yield Text(f"    {training.label}: {_format_runs(training)}, {_format_estimate(durations[id(training)])}")
                 yield from (Text(f"      {line}") for line in training.placement)
                 if training.remark:
                     yield Text(f"      ({training.remark})", style="yellow")
 
 
-def _measured(trainings: Sequence[Training]) -> Iterator[Training]:
+def _list_measured(trainings: Sequence[PlannedTraining]) -> Iterator[PlannedTraining]:
     """Those that are not another test's already."""
     first: dict[str, str] = {}
     for training in trainings:
-        if first.setdefault(_key(training), training.test) == training.test:
+        if first.setdefault(_make_key(training), training.test) == training.test:
             yield training
 
 
-def _key(training: Training) -> str:
+def _make_key(training: PlannedTraining) -> str:
     return repr(sorted(training.spec.items()))
 
 
-def _short(test: str, file: str) -> str:
+def _shorten_test(test: str, file: str) -> str:
     return test.removeprefix(f"{file}::")
 
 
-def _runs(training: Training) -> str:
+def _format_runs(training: PlannedTraining) -> str:
     fewest, most = training.runs
     count = counted(most, "run") if fewest == most else f"{fewest} to {most} runs"
     warmup_steps, steps = training.spec["warmup_steps"], training.spec["steps"]
     return f"{count} of {warmup_steps} + {steps} steps"
 
 
-def _total(trainings: Sequence[Training]) -> str:
-    measured = list(_measured(trainings))
+def _format_total(trainings: Sequence[PlannedTraining]) -> str:
+    measured = list(_list_measured(trainings))
     fewest, most = (sum(each.runs[i] for each in measured) for i in (0, 1))
     runs = counted(most, "run") if fewest == most else f"{fewest} to {most} runs"
     tests = len({each.test for each in trainings})
     return f"In all: {counted(tests, 'test')}, {counted(len(measured), 'measurement')}, {runs}."
 
 
-def _about(found: Estimated | None) -> str:
-    return f"about {_words(found.likely_s)} ({found.basis})" if found else "time unknown"
+def _format_estimate(found: Estimate | None) -> str:
+    return f"about {_format_seconds(found.likely_s)} ({found.basis})" if found else "time unknown"
 
 
-def _words(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     return duration(max(seconds, 1.0))  # nothing takes no time at all
 
 
-def _time(found: Sequence[Estimated | None], at_once: int) -> Iterator[str]:
+def _format_time(found: Sequence[Estimate | None], at_once: int) -> Iterator[str]:
     """How long all of them take, what that rests on, and of how many nothing is known."""
     known = [each for each in found if each]
     unknown = len(found) - len(known)
     if not known:
         yield "Time: unknown: none of this was measured on this cluster before, and nothing has a baseline."
         return
-    likely_s, most_s = (seconds / at_once for seconds in (total(known).likely_s, total(known).most_s))
+    likely_s, most_s = (seconds / at_once for seconds in (sum_durations(known).likely_s, sum_durations(known).most_s))
     left_out = f", and {counted(unknown, 'measurement')} of unknown length" if unknown else ""
     together = f", {at_once} at once" if at_once > 1 else ""
-    yield f"Time: about {_words(likely_s)}{left_out}{together}; up to {_words(most_s)} if every verdict takes all its runs."
+    yield f"Time: about {_format_seconds(likely_s)}{left_out}{together}; up to {_format_seconds(most_s)} if every verdict takes all its runs."
     grounds = Counter(each.basis.value for each in known)
     rest = ", ".join(f"{count} {basis}" for basis, count in grounds.items())
     yield f"  {rest}. Waiting for hosts and preparing them is not in it."

@@ -11,13 +11,13 @@ from typing import Protocol
 from pytest_dtfperf.errors import ExportFailed
 from pytest_dtfperf.extensions import Table
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report.results import Results
+from pytest_dtfperf.report.results import SessionResults
 
 
 class Writer(Protocol):
     """Writes files of one form, with `SessionFolder.write`."""
 
-    def __call__(self, folder: SessionFolder, results: Results) -> list[str]:
+    def __call__(self, folder: SessionFolder, results: SessionResults) -> list[str]:
         """Returns what there is to say about it, in lines; none where nothing was written, for there was nothing to write."""
 
 
@@ -28,23 +28,23 @@ class Export:
     files: tuple[str, ...]  # below the session's folder
     writer: str  # "module:function", a `Writer`
 
-    def write(self, folder: SessionFolder, results: Results) -> list[str]:
+    def write(self, folder: SessionFolder, results: SessionResults) -> list[str]:
         module, _, name = self.writer.partition(":")
         writer: Writer = getattr(importlib.import_module(module), name)
         return writer(folder, results)
 
 
 _OURS: Mapping[str, Export] = {
-    "csv": Export(("measurements.csv", "<model>_b<batch>.csv"), "pytest_dtfperf.report.exports:write"),
-    "svg": Export(("figures/<model>_b<batch>.svg",), "pytest_dtfperf.report.plots:write"),
-    "html": Export(("report.html",), "pytest_dtfperf.report.page.writer:write"),
+    "csv": Export(("measurements.csv", "<model>_b<batch>.csv"), "pytest_dtfperf.report.exports:write_csv_files"),
+    "svg": Export(("figures/<model>_b<batch>.svg",), "pytest_dtfperf.report.plots:write_figures"),
+    "html": Export(("report.html",), "pytest_dtfperf.report.page.writer:write_page"),
 }
 
 # With those of other packages that are installed: docs/extending.md.
 EXPORTS: Table[Export] = Table("pytest_dtfperf.exports", Export, _OURS)
 
 
-def write(name: str, folder: SessionFolder, results: Results) -> list[str]:
+def write_export(name: str, folder: SessionFolder, results: SessionResults) -> list[str]:
     """One of `EXPORTS`. Whatever another package's raises is an `ExportFailed` that names it."""
     package = EXPORTS.package_of(name)
     try:

@@ -17,7 +17,7 @@ from pytest_dtfperf.records.logs import file_stem
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import limits
-from pytest_dtfperf.report.results import Results
+from pytest_dtfperf.report.results import SessionResults
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,8 +58,8 @@ COLUMNS: Mapping[str, Callable[[Record, Mapping[str, Any]], object]] = {
     "share_of_peak": lambda record, session: share_of_peak(record.measurement),
     "limit": lambda record, session: record.limit and record.limit["images_per_sec"],
     "share_of_limit": lambda record, session: record.share_of_limit,
-    "bound_by": lambda record, session: limits.bound_by(record),
-    "versions": lambda record, session: versions(record, session),
+    "bound_by": lambda record, session: limits.find_binding_resource(record),
+    "versions": lambda record, session: format_versions(record, session),
 }
 
 SCALING_COLUMNS = [
@@ -73,45 +73,45 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 INSTALL = "pip install 'pytest-dtfperf[report]' brings what is missing."
 
 
-def write(folder: SessionFolder, results: Results) -> list[str]:
+def write_csv_files(folder: SessionFolder, results: SessionResults) -> list[str]:
     """Write all of them; returns what there is to say about it, which is little more if pandas is absent."""
     records = results.records
     if not records:
         return []
-    names = [MEASUREMENTS] if folder.write(MEASUREMENTS, measurements_csv(records, folder.session).encode()) else []
+    names = [MEASUREMENTS] if folder.write(MEASUREMENTS, format_measurements_csv(records, folder.session).encode()) else []
     remarks = []
     try:
-        for (model, batch_size), group in by_model(records).items():
+        for (model, batch_size), group in group_by_model(records).items():
             name = f"{file_stem(model, batch_size)}.csv"
-            table = scaling_table(group).map(no_formula).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+            table = make_scaling_table(group).map(escape_formula).to_csv(index=False, float_format="%.6g", lineterminator="\n")
             names += [name] if folder.write(name, table.encode()) else []
     except ImportError as exc:
         remarks = [f"No scaling tables: {exc}. {INSTALL}"]
     return [*([f"Written: {', '.join(names)}"] if names else []), *remarks]
 
 
-def measurements_csv(records: Iterable[Record], session: Mapping[str, Any]) -> str:
+def format_measurements_csv(records: Iterable[Record], session: Mapping[str, Any]) -> str:
     """One row for each record, nothing left out."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows([_cell(value(record, session)) for value in COLUMNS.values()] for record in records)
+    writer.writerows([_format_cell(value(record, session)) for value in COLUMNS.values()] for record in records)
     return file.getvalue()
 
 
-def versions(record: Record, session: Mapping[str, Any]) -> str:
+def format_versions(record: Record, session: Mapping[str, Any]) -> str:
     """Of what trained, as its hosts said, and of what measured it: `tensorflow=2.21.0 python=3.11.9 pytest-dtfperf=0.1.0`."""
     found = {**session["versions"], **record.measurement.fingerprint.get("software", {})}
     return " ".join(f"{name}={str(version).replace(' ', '_')}" for name, version in sorted(found.items()) if version)
 
 
-def _cell(value: object) -> object:
+def _format_cell(value: object) -> object:
     if isinstance(value, float):
         return f"{value:.6g}"
-    return no_formula(value)
+    return escape_formula(value)
 
 
-def no_formula(value: object) -> object:
+def escape_formula(value: object) -> object:
     """Mark a text that a spreadsheet would take for a formula as text, and write out what a terminal would obey.
 
     Hosts and tests may be called anything.
@@ -121,19 +121,19 @@ def no_formula(value: object) -> object:
     return f"'{printable_lines(value)}" if value.startswith(_FORMULA) else printable_lines(value)
 
 
-def by_model(records: Iterable[Record]) -> dict[tuple[str, int], list[Record]]:
+def group_by_model(records: Iterable[Record]) -> dict[tuple[str, int], list[Record]]:
     """The latest valid record of each spec, by model and batch size."""
     ordered = sorted(latest_of_each_spec(records), key=lambda r: (r.spec.model, r.spec.batch_size))
     return {key: list(group) for key, group in groupby(ordered, key=lambda r: (r.spec.model, r.spec.batch_size))}
 
 
-def best_of_each_count(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
+def find_best_of_each_count(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
     """(data, devices) -> the fastest configuration: what a user of so many devices would choose."""
     slowest_first = sorted(records, key=lambda r: (r.spec.data, r.spec.gpus, r.images_per_sec))
     return {(record.spec.data, record.spec.gpus): record for record in slowest_first}
 
 
-def scaling_table(records: Iterable[Record]) -> "pd.DataFrame":
+def make_scaling_table(records: Iterable[Record]) -> "pd.DataFrame":
     """The fastest configuration of each device count, per kind of input; `spec` says which it is.
 
     efficiency is the record's own, 1 on one device; ideal is the rate at which it would be 1. Both are empty where the
@@ -142,10 +142,12 @@ def scaling_table(records: Iterable[Record]) -> "pd.DataFrame":
     """
     import pandas as pd  # half a second, and not everybody has it: only where a table is made
 
-    return pd.DataFrame([_row(record) for record in best_of_each_count(records).values()], columns=SCALING_COLUMNS)
+    return pd.DataFrame(
+        [_make_scaling_row(record) for record in find_best_of_each_count(records).values()], columns=SCALING_COLUMNS
+    )
 
 
-def _row(record: Record) -> dict[str, object]:
+def _make_scaling_row(record: Record) -> dict[str, object]:
     spec, efficiency = record.spec, record.own_efficiency
     return {
         "gpus": spec.gpus,

@@ -9,37 +9,37 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:  # who shows the choices alone needs no more than this table
-    from pytest_dtfperf.report.sources import Stored
+    from pytest_dtfperf.report.sources import StoredSession
 
 
-class Writer(Protocol):
-    def __call__(self, sessions: "Sequence[Stored]") -> bytes:
+class FormatWriter(Protocol):
+    def __call__(self, sessions: "Sequence[StoredSession]") -> bytes:
         """The whole file. `sessions`: one where the form's `of` says so. Raises `UsageError` where a library is missing."""
 
 
 @dataclass(frozen=True)
-class Form:
+class ExportFormat:
     """One form in which measurements can be had."""
 
     of: Literal["all runs", "one session"]
     read_by: str  # as docs/exports.md has it
     writer: str  # "module:function", a `Writer`
 
-    def write(self, sessions: "Sequence[Stored]") -> bytes:
+    def write(self, sessions: "Sequence[StoredSession]") -> bytes:
         module, _, name = self.writer.partition(":")
-        writer: Writer = getattr(importlib.import_module(module), name)
+        writer: FormatWriter = getattr(importlib.import_module(module), name)
         return writer(sessions)
 
 
 _REPORT = "pytest_dtfperf.report"
 
-FORMS: Mapping[str, Form] = {
-    "csv": Form("all runs", "spreadsheets, pandas, R", f"{_REPORT}.tidy:csv_of"),
-    "parquet": Form("all runs", "pandas, Arrow, DuckDB, Spark", f"{_REPORT}.tidy:parquet_of"),
-    "pytest-benchmark": Form("one session", "`pytest-benchmark compare`", f"{_REPORT}.tracked:pytest_benchmark"),
-    "github-action": Form(
-        "one session", "github-action-benchmark, `tool: customBiggerIsBetter`", f"{_REPORT}.tracked:github_action"
+EXPORT_FORMATS: Mapping[str, ExportFormat] = {
+    "csv": ExportFormat("all runs", "spreadsheets, pandas, R", f"{_REPORT}.tidy:format_csv"),
+    "parquet": ExportFormat("all runs", "pandas, Arrow, DuckDB, Spark", f"{_REPORT}.tidy:format_parquet"),
+    "pytest-benchmark": ExportFormat("one session", "`pytest-benchmark compare`", f"{_REPORT}.tracked:format_pytest_benchmark"),
+    "github-action": ExportFormat(
+        "one session", "github-action-benchmark, `tool: customBiggerIsBetter`", f"{_REPORT}.tracked:format_github_action"
     ),
-    "bencher": Form("one session", "`bencher run --adapter json`", f"{_REPORT}.tracked:bencher"),
-    "openmetrics": Form("one session", "Prometheus and its kin", f"{_REPORT}.openmetrics:openmetrics"),
+    "bencher": ExportFormat("one session", "`bencher run --adapter json`", f"{_REPORT}.tracked:format_bencher"),
+    "openmetrics": ExportFormat("one session", "Prometheus and its kin", f"{_REPORT}.openmetrics:format_openmetrics"),
 }  # fmt: skip

@@ -10,14 +10,20 @@ from pytest_dtfperf.baselines.references import Reference, references
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.limits.published import published_limit
 from pytest_dtfperf.report.exports import INSTALL
-from pytest_dtfperf.report.runs import COLUMNS, Kind, rows_of
-from pytest_dtfperf.report.sources import read
+from pytest_dtfperf.report.runs import COLUMNS, ColumnKind, make_run_rows
+from pytest_dtfperf.report.sources import load_sessions
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # Kinds that have a value for "not known", but for numbers, of which NaN says so.
-DTYPES: Mapping[Kind, str] = {"text": "string", "whole": "Int64", "number": "float64", "truth": "boolean", "time": "object"}
+DTYPES: Mapping[ColumnKind, str] = {
+    "text": "string",
+    "whole": "Int64",
+    "number": "float64",
+    "truth": "boolean",
+    "time": "object",
+}
 
 
 def load(source: str | Path) -> "pd.DataFrame":
@@ -30,17 +36,17 @@ def load(source: str | Path) -> "pd.DataFrame":
     it cannot be read.
     """
     copies: list[str] = []
-    rows = rows_of(read(source, copies.append))
+    rows = make_run_rows(load_sessions(source, copies.append))
     for words in copies:
         warnings.warn(words, stacklevel=2)
-    frame = _frame(rows, {name: column.kind for name, column in COLUMNS.items()})
+    frame = _make_frame(rows, {name: column.kind for name, column in COLUMNS.items()})
     times = [name for name, column in COLUMNS.items() if column.kind == "time"]
-    return frame.assign(**{name: _in_utc(frame[name]) for name in times})
+    return frame.assign(**{name: _convert_to_utc(frame[name]) for name in times})
 
 
 @dataclass(frozen=True)
 class PublishedColumn:
-    kind: Kind
+    kind: ColumnKind
     unit: str  # "" where it has none
     meaning: str  # as docs/exports.md has it
     value: Callable[[Reference], object]  # None: the publication does not say
@@ -66,7 +72,7 @@ PUBLISHED_COLUMNS: Mapping[str, PublishedColumn] = {
                              lambda row: published_limit(row).images_per_sec),
     "share_of_limit": PublishedColumn("number", "fraction", "`images_per_sec` over `limit`",
                                       lambda row: published_limit(row).share(row.images_per_sec)),
-    "bound_by": PublishedColumn("text", "", "which of them allows no more: `gpus` or `link`", lambda row: _bound_by(row)),
+    "bound_by": PublishedColumn("text", "", "which of them allows no more: `gpus` or `link`", lambda row: _find_binding_resource(row)),
     "gpu": PublishedColumn("text", "", "what the devices are", lambda row: row.machine.gpu),
     "gpus_per_node": PublishedColumn("whole", "devices", "of one node", lambda row: row.machine.gpus_per_node),
     "interconnect": PublishedColumn("text", "", "between nodes", lambda row: row.machine.interconnect),
@@ -76,7 +82,7 @@ PUBLISHED_COLUMNS: Mapping[str, PublishedColumn] = {
 }  # fmt: skip
 
 
-def _bound_by(row: Reference) -> str | None:
+def _find_binding_resource(row: Reference) -> str | None:
     found = published_limit(row).binding
     return found.resource if found else None
 
@@ -88,10 +94,10 @@ def published() -> "pd.DataFrame":
     where pandas is not installed.
     """
     rows = [{name: column.value(row) for name, column in PUBLISHED_COLUMNS.items()} for row in references()]
-    return _frame(rows, {name: column.kind for name, column in PUBLISHED_COLUMNS.items()})
+    return _make_frame(rows, {name: column.kind for name, column in PUBLISHED_COLUMNS.items()})
 
 
-def _frame(rows: Sequence[Mapping[str, object]], kinds: Mapping[str, Kind]) -> "pd.DataFrame":
+def _make_frame(rows: Sequence[Mapping[str, object]], kinds: Mapping[str, ColumnKind]) -> "pd.DataFrame":
     try:
         import pandas as pd
     except ImportError as exc:
@@ -99,7 +105,7 @@ def _frame(rows: Sequence[Mapping[str, object]], kinds: Mapping[str, Kind]) -> "
     return pd.DataFrame({name: pd.Series([row[name] for row in rows], dtype=DTYPES[kind]) for name, kind in kinds.items()})
 
 
-def _in_utc(times: "pd.Series[str]") -> "pd.Series[pd.Timestamp]":
+def _convert_to_utc(times: "pd.Series[str]") -> "pd.Series[pd.Timestamp]":
     import pandas as pd
 
     return pd.to_datetime(times, utc=True, format="ISO8601")

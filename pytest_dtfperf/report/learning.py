@@ -13,8 +13,14 @@ from pytest_dtfperf.measurement import Evaluation, Measurement
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.spec import Spec
 
-WHO = ("gpus", "ps", "batch")  # columns that tell, beside the way, who a row is
-WAY_SILENT = ("gpus=", "num_ps=", "data=", "evaluate=", "stop_at_top_1_accuracy=")  # stand in a column, or in the heading
+SIZE_HEADINGS = ("gpus", "ps", "batch")  # columns that tell, beside the way, who a row is
+OMITTED_IN_LABELS = (
+    "gpus=",
+    "num_ps=",
+    "data=",
+    "evaluate=",
+    "stop_at_top_1_accuracy=",
+)  # stand in a column, or in the heading
 # Two trainings without the same of these would not take the same steps, however their variables are shared.
 SAME_LEARNING = ("model", "data", "stop_at_top_1_accuracy", "optimizer", "learning_rate", "weight_decay", "precision")
 
@@ -34,39 +40,39 @@ class Grid:
     rows: Sequence[Sequence[str]]
 
 
-def learning(records: Iterable[Record]) -> list[Grid]:
+def make_learning_grids(records: Iterable[Record]) -> list[Grid]:
     """What it took to reach the target: a table for each model, input and target."""
     targeted = [record for record in latest_of_each_spec(records) if record.spec.stop_at_top_1_accuracy is not None]
     return [
         Grid(
-            (f"{model}, {data} to {percent(target)}", *WHO, "steps", "ratio", "seconds", "ratio", "best"),
-            [_effort_row(record, _anchor_of(record.spec, group)) for record in group],
+            (f"{model}, {data} to {percent(target)}", *SIZE_HEADINGS, "steps", "ratio", "seconds", "ratio", "best"),
+            [_make_effort_row(record, _find_anchor(record.spec, group)) for record in group],
         )
-        for (model, data, target), group in _grouped(targeted, "model", "data", "stop_at_top_1_accuracy")
+        for (model, data, target), group in _group_records(targeted, "model", "data", "stop_at_top_1_accuracy")
     ]
 
 
-def scores(records: Iterable[Record]) -> list[Grid]:
+def make_score_grids(records: Iterable[Record]) -> list[Grid]:
     """Loss and accuracy on the test set in the end, of what was to be evaluated: a table for each model and input."""
     asked = [r for r in latest_of_each_spec(records) if r.spec.evaluate or r.spec.stop_at_top_1_accuracy is None]
-    evaluated = [record for record in asked if _last_evaluations(record.measurement)]
+    evaluated = [record for record in asked if _list_last_evaluations(record.measurement)]
     return [
         Grid(
-            (f"{model}, {data}'s test set", *WHO, "steps", "loss", "total", "top-1", "top-5"),
-            [_score_row(record) for record in group],
+            (f"{model}, {data}'s test set", *SIZE_HEADINGS, "steps", "loss", "total", "top-1", "top-5"),
+            [_make_score_row(record) for record in group],
         )
-        for (model, data), group in _grouped(evaluated, "model", "data")
+        for (model, data), group in _group_records(evaluated, "model", "data")
     ]
 
 
-def _grouped(records: Iterable[Record], *names: str) -> list[tuple[tuple[Any, ...], list[Record]]]:
+def _group_records(records: Iterable[Record], *names: str) -> list[tuple[tuple[Any, ...], list[Record]]]:
     """By these fields of their specs; within a group the smallest first, then in the order in which they were measured."""
     kind = attrgetter(*(f"spec.{name}" for name in names))
     ordered = sorted(records, key=lambda record: (kind(record), record.spec.gpus))
     return [(found, list(group)) for found, group in groupby(ordered, key=kind)]
 
 
-def _anchor_of(spec: Spec, records: Iterable[Record]) -> Record | None:
+def _find_anchor(spec: Spec, records: Iterable[Record]) -> Record | None:
     """The latest on one device that learns from as many images per step by the same rule; without parameter servers first."""
     found = [
         record
@@ -78,31 +84,31 @@ def _anchor_of(spec: Spec, records: Iterable[Record]) -> Record | None:
     return max(reversed(found), key=lambda record: record.spec.num_ps == 0, default=None)
 
 
-def _effort_row(record: Record, anchor: Record | None) -> list[str]:
+def _make_effort_row(record: Record, anchor: Record | None) -> list[str]:
     effort, usual = effort_of(record.measurement), effort_of(anchor.measurement) if anchor else None
-    cells = [NONE] * 4 if effort is None else _effort_cells(effort, usual)
+    cells = [NONE] * 4 if effort is None else _make_effort_cells(effort, usual)
     if effort is None:
         cells[0] = "never"
     best = max((evaluation.score.top_1 for run in record.measurement.runs for evaluation in run.evaluations), default=None)
-    return [*_who(record.spec), *cells, NONE if best is None else percent(best)]
+    return [*_make_label_cells(record.spec), *cells, NONE if best is None else percent(best)]
 
 
-def _effort_cells(effort: Effort, usual: Effort | None) -> list[str]:
+def _make_effort_cells(effort: Effort, usual: Effort | None) -> list[str]:
     steps, seconds = f"{effort.steps:g}", f"{effort.trained_s:.3g}"
     if usual is None:
         return [steps, NONE, seconds, NONE]
-    return [steps, f"{effort.steps / usual.steps:.2f}", seconds, _ratio(effort.trained_s, usual.trained_s)]
+    return [steps, f"{effort.steps / usual.steps:.2f}", seconds, _format_ratio(effort.trained_s, usual.trained_s)]
 
 
-def _ratio(value: float, usual: float) -> str:
+def _format_ratio(value: float, usual: float) -> str:
     return f"{value / usual:.2f}" if usual else NONE  # a target may be reached before anything was measured
 
 
-def _score_row(record: Record) -> list[str]:
-    evaluations = _last_evaluations(record.measurement)
+def _make_score_row(record: Record) -> list[str]:
+    evaluations = _list_last_evaluations(record.measurement)
     scored = [evaluation.score for evaluation in evaluations]
     return [
-        *_who(record.spec),
+        *_make_label_cells(record.spec),
         f"{statistics.median(evaluation.step for evaluation in evaluations):g}",
         f"{statistics.median(score.loss for score in scored):.3f}",
         f"{statistics.median(score.total_loss for score in scored):.3f}",
@@ -111,11 +117,13 @@ def _score_row(record: Record) -> list[str]:
     ]
 
 
-def _last_evaluations(measurement: Measurement) -> list[Evaluation]:
+def _list_last_evaluations(measurement: Measurement) -> list[Evaluation]:
     return [run.evaluations[-1] for run in measurement.runs if run.evaluations]
 
 
-def _who(spec: Spec) -> list[str]:
+def _make_label_cells(spec: Spec) -> list[str]:
     """The way of training, with what is unusual about it, and its size."""
-    unlike = [word for word in spec.label.split()[1:] if not word.startswith(WAY_SILENT) and word != f"b{spec.batch_size}"]
+    unlike = [
+        word for word in spec.label.split()[1:] if not word.startswith(OMITTED_IN_LABELS) and word != f"b{spec.batch_size}"
+    ]
     return [" ".join(unlike), str(spec.gpus), str(spec.num_ps), str(spec.batch_size)]

@@ -11,13 +11,13 @@ from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import limits
-from pytest_dtfperf.report.causes import go_on, why
-from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
-from pytest_dtfperf.report.numbers import disturbed_note, footnote, rate_with_spread
-from pytest_dtfperf.report.reasons import how_to_accept
-from pytest_dtfperf.report.sweeps import ABOUT as ABOUT_SWEEPS
-from pytest_dtfperf.report.sweeps import swept
-from pytest_dtfperf.report.terminal import standing
+from pytest_dtfperf.report.causes import list_explanation, list_next_commands
+from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, make_learning_grids, make_score_grids
+from pytest_dtfperf.report.numbers import format_footnote, format_rate_with_spread, list_disturbed_notes
+from pytest_dtfperf.report.reasons import suggest_accepting
+from pytest_dtfperf.report.sweeps import ABOUT_SWEEPS as ABOUT_SWEEPS
+from pytest_dtfperf.report.sweeps import make_sweep_grids
+from pytest_dtfperf.report.terminal import format_verdict
 from pytest_dtfperf.spec import Spec, labels
 
 
@@ -35,13 +35,13 @@ def summary(folder: SessionFolder, previous: SessionFolder | None = None, *, out
     lines += [_counts(session["verdicts"], session["wall_s"]), ""]
     if records:
         ordered = sorted(records, key=lambda record: gravest_first(record.verdict))
-        lines += [*_table(ordered, before, previous), "", f"{footnote(record.measurement for record in records)}.", ""]
-        lines += [each for text in disturbed_note(record.measurement for record in records) for each in (f"{text}.", "")]
+        lines += [*_table(ordered, before, previous), "", f"{format_footnote(record.measurement for record in records)}.", ""]
+        lines += [each for text in list_disturbed_notes(record.measurement for record in records) for each in (f"{text}.", "")]
         lines += [f"{_plain(text)}\n" for text in arithmetic.lines(r.measurement for r in records if r.is_valid)]
-        lines += [f"{_plain(text)}\n" for text in limits.lines(records)]
-        lines += _grids(swept(records), ABOUT_SWEEPS)
-        lines += _grids(learning(records), ABOUT_LEARNING) + _grids(scores(records), ABOUT_SCORES)
-        lines += [f"{note}\n" for note in how_to_accept(records)]
+        lines += [f"{_plain(text)}\n" for text in limits.list_limits(records)]
+        lines += _grids(make_sweep_grids(records), ABOUT_SWEEPS)
+        lines += _grids(make_learning_grids(records), ABOUT_LEARNING) + _grids(make_score_grids(records), ABOUT_SCORES)
+        lines += [f"{note}\n" for note in suggest_accepting(records)]
         for record in ordered:
             lines += _details(record, folder) if record.verdict and record.verdict.row.says_why and not record.accepted else []
     if previous:
@@ -68,11 +68,11 @@ def _table(records: Iterable[Record], before: dict[Spec, Record], previous: Sess
     label = labels(record.spec for record in records)
     for record in records:
         cells = [
-            standing(record) if record.verdict else "not judged",
+            format_verdict(record) if record.verdict else "not judged",
             f"`{label[record.spec]}`",
-            rate_with_spread(record.measurement),
+            format_rate_with_spread(record.measurement),
             percent(record.efficiency.value) if record.efficiency else NONE,
-            *([limits.short(record)] if limited else []),
+            *([limits.format_limit_share(record)] if limited else []),
             rate(record.baseline.images_per_sec) if record.baseline else NONE,
             change(record.baseline.change) if record.baseline else NONE,
         ]
@@ -103,8 +103,11 @@ def _details(record: Record, folder: SessionFolder) -> list[str]:
         f"- test: `{record.test}`",
         f"- reason: {_plain(record.reason or '')}",
     ]
-    lines += [f"- why: {_plain(text)}" if number == 0 else f"  - {_plain(text)}" for number, text in enumerate(why(record))]
-    lines += [f"- next: `{command}`" for command in go_on(record, f"{folder.path.parent.name}/{folder.id}")]
+    lines += [
+        f"- why: {_plain(text)}" if number == 0 else f"  - {_plain(text)}"
+        for number, text in enumerate(list_explanation(record))
+    ]
+    lines += [f"- next: `{command}`" for command in list_next_commands(record, f"{folder.path.parent.name}/{folder.id}")]
     lines.append(f"- hosts: {', '.join(record.measurement.hosts)}")
     for task, sleep_s in sorted(record.measurement.injected_slowdowns.items()):
         lines.append(f"- injected slow-down: {task} slept {sleep_s:g} s in every step")

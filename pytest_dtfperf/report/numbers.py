@@ -5,26 +5,28 @@ from collections.abc import Iterable
 from pytest_dtfperf.formats import percent, rate
 from pytest_dtfperf.measurement import Measurement
 
-DISTURBED = " !"  # behind a rate
+DISTURBED_MARK = " !"  # behind a rate
 
 
-def disturbed_note(measurements: Iterable[Measurement]) -> list[str]:
+def list_disturbed_notes(measurements: Iterable[Measurement]) -> list[str]:
     """Return what the mark behind a rate means, where one has it."""
-    words = f"{DISTURBED.strip()} behind a rate: something else disturbed every run, so that it says nothing of the training"
+    words = (
+        f"{DISTURBED_MARK.strip()} behind a rate: something else disturbed every run, so that it says nothing of the training"
+    )
     return [words] if any(measurement.disturbances for measurement in measurements) else []
 
 
-def rate_with_spread(measurement: Measurement) -> str:
+def format_rate_with_spread(measurement: Measurement) -> str:
     """The median rate, and half the range of the runs over it: `9.81 ±2.1 %`. A single run has no spread to show.
 
     A mark says that each run was disturbed.
     """
-    mark = DISTURBED if measurement.disturbances else ""
+    mark = DISTURBED_MARK if measurement.disturbances else ""
     spread = "" if measurement.spread is None else f" ±{percent(measurement.spread)}"
     return f"{rate(measurement.images_per_sec)}{spread}{mark}"
 
 
-def footnote(measurements: Iterable[Measurement]) -> str:
+def format_footnote(measurements: Iterable[Measurement]) -> str:
     """What the number before the ± is, what the ± is, and over how many runs: those that the rate rests on."""
     counts = {len(measurement.rates) for measurement in measurements}
     least, most = min(counts), max(counts)

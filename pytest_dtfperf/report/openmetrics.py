@@ -7,8 +7,8 @@ from datetime import datetime
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.printable import printable_lines
 from pytest_dtfperf.records.record import Record
-from pytest_dtfperf.report.sources import Stored
-from pytest_dtfperf.report.tracked import believed
+from pytest_dtfperf.report.sources import StoredSession
+from pytest_dtfperf.report.tracked import find_valid_records
 
 PREFIX = "dtfperf"
 
@@ -36,51 +36,56 @@ GAUGES: Mapping[str, Gauge] = {
 }  # fmt: skip
 
 
-def openmetrics(sessions: Sequence[Stored]) -> bytes:
+def format_openmetrics(sessions: Sequence[StoredSession]) -> bytes:
     """What may be believed of one session. Verdicts are counted over all of its tests."""
     (stored,) = sessions
-    session, records = stored.session, believed(stored)
+    session, records = stored.session, find_valid_records(stored)
     where = {"cluster": session["cluster"]}
     began = datetime.fromisoformat(session["started"]).timestamp()
     told = {"session": session["id"], "commit": session.get("commit") or ""}
     lines = [
-        *_head("session", "info", "", "The session that all of this is of."),
-        f"{PREFIX}_session_info{_labels(where | told)} 1",
+        *_format_head("session", "info", "", "The session that all of this is of."),
+        f"{PREFIX}_session_info{_format_labels(where | told)} 1",
     ]
     lines += [
-        *_head("session_started_timestamp_seconds", "gauge", "seconds", "When it began."),
-        f"{PREFIX}_session_started_timestamp_seconds{_labels(where)} {began!r}",
+        *_format_head("session_started_timestamp_seconds", "gauge", "seconds", "When it began."),
+        f"{PREFIX}_session_started_timestamp_seconds{_format_labels(where)} {began!r}",
     ]
     if session["verdicts"]:
-        lines += _head("tests", "gauge", "", "Tests by verdict.")
-        lines += [f"{PREFIX}_tests{_labels(where | {'verdict': name})} {n}" for name, n in sorted(session["verdicts"].items())]
+        lines += _format_head("tests", "gauge", "", "Tests by verdict.")
+        lines += [
+            f"{PREFIX}_tests{_format_labels(where | {'verdict': name})} {n}" for name, n in sorted(session["verdicts"].items())
+        ]
     for name, gauge in GAUGES.items():
-        lines += _family(name, gauge, records, where)
+        lines += _format_family(name, gauge, records, where)
     return "\n".join([*lines, "# EOF", ""]).encode(errors="backslashreplace")
 
 
-def _family(name: str, gauge: Gauge, records: Mapping[str, Record], where: Mapping[str, str]) -> Iterable[str]:
+def _format_family(name: str, gauge: Gauge, records: Mapping[str, Record], where: Mapping[str, str]) -> Iterable[str]:
     found = [(label, record, gauge.value(record)) for label, record in records.items()]
     points = [(label, record, value) for label, record, value in found if value is not None]
-    samples = [f"{PREFIX}_{name}{_labels({**where, **_of(label, record)})} {value!r}" for label, record, value in points]
-    return [*_head(name, "gauge", gauge.unit, gauge.help), *samples] if samples else []
+    samples = [
+        f"{PREFIX}_{name}{_format_labels({**where, **_make_spec_labels(label, record)})} {value!r}"
+        for label, record, value in points
+    ]
+    return [*_format_head(name, "gauge", gauge.unit, gauge.help), *samples] if samples else []
 
 
-def _of(label: str, record: Record) -> dict[str, str]:
+def _make_spec_labels(label: str, record: Record) -> dict[str, str]:
     names = ("model", "batch_size", "gpus", "num_ps", "variable_update", "data", "precision")
     own = {name: str(getattr(record.spec, name)) for name in names}
     return {"spec": label, **own, "system": system_name(record.measurement.fingerprint.get("hardware") or {})}
 
 
-def _head(name: str, kind: str, unit: str, text: str) -> list[str]:
+def _format_head(name: str, kind: str, unit: str, text: str) -> list[str]:
     units = [f"# UNIT {PREFIX}_{name} {unit}"] if unit else []
     return [f"# TYPE {PREFIX}_{name} {kind}", *units, f"# HELP {PREFIX}_{name} {text}"]
 
 
-def _labels(values: Mapping[str, str]) -> str:
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in values.items()) + "}"
+def _format_labels(values: Mapping[str, str]) -> str:
+    return "{" + ",".join(f'{name}="{_escape_value(value)}"' for name, value in values.items()) + "}"
 
 
-def _escaped(value: str) -> str:
+def _escape_value(value: str) -> str:
     """Escape as the standard wants it; what a terminal would obey is written out before."""
     return printable_lines(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from pytest_dtfperf.formats import duration
 
-LENDING_S = 10.0  # the first test may begin with an allocation and with agents that start
-MOST_OFF = 10.0  # by which factor this session may differ from earlier ones; what is more is a matter of a single test
+ALLOCATION_S = 10.0  # the first test may begin with an allocation and with agents that start
+MAX_FACTOR = 10.0  # by which factor this session may differ from earlier ones; what is more is a matter of a single test
 
 
 @dataclass(eq=False)
@@ -51,7 +51,7 @@ class Outlook:
         del self._running[test]
         self._ended.add(test)
         seconds = self._elapsed_s(test)
-        took = self._took_s[_function(test)]
+        took = self._took_s[_function_of(test)]
         took[:] = [took[0] + 1, took[1] + seconds]
         if expected_s := self._expected_s.get(test):
             self._compared_s[:] = [self._compared_s[0] + expected_s, self._compared_s[1] + seconds]
@@ -61,7 +61,7 @@ class Outlook:
             return
         expected_s = self._expected_s[test]
         if expected_s is None:
-            self._unbegun_unknown[_function(test)] += number
+            self._unbegun_unknown[_function_of(test)] += number
         else:
             self._unbegun_s += number * expected_s
 
@@ -95,11 +95,11 @@ class Outlook:
     def _factor(self) -> float:
         """How much longer tests take in this session than was expected."""
         expected_s, in_fact_s = self._compared_s
-        return min(MOST_OFF, max(1 / MOST_OFF, in_fact_s / expected_s)) if expected_s else 1.0
+        return min(MAX_FACTOR, max(1 / MAX_FACTOR, in_fact_s / expected_s)) if expected_s else 1.0
 
     def _is_overdue(self) -> bool:
         """Whether a test takes longer than was expected. Earlier sessions tell of runs alone, not of lending hosts."""
-        slack_s = 0.0 if self._ended else LENDING_S
+        slack_s = 0.0 if self._ended else ALLOCATION_S
         return any(self._elapsed_s(test) > whole_s + slack_s for test in self._running if (whole_s := self._whole_s(test)))
 
     def _elapsed_s(self, test: str) -> float:
@@ -113,7 +113,7 @@ class Outlook:
         expected_s = self._expected_s.get(test)
         if expected_s is not None:
             return expected_s * self._factor
-        return self._usual_s(_function(test)) if self._ended else None
+        return self._usual_s(_function_of(test)) if self._ended else None
 
     def _usual_s(self, function: str) -> float:
         """Return how long those of a function took that have ended; all that have ended, where there are none."""
@@ -121,5 +121,5 @@ class Outlook:
         return sum(seconds for _, seconds in alike) / sum(number for number, _ in alike)
 
 
-def _function(test: str) -> str:
+def _function_of(test: str) -> str:
     return test.partition("[")[0]

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
+class PublishedRate:
     """One published rate, as a report shows it."""
 
     system: str  # for people: "Piz Daint (CSCS)"
@@ -65,20 +65,20 @@ class Published:
         return str(self.gpus) if self.gpus else "CPU"
 
 
-def nearest(published: Iterable[Published], measured: Collection[Spec], most: int) -> list[Published]:
+def find_nearest(published: Iterable[PublishedRate], measured: Collection[Spec], most: int) -> list[PublishedRate]:
     """The few rows that say most beside `measured`; ordered by system and devices.
 
     First what ran on as many devices as were measured here, on the most of them because that says most; then what was
     trained alike. Of every system one row before any has a second.
     """
     rows, counts = list(published), {spec.gpus for spec in measured}
-    same = sorted((row for row in rows if row.gpus in counts), key=lambda row: (-row.gpus, *_rank(row, measured)))
-    other = sorted((row for row in rows if row.gpus not in counts), key=lambda row: _rank(row, measured))
-    chosen = [*in_turn(same, [row.system for row in same]), *in_turn(other, [row.system for row in other])][:most]
+    same = sorted((row for row in rows if row.gpus in counts), key=lambda row: (-row.gpus, *_rank_likeness(row, measured)))
+    other = sorted((row for row in rows if row.gpus not in counts), key=lambda row: _rank_likeness(row, measured))
+    chosen = [*take_in_turns(same, [row.system for row in same]), *take_in_turns(other, [row.system for row in other])][:most]
     return sorted(chosen, key=lambda row: (row.system, row.gpus, row.images_per_sec))
 
 
-def in_turn(items: Sequence[T], kinds: Sequence[Hashable]) -> list[T]:
+def take_in_turns(items: Sequence[T], kinds: Sequence[Hashable]) -> list[T]:
     """The first item of every kind, then every second, ...; otherwise in the order they came."""
     seen: Counter[Hashable] = Counter()
     turns = []
@@ -88,7 +88,7 @@ def in_turn(items: Sequence[T], kinds: Sequence[Hashable]) -> list[T]:
     return [items[i] for _, i in sorted(zip(turns, range(len(items)), strict=True))]
 
 
-def _rank(row: Published, measured: Collection[Spec]) -> tuple[object, ...]:
+def _rank_likeness(row: PublishedRate, measured: Collection[Spec]) -> tuple[object, ...]:
     """In what a row is unlike everything measured here, the weightiest first."""
     unlike = (
         getattr(row, name) not in {getattr(spec, name) for spec in measured}
@@ -97,7 +97,7 @@ def _rank(row: Published, measured: Collection[Spec]) -> tuple[object, ...]:
     return (*unlike, row.system, row.gpus, -row.images_per_sec)
 
 
-def published_of(records: Iterable[Record]) -> list[Published]:
+def find_published_rates(records: Iterable[Record]) -> list[PublishedRate]:
     """Published trainings of the models that were measured."""
     one_of_each_model = {record.spec.model: record.spec for record in records}.values()
-    return [Published.of(reference) for spec in one_of_each_model for reference in references_for(spec)]
+    return [PublishedRate.of(reference) for spec in one_of_each_model for reference in references_for(spec)]

@@ -9,11 +9,11 @@ from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
 from pytest_dtfperf.formats import percent
 from pytest_dtfperf.records.record import Record
 
-COMPARED = ("baseline", "published", "efficiency", "overhead")  # checks that rest on rates
+CHECKS_OF_RATES = ("baseline", "published", "efficiency", "overhead")  # checks that rest on rates
 
 
 @dataclass(frozen=True)
-class Reason:
+class VerdictReason:
     """Why some measurements came to their verdict, told once for all that have the same."""
 
     verdict: Verdict
@@ -27,17 +27,17 @@ class Reason:
         return f"{self.verdict}: {self.words}" if label in self.words else f"{self.verdict}: {label}: {self.words}"
 
 
-def reasons(records: Iterable[Record]) -> list[Reason]:
+def collect_reasons(records: Iterable[Record]) -> list[VerdictReason]:
     """Of all that is not green and has something to say, the gravest first."""
     found: dict[tuple[Verdict, str], list[Record]] = {}
     for record in sorted(records, key=lambda record: gravest_first(record.verdict)):
         verdict = record.verdict
         if verdict and verdict.row.outcome != "pass" and verdict.row.says_why and record.reason and not record.accepted:
             found.setdefault((verdict, record.reason), []).append(record)
-    return [Reason(verdict, words, group) for (verdict, words), group in found.items()]
+    return [VerdictReason(verdict, words, group) for (verdict, words), group in found.items()]
 
 
-def how_to_accept(records: Sequence[Record]) -> list[str]:
+def suggest_accepting(records: Sequence[Record]) -> list[str]:
     """A line for measurements that there was nothing to compare with, and is not now; none if there are no such.
 
     Those on hosts that were not what was asked for can be no baselines, nor those that were slowed down on purpose.
@@ -51,15 +51,17 @@ def how_to_accept(records: Sequence[Record]) -> list[str]:
         single = any(len(each.measurement.runs) < LEAST_RUNS for each in new if each not in disturbed)
         more = f" and --repeats={LEAST_RUNS} or more" if single else ""
         lines += [
-            f"{_lacking(acceptable)} Accept what this machine measures: the same command with --update-baselines=new{more}"
+            f"{_count_without_baseline(acceptable)} Accept what this machine measures: the same command with --update-baselines=new{more}"
         ]
     if disturbed:
         told = disturbed[0].measurement.disturbances
-        lines += [f"{_lacking(len(disturbed))} None can be made, for every run was disturbed: {told[0]}{hint(told)}"]
+        lines += [
+            f"{_count_without_baseline(len(disturbed))} None can be made, for every run was disturbed: {told[0]}{hint(told)}"
+        ]
     return lines
 
 
-def _lacking(number: int) -> str:
+def _count_without_baseline(number: int) -> str:
     return f"{number} measurement{'s have' if number > 1 else ' has'} no baseline to be compared with."
 
 
@@ -69,7 +71,7 @@ def _lacks_baseline(record: Record) -> bool:
     return any(verdict and verdict.lacks_baseline for verdict in verdicts)
 
 
-def injected(records: Iterable[Record]) -> list[str]:
+def list_injected_slowdowns(records: Iterable[Record]) -> list[str]:
     """The sleeps that somebody has put into steps, each different set of them once."""
     slept = (record.measurement.injected_slowdowns for record in records)
     words = (
@@ -78,9 +80,11 @@ def injected(records: Iterable[Record]) -> list[str]:
     return sorted(set(words) - {""})
 
 
-def error_rates(records: Iterable[Record], budget: Mapping[str, float]) -> list[str]:
+def list_error_rates(records: Iterable[Record], budget: Mapping[str, float]) -> list[str]:
     """How often such a session says REGRESSED of what is not; nothing where nothing was compared."""
-    compared = any(check.kind in COMPARED and check.verdict.row.compared for record in records for check in record.checks)
+    compared = any(
+        check.kind in CHECKS_OF_RATES and check.verdict.row.compared for record in records for check in record.checks
+    )
     if not compared or not budget.get("tests"):
         return []
     tests = int(budget["tests"])

@@ -15,7 +15,7 @@ from pytest_dtfperf.records.session import SessionFolder, each_once, session_fol
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredSession:
     """One session, with its records in the order of measuring."""
 
     session: Mapping[str, Any]  # as session.json has it; of a history: what that keeps of it
@@ -28,18 +28,18 @@ class Stored:
         return str(self.session["id"])
 
 
-def read(source: str | Path, on_status: Callable[[str], object] = lambda words: None) -> list[Stored]:
+def load_sessions(source: str | Path, on_status: Callable[[str], object] = lambda words: None) -> list[StoredSession]:
     """The sessions of a folder, a history's file or a URL, the oldest first, each once: `on_status` is told of copies.
 
     Raises `UsageError`, `SessionFileError` or `HistoryError` in one line.
     """
     if isinstance(source, str) and "://" in source:
-        return of_history(_address(source))
+        return load_history_sessions(_parse_address(source))
     path = Path(source)
     if os.path.isfile(path):
-        return of_history(_address(path))
+        return load_history_sessions(_parse_address(path))
     if os.path.isfile(path / "session.json"):
-        return [_of_folder(SessionFolder.open(path))]
+        return [_load_folder(SessionFolder.open(path))]
     if not os.path.isdir(path):
         allowed = "a session's folder, a folder of such, a history's file, sqlite:///FILE or postgresql://USER@HOST/NAME"
         raise UsageError(f"{shown(str(source))} is not there: name {allowed}")
@@ -47,10 +47,10 @@ def read(source: str | Path, on_status: Callable[[str], object] = lambda words: 
     if not folders:
         hint = "pytest perf_tests makes one in perf_results/"
         raise SessionFileError(f"{path} is no session folder, and there is none in it: {hint}")
-    return [_of_folder(folder) for folder in each_once(folders, on_status)]
+    return [_load_folder(folder) for folder in each_once(folders, on_status)]
 
 
-def selected(sessions: Sequence[Stored], given: str | None) -> list[Stored]:
+def select_sessions(sessions: Sequence[StoredSession], given: str | None) -> list[StoredSession]:
     """Those that somebody means: by an id, a date, a commit, a version or `last`. None: all. Raises `UsageError`."""
     if given is None:
         return list(sessions)
@@ -58,7 +58,7 @@ def selected(sessions: Sequence[Stored], given: str | None) -> list[Stored]:
     return [stored for stored in sessions if stored.id in ids]
 
 
-def of_history(address: Address) -> list[Stored]:
+def load_history_sessions(address: Address) -> list[StoredSession]:
     """All of its sessions. Raises `HistoryError`."""
     from pytest_dtfperf.history import store  # SQLAlchemy: only where there is a history
     from pytest_dtfperf.history.database import Database
@@ -67,15 +67,15 @@ def of_history(address: Address) -> list[Stored]:
     with Database.open(address).reading() as connection:
         sessions, found = store.all_sessions(connection), recorded(connection)
     known = [(session, found.get(session["id"], Recorded())) for session in sessions]
-    return [Stored(session, each.records, each.comparable, has_steps=False) for session, each in known]
+    return [StoredSession(session, each.records, each.comparable, has_steps=False) for session, each in known]
 
 
-def _of_folder(folder: SessionFolder) -> Stored:
+def _load_folder(folder: SessionFolder) -> StoredSession:
     records = folder.measurements()
-    return Stored(folder.session, records, {record.id for record in records if enters_series(record)})
+    return StoredSession(folder.session, records, {record.id for record in records if enters_series(record)})
 
 
-def _address(given: str | Path) -> Address:
+def _parse_address(given: str | Path) -> Address:
     found = address_of(given, Path())
     assert found  # neither a URL nor a path is `never`
     return found

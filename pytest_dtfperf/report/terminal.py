@@ -16,33 +16,39 @@ from pytest_dtfperf.printable import printable
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record, without_size
 from pytest_dtfperf.report import limits
-from pytest_dtfperf.report.accepted import Accepted
-from pytest_dtfperf.report.causes import go_on, largest, why
-from pytest_dtfperf.report.drawing import fit, note, render, table, total, widths
-from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
-from pytest_dtfperf.report.numbers import disturbed_note, footnote, rate_with_spread
-from pytest_dtfperf.report.published import Published, nearest
-from pytest_dtfperf.report.reasons import Reason, error_rates, how_to_accept, injected, reasons
-from pytest_dtfperf.report.sweeps import ABOUT as ABOUT_SWEEPS
-from pytest_dtfperf.report.sweeps import swept
+from pytest_dtfperf.report.accepted import AcceptedBaseline
+from pytest_dtfperf.report.causes import format_largest_cause, list_explanation, list_next_commands
+from pytest_dtfperf.report.drawing import fit_columns, make_table, measure_columns, render, sum_widths, wrap_note
+from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, make_learning_grids, make_score_grids
+from pytest_dtfperf.report.numbers import format_footnote, format_rate_with_spread, list_disturbed_notes
+from pytest_dtfperf.report.published import PublishedRate, find_nearest
+from pytest_dtfperf.report.reasons import (
+    VerdictReason,
+    collect_reasons,
+    list_error_rates,
+    list_injected_slowdowns,
+    suggest_accepting,
+)
+from pytest_dtfperf.report.sweeps import ABOUT_SWEEPS as ABOUT_SWEEPS
+from pytest_dtfperf.report.sweeps import make_sweep_grids
 from pytest_dtfperf.spec import labels
 
-MOST_PUBLISHED = 2  # rows per model; the page has more
-MOST_REASONS = 8  # of different ones, so that the table stays in sight; the page and the tests' own words have all
-MOST_ACCEPTED = 6  # baselines, with the rates of the new ones
+MAX_PUBLISHED = 2  # rows per model; the page has more
+MAX_REASONS = 8  # of different ones, so that the table stays in sight; the page and the tests' own words have all
+MAX_ACCEPTED = 6  # baselines, with the rates of the new ones
 
 STYLES = {str(verdict): verdict.row.style for verdict in Verdict}
 
 
-def summary(
+def format_summary(
     records: Sequence[Record],
-    published: Sequence[Published] = (),
+    published: Sequence[PublishedRate] = (),
     *,
     width: int,
     colour: bool = False,
     verbose: bool = False,
     folder: Path | None = None,
-    accepted: Sequence[Accepted] = (),
+    accepted: Sequence[AcceptedBaseline] = (),
     remarks: Sequence[str] = (),
     budget: Mapping[str, float] | None = None,
 ) -> str:
@@ -54,57 +60,59 @@ def summary(
     """
     if not records:
         return ""
-    blocks = _before(records, width)
-    blocks += ["", *_measured(records, width)] if blocks else _measured(records, width)
-    blocks += [note(text, width) for text in disturbed_note(record.measurement for record in records)]
-    blocks += _grids(swept(records), ABOUT_SWEEPS, width)
-    blocks += _beneath(records, published, budget or {}, width) if verbose else []
-    notes = [*_accepted(accepted, verbose), *remarks, *([f"Session folder: {folder}"] if folder else [])]
+    blocks = _make_verdict_blocks(records, width)
+    blocks += ["", *_make_measurement_blocks(records, width)] if blocks else _make_measurement_blocks(records, width)
+    blocks += [wrap_note(text, width) for text in list_disturbed_notes(record.measurement for record in records)]
+    blocks += _make_grid_blocks(make_sweep_grids(records), ABOUT_SWEEPS, width)
+    blocks += _make_detail_blocks(records, published, budget or {}, width) if verbose else []
+    notes = [*_list_accepted(accepted, verbose), *remarks, *([f"Session folder: {folder}"] if folder else [])]
     if notes:
-        blocks += ["", *(note(text, width) for text in notes)]
+        blocks += ["", *(wrap_note(text, width) for text in notes)]
     return render(blocks, width, colour)
 
 
-def _before(records: Sequence[Record], width: int) -> list[RenderableType]:
+def _make_verdict_blocks(records: Sequence[Record], width: int) -> list[RenderableType]:
     """What is not green, with its reason."""
-    found = reasons(records)
+    found = collect_reasons(records)
     blocks: list[RenderableType] = []
-    for reason in found[:MOST_REASONS]:
+    for reason in found[:MAX_REASONS]:
         blocks += [
-            _reason(reason, width),
-            *(note(f"  {text}", width) for each in reason.records[:1] if (text := largest(each))),
+            _format_reason(reason, width),
+            *(wrap_note(f"  {text}", width) for each in reason.records[:1] if (text := format_largest_cause(each))),
         ]
-    if left_out := found[MOST_REASONS:]:
-        blocks.append(note(f"and {counted(len(left_out), 'reason')} more: see the tests, or report.html", width))
-    slept = injected(records)
-    blocks += [note(f"Injected slow-down (DTFPERF_SLOWDOWN): {text}", width) for text in slept]
-    return blocks + [note(text, width) for text in how_to_accept(records)]
+    if left_out := found[MAX_REASONS:]:
+        blocks.append(wrap_note(f"and {counted(len(left_out), 'reason')} more: see the tests, or report.html", width))
+    slept = list_injected_slowdowns(records)
+    blocks += [wrap_note(f"Injected slow-down (DTFPERF_SLOWDOWN): {text}", width) for text in slept]
+    return blocks + [wrap_note(text, width) for text in suggest_accepting(records)]
 
 
-def _reason(reason: Reason, width: int) -> Text:
-    text = note(str(reason), width)
+def _format_reason(reason: VerdictReason, width: int) -> Text:
+    text = wrap_note(str(reason), width)
     text.stylize(STYLES[reason.verdict], 0, len(reason.verdict))
     return text
 
 
-def _beneath(
-    records: Sequence[Record], published: Sequence[Published], budget: Mapping[str, float], width: int
+def _make_detail_blocks(
+    records: Sequence[Record], published: Sequence[PublishedRate], budget: Mapping[str, float], width: int
 ) -> list[RenderableType]:
     """What the numbers are, what was learnt, what others have published, and how often a session errs."""
     texts = [
-        footnote(record.measurement for record in records),
+        format_footnote(record.measurement for record in records),
         *arithmetic.lines(r.measurement for r in records if r.is_valid),
-        *limits.lines(records),
-        *error_rates(records, budget),
+        *limits.list_limits(records),
+        *list_error_rates(records, budget),
     ]
-    blocks: list[RenderableType] = [note(text, width) for text in texts]
-    blocks += _grids(learning(records), ABOUT_LEARNING, width) + _grids(scores(records), ABOUT_SCORES, width)
+    blocks: list[RenderableType] = [wrap_note(text, width) for text in texts]
+    blocks += _make_grid_blocks(make_learning_grids(records), ABOUT_LEARNING, width) + _make_grid_blocks(
+        make_score_grids(records), ABOUT_SCORES, width
+    )
     for model in sorted({record.spec.model for record in records}):
-        blocks += _published(model, records, published, width)
+        blocks += _make_published_blocks(model, records, published, width)
     return blocks
 
 
-def explain(
+def format_failure(
     record: Record,
     *,
     logs: Path | None = None,
@@ -117,36 +125,36 @@ def explain(
     """
     measurement = record.measurement
     lines = {
-        "measured": f"{rate_with_spread(measurement)} images/sec (runs: {', '.join(rate(r) for r in measurement.rates)})",
-        "baseline": against(record) if record.baseline else "",
+        "measured": f"{format_rate_with_spread(measurement)} images/sec (runs: {', '.join(rate(r) for r in measurement.rates)})",
+        "baseline": format_baseline(record) if record.baseline else "",
         "efficiency": percent(record.efficiency.value) if record.efficiency else "",
-        "limit": limits.words(record),
-        "why": why(record),
+        "limit": limits.format_limit(record),
+        "why": list_explanation(record),
         "reason": record.reason or "",
         "hosts": ", ".join(measurement.hosts),
-        "injected": ", ".join(injected([record])),
+        "injected": ", ".join(list_injected_slowdowns([record])),
         "logs": str(logs) if logs else "",
         "rerun": shlex.join(rerun or ["pytest", *options, record.test]),
-        "next": "     ".join(go_on(record, _short(session))) if session else "",
+        "next": "     ".join(list_next_commands(record, _shorten_path(session))) if session else "",
     }
     width = max(map(len, lines))
     title = f"{record.verdict or 'not judged'}: {record.spec.label}"
-    return "\n".join([title, *(line for name, text in lines.items() for line in _named(name, text, width))])
+    return "\n".join([title, *(line for name, text in lines.items() for line in _list_named_lines(name, text, width))])
 
 
-def _named(name: str, text: str | Sequence[str], width: int) -> Iterator[str]:
+def _list_named_lines(name: str, text: str | Sequence[str], width: int) -> Iterator[str]:
     """A line under its name, or several; none where there is nothing to say."""
     lines = [text] if isinstance(text, str) else text
     for number, line in enumerate(line for line in lines if line):
         yield f"  {'' if number else name:{width}}  {line}"
 
 
-def _short(path: Path) -> str:
+def _shorten_path(path: Path) -> str:
     """As one would type it."""
     return shlex.quote(os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path))
 
 
-def spent(costs: Sequence[Mapping[str, Any]]) -> list[str]:
+def list_costs(costs: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the hosts have cost, in a line; nothing where none had a price."""
     if not costs:
         return []
@@ -154,105 +162,111 @@ def spent(costs: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"Spent on hosts, estimated: {sum(cost['usd'] for cost in costs):.2f} USD (price: {'; '.join(sources)})"]
 
 
-def _measured(records: Sequence[Record], width: int) -> list[RenderableType]:
+def _make_measurement_blocks(records: Sequence[Record], width: int) -> list[RenderableType]:
     """One table with whole labels if the width allows; else a table per kind of training, under its name."""
     label = labels(record.spec for record in records)
     kind = {spec: without_size(words) for spec, words in label.items()}
     ordered = sorted(records, key=lambda r: (r.spec.model, r.spec.batch_size, kind[r.spec], r.spec.gpus, r.spec.num_ps))
-    limited: _LimitCell
-    for limited in (limits.short, limits.number, None) if any(record.share_of_limit for record in records) else (None,):
+    limited: _LimitFormat
+    for limited in (
+        (limits.format_limit_share, limits.format_share_of_limit, None)
+        if any(record.share_of_limit for record in records)
+        else (None,)
+    ):
         headings = ["spec", "images/sec", "efficiency", *(["of limit"] if limited else []), "baseline", "change", "verdict"]
-        rows = [_cells(record, label[record.spec], limited) for record in ordered]
-        columns = widths([headings, *rows])
-        if total(columns) <= width:
-            return [table(headings, rows, columns, styles=STYLES)]
-        short = [_cells(record, f"  gpus={record.spec.gpus} num_ps={record.spec.num_ps}", limited) for record in ordered]
-        columns = widths([headings, *short])
-        if total(columns) <= width:
+        rows = [_make_cells(record, label[record.spec], limited) for record in ordered]
+        columns = measure_columns([headings, *rows])
+        if sum_widths(columns) <= width:
+            return [make_table(headings, rows, columns, styles=STYLES)]
+        short = [_make_cells(record, f"  gpus={record.spec.gpus} num_ps={record.spec.num_ps}", limited) for record in ordered]
+        columns = measure_columns([headings, *short])
+        if sum_widths(columns) <= width:
             break
-    columns = fit(columns, width)
-    blocks: list[RenderableType] = [table(headings, [], columns)]
+    columns = fit_columns(columns, width)
+    blocks: list[RenderableType] = [make_table(headings, [], columns)]
     for words, group in groupby(zip(ordered, short, strict=True), key=lambda pair: kind[pair[0].spec]):
         cells = [cells for _, cells in group]
-        blocks += [Text(printable(words), overflow="ellipsis", no_wrap=True), table([], cells, columns, styles=STYLES)]
+        blocks += [Text(printable(words), overflow="ellipsis", no_wrap=True), make_table([], cells, columns, styles=STYLES)]
     return blocks
 
 
-_LimitCell = Callable[[Record], str] | None  # how the limit is told, as far as there is room for it
+_LimitFormat = Callable[[Record], str] | None  # how the limit is told, as far as there is room for it
 
 
-def _cells(record: Record, label: str, limited: _LimitCell) -> list[str]:
+def _make_cells(record: Record, label: str, limited: _LimitFormat) -> list[str]:
     return [
         label,
-        rate_with_spread(record.measurement),
+        format_rate_with_spread(record.measurement),
         percent(record.efficiency.value) if record.efficiency else NONE,
         *([limited(record)] if limited else []),
         rate(record.baseline.images_per_sec) if record.baseline else NONE,
         change(record.baseline.change) if record.baseline else NONE,
-        standing(record),
+        format_verdict(record),
     ]
 
 
-def standing(record: Record) -> str:
+def format_verdict(record: Record) -> str:
     """Return the verdict, whether the measurement has become a baseline, and the attempt of a test that was run again."""
     verdict = record.verdict.when_accepted if record.verdict and record.accepted else record.verdict
     words = verdict or NONE
     return f"{words}, attempt {record.attempt}" if record.attempt > 1 else words
 
 
-def _grids(grids: Iterable[Grid], about: str, width: int) -> list[RenderableType]:
+def _make_grid_blocks(grids: Iterable[Grid], about: str, width: int) -> list[RenderableType]:
     """Tables beneath each other, and what is to be said about all of them."""
     blocks: list[RenderableType] = []
     for grid in grids:
-        columns = fit(widths([grid.headings, *grid.rows]), width, positions=[0])
-        blocks += ["", table(grid.headings, grid.rows, columns, words=[0])]
-    return [*blocks, note(about, width)] if blocks else []
+        columns = fit_columns(measure_columns([grid.headings, *grid.rows]), width, positions=[0])
+        blocks += ["", make_table(grid.headings, grid.rows, columns, words=[0])]
+    return [*blocks, wrap_note(about, width)] if blocks else []
 
 
-def _published(model: str, records: Iterable[Record], published: Iterable[Published], width: int) -> list[RenderableType]:
+def _make_published_blocks(
+    model: str, records: Iterable[Record], published: Iterable[PublishedRate], width: int
+) -> list[RenderableType]:
     """The nearest rows. Their sources stand beside them where there is room, else beneath the table by number."""
     of_model = [row for row in published if row.model == model]
     if not of_model:
         return []
     measured = {record.spec for record in records if record.spec.model == model}
-    chosen = nearest(of_model, measured, MOST_PUBLISHED)
+    chosen = find_nearest(of_model, measured, MAX_PUBLISHED)
     headings = [f"published: {model}", "devices", "images/sec", "efficiency", "source"]
     sources = list(dict.fromkeys(row.citation for row in chosen))
-    rows = [_published_cells(row, row.name(measured), row.citation) for row in chosen]
+    rows = [_make_published_cells(row, row.name(measured), row.citation) for row in chosen]
     beneath: list[RenderableType] = []
-    if total(widths([headings, *rows])) > width:
-        rows = [_published_cells(row, row.name(measured), f"[{sources.index(row.citation) + 1}]") for row in chosen]
-        beneath = [note(f"  [{number}] {source}", width) for number, source in enumerate(sources, start=1)]
+    if sum_widths(measure_columns([headings, *rows])) > width:
+        rows = [_make_published_cells(row, row.name(measured), f"[{sources.index(row.citation) + 1}]") for row in chosen]
+        beneath = [wrap_note(f"  [{number}] {source}", width) for number, source in enumerate(sources, start=1)]
     left_out = len(of_model) - len(chosen)
     more = [f"  and {left_out} more"] if left_out else []
-    columns = fit(widths([headings, *rows]), width)
-    rows = [[_cut(row, row.marks(measured), columns[0]), *cells[1:]] for row, cells in zip(chosen, rows, strict=True)]
-    return ["", table(headings, rows, columns), *more, *beneath]
+    columns = fit_columns(measure_columns([headings, *rows]), width)
+    rows = [[_shorten_name(row, row.marks(measured), columns[0]), *cells[1:]] for row, cells in zip(chosen, rows, strict=True)]
+    return ["", make_table(headings, rows, columns), *more, *beneath]
 
 
-def _cut(row: Published, marks: str, width: int) -> str:
+def _shorten_name(row: PublishedRate, marks: str, width: int) -> str:
     """Its name within so many columns: rather less of the system than of how otherwise it was trained."""
     room = width - len(marks) - 2
     system = row.system if len(row.system) <= room else f"{row.system[: max(0, room - 1)]}…"
     return f"  {system}{marks}"
 
 
-def _published_cells(row: Published, name: str, source: str) -> list[str]:
+def _make_published_cells(row: PublishedRate, name: str, source: str) -> list[str]:
     efficiency = NONE if row.efficiency is None else percent(row.efficiency)
     return [f"  {name}", row.devices, rate(row.images_per_sec), efficiency, source]
 
 
-def _accepted(accepted: Sequence[Accepted], verbose: bool) -> list[str]:
+def _list_accepted(accepted: Sequence[AcceptedBaseline], verbose: bool) -> list[str]:
     """What has changed, always; of many that are new how many they are, for the table has their numbers."""
     if not accepted:
         return []
-    shown = [entry for entry in accepted if verbose or len(accepted) <= MOST_ACCEPTED or entry.old is not None]
+    shown = [entry for entry in accepted if verbose or len(accepted) <= MAX_ACCEPTED or entry.old is not None]
     new = len(accepted) - len(shown)
     counts = [f"  {new} new: their verdicts in the table say accepted"] if new else []
     return ["Baselines written, in images/sec:", *(f"  {entry}" for entry in shown), *counts]
 
 
-def against(record: Record) -> str:
+def format_baseline(record: Record) -> str:
     """The baseline it was compared with, the change and its interval, the margin and the noise; of a record that has one."""
     assert record.baseline
     found = record.baseline

@@ -14,24 +14,24 @@ import numpy as np
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.formats import counted, percent
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
-from pytest_dtfperf.report.exports import versions
-from pytest_dtfperf.report.sources import Stored
+from pytest_dtfperf.report.exports import format_versions
+from pytest_dtfperf.report.sources import StoredSession
 from pytest_dtfperf.spec import labels
 
 _UNKNOWN: Mapping[str, object] = {"time": None, "dirty": False, "project": "", "branch": ""}  # of a commit
 
 # Of the files that `pytest-benchmark compare` reads: the version that wrote this form first, https://pypi.org/project/pytest-benchmark/5.1.0/
-PYTEST_BENCHMARK = "5.1.0"
+PYTEST_BENCHMARK_VERSION = "5.1.0"
 
 
-def believed(stored: Stored) -> dict[str, Record]:
+def find_valid_records(stored: StoredSession) -> dict[str, Record]:
     """Label -> record, each label once: not what is INVALID, TAINTED, on other hosts or slowed down on purpose."""
     found = latest_of_each_spec(record for record in stored.records if record.id in stored.comparable)
     named = labels(record.spec for record in found)
     return {named[record.spec]: record for record in found}
 
 
-def github_action(sessions: Sequence[Stored]) -> bytes:
+def format_github_action(sessions: Sequence[StoredSession]) -> bytes:
     """`customBiggerIsBetter` of github-action-benchmark: as its README and src/extract.ts have it."""
     (stored,) = sessions
     entries = [
@@ -39,64 +39,64 @@ def github_action(sessions: Sequence[Stored]) -> bytes:
             "name": label,
             "unit": "images/sec",
             "value": record.images_per_sec,
-            **_range(record),
-            "extra": "\n".join(_extra(stored, record)),
+            **_make_range(record),
+            "extra": "\n".join(_list_details(stored, record)),
         }
-        for label, record in believed(stored).items()
+        for label, record in find_valid_records(stored).items()
     ]
-    return _json(entries)
+    return _encode_json(entries)
 
 
-def _range(record: Record) -> dict[str, str]:
+def _make_range(record: Record) -> dict[str, str]:
     """A single run has none."""
     spread = record.measurement.spread
     return {} if spread is None else {"range": f"± {percent(spread)}"}
 
 
-def _extra(stored: Stored, record: Record) -> list[str]:
+def _list_details(stored: StoredSession, record: Record) -> list[str]:
     hardware = system_name(record.measurement.fingerprint.get("hardware") or {})
     judged = [f"verdict: {record.verdict}"] if record.verdict else []
     runs = counted(len(record.measurement.rates), "run")
-    return [f"{hardware} ({stored.session['cluster']}), {runs}", *judged, versions(record, stored.session)]
+    return [f"{hardware} ({stored.session['cluster']}), {runs}", *judged, format_versions(record, stored.session)]
 
 
-def bencher(sessions: Sequence[Stored]) -> bytes:
+def format_bencher(sessions: Sequence[StoredSession]) -> bytes:
     """Bencher Metric Format, https://bencher.dev/docs/reference/bencher-metric-format/: benchmark -> measure -> values.
 
     `throughput` is a measure that every project has; here images/sec, with the slowest and the fastest run.
     """
     (stored,) = sessions
-    return _json({label: _measures(record) for label, record in believed(stored).items()})
+    return _encode_json({label: _make_measures(record) for label, record in find_valid_records(stored).items()})
 
 
-def _measures(record: Record) -> dict[str, dict[str, float]]:
+def _make_measures(record: Record) -> dict[str, dict[str, float]]:
     rates = record.measurement.rates
     throughput = {"value": record.images_per_sec, "lower_value": min(rates), "upper_value": max(rates)}
     own = {"efficiency": {"value": record.efficiency.value}} if record.efficiency else {}
     return {"throughput": throughput, **own}
 
 
-def pytest_benchmark(sessions: Sequence[Stored]) -> bytes:
+def format_pytest_benchmark(sessions: Sequence[StoredSession]) -> bytes:
     """What `pytest --benchmark-json` writes. A round is a run, its time is seconds per image: `ops` is images/sec."""
     (stored,) = sessions
     commit: dict[str, object] = {"id": stored.session.get("commit") or "unknown", **_UNKNOWN}
-    return _json(
+    return _encode_json(
         {
-            "machine_info": _machine(stored),
+            "machine_info": _make_machine_info(stored),
             "commit_info": commit,
-            "benchmarks": [_benchmark(label, record) for label, record in believed(stored).items()],
+            "benchmarks": [_make_benchmark(label, record) for label, record in find_valid_records(stored).items()],
             "datetime": datetime.fromisoformat(stored.session["started"]).astimezone(UTC).isoformat(),
-            "version": PYTEST_BENCHMARK,
+            "version": PYTEST_BENCHMARK_VERSION,
         }
     )  # fmt: skip
 
 
-def _machine(stored: Stored) -> dict[str, Any]:
+def _make_machine_info(stored: StoredSession) -> dict[str, Any]:
     hardware = {system_name(record.measurement.fingerprint.get("hardware") or {}): None for record in stored.records}
     return {"node": stored.session["cluster"], "machine": " and ".join(hardware), "versions": dict(stored.session["versions"])}
 
 
-def _benchmark(label: str, record: Record) -> dict[str, Any]:
+def _make_benchmark(label: str, record: Record) -> dict[str, Any]:
     spec = record.spec
     return {
         "group": spec.model,
@@ -106,11 +106,13 @@ def _benchmark(label: str, record: Record) -> dict[str, Any]:
         "param": label,
         "extra_info": {"verdict": record.verdict and str(record.verdict), "images_per_sec": record.images_per_sec},
         "options": {"disable_gc": False, "min_rounds": 1, "warmup": spec.warmup_steps > 0},
-        "stats": _stats([1 / rate for rate in record.measurement.rates], spec.gpus * max(1, spec.batch_size) * spec.steps),
+        "stats": _compute_stats(
+            [1 / rate for rate in record.measurement.rates], spec.gpus * max(1, spec.batch_size) * spec.steps
+        ),
     }
 
 
-def _stats(seconds: Sequence[float], iterations: int) -> Mapping[str, object]:
+def _compute_stats(seconds: Sequence[float], iterations: int) -> Mapping[str, object]:
     """As pytest-benchmark counts: Tukey's fences, sample standard deviation, 0 of one run."""
     q1, median, q3 = (float(value) for value in np.quantile(seconds, [0.25, 0.5, 0.75]))
     mean, spread = statistics.fmean(seconds), statistics.stdev(seconds) if len(seconds) > 1 else 0.0
@@ -139,5 +141,5 @@ def _stats(seconds: Sequence[float], iterations: int) -> Mapping[str, object]:
     }
 
 
-def _json(content: object) -> bytes:
+def _encode_json(content: object) -> bytes:
     return json.dumps(content, indent=2, ensure_ascii=True, allow_nan=False).encode(errors="backslashreplace") + b"\n"

@@ -9,8 +9,8 @@ from pytest_dtfperf.baselines.accept import Acceptance
 from pytest_dtfperf.history.enter import Remembered
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import exported
-from pytest_dtfperf.report.published import Published, published_of
-from pytest_dtfperf.report.results import Results
+from pytest_dtfperf.report.published import PublishedRate, find_published_rates
+from pytest_dtfperf.report.results import SessionResults
 from pytest_dtfperf.session.acceptance import accept_records
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.commit import commit_of
@@ -30,7 +30,7 @@ class Completion:
         self._guard = guard
         self.acceptance: Acceptance | None = None
         self.remembered = Remembered()
-        self.published: Sequence[Published] = ()
+        self.published: Sequence[PublishedRate] = ()
         self.remarks: list[str] = []  # what there is to say of what was exported
         self.records: Sequence[Record] = bench.folder.latest()
         with guard():
@@ -53,8 +53,8 @@ class Completion:
     def export(self, sections: Sequence[tuple[str, Sequence[str]]] = ()) -> None:
         """Write what others read. `sections`: of other plugins."""
         with self._guard():
-            self.published = published_of(self.records)
-        results = Results(self.records, self.published, self.remembered.pasts, sections)
+            self.published = find_published_rates(self.records)
+        results = SessionResults(self.records, self.published, self.remembered.pasts, sections)
         for name in exported.EXPORTS:
             with self._guard():
-                self.remarks += exported.write(name, self._bench.folder, results)
+                self.remarks += exported.write_export(name, self._bench.folder, results)

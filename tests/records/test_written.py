@@ -11,7 +11,7 @@ from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.measurement import Evaluation, Score, TaskReport
 from pytest_dtfperf.records.lines import line_of
 from pytest_dtfperf.records.record import Compared, Record
-from pytest_dtfperf.report.dry_run import Training
+from pytest_dtfperf.report.dry_run import PlannedTraining
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.order import TaskOrder
 from tests.baselines.examples import calibrated_of, entry_of
@@ -30,7 +30,7 @@ REPORT = TaskReport(
     evaluations=[EVALUATION],
     reported_rate="9.5",
 )
-TRAINING = Training(3, "a.py::b", spec().to_json(), "b8", (1, 10), ["worker 0 on node 1"], 2, ["salloc --nodes=2"])
+TRAINING = PlannedTraining(3, "a.py::b", spec().to_json(), "b8", (1, 10), ["worker 0 on node 1"], 2, ["salloc --nodes=2"])
 
 
 def full() -> Record:
@@ -75,5 +75,5 @@ def test_what_is_written_stays_as_it_is() -> None:
     assert Record.from_json(json.loads(lines[0])).checks == full().checks
     assert TaskOrder.from_json(json.loads(lines[1])) == ORDER
     assert TaskReport.from_json(json.loads(lines[2])).evaluations == [EVALUATION]
-    assert Training.from_json(json.loads(lines[3])) == TRAINING
+    assert PlannedTraining.from_json(json.loads(lines[3])) == TRAINING
     assert Spec.from_json(json.loads(lines[1])["spec"]) == EXTERNAL

@@ -18,8 +18,8 @@ from pytest_dtfperf.records.record import Compared, Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import exports, markdown, plots, terminal
 from pytest_dtfperf.report.page import writer
-from pytest_dtfperf.report.results import Results
-from pytest_dtfperf.report.series import measured_series
+from pytest_dtfperf.report.results import SessionResults
+from pytest_dtfperf.report.series import make_measured_series
 from pytest_dtfperf.spec import labels
 from tests.records.samples import measurement, spec
 
@@ -73,14 +73,17 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
             folder.judge(record.id, verdict=Verdict(verdict), reason=f"because {verdict}", baseline=compared)
     folder.finish(exit_code=1, wall_s=1.0)
     records = folder.measurements()
-    assert len(exports.write(folder, Results(records)) + plots.write(folder, Results(records))) == 2
-    assert len(writer.write(folder, Results(records))) == 1
+    assert (
+        len(exports.write_csv_files(folder, SessionResults(records)) + plots.write_figures(folder, SessionResults(records)))
+        == 2
+    )
+    assert len(writer.write_page(folder, SessionResults(records))) == 1
     tables = [(folder.path / name).read_text().splitlines() for name in ("measurements.csv", "inception3_b8.csv")]
     builder = ET.XMLParser(target=ET.TreeBuilder(insert_comments=True))
     return Session(
         folder=folder,
         records=records,
-        terminal=terminal.summary(records, width=200),
+        terminal=terminal.format_summary(records, width=200),
         markdown=markdown.summary(folder),
         rows={row["id"]: row for row in csv.DictReader(tables[0])},
         scaling={row["spec"]: row for row in csv.DictReader(tables[1])},
@@ -153,7 +156,7 @@ def test_the_tables_of_csv(session: Session) -> None:
 def test_what_is_drawn(session: Session) -> None:
     """Points and ideal lines, read from the SVG against its own axes, are at the records' numbers; crosses are TAINTED."""
     rates, efficiencies = (Panel(session.svg, f"axes_{number}") for number in (1, 2))
-    lines = measured_series(session.records)
+    lines = make_measured_series(session.records)
     assert len(lines) == 7
     for number, line in enumerate(lines):
         sound = [point for point in line.points if not point.is_tainted]

@@ -7,8 +7,8 @@ from pathlib import Path
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.explain.causes import Cause, Explanation
 from pytest_dtfperf.records.record import Compared, Record
-from pytest_dtfperf.report.causes import described, go_on, largest, why
-from pytest_dtfperf.report.terminal import explain
+from pytest_dtfperf.report.causes import describe_explanation, format_largest_cause, list_explanation, list_next_commands
+from pytest_dtfperf.report.terminal import format_failure
 from tests.baselines.examples import measurement_of
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "causes.md").read_text()
@@ -51,38 +51,38 @@ def test_a_failing_tests_own_words() -> None:
     """The block in docs/causes.md is what a failing test says, word for word."""
     (block,) = re.findall(r"```text\n(.*?)\n```", DOCUMENT, re.DOTALL)
     session = Path("perf_results/20260131T021503Z-9f3c1a")
-    assert explain(record(), session=session) == block
+    assert format_failure(record(), session=session) == block
 
 
 def test_the_largest_cause_alone() -> None:
     """Where there is one line, the largest cause stands in it, and how many there are more."""
-    assert largest(record()) == f"+96.0 ms  {FOUND.causes[0].words} (and 1 more)"
-    assert largest(record(None)) == ""
-    assert largest(record(replace(FOUND, causes=[]))) == ""
+    assert format_largest_cause(record()) == f"+96.0 ms  {FOUND.causes[0].words} (and 1 more)"
+    assert format_largest_cause(record(None)) == ""
+    assert format_largest_cause(record(replace(FOUND, causes=[]))) == ""
 
 
 def test_what_is_not_known_is_said() -> None:
     """Where nothing explains a change, that is the one row; where it could not be looked for, the reason."""
     nothing = replace(FOUND, causes=[], unexplained_s=0.1124, notes=["no step of the baseline was taken apart"])
-    assert why(record(nothing)) == [
+    assert list_explanation(record(nothing)) == [
         "+112 ms per step (1,161 -> 1,273 ms)",
         "+112 ms   not explained",
         "no step of the baseline was taken apart",
     ]
-    assert why(record(None, "cannot be explained: KeyError: x")) == ["cannot be explained: KeyError: x"]
-    assert why(record(None)) == go_on(record(None), "x") == []
+    assert list_explanation(record(None, "cannot be explained: KeyError: x")) == ["cannot be explained: KeyError: x"]
+    assert list_explanation(record(None)) == list_next_commands(record(None), "x") == []
 
 
 def test_nothing_has_no_sign_of_its_own() -> None:
     """What is left of a change where nothing is, or less than a digit, is not told as less than nothing."""
     for left in (-1e-17, -0.0004):
-        rows = why(record(replace(FOUND, unexplained_s=left)))
+        rows = list_explanation(record(replace(FOUND, unexplained_s=left)))
         assert [row for row in rows if "not explained" in row] == [" +0 ms   not explained"]
 
 
 def test_evidence_is_for_who_asks() -> None:
     """`dtfperf explain` shows what speaks for each cause, how sure it is, and the next command."""
-    lines = described(FOUND)
+    lines = describe_explanation(FOUND)
     assert lines[0] == "why  +108 of +112 ms per step (1,161 -> 1,273 ms)"
     assert "     what is below 11.6 ms is noise, and no cause" in lines
     assert "  server at ps:1: +96.0 ms, 86 % of the change; confidence high" in lines
@@ -101,4 +101,6 @@ def test_every_kind_of_cause_is_explained() -> None:
 def test_nobodys_words_reach_the_terminal_as_they_are() -> None:
     """What a damaged record has for words is shown without what a terminal would obey."""
     bad = replace(FOUND, causes=[replace(FOUND.causes[0], words="\x1b[2Jx")], against="\x1b[2Jy")
-    assert "\x1b" not in "\n".join([*why(record(bad)), largest(record(bad)), *described(bad)])
+    assert "\x1b" not in "\n".join(
+        [*list_explanation(record(bad)), format_largest_cause(record(bad)), *describe_explanation(bad)]
+    )

@@ -14,7 +14,7 @@ from pytest_dtfperf.records.record import with_efficiencies
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import exports
 from pytest_dtfperf.report.exported import EXPORTS
-from pytest_dtfperf.report.results import Results
+from pytest_dtfperf.report.results import SessionResults
 from pytest_dtfperf.spec import Spec
 from tests.records.samples import disturbed_but_one, record, spec
 
@@ -37,7 +37,9 @@ def folder(tmp_path: Path) -> SessionFolder:
 
 def test_the_fastest_configuration_of_each_device_count(folder: SessionFolder) -> None:
     """A row is the fastest valid configuration of its device count, with the efficiency of that configuration."""
-    assert exports.write(folder, Results(RECORDS)) == ["Written: measurements.csv, inception3_b8.csv, mnist_b64.csv"]
+    assert exports.write_csv_files(folder, SessionResults(RECORDS)) == [
+        "Written: measurements.csv, inception3_b8.csv, mnist_b64.csv"
+    ]
     assert (folder.path / "inception3_b8.csv").read_text().splitlines() == [
         "gpus,images_per_sec,ideal,efficiency,num_ps,variable_update,data,runs,spread,flops_per_sec,share_of_peak,spec",
         "1,10,10,1,0,parameter_server,synthetic,3,0.1,3.42793e+11,,inception3 b8 gpus=1 num_ps=0 parameter_server",
@@ -47,20 +49,20 @@ def test_the_fastest_configuration_of_each_device_count(folder: SessionFolder) -
 
 def test_no_ideal_without_a_one_device_rate(folder: SessionFolder) -> None:
     """What was not measured is left empty, never guessed."""
-    exports.write(folder, Results(RECORDS))
+    exports.write_csv_files(folder, SessionResults(RECORDS))
     (row,) = (folder.path / "mnist_b64.csv").read_text().splitlines()[1:]
     assert row == "2,1800,,,1,parameter_server,synthetic,1,,1.49946e+11,,mnist b64 gpus=2 num_ps=1 parameter_server"
 
 
 def test_the_latest_measurement_of_a_spec_counts(folder: SessionFolder) -> None:
     """A spec that was measured twice stands in the table once, with its last numbers."""
-    exports.write(folder, Results([record(spec(), 9.0), record(spec(), 8.0)]))
+    exports.write_csv_files(folder, SessionResults([record(spec(), 9.0), record(spec(), 8.0)]))
     assert (folder.path / "inception3_b8.csv").read_text().splitlines()[1].startswith("1,8,8,1,")
 
 
 def test_a_disturbed_run_is_none_of_those_that_are_counted(folder: SessionFolder) -> None:
     """Both tables count the runs that the rate is the median of, and one run that nothing disturbed has no spread."""
-    exports.write(folder, Results([disturbed_but_one(record(spec(), 10.0, 5.0, 4.9))]))
+    exports.write_csv_files(folder, SessionResults([disturbed_but_one(record(spec(), 10.0, 5.0, 4.9))]))
     for name in ("measurements.csv", "inception3_b8.csv"):
         with (folder.path / name).open(newline="") as file:
             (row,) = csv.DictReader(file)
@@ -69,12 +71,12 @@ def test_a_disturbed_run_is_none_of_those_that_are_counted(folder: SessionFolder
 
 def test_nothing_measured_nothing_written(folder: SessionFolder) -> None:
     """No measurement, no file, and nothing to say about it."""
-    assert exports.write(folder, Results([])) == []
+    assert exports.write_csv_files(folder, SessionResults([])) == []
 
 
 def test_every_measurement_has_a_row(folder: SessionFolder) -> None:
     """measurements.csv drops nothing, in the order of measuring, and its columns are those of the documentation."""
-    exports.write(folder, Results(RECORDS))
+    exports.write_csv_files(folder, SessionResults(RECORDS))
     with (folder.path / "measurements.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["id"] for row in rows] == [each.id for each in RECORDS]
@@ -111,12 +113,14 @@ print(*exports.write(folder, Results(records)), *plots.write(folder, Results(rec
 def test_a_text_is_no_formula(folder: SessionFolder) -> None:
     """What hosts and tests are called cannot make a spreadsheet compute: it is marked as text, and numbers are not."""
     linked = record(spec(), 9.0, name="one", reason="=HYPERLINK(1)")
-    exports.write(folder, Results([linked, record(spec(gpus=2, num_ps=1), 8.0, reason="-1 %")]))
+    exports.write_csv_files(folder, SessionResults([linked, record(spec(gpus=2, num_ps=1), 8.0, reason="-1 %")]))
     with (folder.path / "measurements.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["reason"] for row in rows] == ["'=HYPERLINK(1)", "'-1 %"]
     assert rows[0]["images_per_sec"] == "9"
-    exports.write(folder, Results([record(spec(model="-1+1", command=("train",), rate_pattern="(x)", rate_of="mean"), 9.0)]))
+    exports.write_csv_files(
+        folder, SessionResults([record(spec(model="-1+1", command=("train",), rate_pattern="(x)", rate_of="mean"), 9.0)])
+    )
     (table,) = folder.path.glob("-1+1_b*.csv")
     assert table.read_text().splitlines()[1].split(",")[-1].startswith("'-1+1")
 
@@ -142,7 +146,7 @@ def test_the_docs_have_every_export() -> None:
 def test_a_program_with_a_name_longer_than_a_files(folder: SessionFolder, model: str) -> None:
     """Its tables and figures have the begin of its name, and a digest that tells it from another of the same begin."""
     programs = [record(external(f"{model}{end}"), 9.0, name=end) for end in ("a", "b")]
-    exports.write(folder, Results(programs))
+    exports.write_csv_files(folder, SessionResults(programs))
     names = [path.name for path in folder.path.glob("*_b1.csv")]
     assert len(names) == 2
     assert all(name.startswith(model[:50]) and len(os.fsencode(name)) < 200 for name in names)
@@ -156,7 +160,7 @@ def external(model: str) -> Spec:
 
 def test_what_a_terminal_would_obey_is_written_out(folder: SessionFolder) -> None:
     """An escape sequence in the name of a test does nothing to whoever shows a table in a terminal."""
-    exports.write(folder, Results([record(spec(), 9.0, test="test_\x1b[2J\u202e\x9b[x]")]))
+    exports.write_csv_files(folder, SessionResults([record(spec(), 9.0, test="test_\x1b[2J\u202e\x9b[x]")]))
     text = (folder.path / "measurements.csv").read_text()
     assert "\\x1b[2J\\u202e\\x9b[x]" in text
     assert all(line.isprintable() for line in text.split("\n"))

@@ -25,7 +25,7 @@ from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.history.enter import enter_all
 from pytest_dtfperf.history.where import Address, address_of
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report.forms import FORMS
+from pytest_dtfperf.report.forms import EXPORT_FORMATS
 from pytest_dtfperf.report.frame import PUBLISHED_COLUMNS
 from pytest_dtfperf.report.runs import COLUMNS
 from tests.history.sessions import folder_of
@@ -133,7 +133,7 @@ def test_published_rates_are_a_frame() -> None:
 
 def test_formats_are_documented() -> None:
     """docs/exports.md has a row for each format."""
-    rows = [f"| `{name}` | {form.of} | {form.read_by} |" for name, form in FORMS.items()]
+    rows = [f"| `{name}` | {form.of} | {form.read_by} |" for name, form in EXPORT_FORMATS.items()]
     assert "\n".join(rows) in DOCUMENTED
 
 
@@ -246,7 +246,7 @@ def test_openmetrics_escapes(tmp_path: Path) -> None:
     assert {sample.labels["cluster"] for family in families for sample in family.samples} == {name}
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", EXPORT_FORMATS)
 def test_no_form_has_what_a_terminal_would_obey(tmp_path: Path, form: str) -> None:
     """Of a cluster and a test whose names have escape sequences, none is raw in any text that is exported."""
     folder = SessionFolder.create(tmp_path, cluster="a\x1b[2Jb\x9bc", command=[], versions={})

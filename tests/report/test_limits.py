@@ -12,12 +12,12 @@ from pytest_dtfperf.limits.limit import Bound, Limit
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import markdown, terminal
-from pytest_dtfperf.report.exports import measurements_csv
-from pytest_dtfperf.report.limits import WHAT_BOUNDS, lines
-from pytest_dtfperf.report.openmetrics import openmetrics
-from pytest_dtfperf.report.page.build import Given, page
-from pytest_dtfperf.report.results import Results
-from pytest_dtfperf.report.sources import read
+from pytest_dtfperf.report.exports import format_measurements_csv
+from pytest_dtfperf.report.limits import ABOUT_LIMITS, list_limits
+from pytest_dtfperf.report.openmetrics import format_openmetrics
+from pytest_dtfperf.report.page.build import PageInput, make_page
+from pytest_dtfperf.report.results import SessionResults
+from pytest_dtfperf.report.sources import load_sessions
 from tests.records.samples import measurement, record, spec
 
 LINK = Bound(resource="link", host="node07", step_s=0.08, needs="95.3 MB sent at 1.19 GB/s")
@@ -37,13 +37,13 @@ def records(*limits: Limit | None) -> list[Record]:
 @pytest.mark.parametrize("width", [80, 160])
 def test_the_table_and_what_stands_beneath(width: int) -> None:
     """A column where any measurement has one, in words with -v; no column where none has."""
-    text = terminal.summary(records(LIMIT, None, UNKNOWN), width=width, verbose=True)
+    text = terminal.format_summary(records(LIMIT, None, UNKNOWN), width=width, verbose=True)
     rows = [line.split() for line in text.splitlines() if "gpus=" in line and "182.0" in line]
     told = "91 % link" if width > 80 else "91 %"
     assert [f" {told} -" in " ".join(row) for row in rows] == [True, False, False]
     assert WORDS in " ".join(text.split())
-    assert WHAT_BOUNDS in " ".join(text.split())
-    without = terminal.summary(records(None, UNKNOWN), width=width, verbose=True)
+    assert ABOUT_LIMITS in " ".join(text.split())
+    without = terminal.format_summary(records(None, UNKNOWN), width=width, verbose=True)
     assert "limit" not in without
 
 
@@ -51,16 +51,16 @@ def test_of_each_model_the_fastest() -> None:
     """A session of many measurements has a line for each model, and one that says what a limit is."""
     other = record(spec(model="mnist"), 20.0, limit=LIMIT)
     slower = record(spec(gpus=8), 10.0, limit=LIMIT)
-    told = lines([slower, other, *records(LIMIT, UNKNOWN)])
+    told = list_limits([slower, other, *records(LIMIT, UNKNOWN)])
     assert [text.split()[0] for text in told[:-1]] == ["inception3", "mnist"]
     assert WORDS in told[0]
-    assert told[-1] == WHAT_BOUNDS
-    assert lines(records(UNKNOWN, None)) == []
+    assert told[-1] == ABOUT_LIMITS
+    assert list_limits(records(UNKNOWN, None)) == []
 
 
 def test_a_failing_test_says_it() -> None:
     """Beside what was measured; nothing where it is not known."""
-    with_limit, without = (terminal.explain(each) for each in records(LIMIT, UNKNOWN))
+    with_limit, without = (terminal.format_failure(each) for each in records(LIMIT, UNKNOWN))
     assert f"limit       {WORDS}" in with_limit
     assert "limit" not in without
 
@@ -68,7 +68,7 @@ def test_a_failing_test_says_it() -> None:
 def test_the_csv() -> None:
     """The limit, its part that was reached, and the resource; empty cells where there is none."""
     session = {"started": "2026-01-31T02:15:03+00:00", "cluster": "lab", "versions": {}}
-    rows = list(csv.DictReader(measurements_csv(records(LIMIT, None, UNKNOWN), session).splitlines()))
+    rows = list(csv.DictReader(format_measurements_csv(records(LIMIT, None, UNKNOWN), session).splitlines()))
     cells = [(row["limit"], row["share_of_limit"], row["bound_by"]) for row in rows]
     assert cells == [("200", "0.91", "link"), ("", "", ""), ("", "", "")]
 
@@ -84,7 +84,7 @@ def test_the_table_of_runs(tmp_path: Path) -> None:
 def test_openmetrics(tmp_path: Path) -> None:
     """A gauge of the limit and one of its part that was reached, for what has one."""
     folder_with(tmp_path, [LIMIT, UNKNOWN]).finish(exit_code=0, wall_s=1.0)
-    text = openmetrics(read(tmp_path)).decode()
+    text = format_openmetrics(load_sessions(tmp_path)).decode()
     samples = [line for line in text.splitlines() if line.startswith(("dtfperf_limit", "dtfperf_share"))]
     assert [(line.split("{")[0], float(line.split()[-1])) for line in samples] == [
         ("dtfperf_limit_images_per_second", 200.0),
@@ -110,7 +110,7 @@ def test_the_records_the_page_and_the_markdown(tmp_path: Path) -> None:
     assert "| of limit |" in text
     assert "| 91 % link |" in text
     assert WORDS in text
-    shown = page(Given(session=folder.session, results=Results(records=[known, unknown])))
+    shown = make_page(PageInput(session=folder.session, results=SessionResults(records=[known, unknown])))
     assert shown.has_limits
     assert [card.of_limit for card in shown.cards] == ["91 % link", "-"]
     facts = [fact.text for card in shown.cards for fact in card.facts if fact.name == "limit"]
@@ -120,5 +120,5 @@ def test_the_records_the_page_and_the_markdown(tmp_path: Path) -> None:
 def test_a_page_without(tmp_path: Path) -> None:
     """Where no measurement has a limit there is no column for it."""
     folder = folder_with(tmp_path, [UNKNOWN])
-    assert not page(Given(session=folder.session, results=Results(records=folder.measurements()))).has_limits
+    assert not make_page(PageInput(session=folder.session, results=SessionResults(records=folder.measurements()))).has_limits
     assert "of limit" not in markdown.summary(folder)

@@ -11,11 +11,11 @@ from pytest_dtfperf.baselines.references import references_for
 from pytest_dtfperf.records.record import Record, with_efficiencies
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import plots
-from pytest_dtfperf.report.figures.groups import Measured, about
-from pytest_dtfperf.report.figures.scaling import scaling_figure
-from pytest_dtfperf.report.published import Published
-from pytest_dtfperf.report.results import Results
-from pytest_dtfperf.report.series import measured_series, published_series
+from pytest_dtfperf.report.figures.groups import SessionRecord, describe_origin
+from pytest_dtfperf.report.figures.scaling import draw_scaling
+from pytest_dtfperf.report.published import PublishedRate
+from pytest_dtfperf.report.results import SessionResults
+from pytest_dtfperf.report.series import make_measured_series, make_published_series
 from tests.records.samples import record, spec
 
 RECORDS = with_efficiencies(
@@ -27,7 +27,7 @@ RECORDS = with_efficiencies(
         record(spec(model="mnist", batch_size=64, gpus=4, num_ps=1), 3500.0, name="mnist four"),
     ]
 )
-PUBLISHED = [Published.of(reference) for reference in references_for(spec())]
+PUBLISHED = [PublishedRate.of(reference) for reference in references_for(spec())]
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> SessionFolder:
 
 def test_one_svg_per_model_and_batch(folder: SessionFolder) -> None:
     """Every model and batch size has a figure of its own, and it is well-formed SVG."""
-    output = plots.write(folder, Results(RECORDS, PUBLISHED))
+    output = plots.write_figures(folder, SessionResults(RECORDS, PUBLISHED))
     assert output == ["Drawn: figures/inception3_b8.svg, figures/mnist_b64.svg"]
     for name in ("inception3_b8", "mnist_b64"):
         assert ET.parse(folder.path / "figures" / f"{name}.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
@@ -46,26 +46,26 @@ def test_one_svg_per_model_and_batch(folder: SessionFolder) -> None:
 def test_the_same_numbers_give_the_same_bytes(folder: SessionFolder) -> None:
     """A figure drawn again is the same file, so that a changed figure means changed numbers."""
     path = folder.path / "figures" / "inception3_b8.svg"
-    plots.write(folder, Results(RECORDS[:3], PUBLISHED))
+    plots.write_figures(folder, SessionResults(RECORDS[:3], PUBLISHED))
     first = path.read_bytes()
-    plots.write(folder, Results(RECORDS[:3], PUBLISHED))
+    plots.write_figures(folder, SessionResults(RECORDS[:3], PUBLISHED))
     assert path.read_bytes() == first
 
 
 def test_matplotlibs_settings_stay(folder: SessionFolder) -> None:
     """Drawing leaves the settings of the process that draws as they were."""
     before = dict(mpl.rcParams)
-    plots.write(folder, Results(RECORDS[:1]))
+    plots.write_figures(folder, SessionResults(RECORDS[:1]))
     assert dict(mpl.rcParams) == before
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("records", [RECORDS[:1], RECORDS[:3], RECORDS[3:]], ids=["one point", "three lines", "no anchor"])
 @pytest.mark.parametrize("beside", [PUBLISHED, []], ids=["with published", "alone"])
-def test_no_words_overlap(folder: SessionFolder, records: list[Record], beside: list[Published]) -> None:
+def test_no_words_overlap(folder: SessionFolder, records: list[Record], beside: list[PublishedRate]) -> None:
     """Titles, axes' labels and legends keep clear of each other and stay inside the figure, whatever is drawn."""
-    lines, beneath = measured_series(records), about(Measured(record, folder.session) for record in records)
-    figure = scaling_figure("inception3", lines, published_series(beside, [spec()], 8), beneath=beneath)
+    lines, beneath = make_measured_series(records), describe_origin(SessionRecord(record, folder.session) for record in records)
+    figure = draw_scaling("inception3", lines, make_published_series(beside, [spec()], 8), beneath=beneath)
     figure.draw_without_rendering()
     texts = [*(axes.get_tightbbox() for axes in figure.axes), *(legend.get_window_extent() for legend in figure.legends)]
     boxes = [box for box in (*texts, *(text.get_window_extent() for text in figure.texts)) if box is not None]
@@ -79,7 +79,7 @@ def test_no_words_overlap(folder: SessionFolder, records: list[Record], beside: 
 
 def test_nothing_measured_nothing_drawn(folder: SessionFolder) -> None:
     """No measurement, no figure, and nothing to say about it."""
-    assert plots.write(folder, Results([])) == []
+    assert plots.write_figures(folder, SessionResults([])) == []
 
 
 def test_what_was_to_learn_has_no_figure(folder: SessionFolder) -> None:
@@ -88,25 +88,25 @@ def test_what_was_to_learn_has_no_figure(folder: SessionFolder) -> None:
     evaluations = {"stop_at_top_1_accuracy": 0.95, "eval_during_training_every_n_steps": 20}
     records = [record(spec(**learning, **evaluations, gpus=n), 100.0 * n, name=f"r{n}") for n in (1, 2)]
     records += [record(spec(**learning, evaluate=True, gpus=n), 100.0 * n, name=f"e{n}") for n in (1, 2)]
-    assert plots.write(folder, Results(records)) == []
+    assert plots.write_figures(folder, SessionResults(records)) == []
 
 
 def test_a_lone_point_has_no_figure(folder: SessionFolder) -> None:
     """One size tells nothing of scaling, so that it has no figure, even where others published theirs."""
-    assert plots.write(folder, Results(RECORDS[:1], PUBLISHED)) == []
+    assert plots.write_figures(folder, SessionResults(RECORDS[:1], PUBLISHED)) == []
 
 
 @pytest.mark.parametrize(("records", "halves"), [(RECORDS[:2], 2), (RECORDS[3:], 1)], ids=["anchored", "no anchor"])
 def test_no_half_is_empty(records: list[Record], halves: int) -> None:
     """Without an anchor there is no efficiency, and then no axes for it."""
-    figure = scaling_figure("inception3", measured_series(records))
+    figure = draw_scaling("inception3", make_measured_series(records))
     assert len(figure.axes) == halves
     assert all(axes.lines for axes in figure.axes)
 
 
 def test_all_that_is_drawn_lies_within_the_axes() -> None:
     """The ideal line, too, which lies above all that was measured."""
-    figure = scaling_figure("inception3", measured_series(RECORDS[:2]))
+    figure = draw_scaling("inception3", make_measured_series(RECORDS[:2]))
     for axes in figure.axes:
         lowest, highest = axes.get_ylim()
         drawn = [value for line in axes.lines for value in np.asarray(line.get_ydata())]
@@ -118,19 +118,19 @@ def test_all_that_is_drawn_lies_within_the_axes() -> None:
 def test_a_figure_says_where_when_and_with_what(folder: SessionFolder) -> None:
     """Machine, date and versions stand in the figure."""
     session = {**folder.session, "versions": {"python": "3.11.9", "pytest": "9.0"}}
-    machine, versions = about(Measured(record, session) for record in RECORDS)
+    machine, versions = describe_origin(SessionRecord(record, session) for record in RECORDS)
     started = folder.session["started"][:16].replace("T", " ")
     assert machine == f"on local, cpu-any-0c, {started} UTC"
     assert versions == "python 3.11.9"
-    plots.write(folder, Results(RECORDS, PUBLISHED))
+    plots.write_figures(folder, SessionResults(RECORDS, PUBLISHED))
     assert machine in (folder.path / "figures" / "inception3_b8.svg").read_text()
 
 
 def test_published_rates_of_another_batch_or_precision_are_marked() -> None:
     """What was published of another batch, or in another precision, says so in its name; what was trained alike does not."""
-    (line, *_) = published_series(PUBLISHED, [spec()], 8)
+    (line, *_) = make_published_series(PUBLISHED, [spec()], 8)
     assert ", b64: " in line.label
-    (line, *_) = published_series(PUBLISHED, [spec(batch_size=64)], 8)
+    (line, *_) = make_published_series(PUBLISHED, [spec(batch_size=64)], 8)
     assert ", b64" not in line.label
-    (line, *_) = published_series(PUBLISHED, [spec(batch_size=64, precision="bf16")], 8)
+    (line, *_) = make_published_series(PUBLISHED, [spec(batch_size=64, precision="bf16")], 8)
     assert ", fp32: " in line.label

@@ -1,15 +1,15 @@
 """Which published rows are shown, out of all that there are."""
 
 from pytest_dtfperf.baselines.references import references_for
-from pytest_dtfperf.report.published import Published, in_turn, nearest
+from pytest_dtfperf.report.published import PublishedRate, find_nearest, take_in_turns
 from tests.records.samples import spec
 
-ALL = [Published.of(reference) for reference in references_for(spec())]
+ALL = [PublishedRate.of(reference) for reference in references_for(spec())]
 
 
 def test_every_system_has_its_turn() -> None:
     """Beside a 2-device measurement stands one 2-device row of every system that published one, trained alike."""
-    chosen = nearest(ALL, {spec(), spec(gpus=2, num_ps=1)}, most=6)
+    chosen = find_nearest(ALL, {spec(), spec(gpus=2, num_ps=1)}, most=6)
     assert [(row.system, row.gpus, row.data) for row in chosen] == [
         ("EC2 p2.8xlarge (CSCS)", 2, "synthetic"),
         ("EC2 p2.8xlarge (Google)", 2, "synthetic"),
@@ -22,17 +22,17 @@ def test_every_system_has_its_turn() -> None:
 
 def test_other_device_counts_fill_up() -> None:
     """Where nobody published the device count that was measured, other counts are shown rather than nothing."""
-    chosen = nearest(ALL, {spec(gpus=3, num_ps=1)}, most=6)
+    chosen = find_nearest(ALL, {spec(gpus=3, num_ps=1)}, most=6)
     assert len(chosen) == 6
     assert len({row.system for row in chosen}) == 6
 
 
 def test_no_more_than_there_are() -> None:
     """Few rows are all shown, each once."""
-    assert len(nearest(ALL[:3], {spec()}, most=6)) == 3
-    assert nearest([], {spec()}, most=6) == []
+    assert len(find_nearest(ALL[:3], {spec()}, most=6)) == 3
+    assert find_nearest([], {spec()}, most=6) == []
 
 
 def test_in_turn() -> None:
     """The first of every kind comes before the second of any."""
-    assert in_turn([1, 2, 3, 4, 5], ["a", "a", "a", "b", "b"]) == [1, 4, 2, 5, 3]
+    assert take_in_turns([1, 2, 3, 4, 5], ["a", "a", "a", "b", "b"]) == [1, 4, 2, 5, 3]

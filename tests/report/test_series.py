@@ -8,8 +8,8 @@ import pytest
 from pytest_dtfperf.baselines.references import references_for
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.records.record import Record, with_efficiencies
-from pytest_dtfperf.report.published import Published
-from pytest_dtfperf.report.series import Series, measured_series, published_series
+from pytest_dtfperf.report.published import PublishedRate
+from pytest_dtfperf.report.series import ScalingSeries, make_measured_series, make_published_series
 from tests.records.samples import record, spec
 
 LONE = record(spec(), 10.0)
@@ -20,9 +20,9 @@ def ps(gpus: int, num_ps: int, images_per_sec: float = 10.0) -> Record:
     return record(spec(gpus=gpus, num_ps=num_ps), images_per_sec)
 
 
-def lines_of(records: Sequence[Record]) -> list[Series]:
+def lines_of(records: Sequence[Record]) -> list[ScalingSeries]:
     """The lines of a session that has measured these."""
-    return measured_series(with_efficiencies(replace(each, id=f"r{number}") for number, each in enumerate(records)))
+    return make_measured_series(with_efficiencies(replace(each, id=f"r{number}") for number, each in enumerate(records)))
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_what_is_invalid_is_not_shown() -> None:
 
 def test_published_lines_are_few_and_of_different_hardware() -> None:
     """One line per system, synthetic input and full batches first, every kind of GPU before a second of one kind."""
-    published = [Published.of(reference) for reference in references_for(spec())]
-    lines = published_series(published, [spec()], most_gpus=8)
+    published = [PublishedRate.of(reference) for reference in references_for(spec())]
+    lines = make_published_series(published, [spec()], most_gpus=8)
 
     assert len(lines) == 4
     assert {line.data for line in lines} == {"synthetic"}
@@ -106,4 +106,4 @@ def test_published_lines_are_few_and_of_different_hardware() -> None:
 
 def test_no_published_line_for_an_unknown_model() -> None:
     """A model that nobody published has no lines beside its own."""
-    assert published_series([], [spec(model="mnist", batch_size=64)], most_gpus=8) == []
+    assert make_published_series([], [spec(model="mnist", batch_size=64)], most_gpus=8) == []

@@ -7,7 +7,7 @@ import pytest
 from pytest_dtfperf.baselines.validation import validate
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.report import terminal
-from pytest_dtfperf.report.sweeps import ABOUT, swept
+from pytest_dtfperf.report.sweeps import ABOUT_SWEEPS, make_sweep_grids
 from tests.records.samples import record, spec
 
 SWEEP = {
@@ -25,13 +25,13 @@ FOUND = [
 
 def test_a_row_for_each_sweep() -> None:
     """The smallest first, with the longest short run of each count; what was not chosen by a sweep has no row."""
-    (grid,) = swept(FOUND)
+    (grid,) = make_sweep_grids(FOUND)
     assert [row[1:] for row in grid.rows] == [
         ["2", "1", "2", "30.00", "-", "-"],
         ["8", "3", "8", "101.0", "90.0 %", "1: 90.00, 3: 101.0"],
     ]
     assert all(row[0] == "inception3 b8 parameter_server" for row in grid.rows)
-    assert swept(FOUND[2:]) == []
+    assert make_sweep_grids(FOUND[2:]) == []
 
 
 @pytest.mark.parametrize("name", ["1", "0 servers, 10 steps", "many servers, 10 steps", "1 servers"])
@@ -45,6 +45,6 @@ def test_a_record_that_names_no_run_is_refused(name: str) -> None:
 
 def test_the_terminal_shows_it() -> None:
     """Beneath the table of all measurements, whether -v was given or not; nothing where nothing was swept."""
-    assert ABOUT in " ".join(terminal.summary(FOUND, width=120).split())
-    assert "1: 90.00, 3: 101.0" in terminal.summary(FOUND, width=120)
-    assert ABOUT not in " ".join(terminal.summary(FOUND[2:], width=120).split())
+    assert ABOUT_SWEEPS in " ".join(terminal.format_summary(FOUND, width=120).split())
+    assert "1: 90.00, 3: 101.0" in terminal.format_summary(FOUND, width=120)
+    assert ABOUT_SWEEPS not in " ".join(terminal.format_summary(FOUND[2:], width=120).split())

@@ -8,9 +8,9 @@ import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.records.record import Compared
-from pytest_dtfperf.report.accepted import Accepted
-from pytest_dtfperf.report.published import Published
-from pytest_dtfperf.report.terminal import explain, spent, summary
+from pytest_dtfperf.report.accepted import AcceptedBaseline
+from pytest_dtfperf.report.published import PublishedRate
+from pytest_dtfperf.report.terminal import format_failure, format_summary, list_costs
 from tests.records.samples import disturbed_but_one, record, spec
 
 REGRESSED = record(
@@ -39,8 +39,8 @@ RECORDS = [
 
 def published(
     system: str, gpus: int, images_per_sec: float, efficiency: float | None = None, data: str = "synthetic"
-) -> Published:
-    return Published(
+) -> PublishedRate:
+    return PublishedRate(
         system=system,
         model="inception3",
         batch_size=64,
@@ -140,8 +140,8 @@ FOLDER = Path("/home/me/perf_results/20260131T021503Z-9f3c1a")
 
 
 ACCEPTED = [
-    Accepted("inception3 b8 gpus=1 num_ps=0 parameter_server", 9.75, 9.81),
-    Accepted("mnist b64 gpus=2 num_ps=1 parameter_server data=mnist", None, 1858.8),
+    AcceptedBaseline("inception3 b8 gpus=1 num_ps=0 parameter_server", 9.75, 9.81),
+    AcceptedBaseline("mnist b64 gpus=2 num_ps=1 parameter_server data=mnist", None, 1858.8),
 ]
 PARTS = {
     80: (FIRST_AT_80, TABLE_AT_80, BENEATH_AT_80, LAST),
@@ -154,7 +154,7 @@ PARTS = {
 def test_the_summary_word_for_word(width: int, verbose: bool) -> None:
     """What is not green, the table, what was written; with -v what the numbers are, and others', stands between."""
     first, rates, beneath, last = PARTS[width]
-    text = summary(
+    text = format_summary(
         RECORDS,
         PUBLISHED,
         width=width,
@@ -172,7 +172,7 @@ def test_reasons_leave_the_table_in_sight() -> None:
         record(spec(gpus=n), 9.0 * n, verdict=Verdict.REGRESSED if n > 19 else Verdict.INCONCLUSIVE, reason=f"for reason {n}")
         for n in range(1, 21)
     ]
-    before, _, after = summary(found, width=120).partition("\n\n")
+    before, _, after = format_summary(found, width=120).partition("\n\n")
     assert before.splitlines()[0].startswith("REGRESSED: inception3 b8 gpus=20")
     assert before.splitlines()[8:] == ["and 12 reasons more: see the tests, or report.html"]
     assert after.startswith("spec")
@@ -180,8 +180,10 @@ def test_reasons_leave_the_table_in_sight() -> None:
 
 def test_of_many_new_baselines_the_table_has_the_numbers() -> None:
     """A baseline that has changed is told with both rates; of new ones how many they are, unless asked for all."""
-    new = [Accepted(f"inception3 b8 gpus={n} num_ps=0 replicated", None, 9.0 * n) for n in range(1, 9)]
-    brief, whole = (summary(RECORDS, width=120, accepted=[*ACCEPTED, *new], verbose=verbose) for verbose in (False, True))
+    new = [AcceptedBaseline(f"inception3 b8 gpus={n} num_ps=0 replicated", None, 9.0 * n) for n in range(1, 9)]
+    brief, whole = (
+        format_summary(RECORDS, width=120, accepted=[*ACCEPTED, *new], verbose=verbose) for verbose in (False, True)
+    )
     assert "9.75 -> 9.81 (+0.6 %)\n  9 new: their verdicts in the table say accepted\n" in brief
     assert brief.count(": new, ") == 0
     assert whole.count(": new, ") == 9
@@ -190,12 +192,12 @@ def test_of_many_new_baselines_the_table_has_the_numbers() -> None:
 @pytest.mark.parametrize("width", [72, 80, 100, 120, 160, 200])
 def test_nothing_is_wider_than_the_terminal(width: int) -> None:
     """No line of the summary wraps in a terminal of its width."""
-    assert max(map(len, summary(RECORDS, PUBLISHED, width=width, verbose=True).splitlines())) <= width
+    assert max(map(len, format_summary(RECORDS, PUBLISHED, width=width, verbose=True).splitlines())) <= width
 
 
 def test_colour_changes_no_word() -> None:
     """Colour comes only when asked for, and is all that it adds."""
-    plain, coloured = (summary(RECORDS, PUBLISHED, width=120, colour=colour) for colour in (False, True))
+    plain, coloured = (format_summary(RECORDS, PUBLISHED, width=120, colour=colour) for colour in (False, True))
     assert "\x1b" not in plain
     assert "\x1b[1;31mREGRESSED" in coloured
     without = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
@@ -204,27 +206,27 @@ def test_colour_changes_no_word() -> None:
 
 def test_the_environment_has_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """Width and colour are what the caller says, whatever COLUMNS and FORCE_COLOR say of another terminal."""
-    before = summary(RECORDS, PUBLISHED, width=120)
+    before = format_summary(RECORDS, PUBLISHED, width=120)
     for name, value in {"COLUMNS": "40", "FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}.items():
         monkeypatch.setenv(name, value)
-    assert summary(RECORDS, PUBLISHED, width=120) == before
+    assert format_summary(RECORDS, PUBLISHED, width=120) == before
 
 
 def test_no_measurement_no_summary() -> None:
     """A session that measured nothing says nothing."""
-    assert summary([], PUBLISHED, width=80) == ""
+    assert format_summary([], PUBLISHED, width=80) == ""
 
 
 def test_one_run_has_no_spread() -> None:
     """A single run shows its rate alone, and the footnote says why."""
-    text = summary([record(spec(), 9.81)], width=80, verbose=True)
+    text = format_summary([record(spec(), 9.81)], width=80, verbose=True)
     assert "9.81 ±" not in text
     assert "images/sec is of a single run, which has no spread" in text
 
 
 def test_one_run_that_nothing_disturbed_has_no_spread() -> None:
     """Beside disturbed runs, too, a single run that counts has no spread, and the footnote counts the others nowhere."""
-    text = summary([disturbed_but_one(record(spec(), 9.81, 5.0, 4.9))], width=80, verbose=True)
+    text = format_summary([disturbed_but_one(record(spec(), 9.81, 5.0, 4.9))], width=80, verbose=True)
     assert "9.81 ±" not in text
     assert "images/sec is of a single run, which has no spread" in text
 
@@ -232,7 +234,7 @@ def test_one_run_that_nothing_disturbed_has_no_spread() -> None:
 def test_a_failing_test_explains_itself() -> None:
     """A few lines say what was measured, against what, where, and how to rerun it."""
     assert (
-        explain(REGRESSED, logs=Path("perf_results/x/logs/y"), options=["--cluster=daint"])
+        format_failure(REGRESSED, logs=Path("perf_results/x/logs/y"), options=["--cluster=daint"])
         == """\
 REGRESSED: inception3 b8 gpus=2 num_ps=1 parameter_server
   measured    15.30 ±0.7 % images/sec (runs: 15.20, 15.40, 15.30)
@@ -248,7 +250,7 @@ REGRESSED: inception3 b8 gpus=2 num_ps=1 parameter_server
 
 def test_what_is_not_known_has_no_line() -> None:
     """A measurement without baseline, efficiency, reason or logs is explained by what there is."""
-    assert explain(record(spec(), 9.7, 9.9)).splitlines() == [
+    assert format_failure(record(spec(), 9.7, 9.9)).splitlines() == [
         "not judged: inception3 b8 gpus=1 num_ps=0 parameter_server",
         "  measured    9.80 ±1.0 % images/sec (runs: 9.70, 9.90)",
         "  hosts       localhost",
@@ -263,7 +265,7 @@ def test_what_cannot_be_compared_says_why_and_once() -> None:
     misplaced = record(spec(gpus=4, num_ps=1), 15.2, verdict=Verdict.INCOMPARABLE, reason="requested: 2 nodes; granted: 1 node")
     misplaced = replace(misplaced, measurement=replace(misplaced.measurement, fingerprint={"placement": placement}))
     foreign = [record(spec(gpus=gpus, num_ps=1), 9.7, verdict=Verdict.INCOMPARABLE, reason=elsewhere) for gpus in (1, 2)]
-    text = summary([*foreign, misplaced], width=160)
+    text = format_summary([*foreign, misplaced], width=160)
     assert f"INCOMPARABLE (2 measurements): {elsewhere}\n" in text
     assert f"INCOMPARABLE: {misplaced.spec.label}: requested: 2 nodes; granted: 1 node\n" in text
     assert "2 measurements have no baseline to be compared with." in text
@@ -272,13 +274,13 @@ def test_what_cannot_be_compared_says_why_and_once() -> None:
 def test_what_was_spent_is_summed_up_with_its_source() -> None:
     """All allocations' costs are one line, which says whose prices they rest on; without prices there is none."""
     bill = {"usd": 1.204, "price_source": "Amazon's price list", "price_date": "2026-11-20"}
-    assert spent([bill, bill]) == ["Spent on hosts, estimated: 2.41 USD (price: Amazon's price list, 2026-11-20)"]
-    assert spent([]) == []
+    assert list_costs([bill, bill]) == ["Spent on hosts, estimated: 2.41 USD (price: Amazon's price list, 2026-11-20)"]
+    assert list_costs([]) == []
 
 
 def test_how_otherwise_a_published_row_was_trained_is_never_cut() -> None:
     """Where a name is too long for the terminal, the system's is cut, and what of the training differs stays."""
     rows = [published("GCE n1-standard-32, 8 K80 (its makers)", 2, 57.80, data="imagenet")]
-    (line,) = [line for line in summary(RECORDS, rows, width=80, verbose=True).splitlines() if "57.80" in line]
+    (line,) = [line for line in format_summary(RECORDS, rows, width=80, verbose=True).splitlines() if "57.80" in line]
     assert "…, imagenet, b64  " in line
     assert len(line) <= 80

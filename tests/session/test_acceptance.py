@@ -14,9 +14,9 @@ from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.records.record import Record
-from pytest_dtfperf.report.accepted import remarks
+from pytest_dtfperf.report.accepted import list_acceptance_remarks
 from pytest_dtfperf.report.progress import Progress
-from pytest_dtfperf.report.reasons import how_to_accept, reasons
+from pytest_dtfperf.report.reasons import collect_reasons, suggest_accepting
 from pytest_dtfperf.session.acceptance import accept_records
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.settings import Settings
@@ -69,18 +69,18 @@ def test_only_what_is_stored_has_become_a_baseline(bench: Bench, case: str) -> N
     assert [list(change.new.samples) for change in acceptance.changes] == [[101, 101.5, 100.5]]
     records = bench.folder.measurements()
     assert [record.accepted for record in records] == [False, True]
-    assert [reason.verdict for reason in reasons(records)] == [verdict]
+    assert [reason.verdict for reason in collect_reasons(records)] == [verdict]
 
 
 def test_what_another_has_become_the_baseline_of_lacks_none(bench: Bench) -> None:
     """Where a training is measured twice before it has a baseline, nobody is told to accept the first one, too."""
     for rate in (99.0, 101.0):
         judged(bench, measurement_of([rate, rate + 0.5]))
-    assert how_to_accept(bench.folder.measurements())
+    assert suggest_accepting(bench.folder.measurements())
     accept_records(bench, bench.folder.measurements(), Path.cwd())
     records = bench.folder.measurements()
     assert [record.accepted for record in records] == [False, True]
-    assert how_to_accept(records) == []
+    assert suggest_accepting(records) == []
 
 
 BUSY = "host vm: other processes used 1.8 of 2 cores for the length of the run"
@@ -93,13 +93,13 @@ def busy(measurement: Measurement) -> Measurement:
 def test_what_would_be_refused_is_not_advised(bench: Bench) -> None:
     """Of disturbed measurements it is said that no baseline can be made of them, and why; of a single run how many it takes."""
     judged(bench, busy(measurement_of([99.0, 99.5])))
-    (line,) = how_to_accept(bench.folder.measurements())
+    (line,) = suggest_accepting(bench.folder.measurements())
     assert line == (
         f"1 measurement has no baseline to be compared with. None can be made, for every run was disturbed: {BUSY}. "
         "Measure when the machine is quiet; where others are always at work, say alone = false in clusters.toml"
     )
     judged(bench, measurement_of([99.0], gpus=4))
-    first, second = how_to_accept(bench.folder.measurements())
+    first, second = suggest_accepting(bench.folder.measurements())
     assert first.endswith("the same command with --update-baselines=new and --repeats=2 or more")
     assert second == line
 
@@ -118,7 +118,7 @@ def test_nothing_accepted_is_told(bench: Bench, mode: Mode) -> None:
     acceptance = accept_records(bench, bench.folder.measurements(), Path.cwd())
     assert acceptance
     assert acceptance.is_fruitless
-    assert remarks(acceptance, bench.folder.measurements())[-1].startswith("NOTHING ACCEPTED: ")
+    assert list_acceptance_remarks(acceptance, bench.folder.measurements())[-1].startswith("NOTHING ACCEPTED: ")
     judged(bench, measurement_of([50.0, 50.5], gpus=1))
     acceptance = accept_records(bench, bench.folder.measurements(), Path.cwd())
     assert acceptance

@@ -22,10 +22,10 @@ from pytest_dtfperf.cli.terms import (
 )
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.formats import counted
-from pytest_dtfperf.report.forms import FORMS
+from pytest_dtfperf.report.forms import EXPORT_FORMATS
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.report.sources import Stored
+    from pytest_dtfperf.report.sources import StoredSession
 
 TEXT = """\
 Prints all measurements of a history, the oldest first: a table with commas, or with --json a line of JSON for each, which says
@@ -65,7 +65,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "export", help="measurements and runs for other programs", text=TEXT, ends=ENDS)
     text = "with --format: a session's folder, or a folder of such, instead of the history"
     parser.add_argument("source", nargs="?", metavar="DIR", help=text)
-    parser.add_argument("--format", choices=sorted(FORMS), help="what is to read it")
+    parser.add_argument("--format", choices=sorted(EXPORT_FORMATS), help="what is to read it")
     text = "with --format: an id, a date, a commit, a version, or `last`"
     completed_by(parser.add_argument("--session", metavar="SESSION", help=text), session_ids)
     parser.add_argument("--out", metavar="FILE", type=Path, help="with --format: write there, and not on stdout")
@@ -80,23 +80,23 @@ def run(args: argparse.Namespace) -> int:
     given = [name for name in ("source", "session", "out") if getattr(args, name)]
     if given:
         raise UsageError(
-            f"{'DIR' if given[0] == 'source' else f'--{given[0]}'} goes with --format, one of {', '.join(sorted(FORMS))}"
+            f"{'DIR' if given[0] == 'source' else f'--{given[0]}'} goes with --format, one of {', '.join(sorted(EXPORT_FORMATS))}"
         )
     return _print(args)
 
 
 def _write(args: argparse.Namespace) -> int:
     from pytest_dtfperf.history.chosen import LAST
-    from pytest_dtfperf.report.sources import of_history, read, selected
+    from pytest_dtfperf.report.sources import load_history_sessions, load_sessions, select_sessions
 
     if args.json:
         raise UsageError("--json and --format exclude each other: which JSON is meant?")
     if args.format == "parquet" and not args.out and sys.stdout.isatty():
         raise UsageError(TERMINAL)
-    form = FORMS[args.format]
+    form = EXPORT_FORMATS[args.format]
     one = form.of == "one session"
-    found = read(args.source, say) if args.source else of_history(address(args))
-    sessions = selected(found, args.session or (LAST if one and found else None))[-1 if one else 0 :]
+    found = load_sessions(args.source, say) if args.source else load_history_sessions(address(args))
+    sessions = select_sessions(found, args.session or (LAST if one and found else None))[-1 if one else 0 :]
     if not any(stored.records for stored in sessions):
         say("there is no measurement to export.")
         return FAILED
@@ -112,7 +112,7 @@ def _write(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _say_left_out(stored: "Stored") -> None:
+def _say_left_out(stored: "StoredSession") -> None:
     left = len(stored.records) - len(stored.comparable)
     if left:
         why = "INVALID, TAINTED, on other hosts than asked for, or slowed down on purpose"
@@ -121,7 +121,7 @@ def _say_left_out(stored: "Stored") -> None:
 
 def _print(args: argparse.Namespace) -> int:
     from pytest_dtfperf.history import store
-    from pytest_dtfperf.report.exports import no_formula
+    from pytest_dtfperf.report.exports import escape_formula
 
     with opened(args).reading() as connection:
         rows = store.measured(connection, whole=True)
@@ -132,5 +132,5 @@ def _print(args: argparse.Namespace) -> int:
     else:
         writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows({name: no_formula(row[name]) for name in COLUMNS} for row in rows)
+        writer.writerows({name: escape_formula(row[name]) for name in COLUMNS} for row in rows)
     return DONE if rows else FAILED

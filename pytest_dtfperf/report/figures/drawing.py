@@ -6,6 +6,6 @@ from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
-class Drawing:
+class NamedFigure:
     name: str  # of its file, without an ending
     figure: Figure

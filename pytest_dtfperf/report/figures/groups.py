@@ -10,14 +10,14 @@ from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.formats import minute
 from pytest_dtfperf.records.logs import file_stem
 from pytest_dtfperf.records.record import Record
-from pytest_dtfperf.report.exports import versions
-from pytest_dtfperf.report.series import Series, measured_series
+from pytest_dtfperf.report.exports import format_versions
+from pytest_dtfperf.report.series import ScalingSeries, make_measured_series
 
 VERSIONS = ("tensorflow", "cuda", "pytest-dtfperf", "python")  # those that a figure has room for
 
 
 @dataclass(frozen=True)
-class Measured:
+class SessionRecord:
     """A measurement, and what is known of its session."""
 
     record: Record
@@ -29,20 +29,20 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Group:
+class FigureGroup:
     """All of one model and batch size. Not empty."""
 
     model: str
     batch_size: int  # of one device and step; 0: an external command's own
-    measured: Sequence[Measured]
+    measured: Sequence[SessionRecord]
 
     @property
     def records(self) -> list[Record]:
         return [each.record for each in self.measured]
 
     @cached_property
-    def lines(self) -> list[Series]:
-        return measured_series(self.records)
+    def lines(self) -> list[ScalingSeries]:
+        return make_measured_series(self.records)
 
     @property
     def scales(self) -> bool:
@@ -62,19 +62,19 @@ class Group:
         return ", ".join([self.model, *batch, *(precisions if len(precisions) == 1 else [])])
 
 
-def groups_of(measured: Iterable[Measured]) -> list[Group]:
+def group_by_figure(measured: Iterable[SessionRecord]) -> list[FigureGroup]:
     """By model and batch size, in their order, of all that may be a point in a figure."""
-    shown = sorted((each for each in measured if _may_be_shown(each.record)), key=_model_and_batch)
-    return [Group(*key, list(found)) for key, found in groupby(shown, key=_model_and_batch)]
+    shown = sorted((each for each in measured if _may_be_shown(each.record)), key=_make_group_key)
+    return [FigureGroup(*key, list(found)) for key, found in groupby(shown, key=_make_group_key)]
 
 
-def about(measured: Iterable[Measured]) -> list[str]:
+def describe_origin(measured: Iterable[SessionRecord]) -> list[str]:
     """Machine and date on a line, versions on another."""
     found = list(measured)
     clusters = dict.fromkeys(each.session["cluster"] for each in found)
     systems = dict.fromkeys(each.system for each in found)
     dates = sorted({minute(each.session["started"]) for each in found})
-    words = dict.fromkeys(word for each in found for word in versions(each.record, each.session).split())
+    words = dict.fromkeys(word for each in found for word in format_versions(each.record, each.session).split())
     shown = [word.replace("=", " ") for name in VERSIONS for word in words if word.startswith(f"{name}=")]
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     return [f"on {' and '.join(clusters)}, {' and '.join(systems)}, {when} UTC", ", ".join(shown)]
@@ -86,5 +86,5 @@ def _may_be_shown(record: Record) -> bool:
     return (record.is_valid or record.is_tainted) and not spec.evaluates and spec.stop_at_top_1_accuracy is None
 
 
-def _model_and_batch(measured: Measured) -> tuple[str, int]:
+def _make_group_key(measured: SessionRecord) -> tuple[str, int]:
     return measured.record.spec.model, measured.record.spec.batch_size

@@ -9,17 +9,17 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedFormatter, FixedLocator
 
 from pytest_dtfperf.formats import rate
-from pytest_dtfperf.report.figures.style import INK, PALETTE, new_figure, styled
-from pytest_dtfperf.report.series import Point
+from pytest_dtfperf.report.figures.style import INK, PALETTE, apply_style, make_figure
+from pytest_dtfperf.report.series import ScalingPoint
 
-Cells = Mapping[tuple[int, int], Point]  # by number of parameter servers, then of devices
+HeatMapCells = Mapping[tuple[int, int], ScalingPoint]  # by number of parameter servers, then of devices
 
 LIGHT = 0.55  # of the column's best: letters on darker cells are white
 INCHES = 0.95, 0.5  # of a cell
 
 
-@styled()
-def heat_figure(title: str, maps: Mapping[str, Cells], *, beneath: Sequence[str] = ()) -> Figure:
+@apply_style()
+def draw_heat_map(title: str, maps: Mapping[str, HeatMapCells], *, beneath: Sequence[str] = ()) -> Figure:
     """One map below the other, each with the name of its way to train.
 
     Colour is a cell's share of the best of its column, for that is what one chooses from; the best has an edge. A TAINTED cell
@@ -28,17 +28,17 @@ def heat_figure(title: str, maps: Mapping[str, Cells], *, beneath: Sequence[str]
     sizes = [(len({ps for ps, _ in cells}), len({gpus for _, gpus in cells})) for cells in maps.values()]
     width = max(8.5, 2.0 + INCHES[0] * max(columns for _, columns in sizes))
     height = 1.2 + 0.2 * len(beneath) + sum(1.1 + INCHES[1] * rows for rows, _ in sizes)
-    figure = new_figure(title, width, height)
+    figure = make_figure(title, width, height)
     panels = figure.subplots(len(maps), 1, squeeze=False, height_ratios=[1 + rows for rows, _ in sizes])[:, 0]
     for number, (axes, (name, cells)) in enumerate(zip(panels, maps.items(), strict=True)):
         axes.set_title(name)
-        _draw(axes, cells, number)
+        _draw_map(axes, cells, number)
     lines = ["images/sec; framed: the most for so many devices; x: TAINTED, something else disturbed every run", *beneath]
     figure.legend(handles=[], loc="outside lower left", title="\n".join(lines), alignment="left")
     return figure
 
 
-def _draw(axes: Axes, cells: Cells, number: int) -> None:
+def _draw_map(axes: Axes, cells: HeatMapCells, number: int) -> None:
     servers, counts = sorted({ps for ps, _ in cells}), sorted({gpus for _, gpus in cells})
     best = {
         gpus: max((p.images_per_sec for (_, at), p in cells.items() if at == gpus and not p.is_tainted), default=None)

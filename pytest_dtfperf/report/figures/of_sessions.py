@@ -8,15 +8,15 @@ from pytest_dtfperf.formats import rate
 from pytest_dtfperf.measurement import io_overhead
 from pytest_dtfperf.records.record import Record, configuration
 from pytest_dtfperf.report.figures import scaling
-from pytest_dtfperf.report.figures.drawing import Drawing
-from pytest_dtfperf.report.figures.groups import Group, Measured, about, groups_of
-from pytest_dtfperf.report.figures.heat import heat_figure
-from pytest_dtfperf.report.figures.overhead import overhead_figure
-from pytest_dtfperf.report.figures.rates import rates_figure
-from pytest_dtfperf.report.figures.steps import steps_figure
-from pytest_dtfperf.report.published import Published
-from pytest_dtfperf.report.series import Point, latest_shown, names_of, point_of
-from pytest_dtfperf.report.sources import Stored
+from pytest_dtfperf.report.figures.drawing import NamedFigure
+from pytest_dtfperf.report.figures.groups import FigureGroup, SessionRecord, describe_origin, group_by_figure
+from pytest_dtfperf.report.figures.heat import draw_heat_map
+from pytest_dtfperf.report.figures.overhead import draw_overhead
+from pytest_dtfperf.report.figures.rates import draw_rates
+from pytest_dtfperf.report.figures.steps import draw_steps
+from pytest_dtfperf.report.published import PublishedRate
+from pytest_dtfperf.report.series import ScalingPoint, find_latest_shown, make_names, make_point
+from pytest_dtfperf.report.sources import StoredSession
 from pytest_dtfperf.spec import Spec
 
 # What a spec says of its input alone: specs that differ in nothing else show what real input costs.
@@ -25,77 +25,77 @@ OF_INPUT = frozenset(
 )
 
 
-def drawings(sessions: Sequence[Stored], published: Collection[Published] = ()) -> Iterator[Drawing]:
+def draw_session_figures(sessions: Sequence[StoredSession], published: Collection[PublishedRate] = ()) -> Iterator[NamedFigure]:
     """Of each machine, model and batch size what there is to show: docs/figures.md has the list.
 
     Of each spec the latest measurement counts, a valid one before a disturbed one. Steps are drawn of the last session alone.
     """
-    measured = [Measured(record, stored.session) for stored in sessions for record in stored.records]
-    machines = sorted({_machine(each) for each in measured})
+    measured = [SessionRecord(record, stored.session) for stored in sessions for record in stored.records]
+    machines = sorted({_make_machine_key(each) for each in measured})
     for machine in machines:
         ending = f"_{'_'.join(machine)}" if len(machines) > 1 else ""
-        for group in groups_of(each for each in measured if _machine(each) == machine):
-            for drawing in _of_group(group, published):
-                yield Drawing(f"{drawing.name}{ending}", drawing.figure)
+        for group in group_by_figure(each for each in measured if _make_machine_key(each) == machine):
+            for drawing in _draw_group(group, published):
+                yield NamedFigure(f"{drawing.name}{ending}", drawing.figure)
     if sessions:
-        yield from _of_steps(sessions[-1])
+        yield from _draw_steps(sessions[-1])
 
 
-def _machine(measured: Measured) -> tuple[str, str]:
+def _make_machine_key(measured: SessionRecord) -> tuple[str, str]:
     return measured.session["cluster"], measured.system
 
 
-def _of_group(group: Group, published: Collection[Published]) -> Iterator[Drawing]:
-    beneath = about(group.measured)
+def _draw_group(group: FigureGroup, published: Collection[PublishedRate]) -> Iterator[NamedFigure]:
+    beneath = describe_origin(group.measured)
     if group.scales:
-        yield Drawing(f"{group.name}_scaling", scaling.figure_of(group, published))
-    yield Drawing(f"{group.name}_rates", rates_figure(group.title, group.lines, beneath=beneath))
-    overheads = _overheads(group.records)
+        yield NamedFigure(f"{group.name}_scaling", scaling.draw_group_scaling(group, published))
+    yield NamedFigure(f"{group.name}_rates", draw_rates(group.title, group.lines, beneath=beneath))
+    overheads = _compute_overheads(group.records)
     if overheads:
-        yield Drawing(f"{group.name}_overhead", overhead_figure(f"I/O overhead: {group.title}", overheads, beneath=beneath))
-    maps = _maps(group.records)
+        yield NamedFigure(f"{group.name}_overhead", draw_overhead(f"I/O overhead: {group.title}", overheads, beneath=beneath))
+    maps = _make_maps(group.records)
     if maps:
-        yield Drawing(f"{group.name}_servers", heat_figure(group.title, maps, beneath=beneath))
+        yield NamedFigure(f"{group.name}_servers", draw_heat_map(group.title, maps, beneath=beneath))
 
 
-def _overheads(records: Iterable[Record]) -> dict[str, dict[int, float]]:
+def _compute_overheads(records: Iterable[Record]) -> dict[str, dict[int, float]]:
     """What real input cost, by the way to train with it, then by number of devices; of several numbers of servers, the fastest.
 
     What was disturbed is left out.
     """
-    shown = [record for record in latest_shown(records) if not record.is_tainted]
-    synthetic = {_training(record.spec): record for record in shown if record.spec.data == "synthetic"}
+    shown = [record for record in find_latest_shown(records) if not record.is_tainted]
+    synthetic = {_make_training_key(record.spec): record for record in shown if record.spec.data == "synthetic"}
     pairs = [
         (other, record)
         for record in sorted(shown, key=lambda record: (record.spec.gpus, record.images_per_sec))
-        if record.spec.data != "synthetic" and (other := synthetic.get(_training(_with_synthetic(record.spec))))
+        if record.spec.data != "synthetic" and (other := synthetic.get(_make_training_key(_replace_input(record.spec))))
     ]
     found: dict[str, dict[int, float]] = defaultdict(dict)
-    for name, (other, record) in zip(names_of([record.spec for _, record in pairs]), pairs, strict=True):
+    for name, (other, record) in zip(make_names([record.spec for _, record in pairs]), pairs, strict=True):
         found[name][record.spec.gpus] = io_overhead(other.images_per_sec, record.images_per_sec)
     return dict(found)
 
 
-def _training(spec: Spec) -> tuple[object, ...]:
+def _make_training_key(spec: Spec) -> tuple[object, ...]:
     return *configuration(spec), spec.gpus, spec.num_ps
 
 
-def _with_synthetic(spec: Spec) -> Spec:
+def _replace_input(spec: Spec) -> Spec:
     return spec.but(**{field.name: field.default for field in fields(Spec) if field.name in OF_INPUT})
 
 
-def _maps(records: Iterable[Record]) -> dict[str, dict[tuple[int, int], Point]]:
+def _make_maps(records: Iterable[Record]) -> dict[str, dict[tuple[int, int], ScalingPoint]]:
     """The points of each way to train that was measured with several numbers of servers and on several numbers of devices."""
     groups: dict[tuple[object, ...], dict[tuple[int, int], Record]] = defaultdict(dict)
-    for record in latest_shown(records):
+    for record in find_latest_shown(records):
         if record.spec.num_ps:
             groups[configuration(record.spec)][record.spec.num_ps, record.spec.gpus] = record
     several = [cells for cells in groups.values() if all(len(set(sizes)) > 1 for sizes in zip(*cells, strict=True))]
-    names = names_of([next(iter(cells.values())).spec for cells in several])
-    return {name: {at: point_of(each) for at, each in cells.items()} for name, cells in zip(names, several, strict=True)}
+    names = make_names([next(iter(cells.values())).spec for cells in several])
+    return {name: {at: make_point(each) for at, each in cells.items()} for name, cells in zip(names, several, strict=True)}
 
 
-def _of_steps(stored: Stored) -> Iterator[Drawing]:
+def _draw_steps(stored: StoredSession) -> Iterator[NamedFigure]:
     """Of each measurement the run whose rate is the nearest to the measurement's own, of those that this rests on."""
     for record in stored.records:
         measurement = record.measurement
@@ -105,5 +105,5 @@ def _of_steps(stored: Stored) -> Iterator[Drawing]:
         number = list(measurement.runs).index(run) + 1
         of_all = f"run {number} of {len(measurement.runs)}, {rate(run.images_per_sec)} images/sec"
         title = f"Steps: {record.spec.label}, {of_all}"
-        beneath = about([Measured(record, stored.session)])
-        yield Drawing(f"steps_{record.id}", steps_figure(title, run.step_s, beneath=beneath))
+        beneath = describe_origin([SessionRecord(record, stored.session)])
+        yield NamedFigure(f"steps_{record.id}", draw_steps(title, run.step_s, beneath=beneath))

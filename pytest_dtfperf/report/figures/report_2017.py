@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from pytest_dtfperf.baselines.references import Reference, references
 from pytest_dtfperf.measurement import io_overhead
-from pytest_dtfperf.report.figures.drawing import Drawing
-from pytest_dtfperf.report.figures.overhead import overhead_figure
-from pytest_dtfperf.report.figures.rates import rates_figure
-from pytest_dtfperf.report.series import Series, published_point
+from pytest_dtfperf.report.figures.drawing import NamedFigure
+from pytest_dtfperf.report.figures.overhead import draw_overhead
+from pytest_dtfperf.report.figures.rates import draw_rates
+from pytest_dtfperf.report.series import ScalingSeries, make_published_point
 
 MODEL, BATCH_SIZE, DATA = "inception3", 64, "imagenet"
 DAINT, P2_XLARGE, P2_8XLARGE = "piz-daint", "cscs-ec2-p2.xlarge", "cscs-ec2-p2.8xlarge"
@@ -53,25 +53,26 @@ FIGURES = (
 TRAINED = f"{MODEL}, {BATCH_SIZE} images per GPU and step, fp32"
 
 
-def drawings() -> Iterator[Drawing]:
+def draw_report_figures() -> Iterator[NamedFigure]:
     """All seven, in their order."""
     for each in FIGURES:
-        found = [_rows(system, data, each.most_gpus) for system, data in each.lines]
-        beneath = [*_about(found), *([each.remark] if each.remark else [])]
+        found = [_find_rows(system, data, each.most_gpus) for system, data in each.lines]
+        beneath = [*_describe_origin(found), *([each.remark] if each.remark else [])]
         title = f"Figure {each.number}: {each.title}, up to {each.most_gpus} GPUs. {TRAINED}"
-        yield Drawing(
-            f"figure-{each.number}", rates_figure(title, [_line(rows) for rows in found], beneath=beneath, written=_whole)
+        yield NamedFigure(
+            f"figure-{each.number}",
+            draw_rates(title, [_make_series(rows) for rows in found], beneath=beneath, written=_format_rate),
         )
-    pairs = [(_rows(system, "synthetic"), _rows(system, DATA)) for system in (DAINT, P2_XLARGE, P2_8XLARGE)]
-    overheads = {synthetic[0].title: _overheads(synthetic, real) for synthetic, real in pairs}
+    pairs = [(_find_rows(system, "synthetic"), _find_rows(system, DATA)) for system in (DAINT, P2_XLARGE, P2_8XLARGE)]
+    overheads = {synthetic[0].title: _compute_overheads(synthetic, real) for synthetic, real in pairs}
     beneath = [
-        *_about([rows for pair in pairs for rows in pair]),
+        *_describe_origin([rows for pair in pairs for rows in pair]),
         "Below zero: real input was the faster; the report drew zero.",
     ]
-    yield Drawing("figure-11", overhead_figure(f"Figure 11: I/O overhead. {TRAINED}", overheads, beneath=beneath))
+    yield NamedFigure("figure-11", draw_overhead(f"Figure 11: I/O overhead. {TRAINED}", overheads, beneath=beneath))
 
 
-def _rows(system: str, data: str, most_gpus: int = 128) -> list[Reference]:
+def _find_rows(system: str, data: str, most_gpus: int = 128) -> list[Reference]:
     found = [
         row
         for row in references()
@@ -80,33 +81,35 @@ def _rows(system: str, data: str, most_gpus: int = 128) -> list[Reference]:
     return sorted(found, key=lambda row: row.gpus)
 
 
-def _line(rows: Sequence[Reference]) -> Series:
+def _make_series(rows: Sequence[Reference]) -> ScalingSeries:
     data = rows[0].data
-    return Series(f"{rows[0].title}, {data}: {rows[0].citation}", [published_point(row) for row in rows], data)
+    return ScalingSeries(f"{rows[0].title}, {data}: {rows[0].citation}", [make_published_point(row) for row in rows], data)
 
 
-def _overheads(synthetic: Sequence[Reference], real: Sequence[Reference]) -> dict[int, float]:
+def _compute_overheads(synthetic: Sequence[Reference], real: Sequence[Reference]) -> dict[int, float]:
     return {a.gpus: io_overhead(a.images_per_sec, b.images_per_sec) for a, b in zip(synthetic, real, strict=True)}
 
 
-def _about(lines: Sequence[Sequence[Reference]]) -> list[str]:
+def _describe_origin(lines: Sequence[Sequence[Reference]]) -> list[str]:
     """The machines, a line for each publication, and with what it measured."""
-    machines = dict.fromkeys(f"{rows[0].title}: {_machine(rows[0])}" for rows in lines)
-    software = dict.fromkeys(f"{rows[0].source.authors}, {rows[0].source.measured}: {_first(rows[0])}" for rows in lines)
+    machines = dict.fromkeys(f"{rows[0].title}: {_describe_machine(rows[0])}" for rows in lines)
+    software = dict.fromkeys(
+        f"{rows[0].source.authors}, {rows[0].source.measured}: {_find_software_name(rows[0])}" for rows in lines
+    )
     return [*machines, *software]
 
 
-def _machine(row: Reference) -> str:
+def _describe_machine(row: Reference) -> str:
     machine = row.machine
     known = [f"{machine.gpus_per_node} x {machine.gpu} per node", machine.interconnect]
     return ", ".join(part for part in known if part)
 
 
-def _first(row: Reference) -> str:
+def _find_software_name(row: Reference) -> str:
     """What names the software; the rest of it stands in the file of published rates."""
     return row.source.software.split(" (")[0].split(",")[0]
 
 
-def _whole(images_per_sec: float) -> str:
+def _format_rate(images_per_sec: float) -> str:
     """As the tables have it."""
     return f"{images_per_sec:g}" if images_per_sec < 1000 else f"{images_per_sec:.2f}".rstrip("0").rstrip(".")

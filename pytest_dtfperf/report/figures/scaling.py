@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, PercentFormatter
 
-from pytest_dtfperf.report.figures.groups import Group, about
+from pytest_dtfperf.report.figures.groups import FigureGroup, describe_origin
 from pytest_dtfperf.report.figures.style import (
     CROSSED,
     GREY,
@@ -18,26 +18,26 @@ from pytest_dtfperf.report.figures.style import (
     PALE,
     PALETTE,
     TAINTED,
-    dress_devices,
-    new_figure,
-    styled,
+    apply_style,
+    format_device_axis,
+    make_figure,
 )
-from pytest_dtfperf.report.published import Published
-from pytest_dtfperf.report.series import Series, published_series
+from pytest_dtfperf.report.published import PublishedRate
+from pytest_dtfperf.report.series import ScalingSeries, make_published_series
 
 LEAST_AXIS = 8  # devices: published systems are drawn so far at least, for most of them are of that size
 
 
-def figure_of(group: Group, published: Iterable[Published]) -> Figure:
+def draw_group_scaling(group: FigureGroup, published: Iterable[PublishedRate]) -> Figure:
     """What was measured, and some of what was published beside it."""
     specs = [record.spec for record in group.records]
-    beside = published_series(published, specs, max(LEAST_AXIS, *(spec.gpus for spec in specs)))
-    return scaling_figure(group.title, group.lines, beside, beneath=about(group.measured))
+    beside = make_published_series(published, specs, max(LEAST_AXIS, *(spec.gpus for spec in specs)))
+    return draw_scaling(group.title, group.lines, beside, beneath=describe_origin(group.measured))
 
 
-@styled()
-def scaling_figure(
-    title: str, lines: Sequence[Series], beside: Sequence[Series] = (), *, beneath: Sequence[str] = ()
+@apply_style()
+def draw_scaling(
+    title: str, lines: Sequence[ScalingSeries], beside: Sequence[ScalingSeries] = (), *, beneath: Sequence[str] = ()
 ) -> Figure:
     """Measured lines and published ones; `beneath` says where, when and with what these were. No half of it is empty.
 
@@ -45,29 +45,29 @@ def scaling_figure(
     """
     scales = any(series.scales for series in lines)
     below = max(len(lines) + len(beneath), len(beside))
-    figure = new_figure(title, height=4.2 + 0.16 * below)
+    figure = make_figure(title, height=4.2 + 0.16 * below)
     panels = figure.subplots(1, 2 if scales else 1, squeeze=False)[0]
     rates, efficiencies = panels[0], panels[1] if scales else None
-    drawn = [_draw(rates, efficiencies, series, i, pale=False) for i, series in enumerate(lines)]
+    drawn = [_draw_series(rates, efficiencies, series, i, pale=False) for i, series in enumerate(lines)]
     drawn += _draw_ideals(rates, lines)
     if any(point.is_tainted for series in lines for point in series.points):
         drawn.append(Line2D([], [], **CROSSED, color=INK, label=TAINTED))
     heading = "\n".join(["measured (bars: slowest to fastest run)", *beneath])
     figure.legend(handles=drawn, loc="outside lower left", title=heading, alignment="left")
     if beside:
-        drawn = [_draw(rates, efficiencies, series, i, pale=True) for i, series in enumerate(beside)]
+        drawn = [_draw_series(rates, efficiencies, series, i, pale=True) for i, series in enumerate(beside)]
         figure.legend(handles=drawn, loc="outside lower right", title="published", alignment="left")
     points = [point for series in (*lines, *beside) for point in series.points]
     counts = sorted({point.gpus for point in points})
     ideals = [point.ideal for series in lines for point in series.points if point.ideal]
-    _dress_rates(rates, counts, [*(value for p in points for value in (p.lowest, p.highest)), *ideals])
+    _format_rate_axis(rates, counts, [*(value for p in points for value in (p.lowest, p.highest)), *ideals])
     if efficiencies:
         efficiencies.plot(counts, [1.0 for _ in counts], color=GREY, linewidth=1, zorder=1)
-        _dress_efficiencies(efficiencies, counts, [p.efficiency or 0.0 for p in points])
+        _format_efficiency_axis(efficiencies, counts, [p.efficiency or 0.0 for p in points])
     return figure
 
 
-def _draw(rates: Axes, efficiencies: Axes | None, series: Series, number: int, *, pale: bool) -> Line2D:
+def _draw_series(rates: Axes, efficiencies: Axes | None, series: ScalingSeries, number: int, *, pale: bool) -> Line2D:
     """Draw a line into both halves; returns what the legend shows of it. What was disturbed is joined to nothing."""
     colours = PALE if pale else PALETTE
     style: dict[str, Any] = {
@@ -96,7 +96,7 @@ def _draw(rates: Axes, efficiencies: Axes | None, series: Series, number: int, *
     return line
 
 
-def _draw_ideals(rates: Axes, lines: Sequence[Series]) -> list[Line2D]:
+def _draw_ideals(rates: Axes, lines: Sequence[ScalingSeries]) -> list[Line2D]:
     """For each line, the rates at which its efficiencies would be 1; returns what the legend shows of them."""
     drawn = []
     for number, series in enumerate(lines):
@@ -107,7 +107,7 @@ def _draw_ideals(rates: Axes, lines: Sequence[Series]) -> list[Line2D]:
     return [Line2D([], [], color=GREY, linewidth=1, label="ideal: devices x the line's own 1-device rate")] if drawn else []
 
 
-def _dress_rates(axes: Axes, counts: Sequence[int], values: Sequence[float]) -> None:
+def _format_rate_axis(axes: Axes, counts: Sequence[int], values: Sequence[float]) -> None:
     axes.set_ylabel("images/sec")
     axes.set_yscale("log", base=2)
     lowest, highest = math.floor(math.log2(min(values) * 0.95)), math.ceil(math.log2(max(values) * 1.05))
@@ -115,11 +115,11 @@ def _dress_rates(axes: Axes, counts: Sequence[int], values: Sequence[float]) -> 
     every = math.ceil((highest - lowest) / 10)  # label every octave, or every other where there are many
     axes.yaxis.set_major_locator(FixedLocator([2.0**power for power in range(lowest, highest + 1, every)]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    dress_devices(axes, counts)
+    format_device_axis(axes, counts)
 
 
-def _dress_efficiencies(axes: Axes, counts: Sequence[int], values: Sequence[float]) -> None:
+def _format_efficiency_axis(axes: Axes, counts: Sequence[int], values: Sequence[float]) -> None:
     axes.set_ylabel("scaling efficiency")
     axes.set_ylim(0, max(1.1, 1.05 * max(values)))
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0, symbol=" %"))
-    dress_devices(axes, counts)
+    format_device_axis(axes, counts)

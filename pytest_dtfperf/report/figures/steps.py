@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from pytest_dtfperf.report.figures.style import PALETTE, new_figure, styled
+from pytest_dtfperf.report.figures.style import PALETTE, apply_style, make_figure
 
 DASHES = ("-", "--", ":", "-.")  # with more workers than colours, a colour comes again with other dashes
 MOST_NAMED = 16  # workers: more have no room in a legend
 
 
-@styled()
-def steps_figure(title: str, step_s: Mapping[str, Sequence[float]], *, beneath: Sequence[str] = ()) -> Figure:
+@apply_style()
+def draw_steps(title: str, step_s: Mapping[str, Sequence[float]], *, beneath: Sequence[str] = ()) -> Figure:
     """`step_s`: seconds of each measured step, by worker. Left over the steps, right the share that was as short or shorter.
 
     Ids: `steps-0` and `shares-0` of the first worker, in the order of their numbers.
@@ -20,7 +20,7 @@ def steps_figure(title: str, step_s: Mapping[str, Sequence[float]], *, beneath: 
     workers = sorted(step_s, key=lambda name: (len(name), name))  # worker:2 before worker:10
     named = len(workers) <= MOST_NAMED
     below = -(-len(workers) // 8) if named else 1
-    figure = new_figure(title, height=4.2 + 0.2 * (below + len(beneath)))
+    figure = make_figure(title, height=4.2 + 0.2 * (below + len(beneath)))
     over_steps, shares = figure.subplots(1, 2)
     for number, worker in enumerate(workers):
         milliseconds = 1000 * np.asarray(step_s[worker])

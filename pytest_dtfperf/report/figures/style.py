@@ -44,34 +44,34 @@ STYLE: dict[Any, Any] = {  # keys are a closed set to some versions of matplotli
 
 
 @contextmanager
-def styled() -> Iterator[None]:
+def apply_style() -> Iterator[None]:
     """While it lasts, or in a function with it as a decorator, matplotlib draws so, whatever this process or user has set."""
     with style.context(["default", STYLE]):
         yield
 
 
-def new_figure(title: str, width: float = 10.5, height: float = 4.2) -> Figure:
+def make_figure(title: str, width: float = 10.5, height: float = 4.2) -> Figure:
     """In inches."""
     figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     return figure
 
 
-def svg(figure: Figure) -> bytes:
+def convert_to_svg(figure: Figure) -> bytes:
     file = io.BytesIO()
-    with styled():
+    with apply_style():
         figure.savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()
 
 
-def png(figure: Figure) -> bytes:
+def convert_to_png(figure: Figure) -> bytes:
     file = io.BytesIO()
-    with styled():
+    with apply_style():
         figure.savefig(file, format="png", dpi=150, metadata={"Software": None})  # or its bytes follow matplotlib's version
     return file.getvalue()
 
 
-def dress_devices(axes: Axes, counts: Sequence[int]) -> None:
+def format_device_axis(axes: Axes, counts: Sequence[int]) -> None:
     axes.set_xlabel("devices")
     axes.set_xscale("log", base=2)
     axes.set_xlim(counts[0] / 1.15, counts[-1] * 1.15)

@@ -13,18 +13,18 @@ from pytest_dtfperf.formats import NONE, duration, percent, rate
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import limits
-from pytest_dtfperf.report.exports import versions
-from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
-from pytest_dtfperf.report.numbers import disturbed_note, footnote
+from pytest_dtfperf.report.exports import format_versions
+from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, make_learning_grids, make_score_grids
+from pytest_dtfperf.report.numbers import format_footnote, list_disturbed_notes
 from pytest_dtfperf.report.page import workers
-from pytest_dtfperf.report.page.card import Around, axis_limit, card
-from pytest_dtfperf.report.page.view import Card, Fact, Log, Page, Section, Standing, Why, WithoutMeasurement
-from pytest_dtfperf.report.published import Published, nearest
-from pytest_dtfperf.report.reasons import error_rates, how_to_accept, injected, reasons
-from pytest_dtfperf.report.results import Results
-from pytest_dtfperf.report.sweeps import ABOUT as ABOUT_SWEEPS
-from pytest_dtfperf.report.sweeps import swept
-from pytest_dtfperf.report.terminal import spent
+from pytest_dtfperf.report.page.card import CardContext, axis_limit, make_card
+from pytest_dtfperf.report.page.view import Card, Fact, Log, Page, ReasonView, Section, Standing, WithoutMeasurement
+from pytest_dtfperf.report.published import PublishedRate, find_nearest
+from pytest_dtfperf.report.reasons import collect_reasons, list_error_rates, list_injected_slowdowns, suggest_accepting
+from pytest_dtfperf.report.results import SessionResults
+from pytest_dtfperf.report.sweeps import ABOUT_SWEEPS as ABOUT_SWEEPS
+from pytest_dtfperf.report.sweeps import make_sweep_grids
+from pytest_dtfperf.report.terminal import list_costs
 from pytest_dtfperf.spec import labels
 
 MOST_WHOLE = 30  # measurements, the gravest first, with anatomies and tasks: of hundreds, these would be megabytes
@@ -32,20 +32,20 @@ MOST_PUBLISHED = 6  # rows per model: one of each system that published a scalin
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class PageInput:
     """What there is to show. `session` is what session.json says."""
 
     session: Mapping[str, Any]
     path: str = ""  # of its folder, as one would type it
-    results: Results
+    results: SessionResults
     logs: Mapping[str, Sequence[Log]] = field(default_factory=dict)  # test -> of its tasks
     without_measurement: Sequence[WithoutMeasurement] = ()
     files: Sequence[str] = ()  # that lie beside the page
 
 
-def page(given: Given) -> Page:
+def make_page(given: PageInput) -> Page:
     session, records = given.session, given.results.records
-    around = Around(
+    around = CardContext(
         command=session["command"],
         session=given.path or session["id"],
         limit=axis_limit(records),
@@ -56,30 +56,37 @@ def page(given: Given) -> Page:
     )
     ordered = sorted(records, key=lambda record: gravest_first(record.verdict))
     cards = {
-        record.id: card(record, f"m{number}", around, whole=number <= MOST_WHOLE)
+        record.id: make_card(record, f"m{number}", around, whole=number <= MOST_WHOLE)
         for number, record in enumerate(ordered, start=1)
     }
-    counts = _counts(session["verdicts"], records)
+    counts = _count_verdicts(session["verdicts"], records)
     started = datetime.fromisoformat(session["started"])
     return Page(
         title=f"Performance on {session['cluster']}, {started:%Y-%m-%d %H:%M} UTC",
         standing=counts[0][0] if counts else Standing.of(None),
         counts=counts,
-        ended=_ended(session),
-        facts=_facts(session, records, given.files),
-        why=_why(records, cards),
-        how=[*(f"Injected slow-down (DTFPERF_SLOWDOWN): {text}" for text in injected(records)), *how_to_accept(records)],
+        ended=_describe_end(session),
+        facts=_list_facts(session, records, given.files),
+        why=_list_reasons(records, cards),
+        how=[
+            *(f"Injected slow-down (DTFPERF_SLOWDOWN): {text}" for text in list_injected_slowdowns(records)),
+            *suggest_accepting(records),
+        ],
         cards=list(cards.values()),
-        brief=_brief(len(cards)),
+        brief=_describe_omissions(len(cards)),
         without_measurement=given.without_measurement,
-        sections=[*_learnt(records), *_published(records, given.results.published), *_of_others(given.results.sections)],
-        legend=_legend(records, session),
-        verdicts=_verdicts(records),
-        remarks=spent(session.get("costs", ())),
+        sections=[
+            *_make_learning_sections(records),
+            *_make_published_sections(records, given.results.published),
+            *_make_plugin_sections(given.results.sections),
+        ],
+        legend=_list_legend(records, session),
+        verdicts=_list_verdicts(records),
+        remarks=list_costs(session.get("costs", ())),
     )
 
 
-def _brief(measurements: int) -> str:
+def _describe_omissions(measurements: int) -> str:
     if measurements <= MOST_WHOLE:
         return ""
     return (
@@ -88,27 +95,27 @@ def _brief(measurements: int) -> str:
     )
 
 
-def _counts(verdicts: Mapping[str, int], records: Iterable[Record]) -> list[tuple[Standing, int]]:
+def _count_verdicts(verdicts: Mapping[str, int], records: Iterable[Record]) -> list[tuple[Standing, int]]:
     """Of the tests; of measurements where no test was counted, as in a session that was ended early."""
     found = verdicts or Counter(str(record.verdict) for record in records if record.verdict)
     ordered = sorted(map(Verdict, found), key=gravest_first)
     return [(Standing.of(verdict), found[verdict]) for verdict in ordered]
 
 
-def _ended(session: Mapping[str, Any]) -> str:
+def _describe_end(session: Mapping[str, Any]) -> str:
     if session["wall_s"] is None:
         return "not ended: what follows is as far as the session has come"
     return f"took {duration(session['wall_s'])}, exit code {session['exit_code']}"
 
 
-def _facts(session: Mapping[str, Any], records: Sequence[Record], files: Sequence[str]) -> list[Fact]:
+def _list_facts(session: Mapping[str, Any], records: Sequence[Record], files: Sequence[str]) -> list[Fact]:
     hosts = dict.fromkeys(host for record in records for host in record.measurement.hosts)
     systems = dict.fromkeys(system_name(record.measurement.fingerprint.get("hardware", {})) for record in records)
-    software = dict.fromkeys(word for record in records for word in versions(record, session).split())
+    software = dict.fromkeys(word for record in records for word in format_versions(record, session).split())
     facts = [
         Fact("session", session["id"], is_code=True),
         Fact("command", shlex.join(session["command"]), is_code=True),
-        Fact("hosts", _some(list(hosts), 8)),
+        Fact("hosts", _join_some(list(hosts), 8)),
         Fact("hardware", ", ".join(systems)),
         Fact("software", ", ".join(word.replace("=", " ") for word in software)),
         Fact("beside it", ", ".join(files)),
@@ -116,38 +123,38 @@ def _facts(session: Mapping[str, Any], records: Sequence[Record], files: Sequenc
     return [fact for fact in facts if fact.text]
 
 
-def _some(names: Sequence[str], most: int) -> str:
+def _join_some(names: Sequence[str], most: int) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
-def _why(records: Sequence[Record], cards: Mapping[str, Card]) -> list[Why]:
+def _list_reasons(records: Sequence[Record], cards: Mapping[str, Card]) -> list[ReasonView]:
     return [
-        Why(Standing.of(reason.verdict), reason.words, [cards[record.id] for record in reason.records])
-        for reason in reasons(records)
+        ReasonView(Standing.of(reason.verdict), reason.words, [cards[record.id] for record in reason.records])
+        for reason in collect_reasons(records)
     ]
 
 
-def _learnt(records: Sequence[Record]) -> list[Section]:
+def _make_learning_sections(records: Sequence[Record]) -> list[Section]:
     found = [
-        Section("Parameter servers", "sweeps", swept(records), [ABOUT_SWEEPS]),
-        Section("Learning", "learning", learning(records), [ABOUT_LEARNING]),
-        Section("Scores on the test set", "scores", scores(records), [ABOUT_SCORES]),
+        Section("Parameter servers", "sweeps", make_sweep_grids(records), [ABOUT_SWEEPS]),
+        Section("Learning", "learning", make_learning_grids(records), [ABOUT_LEARNING]),
+        Section("Scores on the test set", "scores", make_score_grids(records), [ABOUT_SCORES]),
     ]
     return [section for section in found if section.tables]
 
 
-def _of_others(sections: Iterable[tuple[str, Sequence[str]]]) -> list[Section]:
+def _make_plugin_sections(sections: Iterable[tuple[str, Sequence[str]]]) -> list[Section]:
     """What other plugins have to say, as they print it: their titles are theirs, so that anchors are counted."""
     return [Section(title, f"section{number}", [], [], lines=lines) for number, (title, lines) in enumerate(sections, start=1)]
 
 
-def _published(records: Sequence[Record], published: Sequence[Published]) -> list[Section]:
+def _make_published_sections(records: Sequence[Record], published: Sequence[PublishedRate]) -> list[Section]:
     tables, left_out = [], 0
     for model in sorted({record.spec.model for record in records}):
         of_model = [row for row in published if row.model == model]
         measured = {record.spec for record in records if record.spec.model == model}
-        chosen = nearest(of_model, measured, MOST_PUBLISHED)
+        chosen = find_nearest(of_model, measured, MOST_PUBLISHED)
         left_out += len(of_model) - len(chosen)
         rows = [
             [
@@ -162,26 +169,26 @@ def _published(records: Sequence[Record], published: Sequence[Published]) -> lis
     return [Section("Published results", "published", tables, notes, classes=" w5")] if tables else []
 
 
-def _legend(records: Sequence[Record], session: Mapping[str, Any]) -> list[str]:
+def _list_legend(records: Sequence[Record], session: Mapping[str, Any]) -> list[str]:
     if not records:
         return []
     return [
-        footnote(record.measurement for record in records),
-        *disturbed_note(record.measurement for record in records),
-        workers.ABOUT,
+        format_footnote(record.measurement for record in records),
+        *list_disturbed_notes(record.measurement for record in records),
+        workers.ABOUT_WORKERS,
         "efficiency is rate(n) / (n x rate(1)), of the same training on one device in this session",
         *arithmetic.lines(record.measurement for record in records if record.is_valid),
-        *([limits.WHAT_BOUNDS] if any(record.share_of_limit for record in records) else []),
-        *error_rates(records, session.get("budget", {})),
+        *([limits.ABOUT_LIMITS] if any(record.share_of_limit for record in records) else []),
+        *list_error_rates(records, session.get("budget", {})),
     ]
 
 
-def _verdicts(records: Iterable[Record]) -> list[tuple[Standing, str]]:
+def _list_verdicts(records: Iterable[Record]) -> list[tuple[Standing, str]]:
     found = sorted({record.verdict for record in records if record.verdict}, key=gravest_first)
-    return [(Standing.of(verdict), _without_links(verdict.row.when)) for verdict in found]
+    return [(Standing.of(verdict), _remove_links(verdict.row.when)) for verdict in found]
 
 
-def _without_links(markdown: str) -> str:
+def _remove_links(markdown: str) -> str:
     """`[something else](fingerprints.md)` as it reads."""
     before, opened, rest = markdown.partition("[")
     words, _, after = rest.partition("](")

@@ -17,27 +17,27 @@ _SPARK = (240.0, 52.0)  # width and height of a trend, in its own units
 _SPARK_EDGE = 6.0
 
 
-def element(name: str, *children: str, **attributes: object) -> Markup:
+def make_element(name: str, *children: str, **attributes: object) -> Markup:
     """`class_` and `text_anchor` are the attributes class and text-anchor; one that is None is left out."""
     told = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
-    words = (Markup(' {}="{}"').format(key, _text(value)) for key, value in told.items())
+    words = (Markup(' {}="{}"').format(key, _format_text(value)) for key, value in told.items())
     begin = Markup("<{}{}").format(Markup(name), Markup("").join(words))
     if not children:
         return begin + Markup("/>")
-    return begin + Markup(">{}</{}>").format(Markup("").join(map(_text, children)), Markup(name))
+    return begin + Markup(">{}</{}>").format(Markup("").join(map(_format_text, children)), Markup(name))
 
 
-def _text(value: object) -> str:
+def _format_text(value: object) -> str:
     if isinstance(value, Markup):
         return value
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else printable(str(value))
 
 
-def _percent(value: float) -> str:
+def _format_percent(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") + "%"
 
 
-def interval(at: float, low: float | None, high: float | None, *, margin: float | None, limit: float, described: str) -> Markup:
+def draw_interval(at: float, low: float | None, high: float | None, *, margin: float | None, limit: float, described: str) -> Markup:
     """A change against the baseline with its interval, on an axis from -limit to +limit: a row of a forest plot.
 
     What lies beyond the axis is drawn at its end, by an arrow.
@@ -46,33 +46,33 @@ def interval(at: float, low: float | None, high: float | None, *, margin: float 
     def x(value: float) -> float:
         return 50 + 50 * max(-1.0, min(1.0, value / limit))
 
-    marks = [element("title", described), _upright(50.0)]
+    marks = [make_element("title", described), _make_upright(50.0)]
     if margin is not None and margin < limit:
-        marks.append(_upright(x(-margin), class_="margin"))
+        marks.append(_make_upright(x(-margin), class_="margin"))
     if low is not None and high is not None:
-        marks.append(element("rect", x=_percent(x(low)), width=_percent(x(high) - x(low))))
+        marks.append(make_element("rect", x=_format_percent(x(low)), width=_format_percent(x(high) - x(low))))
     shape = "#at" if abs(at) <= limit else "#less" if at < 0 else "#more"
-    marks.append(element("use", href=shape, x=_percent(x(at)), y="50%"))
-    return element("svg", *marks, class_="interval", role="img")
+    marks.append(make_element("use", href=shape, x=_format_percent(x(at)), y="50%"))
+    return make_element("svg", *marks, class_="interval", role="img")
 
 
-def _upright(at: float, **attributes: str) -> Markup:
-    return element("line", x1=_percent(at), x2=_percent(at), y2="100%", **attributes)
+def _make_upright(at: float, **attributes: str) -> Markup:
+    return make_element("line", x1=_format_percent(at), x2=_format_percent(at), y2="100%", **attributes)
 
 
-def stack(parts: Sequence[Part], whole_s: float, described: str) -> Markup:
+def draw_stack(parts: Sequence[Part], whole_s: float, described: str) -> Markup:
     """A step's parts beside each other, as wide as they are long; `whole_s` fills the drawing."""
-    marks, begin = [element("title", described)], 0.0
+    marks, begin = [make_element("title", described)], 0.0
     for part in parts:
         width = 100 * part.seconds / whole_s
         if width >= _LEAST_WIDTH:
-            attributes = {"x": _percent(begin), "width": _percent(width), "class_": f"kind-{part.kind}"}
-            marks.append(element("rect", **attributes))
+            attributes = {"x": _format_percent(begin), "width": _format_percent(width), "class_": f"kind-{part.kind}"}
+            marks.append(make_element("rect", **attributes))
         begin += width
-    return element("svg", *marks, class_="stack", role="img")
+    return make_element("svg", *marks, class_="stack", role="img")
 
 
-def trend(
+def draw_trend(
     values: Sequence[tuple[str, float]], name: str | None, began: int | None = None, *, is_disturbed: bool = False
 ) -> Markup:
     """Rates over time, the latest with a dot, as a group with the id `name`, if any.
@@ -88,14 +88,14 @@ def trend(
         (_SPARK_EDGE + width * i / (len(rates) - 1), _SPARK_EDGE + height * (1 - (value - lowest) / spread))
         for i, value in enumerate(rates)
     ]
-    return element(
+    return make_element(
         "svg",
-        element("title", trend_in_words(values, is_disturbed=is_disturbed)),
-        element(
+        make_element("title", describe_trend(values, is_disturbed=is_disturbed)),
+        make_element(
             "g",
-            *_mark(points, began, height),
-            element("polyline", points=" ".join(f"{x:.0f},{y:.0f}" for x, y in (points[:-1] if is_disturbed else points))),
-            element("circle", cx=points[-1][0], cy=points[-1][1], r="5", class_="disturbed" if is_disturbed else None),
+            *_draw_start_mark(points, began, height),
+            make_element("polyline", points=" ".join(f"{x:.0f},{y:.0f}" for x, y in (points[:-1] if is_disturbed else points))),
+            make_element("circle", cx=points[-1][0], cy=points[-1][1], r="5", class_="disturbed" if is_disturbed else None),
             id=name,
         ),
         class_="trend",
@@ -104,20 +104,20 @@ def trend(
     )
 
 
-def _mark(points: Sequence[tuple[float, float]], began: int | None, height: float) -> list[Markup]:
+def _draw_start_mark(points: Sequence[tuple[float, float]], began: int | None, height: float) -> list[Markup]:
     if not began:  # none, or before the first
         return []
     x = (points[began - 1][0] + points[began][0]) / 2
-    return [element("path", d=f"M{x:.0f},{_SPARK_EDGE:.0f}v{height:.0f}")]
+    return [make_element("path", d=f"M{x:.0f},{_SPARK_EDGE:.0f}v{height:.0f}")]
 
 
-def trend_in_words(values: Sequence[tuple[str, float]], *, is_disturbed: bool = False) -> str:
+def describe_trend(values: Sequence[tuple[str, float]], *, is_disturbed: bool = False) -> str:
     if is_disturbed:
-        return f"{_in_words(values[:-1])}; this one, which something disturbed: {rate(values[-1][1])} images/sec"
-    return _in_words(values)
+        return f"{_describe_rates(values[:-1])}; this one, which something disturbed: {rate(values[-1][1])} images/sec"
+    return _describe_rates(values)
 
 
-def _in_words(values: Sequence[tuple[str, float]]) -> str:
+def _describe_rates(values: Sequence[tuple[str, float]]) -> str:
     (first, then), (last, now) = values[0], values[-1]
     if len(values) == 1:
         return f"one session on {first[:10]}: {rate(then)} images/sec"
@@ -128,7 +128,7 @@ def _in_words(values: Sequence[tuple[str, float]]) -> str:
     )
 
 
-def interval_in_words(at: float, low: float | None, high: float | None, margin: float | None) -> str:
+def describe_interval(at: float, low: float | None, high: float | None, margin: float | None) -> str:
     words = f"{change(at)} against the baseline"
     if low is not None and high is not None:
         words += f", between {change(low)} and {change(high)}"

@@ -15,20 +15,20 @@ FILES = 6  # of a test's last run
 TOTAL_BYTES = 30_000  # of a session: where more have failed, their logs stay in the folder alone
 
 
-def tails(folder: SessionFolder, tests: Collection[str]) -> Mapping[str, Sequence[Log]]:
+def read_tails(folder: SessionFolder, tests: Collection[str]) -> Mapping[str, Sequence[Log]]:
     """Of each test's last run; of the first tests, as far as the room reaches."""
-    return _within_room((test, _tails(folder.path, folder.logs_of(test))) for test in tests)
+    return _limit_size((test, _read_run_tails(folder.path, folder.logs_of(test))) for test in tests)
 
 
-def without_measurement(folder: SessionFolder, measured: Collection[str]) -> list[WithoutMeasurement]:
+def find_tests_without_measurement(folder: SessionFolder, measured: Collection[str]) -> list[WithoutMeasurement]:
     """Tests whose tasks have said something and that have no measurement: they failed before there was one."""
     known = {path_safe(test) for test in measured}
-    found = (path for path in _listed(folder.path / "logs") if path.name not in known)
-    logs = _within_room((path.name, _tails(folder.path, path)) for path in found)
+    found = (path for path in _list_folder(folder.path / "logs") if path.name not in known)
+    logs = _limit_size((path.name, _read_run_tails(folder.path, path)) for path in found)
     return [WithoutMeasurement(name, tail) for name, tail in logs.items()]
 
 
-def _within_room(found: Iterable[tuple[str, Sequence[Log]]]) -> dict[str, Sequence[Log]]:
+def _limit_size(found: Iterable[tuple[str, Sequence[Log]]]) -> dict[str, Sequence[Log]]:
     kept: dict[str, Sequence[Log]] = {}
     room = TOTAL_BYTES
     for name, tail in found:
@@ -40,15 +40,15 @@ def _within_room(found: Iterable[tuple[str, Sequence[Log]]]) -> dict[str, Sequen
     return kept
 
 
-def _tails(root: Path, logs: Path) -> list[Log]:
-    runs = sorted((path for path in _listed(logs) if path.name.isdecimal()), key=lambda path: int(path.name))
+def _read_run_tails(root: Path, logs: Path) -> list[Log]:
+    runs = sorted((path for path in _list_folder(logs) if path.name.isdecimal()), key=lambda path: int(path.name))
     if not runs:
         return []
-    files = [path for path in _listed(runs[-1]) if path.name.endswith(".log")]
-    return [log for path in files if (log := _tail(root, path))][:FILES]
+    files = [path for path in _list_folder(runs[-1]) if path.name.endswith(".log")]
+    return [log for path in files if (log := _read_tail(root, path))][:FILES]
 
 
-def _listed(folder: Path) -> Iterator[Path]:
+def _list_folder(folder: Path) -> Iterator[Path]:
     """What is there, by name; nothing where that cannot be told."""
     try:
         names = sorted(os.listdir(folder))
@@ -57,7 +57,7 @@ def _listed(folder: Path) -> Iterator[Path]:
     yield from (folder / name for name in names)
 
 
-def _tail(root: Path, path: Path) -> Log | None:
+def _read_tail(root: Path, path: Path) -> Log | None:
     """None of what is empty, no file, or cannot be read: reading a pipe would wait for ever."""
     try:
         size = os.stat(path, follow_symlinks=False)

@@ -148,7 +148,7 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Why:
+class ReasonView:
     """A reason that something is not green."""
 
     standing: Standing
@@ -185,7 +185,7 @@ class Page:
     counts: Sequence[tuple[Standing, int]]  # of tests, the gravest first
     ended: str
     facts: Sequence[Fact]
-    why: Sequence[Why]
+    why: Sequence[ReasonView]
     how: Sequence[str]  # to go on
     cards: Sequence[Card]  # the gravest first
     brief: str  # what is left out of some; nothing: nothing is

@@ -18,26 +18,26 @@ from pytest_dtfperf.history.words import promise_of
 from pytest_dtfperf.printable import printable
 from pytest_dtfperf.report.page import html
 from pytest_dtfperf.report.site import changes, feeds, names, overview, sessions, training
-from pytest_dtfperf.report.site.files import Built, SiteFolder
+from pytest_dtfperf.report.site.files import SiteBuildResult, SiteFolder
 from pytest_dtfperf.report.site.whole_session import SessionPages
 
 T = TypeVar("T")
 STYLES = ("site.css",)
 RECENT = timedelta(days=90)  # before the last session: what changed since then stands on the first page
-MOST_RECENT = 10
+MAX_RECENT = 10
 TITLE = "Performance of distributed training"
 BEGAN = "1970-01-01T00:00:00+00:00"  # when a history without sessions was last changed
 
 
-def build(whole: Whole, out: Path, *, results: Path, url: str = "", title: str = TITLE) -> Built:
+def build_site(whole: Whole, out: Path, *, results: Path, url: str = "", title: str = TITLE) -> SiteBuildResult:
     """Write what is new into the folder `out`. `results`: where else session folders may be; `url`: where the site will be.
 
     Raises `UsageError` for a folder that is no site's or cannot be written.
     """
-    return _Build(whole, SiteFolder(out), results, f"{url.rstrip('/')}/" if url else "", printable(title)).all()
+    return _SiteBuild(whole, SiteFolder(out), results, f"{url.rstrip('/')}/" if url else "", printable(title)).all()
 
 
-class _Build:
+class _SiteBuild:
     def __init__(self, whole: Whole, folder: SiteFolder, results: Path, url: str, title: str) -> None:
         self._whole = whole
         self._folder = folder
@@ -45,11 +45,11 @@ class _Build:
         self._url = url
         self._title = title
         self._changes = last_changes(whole.events)
-        self._pages = {s.name: f"{_page_of(s)}#{s.name}" for s in whole.all_series}
+        self._pages = {s.name: f"{_make_page_name(s)}#{s.name}" for s in whole.all_series}
         self._names = {row["id"] for row in whole.sessions}
         self._promise = promise_of(dict(whole.promise), is_known=whole.is_noise_known)
 
-    def all(self) -> Built:
+    def all(self) -> SiteBuildResult:
         self._overview()
         self._trainings()
         self._all_sessions()
@@ -58,18 +58,18 @@ class _Build:
 
     def _page(self, name: str, template: str, data: object, **shown: Any) -> None:
         """`data`: what `shown` is made from, as far as it may be another next time. What is costly comes as functions."""
-        root = names.root_of(name)
+        root = names.make_root_path(name)
 
         def make() -> str:
             made = {key: value() if callable(value) else value for key, value in shown.items()}
-            return html.rendered(template, styles=STYLES, scripts=("site.js",), root=root, site=self._title, **made)
+            return html.render_template(template, styles=STYLES, scripts=("site.js",), root=root, site=self._title, **made)
 
-        self._folder.page(name, [stamp(), self._title, data], make)
+        self._folder.page(name, [compute_version_digest(), self._title, data], make)
 
     def _overview(self) -> None:
-        found = overview.by_system(self._whole.all_series)
-        systems = overview.systems(found, self._changes)
-        recent = [changes.event_view(event, self._pages, self._names) for event in self._recent()]
+        found = overview.group_by_system(self._whole.all_series)
+        systems = overview.make_systems(found, self._changes)
+        recent = [changes.make_event_view(event, self._pages, self._names) for event in self._recent()]
         pages = self._event_pages()
         shown = {"systems": systems, "recent": recent, "pages": pages, "promise": self._promise, "sessions": len(self._names)}
         self._page("index.html", "overview.html", shown, **shown)
@@ -77,10 +77,10 @@ class _Build:
             if len(all_of_it) == len(next(system.rows for system in systems if system.name == name)):
                 continue
             ordered = sorted(all_of_it, key=lambda series: series.label)
-            for number, of, some in _paged(ordered, overview.MOST_ROWS):
-                page = names.numbered(names.system(name), number)
-                one = overview.system(name, ordered, some, self._changes)
-                begin = names.system(name).partition("/")[2]
+            for number, of, some in _split_into_pages(ordered, overview.MAX_ROWS):
+                page = names.make_page_name(names.make_system_page_prefix(name), number)
+                one = overview.make_system(name, ordered, some, self._changes)
+                begin = names.make_system_page_prefix(name).partition("/")[2]
                 shown = {"system": one, "number": number, "of": of, "begin": begin}
                 self._page(page, "system.html", shown, **shown)
 
@@ -90,19 +90,19 @@ class _Build:
             return []
         least = (datetime.fromisoformat(self._whole.sessions[-1]["started"]) - RECENT).isoformat()
         found = [e for e in self._whole.events if e["state"] == "confirmed" and e["first_bad_at"] >= least]
-        return sorted(found, key=lambda event: event["first_bad_at"], reverse=True)[:MOST_RECENT]
+        return sorted(found, key=lambda event: event["first_bad_at"], reverse=True)[:MAX_RECENT]
 
     def _trainings(self) -> None:
         by_page: dict[str, list[Series]] = defaultdict(list)
         for series in self._whole.all_series:
-            by_page[_page_of(series)].append(series)
+            by_page[_make_page_name(series)].append(series)
         events = self._events_by_series()
         contents = self._whole.fingerprints
         for name, found in by_page.items():
             theirs = {series.name: events.get(series.name, []) for series in found}
             kinds = {point["fingerprint"]: contents[point["fingerprint"]] for series in found for point in series.points}
             data = [[(series.name, series.label, series.points) for series in found], theirs, kinds]
-            self._page(name, "training.html", data, training=_later(training.training, found, theirs, contents))
+            self._page(name, "training.html", data, training=_defer(training.make_training_view, found, theirs, contents))
 
     def _events_by_series(self) -> dict[str, list[Change]]:
         found: dict[str, list[Change]] = defaultdict(list)
@@ -117,57 +117,57 @@ class _Build:
 
     def _all_sessions(self) -> None:
         latest_first = self._whole.sessions[::-1]
-        for number, of, some in _paged(latest_first, sessions.ON_A_PAGE):
-            rows = [sessions.session_row(row) for row in some]
+        for number, of, some in _split_into_pages(latest_first, sessions.ON_A_PAGE):
+            rows = [sessions.make_session_row(row) for row in some]
             shown = {"rows": rows, "number": number, "of": of, "begin": names.SESSIONS, "count": len(latest_first)}
-            self._page(names.numbered(names.SESSIONS, number), "sessions.html", shown, **shown)
+            self._page(names.make_page_name(names.SESSIONS, number), "sessions.html", shown, **shown)
         nights = nights_of(self._whole.all_series)
         maker = SessionPages(self._whole, self._results, self._changes, nights)
         for row in self._whole.sessions:
-            name = names.session(row["id"])
+            name = names.make_session_page_name(row["id"])
             folder = maker.folder_of(row)
             pasts = [past_of(series, number, self._changes) for series, number in nights.get(row["id"], ())]
             pasts += maker.pasts_of_disturbed(row)
             kept = {key: value for key, value in row.items() if key != "watched"}
-            data = [stamp(), self._title, kept, [asdict(past) for past in pasts], maker.state(folder)]
-            self._folder.page(name, data, _later(maker.page, row, folder))
+            data = [compute_version_digest(), self._title, kept, [asdict(past) for past in pasts], maker.state(folder)]
+            self._folder.page(name, data, _defer(maker.page, row, folder))
 
     def _events(self) -> None:
         pages = self._event_pages()
         found = self._whole.events
-        for number, of, some in _paged(found[::-1], changes.ON_A_PAGE):
-            views = [changes.event_view(event, self._pages, self._names) for event in some]
+        for number, of, some in _split_into_pages(found[::-1], changes.ON_A_PAGE):
+            views = [changes.make_event_view(event, self._pages, self._names) for event in some]
             shown = {"events": views, "number": number, "of": of, "begin": names.CHANGES, "promise": self._promise}
-            self._page(names.numbered(names.CHANGES, number), "changes.html", shown, **shown)
-        links = [f"{pages[changes.anchor(event)]}#{changes.anchor(event)}" for event in found]
-        entries = feeds.entries(found, links)
+            self._page(names.make_page_name(names.CHANGES, number), "changes.html", shown, **shown)
+        links = [f"{pages[changes.make_event_anchor(event)]}#{changes.make_event_anchor(event)}" for event in found]
+        entries = feeds.make_feed_entries(found, links)
         updated = self._whole.sessions[-1]["started"] if self._whole.sessions else BEGAN
-        told = [stamp(), self._title, self._url, [asdict(entry) for entry in entries], "" if entries else updated]
-        self._folder.page(names.ATOM, told, lambda: feeds.atom(entries, title=self._title, url=self._url, updated=updated))
-        self._folder.page(names.JSON, told, lambda: feeds.json_feed(entries, title=self._title, url=self._url))
+        told = [compute_version_digest(), self._title, self._url, [asdict(entry) for entry in entries], "" if entries else updated]
+        self._folder.page(names.ATOM, told, lambda: feeds.format_atom(entries, title=self._title, url=self._url, updated=updated))
+        self._folder.page(names.JSON, told, lambda: feeds.format_json_feed(entries, title=self._title, url=self._url))
 
     def _event_pages(self) -> dict[str, str]:
         """On which page each event stands, by its anchor."""
-        found = _paged(self._whole.events[::-1], changes.ON_A_PAGE)
-        return {changes.anchor(event): names.numbered(names.CHANGES, number) for number, _, some in found for event in some}
+        found = _split_into_pages(self._whole.events[::-1], changes.ON_A_PAGE)
+        return {changes.make_event_anchor(event): names.make_page_name(names.CHANGES, number) for number, _, some in found for event in some}
 
 
-def _page_of(series: Series) -> str:
-    return names.training(series.spec_key, series.points[-1]["model"])
+def _make_page_name(series: Series) -> str:
+    return names.make_training_page_name(series.spec_key, series.points[-1]["model"])
 
 
-def _paged(found: Sequence[T], size: int) -> list[tuple[int, int, Sequence[T]]]:
+def _split_into_pages(found: Sequence[T], size: int) -> list[tuple[int, int, Sequence[T]]]:
     """(number from 1, of how many, what is on it): at least one page."""
     of = max(1, -(-len(found) // size))
     return [(number + 1, of, found[number * size : (number + 1) * size]) for number in range(of)]
 
 
-def _later(function: Any, *arguments: Any) -> Any:
+def _defer(function: Any, *arguments: Any) -> Any:
     return lambda: function(*arguments)
 
 
 @cache
-def stamp() -> str:
+def compute_version_digest() -> str:
     """What all pages rest on beside their data: this version's code and templates."""
     digest = hashlib.sha256(metadata.version("pytest-dtfperf").encode())
     for folder in ("page", "site", "page/templates", "site/templates"):

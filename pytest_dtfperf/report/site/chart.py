@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from markupsafe import Markup
 
 from pytest_dtfperf.formats import rate
-from pytest_dtfperf.report.page.figures import element
+from pytest_dtfperf.report.page.figures import make_element
 
 SIDE = 1000
 EDGE = 20.0  # units left and right of the first and the last night
@@ -33,7 +33,7 @@ class Night:
 
 
 @dataclass(frozen=True)
-class Mark:
+class ChangeMark:
     """Where a change began."""
 
     at: float
@@ -53,35 +53,35 @@ class Chart:
     has_baseline: bool
 
 
-def chart(nights: Sequence[Night], marks: Sequence[Mark], described: str) -> Chart:
+def draw_chart(nights: Sequence[Night], marks: Sequence[ChangeMark], described: str) -> Chart:
     """`nights`: at least one, the oldest first."""
     time = _Scale.of_time(nights[0].at, nights[-1].at)
-    values = _range(nights)
+    values = _make_rate_scale(nights)
     shown = [mark for mark in marks if time.begin <= mark.at <= time.end]
     has_intervals = any(night.low is not None for night in nights)
     has_baseline = any(night.baseline is not None for night in nights)
-    inner = element(
+    inner = make_element(
         "svg",
-        *(_path(_uprights(nights, time, values), "intervals") if has_intervals else ()),
-        *(_path(_steps(nights, time, values), "baseline") if has_baseline else ()),
-        *_path("".join(f"M{time(mark.at):.1f},0V{SIDE}" for mark in shown), "marks"),
-        element("polyline", points=" ".join(f"{time(n.at):.1f},{values.down(n.rate):.1f}" for n in nights), class_="rate"),
-        *_path("".join(f"M{time(n.at):.1f},{values.down(n.rate):.1f}h0" for n in nights), "nights"),
+        *(_make_path(_draw_intervals(nights, time, values), "intervals") if has_intervals else ()),
+        *(_make_path(_draw_baseline(nights, time, values), "baseline") if has_baseline else ()),
+        *_make_path("".join(f"M{time(mark.at):.1f},0V{SIDE}" for mark in shown), "marks"),
+        make_element("polyline", points=" ".join(f"{time(n.at):.1f},{values.down(n.rate):.1f}" for n in nights), class_="rate"),
+        *_make_path("".join(f"M{time(n.at):.1f},{values.down(n.rate):.1f}h0" for n in nights), "nights"),
         class_="zoomed", viewBox=f"0 0 {SIDE} {SIDE}", preserveAspectRatio="none", width="100%", height="100%",
     )  # fmt: skip
     ticks = values.ticks()
-    lines = [element("line", x2="100%", y1=_percent(values.down(tick)), y2=_percent(values.down(tick))) for tick in ticks]
-    names = [_word(mark.name, _percent(time(mark.at)), "1em", class_="mark") for mark in shown]
-    plot = element("svg", element("title", described), *lines, inner, *names, class_="plot", role="img")
-    left = [_word(rate(tick), "100%", _percent(values.down(tick)), dy=".35em") for tick in ticks]
+    lines = [make_element("line", x2="100%", y1=_format_units(values.down(tick)), y2=_format_units(values.down(tick))) for tick in ticks]
+    names = [_make_text(mark.name, _format_units(time(mark.at)), "1em", class_="mark") for mark in shown]
+    plot = make_element("svg", make_element("title", described), *lines, inner, *names, class_="plot", role="img")
+    left = [_make_text(rate(tick), "100%", _format_units(values.down(tick)), dy=".35em") for tick in ticks]
     dates = [
         (SIDE * i / (X_LABELS - 1), "start" if i == 0 else "end" if i == X_LABELS - 1 else "middle") for i in range(X_LABELS)
     ]
-    below = [_word(_day(time.back(at)), _percent(at), "1em", text_anchor=anchor) for at, anchor in dates]
+    below = [_make_text(_format_day(time.back(at)), _format_units(at), "1em", text_anchor=anchor) for at, anchor in dates]
     return Chart(
         plot=plot,
-        below=element("svg", *below, class_="below", aria_hidden="true"),
-        left=element("svg", *left, class_="left", aria_hidden="true"),
+        below=make_element("svg", *below, class_="below", aria_hidden="true"),
+        left=make_element("svg", *left, class_="left", aria_hidden="true"),
         begin=time.back(0.0),
         end=time.back(float(SIDE)),
         has_intervals=has_intervals,
@@ -122,7 +122,7 @@ class _Scale:
         return [step * n for n in range(first, math.floor(self.end / step) + 1)]
 
 
-def _range(nights: Sequence[Night]) -> _Scale:
+def _make_rate_scale(nights: Sequence[Night]) -> _Scale:
     """All rates and baselines; intervals as far as they lie not much farther."""
     values = [night.rate for night in nights] + [night.baseline for night in nights if night.baseline is not None]
     low, high = min(values), max(values)
@@ -139,7 +139,7 @@ def _round_step(least: float) -> float:
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
 
 
-def _uprights(nights: Iterable[Night], time: _Scale, values: _Scale) -> str:
+def _draw_intervals(nights: Iterable[Night], time: _Scale, values: _Scale) -> str:
     return "".join(
         f"M{time(night.at):.1f},{values.down(night.high):.1f}V{values.down(night.low):.1f}"
         for night in nights
@@ -147,7 +147,7 @@ def _uprights(nights: Iterable[Night], time: _Scale, values: _Scale) -> str:
     )
 
 
-def _steps(nights: Sequence[Night], time: _Scale, values: _Scale) -> str:
+def _draw_baseline(nights: Sequence[Night], time: _Scale, values: _Scale) -> str:
     """Each baseline from its night to the next; where there is none, nothing."""
     parts, before = [], None
     for night, after in zip(nights, [*nights[1:], None], strict=True):
@@ -162,17 +162,17 @@ def _steps(nights: Sequence[Night], time: _Scale, values: _Scale) -> str:
     return "".join(parts)
 
 
-def _path(drawn: str, name: str) -> list[Markup]:
-    return [element("path", d=drawn, class_=name)] if drawn else []
+def _make_path(drawn: str, name: str) -> list[Markup]:
+    return [make_element("path", d=drawn, class_=name)] if drawn else []
 
 
-def _word(text: str, x: str, y: str, **attributes: str) -> Markup:
-    return element("text", text, x=x, y=y, **attributes)
+def _make_text(text: str, x: str, y: str, **attributes: str) -> Markup:
+    return make_element("text", text, x=x, y=y, **attributes)
 
 
-def _percent(units: float) -> str:
+def _format_units(units: float) -> str:
     return f"{units / SIDE * 100:.2f}".rstrip("0").rstrip(".") + "%"
 
 
-def _day(at: float) -> str:
+def _format_day(at: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"

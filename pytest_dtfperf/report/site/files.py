@@ -18,11 +18,11 @@ from pytest_dtfperf.node.files import read_file, replacing
 from pytest_dtfperf.report.site.names import PAGE
 
 MANIFEST = "site.json"
-FORM = 1
+MANIFEST_VERSION = 1
 
 
 @dataclass
-class Built:
+class SiteBuildResult:
     """What became of pages, by their names."""
 
     written: list[str] = field(default_factory=list)
@@ -37,12 +37,12 @@ class SiteFolder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._known = _known(path)
+        self._known = _load_manifest(path)
         self._pages: dict[str, Mapping[str, str]] = {}
-        self.built = Built()
+        self.built = SiteBuildResult()
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._write(MANIFEST, _manifest(self._known))  # from now on what is there is known as a site
+            self._write(MANIFEST, _encode_manifest(self._known))  # from now on what is there is known as a site
         except OSError as exc:
             raise UsageError(f"the site cannot be written to {path}: {exc.strerror}") from exc
 
@@ -50,7 +50,7 @@ class SiteFolder:
         """`data`: all that the page is made from, as JSON has it; `make` is called where that is new. Raises `UsageError`."""
         digest = hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode(errors="surrogatepass")).hexdigest()
         before, content = self._known.get(name, {}), self._read(name)
-        if content is None or before.get("of") != digest or before.get("is") != _digest(content):
+        if content is None or before.get("of") != digest or before.get("is") != _hash_content(content):
             made = make().encode(errors="replace")
             (self.built.kept if made == content else self.built.written).append(name)
             if made != content:
@@ -58,17 +58,17 @@ class SiteFolder:
             content = made
         else:
             self.built.kept.append(name)
-        self._pages[name] = {"of": digest, "is": _digest(content)}
+        self._pages[name] = {"of": digest, "is": _hash_content(content)}
         self.built.bytes += len(content)
         self.built.largest = max(self.built.largest, len(content))
 
-    def finish(self) -> Built:
+    def finish(self) -> SiteBuildResult:
         """Remove what are no pages any more, and say what there is."""
         for name in self._known.keys() - self._pages.keys():
             with suppress(FileNotFoundError):
                 (self._path / name).unlink()
                 self.built.removed.append(name)
-        self._write(MANIFEST, _manifest(self._pages))
+        self._write(MANIFEST, _encode_manifest(self._pages))
         return self.built
 
     def _read(self, name: str) -> bytes | None:
@@ -87,11 +87,11 @@ class SiteFolder:
             raise UsageError(f"{path} cannot be written: {exc.strerror}") from exc
 
 
-def _known(path: Path) -> dict[str, Mapping[str, str]]:
+def _load_manifest(path: Path) -> dict[str, Mapping[str, str]]:
     """Pages that were built before. One that is named otherwise than a page may be is nobody's of ours."""
     try:
         told: Any = json.loads(read_file(path / MANIFEST))
-        pages = told["pages"] if told["dtfperf_site"] == FORM else {}
+        pages = told["pages"] if told["dtfperf_site"] == MANIFEST_VERSION else {}
         return {name: found for name, found in pages.items() if PAGE.fullmatch(name) and isinstance(found, dict)}
     except FileNotFoundError:
         _check_empty(path)
@@ -112,9 +112,9 @@ def _check_empty(path: Path) -> None:
         )
 
 
-def _manifest(pages: Mapping[str, Mapping[str, str]]) -> bytes:
-    return json.dumps({"dtfperf_site": FORM, "pages": pages}, indent=1, sort_keys=True).encode() + b"\n"
+def _encode_manifest(pages: Mapping[str, Mapping[str, str]]) -> bytes:
+    return json.dumps({"dtfperf_site": MANIFEST_VERSION, "pages": pages}, indent=1, sort_keys=True).encode() + b"\n"
 
 
-def _digest(content: bytes) -> str:
+def _hash_content(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()

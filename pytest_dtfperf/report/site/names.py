@@ -10,32 +10,32 @@ ATOM, JSON = "changes.atom", "changes.json"
 PAGE = re.compile(r"(?:(?:systems|trainings|sessions)/)?[a-z0-9][A-Za-z0-9-]*\.html|changes\.(?:atom|json)")  # all there may be
 
 
-def training(spec_key: str, model: str) -> str:
-    return f"trainings/{_readable(model)}-{_digest(spec_key)}.html"
+def make_training_page_name(spec_key: str, model: str) -> str:
+    return f"trainings/{_make_readable(model)}-{_hash_name(spec_key)}.html"
 
 
-def system(name: str) -> str:
+def make_system_page_prefix(name: str) -> str:
     """Begins the names of its pages."""
-    return f"systems/{_readable(name)}-{_digest(name)}"
+    return f"systems/{_make_readable(name)}-{_hash_name(name)}"
 
 
-def session(name: str) -> str:
-    return f"sessions/{name if FOLDER_NAME.fullmatch(name) else f'other-{_digest(name)}'}.html"
+def make_session_page_name(name: str) -> str:
+    return f"sessions/{name if FOLDER_NAME.fullmatch(name) else f'other-{_hash_name(name)}'}.html"
 
 
-def numbered(begin: str, number: int) -> str:
+def make_page_name(begin: str, number: int) -> str:
     """Page `number`, from 1, of a list."""
     return f"{begin}.html" if number == 1 else f"{begin}-{number}.html"
 
 
-def root_of(page: str) -> str:
+def make_root_path(page: str) -> str:
     """The way from a page to the site's first."""
     return "../" * page.count("/")
 
 
-def _readable(text: str) -> str:
+def _make_readable(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].strip("-") or "x"
 
 
-def _digest(text: str) -> str:
+def _hash_name(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]

@@ -13,7 +13,7 @@ from pytest_dtfperf.report.page import figures
 from pytest_dtfperf.report.page.view import Standing
 from pytest_dtfperf.report.site import names
 
-MOST_ROWS = 400  # on a page, of about a kilobyte each
+MAX_ROWS = 400  # on a page, of about a kilobyte each
 
 
 @dataclass(frozen=True)
@@ -45,58 +45,58 @@ class System:
 SLOWER, FASTER = Standing("slower", "fail", 0), Standing("faster", "pass", 1)
 
 
-def direction(change: float) -> Standing:
+def get_direction(change: float) -> Standing:
     return SLOWER if change < 0 else FASTER
 
 
-def by_system(all_series: Iterable[Series]) -> dict[str, list[Series]]:
+def group_by_system(all_series: Iterable[Series]) -> dict[str, list[Series]]:
     """The system that was measured last comes first."""
     found: dict[str, list[Series]] = defaultdict(list)
-    for series in sorted(all_series, key=_latest, reverse=True):
+    for series in sorted(all_series, key=_get_latest_time, reverse=True):
         found[series.system].append(series)
     return dict(found)
 
 
-def _latest(series: Series) -> str:
+def _get_latest_time(series: Series) -> str:
     started: str = series.points[-1]["started"]
     return started
 
 
-def systems(found: Mapping[str, Sequence[Series]], changes: Mapping[str, Change]) -> list[System]:
+def make_systems(found: Mapping[str, Sequence[Series]], changes: Mapping[str, Change]) -> list[System]:
     """For the first page: of each system as many series as there is room for, those that changed and the latest first."""
-    room = max(1, MOST_ROWS // max(1, len(found)))
-    return [system(name, all_of_it, _first(all_of_it, changes)[:room], changes) for name, all_of_it in found.items()]
+    room = max(1, MAX_ROWS // max(1, len(found)))
+    return [make_system(name, all_of_it, _select_first(all_of_it, changes)[:room], changes) for name, all_of_it in found.items()]
 
 
-def _first(series: Sequence[Series], changes: Mapping[str, Change]) -> list[Series]:
+def _select_first(series: Sequence[Series], changes: Mapping[str, Change]) -> list[Series]:
     """Present ones before those that nobody measures any more; by their labels."""
-    latest = max(map(_latest, series))
-    return sorted(series, key=lambda each: (_latest(each) < latest, each.name not in changes, each.label))
+    latest = max(map(_get_latest_time, series))
+    return sorted(series, key=lambda each: (_get_latest_time(each) < latest, each.name not in changes, each.label))
 
 
-def system(name: str, all_of_it: Sequence[Series], shown: Sequence[Series], changes: Mapping[str, Change]) -> System:
-    latest = max(map(_latest, all_of_it))
+def make_system(name: str, all_of_it: Sequence[Series], shown: Sequence[Series], changes: Mapping[str, Change]) -> System:
+    latest = max(map(_get_latest_time, all_of_it))
     words = f"{counted(len(all_of_it), 'series', '')}, last measured {minute(latest)} UTC"
     if len(shown) < len(all_of_it):
         words += f"; {len(shown)} of them here"
-    more = names.numbered(names.system(name), 1) if len(shown) < len(all_of_it) else ""
-    return System(name, words, [row(each, changes) for each in shown], more)
+    more = names.make_page_name(names.make_system_page_prefix(name), 1) if len(shown) < len(all_of_it) else ""
+    return System(name, words, [make_series_row(each, changes) for each in shown], more)
 
 
-def row(series: Series, changes: Mapping[str, Change]) -> SeriesRow:
+def make_series_row(series: Series, changes: Mapping[str, Change]) -> SeriesRow:
     last = series.points[-1]
     past = past_of(series, len(series.points) - 1, changes)
     began = next((i for i, (started, _) in enumerate(past.points) if started >= past.began), None) if past.began else None
     found = changes.get(series.name)
     return SeriesRow(
-        href=f"{names.training(series.spec_key, last['model'])}#{series.name}",
+        href=f"{names.make_training_page_name(series.spec_key, last['model'])}#{series.name}",
         label=series.label,
         hosts=series.hosts,
         rate=rate(last["images_per_sec"]),
         rate_value=last["images_per_sec"],
         nights=len(series.points),
-        drawing=figures.trend(past.points, None, began) if len(past.points) > 1 else None,
-        direction=direction(found[1]["change"]) if found else None,
+        drawing=figures.draw_trend(past.points, None, began) if len(past.points) > 1 else None,
+        direction=get_direction(found[1]["change"]) if found else None,
         change=past.change,
         measured=minute(last["started"]),
     )

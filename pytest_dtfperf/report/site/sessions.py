@@ -32,7 +32,7 @@ class SessionRow:
 
 
 @dataclass(frozen=True)
-class Short:
+class SessionSummary:
     """A session without what its folder would say."""
 
     title: str
@@ -43,20 +43,20 @@ class Short:
     left_out: str
 
 
-def session_row(row: Row) -> SessionRow:
+def make_session_row(row: Row) -> SessionRow:
     return SessionRow(
-        href=names.session(row["id"]),
+        href=names.make_session_page_name(row["id"]),
         name=row["id"],
         started=minute(row["started"]),
         cluster=row["cluster"],
-        verdicts=_verdicts(row["verdicts"]),
+        verdicts=_list_verdicts(row["verdicts"]),
         took=duration(row["wall_s"]) if row["wall_s"] is not None else "not over",
         exit_code=NONE if row["exit_code"] is None else str(row["exit_code"]),
         commit=(row["commit"] or NONE)[:12],
     )
 
 
-def short(row: Row, measured: Sequence[Row], why: str) -> Short:
+def make_session_summary(row: Row, measured: Sequence[Row], why: str) -> SessionSummary:
     facts = [
         Fact("session", row["id"], is_code=True),
         Fact("command", shlex.join(map(str, row["command"])), is_code=True),
@@ -69,17 +69,17 @@ def short(row: Row, measured: Sequence[Row], why: str) -> Short:
     ]
     headings = ("training", "images/sec", "runs", "efficiency", "baseline", "change", "verdict")
     left_out = len(measured) - MOST_ROWS
-    return Short(
+    return SessionSummary(
         title=f"Performance on {row['cluster']}, {minute(row['started'])} UTC",
         why=why,
-        verdicts=_verdicts(row["verdicts"]),
+        verdicts=_list_verdicts(row["verdicts"]),
         facts=[fact for fact in facts if fact.text],
         table=Grid(headings, [measurement_cells(each) for each in measured[:MOST_ROWS]]),
         left_out=f"{counted(left_out, 'more measurement')}: dtfperf history show {row['id']}" if left_out > 0 else "",
     )
 
 
-def _verdicts(counts: Mapping[str, Any]) -> list[tuple[Standing, int]]:
+def _list_verdicts(counts: Mapping[str, Any]) -> list[tuple[Standing, int]]:
     """The gravest first; a word of another version comes last."""
     known = sorted((Verdict(name) for name in counts if name in Verdict.__members__), key=gravest_first)
     strange = sorted(name for name in counts if name not in Verdict.__members__)

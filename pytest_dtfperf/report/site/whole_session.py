@@ -13,9 +13,9 @@ from pytest_dtfperf.history.whole import Whole
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import FOLDER_NAME, SessionFolder
 from pytest_dtfperf.report.page import html, writer
-from pytest_dtfperf.report.page.build import page
-from pytest_dtfperf.report.published import published_of
-from pytest_dtfperf.report.results import Results
+from pytest_dtfperf.report.page.build import make_page
+from pytest_dtfperf.report.published import find_published_rates
+from pytest_dtfperf.report.results import SessionResults
 from pytest_dtfperf.report.site import sessions
 
 MOST_BYTES = 900_000  # of a page; a larger one is told in short, with the way to the whole one
@@ -71,23 +71,23 @@ class SessionPages:
                 row, f"Its folder cannot be shown ({type(exc).__name__}: {exc}): this is what the history has kept"
             )
         if len(text.encode(errors="replace")) > MOST_BYTES:
-            return self._short(row, f"All of it would be too large a page: {folder / writer.NAME} has it")
+            return self._short(row, f"All of it would be too large a page: {folder / writer.PAGE_FILE} has it")
         return text
 
     def _whole_page(self, row: Row, path: Path) -> str:
-        folder, records = _read(path, row["content"])
-        rows = [_row_of(record) for record in records if enters_series(record)]
+        folder, records = _load_records(path, row["content"])
+        rows = [_make_row(record) for record in records if enters_series(record)]
         pasts = pasts_of(self._nights.get(row["id"], ()), self._changes, rows)
-        pasts |= self._disturbed(row["started"], [_row_of(each) for each in records if would_enter_series(each)])
-        given = writer.given(folder, Results(records, published_of(records), pasts))
-        return writer.rendered(page(replace(given, files=())), root=ROOT)
+        pasts |= self._disturbed(row["started"], [_make_row(each) for each in records if would_enter_series(each)])
+        given = writer.load_page_input(folder, SessionResults(records, find_published_rates(records), pasts))
+        return writer.render_page(make_page(replace(given, files=())), root=ROOT)
 
     def _disturbed(self, started: str, rows: Sequence[Row]) -> dict[str, Past]:
         return pasts_of_disturbed(rows, started, self._whole.all_series, self._changes, Comparable(self._whole.fingerprints))
 
     def _short(self, row: Row, why: str) -> str:
-        shown = sessions.short(row, self._whole.measured(row["id"]), why)
-        return html.rendered("session.html", styles=("site.css",), scripts=("site.js",), root=ROOT, session=shown)
+        shown = sessions.make_session_summary(row, self._whole.measured(row["id"]), why)
+        return html.render_template("session.html", styles=("site.css",), scripts=("site.js",), root=ROOT, session=shown)
 
 
 def _is_there(path: Path) -> bool:
@@ -97,7 +97,7 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def _read(path: Path, content: str) -> tuple[SessionFolder, Sequence[Record]]:
+def _load_records(path: Path, content: str) -> tuple[SessionFolder, Sequence[Record]]:
     """Records that are what was entered were checked then, and need no schema again, which takes ten times as long."""
     folder = SessionFolder.open(path)
     try:
@@ -109,7 +109,7 @@ def _read(path: Path, content: str) -> tuple[SessionFolder, Sequence[Record]]:
     return folder, folder.measurements()
 
 
-def _row_of(record: Record) -> Row:
+def _make_row(record: Record) -> Row:
     measurement = record.measurement
     return {
         "id": record.id,

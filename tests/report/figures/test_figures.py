@@ -24,9 +24,9 @@ from pytest_dtfperf.history.where import address_of
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.figures import of_sessions, report_2017
-from pytest_dtfperf.report.figures.drawing import Drawing
-from pytest_dtfperf.report.figures.style import png, svg
-from pytest_dtfperf.report.sources import read
+from pytest_dtfperf.report.figures.drawing import NamedFigure
+from pytest_dtfperf.report.figures.style import convert_to_png, convert_to_svg
+from pytest_dtfperf.report.sources import load_sessions
 from pytest_dtfperf.spec import Spec
 from tests.history.sessions import HARDWARE, folder_of
 from tests.records.samples import measurement, run, spec
@@ -60,7 +60,7 @@ def report_figure(number: int) -> Figure:
 
 @cache
 def report_figures() -> dict[str, Figure]:
-    found = [*report_2017.drawings()]
+    found = [*report_2017.draw_report_figures()]
     assert len({drawing.name for drawing in found}) == len(found)
     return {drawing.name: drawing.figure for drawing in found}
 
@@ -161,7 +161,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> SessionFolder:
 
 
 @pytest.fixture(scope="module")
-def drawings(session: SessionFolder) -> dict[str, Drawing]:
+def drawings(session: SessionFolder) -> dict[str, NamedFigure]:
     """Its figures."""
     return drawn(session.path)
 
@@ -172,19 +172,19 @@ def add(folder: SessionFolder, what: Spec, *rates: float, **changes: Any) -> Rec
     return folder.add("t.py::test_a", replace(found, runs=runs, fingerprint={**found.fingerprint, "hardware": HARDWARE}))
 
 
-def drawn(source: Path) -> dict[str, Drawing]:
-    found = list(of_sessions.drawings(read(source)))
+def drawn(source: Path) -> dict[str, NamedFigure]:
+    found = list(of_sessions.draw_session_figures(load_sessions(source)))
     assert len({each.name for each in found}) == len(found)
     return {each.name: each for each in found}
 
 
-def test_a_session_has_a_figure_of_each_kind(session: SessionFolder, drawings: dict[str, Drawing]) -> None:
+def test_a_session_has_a_figure_of_each_kind(session: SessionFolder, drawings: dict[str, NamedFigure]) -> None:
     """Rates, scaling, what input costs, servers, and the steps of each measurement."""
     kinds = [f"inception3_b8_{kind}" for kind in ("scaling", "rates", "overhead", "servers")]
     assert list(drawings) == [*kinds, *(f"steps_{record.id}" for record in session.measurements())]
 
 
-def test_bars_and_speedups_are_the_records(drawings: dict[str, Drawing]) -> None:
+def test_bars_and_speedups_are_the_records(drawings: dict[str, NamedFigure]) -> None:
     """Every bar is a measurement's rate, and every speed-up its devices times its efficiency."""
     figure = drawings["inception3_b8_rates"].figure
     rates = [rate * loss for loss in (1.0, 0.9) for (_, gpus), rate in RATES.items() if gpus > 1]
@@ -193,12 +193,12 @@ def test_bars_and_speedups_are_the_records(drawings: dict[str, Drawing]) -> None
     assert sorted({round(y, 9) for x, y in speedups if x > 1}) == pytest.approx([1.8, 1.9, 2.4, 3.6])
 
 
-def test_overheads_are_of_pairs(drawings: dict[str, Drawing]) -> None:
+def test_overheads_are_of_pairs(drawings: dict[str, NamedFigure]) -> None:
     """What real input costs is of the pair that differs in its input alone; of several numbers of servers, of the fastest."""
     assert bars_of(drawings["inception3_b8_overhead"].figure) == pytest.approx({f"bar-0-{n}": 0.1 for n in (1, 2, 4)})
 
 
-def test_a_heat_map_has_each_rate_and_frames_the_best(drawings: dict[str, Drawing]) -> None:
+def test_a_heat_map_has_each_rate_and_frames_the_best(drawings: dict[str, NamedFigure]) -> None:
     """Each cell says its rate, and for each number of devices the number of servers with most of it has a frame."""
     figure = drawings["inception3_b8_servers"].figure
     cells = {text.get_gid(): text.get_text() for axes in figure.axes for text in axes.texts}
@@ -262,7 +262,7 @@ def test_of_several_nights_the_latest_is_drawn_and_both_dates_are_named(tmp_path
 
 
 @pytest.mark.parametrize("kind", ["scaling", "rates", "overhead", "servers", "steps", "report"])
-def test_no_words_overlap(drawings: dict[str, Drawing], kind: str) -> None:
+def test_no_words_overlap(drawings: dict[str, NamedFigure], kind: str) -> None:
     """Titles, labels and legends keep clear of each other and stay inside the figure."""
     of_kind = [drawing.figure for name, drawing in drawings.items() if kind in name][:1]
     figures = [report_figure(n) for n in REPORT] if kind == "report" else of_kind
@@ -279,22 +279,22 @@ def test_no_words_overlap(drawings: dict[str, Drawing], kind: str) -> None:
 
 def test_the_same_numbers_give_the_same_bytes() -> None:
     """Drawn again, a figure is the same file in both formats, whatever happens to stand in matplotlib's settings."""
-    figure = next(report_2017.drawings()).figure
-    first = [write(figure) for write in (svg, png)]
+    figure = next(report_2017.draw_report_figures()).figure
+    first = [write(figure) for write in (convert_to_svg, convert_to_png)]
     with mpl.rc_context({"font.size": 20, "savefig.dpi": 30, "svg.fonttype": "none"}):
-        again = next(report_2017.drawings()).figure
-        assert [write(again) for write in (svg, png)] == first
+        again = next(report_2017.draw_report_figures()).figure
+        assert [write(again) for write in (convert_to_svg, convert_to_png)] == first
 
 
 def test_a_cluster_may_have_dollars_in_its_name(tmp_path: Path) -> None:
     """Text of others is no formula, which could not be drawn or would be read wrongly."""
     folder = folder_of(tmp_path, rates={})
     add(folder, spec(), 10.0)
-    (stored,) = read(folder.path)
+    (stored,) = load_sessions(folder.path)
     session = {**stored.session, "cluster": r"$\frac{$"}
-    rates = next(iter(of_sessions.drawings([replace(stored, session=session)])))
+    rates = next(iter(of_sessions.draw_session_figures([replace(stored, session=session)])))
     assert r"on $\frac{$" in texts_of(rates.figure)
-    assert ET.fromstring(svg(rates.figure)).tag.endswith("svg")
+    assert ET.fromstring(convert_to_svg(rates.figure)).tag.endswith("svg")
 
 
 # The command

@@ -9,10 +9,10 @@ from typing import Any
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.page import writer
-from pytest_dtfperf.report.page.build import Given, page
+from pytest_dtfperf.report.page.build import PageInput, make_page
 from pytest_dtfperf.report.page.view import Log, WithoutMeasurement
-from pytest_dtfperf.report.published import Published
-from pytest_dtfperf.report.results import Results
+from pytest_dtfperf.report.published import PublishedRate
+from pytest_dtfperf.report.results import SessionResults
 from tests.report.page.samples import session_records
 
 EVIL = (
@@ -55,11 +55,11 @@ def hostile_page(folder: Path) -> Path:
         "verdicts": {"REGRESSED": 1}, "exit_code": 1,
     }  # fmt: skip
     log = Log(EVIL, [EVIL], 3)
-    given = Given(
+    given = PageInput(
         session=session,
-        results=Results(
+        results=SessionResults(
             records,
-            [Published(system=EVIL, model="inception3", batch_size=8, gpus=2, images_per_sec=1.0, citation=EVIL)],
+            [PublishedRate(system=EVIL, model="inception3", batch_size=8, gpus=2, images_per_sec=1.0, citation=EVIL)],
             pasts={record.id: Past([(EVIL, 1.0), (EVIL, 2.0)], EVIL, EVIL) for record in records},
         ),
         logs={record.test: [log] for record in records},
@@ -67,5 +67,5 @@ def hostile_page(folder: Path) -> Path:
         files=[EVIL],
     )
     path = folder / "hostile.html"
-    path.write_text(writer.rendered(page(given)), encoding="utf-8")
+    path.write_text(writer.render_page(make_page(given)), encoding="utf-8")
     return path

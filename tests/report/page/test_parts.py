@@ -12,13 +12,13 @@ from pytest_dtfperf.explain.scores import Scores
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.page import figures, logs
-from pytest_dtfperf.report.page.again import again
-from pytest_dtfperf.report.page.build import Given, page
+from pytest_dtfperf.report.page.again import make_rerun_command
+from pytest_dtfperf.report.page.build import PageInput, make_page
 from pytest_dtfperf.report.page.card import axis_limit
-from pytest_dtfperf.report.page.steps import causes, parts, steps
+from pytest_dtfperf.report.page.steps import make_causes, make_parts, make_steps
 from pytest_dtfperf.report.page.view import Card, Page
-from pytest_dtfperf.report.page.workers import MOST_TASKS, workers
-from pytest_dtfperf.report.results import Results
+from pytest_dtfperf.report.page.workers import MOST_TASKS, make_workers
+from pytest_dtfperf.report.results import SessionResults
 from tests.records.samples import record, spec
 from tests.report.page.samples import EXPLANATION, HISTORY, anatomy, rich_run, scores, session_records
 
@@ -45,7 +45,7 @@ SESSION = {
 )
 def test_the_command_that_runs_it_again(command: str, expected: str) -> None:
     """What selects tests and what accepts baselines goes, all else stays, and no session but pytest's has tests to select."""
-    assert again(command.split(), TEST) == expected
+    assert make_rerun_command(command.split(), TEST) == expected
 
 
 def folder_with(path: Path, content: bytes) -> SessionFolder:
@@ -58,7 +58,7 @@ def folder_with(path: Path, content: bytes) -> SessionFolder:
 def test_the_last_lines_of_the_last_run(tmp_path: Path) -> None:
     """However long a log is, few lines of it are read, made printable, and it is said how much stands before them."""
     content = b"".join(b"line %d \x1b[31m<b>\xff\n" % n for n in range(50_000))
-    (log,) = logs.tails(folder_with(tmp_path, content), [TEST])[TEST]
+    (log,) = logs.read_tails(folder_with(tmp_path, content), [TEST])[TEST]
     assert log.name.endswith("/2/worker-0.log")
     assert len(log.lines) == logs.LINES
     assert log.lines[-1] == "line 49999 \\x1b[31m<b>\ufffd"
@@ -67,7 +67,7 @@ def test_the_last_lines_of_the_last_run(tmp_path: Path) -> None:
 
 def test_a_line_without_an_end(tmp_path: Path) -> None:
     """A log of a single line that never ends is no reason to read it all."""
-    (log,) = logs.tails(folder_with(tmp_path, b"x" * 10_000_000), [TEST])[TEST]
+    (log,) = logs.read_tails(folder_with(tmp_path, b"x" * 10_000_000), [TEST])[TEST]
     assert sum(map(len, log.lines)) <= logs.SIZE_BYTES
 
 
@@ -78,22 +78,22 @@ def test_what_is_no_log_is_passed_over(tmp_path: Path) -> None:
     os.mkfifo(last / "pipe.log")
     (last / "link.log").symlink_to("/etc/passwd")
     (last / "folder.log").mkdir()
-    assert logs.tails(folder, [TEST, "another test"]) == {}
+    assert logs.read_tails(folder, [TEST, "another test"]) == {}
 
 
 def test_a_test_that_left_no_measurement(tmp_path: Path) -> None:
     """What tasks said before a test failed is told by the name of its folder; tests that were measured are not among them."""
     folder = folder_with(tmp_path, b"out of memory\n")
-    (found,) = logs.without_measurement(folder, [])
+    (found,) = logs.find_tests_without_measurement(folder, [])
     assert found.name.startswith("perf_tests_test_mnist.py_test_throughput")
     assert found.logs[0].lines == ["out of memory"]
-    assert logs.without_measurement(folder, [TEST]) == []
+    assert logs.find_tests_without_measurement(folder, [TEST]) == []
 
 
 def test_a_stack_is_as_wide_as_its_step() -> None:
     """The parts lie beside each other without gaps, and fill the room that the step has of the longer one."""
     short, long = anatomy(), anatomy(slow_s=0.137)
-    drawn = figures.stack(parts(short), long.wall_s, "a step")
+    drawn = figures.draw_stack(make_parts(short), long.wall_s, "a step")
     spans = [(float(x), float(width)) for x, width in re.findall(r'x="([\d.]+)%" width="([\d.]+)%"', drawn)]
     assert [x for x, _ in spans] == pytest.approx([sum(width for _, width in spans[:n]) for n in range(len(spans))], abs=0.05)
     assert sum(width for _, width in spans) == pytest.approx(50.0, abs=0.1)
@@ -101,18 +101,18 @@ def test_a_stack_is_as_wide_as_its_step() -> None:
 
 def test_steps_are_told_beside_the_baselines() -> None:
     """Both bars have the scale of the longer step, and the table adds up to the change; alone it adds up to the step."""
-    both, alone = steps(anatomy(slow_s=0.038), anatomy()), steps(anatomy(), None)
+    both, alone = make_steps(anatomy(slow_s=0.038), anatomy()), make_steps(anatomy(), None)
     assert both
     assert alone
     assert [(bar.name, bar.text) for bar in both.bars] == [("this session", "175.00 ms"), ("baseline", "137.00 ms")]
     assert [row[3] for row in both.table.rows if row[0] in ("receive", "the step")] == ["+38.00", "+38.00"]
     assert alone.table.rows[-1] == ["the step", "137.00", ""]
-    assert steps(Anatomy(1, 0.0, [], {}, [], {}), None) is None
+    assert make_steps(Anatomy(1, 0.0, [], {}, [], {}), None) is None
 
 
 def test_causes_in_the_pages_words() -> None:
     """Seconds are the record's, the largest has the whole width, and what nothing explains has its row."""
-    found = causes(EXPLANATION, "dtfperf explain x m1")
+    found = make_causes(EXPLANATION, "dtfperf explain x m1")
     assert [(row.seconds, row.share, row.width) for row in found.rows] == [
         ("+38.0 ms", "94.0 %", 100.0),
         ("+1.60 ms", "4.0 %", 4.2),
@@ -125,7 +125,7 @@ def test_causes_in_the_pages_words() -> None:
 )
 def test_an_interval_on_its_axis(at: float, shape: str, x: str) -> None:
     """A change stands where it is; one beyond the axis stands at its end, as an arrow."""
-    drawn = figures.interval(at, None, None, margin=0.05, limit=0.2, described="words")
+    drawn = figures.draw_interval(at, None, None, margin=0.05, limit=0.2, described="words")
     (use,) = re.findall(r"<use [^>]*>", drawn)
     assert f'href="{shape}"' in use
     assert x.rstrip("%") == use.partition('x="')[2].partition("%")[0].removesuffix(".0")
@@ -141,8 +141,8 @@ def test_tasks_have_the_columns_that_are_known() -> None:
     """Nothing that is not known has a column; of many tasks the slowest are shown, in order, and the rest is counted."""
     run = rich_run(record(spec(), 9.0).measurement.runs[0], workers=20)
     slow = replace(run, step_s={task: [0.1 + int(task.split(":")[1]) / 100] * 20 for task in run.step_s})
-    bare = workers(slow, None, None, number=1, of=1)
-    whole = workers(slow, Scores.from_json(scores(20).to_json()), anatomy(20), number=2, of=3)
+    bare = make_workers(slow, None, None, number=1, of=1)
+    whole = make_workers(slow, Scores.from_json(scores(20).to_json()), anatomy(20), number=2, of=3)
     assert bare
     assert whole
     assert " ".join(bare.table.headings) == "task step ms median slowest CPU s memory MB"
@@ -153,7 +153,7 @@ def test_tasks_have_the_columns_that_are_known() -> None:
 
 
 def built(**changes: object) -> Page:
-    return page(Given(session={**SESSION, **changes}, results=Results(session_records())))
+    return make_page(PageInput(session={**SESSION, **changes}, results=SessionResults(session_records())))
 
 
 def card_of(shown: Page, label: str) -> Card:
@@ -165,14 +165,14 @@ def test_what_tasks_send_is_not_told_of_some_links_alone() -> None:
     slow = rich_run(record(spec(), 9.0).measurement.runs[0], workers=20)
     few, many = anatomy(15), anatomy(20)
     cut = replace(many, links=many.links[:MOST_LINKS])
-    headings = [set(found.table.headings) for each in (few, cut) if (found := workers(slow, None, each, number=1, of=1))]
+    headings = [set(found.table.headings) for each in (few, cut) if (found := make_workers(slow, None, each, number=1, of=1))]
     assert [{"sends MB", "receives MB"} & found for found in headings] == [{"sends MB", "receives MB"}, set()]
 
 
 def test_history_comes_where_there_is_one() -> None:
     """A trend stands with those whose past is known, and a column for it where any has one."""
     without = built()
-    given = page(Given(session=SESSION, results=Results(session_records(), pasts=HISTORY)))
+    given = make_page(PageInput(session=SESSION, results=SessionResults(session_records(), pasts=HISTORY)))
     assert not without.has_history
     assert given.has_history
     known = [card.label for card in given.cards if card.past]
@@ -190,7 +190,7 @@ def test_what_was_disturbed_is_marked_in_its_past() -> None:
     record = session_records()[0]
     points = [("2026-10-01T02:15:00+00:00", 20.0), ("2026-10-02T02:15:00+00:00", 21.0), ("2026-10-03T02:15:00+00:00", 9.0)]
     pasts = {record.id: Past(points, is_disturbed=True)}
-    past = card_of(page(Given(session=SESSION, results=Results([record], pasts=pasts))), record.spec.label).past
+    past = card_of(make_page(PageInput(session=SESSION, results=SessionResults([record], pasts=pasts))), record.spec.label).past
     assert past
     assert past.words == (
         "2 sessions from 2026-10-01 to 2026-10-02: 20.00 to 21.00 images/sec, lowest 20.00, highest 21.00; "

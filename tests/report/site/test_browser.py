@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.report.site.build import build
+from pytest_dtfperf.report.site.build import build_site
 from tests.report.page.browser import CONTRASTS, Browser
 from tests.report.site.hostile import hostile_whole
 from tests.report.site.samples import entered, write_nights
@@ -19,7 +19,7 @@ ZOOMED = "document.querySelector('svg.zoomed').getAttribute('viewBox')"
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of three systems, of which two changed."""
     root: Path = tmp_path_factory.mktemp("history")
-    build(entered(write_nights(root / "results", 34, each=1), root), root / "site", results=root / "results")
+    build_site(entered(write_nights(root / "results", 34, each=1), root), root / "site", results=root / "results")
     return root / "site"
 
 
@@ -114,7 +114,7 @@ def test_tables_are_sorted_by_keyboard(browser: Browser, site: Path) -> None:
 
 def test_what_was_injected_does_nothing(browser: Browser, tmp_path: Path) -> None:
     """Scripts, handlers and addresses in every string of a history run nowhere, whatever is clicked."""
-    build(hostile_whole(), tmp_path / "site", results=tmp_path)
+    build_site(hostile_whole(), tmp_path / "site", results=tmp_path)
     for kind in ("index.html", "changes.html", "trainings/*.html", "sessions/*.html"):
         browser.open(one_of(tmp_path / "site", kind))
         browser.evaluate("document.querySelectorAll('button, summary').forEach((each) => each.click())")

@@ -18,9 +18,9 @@ from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import enter_all
 from pytest_dtfperf.history.whole import Whole, read
-from pytest_dtfperf.report.site.build import build
+from pytest_dtfperf.report.site.build import build_site
 from pytest_dtfperf.report.site.files import MANIFEST, SiteFolder
-from pytest_dtfperf.report.site.training import training
+from pytest_dtfperf.report.site.training import make_training_view
 from tests.report.page.test_html import parsed
 from tests.report.site.made import CONTENT, event, point, series, session, whole
 from tests.report.site.samples import address_in, entered, trainings, write_night, write_nights
@@ -49,7 +49,7 @@ def known(results: Path) -> Whole:
 @pytest.fixture(scope="module")
 def site(known: Whole, results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out: Path = tmp_path_factory.mktemp("site")
-    build(known, out, results=results)
+    build_site(known, out, results=results)
     return out
 
 
@@ -125,7 +125,7 @@ def test_a_training_has_its_rates_events_and_baselines(site: Path, known: Whole)
 def test_a_change_is_the_one_that_was_judged() -> None:
     """A training's page says the change of its verdict, which is of geometric means, and not another one of the medians."""
     night = point(session(0), rate=95.0, baseline=100.0, change=-0.041)
-    (part,) = training([series([night])], {}, {"f": CONTENT}).parts
+    (part,) = make_training_view([series([night])], {}, {"f": CONTENT}).parts
     assert part.facts[0].text.endswith("(-4.1 % against 100.0)")
 
 
@@ -145,7 +145,7 @@ def test_a_session_is_its_report(site: Path, known: Whole) -> None:
 def test_the_same_again_writes_nothing(site: Path, known: Whole, results: Path) -> None:
     """A build without new data touches no page and makes none."""
     before = state(site)
-    built = build(known, site, results=results)
+    built = build_site(known, site, results=results)
     assert (built.written, built.removed) == ([], [])
     assert state(site) == before
 
@@ -155,12 +155,12 @@ def test_a_night_writes_what_it_changes(known: Whole, results: Path, tmp_path: P
     out, night = tmp_path / "site", tmp_path / "night"
     own = tmp_path / "history"
     folders = write_nights(tmp_path / "results", 6, systems=2, each=2)
-    build(entered(folders, own), out, results=results)
+    build_site(entered(folders, own), out, results=results)
     before = state(out)
     (alone,) = [each for each in trainings(2, 2) if (each.system, each.spec.model) == (1, "resnet50")]
     new = write_night(night, 6, [alone])
     enter_all([new], address_in(own))
-    built = build(read(Database.open(address_in(own))), out, results=results)
+    built = build_site(read(Database.open(address_in(own))), out, results=results)
     after = changed(before, state(out))
     assert after == set(built.written)
     assert {re.sub(r"-[0-9a-f]{12}\.html", ".html", name) for name in after} == {
@@ -177,7 +177,7 @@ def test_what_was_damaged_is_made_again(site: Path, known: Whole, results: Path,
     broken[0].write_bytes(broken[0].read_bytes()[:500])
     broken[1].write_text("changed")
     broken[2].unlink()
-    built = build(known, out, results=results)
+    built = build_site(known, out, results=results)
     assert sorted(built.written) == sorted(path.relative_to(out).as_posix() for path in broken)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == whole_site
 
@@ -227,9 +227,9 @@ def test_what_is_no_page_any_more_goes(tmp_path: Path) -> None:
     """Pages of sessions and trainings that were pruned are removed, and nothing that no build has written."""
     nights = [session(night) for night in range(3)]
     kept, other = series([point(night) for night in nights]), series([point(nights[0], 1)])
-    build(whole(nights, [kept, other]), tmp_path, results=tmp_path)
+    build_site(whole(nights, [kept, other]), tmp_path, results=tmp_path)
     (tmp_path / "CNAME").write_text("perf.example.org")
-    built = build(whole(nights[1:], [kept]), tmp_path, results=tmp_path)
+    built = build_site(whole(nights[1:], [kept]), tmp_path, results=tmp_path)
     assert len(built.removed) == 2
     assert {name.partition("/")[0] for name in built.removed} == {"sessions", "trainings"}
     assert (tmp_path / "CNAME").read_text() == "perf.example.org"
@@ -255,13 +255,13 @@ def test_a_manifest_cannot_name_files_outside(tmp_path: Path) -> None:
     out.mkdir()
     names = ["../precious.html", str(other), "sessions/../../precious.html"]
     (out / MANIFEST).write_text(json.dumps({"dtfperf_site": 1, "pages": {name: {} for name in names}}))
-    assert build(whole([]), out, results=tmp_path).removed == []
+    assert build_site(whole([]), out, results=tmp_path).removed == []
     assert other.read_text() == "mine"
 
 
 def test_an_empty_history_is_a_site(tmp_path: Path) -> None:
     """Without a session there are four pages and feeds, all valid, which say how sessions come in."""
-    build(whole([]), tmp_path, results=tmp_path)
+    build_site(whole([]), tmp_path, results=tmp_path)
     for path in pages(tmp_path):
         parsed(path.read_text())
     assert [path.name for path in pages(tmp_path)] == ["changes.html", "index.html", "sessions.html"]
@@ -272,7 +272,7 @@ def test_an_empty_history_is_a_site(tmp_path: Path) -> None:
 def test_one_night_of_one_series(tmp_path: Path) -> None:
     """A single point has a chart with one dot, no trend, and an interval only where runs tell one."""
     night = session(0)
-    build(whole([night], [series([point(night, runs=1, spread=None)])]), tmp_path, results=tmp_path)
+    build_site(whole([night], [series([point(night, runs=1, spread=None)])]), tmp_path, results=tmp_path)
     (path,) = (tmp_path / "trainings").iterdir()
     text = path.read_text()
     parsed(text)
@@ -290,7 +290,7 @@ def test_pages_are_bounded(tmp_path: Path) -> None:
     many = [series([point(n, number % 50 + 1, hosts=number) for n in nights[-20:]]) for number in range(1, 450)]
     events = [event(number, many, 5 + number % 10) for number in range(1, 61)]
     found = whole(nights[-20:], [*long, *many], events)
-    built = build(found, tmp_path, results=tmp_path)
+    built = build_site(found, tmp_path, results=tmp_path)
     assert built.largest == max(path.stat().st_size for path in tmp_path.rglob("*") if path.name != MANIFEST)
     assert built.largest < LIMIT
     (path,) = [path for path in (tmp_path / "trainings").iterdir() if "training 0" in path.read_text()]
@@ -306,7 +306,7 @@ def test_a_change_of_what_must_match_is_told(tmp_path: Path) -> None:
     nights = [session(night) for night in range(4)]
     more = {"hardware": {"cpu": "any", "cores": 4}, "software": {}, "program": {}}
     one, two = series([point(n) for n in nights[:2]]), series([point(n, fingerprint="g") for n in nights[2:]])
-    build(whole(nights, [one, two], contents={"g": more}), tmp_path, results=tmp_path)
+    build_site(whole(nights, [one, two], contents={"g": more}), tmp_path, results=tmp_path)
     (path,) = (tmp_path / "trainings").iterdir()
     assert "cores: 2 then, 4 now" in path.read_text()
 
@@ -339,7 +339,7 @@ def test_folders_that_were_moved_are_found(results: Path, tmp_path: Path) -> Non
     (folder,) = write_nights(tmp_path / "then", 1, systems=1, each=1)
     found = entered([folder], tmp_path)
     (tmp_path / "then").rename(tmp_path / "now")
-    build(found, tmp_path / "site", results=tmp_path / "now")
+    build_site(found, tmp_path / "site", results=tmp_path / "now")
     assert "Each measurement" in (tmp_path / "site" / "sessions" / f"{folder.id}.html").read_text()
 
 
@@ -348,7 +348,7 @@ def test_a_folder_that_cannot_be_read_costs_its_own_page(tmp_path: Path) -> None
     folders = write_nights(tmp_path / "results", 2, systems=1, each=1)
     found = entered(folders, tmp_path)
     (folders[0].path / "measurements.jsonl").write_bytes(b"{\n")
-    build(found, tmp_path / "site", results=tmp_path)
+    build_site(found, tmp_path / "site", results=tmp_path)
     broken, whole_page = ((tmp_path / "site" / "sessions" / f"{folder.id}.html").read_text() for folder in folders)
     assert "Its folder cannot be shown (SessionFileError" in broken
     assert "Each measurement" in whole_page

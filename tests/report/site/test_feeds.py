@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from pytest_dtfperf.history.rows import Row
-from pytest_dtfperf.report.site.build import build
+from pytest_dtfperf.report.site.build import build_site
 from tests.report.page.hostile import EVIL
 from tests.report.site.made import event, point, series, session, whole
 
@@ -20,7 +20,7 @@ URL = "https://example.org/perf"
 def built(out: Path, events: list[Row], url: str = URL) -> tuple[Any, Any]:
     """Both feeds, read."""
     nights = [session(night) for night in range(9)]
-    build(whole(nights, [series([point(night) for night in nights])], events), out, results=out, url=url)
+    build_site(whole(nights, [series([point(night) for night in nights])], events), out, results=out, url=url)
     atom, feed = (out / "changes.atom").read_bytes(), json.loads((out / "changes.json").read_text())
     return feedparser.parse(atom), feed
 
@@ -79,7 +79,7 @@ def test_hostile_words_are_words(tmp_path: Path) -> None:
     """Markup, quotes and control characters of labels and versions are text in both feeds, which stay well-formed."""
     nights = [session(night) for night in range(9)]
     evil = series([point(night, label=EVIL, system=EVIL) for night in nights])
-    build(whole(nights, [evil], [event(1, [evil], 3, differences=[EVIL])]), tmp_path, results=tmp_path, url=URL, title=EVIL)
+    build_site(whole(nights, [evil], [event(1, [evil], 3, differences=[EVIL])]), tmp_path, results=tmp_path, url=URL, title=EVIL)
     raw = (tmp_path / "changes.atom").read_text()
     assert not feedparser.parse(raw).bozo
     names = {node.tag for node in ET.fromstring(raw).iter()}

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pytest_dtfperf.report.site.build import build
+from pytest_dtfperf.report.site.build import build_site
 from tests.report.page.hostile import EVIL
 from tests.report.page.test_html import HTML, parsed
 from tests.report.site.hostile import SCHEME, harmless_whole, hostile_whole
@@ -12,9 +12,9 @@ SHOWN = EVIL.replace("\0", "\\x00").replace("\x1b", "\\x1b").replace("\u202e", "
 
 def test_all_of_it_is_text(tmp_path: Path) -> None:
     """Hostile names make no element, attribute, link or file that harmless ones do not make, and can be read."""
-    build(harmless_whole(), tmp_path / "harmless", results=tmp_path)
+    build_site(harmless_whole(), tmp_path / "harmless", results=tmp_path)
     out = tmp_path / "site" / "hostile"
-    build(hostile_whole(), out, results=tmp_path, title=EVIL)
+    build_site(hostile_whole(), out, results=tmp_path, title=EVIL)
     known = {
         (node.tag, *sorted(node.keys()))
         for path in (tmp_path / "harmless").rglob("*.html")

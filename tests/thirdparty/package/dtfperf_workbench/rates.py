@@ -1,9 +1,9 @@
 """`rates.txt`: a line for each measurement, for whoever greps."""
 
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report.results import Results
+from pytest_dtfperf.report.results import SessionResults
 
 
-def write(folder: SessionFolder, results: Results) -> list[str]:
+def write(folder: SessionFolder, results: SessionResults) -> list[str]:
     lines = [f"{record.images_per_sec:.6g} {record.spec.label}\n" for record in results.records]
     return ["Listed: rates.txt"] if folder.write("rates.txt", "".join(lines).encode()) else []
