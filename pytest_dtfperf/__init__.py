@@ -6,8 +6,8 @@ TYPE_CHECKING = False  # every agent imports this file: the import of typing wou
 if TYPE_CHECKING:
     from typing import Any
 
-    from pytest_dtfperf.report.frame import load as load
-    from pytest_dtfperf.report.frame import published as published
+    from pytest_dtfperf.report.dataframe import load as load
+    from pytest_dtfperf.report.dataframe import published as published
 
 __all__ = ["load", "published"]
 
@@ -18,4 +18,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module("pytest_dtfperf.report.frame"), name)
+    return getattr(import_module("pytest_dtfperf.report.dataframe"), name)

@@ -57,7 +57,7 @@ from pathlib import Path
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.report import markdown, terminal
-from pytest_dtfperf.report.exports import measurements_csv
+from pytest_dtfperf.report.session_exports import measurements_csv
 from pytest_dtfperf.records.session import SessionFolder
 from tests.records.samples import measurement, spec
 

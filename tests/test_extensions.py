@@ -15,14 +15,14 @@ from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.errors import DtfPerfError, UsageError
 from pytest_dtfperf.extensions import GROUPS, Table
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report import exported
-from pytest_dtfperf.report.results import SessionResults
+from pytest_dtfperf.report import session_exports
+from pytest_dtfperf.report.session_exports import SessionResults
 from pytest_dtfperf.spec import INPUTS, MODELS, Model, Spec, inputs_of
 from pytest_dtfperf.testing.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[1]
 ROWS = """
-from pytest_dtfperf.report.exported import Export
+from pytest_dtfperf.report.session_exports import Export
 from pytest_dtfperf.spec import Input, Model
 
 OWN = Model("added:Own", batch_size=7, data=("synthetic",))
@@ -57,7 +57,7 @@ class Install:
         (folder / "leaves.py").write_text("import sys\nsys.exit('no licence here')\n")
         monkeypatch.syspath_prepend(folder)
         monkeypatch.delitem(sys.modules, "added", raising=False)
-        for table in (MODELS, INPUTS, exported.EXPORTS):
+        for table in (MODELS, INPUTS, session_exports.EXPORTS):
             monkeypatch.setattr(table, "_added", {})
 
     def __call__(self, package: str, **points: str) -> None:
@@ -177,9 +177,9 @@ def test_an_export_that_fails_is_told_as_its_packages(install: Install, tmp_path
     install("late", exports_a="added:EXPORT")
     folder = SessionFolder.create(tmp_path, cluster="local", command=["pytest"], versions={})
     with pytest.raises(DtfPerfError, match=r"export exports_a of late 1.0 failed: ZeroDivisionError: nothing measured"):
-        exported.write_export("exports_a", folder, SessionResults([]))
+        session_exports.write_export("exports_a", folder, SessionResults([]))
 
 
 def test_every_table_has_a_group_of_its_own() -> None:
     """All that others may add to are looked for, and no other."""
-    assert [MODELS.group, INPUTS.group, BACKENDS.group, exported.EXPORTS.group] == list(GROUPS)
+    assert [MODELS.group, INPUTS.group, BACKENDS.group, session_exports.EXPORTS.group] == list(GROUPS)

@@ -154,17 +154,21 @@ def _to_json(told: Told) -> dict[str, Any]:
 
 
 def _lines(told: Told) -> Iterator[str]:
-    from pytest_dtfperf.report import anatomy, causes
+    from pytest_dtfperf.report import explanations
 
     width, coloured = columns(sys.stdout), colour(sys.stdout)
     yield f"{printable(told.record.id)}: {told.record.spec.label}"
     if told.explanation:
-        yield "\n".join(["", *causes.describe_explanation(told.explanation), *causes.list_experiments(told.record), ""])
+        yield "\n".join(
+            ["", *explanations.describe_explanation(told.explanation), *explanations.list_experiments(told.record), ""]
+        )
     if told.anatomy:
         if told.before and told.changes is not None:
             path = bool(told.anatomy.path)
-            yield anatomy.compare_anatomies(told.changes, printable(told.before.id), path=path, width=width, colour=coloured)
-        yield anatomy.describe_anatomy(told.anatomy, width=width, colour=coloured)
+            yield explanations.compare_anatomies(
+                told.changes, printable(told.before.id), path=path, width=width, colour=coloured
+            )
+        yield explanations.describe_anatomy(told.anatomy, width=width, colour=coloured)
     elif told.run:
         yield f"cannot be explained: {printable(told.run.unexplained)}"
     else:

@@ -23,7 +23,7 @@ from pytest_dtfperf.cli.terms import (
 from pytest_dtfperf.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.report.figures.drawing import NamedFigure
+    from pytest_dtfperf.report.figures.style import NamedFigure
     from pytest_dtfperf.report.sources import StoredSession
 
 TEXT = """\
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         figures = [_write(drawing, args.out, formats) for drawing in _drawings(args)]
     except ImportError as exc:
-        from pytest_dtfperf.report.exports import INSTALL
+        from pytest_dtfperf.report.session_exports import INSTALL
 
         raise UsageError(f"pictures are drawn by matplotlib: {exc}. {INSTALL}") from exc
     if args.json:
@@ -80,16 +80,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _drawings(args: argparse.Namespace) -> "Iterable[NamedFigure]":
     if args.source is None:
-        from pytest_dtfperf.report.figures import report_2017
+        from pytest_dtfperf.report.figures.report_2017 import draw_report_figures
 
-        return report_2017.draw_report_figures()
-    from pytest_dtfperf.report.figures import of_sessions
-    from pytest_dtfperf.report.published import find_published_rates
+        return draw_report_figures()
+    from pytest_dtfperf.report.figures.sessions import draw_session_figures
+    from pytest_dtfperf.report.series import find_published_rates
     from pytest_dtfperf.report.sources import load_sessions, select_sessions
 
     sessions = [_matching(stored, args.pattern) for stored in select_sessions(load_sessions(args.source, say), args.session)]
     published = find_published_rates(record for stored in sessions for record in stored.records)
-    return of_sessions.draw_session_figures(sessions, published)
+    return draw_session_figures(sessions, published)
 
 
 def _matching(stored: "StoredSession", words: Sequence[str]) -> "StoredSession":

@@ -226,8 +226,8 @@ def _measured(session: "Session", wanted: Wanted) -> "Measured":
 
 
 def _show(session: "Session", args: argparse.Namespace, failures: Sequence[str]) -> None:
-    from pytest_dtfperf.report import accepted
-    from pytest_dtfperf.report.published import find_published_rates
+    from pytest_dtfperf.report import notes
+    from pytest_dtfperf.report.series import find_published_rates
     from pytest_dtfperf.report.terminal import format_failure, format_summary
 
     records = session.folder.measurements()
@@ -242,8 +242,8 @@ def _show(session: "Session", args: argparse.Namespace, failures: Sequence[str])
             colour=colour(sys.stdout),
             verbose=args.verbose,
             folder=session.folder.path,
-            accepted=accepted.list_accepted_baselines(session.acceptance, records),
-            remarks=[*accepted.list_acceptance_remarks(session.acceptance, records), *session.remarks],
+            accepted=notes.list_accepted_baselines(session.acceptance, records),
+            remarks=[*notes.list_acceptance_remarks(session.acceptance, records), *session.remarks],
         )
         print(text, end="")
     for record in records:

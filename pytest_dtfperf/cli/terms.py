@@ -229,7 +229,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """On stdout, as wide as the terminal, or as a log may be."""
-    from pytest_dtfperf.report.drawing import make_table, render
+    from pytest_dtfperf.report.tables import make_table, render
 
     drawn = make_table(headings, rows, [None] * len(headings), words=range(len(headings)))
     print(render([drawn], columns(sys.stdout), colour(sys.stdout)), end="")

@@ -15,7 +15,7 @@ from pytest_dtfperf.doctor.findings import Finding, protection, shared
 from pytest_dtfperf.doctor.wording import bits, sentence, size
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node.links import RAMP_S
-from pytest_dtfperf.report.drawing import GAP, make_table, render
+from pytest_dtfperf.report.tables import GAP, make_table, render
 
 NONE = "-"  # stands where there is nothing to say
 _NARROWEST = 12  # columns that a host's name keeps

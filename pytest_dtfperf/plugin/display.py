@@ -11,8 +11,8 @@ import pytest
 
 from pytest_dtfperf.plugin import xdist
 from pytest_dtfperf.printable import DEGRADE
-from pytest_dtfperf.report.outlook import Outlook
 from pytest_dtfperf.report.progress import NARROW, Progress, cut, wrapped
+from pytest_dtfperf.report.time_estimates import Outlook
 
 
 class Display:

@@ -21,7 +21,7 @@ from pytest_dtfperf.plugin.judge import Baseline
 from pytest_dtfperf.plugin.outcome import DRY_RUN
 from pytest_dtfperf.plugin.state import PerfSession
 from pytest_dtfperf.report.dry_run import FREE_PORTS, PlannedTraining, format_dry_run
-from pytest_dtfperf.report.duration import Estimate
+from pytest_dtfperf.report.time_estimates import Estimate
 from pytest_dtfperf.session import sizes, tracing
 from pytest_dtfperf.session.measured import Measured
 from pytest_dtfperf.session.resolve import RepeatPlan

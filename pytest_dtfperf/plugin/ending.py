@@ -23,7 +23,7 @@ from pytest_dtfperf.plugin.state import PerfSession
 from pytest_dtfperf.records.lines import line_of
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report import accepted, terminal
+from pytest_dtfperf.report import notes, terminal
 from pytest_dtfperf.session.completion import Completion
 
 _SECTION = "pytest_dtfperf_report_section"
@@ -138,9 +138,9 @@ class Ending:
             colour=terminalreporter._tw.hasmarkup,
             verbose=terminalreporter.verbosity > 0,
             folder=self.perf.bench.folder.path if records else None,
-            accepted=accepted.list_accepted_baselines(acceptance, records),
+            accepted=notes.list_accepted_baselines(acceptance, records),
             budget=self.budget,
-            remarks=[*accepted.list_acceptance_remarks(acceptance, records), *self.remarks, *deselected],
+            remarks=[*notes.list_acceptance_remarks(acceptance, records), *self.remarks, *deselected],
         )
         terminalreporter.write(text or "\n".join([*self.remarks, *deselected]) + "\n")
         for title, lines in self.sections:

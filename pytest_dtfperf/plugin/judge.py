@@ -14,7 +14,7 @@ from pytest_dtfperf.plugin.outcome import ACCEPTED, VERDICT, WHY
 from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.plugin.search_path import installed_first
 from pytest_dtfperf.plugin.state import PerfSession
-from pytest_dtfperf.report.causes import list_explanation
+from pytest_dtfperf.report.explanations import list_explanation
 from pytest_dtfperf.report.terminal import format_failure
 from pytest_dtfperf.session.acceptance import will_accept
 from pytest_dtfperf.session.experiment import Judged

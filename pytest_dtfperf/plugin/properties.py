@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.records.record import Record
-from pytest_dtfperf.report import limits
+from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.spec import Spec, labels
 
 _NOTED = pytest.StashKey[dict[Spec, Record]]()  # what a test has measured, as it is now
@@ -39,5 +39,5 @@ def _numbers(record: Record) -> dict[str, Any]:
         "runs": len(record.measurement.rates),
         "limit": record.limit and record.limit["images_per_sec"],
         "share_of_limit": record.share_of_limit,
-        "bound_by": limits.find_binding_resource(record),
+        "bound_by": measurement_text.find_binding_resource(record),
     }

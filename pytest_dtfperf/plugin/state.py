@@ -24,8 +24,8 @@ from pytest_dtfperf.plugin.display import Display
 from pytest_dtfperf.plugin.outcome import DRY_RUN
 from pytest_dtfperf.plugin.parametrise import Marker, cannot_hold
 from pytest_dtfperf.records.record import Record
-from pytest_dtfperf.report.duration import ClusterPast, load_earlier_sessions
 from pytest_dtfperf.report.progress import Progress
+from pytest_dtfperf.report.time_estimates import ClusterPast, load_earlier_sessions
 from pytest_dtfperf.session import sizes, slowdown
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.cluster import ClusterInfo

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from pytest_dtfperf.formats import counted, duration
 from pytest_dtfperf.plain import Plain
-from pytest_dtfperf.report.drawing import render
-from pytest_dtfperf.report.duration import Estimate, sum_durations
+from pytest_dtfperf.report.tables import render
+from pytest_dtfperf.report.time_estimates import Estimate, sum_durations
 
 FREE_PORTS = "free ones, found on each node when a run starts"
 
@@ -149,7 +149,8 @@ def _format_time(found: Sequence[Estimate | None], at_once: int) -> Iterator[str
     likely_s, most_s = (seconds / at_once for seconds in (sum_durations(known).likely_s, sum_durations(known).most_s))
     left_out = f", and {counted(unknown, 'measurement')} of unknown length" if unknown else ""
     together = f", {at_once} at once" if at_once > 1 else ""
-    yield f"Time: about {_format_seconds(likely_s)}{left_out}{together}; up to {_format_seconds(most_s)} if every verdict takes all its runs."
+    most = f"up to {_format_seconds(most_s)} if every verdict takes all its runs"
+    yield f"Time: about {_format_seconds(likely_s)}{left_out}{together}; {most}."
     grounds = Counter(each.basis.value for each in known)
     rest = ", ".join(f"{count} {basis}" for basis, count in grounds.items())
     yield f"  {rest}. Waiting for hosts and preparing them is not in it."

@@ -31,15 +31,14 @@ class ExportFormat:
         return writer(sessions)
 
 
-_REPORT = "pytest_dtfperf.report"
-
+_EXPORTS = "pytest_dtfperf.report.export_formats"
 EXPORT_FORMATS: Mapping[str, ExportFormat] = {
-    "csv": ExportFormat("all runs", "spreadsheets, pandas, R", f"{_REPORT}.tidy:format_csv"),
-    "parquet": ExportFormat("all runs", "pandas, Arrow, DuckDB, Spark", f"{_REPORT}.tidy:format_parquet"),
-    "pytest-benchmark": ExportFormat("one session", "`pytest-benchmark compare`", f"{_REPORT}.tracked:format_pytest_benchmark"),
+    "csv": ExportFormat("all runs", "spreadsheets, pandas, R", "pytest_dtfperf.report.dataframe:format_csv"),
+    "parquet": ExportFormat("all runs", "pandas, Arrow, DuckDB, Spark", "pytest_dtfperf.report.dataframe:format_parquet"),
+    "pytest-benchmark": ExportFormat("one session", "`pytest-benchmark compare`", f"{_EXPORTS}:format_pytest_benchmark"),
     "github-action": ExportFormat(
-        "one session", "github-action-benchmark, `tool: customBiggerIsBetter`", f"{_REPORT}.tracked:format_github_action"
+        "one session", "github-action-benchmark, `tool: customBiggerIsBetter`", f"{_EXPORTS}:format_github_action"
     ),
-    "bencher": ExportFormat("one session", "`bencher run --adapter json`", f"{_REPORT}.tracked:format_bencher"),
-    "openmetrics": ExportFormat("one session", "Prometheus and its kin", f"{_REPORT}.openmetrics:format_openmetrics"),
-}  # fmt: skip
+    "bencher": ExportFormat("one session", "`bencher run --adapter json`", f"{_EXPORTS}:format_bencher"),
+    "openmetrics": ExportFormat("one session", "Prometheus and its kin", f"{_EXPORTS}:format_openmetrics"),
+}

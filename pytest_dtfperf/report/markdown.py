@@ -10,13 +10,19 @@ from pytest_dtfperf.printable import printable_lines
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report import limits
-from pytest_dtfperf.report.causes import list_explanation, list_next_commands
-from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, make_learning_grids, make_score_grids
-from pytest_dtfperf.report.numbers import format_footnote, format_rate_with_spread, list_disturbed_notes
-from pytest_dtfperf.report.reasons import suggest_accepting
-from pytest_dtfperf.report.sweeps import ABOUT_SWEEPS as ABOUT_SWEEPS
-from pytest_dtfperf.report.sweeps import make_sweep_grids
+from pytest_dtfperf.report import measurement_text
+from pytest_dtfperf.report.explanations import list_explanation, list_next_commands
+from pytest_dtfperf.report.grids import (
+    ABOUT_LEARNING,
+    ABOUT_SCORES,
+    Grid,
+    make_learning_grids,
+    make_score_grids,
+    make_sweep_grids,
+)
+from pytest_dtfperf.report.grids import ABOUT_SWEEPS as ABOUT_SWEEPS
+from pytest_dtfperf.report.measurement_text import format_footnote, format_rate_with_spread, list_disturbed_notes
+from pytest_dtfperf.report.notes import suggest_accepting
 from pytest_dtfperf.report.terminal import format_verdict
 from pytest_dtfperf.spec import Spec, labels
 
@@ -38,7 +44,7 @@ def summary(folder: SessionFolder, previous: SessionFolder | None = None, *, out
         lines += [*_table(ordered, before, previous), "", f"{format_footnote(record.measurement for record in records)}.", ""]
         lines += [each for text in list_disturbed_notes(record.measurement for record in records) for each in (f"{text}.", "")]
         lines += [f"{_plain(text)}\n" for text in arithmetic.lines(r.measurement for r in records if r.is_valid)]
-        lines += [f"{_plain(text)}\n" for text in limits.list_limits(records)]
+        lines += [f"{_plain(text)}\n" for text in measurement_text.list_limits(records)]
         lines += _grids(make_sweep_grids(records), ABOUT_SWEEPS)
         lines += _grids(make_learning_grids(records), ABOUT_LEARNING) + _grids(make_score_grids(records), ABOUT_SCORES)
         lines += [f"{note}\n" for note in suggest_accepting(records)]
@@ -72,7 +78,7 @@ def _table(records: Iterable[Record], before: dict[Spec, Record], previous: Sess
             f"`{label[record.spec]}`",
             format_rate_with_spread(record.measurement),
             percent(record.efficiency.value) if record.efficiency else NONE,
-            *([limits.format_limit_share(record)] if limited else []),
+            *([measurement_text.format_limit_share(record)] if limited else []),
             rate(record.baseline.images_per_sec) if record.baseline else NONE,
             change(record.baseline.change) if record.baseline else NONE,
         ]

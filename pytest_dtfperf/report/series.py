@@ -1,13 +1,113 @@
 """The lines of a scaling figure, as values: which points belong together, and what they are called."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
+from typing import Any, Self, TypeVar
 
-from pytest_dtfperf.baselines.references import Reference
+from pytest_dtfperf.baselines.references import Reference, references_for
+from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.formats import minute
+from pytest_dtfperf.records.logs import file_stem
 from pytest_dtfperf.records.record import Record, configuration
-from pytest_dtfperf.report.published import PublishedRate, take_in_turns
+from pytest_dtfperf.report.measurement_text import format_versions
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedRate:
+    """One published rate, as a report shows it."""
+
+    system: str  # for people: "Piz Daint (CSCS)"
+    model: str
+    batch_size: int  # per device; 0 where the publication does not say
+    gpus: int  # 0: the CPU of the whole host
+    images_per_sec: float
+    citation: str  # short: who, when, which table
+    efficiency: float | None = None
+    num_ps: int = 0
+    variable_update: str = ""
+    data: str = "synthetic"
+    precision: str = "fp32"
+    gpu: str | None = None  # what the devices are
+
+    @classmethod
+    def of(cls, reference: Reference) -> Self:
+        return cls(
+            system=reference.title,
+            model=reference.model,
+            batch_size=reference.batch_size or 0,
+            gpus=reference.gpus,
+            images_per_sec=reference.images_per_sec,
+            citation=reference.citation,
+            efficiency=reference.efficiency,
+            num_ps=reference.num_ps or 0,
+            variable_update=reference.variable_update or "",
+            data=reference.data,
+            precision=reference.precision,
+            gpu=reference.machine.gpu,
+        )
+
+    def name(self, measured: Iterable[Spec]) -> str:
+        """The system, its input where that is not synthetic, and what of its training nobody here has measured."""
+        return self.system + self.marks(measured)
+
+    def marks(self, measured: Iterable[Spec]) -> str:
+        """What stands behind the system in its name: ", imagenet, b64"."""
+        specs = list(measured)
+        marks = [self.data] if self.data != "synthetic" else []
+        if self.batch_size not in {spec.batch_size for spec in specs}:
+            marks.append(f"b{self.batch_size}" if self.batch_size else "batch unknown")
+        if self.precision not in {spec.precision for spec in specs}:
+            marks.append(self.precision)
+        return "".join(f", {mark}" for mark in marks)
+
+    @property
+    def devices(self) -> str:
+        return str(self.gpus) if self.gpus else "CPU"
+
+
+def find_nearest(published: Iterable[PublishedRate], measured: Collection[Spec], most: int) -> list[PublishedRate]:
+    """The few rows that say most beside `measured`; ordered by system and devices.
+
+    First what ran on as many devices as were measured here, on the most of them because that says most; then what was
+    trained alike. Of every system one row before any has a second.
+    """
+    rows, counts = list(published), {spec.gpus for spec in measured}
+    same = sorted((row for row in rows if row.gpus in counts), key=lambda row: (-row.gpus, *_rank_likeness(row, measured)))
+    other = sorted((row for row in rows if row.gpus not in counts), key=lambda row: _rank_likeness(row, measured))
+    chosen = [*take_in_turns(same, [row.system for row in same]), *take_in_turns(other, [row.system for row in other])][:most]
+    return sorted(chosen, key=lambda row: (row.system, row.gpus, row.images_per_sec))
+
+
+def take_in_turns(items: Sequence[T], kinds: Sequence[Hashable]) -> list[T]:
+    """The first item of every kind, then every second, ...; otherwise in the order they came."""
+    seen: Counter[Hashable] = Counter()
+    turns = []
+    for kind in kinds:
+        turns.append(seen[kind])
+        seen[kind] += 1
+    return [items[i] for _, i in sorted(zip(turns, range(len(items)), strict=True))]
+
+
+def _rank_likeness(row: PublishedRate, measured: Collection[Spec]) -> tuple[object, ...]:
+    """In what a row is unlike everything measured here, the weightiest first."""
+    unlike = (
+        getattr(row, name) not in {getattr(spec, name) for spec in measured}
+        for name in ("data", "variable_update", "batch_size", "num_ps")
+    )
+    return (*unlike, row.system, row.gpus, -row.images_per_sec)
+
+
+def find_published_rates(records: Iterable[Record]) -> list[PublishedRate]:
+    """Published trainings of the models that were measured."""
+    one_of_each_model = {record.spec.model: record.spec for record in records}.values()
+    return [PublishedRate.of(reference) for spec in one_of_each_model for reference in references_for(spec)]
+
 
 MOST_PUBLISHED = 4  # lines; more than that hide what was measured
 TITLED = frozenset({"model", "batch_size", "gpus", "num_ps"})  # stand in the figure's title, or differ along a line
@@ -179,3 +279,80 @@ def _make_published_line(rows: Sequence[PublishedRate], measured: Sequence[Spec]
 
 def _make_table_key(row: PublishedRate) -> tuple[str, str, str, str, int]:
     return row.system, row.citation, row.data, row.precision, row.batch_size
+
+
+VERSIONS = ("tensorflow", "cuda", "pytest-dtfperf", "python")  # those that a figure has room for
+
+
+@dataclass(frozen=True)
+class SessionRecord:
+    """A measurement, and what is known of its session."""
+
+    record: Record
+    session: Mapping[str, Any]
+
+    @property
+    def system(self) -> str:
+        return system_name(self.record.measurement.fingerprint.get("hardware") or {})
+
+
+@dataclass(frozen=True)
+class FigureGroup:
+    """All of one model and batch size. Not empty."""
+
+    model: str
+    batch_size: int  # of one device and step; 0: an external command's own
+    measured: Sequence[SessionRecord]
+
+    @property
+    def records(self) -> list[Record]:
+        return [each.record for each in self.measured]
+
+    @cached_property
+    def lines(self) -> list[ScalingSeries]:
+        return make_measured_series(self.records)
+
+    @property
+    def scales(self) -> bool:
+        """Whether anything was measured on several sizes."""
+        return any(len(line.points) > 1 for line in self.lines)
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return file_stem(self.model, self.batch_size)
+
+    @property
+    def title(self) -> str:
+        """A precision that not all of them have stands in the lines' names."""
+        precisions = sorted({record.spec.precision for record in self.records})
+        batch = [f"{self.batch_size} images per device and step"] if self.batch_size else []
+        return ", ".join([self.model, *batch, *(precisions if len(precisions) == 1 else [])])
+
+
+def group_by_figure(measured: Iterable[SessionRecord]) -> list[FigureGroup]:
+    """By model and batch size, in their order, of all that may be a point in a figure."""
+    shown = sorted((each for each in measured if _may_be_shown(each.record)), key=_make_group_key)
+    return [FigureGroup(*key, list(found)) for key, found in groupby(shown, key=_make_group_key)]
+
+
+def describe_origin(measured: Iterable[SessionRecord]) -> list[str]:
+    """Machine and date on a line, versions on another."""
+    found = list(measured)
+    clusters = dict.fromkeys(each.session["cluster"] for each in found)
+    systems = dict.fromkeys(each.system for each in found)
+    dates = sorted({minute(each.session["started"]) for each in found})
+    words = dict.fromkeys(word for each in found for word in format_versions(each.record, each.session).split())
+    shown = [word.replace("=", " ") for name in VERSIONS for word in words if word.startswith(f"{name}=")]
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    return [f"on {' and '.join(clusters)}, {' and '.join(systems)}, {when} UTC", ", ".join(shown)]
+
+
+def _may_be_shown(record: Record) -> bool:
+    """Whether it is a point. One that learns until it knows enough has no rate to be looked for."""
+    spec = record.spec
+    return (record.is_valid or record.is_tainted) and not spec.evaluates and spec.stop_at_top_1_accuracy is None
+
+
+def _make_group_key(measured: SessionRecord) -> tuple[str, int]:
+    return measured.record.spec.model, measured.record.spec.batch_size

@@ -15,22 +15,28 @@ from pytest_dtfperf.formats import NONE, change, counted, percent, rate
 from pytest_dtfperf.printable import printable
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record, without_size
-from pytest_dtfperf.report import limits
-from pytest_dtfperf.report.accepted import AcceptedBaseline
-from pytest_dtfperf.report.causes import format_largest_cause, list_explanation, list_next_commands
-from pytest_dtfperf.report.drawing import fit_columns, make_table, measure_columns, render, sum_widths, wrap_note
-from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, make_learning_grids, make_score_grids
-from pytest_dtfperf.report.numbers import format_footnote, format_rate_with_spread, list_disturbed_notes
-from pytest_dtfperf.report.published import PublishedRate, find_nearest
-from pytest_dtfperf.report.reasons import (
+from pytest_dtfperf.report import measurement_text
+from pytest_dtfperf.report.explanations import format_largest_cause, list_explanation, list_next_commands
+from pytest_dtfperf.report.grids import (
+    ABOUT_LEARNING,
+    ABOUT_SCORES,
+    Grid,
+    make_learning_grids,
+    make_score_grids,
+    make_sweep_grids,
+)
+from pytest_dtfperf.report.grids import ABOUT_SWEEPS as ABOUT_SWEEPS
+from pytest_dtfperf.report.measurement_text import format_footnote, format_rate_with_spread, list_disturbed_notes
+from pytest_dtfperf.report.notes import (
+    AcceptedBaseline,
     VerdictReason,
     collect_reasons,
     list_error_rates,
     list_injected_slowdowns,
     suggest_accepting,
 )
-from pytest_dtfperf.report.sweeps import ABOUT_SWEEPS as ABOUT_SWEEPS
-from pytest_dtfperf.report.sweeps import make_sweep_grids
+from pytest_dtfperf.report.series import PublishedRate, find_nearest
+from pytest_dtfperf.report.tables import fit_columns, make_table, measure_columns, render, sum_widths, wrap_note
 from pytest_dtfperf.spec import labels
 
 MAX_PUBLISHED = 2  # rows per model; the page has more
@@ -100,7 +106,7 @@ def _make_detail_blocks(
     texts = [
         format_footnote(record.measurement for record in records),
         *arithmetic.lines(r.measurement for r in records if r.is_valid),
-        *limits.list_limits(records),
+        *measurement_text.list_limits(records),
         *list_error_rates(records, budget),
     ]
     blocks: list[RenderableType] = [wrap_note(text, width) for text in texts]
@@ -125,10 +131,10 @@ def format_failure(
     """
     measurement = record.measurement
     lines = {
-        "measured": f"{format_rate_with_spread(measurement)} images/sec (runs: {', '.join(rate(r) for r in measurement.rates)})",
+        "measured": f"{format_rate_with_spread(measurement)} images/sec (runs: {', '.join(map(rate, measurement.rates))})",
         "baseline": format_baseline(record) if record.baseline else "",
         "efficiency": percent(record.efficiency.value) if record.efficiency else "",
-        "limit": limits.format_limit(record),
+        "limit": measurement_text.format_limit(record),
         "why": list_explanation(record),
         "reason": record.reason or "",
         "hosts": ", ".join(measurement.hosts),
@@ -169,7 +175,7 @@ def _make_measurement_blocks(records: Sequence[Record], width: int) -> list[Rend
     ordered = sorted(records, key=lambda r: (r.spec.model, r.spec.batch_size, kind[r.spec], r.spec.gpus, r.spec.num_ps))
     limited: _LimitFormat
     for limited in (
-        (limits.format_limit_share, limits.format_share_of_limit, None)
+        (measurement_text.format_limit_share, measurement_text.format_share_of_limit, None)
         if any(record.share_of_limit for record in records)
         else (None,)
     ):

@@ -8,9 +8,9 @@ from pathlib import Path
 from pytest_dtfperf.baselines.accept import Acceptance
 from pytest_dtfperf.history.enter import Remembered
 from pytest_dtfperf.records.record import Record
-from pytest_dtfperf.report import exported
-from pytest_dtfperf.report.published import PublishedRate, find_published_rates
-from pytest_dtfperf.report.results import SessionResults
+from pytest_dtfperf.report import session_exports
+from pytest_dtfperf.report.series import PublishedRate, find_published_rates
+from pytest_dtfperf.report.session_exports import SessionResults
 from pytest_dtfperf.session.acceptance import accept_records
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.commit import commit_of
@@ -55,6 +55,6 @@ class Completion:
         with self._guard():
             self.published = find_published_rates(self.records)
         results = SessionResults(self.records, self.published, self.remembered.pasts, sections)
-        for name in exported.EXPORTS:
+        for name in session_exports.EXPORTS:
             with self._guard():
-                self.remarks += exported.write_export(name, self._bench.folder, results)
+                self.remarks += session_exports.write_export(name, self._bench.folder, results)

@@ -17,9 +17,8 @@ import pytest
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report import exported
-from pytest_dtfperf.report.exported import EXPORTS
-from pytest_dtfperf.report.results import SessionResults
+from pytest_dtfperf.report import session_exports
+from pytest_dtfperf.report.session_exports import EXPORTS, SessionResults
 from pytest_dtfperf.spec import Spec
 
 
@@ -70,7 +69,7 @@ class ExportContract:
 
     def test_it_writes_what_its_row_says(self, folder: SessionFolder, records: list[Record]) -> None:
         """Files of the row's names and no others, below the session's folder; what it has to say are lines."""
-        remarks = exported.write_export(self.export, folder, SessionResults(records))
+        remarks = session_exports.write_export(self.export, folder, SessionResults(records))
         patterns = ["[^/]+".join(map(re.escape, re.split("<[^>]+>", name))) for name in EXPORTS[self.export].files]
         assert self.written(folder)
         assert not [name for name in self.written(folder) if not any(re.fullmatch(pattern, name) for pattern in patterns)]
@@ -79,11 +78,11 @@ class ExportContract:
 
     def test_it_writes_the_same_again(self, folder: SessionFolder, records: list[Record]) -> None:
         """A second time nothing is added and nothing fails."""
-        exported.write_export(self.export, folder, SessionResults(records))
+        session_exports.write_export(self.export, folder, SessionResults(records))
         first = self.written(folder)
-        exported.write_export(self.export, folder, SessionResults(records))
+        session_exports.write_export(self.export, folder, SessionResults(records))
         assert self.written(folder) == first
 
     def test_nothing_measured(self, folder: SessionFolder) -> None:
         """A session that has measured nothing is no error."""
-        exported.write_export(self.export, folder, SessionResults([]))
+        session_exports.write_export(self.export, folder, SessionResults([]))

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_dtfperf.explain.anatomy import Anatomy, anatomy_of
 from pytest_dtfperf.explain.difference import difference
-from pytest_dtfperf.report import anatomy as report
+from pytest_dtfperf.report import explanations as report
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace, TracedStep, pack, unpack
 from tests.explain.made import PROFILED, profiled
 from tests.explain.test_anatomy import SCHEMA

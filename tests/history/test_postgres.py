@@ -17,7 +17,7 @@ from pytest_dtfperf.history import store
 from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import enter, enter_all, folders_of
 from pytest_dtfperf.history.tables import measurements, runs, sessions
-from pytest_dtfperf.report.runs import COLUMNS
+from pytest_dtfperf.report.dataframe import COLUMNS
 from tests.history.postgres import IN_URL, Postgres, postgres, tool
 from tests.history.sessions import folder_of
 

@@ -128,7 +128,7 @@ def test_what_was_measured_stays_when_the_disk_is_full(perf: PerfTests, disk: Pa
 
 EXPORTS = """
 import os
-from pytest_dtfperf.report.exported import Export
+from pytest_dtfperf.report.session_exports import Export
 from tests.plugin.test_full_disks import fill
 
 BY_FOLDER = Export(("polite.txt",), "exporting:polite")

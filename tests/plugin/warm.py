@@ -30,10 +30,8 @@ IMPORTED = (
     "pytest_dtfperf.explain.causes",
     "pytest_dtfperf.history.enter",
     "pytest_dtfperf.history.store",
-    "pytest_dtfperf.report.exports",
     "pytest_dtfperf.report.page.build",
-    "pytest_dtfperf.report.page.writer",
-    "pytest_dtfperf.report.plots",
+    "pytest_dtfperf.report.session_exports",
     "pytest_dtfperf.session.session",
     "pytest_dtfperf.session.sweep",
     "pytest_dtfperf.stats.sequential",
@@ -93,7 +91,7 @@ def warm_up() -> None:
     importlib.import_module("pytest_dtfperf.baselines.references").references()  # read and checked once, and kept
     page = importlib.import_module("pytest_dtfperf.report.page.html")
     for template in Path(page.__file__ or "").parent.glob("templates/*.html"):
-        page.environment().get_template(template.name)  # likewise compiled
+        page.load_environment().get_template(template.name)  # likewise compiled
     validation = importlib.import_module("pytest_dtfperf.baselines.validation")
     for kind in validation.KINDS:
         validation._validator(kind)  # likewise read

@@ -16,10 +16,10 @@ from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.formats import change, percent, rate
 from pytest_dtfperf.records.record import Compared, Record
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report import exports, markdown, plots, terminal
-from pytest_dtfperf.report.page import writer
-from pytest_dtfperf.report.results import SessionResults
+from pytest_dtfperf.report import markdown, session_exports, terminal
+from pytest_dtfperf.report.page import build
 from pytest_dtfperf.report.series import make_measured_series
+from pytest_dtfperf.report.session_exports import SessionResults
 from pytest_dtfperf.spec import labels
 from tests.records.samples import measurement, spec
 
@@ -73,11 +73,9 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
             folder.judge(record.id, verdict=Verdict(verdict), reason=f"because {verdict}", baseline=compared)
     folder.finish(exit_code=1, wall_s=1.0)
     records = folder.measurements()
-    assert (
-        len(exports.write_csv_files(folder, SessionResults(records)) + plots.write_figures(folder, SessionResults(records)))
-        == 2
-    )
-    assert len(writer.write_page(folder, SessionResults(records))) == 1
+    results = SessionResults(records)
+    assert len(session_exports.write_csv_files(folder, results) + session_exports.write_figures(folder, results)) == 2
+    assert len(build.write_page(folder, SessionResults(records))) == 1
     tables = [(folder.path / name).read_text().splitlines() for name in ("measurements.csv", "inception3_b8.csv")]
     builder = ET.XMLParser(target=ET.TreeBuilder(insert_comments=True))
     return Session(

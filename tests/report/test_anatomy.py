@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_dtfperf.explain.anatomy import MOST_LINKS
-from pytest_dtfperf.report.anatomy import describe_anatomy
+from pytest_dtfperf.report.explanations import describe_anatomy
 from tests.report.page.samples import anatomy
 
 

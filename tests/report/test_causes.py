@@ -7,7 +7,7 @@ from pathlib import Path
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.explain.causes import Cause, Explanation
 from pytest_dtfperf.records.record import Compared, Record
-from pytest_dtfperf.report.causes import describe_explanation, format_largest_cause, list_explanation, list_next_commands
+from pytest_dtfperf.report.explanations import describe_explanation, format_largest_cause, list_explanation, list_next_commands
 from pytest_dtfperf.report.terminal import format_failure
 from tests.baselines.examples import measurement_of
 

@@ -10,7 +10,7 @@ import pytest
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report.duration import (
+from pytest_dtfperf.report.time_estimates import (
     MOST_SESSIONS,
     ROUGH,
     START_S,

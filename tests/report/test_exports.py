@@ -12,9 +12,8 @@ import pytest
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.records.record import with_efficiencies
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report import exports
-from pytest_dtfperf.report.exported import EXPORTS
-from pytest_dtfperf.report.results import SessionResults
+from pytest_dtfperf.report import session_exports
+from pytest_dtfperf.report.session_exports import EXPORTS, SessionResults
 from pytest_dtfperf.spec import Spec
 from tests.records.samples import disturbed_but_one, record, spec
 
@@ -37,7 +36,7 @@ def folder(tmp_path: Path) -> SessionFolder:
 
 def test_the_fastest_configuration_of_each_device_count(folder: SessionFolder) -> None:
     """A row is the fastest valid configuration of its device count, with the efficiency of that configuration."""
-    assert exports.write_csv_files(folder, SessionResults(RECORDS)) == [
+    assert session_exports.write_csv_files(folder, SessionResults(RECORDS)) == [
         "Written: measurements.csv, inception3_b8.csv, mnist_b64.csv"
     ]
     assert (folder.path / "inception3_b8.csv").read_text().splitlines() == [
@@ -49,20 +48,20 @@ def test_the_fastest_configuration_of_each_device_count(folder: SessionFolder) -
 
 def test_no_ideal_without_a_one_device_rate(folder: SessionFolder) -> None:
     """What was not measured is left empty, never guessed."""
-    exports.write_csv_files(folder, SessionResults(RECORDS))
+    session_exports.write_csv_files(folder, SessionResults(RECORDS))
     (row,) = (folder.path / "mnist_b64.csv").read_text().splitlines()[1:]
     assert row == "2,1800,,,1,parameter_server,synthetic,1,,1.49946e+11,,mnist b64 gpus=2 num_ps=1 parameter_server"
 
 
 def test_the_latest_measurement_of_a_spec_counts(folder: SessionFolder) -> None:
     """A spec that was measured twice stands in the table once, with its last numbers."""
-    exports.write_csv_files(folder, SessionResults([record(spec(), 9.0), record(spec(), 8.0)]))
+    session_exports.write_csv_files(folder, SessionResults([record(spec(), 9.0), record(spec(), 8.0)]))
     assert (folder.path / "inception3_b8.csv").read_text().splitlines()[1].startswith("1,8,8,1,")
 
 
 def test_a_disturbed_run_is_none_of_those_that_are_counted(folder: SessionFolder) -> None:
     """Both tables count the runs that the rate is the median of, and one run that nothing disturbed has no spread."""
-    exports.write_csv_files(folder, SessionResults([disturbed_but_one(record(spec(), 10.0, 5.0, 4.9))]))
+    session_exports.write_csv_files(folder, SessionResults([disturbed_but_one(record(spec(), 10.0, 5.0, 4.9))]))
     for name in ("measurements.csv", "inception3_b8.csv"):
         with (folder.path / name).open(newline="") as file:
             (row,) = csv.DictReader(file)
@@ -71,12 +70,12 @@ def test_a_disturbed_run_is_none_of_those_that_are_counted(folder: SessionFolder
 
 def test_nothing_measured_nothing_written(folder: SessionFolder) -> None:
     """No measurement, no file, and nothing to say about it."""
-    assert exports.write_csv_files(folder, SessionResults([])) == []
+    assert session_exports.write_csv_files(folder, SessionResults([])) == []
 
 
 def test_every_measurement_has_a_row(folder: SessionFolder) -> None:
     """measurements.csv drops nothing, in the order of measuring, and its columns are those of the documentation."""
-    exports.write_csv_files(folder, SessionResults(RECORDS))
+    session_exports.write_csv_files(folder, SessionResults(RECORDS))
     with (folder.path / "measurements.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["id"] for row in rows] == [each.id for each in RECORDS]
@@ -86,7 +85,7 @@ def test_every_measurement_has_a_row(folder: SessionFolder) -> None:
     assert (rows[1]["efficiency"], rows[1]["anchor"], rows[1]["images_per_sec"]) == ("0.775", "one", "15.5")
     documented = (Path(__file__).parents[2] / "docs" / "numbers.md").read_text()
     cells = re.findall(r"^\| (`.*?) \|", documented.partition("## measurements.csv")[2].partition("\n## ")[0], re.MULTILINE)
-    assert {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} == set(exports.COLUMNS)
+    assert {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} == set(session_exports.COLUMNS)
 
 
 WITHOUT_LIBRARIES = """
@@ -99,26 +98,26 @@ class Absent:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
-from pytest_dtfperf.report import exports, plots
-from pytest_dtfperf.report.results import Results
+from pytest_dtfperf.report.session_exports import SessionResults, write_csv_files, write_figures
 from pytest_dtfperf.records.session import SessionFolder
 from tests.records.samples import record, spec
 
 folder = SessionFolder.create(Path(sys.argv[1]), cluster="local", command=[], versions={})
 records = [record(spec(gpus=n, num_ps=1), 9.0, name=f"r{n}") for n in (1, 2)]
-print(*exports.write(folder, Results(records)), *plots.write(folder, Results(records)), sep="\\n")
+results = SessionResults(records)
+print(*write_csv_files(folder, results), *write_figures(folder, results), sep="\\n")
 """
 
 
 def test_a_text_is_no_formula(folder: SessionFolder) -> None:
     """What hosts and tests are called cannot make a spreadsheet compute: it is marked as text, and numbers are not."""
     linked = record(spec(), 9.0, name="one", reason="=HYPERLINK(1)")
-    exports.write_csv_files(folder, SessionResults([linked, record(spec(gpus=2, num_ps=1), 8.0, reason="-1 %")]))
+    session_exports.write_csv_files(folder, SessionResults([linked, record(spec(gpus=2, num_ps=1), 8.0, reason="-1 %")]))
     with (folder.path / "measurements.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["reason"] for row in rows] == ["'=HYPERLINK(1)", "'-1 %"]
     assert rows[0]["images_per_sec"] == "9"
-    exports.write_csv_files(
+    session_exports.write_csv_files(
         folder, SessionResults([record(spec(model="-1+1", command=("train",), rate_pattern="(x)", rate_of="mean"), 9.0)])
     )
     (table,) = folder.path.glob("-1+1_b*.csv")
@@ -146,7 +145,7 @@ def test_the_docs_have_every_export() -> None:
 def test_a_program_with_a_name_longer_than_a_files(folder: SessionFolder, model: str) -> None:
     """Its tables and figures have the begin of its name, and a digest that tells it from another of the same begin."""
     programs = [record(external(f"{model}{end}"), 9.0, name=end) for end in ("a", "b")]
-    exports.write_csv_files(folder, SessionResults(programs))
+    session_exports.write_csv_files(folder, SessionResults(programs))
     names = [path.name for path in folder.path.glob("*_b1.csv")]
     assert len(names) == 2
     assert all(name.startswith(model[:50]) and len(os.fsencode(name)) < 200 for name in names)
@@ -160,7 +159,7 @@ def external(model: str) -> Spec:
 
 def test_what_a_terminal_would_obey_is_written_out(folder: SessionFolder) -> None:
     """An escape sequence in the name of a test does nothing to whoever shows a table in a terminal."""
-    exports.write_csv_files(folder, SessionResults([record(spec(), 9.0, test="test_\x1b[2J\u202e\x9b[x]")]))
+    session_exports.write_csv_files(folder, SessionResults([record(spec(), 9.0, test="test_\x1b[2J\u202e\x9b[x]")]))
     text = (folder.path / "measurements.csv").read_text()
     assert "\\x1b[2J\\u202e\\x9b[x]" in text
     assert all(line.isprintable() for line in text.split("\n"))

@@ -12,11 +12,10 @@ from pytest_dtfperf.limits.limit import Bound, Limit
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import markdown, terminal
-from pytest_dtfperf.report.exports import format_measurements_csv
-from pytest_dtfperf.report.limits import ABOUT_LIMITS, list_limits
-from pytest_dtfperf.report.openmetrics import format_openmetrics
+from pytest_dtfperf.report.export_formats import format_openmetrics
+from pytest_dtfperf.report.measurement_text import ABOUT_LIMITS, list_limits
 from pytest_dtfperf.report.page.build import PageInput, make_page
-from pytest_dtfperf.report.results import SessionResults
+from pytest_dtfperf.report.session_exports import SessionResults, format_measurements_csv
 from pytest_dtfperf.report.sources import load_sessions
 from tests.records.samples import measurement, record, spec
 

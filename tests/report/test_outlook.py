@@ -1,6 +1,6 @@
 """How far a session is, and how long the rest of it may take."""
 
-from pytest_dtfperf.report.outlook import Outlook
+from pytest_dtfperf.report.time_estimates import Outlook
 
 A1, A2, B = "t.py::a[1]", "t.py::a[2]", "t.py::b"
 

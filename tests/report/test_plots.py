@@ -10,12 +10,16 @@ import pytest
 from pytest_dtfperf.baselines.references import references_for
 from pytest_dtfperf.records.record import Record, with_efficiencies
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report import plots
-from pytest_dtfperf.report.figures.groups import SessionRecord, describe_origin
-from pytest_dtfperf.report.figures.scaling import draw_scaling
-from pytest_dtfperf.report.published import PublishedRate
-from pytest_dtfperf.report.results import SessionResults
-from pytest_dtfperf.report.series import make_measured_series, make_published_series
+from pytest_dtfperf.report import session_exports
+from pytest_dtfperf.report.figures.charts import draw_scaling
+from pytest_dtfperf.report.series import (
+    PublishedRate,
+    SessionRecord,
+    describe_origin,
+    make_measured_series,
+    make_published_series,
+)
+from pytest_dtfperf.report.session_exports import SessionResults
 from tests.records.samples import record, spec
 
 RECORDS = with_efficiencies(
@@ -37,7 +41,7 @@ def folder(tmp_path: Path) -> SessionFolder:
 
 def test_one_svg_per_model_and_batch(folder: SessionFolder) -> None:
     """Every model and batch size has a figure of its own, and it is well-formed SVG."""
-    output = plots.write_figures(folder, SessionResults(RECORDS, PUBLISHED))
+    output = session_exports.write_figures(folder, SessionResults(RECORDS, PUBLISHED))
     assert output == ["Drawn: figures/inception3_b8.svg, figures/mnist_b64.svg"]
     for name in ("inception3_b8", "mnist_b64"):
         assert ET.parse(folder.path / "figures" / f"{name}.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
@@ -46,16 +50,16 @@ def test_one_svg_per_model_and_batch(folder: SessionFolder) -> None:
 def test_the_same_numbers_give_the_same_bytes(folder: SessionFolder) -> None:
     """A figure drawn again is the same file, so that a changed figure means changed numbers."""
     path = folder.path / "figures" / "inception3_b8.svg"
-    plots.write_figures(folder, SessionResults(RECORDS[:3], PUBLISHED))
+    session_exports.write_figures(folder, SessionResults(RECORDS[:3], PUBLISHED))
     first = path.read_bytes()
-    plots.write_figures(folder, SessionResults(RECORDS[:3], PUBLISHED))
+    session_exports.write_figures(folder, SessionResults(RECORDS[:3], PUBLISHED))
     assert path.read_bytes() == first
 
 
 def test_matplotlibs_settings_stay(folder: SessionFolder) -> None:
     """Drawing leaves the settings of the process that draws as they were."""
     before = dict(mpl.rcParams)
-    plots.write_figures(folder, SessionResults(RECORDS[:1]))
+    session_exports.write_figures(folder, SessionResults(RECORDS[:1]))
     assert dict(mpl.rcParams) == before
 
 
@@ -79,7 +83,7 @@ def test_no_words_overlap(folder: SessionFolder, records: list[Record], beside: 
 
 def test_nothing_measured_nothing_drawn(folder: SessionFolder) -> None:
     """No measurement, no figure, and nothing to say about it."""
-    assert plots.write_figures(folder, SessionResults([])) == []
+    assert session_exports.write_figures(folder, SessionResults([])) == []
 
 
 def test_what_was_to_learn_has_no_figure(folder: SessionFolder) -> None:
@@ -88,12 +92,12 @@ def test_what_was_to_learn_has_no_figure(folder: SessionFolder) -> None:
     evaluations = {"stop_at_top_1_accuracy": 0.95, "eval_during_training_every_n_steps": 20}
     records = [record(spec(**learning, **evaluations, gpus=n), 100.0 * n, name=f"r{n}") for n in (1, 2)]
     records += [record(spec(**learning, evaluate=True, gpus=n), 100.0 * n, name=f"e{n}") for n in (1, 2)]
-    assert plots.write_figures(folder, SessionResults(records)) == []
+    assert session_exports.write_figures(folder, SessionResults(records)) == []
 
 
 def test_a_lone_point_has_no_figure(folder: SessionFolder) -> None:
     """One size tells nothing of scaling, so that it has no figure, even where others published theirs."""
-    assert plots.write_figures(folder, SessionResults(RECORDS[:1], PUBLISHED)) == []
+    assert session_exports.write_figures(folder, SessionResults(RECORDS[:1], PUBLISHED)) == []
 
 
 @pytest.mark.parametrize(("records", "halves"), [(RECORDS[:2], 2), (RECORDS[3:], 1)], ids=["anchored", "no anchor"])
@@ -122,7 +126,7 @@ def test_a_figure_says_where_when_and_with_what(folder: SessionFolder) -> None:
     started = folder.session["started"][:16].replace("T", " ")
     assert machine == f"on local, cpu-any-0c, {started} UTC"
     assert versions == "python 3.11.9"
-    plots.write_figures(folder, SessionResults(RECORDS, PUBLISHED))
+    session_exports.write_figures(folder, SessionResults(RECORDS, PUBLISHED))
     assert machine in (folder.path / "figures" / "inception3_b8.svg").read_text()
 
 

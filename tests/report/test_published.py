@@ -1,7 +1,7 @@
 """Which published rows are shown, out of all that there are."""
 
 from pytest_dtfperf.baselines.references import references_for
-from pytest_dtfperf.report.published import PublishedRate, find_nearest, take_in_turns
+from pytest_dtfperf.report.series import PublishedRate, find_nearest, take_in_turns
 from tests.records.samples import spec
 
 ALL = [PublishedRate.of(reference) for reference in references_for(spec())]

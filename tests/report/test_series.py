@@ -8,8 +8,7 @@ import pytest
 from pytest_dtfperf.baselines.references import references_for
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.records.record import Record, with_efficiencies
-from pytest_dtfperf.report.published import PublishedRate
-from pytest_dtfperf.report.series import ScalingSeries, make_measured_series, make_published_series
+from pytest_dtfperf.report.series import PublishedRate, ScalingSeries, make_measured_series, make_published_series
 from tests.records.samples import record, spec
 
 LONE = record(spec(), 10.0)

@@ -7,7 +7,7 @@ import pytest
 from pytest_dtfperf.baselines.validation import validate
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.report import terminal
-from pytest_dtfperf.report.sweeps import ABOUT_SWEEPS, make_sweep_grids
+from pytest_dtfperf.report.grids import ABOUT_SWEEPS, make_sweep_grids
 from tests.records.samples import record, spec
 
 SWEEP = {

@@ -8,8 +8,8 @@ import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.records.record import Compared
-from pytest_dtfperf.report.accepted import AcceptedBaseline
-from pytest_dtfperf.report.published import PublishedRate
+from pytest_dtfperf.report.notes import AcceptedBaseline
+from pytest_dtfperf.report.series import PublishedRate
 from pytest_dtfperf.report.terminal import format_failure, format_summary, list_costs
 from tests.records.samples import disturbed_but_one, record, spec
 

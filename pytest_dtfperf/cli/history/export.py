@@ -79,9 +79,8 @@ def run(args: argparse.Namespace) -> int:
         return _write(args)
     given = [name for name in ("source", "session", "out") if getattr(args, name)]
     if given:
-        raise UsageError(
-            f"{'DIR' if given[0] == 'source' else f'--{given[0]}'} goes with --format, one of {', '.join(sorted(EXPORT_FORMATS))}"
-        )
+        argument = "DIR" if given[0] == "source" else f"--{given[0]}"
+        raise UsageError(f"{argument} goes with --format, one of {', '.join(sorted(EXPORT_FORMATS))}")
     return _print(args)
 
 
@@ -121,7 +120,7 @@ def _say_left_out(stored: "StoredSession") -> None:
 
 def _print(args: argparse.Namespace) -> int:
     from pytest_dtfperf.history import store
-    from pytest_dtfperf.report.exports import escape_formula
+    from pytest_dtfperf.report.session_exports import escape_formula
 
     with opened(args).reading() as connection:
         rows = store.measured(connection, whole=True)

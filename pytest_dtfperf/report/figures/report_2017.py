@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from pytest_dtfperf.baselines.references import Reference, references
 from pytest_dtfperf.measurement import io_overhead
-from pytest_dtfperf.report.figures.drawing import NamedFigure
-from pytest_dtfperf.report.figures.overhead import draw_overhead
-from pytest_dtfperf.report.figures.rates import draw_rates
+from pytest_dtfperf.report.figures.charts import draw_overhead, draw_rates
+from pytest_dtfperf.report.figures.style import NamedFigure
 from pytest_dtfperf.report.series import ScalingSeries, make_published_point
 
 MODEL, BATCH_SIZE, DATA = "inception3", 64, "imagenet"

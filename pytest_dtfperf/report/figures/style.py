@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib import style
@@ -79,3 +80,9 @@ def format_device_axis(axes: Axes, counts: Sequence[int]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
+
+
+@dataclass(frozen=True)
+class NamedFigure:
+    name: str  # of its file, without an ending
+    figure: Figure

@@ -1,31 +1,105 @@
 """A session's records as a page. Pure."""
 
+import os
 import shlex
+import stat
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
 from pytest_dtfperf.formats import NONE, duration, percent, rate
+from pytest_dtfperf.printable import printable_bytes
 from pytest_dtfperf.records import arithmetic
+from pytest_dtfperf.records.logs import path_safe
 from pytest_dtfperf.records.record import Record
-from pytest_dtfperf.report import limits
-from pytest_dtfperf.report.exports import format_versions
-from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, make_learning_grids, make_score_grids
-from pytest_dtfperf.report.numbers import format_footnote, list_disturbed_notes
-from pytest_dtfperf.report.page import workers
+from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.report import measurement_text
+from pytest_dtfperf.report.grids import (
+    ABOUT_LEARNING,
+    ABOUT_SCORES,
+    Grid,
+    make_learning_grids,
+    make_score_grids,
+    make_sweep_grids,
+)
+from pytest_dtfperf.report.grids import ABOUT_SWEEPS as ABOUT_SWEEPS
+from pytest_dtfperf.report.measurement_text import format_footnote, format_versions, list_disturbed_notes
+from pytest_dtfperf.report.notes import collect_reasons, list_error_rates, list_injected_slowdowns, suggest_accepting
+from pytest_dtfperf.report.page import card, html
 from pytest_dtfperf.report.page.card import CardContext, axis_limit, make_card
 from pytest_dtfperf.report.page.view import Card, Fact, Log, Page, ReasonView, Section, Standing, WithoutMeasurement
-from pytest_dtfperf.report.published import PublishedRate, find_nearest
-from pytest_dtfperf.report.reasons import collect_reasons, list_error_rates, list_injected_slowdowns, suggest_accepting
-from pytest_dtfperf.report.results import SessionResults
-from pytest_dtfperf.report.sweeps import ABOUT_SWEEPS as ABOUT_SWEEPS
-from pytest_dtfperf.report.sweeps import make_sweep_grids
+from pytest_dtfperf.report.series import PublishedRate, find_nearest
+from pytest_dtfperf.report.session_exports import SessionResults
 from pytest_dtfperf.report.terminal import list_costs
 from pytest_dtfperf.spec import labels
+
+LINES, SIZE_BYTES = 25, 6_000  # of each log, from its end
+FILES = 6  # of a test's last run
+TOTAL_BYTES = 30_000  # of a session: where more have failed, their logs stay in the folder alone
+
+
+def read_tails(folder: SessionFolder, tests: Collection[str]) -> Mapping[str, Sequence[Log]]:
+    """Of each test's last run; of the first tests, as far as the room reaches."""
+    return _limit_size((test, _read_run_tails(folder.path, folder.logs_of(test))) for test in tests)
+
+
+def find_tests_without_measurement(folder: SessionFolder, measured: Collection[str]) -> list[WithoutMeasurement]:
+    """Tests whose tasks have said something and that have no measurement: they failed before there was one."""
+    known = {path_safe(test) for test in measured}
+    found = (path for path in _list_folder(folder.path / "logs") if path.name not in known)
+    logs = _limit_size((path.name, _read_run_tails(folder.path, path)) for path in found)
+    return [WithoutMeasurement(name, tail) for name, tail in logs.items()]
+
+
+def _limit_size(found: Iterable[tuple[str, Sequence[Log]]]) -> dict[str, Sequence[Log]]:
+    kept: dict[str, Sequence[Log]] = {}
+    room = TOTAL_BYTES
+    for name, tail in found:
+        room -= sum(len(line) for log in tail for line in log.lines)
+        if room < 0:
+            break
+        if tail:
+            kept[name] = tail
+    return kept
+
+
+def _read_run_tails(root: Path, logs: Path) -> list[Log]:
+    runs = sorted((path for path in _list_folder(logs) if path.name.isdecimal()), key=lambda path: int(path.name))
+    if not runs:
+        return []
+    files = [path for path in _list_folder(runs[-1]) if path.name.endswith(".log")]
+    return [log for path in files if (log := _read_tail(root, path))][:FILES]
+
+
+def _list_folder(folder: Path) -> Iterator[Path]:
+    """What is there, by name; nothing where that cannot be told."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return
+    yield from (folder / name for name in names)
+
+
+def _read_tail(root: Path, path: Path) -> Log | None:
+    """None of what is empty, no file, or cannot be read: reading a pipe would wait for ever."""
+    try:
+        size = os.stat(path, follow_symlinks=False)
+        if not stat.S_ISREG(size.st_mode) or not size.st_size:
+            return None
+        with path.open("rb") as file:
+            file.seek(max(0, size.st_size - SIZE_BYTES))
+            lines = file.read(SIZE_BYTES).split(b"\n")
+    except OSError:
+        return None
+    kept = [line for line in lines if line.strip()][-LINES:]
+    shown = sum(len(line) + 1 for line in kept)
+    return Log(path.relative_to(root).as_posix(), [printable_bytes(line) for line in kept], max(0, size.st_size - shown))
+
 
 MOST_WHOLE = 30  # measurements, the gravest first, with anatomies and tasks: of hundreds, these would be megabytes
 MOST_PUBLISHED = 6  # rows per model: one of each system that published a scaling table
@@ -175,10 +249,10 @@ def _list_legend(records: Sequence[Record], session: Mapping[str, Any]) -> list[
     return [
         format_footnote(record.measurement for record in records),
         *list_disturbed_notes(record.measurement for record in records),
-        workers.ABOUT_WORKERS,
+        card.ABOUT_WORKERS,
         "efficiency is rate(n) / (n x rate(1)), of the same training on one device in this session",
         *arithmetic.lines(record.measurement for record in records if record.is_valid),
-        *([limits.ABOUT_LIMITS] if any(record.share_of_limit for record in records) else []),
+        *([measurement_text.ABOUT_LIMITS] if any(record.share_of_limit for record in records) else []),
         *list_error_rates(records, session.get("budget", {})),
     ]
 
@@ -193,3 +267,49 @@ def _remove_links(markdown: str) -> str:
     before, opened, rest = markdown.partition("[")
     words, _, after = rest.partition("](")
     return before + words + after.partition(")")[2] if opened else markdown
+
+
+PAGE_FILE = "report.html"
+_BESIDE = ("session.json", "measurements.jsonl", "measurements.csv", "figures/*.svg")
+
+
+def write_page(folder: SessionFolder, results: SessionResults) -> list[str]:
+    """Returns what there is to say about it.
+
+    No session ends badly for its page: whatever keeps it from being made is said in one line.
+    """
+    if not results.records:
+        return []
+    try:
+        text = render_page(make_page(load_page_input(folder, results)))
+    except Exception as exc:  # what a record may hold of other versions and of hosts has no end, and the table must be shown
+        return [f"No {PAGE_FILE}: {type(exc).__name__}: {exc}"]
+    return [f"Report: {folder.path / PAGE_FILE}"] if folder.write(PAGE_FILE, text.encode(errors="replace")) else []
+
+
+def load_page_input(folder: SessionFolder, results: SessionResults) -> PageInput:
+    """What the page is made of, read from the folder."""
+    records = results.records
+    failed = dict.fromkeys(record.test for record in records if _has_failed(record))
+    return PageInput(
+        session=folder.session,
+        path=f"{folder.path.parent.name}/{folder.id}",  # from where the session was started, as in Markdown
+        results=results,
+        logs=read_tails(folder, failed),
+        without_measurement=find_tests_without_measurement(folder, {record.test for record in records}),
+        files=_list_files_beside(folder),
+    )
+
+
+def _has_failed(record: Record) -> bool:
+    return record.verdict is not None and record.verdict.row.outcome in ("fail", "error")
+
+
+def _list_files_beside(folder: SessionFolder) -> list[str]:
+    found: Iterable[str] = (path.relative_to(folder.path).as_posix() for name in _BESIDE for path in folder.path.glob(name))
+    return sorted(found)
+
+
+def render_page(shown: Page, root: str | None = None) -> str:
+    """`root`: as a page of a site."""
+    return html.render_template("page.html", scripts=("script.js",), root=root, page=shown)

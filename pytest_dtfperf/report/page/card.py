@@ -1,31 +1,246 @@
 """One measurement's part of the page. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from markupsafe import Markup
 
 from pytest_dtfperf.baselines.comparability import must_match, noted
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.explain.anatomy import Anatomy
+from pytest_dtfperf.explain.anatomy import MOST_LINKS, Anatomy
 from pytest_dtfperf.explain.causes import Explanation
-from pytest_dtfperf.explain.scores import Scores
-from pytest_dtfperf.formats import NONE, change, minute, percent, rate
+from pytest_dtfperf.explain.difference import difference
+from pytest_dtfperf.explain.kinds import KINDS
+from pytest_dtfperf.explain.scores import Scores, WorkerScore
+from pytest_dtfperf.explain.words import ms, signed_ms
+from pytest_dtfperf.formats import NONE, change, change_in_ms, counted, in_ms, minute, percent, rate
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.records.record import Record
-from pytest_dtfperf.report import limits
-from pytest_dtfperf.report.learning import Grid
-from pytest_dtfperf.report.numbers import format_rate_with_spread
-from pytest_dtfperf.report.page import figures
-from pytest_dtfperf.report.page.again import make_rerun_command
-from pytest_dtfperf.report.page.steps import decode, make_causes, make_steps
-from pytest_dtfperf.report.page.view import Card, Earlier, Fact, Log, Standing, Workers
-from pytest_dtfperf.report.page.workers import make_workers
-from pytest_dtfperf.report.reasons import list_injected_slowdowns
+from pytest_dtfperf.report import measurement_text
+from pytest_dtfperf.report.grids import Grid
+from pytest_dtfperf.report.measurement_text import format_rate_with_spread
+from pytest_dtfperf.report.notes import list_injected_slowdowns
+from pytest_dtfperf.report.page import html
+from pytest_dtfperf.report.page.html import draw_stack
+from pytest_dtfperf.report.page.view import Bar, Card, CauseRow, Causes, Earlier, Fact, Log, Part, Standing, Steps, Workers
 from pytest_dtfperf.report.terminal import format_baseline, format_verdict
 from pytest_dtfperf.spec import Spec
+
+ACCEPTING = ("update-baselines", "allow-regression")
+SELECTING = ("-k", "-m", "--deselect", "--ignore")
+
+
+def make_rerun_command(command: Sequence[str], test: str) -> str:
+    """The session's own command for this test alone, without what selects tests and what accepts baselines.
+
+    A session without pytest has one command for all that it measures, which is given as it was.
+    """
+    if not command or command[0] != "pytest":
+        return shlex.join(command)
+    return shlex.join(["pytest", *_list_kept_words(command[1:], test), test])
+
+
+def _list_kept_words(words: Sequence[str], test: str) -> list[str]:
+    kept: list[str] = []
+    ends_value = False  # whether this word is the value of a dropped option before it
+    for word in words:
+        name = word.partition("=")[0]
+        if ends_value and not word.startswith("-"):
+            ends_value = False
+        elif name in SELECTING or (name.startswith("-k") and not name.startswith("--")):
+            ends_value = word in SELECTING
+        elif name.removeprefix("--dtfperf-").removeprefix("--") in ACCEPTING and name.startswith("--"):
+            ends_value = name.endswith("allow-regression") and "=" not in word
+        elif not _is_selector_of(word, test):
+            kept.append(word)
+    return kept
+
+
+def _is_selector_of(word: str, test: str) -> bool:
+    """Whether the word is a file, a folder or a test that this test lies in."""
+    path = word.removeprefix("./").rstrip("/")
+    return not word.startswith("-") and (path == "." or test == path or test.startswith((f"{path}/", f"{path}::", f"{path}[")))
+
+
+T = TypeVar("T", bound=Plain)
+
+
+def make_steps(now: Anatomy, then: Anatomy | None) -> Steps | None:
+    """None of a step that took no time at all, which nothing can be a part of."""
+    whole_s = max(now.wall_s, then.wall_s if then else 0.0)
+    if whole_s <= 0:
+        return None
+    named = [("this session", now), *([("baseline", then)] if then else [])]
+    bars = [_make_bar(name, anatomy, whole_s) for name, anatomy in named]
+    found = {part.kind for _, anatomy in named for part in make_parts(anatomy)}
+    return Steps(
+        f"mean of {counted(now.steps, 'traced step')}",
+        bars,
+        [kind for kind in KINDS if kind in found],
+        _make_comparison_grid(then, now) if then else _make_path_grid(now),
+    )
+
+
+def make_parts(anatomy: Anatomy) -> list[Part]:
+    """By kind, in the order that all bars have."""
+    sums: Counter[str] = Counter()
+    for part in anatomy.parts:
+        sums[part.kind] += part.seconds  # type: ignore[assignment]  # typeshed: whole numbers
+    return [Part(kind, sums[kind]) for kind in KINDS if sums[kind] > 0]
+
+
+def _make_bar(name: str, anatomy: Anatomy, whole_s: float) -> Bar:
+    length = f"{in_ms(anatomy.wall_s)} ms"
+    return Bar(
+        name,
+        length,
+        draw_stack(make_parts(anatomy), whole_s, f"A step of {name}, {length}; its parts stand in the table below"),
+    )
+
+
+def _make_path_grid(anatomy: Anatomy) -> Grid:
+    rows = [[part.kind, in_ms(part.seconds), percent(part.seconds / anatomy.wall_s)] for part in make_parts(anatomy)]
+    return Grid((_describe_scope(anatomy), "ms", "share"), [*rows, ["the step", in_ms(anatomy.wall_s), ""]])
+
+
+def _describe_scope(anatomy: Anatomy) -> str:
+    return "on the critical path" if anatomy.path else "of the slowest worker"
+
+
+def _make_comparison_grid(then: Anatomy, now: Anatomy) -> Grid:
+    rows = [
+        [change.kind, in_ms(change.before_s), in_ms(change.after_s), change_in_ms(change.seconds), change.location or NONE]
+        for change in difference(then, now)
+    ]
+    rows.append(["the step", in_ms(then.wall_s), in_ms(now.wall_s), change_in_ms(now.wall_s - then.wall_s), ""])
+    return Grid((_describe_scope(now), "ms then", "ms now", "change", "most of it"), rows)
+
+
+def make_causes(explanation: Explanation, command: str) -> Causes:
+    """Return them as the page shows them. `command` shows all of it."""
+    against = f", against {explanation.against}" if explanation.against not in ("", "its baseline") else ""
+    largest = max((abs(cause.seconds) for cause in explanation.causes), default=0.0)
+    return Causes(
+        rows=[
+            CauseRow(
+                words=cause.words,
+                seconds=f"{signed_ms(cause.seconds)} ms",
+                share=percent(cause.share),
+                width=round(100 * abs(cause.seconds) / largest, 1) if largest else 0.0,
+                confidence=cause.confidence,
+                evidence=list(cause.evidence),
+                next=cause.next,
+            )
+            for cause in explanation.causes
+        ],
+        change=f"{ms(explanation.step_s)} ms instead of {ms(explanation.baseline_step_s)} ms{against}",
+        unexplained=f"{signed_ms(explanation.unexplained_s)} ms",
+        notes=list(explanation.notes),
+        command=command,
+    )
+
+
+def find_latest_anatomy(anatomies: Sequence[Any]) -> Anatomy | None:
+    """The last that can be read."""
+    return next((found for data in reversed(anatomies) if (found := decode(Anatomy, data))), None)
+
+
+def decode(kind: type[T], data: Any) -> T | None:
+    """As it is, or as records keep it in plain values; None where there is none, or where this version cannot read it."""
+    if not isinstance(data, Mapping):
+        return data if isinstance(data, kind) else None
+    try:
+        return kind.from_json(data)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None  # of another version: the page does without
+
+
+MOST_TASKS = 12  # rows: of more, those whose steps took longest
+
+ABOUT_WORKERS = "CPU s of a task: of a worker in its measured window, of a parameter server over its life"
+
+
+def make_workers(run: Run, scores: Scores | None, anatomy: Anatomy | None, *, number: int, of: int) -> Workers | None:
+    """None of a run that tells nothing of its tasks, as of an external command."""
+    tasks = sorted({*run.step_s, *run.peak_rss_bytes, *run.cpu_s}, key=_make_task_key)
+    if not tasks:
+        return None
+    columns = _make_columns(run, scores, anatomy)
+    shown = sorted(tasks, key=lambda task: -_compute_mean(run.step_s.get(task, ())))[:MOST_TASKS]
+    rows = [[task, *(cell(task) for cell in columns.values())] for task in tasks if task in shown]
+    left_out = len(tasks) - len(shown)
+    notes = [f"and {counted(left_out, 'task')} more, whose steps were shorter"] if left_out else []
+    notes += [_format_traffic(run), *(_list_pauses(scores) if scores else [])]
+    filled = [i for i in range(1, len(columns) + 1) if any(row[i] != NONE for row in rows)]
+    headings = ("task", *columns)
+    table = Grid([headings[i] for i in (0, *filled)], [[row[i] for i in (0, *filled)] for row in rows])
+    return Workers(f"run {number} of {of}" if of > 1 else "its run", table, notes)
+
+
+def _make_columns(run: Run, scores: Scores | None, anatomy: Anatomy | None) -> Mapping[str, Callable[[str], str]]:
+    scored: Mapping[str, WorkerScore] = scores.workers if scores else {}
+    return {
+        "step ms": lambda task: _format_ms(run.step_s.get(task), _compute_mean),
+        "median": lambda task: _format_ms(run.step_s.get(task), statistics.median),
+        "slowest": lambda task: _format_ms(run.step_s.get(task), max),
+        "CPU s": lambda task: f"{run.cpu_s[task]:.2f}" if task in run.cpu_s else NONE,
+        "memory MB": lambda task: f"{run.peak_rss_bytes[task] / 1e6:.0f}" if task in run.peak_rss_bytes else NONE,
+        "sends MB": lambda task: _format_bytes(anatomy, task, "source"),
+        "receives MB": lambda task: _format_bytes(anatomy, task, "destination"),
+        "ready ms": lambda task: _format_known(scored.get(task), "ready_s", lambda seconds: f"{1000 * seconds:.2f}"),
+        "late ms": lambda task: _format_known(scored.get(task), "late_s", lambda seconds: f"{1000 * seconds:+.2f}"),
+        "was last": lambda task: _format_known(scored.get(task), "last", percent),
+    }
+
+
+def _make_task_key(task: str) -> tuple[bool, str, int]:
+    """Workers first, by their numbers."""
+    job, _, index = task.partition(":")
+    return job == "ps", job, int(index) if index.isdecimal() else 0
+
+
+def _compute_mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values) if values else 0.0
+
+
+def _format_ms(values: Sequence[float] | None, of: Callable[[Sequence[float]], float]) -> str:
+    return in_ms(of(values)) if values else NONE
+
+
+def _format_bytes(anatomy: Anatomy | None, task: str, end: str) -> str:
+    """Per step, over all its links. Of an anatomy that has as many as one keeps, others may have been left out."""
+    if anatomy is None or len(anatomy.links) >= MOST_LINKS:
+        return NONE
+    found = [link.size_bytes for link in anatomy.links if getattr(link, end) == task]
+    return f"{sum(found) / 1e6:.2f}" if found else NONE
+
+
+def _format_known(score: WorkerScore | None, name: str, words: Callable[[float], str]) -> str:
+    value = getattr(score, name, None)
+    return NONE if value is None else words(value)
+
+
+def _format_traffic(run: Run) -> str:
+    sent, received = (f"{size / 1e6:,.1f} MB" for size in (run.bytes_sent, run.bytes_received))
+    return f"The workers' hosts together sent {sent} and received {received} in the measured window"
+
+
+def _list_pauses(scores: Scores) -> list[str]:
+    if not scores.paused:
+        return []
+    longest = scores.pauses[0] if scores.pauses else None
+    words = f"{counted(scores.paused, 'step')} of {scores.steps} stood out"
+    if longest is None:
+        return [words]
+    whose = f" by {longest.worker}" if longest.worker else ""
+    return [f"{words}, step {longest.step} by {1000 * longest.seconds:.1f} ms{whose}"]
+
 
 LEAST_AXIS, MOST_AXIS = 0.05, 0.4  # of the axis of changes: noise must not fill it, nor one broken host press all else together
 
@@ -67,7 +282,7 @@ def make_card(record: Record, anchor: str, around: CardContext, *, whole: bool =
         rate_value=record.images_per_sec,
         efficiency=percent(record.efficiency.value) if record.efficiency else NONE,
         efficiency_value=record.efficiency.value if record.efficiency else None,
-        of_limit=limits.format_limit_share(record),
+        of_limit=measurement_text.format_limit_share(record),
         baseline=rate(baseline.images_per_sec) if baseline else NONE,
         baseline_value=baseline.images_per_sec if baseline else None,
         change=change(baseline.change) if baseline else NONE,
@@ -96,8 +311,8 @@ def _draw_interval(record: Record, limit: float) -> Markup | None:
     found = record.baseline
     if found is None:
         return None
-    words = figures.describe_interval(found.change, found.low, found.high, found.margin)
-    return figures.draw_interval(found.change, found.low, found.high, margin=found.margin, limit=limit, described=words)
+    words = html.describe_interval(found.change, found.low, found.high, found.margin)
+    return html.draw_interval(found.change, found.low, found.high, margin=found.margin, limit=limit, described=words)
 
 
 def make_earlier(past: Past | None, name: str, *, whole: bool) -> Earlier | None:
@@ -109,8 +324,8 @@ def make_earlier(past: Past | None, name: str, *, whole: bool) -> Earlier | None
     rows = [[minute(started), rate(value)] for started, value in reversed(shown if whole else ())]
     if rows and past.is_disturbed:
         rows[0][1] += ", disturbed"
-    drawing = figures.draw_trend(shown, name, began, is_disturbed=past.is_disturbed)
-    words = figures.describe_trend(shown, is_disturbed=past.is_disturbed)
+    drawing = html.draw_trend(shown, name, began, is_disturbed=past.is_disturbed)
+    words = html.describe_trend(shown, is_disturbed=past.is_disturbed)
     return Earlier(drawing, words, past.change, Grid(("session", "images/sec"), rows))
 
 
@@ -124,7 +339,7 @@ def _list_facts(record: Record, entry: Entry | None, around: CardContext) -> lis
         Fact("baseline", format_baseline(record) if record.baseline else ""),
         Fact("accepted", _format_provenance(entry) if entry else ""),
         Fact("efficiency", _format_efficiency(record, around)),
-        Fact("limit", limits.format_limit_or_reason(record)),
+        Fact("limit", measurement_text.format_limit_or_reason(record)),
         *(Fact(f"check of {check.kind}", f"{check.verdict}: {check.reason}") for check in _list_other_checks(record)),
         Fact("injected", "; ".join(list_injected_slowdowns([record]))),
         Fact("disturbed", "; ".join(dict.fromkeys(disturbed))),

@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.formats import NONE
-from pytest_dtfperf.report.learning import Grid
+from pytest_dtfperf.report.grids import Grid
 
 
 @dataclass(frozen=True)

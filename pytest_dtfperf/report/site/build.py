@@ -17,9 +17,9 @@ from pytest_dtfperf.history.whole import Whole
 from pytest_dtfperf.history.words import promise_of
 from pytest_dtfperf.printable import printable
 from pytest_dtfperf.report.page import html
-from pytest_dtfperf.report.site import changes, feeds, names, overview, sessions, training
+from pytest_dtfperf.report.site import changes, files, overview, sessions, training
 from pytest_dtfperf.report.site.files import SiteBuildResult, SiteFolder
-from pytest_dtfperf.report.site.whole_session import SessionPages
+from pytest_dtfperf.report.site.sessions import SessionPages
 
 T = TypeVar("T")
 STYLES = ("site.css",)
@@ -58,7 +58,7 @@ class _SiteBuild:
 
     def _page(self, name: str, template: str, data: object, **shown: Any) -> None:
         """`data`: what `shown` is made from, as far as it may be another next time. What is costly comes as functions."""
-        root = names.make_root_path(name)
+        root = files.make_root_path(name)
 
         def make() -> str:
             made = {key: value() if callable(value) else value for key, value in shown.items()}
@@ -78,9 +78,9 @@ class _SiteBuild:
                 continue
             ordered = sorted(all_of_it, key=lambda series: series.label)
             for number, of, some in _split_into_pages(ordered, overview.MAX_ROWS):
-                page = names.make_page_name(names.make_system_page_prefix(name), number)
+                page = files.make_page_name(files.make_system_page_prefix(name), number)
                 one = overview.make_system(name, ordered, some, self._changes)
-                begin = names.make_system_page_prefix(name).partition("/")[2]
+                begin = files.make_system_page_prefix(name).partition("/")[2]
                 shown = {"system": one, "number": number, "of": of, "begin": begin}
                 self._page(page, "system.html", shown, **shown)
 
@@ -119,12 +119,12 @@ class _SiteBuild:
         latest_first = self._whole.sessions[::-1]
         for number, of, some in _split_into_pages(latest_first, sessions.ON_A_PAGE):
             rows = [sessions.make_session_row(row) for row in some]
-            shown = {"rows": rows, "number": number, "of": of, "begin": names.SESSIONS, "count": len(latest_first)}
-            self._page(names.make_page_name(names.SESSIONS, number), "sessions.html", shown, **shown)
+            shown = {"rows": rows, "number": number, "of": of, "begin": files.SESSIONS, "count": len(latest_first)}
+            self._page(files.make_page_name(files.SESSIONS, number), "sessions.html", shown, **shown)
         nights = nights_of(self._whole.all_series)
         maker = SessionPages(self._whole, self._results, self._changes, nights)
         for row in self._whole.sessions:
-            name = names.make_session_page_name(row["id"])
+            name = files.make_session_page_name(row["id"])
             folder = maker.folder_of(row)
             pasts = [past_of(series, number, self._changes) for series, number in nights.get(row["id"], ())]
             pasts += maker.pasts_of_disturbed(row)
@@ -137,23 +137,35 @@ class _SiteBuild:
         found = self._whole.events
         for number, of, some in _split_into_pages(found[::-1], changes.ON_A_PAGE):
             views = [changes.make_event_view(event, self._pages, self._names) for event in some]
-            shown = {"events": views, "number": number, "of": of, "begin": names.CHANGES, "promise": self._promise}
-            self._page(names.make_page_name(names.CHANGES, number), "changes.html", shown, **shown)
+            shown = {"events": views, "number": number, "of": of, "begin": files.CHANGES, "promise": self._promise}
+            self._page(files.make_page_name(files.CHANGES, number), "changes.html", shown, **shown)
         links = [f"{pages[changes.make_event_anchor(event)]}#{changes.make_event_anchor(event)}" for event in found]
-        entries = feeds.make_feed_entries(found, links)
+        entries = changes.make_feed_entries(found, links)
         updated = self._whole.sessions[-1]["started"] if self._whole.sessions else BEGAN
-        told = [compute_version_digest(), self._title, self._url, [asdict(entry) for entry in entries], "" if entries else updated]
-        self._folder.page(names.ATOM, told, lambda: feeds.format_atom(entries, title=self._title, url=self._url, updated=updated))
-        self._folder.page(names.JSON, told, lambda: feeds.format_json_feed(entries, title=self._title, url=self._url))
+        told = [
+            compute_version_digest(),
+            self._title,
+            self._url,
+            [asdict(entry) for entry in entries],
+            "" if entries else updated,
+        ]
+        self._folder.page(
+            files.ATOM, told, lambda: changes.format_atom(entries, title=self._title, url=self._url, updated=updated)
+        )
+        self._folder.page(files.JSON, told, lambda: changes.format_json_feed(entries, title=self._title, url=self._url))
 
     def _event_pages(self) -> dict[str, str]:
         """On which page each event stands, by its anchor."""
         found = _split_into_pages(self._whole.events[::-1], changes.ON_A_PAGE)
-        return {changes.make_event_anchor(event): names.make_page_name(names.CHANGES, number) for number, _, some in found for event in some}
+        return {
+            changes.make_event_anchor(event): files.make_page_name(files.CHANGES, number)
+            for number, _, some in found
+            for event in some
+        }
 
 
 def _make_page_name(series: Series) -> str:
-    return names.make_training_page_name(series.spec_key, series.points[-1]["model"])
+    return files.make_training_page_name(series.spec_key, series.points[-1]["model"])
 
 
 def _split_into_pages(found: Sequence[T], size: int) -> list[tuple[int, int, Sequence[T]]]:

@@ -9,9 +9,9 @@ from markupsafe import Markup
 from pytest_dtfperf.formats import counted, minute, rate
 from pytest_dtfperf.history.past import Change, past_of
 from pytest_dtfperf.history.series import Series
-from pytest_dtfperf.report.page import figures
+from pytest_dtfperf.report.page import html
 from pytest_dtfperf.report.page.view import Standing
-from pytest_dtfperf.report.site import names
+from pytest_dtfperf.report.site import files
 
 MAX_ROWS = 400  # on a page, of about a kilobyte each
 
@@ -65,7 +65,9 @@ def _get_latest_time(series: Series) -> str:
 def make_systems(found: Mapping[str, Sequence[Series]], changes: Mapping[str, Change]) -> list[System]:
     """For the first page: of each system as many series as there is room for, those that changed and the latest first."""
     room = max(1, MAX_ROWS // max(1, len(found)))
-    return [make_system(name, all_of_it, _select_first(all_of_it, changes)[:room], changes) for name, all_of_it in found.items()]
+    return [
+        make_system(name, all_of_it, _select_first(all_of_it, changes)[:room], changes) for name, all_of_it in found.items()
+    ]
 
 
 def _select_first(series: Sequence[Series], changes: Mapping[str, Change]) -> list[Series]:
@@ -79,7 +81,7 @@ def make_system(name: str, all_of_it: Sequence[Series], shown: Sequence[Series],
     words = f"{counted(len(all_of_it), 'series', '')}, last measured {minute(latest)} UTC"
     if len(shown) < len(all_of_it):
         words += f"; {len(shown)} of them here"
-    more = names.make_page_name(names.make_system_page_prefix(name), 1) if len(shown) < len(all_of_it) else ""
+    more = files.make_page_name(files.make_system_page_prefix(name), 1) if len(shown) < len(all_of_it) else ""
     return System(name, words, [make_series_row(each, changes) for each in shown], more)
 
 
@@ -89,13 +91,13 @@ def make_series_row(series: Series, changes: Mapping[str, Change]) -> SeriesRow:
     began = next((i for i, (started, _) in enumerate(past.points) if started >= past.began), None) if past.began else None
     found = changes.get(series.name)
     return SeriesRow(
-        href=f"{names.make_training_page_name(series.spec_key, last['model'])}#{series.name}",
+        href=f"{files.make_training_page_name(series.spec_key, last['model'])}#{series.name}",
         label=series.label,
         hosts=series.hosts,
         rate=rate(last["images_per_sec"]),
         rate_value=last["images_per_sec"],
         nights=len(series.points),
-        drawing=figures.draw_trend(past.points, None, began) if len(past.points) > 1 else None,
+        drawing=html.draw_trend(past.points, None, began) if len(past.points) > 1 else None,
         direction=get_direction(found[1]["change"]) if found else None,
         change=past.change,
         measured=minute(last["started"]),

@@ -23,9 +23,8 @@ from pytest_dtfperf.history.enter import enter_all
 from pytest_dtfperf.history.where import address_of
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report.figures import of_sessions, report_2017
-from pytest_dtfperf.report.figures.drawing import NamedFigure
-from pytest_dtfperf.report.figures.style import convert_to_png, convert_to_svg
+from pytest_dtfperf.report.figures import report_2017, sessions
+from pytest_dtfperf.report.figures.style import NamedFigure, convert_to_png, convert_to_svg
 from pytest_dtfperf.report.sources import load_sessions
 from pytest_dtfperf.spec import Spec
 from tests.history.sessions import HARDWARE, folder_of
@@ -173,7 +172,7 @@ def add(folder: SessionFolder, what: Spec, *rates: float, **changes: Any) -> Rec
 
 
 def drawn(source: Path) -> dict[str, NamedFigure]:
-    found = list(of_sessions.draw_session_figures(load_sessions(source)))
+    found = list(sessions.draw_session_figures(load_sessions(source)))
     assert len({each.name for each in found}) == len(found)
     return {each.name: each for each in found}
 
@@ -292,7 +291,7 @@ def test_a_cluster_may_have_dollars_in_its_name(tmp_path: Path) -> None:
     add(folder, spec(), 10.0)
     (stored,) = load_sessions(folder.path)
     session = {**stored.session, "cluster": r"$\frac{$"}
-    rates = next(iter(of_sessions.draw_session_figures([replace(stored, session=session)])))
+    rates = next(iter(sessions.draw_session_figures([replace(stored, session=session)])))
     assert r"on $\frac{$" in texts_of(rates.figure)
     assert ET.fromstring(convert_to_svg(rates.figure)).tag.endswith("svg")
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.record import Record
-from pytest_dtfperf.report.page import writer
+from pytest_dtfperf.report.page import build
 from pytest_dtfperf.report.page.build import PageInput, make_page
 from pytest_dtfperf.report.page.view import Log, WithoutMeasurement
-from pytest_dtfperf.report.published import PublishedRate
-from pytest_dtfperf.report.results import SessionResults
+from pytest_dtfperf.report.series import PublishedRate
+from pytest_dtfperf.report.session_exports import SessionResults
 from tests.report.page.samples import session_records
 
 EVIL = (
@@ -67,5 +67,5 @@ def hostile_page(folder: Path) -> Path:
         files=[EVIL],
     )
     path = folder / "hostile.html"
-    path.write_text(writer.render_page(make_page(given)), encoding="utf-8")
+    path.write_text(build.render_page(make_page(given)), encoding="utf-8")
     return path

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.report.page import writer
-from pytest_dtfperf.report.published import find_published_rates
-from pytest_dtfperf.report.results import SessionResults
+from pytest_dtfperf.report.page import build
+from pytest_dtfperf.report.series import find_published_rates
+from pytest_dtfperf.report.session_exports import SessionResults
 from tests.report.page.browser import CONTRASTS, Browser
 from tests.report.page.hostile import hostile_page
 from tests.report.page.samples import HISTORY, folder_of, session_records
@@ -19,7 +19,7 @@ WIDTHS = (360, 800, 1440)
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     records = session_records()
     folder = folder_of(tmp_path_factory.mktemp("results"), records)
-    writer.write_page(folder, SessionResults(records, find_published_rates(records), pasts=HISTORY))
+    build.write_page(folder, SessionResults(records, find_published_rates(records), pasts=HISTORY))
     return folder.path / "report.html"
 
 

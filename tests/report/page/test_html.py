@@ -9,15 +9,15 @@ import html5lib
 import pytest
 
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report.page import writer
-from pytest_dtfperf.report.published import find_published_rates
-from pytest_dtfperf.report.results import SessionResults
+from pytest_dtfperf.report.page import build
+from pytest_dtfperf.report.series import find_published_rates
+from pytest_dtfperf.report.session_exports import SessionResults
 from tests.report.page.hostile import EVIL, hostile_page
 from tests.report.page.samples import HISTORY, folder_of, session_records
 
 HTML = "{http://www.w3.org/1999/xhtml}"
 SVG = "{http://www.w3.org/2000/svg}"
-STYLE = (Path(writer.__file__).parent / "templates" / "style.css").read_text()
+STYLE = (Path(build.__file__).parent / "templates" / "style.css").read_text()
 
 
 def parsed(text: str):  # type: ignore[no-untyped-def]  # an element of whichever tree builder html5lib takes
@@ -29,7 +29,7 @@ def parsed(text: str):  # type: ignore[no-untyped-def]  # an element of whicheve
 def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     records = session_records()
     folder = folder_of(tmp_path_factory.mktemp("results"), records)
-    assert writer.write_page(folder, SessionResults(records, find_published_rates(records), pasts=HISTORY)) == [
+    assert build.write_page(folder, SessionResults(records, find_published_rates(records), pasts=HISTORY)) == [
         f"Report: {folder.path / 'report.html'}"
     ]
     return (folder.path / "report.html").read_text(encoding="utf-8")
@@ -83,7 +83,7 @@ def test_two_hundred_tests_are_a_small_file(tmp_path: Path) -> None:
         replace(each, id=f"{each.id}{n}", test=f"{each.test}[{n}]") for n in range(40) for each in session_records()
     ]  # fmt: skip
     folder = folder_of(tmp_path, records)
-    writer.write_page(folder, SessionResults(records, find_published_rates(records), pasts=HISTORY))
+    build.write_page(folder, SessionResults(records, find_published_rates(records), pasts=HISTORY))
     assert (folder.path / "report.html").stat().st_size < 600_000
     written = (folder.path / "report.html").read_text()
     assert "the first 30 have the anatomy of a step" in written
@@ -124,7 +124,7 @@ def test_every_kind_of_work_has_a_colour() -> None:
 
     assert [kind for kind in KINDS if f".kind-{kind}{{" not in STYLE or f"--{kind}:" not in STYLE] == []
     outcomes = {verdict.row.outcome for verdict in Verdict}
-    shapes = (Path(writer.__file__).parent / "templates" / "base.html").read_text()
+    shapes = (Path(build.__file__).parent / "templates" / "base.html").read_text()
     assert [outcome for outcome in outcomes if f".is-{outcome}{{" not in STYLE or f'"shape-{outcome}"' not in shapes] == []
 
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_read_costs_its_section_alone(tmp_path: Path) -> None:
     runs = [replace(run, anatomy=strange, stragglers=strange) for run in one.measurement.runs]
     odd = replace(one, measurement=replace(one.measurement, runs=runs), explanation=strange)
     folder = folder_of(tmp_path, [odd])
-    assert len(writer.write_page(folder, SessionResults([odd]))) == 1
+    assert len(build.write_page(folder, SessionResults([odd]))) == 1
     written = (folder.path / "report.html").read_text()
     assert "Its tasks" in written
     assert "Where a step's time goes" not in written
@@ -145,16 +145,16 @@ def test_no_page_is_no_disaster(tmp_path: Path) -> None:
     """A page that cannot be made is one line; without a measurement there is neither page nor line."""
     folder = folder_of(tmp_path, session_records())
     broken = [replace(session_records()[0], test=None)]  # type: ignore[arg-type]  # what no reader lets pass
-    (line,) = writer.write_page(folder, SessionResults(broken))
+    (line,) = build.write_page(folder, SessionResults(broken))
     assert line.startswith("No report.html: ")
-    assert writer.write_page(folder, SessionResults([])) == []
+    assert build.write_page(folder, SessionResults([])) == []
 
 
 def test_a_session_that_was_ended_has_a_page(tmp_path: Path) -> None:
     """Before a session has ended, the page says so, and counts what its measurements came to."""
     folder = SessionFolder.create(tmp_path, cluster="local", command=["pytest"], versions={})
     records = session_records()
-    writer.write_page(folder, SessionResults(records))
+    build.write_page(folder, SessionResults(records))
     whole = " ".join("".join(parsed((folder.path / "report.html").read_text()).itertext()).split())
     assert "5 measurements; not ended: what follows is as far as the session has come" in whole
     assert "1 REGRESSED 1 INCONCLUSIVE 1 NO_BASELINE 1 IMPROVED 1 PASSED" in whole

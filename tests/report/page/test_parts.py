@@ -11,14 +11,19 @@ from pytest_dtfperf.explain.anatomy import MOST_LINKS, Anatomy
 from pytest_dtfperf.explain.scores import Scores
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report.page import figures, logs
-from pytest_dtfperf.report.page.again import make_rerun_command
+from pytest_dtfperf.report.page import build, html
 from pytest_dtfperf.report.page.build import PageInput, make_page
-from pytest_dtfperf.report.page.card import axis_limit
-from pytest_dtfperf.report.page.steps import make_causes, make_parts, make_steps
+from pytest_dtfperf.report.page.card import (
+    MOST_TASKS,
+    axis_limit,
+    make_causes,
+    make_parts,
+    make_rerun_command,
+    make_steps,
+    make_workers,
+)
 from pytest_dtfperf.report.page.view import Card, Page
-from pytest_dtfperf.report.page.workers import MOST_TASKS, make_workers
-from pytest_dtfperf.report.results import SessionResults
+from pytest_dtfperf.report.session_exports import SessionResults
 from tests.records.samples import record, spec
 from tests.report.page.samples import EXPLANATION, HISTORY, anatomy, rich_run, scores, session_records
 
@@ -58,17 +63,17 @@ def folder_with(path: Path, content: bytes) -> SessionFolder:
 def test_the_last_lines_of_the_last_run(tmp_path: Path) -> None:
     """However long a log is, few lines of it are read, made printable, and it is said how much stands before them."""
     content = b"".join(b"line %d \x1b[31m<b>\xff\n" % n for n in range(50_000))
-    (log,) = logs.read_tails(folder_with(tmp_path, content), [TEST])[TEST]
+    (log,) = build.read_tails(folder_with(tmp_path, content), [TEST])[TEST]
     assert log.name.endswith("/2/worker-0.log")
-    assert len(log.lines) == logs.LINES
+    assert len(log.lines) == build.LINES
     assert log.lines[-1] == "line 49999 \\x1b[31m<b>\ufffd"
     assert log.left_out == len(content) - sum(len(b"line 499xx \x1b[31m<b>\xff\n") for _ in log.lines)
 
 
 def test_a_line_without_an_end(tmp_path: Path) -> None:
     """A log of a single line that never ends is no reason to read it all."""
-    (log,) = logs.read_tails(folder_with(tmp_path, b"x" * 10_000_000), [TEST])[TEST]
-    assert sum(map(len, log.lines)) <= logs.SIZE_BYTES
+    (log,) = build.read_tails(folder_with(tmp_path, b"x" * 10_000_000), [TEST])[TEST]
+    assert sum(map(len, log.lines)) <= build.SIZE_BYTES
 
 
 def test_what_is_no_log_is_passed_over(tmp_path: Path) -> None:
@@ -78,22 +83,22 @@ def test_what_is_no_log_is_passed_over(tmp_path: Path) -> None:
     os.mkfifo(last / "pipe.log")
     (last / "link.log").symlink_to("/etc/passwd")
     (last / "folder.log").mkdir()
-    assert logs.read_tails(folder, [TEST, "another test"]) == {}
+    assert build.read_tails(folder, [TEST, "another test"]) == {}
 
 
 def test_a_test_that_left_no_measurement(tmp_path: Path) -> None:
     """What tasks said before a test failed is told by the name of its folder; tests that were measured are not among them."""
     folder = folder_with(tmp_path, b"out of memory\n")
-    (found,) = logs.find_tests_without_measurement(folder, [])
+    (found,) = build.find_tests_without_measurement(folder, [])
     assert found.name.startswith("perf_tests_test_mnist.py_test_throughput")
     assert found.logs[0].lines == ["out of memory"]
-    assert logs.find_tests_without_measurement(folder, [TEST]) == []
+    assert build.find_tests_without_measurement(folder, [TEST]) == []
 
 
 def test_a_stack_is_as_wide_as_its_step() -> None:
     """The parts lie beside each other without gaps, and fill the room that the step has of the longer one."""
     short, long = anatomy(), anatomy(slow_s=0.137)
-    drawn = figures.draw_stack(make_parts(short), long.wall_s, "a step")
+    drawn = html.draw_stack(make_parts(short), long.wall_s, "a step")
     spans = [(float(x), float(width)) for x, width in re.findall(r'x="([\d.]+)%" width="([\d.]+)%"', drawn)]
     assert [x for x, _ in spans] == pytest.approx([sum(width for _, width in spans[:n]) for n in range(len(spans))], abs=0.05)
     assert sum(width for _, width in spans) == pytest.approx(50.0, abs=0.1)
@@ -125,7 +130,7 @@ def test_causes_in_the_pages_words() -> None:
 )
 def test_an_interval_on_its_axis(at: float, shape: str, x: str) -> None:
     """A change stands where it is; one beyond the axis stands at its end, as an arrow."""
-    drawn = figures.draw_interval(at, None, None, margin=0.05, limit=0.2, described="words")
+    drawn = html.draw_interval(at, None, None, margin=0.05, limit=0.2, described="words")
     (use,) = re.findall(r"<use [^>]*>", drawn)
     assert f'href="{shape}"' in use
     assert x.rstrip("%") == use.partition('x="')[2].partition("%")[0].removesuffix(".0")

@@ -187,7 +187,7 @@ import sys
 from pathlib import Path
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.report.page import html
-real, count = html.rendered, 0
+real, count = html.render_template, 0
 
 def rendered(*args, **kwargs):
     global count
@@ -197,7 +197,7 @@ def rendered(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGKILL)
     return real(*args, **kwargs)
 
-html.rendered = rendered
+html.render_template = rendered
 main(sys.argv[1:])
 """
 

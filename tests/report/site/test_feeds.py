@@ -79,7 +79,9 @@ def test_hostile_words_are_words(tmp_path: Path) -> None:
     """Markup, quotes and control characters of labels and versions are text in both feeds, which stay well-formed."""
     nights = [session(night) for night in range(9)]
     evil = series([point(night, label=EVIL, system=EVIL) for night in nights])
-    build_site(whole(nights, [evil], [event(1, [evil], 3, differences=[EVIL])]), tmp_path, results=tmp_path, url=URL, title=EVIL)
+    build_site(
+        whole(nights, [evil], [event(1, [evil], 3, differences=[EVIL])]), tmp_path, results=tmp_path, url=URL, title=EVIL
+    )
     raw = (tmp_path / "changes.atom").read_text()
     assert not feedparser.parse(raw).bozo
     names = {node.tag for node in ET.fromstring(raw).iter()}

@@ -2,7 +2,7 @@
 
 from pytest_dtfperf.clusters.backends import Backend
 from pytest_dtfperf.clusters.validators import COUNT
-from pytest_dtfperf.report.exported import Export
+from pytest_dtfperf.report.session_exports import Export
 from pytest_dtfperf.spec import Input, Model
 
 PERCEPTRON = Model("dtfperf_workbench.perceptron:Perceptron", batch_size=16, data=("synthetic", "mnist", "stripes"))

@@ -1,7 +1,7 @@
 """`rates.txt`: a line for each measurement, for whoever greps."""
 
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report.results import SessionResults
+from pytest_dtfperf.report.session_exports import SessionResults
 
 
 def write(folder: SessionFolder, results: SessionResults) -> list[str]:

@@ -1,26 +1,84 @@
-"""The session as tables for other programs: `measurements.csv`, and tfperftest's `<model>_b<batch>.csv` beside it.
+"""What a session leaves for other programs and for people, beside its own files: one table.
 
-measurements.csv has one row for each line of measurements.jsonl, in its order, whatever became of it. docs/numbers.md
-describes the columns.
+Each is called at the session's end, on its own: what keeps one from being written keeps no other.
 """
 
 import csv
+import importlib
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.errors import ExportFailed
+from pytest_dtfperf.extensions import Table
+from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.printable import printable_lines
 from pytest_dtfperf.records.arithmetic import flops_per_sec, share_of_peak
 from pytest_dtfperf.records.logs import file_stem
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report import limits
-from pytest_dtfperf.report.results import SessionResults
+from pytest_dtfperf.report import measurement_text
+from pytest_dtfperf.report.measurement_text import format_versions
+from pytest_dtfperf.report.series import PublishedRate
 
 if TYPE_CHECKING:
     import pandas as pd
+from pytest_dtfperf.report.series import SessionRecord, group_by_figure
+
+
+@dataclass(frozen=True)
+class SessionResults:
+    """A session's measurements, and what they are shown beside."""
+
+    records: Sequence[Record]
+    published: Sequence[PublishedRate] = ()  # of the models that were measured
+    pasts: Mapping[str, Past] = field(default_factory=dict)  # id of a measurement -> its series up to this session
+    sections: Sequence[tuple[str, Sequence[str]]] = ()  # of other plugins: title, lines
+
+
+class Writer(Protocol):
+    """Writes files of one form, with `SessionFolder.write`."""
+
+    def __call__(self, folder: SessionFolder, results: SessionResults) -> list[str]:
+        """Returns what there is to say about it, in lines; none where nothing was written, for there was nothing to write."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """One form in which a session is written."""
+
+    files: tuple[str, ...]  # below the session's folder
+    writer: str  # "module:function", a `Writer`
+
+    def write(self, folder: SessionFolder, results: SessionResults) -> list[str]:
+        module, _, name = self.writer.partition(":")
+        writer: Writer = getattr(importlib.import_module(module), name)
+        return writer(folder, results)
+
+
+_OURS: Mapping[str, Export] = {
+    "csv": Export(("measurements.csv", "<model>_b<batch>.csv"), "pytest_dtfperf.report.session_exports:write_csv_files"),
+    "svg": Export(("figures/<model>_b<batch>.svg",), "pytest_dtfperf.report.session_exports:write_figures"),
+    "html": Export(("report.html",), "pytest_dtfperf.report.page.build:write_page"),
+}
+
+# With those of other packages that are installed: docs/extending.md.
+EXPORTS: Table[Export] = Table("pytest_dtfperf.exports", Export, _OURS)
+
+
+def write_export(name: str, folder: SessionFolder, results: SessionResults) -> list[str]:
+    """One of `EXPORTS`. Whatever another package's raises is an `ExportFailed` that names it."""
+    package = EXPORTS.package_of(name)
+    try:
+        return EXPORTS[name].write(folder, results)
+    except Exception as error:
+        if package is None:
+            raise
+        raise ExportFailed(f"export {name} of {package} failed: {type(error).__name__}: {error}") from error
+
 
 MEASUREMENTS = "measurements.csv"
 
@@ -58,7 +116,7 @@ COLUMNS: Mapping[str, Callable[[Record, Mapping[str, Any]], object]] = {
     "share_of_peak": lambda record, session: share_of_peak(record.measurement),
     "limit": lambda record, session: record.limit and record.limit["images_per_sec"],
     "share_of_limit": lambda record, session: record.share_of_limit,
-    "bound_by": lambda record, session: limits.find_binding_resource(record),
+    "bound_by": lambda record, session: measurement_text.find_binding_resource(record),
     "versions": lambda record, session: format_versions(record, session),
 }
 
@@ -97,12 +155,6 @@ def format_measurements_csv(records: Iterable[Record], session: Mapping[str, Any
     writer.writerow(COLUMNS)
     writer.writerows([_format_cell(value(record, session)) for value in COLUMNS.values()] for record in records)
     return file.getvalue()
-
-
-def format_versions(record: Record, session: Mapping[str, Any]) -> str:
-    """Of what trained, as its hosts said, and of what measured it: `tensorflow=2.21.0 python=3.11.9 pytest-dtfperf=0.1.0`."""
-    found = {**session["versions"], **record.measurement.fingerprint.get("software", {})}
-    return " ".join(f"{name}={str(version).replace(' ', '_')}" for name, version in sorted(found.items()) if version)
 
 
 def _format_cell(value: object) -> object:
@@ -163,3 +215,19 @@ def _make_scaling_row(record: Record) -> dict[str, object]:
         "share_of_peak": share_of_peak(record.measurement),
         "spec": spec.label,
     }
+
+
+def write_figures(folder: SessionFolder, results: SessionResults) -> list[str]:
+    """Draw into a session folder; returns what there is to say about it, which is all if matplotlib is absent."""
+    measured = [SessionRecord(record, folder.session) for record in results.records]
+    groups = [group for group in group_by_figure(measured) if group.scales]
+    if not groups:
+        return []
+    try:
+        from pytest_dtfperf.report.figures.charts import draw_group_scaling
+        from pytest_dtfperf.report.figures.style import convert_to_svg
+    except ImportError as exc:
+        return [f"No figures: {exc}. {INSTALL}"]
+    files = {f"figures/{group.name}.svg": convert_to_svg(draw_group_scaling(group, results.published)) for group in groups}
+    names = [name for name, content in files.items() if folder.write(name, content)]
+    return [f"Drawn: {', '.join(names)}"] if names else []

@@ -7,15 +7,20 @@ from dataclasses import fields
 from pytest_dtfperf.formats import rate
 from pytest_dtfperf.measurement import io_overhead
 from pytest_dtfperf.records.record import Record, configuration
-from pytest_dtfperf.report.figures import scaling
-from pytest_dtfperf.report.figures.drawing import NamedFigure
-from pytest_dtfperf.report.figures.groups import FigureGroup, SessionRecord, describe_origin, group_by_figure
-from pytest_dtfperf.report.figures.heat import draw_heat_map
-from pytest_dtfperf.report.figures.overhead import draw_overhead
-from pytest_dtfperf.report.figures.rates import draw_rates
-from pytest_dtfperf.report.figures.steps import draw_steps
-from pytest_dtfperf.report.published import PublishedRate
-from pytest_dtfperf.report.series import ScalingPoint, find_latest_shown, make_names, make_point
+from pytest_dtfperf.report.figures import charts
+from pytest_dtfperf.report.figures.charts import draw_heat_map, draw_overhead, draw_rates, draw_steps
+from pytest_dtfperf.report.figures.style import NamedFigure
+from pytest_dtfperf.report.series import (
+    FigureGroup,
+    PublishedRate,
+    ScalingPoint,
+    SessionRecord,
+    describe_origin,
+    find_latest_shown,
+    group_by_figure,
+    make_names,
+    make_point,
+)
 from pytest_dtfperf.report.sources import StoredSession
 from pytest_dtfperf.spec import Spec
 
@@ -48,7 +53,7 @@ def _make_machine_key(measured: SessionRecord) -> tuple[str, str]:
 def _draw_group(group: FigureGroup, published: Collection[PublishedRate]) -> Iterator[NamedFigure]:
     beneath = describe_origin(group.measured)
     if group.scales:
-        yield NamedFigure(f"{group.name}_scaling", scaling.draw_group_scaling(group, published))
+        yield NamedFigure(f"{group.name}_scaling", charts.draw_group_scaling(group, published))
     yield NamedFigure(f"{group.name}_rates", draw_rates(group.title, group.lines, beneath=beneath))
     overheads = _compute_overheads(group.records)
     if overheads:

@@ -1,0 +1,294 @@
+"""All runs as one table, a row for each run: what its columns are, in which unit, and how they follow from a record."""
+
+import statistics
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pytest_dtfperf.baselines.references import Reference, references
+from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.limits.published import published_limit
+from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.report import measurement_text
+from pytest_dtfperf.report.session_exports import INSTALL
+from pytest_dtfperf.report.sources import StoredSession, load_sessions
+
+if TYPE_CHECKING:
+    import pandas as pd
+import csv
+import io
+from datetime import datetime
+
+from pytest_dtfperf.report.session_exports import escape_formula
+
+ColumnKind = Literal["text", "whole", "number", "truth", "time"]
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """A run with all it belongs to."""
+
+    session: Mapping[str, Any]
+    record: Record
+    number: int
+    run: Run
+    is_comparable: bool
+
+    @property
+    def step_s(self) -> list[float]:
+        """Of all its workers."""
+        return [seconds for steps in self.run.step_s.values() for seconds in steps]
+
+
+@dataclass(frozen=True)
+class RunColumn:
+    kind: ColumnKind
+    unit: str  # "" where it has none
+    meaning: str  # as docs/exports.md has it
+    value: Callable[[RunContext], object]  # None: not known
+    in_history: bool = True  # False: empty in what comes from a history
+
+
+def _make_spec_column(name: str, kind: ColumnKind, unit: str, meaning: str) -> RunColumn:
+    return RunColumn(kind, unit, meaning, lambda each: getattr(each.record.spec, name))
+
+
+COLUMNS: Mapping[str, RunColumn] = {
+    "session": RunColumn("text", "", "id of the session", lambda each: each.session["id"]),
+    "started": RunColumn("time", "UTC", "when the session began", lambda each: each.session["started"]),
+    "cluster": RunColumn("text", "", "where it trained", lambda each: each.session["cluster"]),
+    "commit": RunColumn("text", "", "of the repository that holds the tests", lambda each: each.session.get("commit")),
+    "measurement": RunColumn("text", "", "id of the measurement, within its session", lambda each: each.record.id),
+    "run": RunColumn("whole", "", "which run of its measurement, from 1", lambda each: each.number),
+    "test": RunColumn("text", "", "pytest's name of the test", lambda each: each.record.test),
+    "label": RunColumn("text", "", "the spec in short", lambda each: each.record.spec.label),
+    "model": _make_spec_column("model", "text", "", "what was trained"),
+    "batch_size": _make_spec_column("batch_size", "whole", "images", "of one device and step; 0: an external command's own"),
+    "gpus": _make_spec_column("gpus", "whole", "devices", "of all hosts"),
+    "num_ps": _make_spec_column("num_ps", "whole", "tasks", "parameter servers"),
+    "variable_update": _make_spec_column("variable_update", "text", "", "how replicas share variables"),
+    "data": _make_spec_column("data", "text", "", "`synthetic`, or the data set"),
+    "data_format": _make_spec_column("data_format", "text", "", "layout of images"),
+    "precision": _make_spec_column("precision", "text", "", "of the arithmetic"),
+    "optimizer": _make_spec_column("optimizer", "text", "", "how variables are updated"),
+    "steps": _make_spec_column("steps", "whole", "steps", "measured ones of this run"),
+    "system": RunColumn("text", "", "the hardware, as baselines name it",
+                     lambda each: system_name(each.record.measurement.fingerprint.get("hardware") or {})),
+    "hosts": RunColumn("whole", "hosts", "that it ran on", lambda each: len(each.record.measurement.hosts)),
+    "tensorflow": RunColumn("text", "", "version of what trained",
+                         lambda each: (each.record.measurement.fingerprint.get("software") or {}).get("tensorflow")),
+    "images_per_sec": RunColumn("number", "images/s", "rate of this run", lambda each: each.run.images_per_sec),
+    "elapsed_s": RunColumn("number", "s", "measured window, on the chief's clock", lambda each: each.run.elapsed_s),
+    "wall_s": RunColumn("number", "s", "first order to last exit, on the controller's clock", lambda each: each.run.wall_s),
+    "accuracy": RunColumn("number", "fraction", "top-1, on the test set", lambda each: each.run.accuracy),
+    "disturbed": RunColumn("truth", "", "something else disturbed this run", lambda each: bool(each.run.disturbances)),
+    "median_images_per_sec": RunColumn("number", "images/s", "rate of the measurement",
+                                       lambda each: each.record.images_per_sec),
+    "efficiency": RunColumn("number", "fraction", "of the measurement, against its anchor; none on one device",
+                         lambda each: each.record.efficiency.value if each.record.efficiency else None),
+    "baseline_images_per_sec": RunColumn("number", "images/s", "the accepted rate it was compared with",
+                                      lambda each: each.record.baseline.images_per_sec if each.record.baseline else None),
+    "change": RunColumn("number", "fraction", "of the measurement, against its baseline",
+                     lambda each: each.record.baseline.change if each.record.baseline else None),
+    "limit": RunColumn("number", "images/s", "what cores or GPUs, links and memory of its hosts allow",
+                    lambda each: each.record.limit and each.record.limit["images_per_sec"], in_history=False),
+    "share_of_limit": RunColumn("number", "fraction", "`median_images_per_sec` over `limit`",
+                             lambda each: each.record.share_of_limit, in_history=False),
+    "bound_by": RunColumn("text", "", "which of them allows no more: `cores`, `gpus`, `link` or `memory`",
+                       lambda each: measurement_text.find_binding_resource(each.record), in_history=False),
+    "verdict": RunColumn("text", "", "of the measurement", lambda each: each.record.verdict and str(each.record.verdict)),
+    "valid": RunColumn("truth", "", "the measurement is neither INVALID nor TAINTED, nor failed otherwise",
+                    lambda each: each.record.is_valid),
+    "slowed_down": RunColumn("truth", "", "a task was slowed down on purpose",
+                          lambda each: bool(each.record.measurement.injected_slowdowns), in_history=False),
+    "comparable": RunColumn("truth", "", "valid, on the hosts that were asked for, and not slowed down on purpose",
+                         lambda each: each.is_comparable),
+    "median_step_s": RunColumn("number", "s", "of all steps of all workers",
+                            lambda each: statistics.median(each.step_s) if each.step_s else None, in_history=False),
+    "slowest_step_s": RunColumn("number", "s", "likewise", lambda each: max(each.step_s, default=None), in_history=False),
+    "last_loss": RunColumn("number", "", "of the chief's last step", lambda each: next(iter([*each.run.loss][-1:]), None),
+                        in_history=False),
+    "bytes_sent": RunColumn("whole", "bytes", "by all hosts of workers, all interfaces, in the measured window",
+                         lambda each: each.run.bytes_sent, in_history=False),
+    "bytes_received": RunColumn("whole", "bytes", "likewise", lambda each: each.run.bytes_received, in_history=False),
+    "cpu_s": RunColumn("number", "s", "CPU time of all tasks in the measured window (parameter servers: over their life)",
+                    lambda each: sum(each.run.cpu_s.values()) if each.run.cpu_s else None, in_history=False),
+    "peak_rss_bytes": RunColumn("whole", "bytes", "most memory of a task over its life",
+                             lambda each: max(each.run.peak_rss_bytes.values(), default=None), in_history=False),
+}  # fmt: skip
+
+
+def make_run_rows(sessions: Iterable[StoredSession]) -> list[dict[str, object]]:
+    """A row for each run, in the order of sessions, measurements and runs. None: not known."""
+    return [
+        {name: column.value(each) if stored.has_steps or column.in_history else None for name, column in COLUMNS.items()}
+        for stored in sessions
+        for each in _list_runs(stored)
+    ]
+
+
+def _list_runs(stored: StoredSession) -> list[RunContext]:
+    return [
+        RunContext(stored.session, record, number, run, record.id in stored.comparable)
+        for record in stored.records
+        for number, run in enumerate(record.measurement.runs, start=1)
+    ]
+
+
+# Kinds that have a value for "not known", but for numbers, of which NaN says so.
+DTYPES: Mapping[ColumnKind, str] = {
+    "text": "string",
+    "whole": "Int64",
+    "number": "float64",
+    "truth": "boolean",
+    "time": "object",
+}
+
+
+def load(source: str | Path) -> "pd.DataFrame":
+    """All runs of a session folder, a folder of session folders, a history's file or its URL: a row for each run.
+
+    docs/exports.md has the columns with their units. What is not known is `<NA>` or NaN; a history knows less than a folder.
+    A session that lies there twice, in a copy of its folder, counts once, with a warning.
+
+    Raises `UsageError` where there is no such source or pandas is not installed, `SessionFileError` or `HistoryError` where
+    it cannot be read.
+    """
+    copies: list[str] = []
+    rows = make_run_rows(load_sessions(source, copies.append))
+    for words in copies:
+        warnings.warn(words, stacklevel=2)
+    frame = _make_frame(rows, {name: column.kind for name, column in COLUMNS.items()})
+    times = [name for name, column in COLUMNS.items() if column.kind == "time"]
+    return frame.assign(**{name: _convert_to_utc(frame[name]) for name in times})
+
+
+@dataclass(frozen=True)
+class PublishedColumn:
+    kind: ColumnKind
+    unit: str  # "" where it has none
+    meaning: str  # as docs/exports.md has it
+    value: Callable[[Reference], object]  # None: the publication does not say
+
+
+def _find_binding_resource(row: Reference) -> str | None:
+    found = published_limit(row).binding
+    return found.resource if found else None
+
+
+PUBLISHED_COLUMNS: Mapping[str, PublishedColumn] = {
+    "system": PublishedColumn("text", "", "name of its file in baselines/", lambda row: row.system),
+    "title": PublishedColumn("text", "", "the system, for people", lambda row: row.title),
+    "model": PublishedColumn("text", "", "what was trained", lambda row: row.model),
+    "mode": PublishedColumn("text", "", "`training`, or what was measured instead", lambda row: row.mode),
+    "data": PublishedColumn("text", "", "`synthetic`, or the data set", lambda row: row.data),
+    "batch_size": PublishedColumn("whole", "images", "of one device and step", lambda row: row.batch_size),
+    "gpus": PublishedColumn("whole", "devices", "of all nodes; 0: the CPU of the whole host", lambda row: row.gpus),
+    "nodes": PublishedColumn("whole", "nodes", "that it ran on", lambda row: row.nodes),
+    "num_ps": PublishedColumn("whole", "tasks", "parameter servers", lambda row: row.num_ps),
+    "variable_update": PublishedColumn("text", "", "how replicas shared variables", lambda row: row.variable_update),
+    "precision": PublishedColumn("text", "", "of the arithmetic", lambda row: row.precision),
+    "implementation": PublishedColumn("text", "", "what trained", lambda row: row.implementation),
+    "images_per_sec": PublishedColumn("number", "images/s", "as it was published", lambda row: row.images_per_sec),
+    "efficiency": PublishedColumn("number", "fraction", "against the 1-device row of its own table; none where that has none",
+                                  lambda row: row.efficiency),
+    "limit": PublishedColumn("number", "images/s", "what its GPUs and links allow by their data sheets, where these are known",
+                             lambda row: published_limit(row).images_per_sec),
+    "share_of_limit": PublishedColumn("number", "fraction", "`images_per_sec` over `limit`",
+                                      lambda row: published_limit(row).share(row.images_per_sec)),
+    "bound_by": PublishedColumn("text", "", "which of them allows no more: `gpus` or `link`", _find_binding_resource),
+    "gpu": PublishedColumn("text", "", "what the devices are", lambda row: row.machine.gpu),
+    "gpus_per_node": PublishedColumn("whole", "devices", "of one node", lambda row: row.machine.gpus_per_node),
+    "interconnect": PublishedColumn("text", "", "between nodes", lambda row: row.machine.interconnect),
+    "software": PublishedColumn("text", "", "what it was measured with", lambda row: row.source.software),
+    "measured": PublishedColumn("text", "", "when: a year, or a year and a month", lambda row: row.source.measured),
+    "citation": PublishedColumn("text", "", "who, when, which table", lambda row: row.citation),
+}  # fmt: skip
+
+
+def published() -> "pd.DataFrame":
+    """All published rates that come with the package, a row for each, in the order of their systems' files.
+
+    docs/exports.md has the columns with their units. What a publication does not say is `<NA>` or NaN. Raises `UsageError`
+    where pandas is not installed.
+    """
+    rows = [{name: column.value(row) for name, column in PUBLISHED_COLUMNS.items()} for row in references()]
+    return _make_frame(rows, {name: column.kind for name, column in PUBLISHED_COLUMNS.items()})
+
+
+def _make_frame(rows: Sequence[Mapping[str, object]], kinds: Mapping[str, ColumnKind]) -> "pd.DataFrame":
+    try:
+        import pandas as pd
+    except ImportError as exc:
+        raise UsageError(f"a pandas.DataFrame was asked for: {exc}. {INSTALL}") from exc
+    return pd.DataFrame({name: pd.Series([row[name] for row in rows], dtype=DTYPES[kind]) for name, kind in kinds.items()})
+
+
+def _convert_to_utc(times: "pd.Series[str]") -> "pd.Series[pd.Timestamp]":
+    import pandas as pd
+
+    return pd.to_datetime(times, utc=True, format="ISO8601")
+
+
+def format_csv(sessions: Sequence[StoredSession]) -> bytes:
+    """A heading and a line for each run. An empty cell: not known. Numbers have all their digits."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows([_format_cell(value) for value in row.values()] for row in make_run_rows(sessions))
+    return file.getvalue().encode(errors="backslashreplace")
+
+
+def _format_cell(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return escape_formula(value)
+
+
+def format_parquet(sessions: Sequence[StoredSession]) -> bytes:
+    """The same; each column's unit and meaning stand in its field's metadata. Raises `UsageError` without pyarrow."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as exc:
+        raise UsageError(
+            f"Parquet is written by pyarrow: {exc}. pip install 'pytest-dtfperf[parquet]' brings what is missing."
+        ) from exc
+    types: Mapping[ColumnKind, Any] = {
+        "text": pa.string(),
+        "whole": pa.int64(),
+        "number": pa.float64(),
+        "truth": pa.bool_(),
+        "time": pa.timestamp("us", tz="UTC"),
+    }
+    fields = [
+        pa.field(name, types[column.kind], metadata={"unit": column.unit, "meaning": column.meaning})
+        for name, column in COLUMNS.items()
+    ]
+    rows = make_run_rows(sessions)
+    values = [
+        pa.array([_CONVERTERS.get(c.kind, _keep_value)(row[name]) for row in rows], types[c.kind])
+        for name, c in COLUMNS.items()
+    ]
+    file = io.BytesIO()
+    pq.write_table(pa.Table.from_arrays(values, schema=pa.schema(fields)), file)
+    return file.getvalue()
+
+
+def _keep_value(value: object) -> object:
+    return value
+
+
+def _parse_time(value: object) -> object:
+    return datetime.fromisoformat(str(value))
+
+
+def _convert_number(value: object) -> object:
+    return None if value is None else float(value)  # type: ignore[arg-type]  # a column of numbers has no other
+
+
+_CONVERTERS: Mapping[ColumnKind, Callable[[object], object]] = {"time": _parse_time, "number": _convert_number}

@@ -1,0 +1,354 @@
+"""Groups of bars with their values written on them: what rates.py and overhead.py draw into axes."""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, NullLocator, PercentFormatter
+
+from pytest_dtfperf.formats import percent, rate
+from pytest_dtfperf.report.figures.style import (
+    CROSSED,
+    GREY,
+    INK,
+    MARKERS,
+    PALE,
+    PALETTE,
+    TAINTED,
+    apply_style,
+    format_device_axis,
+    make_figure,
+)
+from pytest_dtfperf.report.series import (
+    FigureGroup,
+    PublishedRate,
+    ScalingPoint,
+    ScalingSeries,
+    describe_origin,
+    make_published_series,
+)
+
+HATCHES = ("", "///", "...", "\\\\\\", "xx", "---", "ooo")  # in print without colours, too, they are told apart
+INCHES_A_BAR = 0.3  # of a figure's width
+WIDTH = 0.84  # of a group of bars, of the distance between two
+MOST_UPRIGHT = 14  # bars: values on more than so many are written upwards
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One kind of bar."""
+
+    label: str
+    values: Mapping[int, float]  # by number of devices
+    tainted: Collection[int] = ()  # numbers of devices
+
+
+def draw_bars(axes: Axes, kinds: Sequence[Bars], written: Callable[[float], str]) -> list[Patch]:
+    """A group for each number of devices; returns what a legend shows.
+
+    Ids in the SVG: `bar-0-8` is the first kind's on 8 devices. What is TAINTED is pale, and has a dashed edge.
+    """
+    counts = sorted({gpus for bars in kinds for gpus in bars.values})
+    width = WIDTH / len(kinds)
+    turned = sum(len(bars.values) for bars in kinds) > MOST_UPRIGHT
+    legend = []
+    for number, bars in enumerate(kinds):
+        colour, hatch = PALETTE[number % len(PALETTE)], HATCHES[number % len(HATCHES)]
+        legend.append(Patch(facecolor=colour, edgecolor="white", hatch=hatch, label=bars.label))
+        for gpus, value in bars.values.items():
+            at = counts.index(gpus) + (number + 0.5) * width - WIDTH / 2
+            (bar,) = axes.bar([at], [value], width, color=colour, edgecolor="white", hatch=hatch, zorder=3)
+            bar.set_gid(f"bar-{number}-{gpus}")
+            if gpus in bars.tainted:
+                bar.set(alpha=0.4, edgecolor=colour, linestyle="--")
+            axes.annotate(
+                written(value),
+                (at, value),
+                (0, 3 if value >= 0 else -3),
+                textcoords="offset points",
+                ha="center",
+                va="bottom" if value >= 0 else "top",
+                rotation=90 if turned else 0,
+                fontsize=8,
+            )
+    values = [0.0, *(value for bars in kinds for value in bars.values.values())]
+    room = 1.28 if turned else 1.1  # for what is written on the highest
+    lowest, highest = min(values), max(values)
+    axes.set_ylim(
+        lowest - (room - 1) * (highest - lowest) if lowest < 0 else 0.0, highest + (room - 1) * (highest - lowest) or 1
+    )
+    axes.set_xlim(-0.6, len(counts) - 0.4)
+    axes.xaxis.set_major_locator(FixedLocator(range(len(counts))))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: str(counts[round(value)])))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.grid(visible=False)
+    axes.set_xlabel("devices")
+    return legend
+
+
+@apply_style()
+def draw_rates(
+    title: str, lines: Sequence[ScalingSeries], *, beneath: Sequence[str] = (), written: Callable[[float], str] = rate
+) -> Figure:
+    """`written`: a rate as it stands on its bar. Speed-ups have a half of the figure where one is known on several devices.
+
+    Ids in the SVG: those of the bars, `speedups-0` of the first line, and `ideal`.
+    """
+    scales = any(series.scales for series in lines)
+    bars = INCHES_A_BAR * sum(len(series.points) for series in lines)
+    width = max(5.0, bars) + (5.5 if scales else 1.0)
+    figure = make_figure(title, width, 4.2 + 0.18 * (len(lines) + len(beneath)))
+    panels = figure.subplots(1, 2 if scales else 1, squeeze=False, width_ratios=[max(5.0, bars), 4.5] if scales else None)[0]
+    legend = draw_bars(panels[0], [_bars(series) for series in lines], written)
+    panels[0].set_ylabel("images/sec")
+    if any(point.is_tainted for series in lines for point in series.points):
+        legend.append(Patch(facecolor="white", edgecolor=GREY, linestyle="--", label=TAINTED))
+    if scales:
+        _draw_speedups(panels[1], lines)
+    figure.legend(handles=legend, loc="outside lower left", title="\n".join(beneath), alignment="left")
+    return figure
+
+
+def _bars(series: ScalingSeries) -> Bars:
+    values = {point.gpus: point.images_per_sec for point in series.points}
+    return Bars(series.label, values, [point.gpus for point in series.points if point.is_tainted])
+
+
+def _draw_speedups(axes: Axes, lines: Sequence[ScalingSeries]) -> None:
+    """On how many times as many devices as one how many times the line's own rate on one."""
+    found = [
+        [(point.gpus, point.gpus * point.efficiency) for point in series.points if point.efficiency and not point.is_tainted]
+        for series in lines
+    ]
+    counts = sorted({gpus for points in found for gpus, _ in points})
+    axes.plot(counts, counts, color=GREY, linewidth=1, zorder=1, gid="ideal", label="ideal")
+    for number, points in enumerate(found):
+        axes.plot(
+            [gpus for gpus, _ in points],
+            [speedup for _, speedup in points],
+            color=PALETTE[number % len(PALETTE)],
+            marker=MARKERS[number % len(MARKERS)],
+            linestyle="-" if lines[number].data == "synthetic" else "--",
+            gid=f"speedups-{number}",
+            zorder=3,
+        )
+    axes.set_yscale("log", base=2)
+    axes.yaxis.set_major_locator(FixedLocator(counts))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    format_device_axis(axes, counts)
+    axes.set_ylabel("speed-up over one device")
+    axes.legend(handles=[axes.lines[0]], loc="upper left")
+
+
+@apply_style()
+def draw_overhead(title: str, overheads: Mapping[str, Mapping[int, float]], *, beneath: Sequence[str] = ()) -> Figure:
+    """`overheads`: fractions by label and number of devices; below zero, real input was the faster. Ids: those of the bars."""
+    bars = INCHES_A_BAR * sum(map(len, overheads.values()))
+    figure = make_figure(title, max(6.0, 1.5 + bars), 4.2 + 0.18 * (len(overheads) + len(beneath)))
+    axes = figure.subplots()
+    legend = draw_bars(axes, [Bars(label, values) for label, values in overheads.items()], percent)
+    axes.axhline(0.0, color=GREY, linewidth=1)
+    axes.set_ylabel("I/O overhead")
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0, symbol=" %"))
+    figure.legend(handles=legend, loc="outside lower left", title="\n".join(beneath), alignment="left")
+    return figure
+
+
+HeatMapCells = Mapping[tuple[int, int], ScalingPoint]  # by number of parameter servers, then of devices
+
+LIGHT = 0.55  # of the column's best: letters on darker cells are white
+INCHES = 0.95, 0.5  # of a cell
+
+
+@apply_style()
+def draw_heat_map(title: str, maps: Mapping[str, HeatMapCells], *, beneath: Sequence[str] = ()) -> Figure:
+    """One map below the other, each with the name of its way to train.
+
+    Colour is a cell's share of the best of its column, for that is what one chooses from; the best has an edge. A TAINTED cell
+    is written with an x, is never the best, and has no colour. Ids: `cell-0-4-8` is the first map's, 4 servers, 8 devices.
+    """
+    sizes = [(len({ps for ps, _ in cells}), len({gpus for _, gpus in cells})) for cells in maps.values()]
+    width = max(8.5, 2.0 + INCHES[0] * max(columns for _, columns in sizes))
+    height = 1.2 + 0.2 * len(beneath) + sum(1.1 + INCHES[1] * rows for rows, _ in sizes)
+    figure = make_figure(title, width, height)
+    panels = figure.subplots(len(maps), 1, squeeze=False, height_ratios=[1 + rows for rows, _ in sizes])[:, 0]
+    for number, (axes, (name, cells)) in enumerate(zip(panels, maps.items(), strict=True)):
+        axes.set_title(name)
+        _draw_map(axes, cells, number)
+    lines = ["images/sec; framed: the most for so many devices; x: TAINTED, something else disturbed every run", *beneath]
+    figure.legend(handles=[], loc="outside lower left", title="\n".join(lines), alignment="left")
+    return figure
+
+
+def _draw_map(axes: Axes, cells: HeatMapCells, number: int) -> None:
+    servers, counts = sorted({ps for ps, _ in cells}), sorted({gpus for _, gpus in cells})
+    best = {
+        gpus: max((p.images_per_sec for (_, at), p in cells.items() if at == gpus and not p.is_tainted), default=None)
+        for gpus in counts
+    }
+    shares = np.full((len(servers), len(counts)), np.nan)
+    for (ps, gpus), point in cells.items():
+        row, column, most = servers.index(ps), counts.index(gpus), best[gpus]
+        share = point.images_per_sec / most if most and not point.is_tainted else None
+        shares[row, column] = np.nan if share is None else share
+        axes.text(
+            column,
+            row,
+            rate(point.images_per_sec) + (" x" if point.is_tainted else ""),
+            ha="center",
+            va="center",
+            color="white" if share is not None and share > LIGHT else INK,
+            gid=f"cell-{number}-{ps}-{gpus}",
+        )
+        if most == point.images_per_sec and not point.is_tainted:
+            axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=PALETTE[1], linewidth=3, zorder=3))
+    axes.imshow(np.ma.masked_invalid(shares), cmap="cividis_r", vmin=0, vmax=1.15, aspect="auto", origin="lower")
+    axes.grid(visible=False)
+    axes.xaxis.set_major_locator(FixedLocator(range(len(counts))))
+    axes.xaxis.set_major_formatter(FixedFormatter([str(gpus) for gpus in counts]))
+    axes.yaxis.set_major_locator(FixedLocator(range(len(servers))))
+    axes.yaxis.set_major_formatter(FixedFormatter([str(ps) for ps in servers]))
+    axes.set_xlabel("devices")
+    axes.set_ylabel("parameter servers")
+
+
+DASHES = ("-", "--", ":", "-.")  # with more workers than colours, a colour comes again with other dashes
+MOST_NAMED = 16  # workers: more have no room in a legend
+
+
+@apply_style()
+def draw_steps(title: str, step_s: Mapping[str, Sequence[float]], *, beneath: Sequence[str] = ()) -> Figure:
+    """`step_s`: seconds of each measured step, by worker. Left over the steps, right the share that was as short or shorter.
+
+    Ids: `steps-0` and `shares-0` of the first worker, in the order of their numbers.
+    """
+    workers = sorted(step_s, key=lambda name: (len(name), name))  # worker:2 before worker:10
+    named = len(workers) <= MOST_NAMED
+    below = -(-len(workers) // 8) if named else 1
+    figure = make_figure(title, height=4.2 + 0.2 * (below + len(beneath)))
+    over_steps, shares = figure.subplots(1, 2)
+    for number, worker in enumerate(workers):
+        milliseconds = 1000 * np.asarray(step_s[worker])
+        colour, dashes = PALETTE[number % len(PALETTE)], DASHES[number // len(PALETTE) % len(DASHES)]
+        style = {"color": colour, "linestyle": dashes, "linewidth": 1.2, "label": worker}
+        over_steps.plot(np.arange(1, len(milliseconds) + 1), milliseconds, gid=f"steps-{number}", **style)
+        ordered = np.sort(milliseconds)
+        shares.plot(
+            ordered, np.arange(1, len(ordered) + 1) / len(ordered), gid=f"shares-{number}", **style, drawstyle="steps-post"
+        )
+    over_steps.set_xlabel("measured step")
+    over_steps.set_ylabel("ms")
+    over_steps.set_ylim(bottom=0)
+    shares.set_xlabel("ms of a step")
+    shares.set_ylabel("share of the worker's steps as short or shorter")
+    shares.set_ylim(0, 1.02)
+    lines = [*beneath, *([] if named else [f"{len(workers)} workers, which have no room for their names here"])]
+    handles = over_steps.lines if named else []
+    figure.legend(handles=handles, loc="outside lower left", title="\n".join(lines), alignment="left", ncols=8)
+    return figure
+
+
+LEAST_AXIS = 8  # devices: published systems are drawn so far at least, for most of them are of that size
+
+
+def draw_group_scaling(group: FigureGroup, published: Iterable[PublishedRate]) -> Figure:
+    """What was measured, and some of what was published beside it."""
+    specs = [record.spec for record in group.records]
+    beside = make_published_series(published, specs, max(LEAST_AXIS, *(spec.gpus for spec in specs)))
+    return draw_scaling(group.title, group.lines, beside, beneath=describe_origin(group.measured))
+
+
+@apply_style()
+def draw_scaling(
+    title: str, lines: Sequence[ScalingSeries], beside: Sequence[ScalingSeries] = (), *, beneath: Sequence[str] = ()
+) -> Figure:
+    """Measured lines and published ones; `beneath` says where, when and with what these were. No half of it is empty.
+
+    What is drawn of a line has an id in the SVG: `rates-0`, `efficiencies-0`, `ideal-0` and `tainted-0` of the first.
+    """
+    scales = any(series.scales for series in lines)
+    below = max(len(lines) + len(beneath), len(beside))
+    figure = make_figure(title, height=4.2 + 0.16 * below)
+    panels = figure.subplots(1, 2 if scales else 1, squeeze=False)[0]
+    rates, efficiencies = panels[0], panels[1] if scales else None
+    drawn = [_draw_series(rates, efficiencies, series, i, pale=False) for i, series in enumerate(lines)]
+    drawn += _draw_ideals(rates, lines)
+    if any(point.is_tainted for series in lines for point in series.points):
+        drawn.append(Line2D([], [], **CROSSED, color=INK, label=TAINTED))
+    heading = "\n".join(["measured (bars: slowest to fastest run)", *beneath])
+    figure.legend(handles=drawn, loc="outside lower left", title=heading, alignment="left")
+    if beside:
+        drawn = [_draw_series(rates, efficiencies, series, i, pale=True) for i, series in enumerate(beside)]
+        figure.legend(handles=drawn, loc="outside lower right", title="published", alignment="left")
+    points = [point for series in (*lines, *beside) for point in series.points]
+    counts = sorted({point.gpus for point in points})
+    ideals = [point.ideal for series in lines for point in series.points if point.ideal]
+    _format_rate_axis(rates, counts, [*(value for p in points for value in (p.lowest, p.highest)), *ideals])
+    if efficiencies:
+        efficiencies.plot(counts, [1.0 for _ in counts], color=GREY, linewidth=1, zorder=1)
+        _format_efficiency_axis(efficiencies, counts, [p.efficiency or 0.0 for p in points])
+    return figure
+
+
+def _draw_series(rates: Axes, efficiencies: Axes | None, series: ScalingSeries, number: int, *, pale: bool) -> Line2D:
+    """Draw a line into both halves; returns what the legend shows of it. What was disturbed is joined to nothing."""
+    colours = PALE if pale else PALETTE
+    style: dict[str, Any] = {
+        "color": colours[number % len(colours)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "markersize": 4 if pale else 6,
+        "linewidth": 1 if pale else 1.8,
+        "linestyle": ":" if pale else "-" if series.data == "synthetic" else "--",
+        "zorder": 2 if pale else 3,
+    }
+    sound = [point for point in series.points if not point.is_tainted]
+    (line,) = rates.plot([p.gpus for p in sound], [p.images_per_sec for p in sound], label=series.label, **style)
+    if not pale:
+        line.set_gid(f"rates-{number}")
+        lowest, highest = [p.lowest for p in series.points], [p.highest for p in series.points]
+        rates.vlines([p.gpus for p in series.points], lowest, highest, colors=line.get_color(), linewidth=3, alpha=0.35)
+        tainted = [point for point in series.points if point.is_tainted]
+        if tainted:
+            at, values = [p.gpus for p in tainted], [p.images_per_sec for p in tainted]
+            rates.plot(at, values, **CROSSED, color=line.get_color(), gid=f"tainted-{number}")
+    if efficiencies:
+        known = [(point.gpus, point.efficiency) for point in series.points if point.efficiency is not None]
+        (drawn,) = efficiencies.plot([n for n, _ in known], [value for _, value in known], **style)
+        if not pale:
+            drawn.set_gid(f"efficiencies-{number}")
+    return line
+
+
+def _draw_ideals(rates: Axes, lines: Sequence[ScalingSeries]) -> list[Line2D]:
+    """For each line, the rates at which its efficiencies would be 1; returns what the legend shows of them."""
+    drawn = []
+    for number, series in enumerate(lines):
+        ideals = [(point.gpus, point.ideal) for point in series.points if point.ideal]
+        if series.scales:
+            gpus, values = [n for n, _ in ideals], [value for _, value in ideals]
+            drawn += rates.plot(gpus, values, color=GREY, linewidth=1, zorder=1, gid=f"ideal-{number}")
+    return [Line2D([], [], color=GREY, linewidth=1, label="ideal: devices x the line's own 1-device rate")] if drawn else []
+
+
+def _format_rate_axis(axes: Axes, counts: Sequence[int], values: Sequence[float]) -> None:
+    axes.set_ylabel("images/sec")
+    axes.set_yscale("log", base=2)
+    lowest, highest = math.floor(math.log2(min(values) * 0.95)), math.ceil(math.log2(max(values) * 1.05))
+    axes.set_ylim(2.0**lowest, 2.0**highest)
+    every = math.ceil((highest - lowest) / 10)  # label every octave, or every other where there are many
+    axes.yaxis.set_major_locator(FixedLocator([2.0**power for power in range(lowest, highest + 1, every)]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    format_device_axis(axes, counts)
+
+
+def _format_efficiency_axis(axes: Axes, counts: Sequence[int], values: Sequence[float]) -> None:
+    axes.set_ylabel("scaling efficiency")
+    axes.set_ylim(0, max(1.1, 1.05 * max(values)))
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0, symbol=" %"))
+    format_device_axis(axes, counts)
