@@ -22,11 +22,10 @@ from benchmarks.cases import Case, Told, told
 from benchmarks.injected import INJECTED
 from pytest_dtfperf.explain.causes import Explanation, explain
 from pytest_dtfperf.launch.disturbance import cores_of, disturbances
-from pytest_dtfperf.launch.explaining import Tracing
-from pytest_dtfperf.launch.scoring import Scoring, with_cpu
+from pytest_dtfperf.launch.tracing import Scoring, Tracing, with_cpu
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.node.files import replacing
-from pytest_dtfperf.session.evidence import of_measurement, with_changes
+from pytest_dtfperf.session.explanation import of_measurement, with_changes
 
 HELD_OUT = 3  # one of so many
 PARTS = ("all", "found", "held-out")

@@ -10,7 +10,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from pytest_dtfperf.clusters.local import Local
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.spec import Spec
 
 # tf_cnn_benchmarks on TensorFlow 2.21, same machine class, same training: 9.3 to 10.7 s for a whole run whose 30 steps take

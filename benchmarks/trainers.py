@@ -10,7 +10,7 @@ from benchmarks.cells import cluster_of
 from pytest_dtfperf.clusters.local import Local
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.spec import Spec
 
 

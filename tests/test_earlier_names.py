@@ -13,7 +13,7 @@ from pytest_dtfperf.errors import AllocationError, ClusterFileError, UsageError
 from pytest_dtfperf.measurement import Evaluation, Score
 from pytest_dtfperf.records.lines import line_of
 from pytest_dtfperf.records.stored import record_of
-from pytest_dtfperf.session import slowdown
+from pytest_dtfperf.session import resolve
 from pytest_dtfperf.stats.noise import Noise
 from tests.records.samples import record, run, spec
 
@@ -22,10 +22,10 @@ EVALUATION = Evaluation(step=20, trained_s=1.5, score=Score(images=100, loss=0.5
 
 def test_the_slow_downs_variable() -> None:
     """DTFPERF_PLANT is read where there is no DTFPERF_SLOWDOWN, and what is wrong in it is refused likewise."""
-    assert slowdown.read({"DTFPERF_PLANT": "worker:1=0.2"}) == {"worker:1": 0.2}
-    assert slowdown.read({"DTFPERF_PLANT": "worker:1=0.2", "DTFPERF_SLOWDOWN": "worker:0=0.1"}) == {"worker:0": 0.1}
+    assert resolve.read_slowdowns({"DTFPERF_PLANT": "worker:1=0.2"}) == {"worker:1": 0.2}
+    assert resolve.read_slowdowns({"DTFPERF_PLANT": "worker:1=0.2", "DTFPERF_SLOWDOWN": "worker:0=0.1"}) == {"worker:0": 0.1}
     with pytest.raises(UsageError, match="DTFPERF_SLOWDOWN takes tasks and seconds per step"):
-        slowdown.read({"DTFPERF_PLANT": "worker"})
+        resolve.read_slowdowns({"DTFPERF_PLANT": "worker"})
 
 
 def test_the_locks_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

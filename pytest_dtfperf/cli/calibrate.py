@@ -164,7 +164,7 @@ def _is_refused(found: "Found", args: argparse.Namespace) -> bool:
 def _check(args: argparse.Namespace) -> None:
     """Before anything is measured."""
     from pytest_dtfperf.baselines.calibrate import LEAST_SESSIONS
-    from pytest_dtfperf.session import slowdown
+    from pytest_dtfperf.session import resolve
 
     args.pytest = args.pytest[1:] if args.pytest[:1] == ["--"] else args.pytest
     if args.stored and (args.sessions is not None or args.repeats is not None):
@@ -184,8 +184,8 @@ def _check(args: argparse.Namespace) -> None:
             raise UsageError(f"{word} stands behind the tests, where all is for pytest; put it before them")
         if name in NOT_NOW:
             raise UsageError(f"{word}: {NOT_NOW[name]}; leave it out")
-    if slowdown.given(os.environ):
-        raise UsageError(f"{slowdown.VARIABLE} is set, so that training is slowed down on purpose; unset it")
+    if resolve.slowdown_text(os.environ):
+        raise UsageError(f"{resolve.SLOWDOWN_VARIABLE} is set, so that training is slowed down on purpose; unset it")
 
 
 def _new_sessions(args: argparse.Namespace, baselines: Path) -> list["SessionFolder"]:

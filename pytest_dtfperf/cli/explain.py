@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_dtfperf.explain.difference import Change
     from pytest_dtfperf.measurement import Run
     from pytest_dtfperf.records.record import Record
-    from pytest_dtfperf.session.compared import Other
+    from pytest_dtfperf.session.explanation import Other
 
 TEXT = """\
 Shows why a measurement is slower than what it was compared with, and where the time of its steps went, from what is stored
@@ -88,9 +88,9 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.session.compared import Other, asked
+    from pytest_dtfperf.session.explanation import Other, find_records
 
-    records = asked(args.session, args.measurement, results_folder(args))
+    records = find_records(args.session, args.measurement, results_folder(args))
     other = Other.at(args.against) if args.against else None
     told = [_told(record, other) for record in records]
     if args.json:
@@ -102,9 +102,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _told(record: "Record", other: "Other | None") -> "Told":
-    from pytest_dtfperf.session.compared import explanation
+    from pytest_dtfperf.session.explanation import explain_record
 
-    return Told(record, record.measurement.traced_run, other.record_like(record) if other else None, explanation(record, other))
+    return Told(
+        record, record.measurement.traced_run, other.record_like(record) if other else None, explain_record(record, other)
+    )
 
 
 @dataclass(frozen=True)

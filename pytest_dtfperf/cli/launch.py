@@ -17,7 +17,7 @@ from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.capacity import device, devices, devices_per_worker
 from pytest_dtfperf.errors import RunFailed, UsageError
 from pytest_dtfperf.formats import counted
-from pytest_dtfperf.launch.roles import Roles
+from pytest_dtfperf.launch.placement import Roles
 from pytest_dtfperf.session_id import new_session_id
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import ROLE_FLAGS, TF_CONFIG, program
@@ -78,8 +78,8 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.session import programs, writable
-    from pytest_dtfperf.session.lending import Lending
+    from pytest_dtfperf.session import preflight
+    from pytest_dtfperf.session.allocation_manager import Lending
     from pytest_dtfperf.session.signals import leaving
 
     args.program = args.program[1:] if args.program[:1] == ["--"] else args.program
@@ -95,10 +95,10 @@ def run(args: argparse.Namespace) -> int:
     config = _config(cluster_of(args), args, args.num_workers + roles.more)
     spec = _spec(args, config, args.num_workers + roles.more)
     _check_devices(args, config, spec)
-    programs.check(spec, config)
+    preflight.check_program(spec, config)
     session = new_session_id()
     logs = args.logs or Path("dtfperf_launches") / session
-    writable.check([writable.logs(logs), writable.runtime(), writable.temporary()])
+    preflight.check_folders([preflight.logs(logs), preflight.runtime(), preflight.temporary()])
     show = _print_lines if args.json else Shown(_names(args)).show
     with Progress() as progress, leaving():
 
@@ -167,9 +167,9 @@ def _spec(args: argparse.Namespace, config: "ClusterConfig", workers: int) -> Sp
 
 def _check_devices(args: argparse.Namespace, config: "ClusterConfig", spec: Spec) -> None:
     """Raise `UsageError` where the cluster has too few devices or hosts, as far as that is known without asking it."""
-    from pytest_dtfperf.session import sizes
+    from pytest_dtfperf.session import allocation_manager
 
-    if why := sizes.too_large({"gpus": spec.gpus, "num_ps": spec.num_ps}, config):
+    if why := allocation_manager.too_large({"gpus": spec.gpus, "num_ps": spec.num_ps}, config):
         raise UsageError(f"{why}. Lower --num-workers or --num-ps, or leave out --separate-ps")
     there = devices(config)
     if there is not None and spec.gpus > there:

@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
     from pytest_dtfperf.launch.run_controller import log_path
     from pytest_dtfperf.launch.tunnel import Tunnel
     from pytest_dtfperf.node import run_folder
-    from pytest_dtfperf.session import writable
-    from pytest_dtfperf.session.lending import Lending
+    from pytest_dtfperf.session import preflight
+    from pytest_dtfperf.session.allocation_manager import Lending
     from pytest_dtfperf.session.signals import leaving
 
     if not 0 <= args.port <= _MOST_PORT:
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     session = new_session_id()
     logs = args.logs or Path("dtfperf_notebooks") / session
     log = log_path(logs, TASK)
-    writable.check([writable.logs(logs), writable.runtime(), writable.temporary()])
+    preflight.check_folders([preflight.logs(logs), preflight.runtime(), preflight.temporary()])
     with Progress() as progress, leaving(), run_folder.temporary() as folder, Tunnel(args.port) as tunnel:
         lending = Lending(config, session=session, expected=(), on_status=progress.show, spent=lambda bill: None)
         try:

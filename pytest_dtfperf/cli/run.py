@@ -33,7 +33,7 @@ from pytest_dtfperf.spec.own import is_name
 if TYPE_CHECKING:
     from pytest_dtfperf.records.record import Record
     from pytest_dtfperf.session import Session
-    from pytest_dtfperf.session.measured import Measured
+    from pytest_dtfperf.session.asked import Measured
     from pytest_dtfperf.spec import Spec
 
 TEXT = """\

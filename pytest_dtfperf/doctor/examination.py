@@ -12,7 +12,7 @@ from pytest_dtfperf.clusters.protocol import Channel, Lost
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, Link, Offset, Reach, Trial, far_below
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.formats import counted
-from pytest_dtfperf.launch.rounds import FEW, Pair, rounds, split
+from pytest_dtfperf.launch.link_rounds import FEW, Pair, rounds, split
 from pytest_dtfperf.messages.checkup import CHECKUP
 from pytest_dtfperf.messages.hearing import Hearing
 from pytest_dtfperf.messages.kinds import MessageError

@@ -7,12 +7,13 @@ on more than n shares, and scaling over them means something.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 from pytest_dtfperf.clusters.backends import BACKENDS
-from pytest_dtfperf.clusters.capacity import devices_per_worker, worker_hosts
-from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.capacity import device, devices_per_worker, worker_hosts
+from pytest_dtfperf.clusters.named import ClusterConfig, gpus_per_host
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.spec import Spec
@@ -78,7 +79,7 @@ def device_of(hosts: Sequence[HostView], config: ClusterConfig) -> str:
 
 
 def devices_on(host: HostView, device: str, config: ClusterConfig) -> int:
-    """How many devices a host has for us. Fewer GPUs than the cluster file says is for `launch/granted.py` to tell."""
+    """How many devices a host has for us. Fewer GPUs than the cluster file says is for `describe_allocation` to report."""
     if device == "gpu":
         return min(config.devices_per_host or len(host.gpus), len(host.gpus))
     return config.devices_per_host or min(DEFAULT_SHARES, len(host.cpus))
@@ -216,3 +217,95 @@ def _too_few(spec: Spec, hosts: Sequence[HostView], device: str, per_worker: int
     need = counted(spec.gpus, "device") + (f", {per_worker} of them in one process" if per_worker > 1 else "")
     fewer = "Ask for fewer devices, or raise" if spec.gpus > 1 else "Raise"
     return f"{spec.label} needs {need}, but cluster {config.name!r} has {have}. {fewer} devices_per_host."
+
+
+_NAMED = 8  # of more nodes that are alike their number says enough
+
+
+def describe_allocation(config: ClusterConfig, hosts: Sequence[HostView], *, wanted_nodes: int | None) -> dict[str, Any]:
+    """Both lists, all nodes, and whether they hold what was asked for. `wanted_nodes` None: nobody said how many."""
+    gpus, switches = _wanted_gpus(config, hosts), config.backend_keys.get("switches")
+    known = sorted({host.switch for host in hosts if host.switch is not None})
+    requested = [counted(wanted_nodes, "node")] if wanted_nodes else []
+    granted = [counted(len(hosts), "node")]
+    if gpus:
+        requested.append(f"{_gpus(gpus)} each")
+        granted += _gpus_on(hosts)
+    if switches:
+        requested.append(counted(switches, "switch", "es"))
+    if known:
+        granted.append(f"{counted(len(known), 'switch', 'es')}: {', '.join(known)}")
+    elif switches:
+        granted.append("switches unknown")
+    return {
+        "requested": requested,
+        "granted": granted,
+        "nodes": [{"name": host.name, "gpus": len(host.gpus), "switch": host.switch} for host in hosts],
+        "matches": len(hosts) >= (wanted_nodes or 0)
+        and all(len(host.gpus) >= gpus for host in hosts)
+        and len(known) <= (switches or len(known)),
+    }
+
+
+def _wanted_gpus(config: ClusterConfig, hosts: Sequence[HostView]) -> int:
+    """GPUs that each host should have; 0 where none are meant."""
+    if config.device == "cpu":
+        return 0
+    if asked := gpus_per_host(config):
+        return asked
+    if config.device == "gpu" or any(host.gpus for host in hosts):
+        return config.devices_per_host or int(not all(host.gpus for host in hosts))
+    return int(device(config) == "gpu")
+
+
+def _gpus_on(hosts: Sequence[HostView]) -> list[str]:
+    names: dict[int, list[str]] = {}
+    for host in hosts:
+        names.setdefault(len(host.gpus), []).append(host.name)
+    if len(names) == 1:
+        return [f"{_gpus(count)} each" for count in names]
+    return [
+        f"{_gpus(count)} on {', '.join(alike) if len(alike) <= _NAMED else counted(len(alike), 'node')}"
+        for count, alike in names.items()
+    ]
+
+
+def _gpus(count: int) -> str:
+    return counted(count, "GPU") if count else "no GPU"
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Who leads a run, and who is sent away when those who lead it have ended well.
+
+    Without a chief all workers lead. Beside a chief they may serve it for ever, as ParameterServerStrategy's do. Parameter
+    servers and an evaluator never lead.
+    """
+
+    chief: bool = False
+    evaluator: bool = False
+    grace_s: float = 0.0  # before what is sent away gets its SIGTERM
+
+    @property
+    def more(self) -> int:
+        """Tasks besides parameter servers and workers."""
+        return self.chief + self.evaluator
+
+    def named(self, tasks: Sequence[PlacedTask]) -> list[PlacedTask]:
+        """Placed as workers: the first of them is the chief, the last the evaluator."""
+        last = max(task.index for task in tasks if task.job == "worker")
+        return [self._named(task, last) if task.job == "worker" else task for task in tasks]
+
+    def _named(self, task: PlacedTask, last: int) -> PlacedTask:
+        if self.chief and task.index == 0:
+            return replace(task, job="chief")
+        if self.evaluator and task.index == last:
+            return replace(task, job="evaluator", index=0)
+        return replace(task, index=task.index - self.chief)
+
+    def stays(self, task: PlacedTask) -> bool:
+        """Whether it is there until it is sent away, its program may have ended or not."""
+        return task.job in ("ps", "evaluator") or (self.chief and task.job == "worker")
+
+
+WORKERS_LEAD = Roles()

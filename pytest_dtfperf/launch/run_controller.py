@@ -11,14 +11,12 @@ from typing import Any
 
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import HostLost
-from pytest_dtfperf.launch import exposure, orders
-from pytest_dtfperf.launch.agents import Agents, Event
+from pytest_dtfperf.launch import exposure
+from pytest_dtfperf.launch.agents import Agents, Event, reserve_order, start_order, task_addresses
 from pytest_dtfperf.launch.disturbance import disturbances, taken_s
-from pytest_dtfperf.launch.explaining import Tracing
-from pytest_dtfperf.launch.placement import HostView, PlacedTask, place
-from pytest_dtfperf.launch.roles import WORKERS_LEAD, Roles
-from pytest_dtfperf.launch.scoring import Scoring
+from pytest_dtfperf.launch.placement import WORKERS_LEAD, HostView, PlacedTask, Roles, place
 from pytest_dtfperf.launch.summary import summarise
+from pytest_dtfperf.launch.tracing import Scoring, Tracing
 from pytest_dtfperf.launch.tunnel import Tunnel
 from pytest_dtfperf.launch.watch import Watch
 from pytest_dtfperf.measurement import Run, TaskReport
@@ -174,7 +172,7 @@ class RunController:
             return {}
         hosts = {task.host for task in self._tasks}
         exposure.check(self._config, [self._agents.hosts[host] for host in hosts])
-        order = orders.reserve(
+        order = reserve_order(
             self._tasks,
             fixed_ports=self._config.fixed_ports,
             isolated=self._isolated,
@@ -182,10 +180,10 @@ class RunController:
         )
         self._order("reserve", **order)
         self._until(lambda: self._watch.ports(hosts) is not None)
-        return orders.addresses(self._tasks, self._agents.hosts, self._watch.ports(hosts) or {})
+        return task_addresses(self._tasks, self._agents.hosts, self._watch.ports(hosts) or {})
 
     def _start(self, cluster: Mapping[str, Sequence[str]]) -> None:
-        order = orders.start(
+        order = start_order(
             self._tasks,
             self._agents.hosts,
             run=self.id,

@@ -17,13 +17,12 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT, HostView, PlacedTask, place
 from pytest_dtfperf.plugin import xdist
-from pytest_dtfperf.plugin.judge import Baseline
 from pytest_dtfperf.plugin.outcome import DRY_RUN
-from pytest_dtfperf.plugin.state import PerfSession
+from pytest_dtfperf.plugin.perf_session import PerfSession
 from pytest_dtfperf.report.dry_run import FREE_PORTS, PlannedTraining, format_dry_run
 from pytest_dtfperf.report.time_estimates import Estimate
-from pytest_dtfperf.session import sizes, tracing
-from pytest_dtfperf.session.measured import Measured
+from pytest_dtfperf.session import allocation_manager, post_analysis
+from pytest_dtfperf.session.asked import Measured
 from pytest_dtfperf.session.resolve import RepeatPlan
 from pytest_dtfperf.spec import Spec
 
@@ -37,18 +36,6 @@ class DryRunMeasurement:
         if name.startswith("__"):  # Python's own questions
             raise AttributeError(name)
         pytest.skip(DRY_RUN)
-
-
-class DryRunBaseline(Baseline):
-    """Stands for whoever judges. In `baseline.check(train(...))` it is looked into before there is anything to judge."""
-
-    def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
-        return found if name.startswith("__") else _skip
-
-
-def _skip(*_: object, **__: object) -> NoReturn:
-    pytest.skip(DRY_RUN)
 
 
 class DryRun:
@@ -118,13 +105,13 @@ class DryRun:
         """What is not green may have one more run, which is traced."""
         spec, settings = Spec.from_json(training.spec), self._perf.bench.settings
         fewest, most = training.runs
-        return self._perf.past.training(spec, (fewest, most + tracing.most_runs(settings, spec)))
+        return self._perf.past.training(spec, (fewest, most + post_analysis.most_runs(settings, spec)))
 
     def _resources(self, spec: Spec) -> Resources:
         """What would be held by then: an allocation of the session is kept as long as it is enough."""
         config = self._perf.bench.config
-        need = sizes.to_ask_for(spec, self._perf.bench.expected, config)
-        if config.allocation == "session" and self._held and sizes.covers(self._held, need, config):
+        need = allocation_manager.to_ask_for(spec, self._perf.bench.expected, config)
+        if config.allocation == "session" and self._held and allocation_manager.covers(self._held, need, config):
             return self._held
         self._held = need
         return need

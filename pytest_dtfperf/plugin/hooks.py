@@ -1,5 +1,9 @@
-"""What pytest calls. Loaded by every pytest run on the machine, so nothing heavy is imported until a perf test is seen."""
+"""What pytest calls, and the fixtures `cluster`, `train` and `baseline`.
 
+Every pytest run on the machine loads this, so nothing heavy is imported until a perf test is seen.
+"""
+
+import json
 import os
 from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -7,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtfperf.errors import DtfPerfError, InfrastructureError, InvalidMeasurement, UsageError
-from pytest_dtfperf.plugin import begin, controller, fixtures, hookspecs, short_options, xdist
+from pytest_dtfperf.plugin import hookspecs, installed_first, plugin_state, xdist
 from pytest_dtfperf.plugin import options as command_line
-from pytest_dtfperf.plugin.begin import STATE, marker_of, state
-from pytest_dtfperf.plugin.fixtures import baseline, cluster, train
 from pytest_dtfperf.plugin.outcome import (
     TRAINED,
     UNDECIDED,
@@ -22,12 +24,13 @@ from pytest_dtfperf.plugin.outcome import (
     verdict_of,
 )
 from pytest_dtfperf.plugin.parametrise import NAMES, TOO_FEW, combinations, identify, is_value
-from pytest_dtfperf.plugin.search_path import installed_first
+from pytest_dtfperf.plugin.plugin_state import STATE, marker_of, state
+from pytest_dtfperf.plugin.xdist import NOTED, PROBLEM_KEY, PROGRESS, SESSION, UNWRITTEN, USED, session_id
 
-if TYPE_CHECKING:
-    from pytest_dtfperf.plugin.state import PerfSession
-
-__all__ = ["baseline", "cluster", "train"]  # fixtures: pytest finds them in the plugin's module
+if TYPE_CHECKING:  # heavy: imported when there is a perf test
+    from pytest_dtfperf.plugin.fixture_objects import Baseline, Train
+    from pytest_dtfperf.plugin.perf_session import PerfSession
+    from pytest_dtfperf.session.cluster import ClusterInfo
 
 Status = tuple[str, str, str | tuple[str, Mapping[str, bool]]]  # category, letter, word; as pytest takes it
 PROBLEM = pytest.StashKey[str]()
@@ -35,17 +38,13 @@ FIXTURES = frozenset({"cluster", "train", "baseline"})
 VERDICTS_OF_ERRORS = {InfrastructureError: "INFRASTRUCTURE", InvalidMeasurement: "INVALID"}
 
 
-pytest_configure_node = controller.pytest_configure_node
-pytest_testnodedown = controller.pytest_testnodedown
-
-
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(hookspecs)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    command_line.add(parser)
-    short_options.add(parser)
+    command_line.add_options(parser)
+    command_line.add_short_options(parser)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -53,15 +52,15 @@ def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, None, None]:
     """Around everything that is loaded at start: who wants an option's name has it by the end."""
-    short_options.write_out_long(early_config, parser, args)
+    command_line.write_out_long(early_config, parser, args)
     try:
         try:
             yield
         except Exception:
             # It may be the conftest of another project that has failed, whose path is a value of ours.
-            short_options.keep_root(early_config, short_options.nobodys(early_config, parser, args))
+            command_line.keep_root(early_config, command_line.nobodys(early_config, parser, args))
             raise
-        short_options.write_out(early_config, parser, args)
+        command_line.write_out(early_config, parser, args)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -74,10 +73,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "it with by default",
     )
     if config.getoption("xmlpath", None):
-        from pytest_dtfperf.plugin.junit import JunitErrors
+        from pytest_dtfperf.plugin.outcome import JunitErrors
 
         config.pluginmanager.register(JunitErrors(config), "dtfperf-junit")
-    given = command_line.given(config)
+    given = command_line.is_given(config)
     if not given and not _clusters_file_beside(config):
         return
     try:
@@ -90,7 +89,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _clusters_file_beside(config: pytest.Config) -> bool:
     """Whether what is to be run has a clusters.toml: looked for, not read."""
-    return any(os.path.exists(folder / "clusters.toml") for folder in begin.folders_of_tests(config))
+    return any(os.path.exists(folder / "clusters.toml") for folder in plugin_state.folders_of_tests(config))
 
 
 def is_perf_test(item: pytest.Item) -> bool:
@@ -105,7 +104,7 @@ def _uses_ours(providers: Mapping[str, Sequence[pytest.FixtureDef[Any]]]) -> boo
 
 def _is_ours(name: str, providers: Sequence[pytest.FixtureDef[Any]]) -> bool:
     for provider in reversed(providers):
-        if provider.func.__module__ == fixtures.__name__:
+        if provider.func.__module__ == __name__:
             return True
         if name not in provider.argnames:  # one that asks for its own name extends the one before it
             break
@@ -281,3 +280,96 @@ def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -
     if outcome == "warn":
         return UNDECIDED, "u", (f"PASSED ({verdict})", {"yellow": True})
     return status if verdict == report.outcome.upper() else ("passed", ".", f"PASSED ({verdict})")
+
+
+# pytest-xdist's controller: it names the session, shows what workers report, and accepts what they have measured.
+# Its hooks are optional: only xdist calls them.
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Called in the controller, before a worker starts."""
+    node.workerinput[SESSION] = session_id(node.config)
+    _relay(node)
+
+
+def _relay(node: Any) -> None:
+    """Let what a worker tells of its progress through to the controller's main thread, which alone writes to the terminal.
+
+    xdist has no public way for a message of a plugin while tests run. Where it has not this one, nothing is told.
+    """
+    distributed = node.config.pluginmanager.getplugin("dsession")
+    receive, pass_on = getattr(node, "process_from_remote", None), getattr(node, "notify_inproc", None)
+    if distributed is None or receive is None or pass_on is None:
+        return
+
+    def received(event: Any) -> None:
+        if isinstance(event, tuple) and event[0] == PROGRESS:
+            pass_on(PROGRESS, node=node, **event[1])
+        else:
+            receive(event)
+
+    node.process_from_remote = received
+    setattr(distributed, f"worker_{PROGRESS}", _show)
+    node.workerinput[PROGRESS] = True
+
+
+def _show(node: Any, kind: str, text: str, tests: Sequence[str]) -> None:
+    perf = plugin_state.state(node.config)
+    perf.tests = perf.tests or tests
+    perf.display.relayed(node.gateway.id, kind, text)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Called in the controller when a worker has ended: one that trained leaves something to accept and to show."""
+    from pytest_dtfperf.records.record import Record
+
+    output = getattr(node, "workeroutput", {})
+    if PROBLEM_KEY in output:
+        raise pytest.UsageError(output[PROBLEM_KEY])
+    if output.get(USED):
+        perf = plugin_state.state(node.config)
+        if dry_run := plugin_state.dry_run(node.config):
+            dry_run.take_over(output.get(NOTED, ()))
+        if why := output.get(UNWRITTEN):
+            perf.bench.folder.take_over([Record.from_json(json.loads(line)) for line in why["lines"]], why["why"])
+
+
+# Fixtures
+
+
+@pytest.fixture(scope="session")
+def cluster(pytestconfig: pytest.Config) -> "ClusterInfo":
+    """What tests train on, read-only: `.name`, `.backend`, `.devices`, `.device`, `.settings(model)`, `.hosts`, and theirs:
+    `.fingerprint`, `.system`.
+
+    Nothing is allocated until somebody trains or asks for the hosts; it is given back when the session ends.
+    """
+    return plugin_state.state(pytestconfig).cluster
+
+
+@pytest.fixture
+def train(request: pytest.FixtureRequest, cluster: "ClusterInfo") -> "Train":
+    """Trains and measures: `train(model="inception3", gpus=2, num_ps=1, variable_update="parameter_server")`.
+
+    Takes every field of `Spec`; what is not said is decided by the command line, the cluster and the model, in this order.
+    With `command=["python", "train.py", ...]` it runs an external command instead: docs/command.md.
+    Returns the recorded measurement. A spec that another test of this session has measured is not trained again.
+    """
+    from pytest_dtfperf.plugin.fixture_objects import Train
+
+    config = request.config
+    return Train(plugin_state.state(config), request.node, plugin_state.marker_of(request.node), plugin_state.dry_run(config))
+
+
+@pytest.fixture
+def baseline(request: pytest.FixtureRequest, cluster: "ClusterInfo") -> "Baseline":
+    """Judges what was measured: `.check(...)`, `.check_published(...)`, `.check_efficiency(...)`, `.check_overhead(...)`, ...
+
+    A verdict that fails the test fails it in the verdict's own words.
+    """
+    from pytest_dtfperf.plugin.fixture_objects import Baseline, DryRunBaseline
+
+    kind = DryRunBaseline if plugin_state.dry_run(request.config) else Baseline
+    return kind(plugin_state.state(request.config), request.node, plugin_state.marker_of(request.node))

@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.verdict import Judgement
     from pytest_dtfperf.records.record import Record
-    from pytest_dtfperf.session.measured import Measured
+    from pytest_dtfperf.session.asked import Measured
 
 
 def pytest_dtfperf_measured(item: pytest.Item, measured: "Measured") -> None:

@@ -1,4 +1,7 @@
-"""How a verdict travels from a test to its report: as a user property, which xdist and JUnit XML carry along."""
+"""How a verdict travels from a test to its report: as a user property, which xdist and JUnit XML carry along.
+
+For JUnit XML, pytest knows errors of setup and teardown only: there a cluster that failed would be a failure of the test.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -62,3 +65,44 @@ def skips(reports: Iterable[object]) -> list[str]:
     noted = (pair for report in reports for pair in getattr(report, "user_properties", ()))
     counts = Counter(str(value) for name, value in noted if name == SKIPPED)
     return [f"{counted(count, 'test')} skipped: {why}" for why, count in counts.items()]
+
+
+class JunitErrors:
+    """Makes errors of failures whose verdict is one, INFRASTRUCTURE for one, once pytest's own plugin has written them, and
+    adds why a training is slower.
+
+    Registered where an XML file was asked for.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        words = why_of(report)
+        if report.when != "call" or not (words or _is_error(report)):
+            return
+        import xml.etree.ElementTree as ET  # late: a run without such a file needs none of this
+
+        from _pytest.junitxml import xml_key  # pytest offers no public way to what it is about to write
+
+        from pytest_dtfperf.printable import printable_lines
+
+        xml = self._config.stash.get(xml_key, None)  # an xdist worker has none
+        if xml is None:
+            return
+        reporter = xml.node_reporter(report)
+        if words:
+            output = ET.Element("system-out")
+            output.text = printable_lines(words)  # XML may not hold what a terminal obeys
+            reporter.append(output)
+        for node in reporter.nodes if report.failed and _is_error(report) else ():
+            if node.tag == "failure":
+                node.tag = "error"
+                xml.stats["failure"] -= 1
+                xml.stats["error"] += 1
+
+
+def _is_error(report: pytest.TestReport) -> bool:
+    verdict = verdict_of(report)
+    return verdict is not None and verdict.outcome(strict=False) == "error"

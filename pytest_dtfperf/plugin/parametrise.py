@@ -80,7 +80,7 @@ def combinations(asked: Iterable[str], options: Options, marker: Marker, devices
 
     `devices` is what the cluster has. A mode without parameter servers appears once per device count, with num_ps=0.
     """
-    from pytest_dtfperf.session.sizes import powers_of_two  # of tests that train; a run of others loads little
+    from pytest_dtfperf.session.allocation_manager import powers_of_two  # of tests that train; a run of others loads little
 
     names = [name for name in NAMES if name in set(asked)]
     counts = options.gpus or marker.gpus or powers_of_two(devices)

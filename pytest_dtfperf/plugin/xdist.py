@@ -10,7 +10,7 @@ import pytest
 SESSION = "dtfperf_session"  # key in workerinput: the session's id
 USED = "dtfperf_used"  # key in workeroutput: this worker has seen a perf test
 NOTED = "dtfperf_noted"  # key in workeroutput: what a dry run has noted there
-PROBLEM = "dtfperf_problem"  # key in workeroutput: why nothing can be run
+PROBLEM_KEY = "dtfperf_problem"  # key in workeroutput: why nothing can be run
 PROGRESS = "dtfperf_progress"  # key in workerinput, and name of an event: what a worker tells of its progress is shown
 UNWRITTEN = "dtfperf_unwritten"  # key in workeroutput: what this worker has measured and could not write
 SESSION_ID = pytest.StashKey[str]()
@@ -46,7 +46,7 @@ def refuse(config: pytest.Config, items: list[pytest.Item], why: str) -> None:
     """End the session before a test is run. A worker cannot: it runs nothing, and has the controller do so."""
     if not is_worker(config):
         raise pytest.UsageError(why)
-    getattr(config, "workeroutput", {})[PROBLEM] = why
+    getattr(config, "workeroutput", {})[PROBLEM_KEY] = why
     items.clear()
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_dtfperf.session.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.session.measured import Measured as Measured
+    from pytest_dtfperf.session.asked import Measured as Measured
     from pytest_dtfperf.session.session import Session as Session
 
 __all__ = ["Measured", "Session", "Settings"]

@@ -1,15 +1,29 @@
 """What a test's measurements are judged by: what it says itself, then what the baselines' file and clusters.toml say."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 from pytest_dtfperf.baselines.terms import Terms, share
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.session.bench import Bench
-from pytest_dtfperf.session.measured import Measured
-from pytest_dtfperf.session.resolve import least_efficiency, margin, plan
+from pytest_dtfperf.session.resolve import RepeatPlan, least_efficiency, margin, plan
 from pytest_dtfperf.spec import Spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(Record):
+    """A record as it was when it was handed out; whoever judges it may make further runs, which the session folder has."""
+
+    plan: RepeatPlan
+    terms: Terms  # of a first comparison with its baseline
+    asked_by: str  # the test that it was handed to: one that another test has measured is judged on that one's own terms
+
+    @classmethod
+    def of(cls, record: Record, *, plan: RepeatPlan, terms: Terms, asked_by: str) -> Self:
+        known = {field.name: getattr(record, field.name) for field in fields(Record)}
+        return cls(**known, plan=plan, terms=terms, asked_by=asked_by)
 
 
 class Asked:

@@ -1,12 +1,16 @@
 """What a session measures with: a cluster's hosts, a folder for what they yield, baselines to hold that against."""
 
+import platform
+import subprocess
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from pytest_dtfperf import extensions
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.clusters.named import ClusterConfig
@@ -15,16 +19,28 @@ from pytest_dtfperf.errors import DtfPerfError, first_line
 from pytest_dtfperf.explain.probes import ALL, Probes
 from pytest_dtfperf.history.enter import Remembered, enter, remember
 from pytest_dtfperf.history.where import Address, address_of, asked_for
-from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.progress import Progress
+from pytest_dtfperf.session.allocation_manager import Lending
 from pytest_dtfperf.session.cluster import ClusterInfo
-from pytest_dtfperf.session.lending import Lending
 from pytest_dtfperf.session.settings import Settings
-from pytest_dtfperf.session.versions import versions
 from pytest_dtfperf.spec import Spec
+
+PACKAGES = ("pytest-dtfperf", "tensorflow", "tensorflow-cpu")
+
+
+def versions(more: Sequence[str] = ()) -> dict[str, str]:
+    """Of Python, of `more` packages, of our own and TensorFlow's, and of those that add to our tables; as far as installed."""
+    found = {"python": platform.python_version(), **extensions.packages()}
+    for package in (*more, *PACKAGES):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
 
 
 @dataclass(kw_only=True)
@@ -173,3 +189,17 @@ class Bench:
         finally:
             if "progress" in self.__dict__:
                 self.progress.close()
+
+
+GIT_TIMEOUT_S = 10.0  # a commit is worth a line, not a hanging session
+
+
+def commit_of(root: Path) -> str | None:
+    """The commit of the repository that `root` is in, if it is in one."""
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None if found.returncode == 0 else None

@@ -9,7 +9,7 @@ from pytest_dtfperf.clusters import capacity
 from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.formats import counted
-from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.session.resolve import settings
 

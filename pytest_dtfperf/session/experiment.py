@@ -19,12 +19,11 @@ from pytest_dtfperf.errors import InvalidMeasurement, SpecError
 from pytest_dtfperf.launch.summary import check_repetition
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Record, compared, efficiency_of
-from pytest_dtfperf.session import slowdown, tracing
-from pytest_dtfperf.session.asked import Asked
+from pytest_dtfperf.session import post_analysis
+from pytest_dtfperf.session.asked import Asked, Measured
 from pytest_dtfperf.session.bench import Bench
-from pytest_dtfperf.session.follow_up import follow_up
-from pytest_dtfperf.session.measured import Measured
-from pytest_dtfperf.session.resolve import RepeatPlan, plan
+from pytest_dtfperf.session.post_analysis import follow_up
+from pytest_dtfperf.session.resolve import RepeatPlan, check_slowdowns, plan
 from pytest_dtfperf.session.sweep import Sweep, fastest
 from pytest_dtfperf.spec import Spec
 
@@ -120,7 +119,7 @@ class Experiment:
         `InfrastructureError`; what was measured is recorded whatever comes after it.
         """
         for spec in specs:
-            slowdown.check(spec, self._bench.injected_slowdowns)
+            check_slowdowns(spec, self._bench.injected_slowdowns)
         known = {spec: self._bench.folder.find(spec, but_not_of=self._name) for spec in specs}
         cases = {spec: _Case(spec, self._plan(spec, repeats), record=found) for spec, found in known.items()}
         if new := [case for case in cases.values() if case.record is None]:
@@ -214,7 +213,7 @@ class Experiment:
     def _run(self, case: _Case, round_s: float) -> bool:
         """Make a run of a case; whether it is one of its runs, or was on other hosts than those of its record."""
         number = len(case.runs) + 1
-        explain = tracing.is_traced(self._bench.settings, case.plan, case.spec, case.runs)
+        explain = post_analysis.is_traced(self._bench.settings, case.plan, case.spec, case.runs)
         try:
             run = self._bench.run(case.spec, self._name, number=number, of=max(number, case.plan.repeats), explain=explain)
             run = replace(run, round_s=round_s)

@@ -4,12 +4,14 @@ A test's own argument goes first, because the test is about it; then the command
 then the cluster's table for every model; then the model's own default. An external command hears of what its command asks for.
 """
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from pytest_dtfperf.baselines import usual
-from pytest_dtfperf.errors import SpecError, shown, unknown_name
+from pytest_dtfperf.errors import SpecError, UsageError, shown, unknown_name
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec, own
 from pytest_dtfperf.spec.command import asked_for, program
@@ -159,3 +161,32 @@ def least_efficiency(options: Settings, given: float | None, system: float | Non
 
 def _first(*values: float | None) -> float:
     return next(value for value in values if value is not None)
+
+
+SLOWDOWN_VARIABLE = "DTFPERF_SLOWDOWN"
+BEFORE = "DTFPERF_PLANT"  # its name in earlier versions, which is read still
+_ENTRY = re.compile(r"(worker:(?:0|[1-9]\d*))=(\d+\.?\d*|\.\d+)", re.ASCII)
+
+
+def slowdown_text(environment: Mapping[str, str]) -> str:
+    """What the variable says, by today's name or the one of earlier versions; empty where neither is set."""
+    return environment.get(SLOWDOWN_VARIABLE) or environment.get(BEFORE, "")
+
+
+def read_slowdowns(environment: Mapping[str, str]) -> dict[str, float]:
+    """Task -> seconds it sleeps in every step. Raises `UsageError`."""
+    found: dict[str, float] = {}
+    for entry in filter(None, slowdown_text(environment).replace(" ", "").split(",")):
+        match = _ENTRY.fullmatch(entry)
+        if not match or not math.isfinite(float(match[2])):
+            raise UsageError(f"{SLOWDOWN_VARIABLE} takes tasks and seconds per step, as in worker:1=0.2, not {entry!r}")
+        if match[1] in found:
+            raise UsageError(f"{SLOWDOWN_VARIABLE} has {match[1]} twice: {found[match[1]]:g} s and {match[2]} s")
+        found[match[1]] = float(match[2])
+    return found
+
+
+def check_slowdowns(spec: Spec, injected_slowdowns: Mapping[str, float]) -> None:
+    """Raises `SpecError` where there is nothing that would sleep."""
+    if spec.command and injected_slowdowns:
+        raise SpecError(f"{SLOWDOWN_VARIABLE} makes our own training sleep; {spec.label} is an external command")

@@ -22,14 +22,14 @@ from pytest_dtfperf.history.where import masked
 from pytest_dtfperf.node.files import is_regular_or_new, kind_of
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.progress import Progress
-from pytest_dtfperf.session import signals, sizes, slowdown, writable
+from pytest_dtfperf.session import allocation_manager, preflight, signals
+from pytest_dtfperf.session.asked import Measured
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.cluster import ClusterInfo
 from pytest_dtfperf.session.completion import Completion
 from pytest_dtfperf.session.experiment import Experiment
-from pytest_dtfperf.session.measured import Measured
 from pytest_dtfperf.session.own_models import with_name
-from pytest_dtfperf.session.resolve import resolve
+from pytest_dtfperf.session.resolve import read_slowdowns, resolve
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.session_id import new_session_id
 from pytest_dtfperf.spec import Spec, own
@@ -90,8 +90,8 @@ class Session:
             command=[masked(word.encode(errors="replace").decode()) for word in sys.argv],
             show=lambda: progress or _progress(quiet),
             tests=tests,
-            expected=[sizes.needed(spec.gpus, spec.num_ps, config) for spec in specs],
-            injected_slowdowns=slowdown.read(os.environ),
+            expected=[allocation_manager.needed(spec.gpus, spec.num_ps, config) for spec in specs],
+            injected_slowdowns=read_slowdowns(os.environ),
         )
         bench.history()
         check_runnable(bench)
@@ -249,8 +249,8 @@ def check_runnable(bench: Bench) -> None:
     named.check_tensorflow(bench.config, capacity.device(bench.config))
     if bench.settings.update_baselines:
         bench.store.check_writable()
-    accepts = [writable.baselines(bench.store.folder)] if bench.settings.update_baselines else []
-    writable.check([writable.results(bench.results), *accepts, writable.runtime(), writable.temporary()])
+    accepts = [preflight.baselines(bench.store.folder)] if bench.settings.update_baselines else []
+    preflight.check_folders([preflight.results(bench.results), *accepts, preflight.runtime(), preflight.temporary()])
 
 
 def _check_environment() -> None:

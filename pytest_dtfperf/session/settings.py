@@ -23,8 +23,8 @@ class Settings:
     warmup_steps: int | None = None
     batch_size: int | None = None
     update_baselines: UpdateWord | None = None  # accept what was measured at the session's end
-    explain: ExplainWord = "auto"  # whose steps are traced, to tell where their time goes: see `session/tracing.py`
-    diagnose: bool = False  # try what explains a measurement that is not green: see `session/diagnosis.py`
+    explain: ExplainWord = "auto"  # whose steps are traced, to tell where their time goes: see `session/post_analysis.py`
+    diagnose: bool = False  # try what explains a measurement that is not green: see `session/post_analysis.py`
     history: Path | str | None = None  # a file, a URL or `never`; None: the environment says, or a file beside the results
     allow_regression: str | None = None  # why a slower rate may become the baseline
 

@@ -25,9 +25,9 @@ from pytest_dtfperf.limits.limit import Links
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.node.files import read_file, replacing
 from pytest_dtfperf.plain import Plain
-from pytest_dtfperf.session import sizes, tracing
+from pytest_dtfperf.session import allocation_manager, post_analysis
+from pytest_dtfperf.session.asked import Measured
 from pytest_dtfperf.session.bench import Bench
-from pytest_dtfperf.session.measured import Measured
 from pytest_dtfperf.spec import Spec, own
 
 SHORT_STEPS = 10  # measured ones of the first round
@@ -50,7 +50,7 @@ class Sweep:
 
     def __init__(self, bench: Bench, test: str, spec: Spec) -> None:
         self._bench, self._test, self._spec = bench, test, spec
-        self._most = sizes.most_servers(spec.gpus, bench.config)
+        self._most = allocation_manager.most_servers(spec.gpus, bench.config)
         self._path: Path | None = None  # where what was found is kept meanwhile
         self.found = Found(most=self._most)
 
@@ -61,7 +61,7 @@ class Sweep:
         and `InfrastructureError`.
         """
         if self._spec.command:
-            return [self._with(count) for count in sizes.powers_of_two(self._most)]
+            return [self._with(count) for count in allocation_manager.powers_of_two(self._most)]
         with self._bench.measuring(self._with(self._most), self._test):
             self._path = self._bench.results / FOLDER / f"{self._name(self._bench.cluster.system)}.json"
             self.found = replace(kept(self._path) or self.found, most=self._most)
@@ -117,7 +117,7 @@ class Sweep:
         """Whether there is a run of so many steps with so many servers, made now or before."""
         name, number = _name_of(count, steps), len(self.found.tried) + 1
         if name not in self.found.tried and str(count) not in self.found.failed:
-            spec = replace(tracing.short(self._with(count)), steps=steps)
+            spec = replace(post_analysis.short(self._with(count)), steps=steps)
             try:
                 self.found.tried[name] = self._images_per_sec(spec, number)
             except (RunFailed, InvalidMeasurement) as error:

@@ -28,9 +28,8 @@ from ruff import find_ruff_bin  # type: ignore[import-untyped]
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.extensions import GROUPS
-from pytest_dtfperf.plugin.judge import Baseline
+from pytest_dtfperf.plugin.fixture_objects import Baseline, Train
 from pytest_dtfperf.plugin.options import OPTIONS
-from pytest_dtfperf.plugin.train import Train
 from pytest_dtfperf.session import Session
 from pytest_dtfperf.spec import Spec
 from tests.docs import commands

@@ -20,10 +20,10 @@ from pytest_dtfperf.doctor.findings import Expected, findings
 from pytest_dtfperf.doctor.table import show
 from pytest_dtfperf.errors import DtfPerfError, HostLost
 from pytest_dtfperf.explain.probes import Probes
-from pytest_dtfperf.launch import fans, placement
+from pytest_dtfperf.launch import link_rounds, placement
 from pytest_dtfperf.launch.disturbance import disturbances
-from pytest_dtfperf.launch.probed import PARTS as PARTS_OF_A_STREAM
-from pytest_dtfperf.launch.probed import Answers
+from pytest_dtfperf.launch.probing import PARTS as PARTS_OF_A_STREAM
+from pytest_dtfperf.launch.probing import Answers
 from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.launch.watch import Watch
 from pytest_dtfperf.measurement import TaskReport
@@ -238,7 +238,7 @@ def lead_probe(lines: Sequence[tuple[int, bytes]]) -> Probes:
     hearing = Hearing(AGENT, 2)
     hearing.expect("r", {"probe:0": 0, "probe:1": 1})
     hosts = [placement.HostView(name, name, (0, 1), gpus=("0",)) for name in ("anna", "bert")]
-    ring = fans.rounds([placement.PlacedTask("worker", host, host, 0, (), 1) for host in (0, 1)])
+    ring = link_rounds.plan_fans([placement.PlacedTask("worker", host, host, 0, (), 1) for host in (0, 1)])
     answers = Answers(hosts, ring)
     for host, line in lines:
         event = hearing.hear(host, line)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.launch import orders
+from pytest_dtfperf.launch import agents
 from pytest_dtfperf.launch.placement import HostView, place
 from pytest_dtfperf.spec import Spec
 from tests.launch.stage import CONFIG, staged
@@ -20,7 +20,7 @@ def start(**changes: Any) -> dict[str, Any]:
     """The order to start a run of this."""
     spec = Spec(model="trivial", batch_size=32, gpus=2, num_ps=1, **changes)
     tasks = place(spec, [HOST], ClusterConfig(name="environment"))
-    return orders.start(
+    return agents.start_order(
         tasks, [HOST], run="r", spec=spec, cluster={}, injected_slowdowns={}, checkpoint=None, cold=False, isolated=True
     )
 

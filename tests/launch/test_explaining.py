@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines import validation
-from pytest_dtfperf.launch.explaining import FILE, TRACED_STEPS, Tracing
+from pytest_dtfperf.launch.tracing import FILE, TRACED_STEPS, Tracing
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.traces import Operation, pack
 from tests.explain.made import real

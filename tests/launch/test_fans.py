@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_dtfperf.launch.fans import MOST_TURNS, MOST_WORKERS_TURNS, rounds
+from pytest_dtfperf.launch.link_rounds import MOST_TURNS, MOST_WORKERS_TURNS, plan_fans
 from pytest_dtfperf.launch.placement import PlacedTask
 
 NAMES = [f"h{i}" for i in range(64)]
@@ -17,7 +17,7 @@ def tasks(servers: Sequence[int], workers: Sequence[int]) -> list[PlacedTask]:
 
 
 def links(servers: Sequence[int], workers: Sequence[int], *, pairs: bool = False) -> list[list[str]]:
-    return [[fan.link(NAMES) for fan in each] for each in rounds(tasks(servers, workers), pairs=pairs)]
+    return [[fan.link(NAMES) for fan in each] for each in plan_fans(tasks(servers, workers), pairs=pairs)]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_rounds(servers: Sequence[int], workers: Sequence[int], expected: list[l
 
 def test_all_workers_have_a_stream() -> None:
     """A parameter server's host is measured with every other host that has workers, each once."""
-    (fan_in,), (fan_out,) = rounds(tasks([0, 0], [0, 1, 2, 1]))
+    (fan_in,), (fan_out,) = plan_fans(tasks([0, 0], [0, 1, 2, 1]))
     assert fan_in.streams == ((1, 0), (2, 0))
     assert fan_out.streams == ((0, 1), (0, 2))
     assert (
@@ -58,7 +58,7 @@ def test_all_workers_have_a_stream() -> None:
 @pytest.mark.parametrize("hosts", range(2, 40))
 def test_many_servers_take_turns_together(hosts: int) -> None:
     """However many hosts have parameter servers: each has its turn, in few rounds, and no host is in two fans of one."""
-    found = rounds(tasks(range(hosts), range(hosts)))
+    found = plan_fans(tasks(range(hosts), range(hosts)))
     assert len(found) <= max(2 * MOST_TURNS, 2 * 3)
     assert sorted(fan.link(NAMES) for each in found for fan in each) == sorted(
         name for host in NAMES[:hosts] for name in (f"*>{host}", f"{host}>*")
@@ -71,7 +71,7 @@ def test_many_servers_take_turns_together(hosts: int) -> None:
 @pytest.mark.parametrize("workers", range(1, 20))
 def test_workers_take_turns_together(workers: int) -> None:
     """Workers beside no server have their turns in few rounds, each host with all servers that are its own meanwhile."""
-    found = rounds(tasks([0, 1, 2], range(3, 3 + workers)))
+    found = plan_fans(tasks([0, 1, 2], range(3, 3 + workers)))
     most = 2 * (3 + max(MOST_WORKERS_TURNS, -(-workers // 3)))
     assert len(found) <= most
     names = {fan.link(NAMES) for each in found for fan in each}

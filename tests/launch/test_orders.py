@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.launch import orders
+from pytest_dtfperf.launch import agents
 from pytest_dtfperf.launch.placement import HostView, PlacedTask, place
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.spec import Spec, TaskOrder
@@ -22,9 +22,9 @@ def spec_of(workers: int, num_ps: int) -> Spec:
 
 
 def start_order(spec: Spec, hosts: list[HostView], tasks: tuple[PlacedTask, ...]) -> bytes:
-    ports = {host: range(10000, 10000 + len(on_host)) for host, on_host in orders.by_host(tasks).items()}
-    cluster = orders.addresses(tasks, hosts, ports)
-    order = orders.start(
+    ports = {host: range(10000, 10000 + len(on_host)) for host, on_host in agents.tasks_by_host(tasks).items()}
+    cluster = agents.task_addresses(tasks, hosts, ports)
+    order = agents.start_order(
         tasks,
         hosts,
         run="0123456789ab",
@@ -41,9 +41,9 @@ def start_order(spec: Spec, hosts: list[HostView], tasks: tuple[PlacedTask, ...]
 def test_reserve_names_every_host_once() -> None:
     """One order says how many ports each host that has tasks shall hold, or which, and who may reach them."""
     tasks = place(spec_of(2, 1), hosts_of(3), CONFIG)
-    free = orders.reserve(tasks, fixed_ports=False, isolated=True, peers=None)
+    free = agents.reserve_order(tasks, fixed_ports=False, isolated=True, peers=None)
     assert free == {"hosts": {"0": {"count": 2}, "1": {"count": 1}}, "isolated": True, "peers": None}
-    fixed = orders.reserve(tasks, fixed_ports=True, isolated=False, peers=["10.0.0.1"])
+    fixed = agents.reserve_order(tasks, fixed_ports=True, isolated=False, peers=["10.0.0.1"])
     assert fixed["hosts"] == {"0": {"ports": [2230, 2220]}, "1": {"ports": [2220]}}
     assert (fixed["isolated"], fixed["peers"]) == (False, ["10.0.0.1"])
 
@@ -52,7 +52,7 @@ def test_addresses_are_in_the_order_of_the_tasks() -> None:
     """A job's addresses are those of its tasks by index, with the ports in the order in which a host was asked for them."""
     hosts = hosts_of(2)
     tasks = place(spec_of(2, 3), hosts, CONFIG)
-    found = orders.addresses(tasks, hosts, {0: [5, 6, 7], 1: [8, 9]})
+    found = agents.task_addresses(tasks, hosts, {0: [5, 6, 7], 1: [8, 9]})
     assert found == {"ps": ["10.0.0.0:5", "10.0.0.1:8", "10.0.0.0:6"], "worker": ["10.0.0.0:7", "10.0.0.1:9"]}
 
 
@@ -64,7 +64,7 @@ def test_address_and_port_can_be_told_apart(address: str, written: str) -> None:
     """An address of IPv6, which has colons of its own, stands in brackets: TensorFlow never reached the port behind it else."""
     (host,) = hosts_of(1)
     tasks = place(spec_of(1, 0), [host], CONFIG)
-    assert orders.addresses(tasks, [dataclasses.replace(host, address=address)], {0: [7]}) == {"worker": [written]}
+    assert agents.task_addresses(tasks, [dataclasses.replace(host, address=address)], {0: [7]}) == {"worker": [written]}
 
 
 def test_common_and_own_part_make_a_whole_order() -> None:

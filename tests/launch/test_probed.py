@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.explain.probes import Probes
-from pytest_dtfperf.launch.fans import rounds
+from pytest_dtfperf.launch.link_rounds import plan_fans
 from pytest_dtfperf.launch.placement import HostView
-from pytest_dtfperf.launch.probed import PARTS, Answers
+from pytest_dtfperf.launch.probing import PARTS, Answers
 from pytest_dtfperf.messages.kinds import MessageError
 from tests.hostile.agent import STATE
 from tests.launch.test_fans import tasks
@@ -19,7 +19,7 @@ MEASURED = {"per_s": 4e10, "spread": 0.02, "repeats": 5, "how": {"threads": 1}, 
 
 def answers() -> Answers:
     """A parameter server on a, workers on all."""
-    return Answers(HOSTS, rounds(tasks([0], [0, 1, 2])))
+    return Answers(HOSTS, plan_fans(tasks([0], [0, 1, 2])))
 
 
 def reading(host: int = 0, name: str = "core.matmul", **more: Any) -> Mapping[str, Any]:

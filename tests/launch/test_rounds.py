@@ -4,7 +4,7 @@ from itertools import permutations
 
 import pytest
 
-from pytest_dtfperf.launch.rounds import FEW, rounds, split
+from pytest_dtfperf.launch.link_rounds import FEW, rounds, split
 
 
 @pytest.mark.parametrize("hosts", range(2, FEW + 1))

@@ -22,8 +22,8 @@ from pytest_dtfperf.errors import (
     TaskFailed,
     TaskStopped,
 )
+from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT
-from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.node import ports
 from tests.fixed_ports import fixed_ports_held
 from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, staged

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from pytest_dtfperf.launch.scoring import Scoring, with_cpu
+from pytest_dtfperf.launch.tracing import Scoring, with_cpu
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stamps import Stamps, pack
 from tests.explain.stamped import in_lockstep

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_dtfperf.errors import RunFailed, TaskFailed, TaskStopped
 from pytest_dtfperf.explain.scores import Scores
-from pytest_dtfperf.launch.explaining import FILE
+from pytest_dtfperf.launch.tracing import FILE
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node import sweep
 from tests.launch.stage import CONFIG, Stage, staged

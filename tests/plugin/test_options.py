@@ -10,7 +10,7 @@ import pytest
 
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.history.where import Address, address_of
-from pytest_dtfperf.plugin import begin
+from pytest_dtfperf.plugin import plugin_state
 from pytest_dtfperf.plugin.options import OPTIONS, Option
 from tests.plugin.conftest import REPOSITORY, WITHOUT, PerfTests
 
@@ -212,8 +212,8 @@ def message_of(folder: Path, option: Option, text: str, where: str, monkeypatch:
         monkeypatch.setenv(str(option.variable), text)
     with _config(folder, arguments) as config:
         with pytest.raises(UsageError) as refused:
-            begin.state(config)
-        assert begin.STATE not in config.stash
+            plugin_state.state(config)
+        assert plugin_state.STATE not in config.stash
     return str(refused.value)
 
 

@@ -8,7 +8,7 @@ import pytest
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.plugin.options import Options
 from pytest_dtfperf.plugin.parametrise import Marker, cannot_hold, combinations, identify
-from pytest_dtfperf.session.sizes import powers_of_two
+from pytest_dtfperf.session.allocation_manager import powers_of_two
 
 ALL = ("gpus", "num_ps", "variable_update")
 BOTH = Marker(variable_update=("parameter_server", "replicated"))

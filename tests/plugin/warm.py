@@ -24,8 +24,8 @@ from tests.plugin.zygote import COMMANDS, may_fork, searched_before
 IMPORTED = (
     "scipy.optimize",
     "scipy.special",
-    "pytest_dtfperf.plugin.ending",
-    "pytest_dtfperf.plugin.train",
+    "pytest_dtfperf.plugin.session_finish",
+    "pytest_dtfperf.plugin.fixture_objects",
     "pytest_dtfperf.clusters.local",
     "pytest_dtfperf.explain.causes",
     "pytest_dtfperf.history.enter",

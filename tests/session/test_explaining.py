@@ -20,8 +20,7 @@ from pytest_dtfperf.explain.strain import PHRASES
 from pytest_dtfperf.explain.strain import strains as strains_of
 from pytest_dtfperf.launch.disturbance import disturbances
 from pytest_dtfperf.measurement import Measurement
-from pytest_dtfperf.session.evidence import of_entry, of_measurement
-from pytest_dtfperf.session.explaining import told
+from pytest_dtfperf.session.explanation import of_entry, of_measurement, told
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of, spec_of
 from tests.explain.sides import side, slower, stamped
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.measurement import Measurement
-from pytest_dtfperf.session.limiting import limit_of
+from pytest_dtfperf.session.post_analysis import limit_of
 from tests.baselines.examples import HARDWARE, SOFTWARE, entry_of, measurement_of
 from tests.explain.probed import G, of_hosts, reading
 

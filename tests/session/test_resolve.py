@@ -7,7 +7,7 @@ import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.session.cluster import ClusterInfo
 from pytest_dtfperf.session.resolve import RepeatPlan, least_efficiency, margin, plan, resolve, settings
 from pytest_dtfperf.session.settings import Settings

@@ -7,7 +7,7 @@ import pytest
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.session.sizes import covers, largest, most_servers, needed, needed_by, to_ask_for, too_large
+from pytest_dtfperf.session.allocation_manager import covers, largest, most_servers, needed, needed_by, to_ask_for, too_large
 from pytest_dtfperf.spec import Spec
 
 

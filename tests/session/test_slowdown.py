@@ -3,14 +3,14 @@
 import pytest
 
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.session import slowdown
+from pytest_dtfperf.session import resolve
 
 
 def test_tasks_and_their_seconds() -> None:
     """Several tasks, with blanks or without, each with the seconds that it sleeps."""
-    read = slowdown.read({"DTFPERF_SLOWDOWN": "worker:1=0.2, worker:10=3,worker:0=.5"})
+    read = resolve.read_slowdowns({"DTFPERF_SLOWDOWN": "worker:1=0.2, worker:10=3,worker:0=.5"})
     assert read == {"worker:1": 0.2, "worker:10": 3.0, "worker:0": 0.5}
-    assert slowdown.read({}) == {}
+    assert resolve.read_slowdowns({}) == {}
 
 
 @pytest.mark.parametrize(
@@ -20,10 +20,10 @@ def test_tasks_and_their_seconds() -> None:
 def test_what_is_no_task_or_no_number_is_refused(entry: str) -> None:
     """A slip is named, instead of ending in a traceback, or in a task that there is not and that nobody misses."""
     with pytest.raises(UsageError, match=r"takes tasks and seconds per step, as in worker:1=0\.2, not "):
-        slowdown.read({"DTFPERF_SLOWDOWN": entry})
+        resolve.read_slowdowns({"DTFPERF_SLOWDOWN": entry})
 
 
 def test_a_task_stands_there_once() -> None:
     """Of two numbers nobody knows which was meant."""
     with pytest.raises(UsageError, match="DTFPERF_SLOWDOWN has worker:1 twice"):
-        slowdown.read({"DTFPERF_SLOWDOWN": "worker:1=0.2,worker:0=1,worker:1=0.3"})
+        resolve.read_slowdowns({"DTFPERF_SLOWDOWN": "worker:1=0.2,worker:0=1,worker:1=0.3"})

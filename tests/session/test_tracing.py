@@ -6,9 +6,9 @@ import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.measurement import Measurement, Run
+from pytest_dtfperf.session.post_analysis import is_traced, most_runs, needs_a_run, short
 from pytest_dtfperf.session.resolve import RepeatPlan
 from pytest_dtfperf.session.settings import ExplainWord, Settings
-from pytest_dtfperf.session.tracing import is_traced, most_runs, needs_a_run, short
 from pytest_dtfperf.spec import Spec
 
 SPEC = Spec(model="mnist", batch_size=32, gpus=2, num_ps=1, steps=100, data="mnist", data_dir="/data", evaluate=True)

@@ -14,7 +14,7 @@ from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import DtfPerfError
-from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.launch.launcher import Launcher
 from tests.clusters.slurm import scene
 from tests.launch.stage import Stage
 

@@ -16,7 +16,7 @@ from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost, TaskFailed
-from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.node import sweep
 from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.clusters.slurm.conftest import LogIn, NewSite

@@ -15,11 +15,10 @@ import pytest
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.history.enter import Remembered
-from pytest_dtfperf.plugin import xdist
+from pytest_dtfperf.plugin import installed_first, xdist
 from pytest_dtfperf.plugin.display import degrade
 from pytest_dtfperf.plugin.outcome import skips, verdict_of
-from pytest_dtfperf.plugin.search_path import installed_first
-from pytest_dtfperf.plugin.state import PerfSession
+from pytest_dtfperf.plugin.perf_session import PerfSession
 from pytest_dtfperf.records.lines import line_of
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder

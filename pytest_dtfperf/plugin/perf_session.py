@@ -2,10 +2,12 @@
 
 import io
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from functools import cached_property, partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -17,29 +19,83 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import UsageError, shown
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.history.where import masked
-from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.plugin import options as command_line
-from pytest_dtfperf.plugin import properties, time_limit
 from pytest_dtfperf.plugin.display import Display
 from pytest_dtfperf.plugin.outcome import DRY_RUN
-from pytest_dtfperf.plugin.parametrise import Marker, cannot_hold
+from pytest_dtfperf.plugin.parametrise import cannot_hold
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.report.time_estimates import ClusterPast, load_earlier_sessions
-from pytest_dtfperf.session import sizes, slowdown
+from pytest_dtfperf.session import allocation_manager
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.cluster import ClusterInfo
-from pytest_dtfperf.session.experiment import Experiment
-from pytest_dtfperf.session.resolve import plan
+from pytest_dtfperf.session.resolve import SLOWDOWN_VARIABLE, plan, read_slowdowns, slowdown_text
 from pytest_dtfperf.session.session import check_runnable, check_stored
+
+
+class _Remaining(float):
+    """Seconds that are left of a time limit, which messages show as the whole."""
+
+    whole: float = 0.0
+
+    @classmethod
+    def of(cls, whole: float, left_s: float) -> "_Remaining":
+        remaining = cls(max(left_s, 0.001))
+        remaining.whole = getattr(whole, "whole", whole)
+        return remaining
+
+    def __str__(self) -> str:
+        return str(self.whole)
+
+
+@dataclass
+class _Timer:
+    """The timer of the test that runs in this process."""
+
+    item: pytest.Item
+    settings: Any  # pytest-timeout's own, a named tuple
+    set_at_s: float
+
+
+_RUNNING: list[_Timer] = []  # the one, if there is any
+
+
+class TimeLimit:
+    """Hooks of pytest-timeout, which are called where that plugin is."""
+
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)
+    def pytest_timeout_set_timer(self, item: pytest.Item, settings: Any) -> None:
+        _RUNNING[:] = [_Timer(item, settings, monotonic())]
+
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)
+    def pytest_timeout_cancel_timer(self, item: pytest.Item) -> None:
+        _RUNNING.clear()
+
+
+@contextmanager
+def stopped() -> Iterator[None]:
+    """Stop the timer of the test that runs, if it has one, and let it go on with what was left of its time."""
+    timer = _RUNNING[0] if _RUNNING else None
+    if timer is None:
+        yield
+        return
+    hook = timer.item.config.hook
+    left_s = timer.settings.timeout - (monotonic() - timer.set_at_s)
+    hook.pytest_timeout_cancel_timer(item=timer.item)
+    try:
+        yield
+    finally:
+        limit = _Remaining.of(timer.settings.timeout, left_s)
+        hook.pytest_timeout_set_timer(item=timer.item, settings=timer.settings._replace(timeout=limit))
 
 
 class PerfSession:
     """One session of perf tests, as this process sees it; xdist workers have one each, over one session folder."""
 
     def __init__(self, config: pytest.Config, session_id: str, starts: Sequence[Path]) -> None:
-        self.options = command_line.read(config)
-        self.injected_slowdowns = slowdown.read(os.environ)
+        self.options = command_line.read_options(config)
+        self.injected_slowdowns = read_slowdowns(os.environ)
         self.root = config.rootpath
         self.session_id = session_id
         self.deselected: dict[str, int] = {}  # why -> how many tests
@@ -98,7 +154,7 @@ class PerfSession:
     @cached_property
     def bench(self) -> Bench:
         """First asked for when all tests are collected: how many they are, and what they need, is part of it."""
-        needs = (sizes.needed_by(test, self.options.gpus, self.config) for test in self.collected)
+        needs = (allocation_manager.needed_by(test, self.options.gpus, self.config) for test in self.collected)
         return Bench(
             config=self.config,
             settings=self.options,
@@ -111,20 +167,7 @@ class PerfSession:
             expected=[need for need in needs if need],
             injected_slowdowns=self.injected_slowdowns,
             packages=("pytest",),
-            while_waiting=time_limit.stopped,
-        )
-
-    def experiment(self, item: pytest.Item, marker: Marker) -> Experiment:
-        """Of one test; what it measures stands in its properties, too, for JUnit's XML."""
-        noted = partial(properties.note, item)
-        return Experiment(
-            self.bench,
-            item.nodeid,
-            margin=marker.margin,
-            efficiency=marker.efficiency,
-            checks=marker.checks,
-            on_record=noted,
-            attempt=getattr(item, "execution_count", 1),  # pytest-rerunfailures counts there
+            while_waiting=stopped,
         )
 
     @cached_property
@@ -136,7 +179,7 @@ class PerfSession:
         """Why a test with these parameters cannot run here, or None."""
         cluster = self.cluster
         unfit = cannot_hold(test, cluster.name, capacity.devices(self.config), cluster.devices_per_host)
-        return unfit or sizes.too_large(test, self.config)
+        return unfit or allocation_manager.too_large(test, self.config)
 
     # -- what is shown
 
@@ -178,7 +221,7 @@ class PerfSession:
         elif warning := named.exposed(self.config):
             words.append(warning)
         if self.injected_slowdowns:
-            words.append(f"INJECTED SLOW-DOWN {slowdown.VARIABLE}={slowdown.given(os.environ)}")
+            words.append(f"INJECTED SLOW-DOWN {SLOWDOWN_VARIABLE}={slowdown_text(os.environ)}")
         return "dtfperf: " + ", ".join(words)
 
     @property

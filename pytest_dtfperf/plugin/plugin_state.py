@@ -2,19 +2,20 @@
 
 import importlib.util
 import os
+import signal
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.plugin import xdist
+from pytest_dtfperf.plugin import installed_first, xdist
 from pytest_dtfperf.plugin.parametrise import Marker
-from pytest_dtfperf.plugin.search_path import installed_first
 
 if TYPE_CHECKING:  # heavy: imported when there is a perf test
     from pytest_dtfperf.plugin.dry_run import DryRun
-    from pytest_dtfperf.plugin.state import PerfSession
+    from pytest_dtfperf.plugin.perf_session import PerfSession
 
 STATE = pytest.StashKey["PerfSession"]()
 DRY_RUN = pytest.StashKey["DryRun"]()
@@ -32,16 +33,15 @@ def state(config: pytest.Config) -> "PerfSession":
 
 def _begin(config: pytest.Config) -> None:
     with installed_first():
-        from pytest_dtfperf.plugin import signals
         from pytest_dtfperf.plugin.display import degrade
         from pytest_dtfperf.plugin.dry_run import DryRun
-        from pytest_dtfperf.plugin.ending import Ending
-        from pytest_dtfperf.plugin.state import PerfSession
-        from pytest_dtfperf.plugin.time_limit import TimeLimit
+        from pytest_dtfperf.plugin.perf_session import PerfSession, TimeLimit
+        from pytest_dtfperf.plugin.session_finish import Ending
+        from pytest_dtfperf.session import signals
 
         perf = PerfSession(config, xdist.session_id(config), starts(config))
         perf.check()
-        config.add_cleanup(signals.install())
+        config.add_cleanup(signals.install(_exit_on_signal))
         config.add_cleanup(degrade(config))
         xdist.join(config)
         config.stash[STATE] = perf
@@ -97,3 +97,7 @@ def marker_of(node: pytest.Item) -> Marker:
             raise UsageError(f"{node.nodeid}: the dtfperf marker takes named arguments only, as in dtfperf(margin=0.05)")
         arguments |= mark.kwargs
     return Marker.read(arguments, node.nodeid)
+
+
+def _exit_on_signal(number: int, frame: FrameType | None) -> None:
+    pytest.exit(f"{signal.Signals(number).name} received: everything that was started is ended", returncode=128 + number)

@@ -13,11 +13,10 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.errors import Culprit, DataError, RunFailed
 from pytest_dtfperf.explain.probes import Probes, merged
-from pytest_dtfperf.launch import granted
+from pytest_dtfperf.launch import placement
 from pytest_dtfperf.launch.agents import Agents
-from pytest_dtfperf.launch.placement import place
+from pytest_dtfperf.launch.placement import WORKERS_LEAD, Roles, place
 from pytest_dtfperf.launch.probing import USUAL, Deadlines, Probing
-from pytest_dtfperf.launch.roles import WORKERS_LEAD, Roles
 from pytest_dtfperf.launch.run_controller import OnOutput, OnProgress, RunController, log_path
 from pytest_dtfperf.launch.tunnel import Tunnel
 from pytest_dtfperf.limits.needs import Layout
@@ -66,8 +65,8 @@ class Launcher:
 
     @property
     def placement(self) -> Mapping[str, Any]:
-        """What was asked for and what was lent: see `launch/granted.py`."""
-        return granted.placement(self._config, self._views, wanted_nodes=self._wanted_nodes)
+        """Describe what was requested and what was allocated: see `describe_allocation`."""
+        return placement.describe_allocation(self._config, self._views, wanted_nodes=self._wanted_nodes)
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
@@ -77,7 +76,7 @@ class Launcher:
     def fingerprint_of(self, hosts: Sequence[str]) -> Mapping[str, Any]:
         """What those hosts are that a run was on, and whether they are what was asked for."""
         used = [at for at, name in enumerate(self.hosts) if name in hosts]
-        placed = granted.placement(self._config, [self._views[at] for at in used], wanted_nodes=len(used))
+        placed = placement.describe_allocation(self._config, [self._views[at] for at in used], wanted_nodes=len(used))
         return {**_common([self._fingerprints[at] for at in used]), "placement": placed}
 
     def run(

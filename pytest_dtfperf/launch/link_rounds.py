@@ -1,16 +1,58 @@
-"""Which links a training uses most, and which of them are measured at once. Pure: placed tasks go in, rounds come out.
-
-A parameter server hears from all workers at once, and answers all: its host's fan-in and fan-out are measured so, one after the
-other, from and to the hosts of workers. A worker does so with all parameter servers, if there are several: its host, too, is in
-the middle once. Where there are more than a few such hosts, several have their turn at once, each with others. Workers that
-talk among themselves do so in a ring, mostly. Tasks of one host need no link.
-"""
+"""Which links are measured at once: rounds of pairs that have no host in common, so that none disturbs another. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_dtfperf.launch.placement import PlacedTask
-from pytest_dtfperf.launch.rounds import Pair, ring, split
+
+FEW = 8  # hosts: of so many every pair is measured, in 14 rounds; of more a ring, in 4 or 6
+
+Pair = tuple[int, int]  # from, to
+
+
+def rounds(hosts: Sequence[int]) -> list[list[Pair]]:
+    """Every ordered pair of few hosts; of many, every host with the next one, both ways."""
+    return _both_ways(_everybody_once(hosts)) if len(hosts) <= FEW else ring(hosts)
+
+
+def ring(hosts: Sequence[int]) -> list[list[Pair]]:
+    """Every host with the next one, both ways."""
+    return _both_ways(_ring(hosts) if len(hosts) > 2 else _everybody_once(hosts))
+
+
+def _both_ways(one_way: Sequence[list[Pair]]) -> list[list[Pair]]:
+    return [way for pairs in one_way for way in (pairs, [(there, here) for here, there in pairs])]
+
+
+def _everybody_once(hosts: Sequence[int]) -> list[list[Pair]]:
+    """A round-robin tournament by the circle method: one player stays, the others move on by one seat every round."""
+    seats: list[int | None] = [*hosts, *([None] if len(hosts) % 2 else [])]
+    half = len(seats) // 2
+    found = []
+    for _ in range(len(seats) - 1):
+        opposite = zip(seats[:half], reversed(seats[half:]), strict=True)
+        found.append([(here, there) for here, there in opposite if here is not None and there is not None])
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return found if len(hosts) > 1 else []
+
+
+def _ring(hosts: Sequence[int]) -> list[list[Pair]]:
+    """Every second link of the ring, then the others; of an odd ring the last one by itself."""
+    links = [(here, hosts[(i + 1) % len(hosts)]) for i, here in enumerate(hosts)]
+    even = len(links) - len(links) % 2
+    return [part for part in (links[0:even:2], links[1:even:2], links[even:]) if part]
+
+
+def split(pairs: Sequence[Pair]) -> list[list[Pair]]:
+    """Any pairs, in as many rounds as they need."""
+    found: list[list[Pair]] = []
+    for pair in pairs:
+        free = next((each for each in found if not {*pair} & {host for taken in each for host in taken}), None)
+        if free is None:
+            found.append(free := [])
+        free.append(pair)
+    return found
+
 
 ALL = "*"
 MOST_TURNS = 4  # of parameter servers' hosts, in each direction: 8 rounds of a second are what a probe may take
@@ -39,14 +81,14 @@ class Fan:
 Round = Sequence[Fan]
 
 
-def rounds(tasks: Sequence[PlacedTask], *, pairs: bool = False) -> list[Round]:
+def plan_fans(tasks: Sequence[PlacedTask], *, pairs: bool = False) -> list[Round]:
     """Of a training's tasks; with `pairs`, each link between a worker and a parameter server alone, too."""
     servers, workers = (list(dict.fromkeys(task.host for task in tasks if task.job == job)) for job in ("ps", "worker"))
     if not servers:
         return [_alone(each) for each in ring(workers)]
     alone = [worker for worker in workers if worker not in servers] if len(servers) > 1 else []
     turns = [*_turns(servers, workers, MOST_TURNS), *_turns(alone, servers, MOST_WORKERS_TURNS)]
-    found = [fans for turn in turns for fans in _both_ways(turn)]
+    found = [fans for turn in turns for fans in _in_and_out(turn)]
     links = {pair: None for ps in servers for worker in workers if worker != ps for pair in ((ps, worker), (worker, ps))}
     return [*found, *(_alone(each) for each in split(list(links)))] if pairs else found
 
@@ -70,7 +112,7 @@ def _turns(in_the_middle: Sequence[int], around: Sequence[int], most: int) -> li
     return [turn for turn in found if turn]
 
 
-def _both_ways(turn: Sequence[tuple[int, list[int]]]) -> list[Round]:
+def _in_and_out(turn: Sequence[tuple[int, list[int]]]) -> list[Round]:
     fan_in = [Fan(None, centre, tuple((other, centre) for other in others)) for centre, others in turn]
     fan_out = [Fan(centre, None, tuple((centre, other) for other in others)) for centre, others in turn]
     return [fan_in, fan_out]

@@ -1,0 +1,283 @@
+"""Why a judgement is not green: its two sides compared with each other. Whatever goes wrong costs the explanation alone."""
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from pytest_dtfperf.baselines import system
+from pytest_dtfperf.baselines.checks import Check
+from pytest_dtfperf.baselines.comparability import other_program
+from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.errors import SessionFileError, UsageError
+from pytest_dtfperf.explain.anatomy import Anatomy
+from pytest_dtfperf.explain.causes import Explanation, explain
+from pytest_dtfperf.explain.evidence import Evidence
+from pytest_dtfperf.explain.probes import Probes
+from pytest_dtfperf.explain.scores import Scores
+from pytest_dtfperf.launch.agents import CHIEF
+from pytest_dtfperf.measurement import Measurement, Run
+from pytest_dtfperf.printable import printable
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.session import SessionFolder, session_folders
+
+
+def of_measurement(measurement: Measurement, cluster: str | None = None) -> Evidence:
+    """`cluster`: its name, for the commands that look further."""
+    run, traced = _told(measurement), measurement.traced_run
+    images = images_of_a_step(measurement)
+    return Evidence(
+        step_s=[images / rate for rate in measurement.rates] if images else [],
+        anatomy=Anatomy.from_json(traced.anatomy) if traced and traced.anatomy else None,
+        scores=Scores.from_json(run.stragglers) if run.stragglers else None,
+        probes=Probes.from_json(measurement.probes) if measurement.probes else None,
+        states=run.state,
+        disturbances=measurement.disturbances,  # of a run that was thrown away for one, nothing is in these seconds
+        hosts=run.task_hosts,
+        sleeps=measurement.injected_slowdowns,
+        cluster=cluster,
+        coordinated=measurement.spec.mode.coordinated,
+        in_lockstep=measurement.spec.in_lockstep,
+        is_own_program=bool(measurement.spec.command),
+        graph=_graph(measurement.fingerprint),
+    )
+
+
+def of_entry(entry: Entry, measurement: Measurement) -> Evidence:
+    """Return what is known of a baseline, which this measurement is compared with."""
+    spec, images = measurement.spec, images_of_a_step(measurement)
+    return Evidence(
+        step_s=[images / rate for rate in entry.samples] if images else [],
+        anatomy=Anatomy.from_json(entry.anatomy) if entry.anatomy else None,
+        scores=Scores.from_json(entry.stragglers) if entry.stragglers else None,
+        probes=Probes.from_json(entry.probes) if entry.probes else None,
+        coordinated=spec.mode.coordinated,
+        in_lockstep=spec.in_lockstep,
+        is_own_program=bool(spec.command),
+        graph=_graph(entry.fingerprint),
+    )
+
+
+def with_changes(now: Evidence, before: Mapping[str, Any], after: Mapping[str, Any], *, program: bool = True) -> Evidence:
+    """With what differs between two fingerprints. `program`: whether both were to train with the same graph."""
+    return replace(
+        now,
+        program_changes=other_program(before, after) if program else [],
+        software_changes=system.software_changes(before.get("software") or {}, after.get("software") or {}),
+        hardware_changes=system.differences(before.get("hardware") or {}, after.get("hardware") or {}),
+    )
+
+
+def _told(measurement: Measurement) -> Run:
+    """The last run that was traced; else the last one that was stamped; else the last."""
+    last_first = [*reversed(measurement.samples), *reversed(measurement.runs)]
+    told = (run for wanted in ("anatomy", "stragglers") for run in last_first if getattr(run, wanted))
+    return next(told, last_first[0])
+
+
+def images_of_a_step(measurement: Measurement) -> float | None:
+    """Return how many images all devices train in a step: by the steps that a program reports, if any. None: not known."""
+    spec = measurement.spec
+    run = next((run for run in reversed(measurement.samples) if run.step_s.get(CHIEF)), None) if spec.command else None
+    if run:
+        return run.images_per_sec * statistics.fmean(run.step_s[CHIEF])
+    return spec.gpus * spec.batch_size or None
+
+
+def _graph(fingerprint: Mapping[str, Any]) -> str | None:
+    found: str | None = (fingerprint.get("program") or {}).get("graph")
+    return found
+
+
+class Compared(NamedTuple):
+    """How messages name what a measurement is compared with."""
+
+    against: str
+    name: str
+    when: str
+
+
+# Checks that compare a step of one training with a step of another, which is to take as long: of the baseline; of one device
+# alone; of the same training without reading its input.
+AGAINST = {
+    "baseline": Compared("its baseline", "the baseline", "then"),
+    "efficiency": Compared("the anchor, on one device", "the anchor", "in the anchor"),
+    "overhead": Compared("the same training with synthetic input", "the training with synthetic input", "with synthetic input"),
+}
+
+
+def told(
+    check: Check,
+    measurement: Measurement,
+    other: Measurement | None,
+    cluster: str | None,
+    judgement: Judgement | None = None,
+) -> dict[str, Any]:
+    """Return what a record keeps of it: `explanation`, or `unexplained` with the reason; nothing where there is none to give.
+
+    `judgement` is that of the check. Where by its interval nothing may have been lost, nothing is explained.
+    """
+    if check.verdict.row.outcome == "pass" or check.verdict.row.numbers == "void" or check.kind not in AGAINST:
+        return {}
+    if judgement and check.verdict is Verdict.INCONCLUSIVE and _may_be_no_loss(check, measurement, judgement):
+        return {}
+    try:
+        found = explained(check, measurement, other, cluster)
+        why = found.to_json() if found else None
+        json.dumps(why, allow_nan=False)  # as it will be written
+    except Exception as error:  # a verdict must be told, and not be lost for want of its reasons
+        return {"unexplained": f"cannot be explained: {type(error).__name__}: {' '.join(str(error).split())}"}
+    return {"explanation": why} if why else {}
+
+
+def explained(check: Check, measurement: Measurement, other: Measurement | None, cluster: str | None) -> Explanation | None:
+    """Return why it is slower; None where there is nothing to compare it with, or it is not slower."""
+    sides = _sides(check, measurement, other, cluster)
+    found = explain(*sides) if sides else None
+    if found is None or found.change_s <= 0:
+        return None
+    if check.kind == "efficiency" and found.causes and (hosts := _shared_hosts(measurement)):
+        found = _without_sharing(found, hosts, measurement)
+    return replace(found, against=AGAINST[check.kind].against)
+
+
+def _may_be_no_loss(check: Check, measurement: Measurement, judgement: Judgement) -> bool:
+    """Return whether the interval of the ratio of rates contains that of a training that has lost nothing."""
+    lossless = measurement.spec.gpus if check.kind == "efficiency" else 1.0
+    return judgement.estimate is not None and judgement.estimate.high >= lossless
+
+
+def _shared_hosts(measurement: Measurement) -> Sequence[str]:
+    """Return the hosts without GPUs on whose machine several devices compute: these share its memory bus and caches."""
+    if (measurement.fingerprint.get("hardware") or {}).get("gpus"):
+        return []
+    run = measurement.runs[-1]
+    machine_of = {host: run.state.get(host, {}).get("machine", host) for host in run.task_hosts.values()}
+    devices: Counter[str] = Counter()
+    for task, host in run.task_hosts.items():
+        devices[machine_of[host]] += run.task_devices.get(task, int(task.startswith("worker:")))
+    return [host for host, machine in machine_of.items() if devices[machine] > 1]
+
+
+def _without_sharing(found: Explanation, hosts: Sequence[str], measurement: Measurement) -> Explanation:
+    """Return the explanation without the causes that one device alone has not, for it shares its host with none: whatever
+    computes, sends or receives beside another device takes longer. An injected slow-down is none of these.
+    """
+    kept = [each for each in found.causes if each.kind == "straggler" and each.location in measurement.injected_slowdowns]
+    dropped_s = sum(each.seconds for each in found.causes if each not in kept)
+    note = (
+        f"the devices of {', '.join(hosts)} are cores that share a memory bus: each of them is slower beside the others than "
+        "alone, so that no cause is named against one device"
+    )
+    return replace(found, causes=kept, unexplained_s=found.unexplained_s + dropped_s, notes=[*found.notes, note])
+
+
+def _sides(
+    check: Check, measurement: Measurement, other: Measurement | None, cluster: str | None
+) -> tuple[Evidence, Evidence] | None:
+    now = of_measurement(measurement, cluster)
+    if check.kind == "baseline":
+        entry = check.side.entry
+        return (of_entry(entry, measurement), with_changes(now, entry.fingerprint, measurement.fingerprint)) if entry else None
+    if other is None:
+        return None
+    names = AGAINST[check.kind]
+    then = replace(of_measurement(other, cluster), name=names.name, when=names.when)
+    return then, with_changes(now, other.fingerprint, measurement.fingerprint, program=False)
+
+
+def find_records(session: str, measurement: str | None, results: Path) -> Sequence[Record]:
+    """A session's measurements, or one by its id, also of any session in `results`; raises `UsageError` where there is none."""
+    if measurement is None and not Path(session).exists() and "/" not in session:
+        return [_anywhere(session, results)]
+    records = SessionFolder.open(Path(session)).measurements()
+    if measurement is None:
+        return records
+    found = [record for record in records if record.id == measurement]
+    if not found:
+        known = ", ".join(printable(record.id) for record in records) or "none"
+        raise UsageError(f"there is no measurement {printable(measurement)} in this session: it has {known}")
+    return found
+
+
+def _anywhere(measurement: str, results: Path) -> Record:
+    """The newest session's first. Sessions that cannot be read are passed over: one is looked for, and not they."""
+    folders = session_folders(results) if results.is_dir() else []
+    for folder in reversed(folders):
+        try:
+            found = [record for record in folder.measurements() if record.id == measurement]
+        except SessionFileError:
+            continue
+        if found:
+            return found[0]
+    raise UsageError(
+        f"{printable(measurement)} is neither a session's folder nor the id of a measurement of one in {results}/; "
+        "give the folder, or folder and id"
+    )
+
+
+@dataclass(frozen=True)
+class Other:
+    """What measurements are held against."""
+
+    records: Sequence[Record] = ()
+    store: BaselineStore | None = None
+    system: str | None = None  # the one file of them that was given
+
+    @classmethod
+    def at(cls, path: Path) -> Self:
+        """A session's folder, a baseline file, or the folder of such. Raises `SessionFileError`, `BaselineFileError`."""
+        if path.is_file():
+            store = BaselineStore(path.parent)
+            store.entries(path.stem)
+            return cls(store=store, system=path.stem)
+        if path.is_dir() and not (path / "session.json").exists() and any(path.glob("*.json")):
+            store = BaselineStore(path)
+            store.check()
+            return cls(store=store)
+        return cls(records=SessionFolder.open(path).measurements())
+
+    def record_like(self, record: Record) -> Record | None:
+        """The last measurement of the same spec; the last that was traced, if one was."""
+        same = [other for other in self.records if other.spec == record.spec]
+        traced = [other for other in same if any(run.anatomy for run in other.measurement.all_runs)]
+        return next(reversed(traced or same), None)
+
+    def explanation(self, record: Record) -> Explanation | None:
+        """Why a measurement is slower than that; None where there is nothing of its spec."""
+        now, before = record.measurement, self.record_like(record)
+        if before:
+            other = replace(of_measurement(before.measurement), name=f"measurement {before.id}")
+            then = other, before.measurement.fingerprint, before.id
+        elif self.store and (entry := self._entry(self.store, now)):
+            then = of_entry(entry, now), entry.fingerprint, f"the baseline of {entry.provenance.date[:10]}"
+        else:
+            return None
+        found = explain(then[0], with_changes(of_measurement(now), then[1], now.fingerprint))
+        return replace(found, against=then[2]) if found else None
+
+    def _entry(self, store: BaselineStore, now: Measurement) -> Entry | None:
+        if self.system is None:
+            found = store.find_for(now)
+            return found if found and found.key == now.spec.key else None
+        return store.find(self.system, now.spec, now.fingerprint, len(now.hosts))
+
+
+def explain_record(record: Record, other: Other | None) -> Explanation | None:
+    """Against something else, or else as it was told; of records of older versions as it would be told now."""
+    if other:
+        return other.explanation(record)
+    if record.explanation:
+        return Explanation.from_json(record.explanation)
+    check = next((check for check in record.checks if check.verdict == record.verdict and check.kind == "baseline"), None)
+    if check is None or check.verdict.row.outcome == "pass":
+        return None
+    high = record.baseline.high if record.baseline and check.verdict is Verdict.INCONCLUSIVE else None
+    if high is not None and high >= 0:  # nothing may have been lost
+        return None
+    return explained(check, record.measurement, None, None)
