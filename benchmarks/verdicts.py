@@ -15,7 +15,7 @@ from benchmarks.nights import BUDGET, CASES, NightPlan
 from benchmarks.simulation import ASSUMED, BETTER, HOLDS, WORSE, Floats, Known, NoiseModel, Outcomes, Trial, judged
 from pytest_dtfperf.baselines.compare import VERDICTS
 from pytest_dtfperf.baselines.terms import FIRST_CHECK, Terms
-from pytest_dtfperf.baselines.turns import compare
+from pytest_dtfperf.baselines.thresholds import compare_in_turns
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.comparison import Answer, Question, runs_needed
@@ -294,13 +294,13 @@ def _earlier_case(
     many = with_runs(empty, float(np.log(ratio)), *(10.0 + each for each in first))
     now = change
     one = with_runs(one, 0.0, *(20.0 + each for each in first))
-    found = compare(many, one, (noise, noise), 0.9, terms)
+    found = compare_in_turns(many, one, (noise, noise), 0.9, terms)
     for at in range(question.most):
         answer = found.estimate.answer
         if answer not in (Answer.OPEN, Answer.UNCONFIRMED):
             break
         one, many = with_runs(one, 0.0, 30.0 + at), with_runs(many, float(np.log(ratio)), 30.0 + at)
-        found = compare(many, one, (noise, noise), 0.9, terms)
+        found = compare_in_turns(many, one, (noise, noise), 0.9, terms)
     return VERDICTS[found.estimate.answer], len(many.runs), len(one.runs)
 
 

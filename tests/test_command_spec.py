@@ -9,9 +9,8 @@ from pytest_dtfperf.errors import InvalidMeasurement, SpecError
 from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import Spec, TaskOrder
-from pytest_dtfperf.spec.command import literal, needs_addresses, program
-from pytest_dtfperf.spec.rate_of import TOLERANCE
-from pytest_dtfperf.spec.role import arguments, variables
+from pytest_dtfperf.spec.command import TOLERANCE, literal, needs_addresses, program_name
+from pytest_dtfperf.spec.spec import task_arguments, task_variables
 
 ADDRESSES = {"ps": ("a:1",), "worker": ("a:2", "b:2")}
 
@@ -66,47 +65,47 @@ def test_what_no_program_can_be_told_is_refused(changes: dict[str, Any], words: 
 
 def test_a_task_is_told_who_it_is_by_flags() -> None:
     """Unless told otherwise, a task gets tf_cnn_benchmarks' flags, behind the command's own words."""
-    assert arguments(order(spec("--x=1"))) == [
+    assert task_arguments(order(spec("--x=1"))) == [
         "python", "train.py", "--x=1", "--job_name=worker", "--task_index=1", "--ps_hosts=a:1", "--worker_hosts=a:2,b:2",
     ]  # fmt: skip
-    assert arguments(order(spec(), job="ps", index=0))[2:4] == ["--job_name=ps", "--task_index=0"]
+    assert task_arguments(order(spec(), job="ps", index=0))[2:4] == ["--job_name=ps", "--task_index=0"]
 
 
 def test_flags_can_have_any_form() -> None:
     """A program's own names for its role are words with braces, among the command's or behind them."""
     own = spec("{job}", "{index}", role_flags=("--hosts", "{worker_hosts}"))
-    assert arguments(order(own))[2:] == ["worker", "1", "--hosts", "a:2,b:2"]
+    assert task_arguments(order(own))[2:] == ["worker", "1", "--hosts", "a:2,b:2"]
 
 
 def test_no_flag_names_servers_that_are_not() -> None:
     """Without parameter servers there is no flag for them, and a lone process is told of no role at all."""
     alone = spec(gpus=1, num_ps=0)
     workers = order(alone, cluster={"worker": ("a:2", "b:2")})
-    assert arguments(workers)[2:] == ["--job_name=worker", "--task_index=1", "--worker_hosts=a:2,b:2"]
-    assert arguments(order(alone, index=0, cluster={})) == ["python", "train.py"]
+    assert task_arguments(workers)[2:] == ["--job_name=worker", "--task_index=1", "--worker_hosts=a:2,b:2"]
+    assert task_arguments(order(alone, index=0, cluster={})) == ["python", "train.py"]
 
 
 def test_tf_config_is_what_tensorflow_reads() -> None:
     """TF_CONFIG holds the cluster and the task as TensorFlow's own resolver wants them, and no flag is added."""
     told = order(spec(role_flags="TF_CONFIG"), job="ps", index=0)
-    assert arguments(told) == ["python", "train.py"]
-    assert json.loads(variables(told)["TF_CONFIG"]) == {
+    assert task_arguments(told) == ["python", "train.py"]
+    assert json.loads(task_variables(told)["TF_CONFIG"]) == {
         "cluster": {"ps": ["a:1"], "worker": ["a:2", "b:2"]}, "task": {"type": "ps", "index": 0},
     }  # fmt: skip
-    assert "TF_CONFIG" not in variables(order(spec(gpus=1, num_ps=0, role_flags="TF_CONFIG"), index=0, cluster={}))
+    assert "TF_CONFIG" not in task_variables(order(spec(gpus=1, num_ps=0, role_flags="TF_CONFIG"), index=0, cluster={}))
 
 
 def test_words_are_filled_in() -> None:
     """Braces stand for the spec's fields and the task's part; doubled ones, and those of no name, for themselves."""
     asking = spec("{batch_size},{steps},{xla},{devices},{threads},{workers}", "{{job}}", '{"a": 1}', batch_size=8, steps=7)
-    found = arguments(order(asking, num_devices=3, threads=4))
+    found = task_arguments(order(asking, num_devices=3, threads=4))
     assert found[2:5] == ["8,7,false,3,4,2", "{job}", '{"a": 1}']
-    assert arguments(order(asking, job="ps", index=0, num_devices=0))[2].split(",")[3] == "1", "as many as a worker has"
+    assert task_arguments(order(asking, job="ps", index=0, num_devices=0))[2].split(",")[3] == "1", "as many as a worker has"
 
 
 def test_environment_of_the_spec_is_told() -> None:
     """What the spec adds to the environment reaches the program."""
-    assert variables(order(spec(environment=("NCCL_ALGO=Ring=1",)))) == {"NCCL_ALGO": "Ring=1"}
+    assert task_variables(order(spec(environment=("NCCL_ALGO=Ring=1",)))) == {"NCCL_ALGO": "Ring=1"}
 
 
 def test_environment_is_filled_in() -> None:
@@ -119,16 +118,16 @@ def test_environment_is_filled_in() -> None:
         "L={{index}}",
         "B={batch_size}",
     )
-    told = variables(order(spec(environment=words, batch_size=8, precision="fp32"), index=1))
+    told = task_variables(order(spec(environment=words, batch_size=8, precision="fp32"), index=1))
     assert told == {
         "RANK": "1", "AT": "a:2", "ALL": "a,b", "J": '{"a": {"b": [{}]}}', "L": "{index}", "B": "8",
     }  # fmt: skip
-    assert variables(order(spec(environment=('J={"index":{index}}',)), index=1)) == {"J": '{"index":1}'}
+    assert task_variables(order(spec(environment=('J={"index":{index}}',)), index=1)) == {"J": '{"index":1}'}
 
 
 def test_an_address_of_ipv6_has_no_brackets_beside_a_port() -> None:
     """A program that takes host and port apart gets the host as its own resolver takes it."""
-    found = variables(
+    found = task_variables(
         order(spec(environment=("A={chief_host} {chief_port} {hosts}",)), cluster={"worker": ("[fd00::1]:7", "b:2")})
     )
     assert found == {"A": "fd00::1 7 fd00::1,b"}
@@ -137,18 +136,18 @@ def test_an_address_of_ipv6_has_no_brackets_beside_a_port() -> None:
 def test_a_chief_has_its_own_address() -> None:
     """Where there is a chief, its address is the one to meet at, in commands as in the environment."""
     led = order(spec("--at={chief_host}:{chief_port}"), cluster={"chief": ("c:9",), "worker": ("a:2",)})
-    assert arguments(led)[2] == "--at=c:9"
+    assert task_arguments(led)[2] == "--at=c:9"
 
 
 def test_a_variable_for_servers_that_are_not_is_left_out() -> None:
     """As a flag is; and what a lone process can be told, it is."""
     words = ("PS={ps_hosts}", "CHIEF={chief_hosts}", "WORKERS={worker_hosts}", "RANK={index}", "SIZE={workers}")
     alone = order(spec(gpus=1, num_ps=0, environment=words), index=0, cluster={})
-    assert variables(alone) == {"RANK": "0", "SIZE": "1"}
+    assert task_variables(alone) == {"RANK": "0", "SIZE": "1"}
     met = spec(gpus=1, num_ps=0, environment=("AT={chief_host}:{chief_port}",))
     assert needs_addresses(met)
-    assert variables(order(met, index=0, cluster={"worker": ("a:2",)})) == {"AT": "a:2"}
-    assert arguments(order(met, index=0, cluster={"worker": ("a:2",)})) == ["python", "train.py"]
+    assert task_variables(order(met, index=0, cluster={"worker": ("a:2",)})) == {"AT": "a:2"}
+    assert task_arguments(order(met, index=0, cluster={"worker": ("a:2",)})) == ["python", "train.py"]
     assert not needs_addresses(spec(gpus=1, num_ps=0, environment=words))
 
 
@@ -160,7 +159,7 @@ def test_a_rank_in_the_environment_tells_tasks_apart() -> None:
 @pytest.mark.parametrize("text", ["{index}", "{{index}}", '{"a": {"index": {}}}', "{{{index}}}", "{ index }", "plain"])
 def test_a_literal_is_filled_in_as_itself(text: str) -> None:
     """Text that is nobody's to fill in comes through unchanged, whatever braces are in it."""
-    assert variables(order(spec(environment=(f"A={literal(text)}",)))) == {"A": text}
+    assert task_variables(order(spec(environment=(f"A={literal(text)}",)))) == {"A": text}
 
 
 @pytest.mark.parametrize(
@@ -174,7 +173,7 @@ def test_a_literal_is_filled_in_as_itself(text: str) -> None:
 )
 def test_a_program_has_a_name(command: list[str], name: str) -> None:
     """People read what is run: the script or module of an interpreter, else the program."""
-    assert program(command) == name
+    assert program_name(command) == name
 
 
 def test_label_and_key_say_what_is_run() -> None:

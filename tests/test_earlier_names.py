@@ -11,8 +11,7 @@ from pytest_dtfperf.baselines.entry import Calibrated
 from pytest_dtfperf.clusters import host_lock, named
 from pytest_dtfperf.errors import AllocationError, ClusterFileError, UsageError
 from pytest_dtfperf.measurement import Evaluation, Score
-from pytest_dtfperf.records.lines import line_of
-from pytest_dtfperf.records.stored import record_of
+from pytest_dtfperf.records.stored import line_of, record_of
 from pytest_dtfperf.session import resolve
 from pytest_dtfperf.stats.noise import Noise
 from tests.records.samples import record, run, spec

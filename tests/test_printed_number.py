@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from pytest_dtfperf.spec.command import RATE_PATTERN
 from pytest_dtfperf.spec.printed_number import UnclearNumber, find, parse
-from pytest_dtfperf.spec.rate_of import RATE_PATTERN
 
 WHOLE = {
     "1234.5": 1234.5,

@@ -3,7 +3,7 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-from pytest_dtfperf.session_id import new_session_id
+from pytest_dtfperf.records.session import new_session_id
 
 BEGAN = datetime(2026, 1, 31, 2, 15, 3, tzinfo=UTC)
 

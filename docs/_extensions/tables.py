@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
-from pytest_dtfperf.baselines.validation import SCHEMAS
+from pytest_dtfperf.baselines.files import SCHEMAS
 from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.named import KEYS, ClusterConfig, Limits
 from pytest_dtfperf.plugin.parametrise import Marker

@@ -4,12 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.compare import hint
 from pytest_dtfperf.baselines.entry import Change, Entry, Provenance
 from pytest_dtfperf.baselines.store import BaselineStore
-from pytest_dtfperf.baselines.system import system_name
-from pytest_dtfperf.baselines.usual import LEAST_RUNS
-from pytest_dtfperf.baselines.verdict import Judgement
+from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Judgement
 from pytest_dtfperf.measurement import Measurement
 
 Mode = Literal["all", "new"]  # "new": only where nothing comparable is stored

@@ -5,10 +5,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.baselines.terms import ASSUMED, Terms, share
-from pytest_dtfperf.baselines.usual import FALSE_ALARMS
+from pytest_dtfperf.baselines.verdict import FALSE_ALARMS
 from pytest_dtfperf.formats import change, percent
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.spec import Spec

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_dtfperf.baselines.comparability import must_match, noted
+from pytest_dtfperf.baselines.comparability import must_match, noted, system_name
 from pytest_dtfperf.baselines.entry import Calibrated, Entry
-from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.baselines.terms import Terms, share
-from pytest_dtfperf.baselines.usual import FALSE_ALARMS
+from pytest_dtfperf.baselines.verdict import FALSE_ALARMS
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.measurement import Measurement

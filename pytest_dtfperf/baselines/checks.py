@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
-from pytest_dtfperf.baselines.compare import judge
+from pytest_dtfperf.baselines.compare import PublishedRate, judge, judge_published
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.baselines.learning import judge_learning
-from pytest_dtfperf.baselines.published_rate import PublishedRate, judge_published
 from pytest_dtfperf.baselines.terms import Terms
-from pytest_dtfperf.baselines.thresholds import judge_accuracy, judge_efficiency, judge_overhead
+from pytest_dtfperf.baselines.thresholds import judge_accuracy, judge_efficiency, judge_learning, judge_overhead
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.plain import Plain

@@ -1,18 +1,116 @@
-"""Whether two measurements ran on what is the same for a comparison: what of a fingerprint must match, and what is only said.
+"""Whether two measurements can be compared: what in their fingerprints must match, and what is only noted. Pure.
 
-Pure. A fingerprint has these parts, of which any may be missing:
+A fingerprint has these parts, of which any may be missing:
 
-    hardware   must match: what computes, how much of it, what joins the hosts. What one side does not know is only said
-    software   the major versions of what does the arithmetic must match; all else is what gets tested, and is only said
+    hardware   must match: what computes, how much of it, what joins the hosts. What one side does not know is only noted
+    software   the major versions of what does the arithmetic must match; all else is under test, and is only noted
     program    must match: the graphs that TensorFlow was given, and the settings it ran them with
-    state      never looked at: load and clocks belong to a run, and taint it where they must
+    state      not compared: load and clocks belong to a run, and taint it where they must
+
+A system is named after its hardware, because a cluster's name does not state what was in it last year. The number of hosts is
+no part of the name, because devices are part of the spec; the software is none, because its changes are under test.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_dtfperf.baselines import system
+from pytest_dtfperf.spec import Spec
+
+MEMORY_TOLERANCE = 0.10  # kernels and hypervisors take their part of the same bars before they report the rest ...
+MEMORY_SLACK_GIB = 1  # ... and hosts report whole GiB, so that a few pages more can be one more of them
+# What must match if both sides know it: virtual machines have no speed of their interface, old baselines no kind of CPU.
+_WHERE_KNOWN = {"kind of CPU": "cpu_kind", "interconnect": "interconnect"}
+
+# What makers write around the name of a CPU: trademarks, what it is, its clock (which is state, not identity).
+_CPU_NOISE = re.compile(r"\((?:r|tm)\)|\bcpu\b|\bprocessor\b|@.*", re.IGNORECASE)
+
+
+def system_name(hardware: Mapping[str, Any]) -> str:
+    """A name for one host's hardware that can be a file's: `8x-nvidia-tesla-p100`, `cpu-amd-epyc-9b45-2c`."""
+    counts = Counter(_slug(gpu["name"]) for gpu in hardware.get("gpus") or ())
+    if counts:
+        return "-and-".join(f"{count}x-{name}" for name, count in sorted(counts.items()))
+    return f"cpu-{_slug(_CPU_NOISE.sub(' ', hardware.get('cpu') or ''))}-{hardware.get('cores') or 0}c"
+
+
+def hardware_differences(expected_hardware: Mapping[str, Any], found_hardware: Mapping[str, Any]) -> list[str]:
+    """What differs in the parts that must match, one phrase each: `cores: 4 then, 2 now`. Empty: comparable."""
+    then, now = _identity(expected_hardware), _identity(found_hardware)
+    found = [(part, then[part], now[part]) for part in then if then[part] != now[part]]
+    parts = ["memory"] + (["GPU memory"] if then["gpus"] == now["gpus"] else [])  # of other GPUs, enough is said
+    sizes = [(part, _gib(expected_hardware, part), _gib(found_hardware, part)) for part in parts]
+    found += [(part, _size(a), _size(b)) for part, a, b in sizes if not _near(a, b)]
+    told = _told_apart(expected_hardware, found_hardware)
+    found += [(part, a, b) for part, a, b in told if a and b and (part != "kind of CPU" or then["cpu"] == now["cpu"])]
+    return [format_difference(*each) for each in found]
+
+
+def format_difference(part: str, then: str, now: str) -> str:
+    """How a difference that forbids a comparison is said."""
+    return f"{part}: {then} then, {now} now"
+
+
+def unsure(then_hardware: Mapping[str, Any], now_hardware: Mapping[str, Any]) -> list[str]:
+    """What only one side knows, of what need not be known, one phrase each: `interconnect Ethernet 10 Gb/s -> unknown`."""
+    told = _told_apart(then_hardware, now_hardware)
+    return [f"{part} {a or 'unknown'} -> {b or 'unknown'}" for part, a, b in told if not (a and b)]
+
+
+def memory_changes(then_hardware: Mapping[str, Any], now_hardware: Mapping[str, Any]) -> list[str]:
+    """Sizes of memory that differ by no more than is forgiven, one phrase each: `memory 62 GiB -> 61 GiB`."""
+    sizes = [(part, _gib(then_hardware, part), _gib(now_hardware, part)) for part in ("memory", "GPU memory")]
+    return [f"{part} {_size(a)} -> {_size(b)}" for part, a, b in sizes if a != b and _near(a, b)]
+
+
+def software_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What changed in the software, one phrase each: `tensorflow 2.20.0 -> 2.21.0`. To be shown, never to be refused."""
+    return [
+        f"{name} {then.get(name) or 'none'} -> {now.get(name) or 'none'}"
+        for name in sorted({*then, *now})
+        if then.get(name) != now.get(name)
+    ]
+
+
+def _identity(hardware: Mapping[str, Any]) -> dict[str, str]:
+    gpus = Counter(gpu["name"] for gpu in hardware.get("gpus") or ())
+    cloud = hardware.get("cloud") or {}
+    return {
+        "cpu": hardware.get("cpu") or "unknown",
+        "cores": str(hardware.get("cores") or "unknown"),
+        "devices of shared cores": str(hardware.get("cpu_devices") or "none"),
+        "gpus": ", ".join(f"{count} x {name}" for name, count in sorted(gpus.items())) or "none",
+        "cloud": ", ".join(f"{name}={value}" for name, value in sorted(cloud.items()) if value is not None) or "none",
+    }
+
+
+def _told_apart(then_hardware: Mapping[str, Any], now_hardware: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What differs of that which need not be known, what is not being empty."""
+    told = [(what, then_hardware.get(part) or "", now_hardware.get(part) or "") for what, part in _WHERE_KNOWN.items()]
+    return [(what, then, now) for what, then, now in told if then != now]
+
+
+def _gib(hardware: Mapping[str, Any], part: str) -> int:
+    """0 where unknown; of several GPUs the smallest, which sets the pace."""
+    if part == "memory":
+        return hardware.get("memory_gib") or 0
+    return min((gpu.get("memory_gib") or 0 for gpu in hardware.get("gpus") or ()), default=0)
+
+
+def _near(then: int, now: int) -> bool:
+    if not then or not now:
+        return then == now
+    return abs(now - then) <= max(MEMORY_TOLERANCE * then, MEMORY_SLACK_GIB)
+
+
+def _size(gib: int) -> str:
+    return f"{gib} GiB" if gib else "unknown"
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
+
 
 # Another major version is another program under an old name: nobody tests whether it is as fast. Drivers and kernels have
 # majors too, but they are what users upgrade and then want to know about.
@@ -33,7 +131,7 @@ def other_hosts(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def other_hardware(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return what differs in the hardware that must match, one phrase each. Empty: it is the same as far as that is known."""
-    return system.differences(_part(then, "hardware"), _part(now, "hardware"))
+    return hardware_differences(_part(then, "hardware"), _part(now, "hardware"))
 
 
 def replaced(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -46,9 +144,9 @@ def replaced(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def noted(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What changed, or may have, and forbids nothing: `tensorflow 2.20.0 -> 2.21.0`. To be shown, never to be refused."""
     return (
-        system.software_changes(_part(then, "software"), _part(now, "software"))
-        + system.memory_changes(_part(then, "hardware"), _part(now, "hardware"))
-        + system.unsure(_part(then, "hardware"), _part(now, "hardware"))
+        software_changes(_part(then, "software"), _part(now, "software"))
+        + memory_changes(_part(then, "hardware"), _part(now, "hardware"))
+        + unsure(_part(then, "hardware"), _part(now, "hardware"))
         + _unsure_program(_part(then, "program"), _part(now, "program"))
     )
 
@@ -64,7 +162,7 @@ def _other_program(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     for job in sorted(_part(then, "settings").keys() & _part(now, "settings").keys()):
         before, after = then["settings"][job], now["settings"][job]
         found += [
-            system.phrase(f"{name} of {job} tasks", before.get(name, "unset"), after.get(name, "unset"))
+            format_difference(f"{name} of {job} tasks", before.get(name, "unset"), after.get(name, "unset"))
             for name in sorted({*before, *after})
             if before.get(name) != after.get(name)
         ]
@@ -100,7 +198,7 @@ def _program(program: Mapping[str, Any]) -> str:
 def _majors(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     before, after = _part(then, "software"), _part(now, "software")
     found = {name: _majors_of(name, before, after) for name in MAJORS}
-    return [system.phrase(name, *majors) for name, majors in found.items() if majors]
+    return [format_difference(name, *majors) for name, majors in found.items() if majors]
 
 
 def _majors_of(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -118,3 +216,32 @@ def _major(version: str | None) -> str | None:
 def _part(fingerprint: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     part: Mapping[str, Any] = fingerprint.get(name) or {}
     return part
+
+
+EXCHANGE_FIELDS = ("variable_placement", "wire_precision")  # of a spec
+
+
+def same_but_for_exchange(key: str, other: str) -> bool:
+    """Whether two keys of specs differ in nothing else."""
+    return _rest(key) == _rest(other)
+
+
+def format_exchange(key: str, other: str) -> str:
+    """`variable_placement=greedy, this with variable_placement=split`."""
+    told, others = _words(key), _words(other)
+    differing = [name for name in EXCHANGE_FIELDS if told.get(name) != others.get(name)]
+    one, two = (" ".join(f"{name}={words.get(name, _usual(name))}" for name in differing) for words in (told, others))
+    return f"{one}, this with {two}"
+
+
+def _words(key: str) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in key.split())
+
+
+def _rest(key: str) -> dict[str, str]:
+    return {name: value for name, value in _words(key).items() if name not in EXCHANGE_FIELDS}
+
+
+def _usual(name: str) -> str:
+    """What a key that does not say it means."""
+    return str(Spec.__dataclass_fields__[name].default)

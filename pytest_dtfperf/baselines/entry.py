@@ -1,17 +1,62 @@
-"""A baseline: one accepted measurement of one spec on one system."""
+"""What is stored of an accepted measurement: samples, fingerprint, provenance, and a few kilobytes of its steps and probes."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
-from pytest_dtfperf.baselines import probes
-from pytest_dtfperf.baselines.canonical import significant
 from pytest_dtfperf.baselines.comparability import must_match
-from pytest_dtfperf.baselines.steps import of_its_steps
+from pytest_dtfperf.baselines.files import rounded, significant
 from pytest_dtfperf.formats import change, rate
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.stats.noise import Noise
+
+MOST_HOSTS = 32  # a host that is not among them is held against the median of these, as one that was not lent then
+
+
+def keep_probes(found: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Of a measurement's probes: all of a few hosts; of many the first ones, and the links of no more."""
+    if found is None:
+        return None
+    links = {name: _fewer_streams(link) for name, link in _first_items(found["links"], 2 * MOST_HOSTS).items()}
+    fewer = {name: _first_items(found[name], MOST_HOSTS) for name in ("hosts", "unknown")}
+    data: Mapping[str, Any] = rounded({**found, **fewer, "links": links})
+    return data
+
+
+def _fewer_streams(link: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**link, "streams": _first_items(link["streams"], MOST_HOSTS)}
+
+
+def _first_items(found: Mapping[str, Any], count: int) -> dict[str, Any]:
+    return {name: found[name] for name in sorted(found)[:count]}
+
+
+MOST_TASKS = 32  # of each job, by number: of any more workers, which are equal, those that are kept tell what is usual
+
+Told = Mapping[str, Any] | None
+
+
+def keep_steps(measurement: Measurement) -> tuple[Told, Told]:
+    """Anatomy and scores of the last run that has both, or else of the last that has each."""
+    last_first = list(reversed(measurement.samples))
+    both = [run for run in last_first if run.anatomy and run.stragglers] or last_first
+    anatomy = next((run.anatomy for run in both if run.anatomy), None)
+    stragglers = next((run.stragglers for run in both if run.stragglers), None)
+    return _kept(anatomy, "tasks", "clock_error_s"), _kept(stragglers, "workers")
+
+
+def _kept(found: Told, *by_task: str) -> Told:
+    if found is None:
+        return None
+    fewer = {name: {task: found[name][task] for task in _first(found[name])} for name in by_task}
+    kept: Mapping[str, Any] = rounded({**found, **fewer})
+    return kept
+
+
+def _first(tasks: Iterable[str]) -> list[str]:
+    return sorted(task for task in tasks if int(task.partition(":")[2] or 0) < MOST_TASKS)
+
 
 LOOSER = 0.01  # a baseline that is lower by more than this part lets more pass: the tightest margins in use are twice as wide
 FINGERPRINT = ("hardware", "software", "program")  # what a baseline keeps of one; the state of that day is not kept
@@ -102,7 +147,7 @@ class Entry:
     @classmethod
     def of(cls, measurement: Measurement, provenance: Provenance) -> Self:
         """The entry that this measurement becomes once it is accepted."""
-        anatomy, stragglers = of_its_steps(measurement)
+        anatomy, stragglers = keep_steps(measurement)
         return cls(
             key=measurement.spec.key,
             samples=[significant(rate) for rate in measurement.rates],
@@ -111,7 +156,7 @@ class Entry:
             hosts=len(measurement.hosts),
             fingerprint={part: measurement.fingerprint.get(part, {}) for part in FINGERPRINT},
             provenance=provenance,
-            probes=probes.kept(measurement.probes),
+            probes=keep_probes(measurement.probes),
             anatomy=anatomy,
             stragglers=stragglers,
         )

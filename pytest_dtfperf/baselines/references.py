@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.baselines.file import published_folder, read_published_file
+from pytest_dtfperf.baselines.files import published_folder, read_published_file
 from pytest_dtfperf.errors import BaselineFileError, unknown_name
 from pytest_dtfperf.measurement import io_overhead, scaling_efficiency
 from pytest_dtfperf.spec import Spec

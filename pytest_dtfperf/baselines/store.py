@@ -1,24 +1,26 @@
-"""The folder of baselines: one JSON file per system, read whole, written whole, merged under a lock."""
+"""The folder of baselines: one JSON file per system, read whole, written whole, merged under a lock.
+
+`BaselinePattern` selects entries: words like `model=resnet* gpus=8`, all of which must match.
+"""
 
 import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from pytest_dtfperf.baselines.canonical import canonical
-from pytest_dtfperf.baselines.comparability import other_hardware
+from pytest_dtfperf.baselines.comparability import other_hardware, same_but_for_exchange, system_name
 from pytest_dtfperf.baselines.entry import Calibrated, Change, Entry
-from pytest_dtfperf.baselines.file import content_of, published_folder, read_baseline_file, read_published_file
-from pytest_dtfperf.baselines.otherwise import same_but_for_exchange
-from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.baselines.files import canonical, content_of, published_folder, read_baseline_file, read_published_file
 from pytest_dtfperf.baselines.upgrades import SCHEMA
-from pytest_dtfperf.errors import BaselineFileError
+from pytest_dtfperf.errors import BaselineFileError, UsageError, unknown_name
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.node.files import replacing
-from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
+from pytest_dtfperf.spec.spec import word_of
 
 T = TypeVar("T")
 LOCK_TIMEOUT_S = 60.0  # a writer needs milliseconds; whoever holds the lock for longer is stuck, and the user must be told
@@ -266,3 +268,36 @@ def _put(entries: list[Entry], new: Entry) -> Change:
             return Change(old, entries[index])
     entries.append(new)
     return Change(None, new)
+
+
+PATTERN_FIELDS = (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS)
+PATTERN_DEFAULTS = {field.name: word_of(field.default) for field in fields(Spec) if field.name in UNUSUAL_KEY_FIELDS}
+
+
+@dataclass(frozen=True)
+class BaselinePattern:
+    """What must hold of a key: fields of a spec and their values, with *, ? and [...] as shells have them."""
+
+    wanted: Mapping[str, str]
+
+    @classmethod
+    def of(cls, words: Iterable[str]) -> Self:
+        """Raises `UsageError` for what is no such word, or says nothing."""
+        wanted: dict[str, str] = {}
+        for word in (part for text in words for part in text.split()):
+            name, equals, value = word.partition("=")
+            if not equals or not value:
+                raise UsageError(f"{word!r} does not say which baselines: write FIELD=VALUE, as model=resnet50 or gpus=8")
+            if name not in PATTERN_FIELDS:
+                raise UsageError(unknown_name("field of a spec", name, PATTERN_FIELDS))
+            if name in wanted:
+                raise UsageError(f"{name} is said twice, {wanted[name]} and {value}: all words must hold. Use *, ? or [...]")
+            wanted[name] = value
+        if not wanted:
+            raise UsageError("say which baselines, as model=resnet50 or gpus=8; model=* is all of them")
+        return cls(wanted)
+
+    def matches(self, key: str) -> bool:
+        """What does not stand in a key is as usual."""
+        fields = dict(word.split("=", 1) for word in key.split(" "))
+        return all(fnmatchcase({**PATTERN_DEFAULTS, **fields}[name], value) for name, value in self.wanted.items())

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pytest_dtfperf.baselines import usual
+from pytest_dtfperf.baselines import verdict
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.stats.comparison import Question
@@ -21,12 +21,12 @@ STATISTICS = 3  # goes up when the same runs would be judged otherwise: what was
 class Terms(Plain):
     """How strictly."""
 
-    margin: float = usual.MARGIN  # largest loss of rate against a baseline, as a part of it
+    margin: float = verdict.MARGIN  # largest loss of rate against a baseline, as a part of it
     threshold: float | None = None  # of a check that has one: least efficiency, largest overhead, ...
-    false_alarm: float = usual.FALSE_ALARMS
-    missed: float = usual.MISSED
+    false_alarm: float = verdict.FALSE_ALARMS
+    missed: float = verdict.MISSED
     least: int | None = None  # runs before a verdict; None: as few as what is known of the noise allows
-    most: int = usual.MOST_RUNS  # runs there can be
+    most: int = verdict.MOST_RUNS  # runs there can be
     statistics: int = STATISTICS  # version of the comparison; a record without it was judged by the first
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class Terms(Plain):
 
 def least_runs(noise: Noise) -> int:
     """Two, that there be a spread; one where it is known well enough without it."""
-    return 1 if noise.degrees_of_freedom >= DEGREES_FOR_ONE_RUN else usual.LEAST_RUNS
+    return 1 if noise.degrees_of_freedom >= DEGREES_FOR_ONE_RUN else verdict.LEAST_RUNS
 
 
 def share(budget: float, *, tests: int, red: int, check: int, checks: int | None = None) -> float:

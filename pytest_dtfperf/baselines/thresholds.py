@@ -1,8 +1,13 @@
-"""Does it scale, is reading cheap, has it learnt? Two measurements of one session, or one, against a threshold."""
+"""Judgement of efficiency, input overhead, accuracy and learning speed: one or two measurements of a session. Pure.
+
+Runs that are made in turn, round by round, share what the machine does. Where no round is shared, the side that was measured
+first is measured again after the other: both answers must then agree, and their interval contains the change of the machine.
+"""
 
 import math
 import statistics
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 from pytest_dtfperf.baselines.comparability import other_hosts
 from pytest_dtfperf.baselines.compare import (
@@ -16,15 +21,114 @@ from pytest_dtfperf.baselines.compare import (
     why_undecided,
 )
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.baselines.terms import Terms
-from pytest_dtfperf.baselines.turns import Comparison, compare
-from pytest_dtfperf.baselines.usual import MOST_EFFICIENT
-from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.baselines.terms import ASSUMED, Terms, least_runs
+from pytest_dtfperf.baselines.verdict import MOST_EFFICIENT, Judgement, Verdict
 from pytest_dtfperf.errors import SpecError, UsageError
 from pytest_dtfperf.formats import change, counted, percent, rate
-from pytest_dtfperf.measurement import Measurement, efficiency, io_overhead
+from pytest_dtfperf.measurement import Measurement, Run, efficiency, io_overhead
 from pytest_dtfperf.spec import NOT_IN_KEY, Spec
-from pytest_dtfperf.stats.comparison import Answer
+from pytest_dtfperf.stats.comparison import Answer, RatioEstimate, against_drifting, against_each_other
+from pytest_dtfperf.stats.noise import Noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What two measurements of a session tell of the ratio of their rates."""
+
+    measurement: Measurement  # with the runs that were compared alone, as is `other`
+    other: Measurement
+    estimate: RatioEstimate
+    note: str = ""  # why not all runs were compared
+
+
+def compare_in_turns(
+    measurement: Measurement, other: Measurement, noises: tuple[Noise, Noise], floor: float, terms: Terms
+) -> Comparison:
+    """Compare two rates by the runs that may be compared: does their ratio reach `floor`?
+
+    The two ways to compare what was not measured in turn share the error rates, for the second is taken if the first tells
+    nothing.
+    """
+    if terms.has_one_noise:
+        question = terms.question(floor, noises[0])
+        estimate = against_each_other(measurement.rates, other.rates, noises[0], None, question)
+        return Comparison(measurement=measurement, other=other, estimate=estimate)
+    question = terms.question(floor, *noises)
+    if are_in_turn(measurement, other):
+        estimate = against_each_other(measurement.rates, other.rates, *noises, question)
+        return Comparison(measurement=measurement, other=other, estimate=estimate)
+    half = replace(question, false_alarm=question.false_alarm / 2, missed=question.missed / 2)
+    if shared := shared_rounds(measurement, other):
+        one, two = _of_rounds(measurement, shared), _of_rounds(other, shared)
+        note = "of the runs that were made in turn alone"
+        if one is None or two is None:
+            return _unknown(measurement, other, note)
+        estimate = against_each_other(one.rates, two.rates, *noises, half)
+        return Comparison(measurement=one, other=two, estimate=estimate, note=note)
+    for first, second in ((other, measurement), (measurement, other)):
+        before, after = _around(first, second, runs_around(noises))
+        if before and after:
+            groups = [[run.images_per_sec for run in runs] for runs in (before, after)]
+            bracketing, between = replace(first, runs=[*before, *after]), second.rates
+            if first is other:
+                estimate, sides = against_drifting([between], groups, *noises, half), (measurement, bracketing)
+            else:
+                estimate, sides = against_drifting(groups, [between], *noises, half), (bracketing, other)
+            moved = sum(groups[1]) / len(groups[1]) / (sum(groups[0]) / len(groups[0])) - 1
+            note = f"{first.spec.label} was measured before and after it ({change(moved)})"
+            return Comparison(measurement=sides[0], other=sides[1], estimate=estimate, note=note)
+    return _unknown(measurement, other, "not measured in turn, so that a change of the machine would count as a difference")
+
+
+def are_in_turn(measurement: Measurement, other: Measurement) -> bool:
+    """Return whether each round has a run of both, or nothing is known of rounds, as in old records."""
+    rounds, others = _rounds(measurement), _rounds(other)
+    return None in rounds | others or rounds == others
+
+
+def shared_rounds(measurement: Measurement, other: Measurement) -> set[float | None]:
+    """Return the rounds that have a run of both, disturbed or not."""
+    return _rounds(measurement) & _rounds(other)
+
+
+def runs_around(noises: tuple[Noise, Noise]) -> int:
+    """Return how many runs of one side are compared before the other, and how many after it: one, where noise is known."""
+    return max(map(least_runs, noises))
+
+
+def to_measure_again(measurement: Measurement, other: Measurement, least: int) -> Measurement | None:
+    """Return the side that lacks a run after the other, of `least`; None if the two can be compared, or share a round."""
+    if are_in_turn(measurement, other) or shared_rounds(measurement, other):
+        return None
+    for first, second in ((measurement, other), (other, measurement)):
+        before, after = _around(first, second, least)
+        if before and len(after) >= least:
+            return None
+    ordered = sorted((measurement, other), key=lambda each: min(run.round_s or 0.0 for run in each.samples))
+    return ordered[0]
+
+
+def _around(first: Measurement, second: Measurement, least: int) -> tuple[list[Run], list[Run]]:
+    """Return the nearest runs of `first` before all of `second`, and after them: `least` of each, if there are so many."""
+    rounds = [run.round_s or 0.0 for run in second.samples]
+    before = [run for run in first.samples if (run.round_s or 0.0) < min(rounds)]
+    after = [run for run in first.samples if (run.round_s or 0.0) > max(rounds)]
+    return before[-least:], after[:least]
+
+
+def _of_rounds(measurement: Measurement, rounds: set[float | None]) -> Measurement | None:
+    runs: Sequence[Run] = [run for run in measurement.runs if run.round_s in rounds and not run.disturbances]
+    return replace(measurement, runs=runs) if runs else None
+
+
+def _rounds(measurement: Measurement) -> set[float | None]:
+    return {run.round_s for run in measurement.runs}
+
+
+def _unknown(measurement: Measurement, other: Measurement, note: str) -> Comparison:
+    ratio = measurement.images_per_sec / other.images_per_sec
+    estimate = RatioEstimate(ratio=ratio, low=0.0, high=float("inf"), spread=0.0, degrees_of_freedom=0.0, answer=Answer.OPEN)
+    return Comparison(measurement=measurement, other=other, estimate=estimate, note=note)
 
 
 def judge_efficiency(
@@ -55,7 +159,7 @@ def judge_efficiency(
             verdict, f"{text}, asked for at least {percent(at_least)}", baseline_rate=anchor.images_per_sec, value=value
         )
     noises = noise_of(measurement, entry), noise_of(anchor, anchor_entry)
-    found = compare(measurement, anchor, noises, at_least * gpus, terms)
+    found = compare_in_turns(measurement, anchor, noises, at_least * gpus, terms)
     estimate, (value, text) = found.estimate, _efficiency(found.measurement, found.other)
     reason = f"{text}: {interval(estimate, gpus)}, asked for at least {percent(at_least)}; {_runs(found)}"
     reason += _why_open(found, terms, "the anchor")
@@ -95,7 +199,7 @@ def judge_overhead(
     if tainted := disturbed(synthetic, real):
         return Judgement(Verdict.TAINTED, tainted)
     noises = noise_of(real, entry), noise_of(synthetic, synthetic_entry)
-    compared = compare(real, synthetic, noises, 1 - at_most, terms)
+    compared = compare_in_turns(real, synthetic, noises, 1 - at_most, terms)
     estimate, real, synthetic = compared.estimate, compared.measurement, compared.other
     value = io_overhead(synthetic.images_per_sec, real.images_per_sec)
     known = estimate.degrees_of_freedom and estimate.low
@@ -192,3 +296,86 @@ def _check_same(one: Measurement, other: Measurement, *, but: tuple[str, ...]) -
                 f"{one.spec.label} and {other.spec.label} cannot be compared: {name} is {value!r} in the one and {found!r} "
                 f"in the other; they may differ in {', '.join(but)} only"
             )
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What it took to reach the target, the median over runs."""
+
+    steps: float  # warm-up included
+    trained_s: float  # of measured steps alone
+
+
+def effort_of(measurement: Measurement) -> Effort | None:
+    """None: some run never reached the target. Raises `SpecError` if the spec names none."""
+    target = measurement.spec.stop_at_top_1_accuracy
+    if target is None:
+        raise SpecError(f"{measurement.spec.label} has no target: say stop_at_top_1_accuracy")
+    efforts = _efforts(measurement, target)
+    if len(efforts) < len(measurement.runs):
+        return None
+    return Effort(statistics.median(e.steps for e in efforts), statistics.median(e.trained_s for e in efforts))
+
+
+def _efforts(measurement: Measurement, target: float) -> list[Effort]:
+    """Return those of the runs that have reached the target."""
+    return [effort for run in measurement.runs if (effort := _effort(run, target))]
+
+
+def _effort(run: Run, target: float) -> Effort | None:
+    return next(
+        (Effort(evaluation.step, evaluation.trained_s) for evaluation in run.evaluations if evaluation.score.top_1 >= target),
+        None,
+    )
+
+
+def judge_learning(measurement: Measurement, anchor: Measurement, terms: Terms) -> Judgement:
+    """Judge whether the target took at most so many times (`terms.threshold`) the anchor's steps.
+
+    Runs differ in how many steps they take, so one run of either side decides nothing. Seconds are shown and not judged. The
+    value is the ratio of steps. Both must have the same target; a run that never reaches it is a loss, whatever others do.
+    """
+    at_most = terms.threshold
+    if at_most is None or not at_most > 0:
+        raise UsageError(f"at_most must be more than 0, not {at_most!r}: 1.5 means half as many steps again")
+    if measurement.spec.stop_at_top_1_accuracy != anchor.spec.stop_at_top_1_accuracy:
+        raise SpecError(f"{measurement.spec.label} and {anchor.spec.label} have different targets")
+    usual, found = effort_of(anchor), effort_of(measurement)
+    aim = measurement.spec.stop_at_top_1_accuracy or 0.0
+    target = f"top-1 accuracy of {percent(aim)}"
+    if usual is None:
+        return Judgement(Verdict.INVALID, f"{anchor.spec.label}, to be compared with, never reached a {_best(anchor, target)}")
+    if found is None:
+        return Judgement(Verdict.REGRESSED, f"{measurement.spec.label} never reached a {_best(measurement, target)}")
+    value = found.steps / usual.steps
+    if terms.has_one_noise:  # which knew none of learning
+        reason = (
+            f"a {target} took {measurement.spec.label} {found.steps:g} steps ({found.trained_s:.3g} s), "
+            f"{anchor.spec.label} {usual.steps:g} ({usual.trained_s:.3g} s): {value:.2f} times the steps, allowed {at_most:g}, "
+            f"and {found.trained_s / usual.trained_s:.2f} times the seconds"
+        )
+        return Judgement(Verdict.PASSED if value <= at_most else Verdict.REGRESSED, reason, value=value)
+    (now, noise), (then, then_noise) = (_learning_speeds(each, aim) for each in (measurement, anchor))
+    estimate = against_each_other(now, then, noise, then_noise, terms.question(1 / at_most, noise, then_noise))
+    is_known = estimate.degrees_of_freedom and estimate.low
+    known = f"{1 / estimate.high:.2f} to {1 / estimate.low:.2f}" if is_known else "not known yet"
+    reason = (
+        f"a {target} took {measurement.spec.label} {found.steps:g} steps ({found.trained_s:.3g} s), "
+        f"{anchor.spec.label} {usual.steps:g} ({usual.trained_s:.3g} s): {value:.2f} times the steps ({known}), "
+        f"allowed {at_most:g}, and {found.trained_s / usual.trained_s:.2f} times the seconds; "
+        f"{counted(len(measurement.runs), 'run')} against {len(anchor.runs)}"
+    )
+    return Judgement(VERDICTS[estimate.answer], reason, value=value, estimate=estimate)
+
+
+def _learning_speeds(measurement: Measurement, target: float) -> tuple[list[float], Noise]:
+    """Return one over the steps of each run, and the least noise of these: evaluations are as coarse as they are far apart."""
+    steps = [effort.steps for effort in _efforts(measurement, target)]
+    apart = measurement.spec.eval_during_training_every_n_steps or 0
+    return [1 / each for each in steps], Noise(run=max(ASSUMED.run, apart / math.sqrt(12) / statistics.median(steps)))
+
+
+def _best(measurement: Measurement, target: str) -> str:
+    tops = [evaluation.score.top_1 for run in measurement.runs for evaluation in run.evaluations]
+    steps = measurement.spec.warmup_steps + measurement.spec.steps
+    return f"{target} in {steps} steps (best: {percent(max(tops, default=0.0))})"

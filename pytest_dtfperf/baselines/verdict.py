@@ -1,4 +1,7 @@
-"""What a comparison says, and what follows from each answer: one table, from which everything else about verdicts is read."""
+"""Verdicts and what follows from each: one table, from which everything else about verdicts is read.
+
+The defaults of a judgement are here, too. The module imports nothing large, because every pytest with the plugin reads it.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 if TYPE_CHECKING:
     from pytest_dtfperf.stats.comparison import RatioEstimate
+
 
 Outcome = Literal["pass", "warn", "fail", "error"]
 Numbers = Literal["sound", "disturbed", "void"]
@@ -238,3 +242,12 @@ class Judgement:
     def needs_runs(self) -> bool:
         """Whether further runs may decide what these have not."""
         return self.estimate is not None and str(self.estimate.answer) in ("open", "unconfirmed")
+
+
+MARGIN = 0.05  # largest loss of rate against a baseline, as a part of it
+FALSE_ALARMS = 0.05  # of a whole session: probability that it turns red where no rate is worse than its margin allows
+MISSED = 0.05  # of one check: probability that it passes where the rate is worse than the margin allows
+EFFICIENCY = 0.70  # least, of a scaling test
+MOST_EFFICIENT = 2.0  # devices that share caches do more than n times the work of one, but never so much: 90 was meant as 0.9
+LEAST_RUNS = 2  # below it there is no spread, and so no telling a change from noise
+MOST_RUNS = 10  # close cases need so many

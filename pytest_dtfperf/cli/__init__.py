@@ -33,7 +33,7 @@ from pytest_dtfperf.cli.output import say, stdout_for_programs
 from pytest_dtfperf.cli.parser import COMPLETING, parser
 from pytest_dtfperf.cli.terms import CUT_OFF, FAILED, INTERRUPTED, USAGE
 from pytest_dtfperf.errors import DtfPerfError, HistoryError, SessionFileError, UsageError
-from pytest_dtfperf.printable import DEGRADE
+from pytest_dtfperf.formats import DEGRADE
 from pytest_dtfperf.session.signals import leaving
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -21,7 +21,7 @@ from pytest_dtfperf.cli.terms import (
     results_folder,
     sessions,
 )
-from pytest_dtfperf.printable import printable
+from pytest_dtfperf.formats import printable
 
 if TYPE_CHECKING:
     from pytest_dtfperf.explain.anatomy import Anatomy

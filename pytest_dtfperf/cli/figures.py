@@ -93,9 +93,9 @@ def _drawings(args: argparse.Namespace) -> "Iterable[NamedFigure]":
 
 
 def _matching(stored: "StoredSession", words: Sequence[str]) -> "StoredSession":
-    from pytest_dtfperf.baselines.pattern import Pattern
+    from pytest_dtfperf.baselines.store import BaselinePattern
 
-    pattern = Pattern.of(words) if words else None
+    pattern = BaselinePattern.of(words) if words else None
     return replace(stored, records=[each for each in stored.records if not pattern or pattern.matches(each.spec.key)])
 
 

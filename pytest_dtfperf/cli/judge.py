@@ -5,7 +5,7 @@ import math
 import sys
 from pathlib import Path
 
-from pytest_dtfperf.baselines.usual import MOST_EFFICIENT
+from pytest_dtfperf.baselines.verdict import MOST_EFFICIENT
 from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.cli.terms import (
     DONE,

@@ -18,9 +18,9 @@ from pytest_dtfperf.clusters.capacity import device, devices, devices_per_worker
 from pytest_dtfperf.errors import RunFailed, UsageError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch.placement import Roles
-from pytest_dtfperf.session_id import new_session_id
+from pytest_dtfperf.records.session import new_session_id
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.spec.command import ROLE_FLAGS, TF_CONFIG, program
+from pytest_dtfperf.spec.command import ROLE_FLAGS, TF_CONFIG, program_name
 
 if TYPE_CHECKING:
     from pytest_dtfperf.clusters.named import ClusterConfig
@@ -153,7 +153,7 @@ def _spec(args: argparse.Namespace, config: "ClusterConfig", workers: int) -> Sp
         words = ["python", *words]
     given = _role_flags(args.role_flags) if args.role_flags else None
     return Spec(
-        model=program(words),
+        model=program_name(words),
         batch_size=0,
         gpus=workers * devices_per_worker(config),
         num_ps=args.num_ps,

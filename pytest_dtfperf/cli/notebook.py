@@ -19,7 +19,7 @@ from pytest_dtfperf.clusters.capacity import devices_per_host
 from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.errors import RunFailed, UsageError
 from pytest_dtfperf.node.module_command import module_command
-from pytest_dtfperf.session_id import new_session_id
+from pytest_dtfperf.records.session import new_session_id
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import TF_CONFIG, literal
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from pytest_dtfperf.cli.terms import COMMANDS, USAGE, exit_codes
 from pytest_dtfperf.errors import unknown_name
-from pytest_dtfperf.printable import printable
+from pytest_dtfperf.formats import printable
 
 COMPLETING = "_ARGCOMPLETE"  # in the environment where a shell asks what may follow
 TEXT = """\

@@ -104,10 +104,9 @@ def _selected(args: argparse.Namespace) -> tuple["BaselineStore", Found]:
     """Raises `UsageError`."""
     from fnmatch import fnmatchcase
 
-    from pytest_dtfperf.baselines.pattern import Pattern
-    from pytest_dtfperf.baselines.store import BaselineStore
+    from pytest_dtfperf.baselines.store import BaselinePattern, BaselineStore
 
-    pattern, folder = Pattern.of(args.pattern), baselines_folder(args)
+    pattern, folder = BaselinePattern.of(args.pattern), baselines_folder(args)
     if not folder.is_dir():
         raise UsageError(f"there is no folder of baselines {folder}; name one with --baselines")
     store = BaselineStore(folder)

@@ -28,7 +28,7 @@ from pytest_dtfperf.cli.terms import (
 )
 from pytest_dtfperf.errors import DtfPerfError, InvalidMeasurement, RunFailed, SpecError, UsageError, unknown_name
 from pytest_dtfperf.spec import MODELS, inputs_of
-from pytest_dtfperf.spec.own import is_name
+from pytest_dtfperf.spec.tables import is_own_model_name
 
 if TYPE_CHECKING:
     from pytest_dtfperf.records.record import Record
@@ -191,7 +191,7 @@ def read(words: Sequence[str]) -> Iterator[Wanted]:
 
 
 def _unknown(name: str) -> str:
-    if is_name(name):  # so it is called in labels, which tell no module from a class
+    if is_own_model_name(name):  # so it is called in labels, which tell no module from a class
         module, _, attribute = name.rpartition(".")
         return f"{name}: a model of your own is a module, a colon and its name there: {module}:{attribute}"
     return unknown_name("model", name, MODELS)

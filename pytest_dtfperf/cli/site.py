@@ -9,8 +9,7 @@ from pytest_dtfperf.cli.history.opened import add_history, opened
 from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE, Commands, add_command, add_json, results_folder
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.formats import counted
-from pytest_dtfperf.printable import printable
+from pytest_dtfperf.formats import counted, printable
 
 TEXT = """\
 Makes a static site of a history: all systems with their trainings, a page for each training (rates over time, intervals,

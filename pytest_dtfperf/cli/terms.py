@@ -198,9 +198,9 @@ def _session_folders(args: argparse.Namespace) -> list[Path]:
 
 def patterns(prefix: str, **_: object) -> list[str]:
     """Fields of a training and, behind one, its values, as far as these are names."""
-    from pytest_dtfperf.baselines.pattern import FIELDS
+    from pytest_dtfperf.baselines.store import PATTERN_FIELDS
 
-    return fields_and_values(prefix, FIELDS)
+    return fields_and_values(prefix, PATTERN_FIELDS)
 
 
 def fields_and_values(prefix: str, fields: Iterable[str]) -> list[str]:

@@ -24,11 +24,10 @@ from pathlib import Path
 from typing import IO, Self
 
 from pytest_dtfperf.errors import AllocationError
-from pytest_dtfperf.formats import in_minutes
+from pytest_dtfperf.formats import in_minutes, printable
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.node.files import read_file
 from pytest_dtfperf.node.owner import Owner
-from pytest_dtfperf.printable import printable
 
 FOLDER = "DTFPERF_LOCKS"
 _BEFORE = "DTFPERF_LEASES"  # its name in earlier versions, which is read still

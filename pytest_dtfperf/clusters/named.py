@@ -25,7 +25,7 @@ from pytest_dtfperf.clusters.validators import CODE, COUNT, FLAG, FRACTION, S3, 
 from pytest_dtfperf.errors import ClusterFileError, SpecError, shown, unknown_name
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.spec import MODELS, Spec
-from pytest_dtfperf.spec.own import is_name
+from pytest_dtfperf.spec.tables import is_own_model_name
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ def _problems(where: str, table: Mapping[str, Any], kinds: Mapping[str, Validato
 def _training_problems(path: str, name: str, training: Mapping[str, Any], models: Mapping[str, Any]) -> Iterator[str]:
     yield from _setting_problems(f"{path}: [{name}.training]", training)
     for model, settings in models.items():
-        if model not in MODELS and not is_name(model):
+        if model not in MODELS and not is_own_model_name(model):
             yield f"{path}: [{name}.models] {unknown_name('model', model, MODELS)}"
         elif not isinstance(settings, dict):
             yield f"{path}: [{name}.models.{model}] must be a table, not {shown(settings)}"

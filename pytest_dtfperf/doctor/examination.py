@@ -11,13 +11,12 @@ from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.clusters.protocol import Channel, Lost
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, Link, Offset, Reach, Trial, far_below
 from pytest_dtfperf.errors import HostLost
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import counted, printable
 from pytest_dtfperf.launch.link_rounds import FEW, Pair, rounds, split
-from pytest_dtfperf.messages.checkup import CHECKUP
 from pytest_dtfperf.messages.hearing import Hearing
 from pytest_dtfperf.messages.kinds import MessageError
+from pytest_dtfperf.messages.tables import CHECKUP
 from pytest_dtfperf.node import wire
-from pytest_dtfperf.printable import printable
 
 CLOCK_ROUNDS = 10
 STREAM_S = 1.0

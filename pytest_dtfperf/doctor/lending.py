@@ -13,7 +13,7 @@ from pytest_dtfperf.doctor.several import LentHosts, one_by_one
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.node.module_command import module_command
-from pytest_dtfperf.session_id import new_session_id
+from pytest_dtfperf.records.session import new_session_id
 
 Lend = Callable[[ClusterConfig, Resources, Sequence[str]], AbstractContextManager[LentHosts]]
 

@@ -20,11 +20,11 @@ from sqlalchemy import Connection, Engine, NullPool, event, text
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from pytest_dtfperf.errors import HistoryError
+from pytest_dtfperf.formats import printable
 from pytest_dtfperf.history import versions
 from pytest_dtfperf.history.where import Address, masked
 from pytest_dtfperf.node.backoff import pause_s
 from pytest_dtfperf.node.files import kind_of
-from pytest_dtfperf.printable import printable
 
 T = TypeVar("T")
 BUSY_S = 30.0  # for another writer of the same file, who needs milliseconds; a bulk import, seconds

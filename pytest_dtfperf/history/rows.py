@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.spec import Spec

@@ -11,13 +11,13 @@ from pytest_dtfperf.clusters.protocol import Allocation, Lost, Reason
 from pytest_dtfperf.errors import AllocationError, HostLost, SpecError
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, HostView, PlacedTask, Roles
 from pytest_dtfperf.launch.watch import loss
-from pytest_dtfperf.messages.agent import AGENT
 from pytest_dtfperf.messages.hearing import Hearing
 from pytest_dtfperf.messages.kinds import MessageError
+from pytest_dtfperf.messages.tables import AGENT
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.node.module_command import module_command
-from pytest_dtfperf.spec import Spec, own
-from pytest_dtfperf.spec.numerics import ZMQ_PRODUCER
+from pytest_dtfperf.spec import Spec, tables
+from pytest_dtfperf.spec.checks import ZMQ_PRODUCER
 
 PING_S = 1.0
 
@@ -242,7 +242,7 @@ def _own_model(spec: Spec) -> dict[str, Any]:
     """What it is and its code, where the spec's model is in no table. Raises `SpecError` where nobody here has it."""
     if not spec.own_model:
         return {}
-    if (found := own.find(spec.model)) is None:
+    if (found := tables.find_own_model(spec.model)) is None:
         raise SpecError(f"{spec.model} is a model of whoever measured it: give train() the model itself")
     return {"own": found.to_json()}
 

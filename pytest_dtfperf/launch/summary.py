@@ -12,8 +12,8 @@ from pytest_dtfperf.launch.agents import CHIEF
 from pytest_dtfperf.launch.tracing import with_cpu
 from pytest_dtfperf.measurement import CLOCK_SLACK_S, Run, TaskReport
 from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec.command import DISTANCE, cluster_rate, format_pattern
 from pytest_dtfperf.spec.printed_number import UnclearNumber, parse
-from pytest_dtfperf.spec.rate_of import DISTANCE, as_python, cluster_rate
 
 # Programs are started together, so their windows begin at the same time after that: up to this part of a window, or so many
 # seconds.
@@ -55,7 +55,7 @@ def check_printed_rate(spec: Spec, rate: float, printed: str | None) -> None:
     if spec.rate_pattern is not None:
         raise InvalidMeasurement(
             f"there are two rates: the program reports its steps, which make {rate:.6g} images/sec, and "
-            f"rate_pattern={as_python(spec.rate_pattern)} asks for a printed one ({printed or 'of which there is none'}). "
+            f"rate_pattern={format_pattern(spec.rate_pattern)} asks for a printed one ({printed or 'of which there is none'}). "
             "Leave out rate_pattern, or the steps; of workers that do not wait for each other the printed one counts with "
             "cross_replica_sync=False"
         )

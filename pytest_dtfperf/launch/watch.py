@@ -25,9 +25,9 @@ from pytest_dtfperf.errors import (
     exit_words,
     quoted_lines,
 )
+from pytest_dtfperf.formats import printable
 from pytest_dtfperf.messages.hearing import given_up, with_last_words
-from pytest_dtfperf.printable import printable
-from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES, own
+from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES, tables
 
 SETTLE_S = 0.5  # a worker's traceback comes within 0.1 s of the death of its parameter server
 TERMINATED_S = 3.0  # whoever ends a host's processes (a batch system, a shutdown) sends SIGTERM to all, the agent included
@@ -290,7 +290,7 @@ def _lacks(event: Mapping[str, Any]) -> str:
     """What it lacks, who needs it, and how to get it."""
     what, module = event["what"], event["name"]
     if what != "module":
-        mine = own.find(module)
+        mine = tables.find_own_model(module)
         package = mine.package if mine else MODELS.package_of(module) if what == "model" else INPUTS.package_of(module)
         return f"knows no {what}={module}: install {package or 'the package that it is of'} on the hosts, too, as it is here"
     needing = {mode: row for mode, row in VARIABLE_UPDATES.items() if row.requires == module}

@@ -15,7 +15,7 @@ from pytest_dtfperf.explain.probes import ALL, HostProbe, Link, Probes
 from pytest_dtfperf.formats import counted, percent, rate, with_prefix
 from pytest_dtfperf.limits.needs import Flow, Layout, Phase, devices_of, flop, traffic, update_bytes
 from pytest_dtfperf.plain import Plain
-from pytest_dtfperf.records.peaks import NO_TF32, peak_of
+from pytest_dtfperf.records.arithmetic import NO_TF32, peak_of
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.training.models.outline import outline_of
 

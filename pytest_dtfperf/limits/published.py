@@ -13,7 +13,7 @@ from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a publication's system is made of. `gpu`: as nvidia-smi names it, for records/peaks.py."""
+    """What a publication's system is made of. `gpu`: as nvidia-smi names it, for records/arithmetic.py."""
 
     gpu: str
     link_bytes_per_s: float | None = None  # of a node, in each direction; None: nobody has written it down

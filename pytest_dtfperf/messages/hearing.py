@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pytest_dtfperf.errors import quoted_lines
+from pytest_dtfperf.formats import printable_bytes
 from pytest_dtfperf.messages.kinds import Message, MessageError, Table, fit
 from pytest_dtfperf.node import wire
-from pytest_dtfperf.printable import printable_bytes
 
 LAST_WORDS = 20  # lines
 JUNK_BYTES = 1 << 20  # of lines that are no messages, from one host: a banner has a page, a stuck program's log would have more

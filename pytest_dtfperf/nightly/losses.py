@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pytest_dtfperf.baselines import usual
+from pytest_dtfperf.baselines import verdict
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.formats import change, percent, rate
 from pytest_dtfperf.history.comparison import Compared, compared
@@ -18,7 +18,7 @@ from pytest_dtfperf.history.rows import Row, SessionRows, rows_of
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.stats.noise import Noise
 
-LEAST = usual.MARGIN  # what a baseline's check forgives as well
+LEAST = verdict.MARGIN  # what a baseline's check forgives as well
 ERROR = 0.025  # at most in so many nights without a loss any is told, if nights scatter as they are taken to
 ASSUMED = Noise(run=0.01, session=0.02)  # of a machine that nobody has calibrated
 NIGHTS = 30  # that are gone back at most

@@ -9,8 +9,8 @@ from typing import Any, TextIO, cast
 
 import pytest
 
+from pytest_dtfperf.formats import DEGRADE
 from pytest_dtfperf.plugin import xdist
-from pytest_dtfperf.printable import DEGRADE
 from pytest_dtfperf.report.progress import NARROW, Progress, cut, wrapped
 from pytest_dtfperf.report.time_estimates import Outlook
 

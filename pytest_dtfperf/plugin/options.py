@@ -17,7 +17,7 @@ from typing import Any, Literal, NoReturn
 
 import pytest
 
-from pytest_dtfperf.baselines.usual import FALSE_ALARMS, MOST_EFFICIENT, MOST_RUNS
+from pytest_dtfperf.baselines.verdict import FALSE_ALARMS, MOST_EFFICIENT, MOST_RUNS
 from pytest_dtfperf.errors import UNEXPANDED, UsageError, shown, unknown_name
 from pytest_dtfperf.node.files import read_text
 from pytest_dtfperf.session.settings import ExplainWord, Settings, UpdateWord

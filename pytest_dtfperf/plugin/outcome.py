@@ -86,7 +86,7 @@ class JunitErrors:
 
         from _pytest.junitxml import xml_key  # pytest offers no public way to what it is about to write
 
-        from pytest_dtfperf.printable import printable_lines
+        from pytest_dtfperf.formats import printable_lines
 
         xml = self._config.stash.get(xml_key, None)  # an xdist worker has none
         if xml is None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral
 from typing import Any
 
-from pytest_dtfperf.baselines.usual import MOST_EFFICIENT
+from pytest_dtfperf.baselines.verdict import MOST_EFFICIENT
 from pytest_dtfperf.errors import UsageError, shown, unknown_name
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.plugin.options import NUM_PS_WORDS, Options

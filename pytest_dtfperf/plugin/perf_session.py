@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.store import BaselineStore
-from pytest_dtfperf.baselines.usual import LEAST_RUNS
+from pytest_dtfperf.baselines.verdict import LEAST_RUNS
 from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import UsageError, shown

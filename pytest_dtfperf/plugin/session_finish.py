@@ -19,9 +19,9 @@ from pytest_dtfperf.plugin import installed_first, xdist
 from pytest_dtfperf.plugin.display import degrade
 from pytest_dtfperf.plugin.outcome import skips, verdict_of
 from pytest_dtfperf.plugin.perf_session import PerfSession
-from pytest_dtfperf.records.lines import line_of
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.records.stored import line_of
 from pytest_dtfperf.report import notes, terminal
 from pytest_dtfperf.session.completion import Completion
 

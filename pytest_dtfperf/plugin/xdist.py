@@ -27,7 +27,7 @@ def session_id(config: pytest.Config) -> str:
         given: dict[str, str] = getattr(config, "workerinput", {})
         return given[SESSION]
     if SESSION_ID not in config.stash:
-        from pytest_dtfperf.session_id import new_session_id
+        from pytest_dtfperf.records.session import new_session_id
 
         config.stash[SESSION_ID] = new_session_id()
     return config.stash[SESSION_ID]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_dtfperf.errors import SessionFileError
-from pytest_dtfperf.records.lines import content_of, whole_lines
 from pytest_dtfperf.records.record import Record, configuration, with_what_follows
+from pytest_dtfperf.records.stored import content_of, whole_lines
 from pytest_dtfperf.spec import Spec
 
 MOST_SUPERSEDED_BYTES = 1 << 24  # that a file keeps until its session ends, or as much as what counts, if that is more

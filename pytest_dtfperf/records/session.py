@@ -13,6 +13,7 @@ write again with whatever comes next. `refused` says so, once.
 """
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -32,12 +33,51 @@ from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.journal import Journal
-from pytest_dtfperf.records.lines import append, content_of, line_of, own_record, write
-from pytest_dtfperf.records.logs import next_folder, path_safe
 from pytest_dtfperf.records.record import SCHEMA, Compared, Efficiency, Record
-from pytest_dtfperf.records.stored import record_of, session_of
-from pytest_dtfperf.session_id import new_session_id
+from pytest_dtfperf.records.stored import append, content_of, line_of, own_record, record_of, session_of, write
 from pytest_dtfperf.spec import Spec
+
+
+def new_session_id(started: datetime | None = None) -> str:
+    """`20260131T021503Z-9f3c1a`: UTC, then five hexadecimal digits of the microsecond and a random one."""
+    began = (started or datetime.now(UTC)).astimezone(UTC)
+    return f"{began:%Y%m%dT%H%M%SZ}-{began.microsecond:05x}{secrets.token_hex(1)[0]}"
+
+
+_MOST_STEM_BYTES = 180  # a name has 255 at most, and what is written whole or not at all needs some before
+
+
+def path_safe(test: str) -> str:
+    """A folder name for a test's node id: readable, of plain characters, and different for different ids.
+
+    What the readable part loses ("a/b" and "a_b" read alike) the digest keeps. Characters are those every file system and
+    GitHub's artifact upload allow.
+    """
+    readable = re.sub(r"[^A-Za-z0-9_.=-]+", "_", test).strip("._-")[-120:].lstrip("._-")
+    return f"{readable or 'test'}-{hashlib.sha256(test.encode()).hexdigest()[:16]}"
+
+
+def file_stem(model: str, batch_size: int) -> str:
+    """Return the begin of the names of a training's files: `trivial_b32`.
+
+    The name of a program may be longer than a file's: then its begin stands there, and a digest of the whole.
+    """
+    stem, digest = f"{model}_b{batch_size}", hashlib.sha256(model.encode()).hexdigest()[:16]
+    if len(os.fsencode(stem)) <= _MOST_STEM_BYTES:
+        return stem
+    return f"{os.fsencode(model)[: _MOST_STEM_BYTES - 40].decode(errors='ignore')}-{digest}_b{batch_size}"
+
+
+def next_folder(folder: Path) -> Path:
+    """Make `1` in it, then `2`, ..."""
+    folder.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        with suppress(FileExistsError):  # another process may be making the same one: who makes it has it
+            (folder / str(number)).mkdir()
+            return folder / str(number)
+        number += 1
+
 
 FOLDER_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
 LOCK_TIMEOUT_S = 60.0  # writing takes milliseconds; who waits longer waits for a stopped process or a dead file server

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.references import Reference, references
-from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.limits.published import published_limit
 from pytest_dtfperf.measurement import Run

@@ -9,8 +9,7 @@ from pytest_dtfperf.explain.causes import Cause, Explanation
 from pytest_dtfperf.explain.difference import Change
 from pytest_dtfperf.explain.kinds import KINDS
 from pytest_dtfperf.explain.words import ms, signed_ms
-from pytest_dtfperf.formats import NONE, change_in_ms, counted, in_ms, percent
-from pytest_dtfperf.printable import printable
+from pytest_dtfperf.formats import NONE, change_in_ms, counted, in_ms, percent, printable
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.tables import make_table, render
 

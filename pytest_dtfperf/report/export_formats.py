@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from pytest_dtfperf.baselines.system import system_name
-from pytest_dtfperf.formats import counted, percent
-from pytest_dtfperf.printable import printable_lines
+from pytest_dtfperf.baselines.comparability import system_name
+from pytest_dtfperf.formats import counted, percent, printable_lines
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.report.measurement_text import format_versions
 from pytest_dtfperf.report.sources import StoredSession

@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from pytest_dtfperf.baselines.learning import Effort, effort_of
+from pytest_dtfperf.baselines.thresholds import Effort, effort_of
 from pytest_dtfperf.formats import NONE, percent, rate
 from pytest_dtfperf.measurement import Evaluation, Measurement
 from pytest_dtfperf.records.record import Record, latest_of_each_spec

@@ -5,8 +5,7 @@ from datetime import datetime
 from urllib.parse import quote
 
 from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
-from pytest_dtfperf.formats import NONE, change, percent, rate
-from pytest_dtfperf.printable import printable_lines
+from pytest_dtfperf.formats import NONE, change, percent, printable_lines, rate
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.records.session import SessionFolder

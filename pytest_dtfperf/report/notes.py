@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from pytest_dtfperf.baselines.accept import Acceptance
 from pytest_dtfperf.baselines.compare import hint
-from pytest_dtfperf.baselines.usual import LEAST_RUNS
-from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
+from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Verdict, gravest_first
 from pytest_dtfperf.formats import change, percent, rate
 from pytest_dtfperf.records.record import Record
 

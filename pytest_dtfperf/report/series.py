@@ -7,11 +7,11 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any, Self, TypeVar
 
+from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.references import Reference, references_for
-from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.formats import minute
-from pytest_dtfperf.records.logs import file_stem
 from pytest_dtfperf.records.record import Record, configuration
+from pytest_dtfperf.records.session import file_stem
 from pytest_dtfperf.report.measurement_text import format_versions
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
 

@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.errors import ExportFailed
 from pytest_dtfperf.extensions import Table
+from pytest_dtfperf.formats import printable_lines
 from pytest_dtfperf.history.past import Past
-from pytest_dtfperf.printable import printable_lines
 from pytest_dtfperf.records.arithmetic import flops_per_sec, share_of_peak
-from pytest_dtfperf.records.logs import file_stem
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
-from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.records.session import SessionFolder, file_stem
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.measurement_text import format_versions
 from pytest_dtfperf.report.series import PublishedRate

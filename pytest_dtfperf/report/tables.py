@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pytest_dtfperf.printable import printable
+from pytest_dtfperf.formats import printable
 
 MIN_TEXT = 12  # columns that words keep however narrow the terminal is
 GAP = 2  # blanks between two columns

@@ -11,8 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.formats import NONE, change, counted, percent, rate
-from pytest_dtfperf.printable import printable
+from pytest_dtfperf.formats import NONE, change, counted, percent, printable, rate
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record, without_size
 from pytest_dtfperf.report import measurement_text

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf import extensions
+from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.store import BaselineStore
-from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import DtfPerfError, first_line

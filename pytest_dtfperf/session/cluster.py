@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.clusters import capacity
 from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.named import ClusterConfig

@@ -9,11 +9,10 @@ from typing import Any, Self
 from pytest_dtfperf.baselines import references
 from pytest_dtfperf.baselines.checks import Check, Kind, Side, ask
 from pytest_dtfperf.baselines.comparability import must_match, other_hosts
-from pytest_dtfperf.baselines.compare import judge, noise_of
+from pytest_dtfperf.baselines.compare import PublishedRate, judge, noise_of
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.baselines.published_rate import PublishedRate
 from pytest_dtfperf.baselines.terms import Terms
-from pytest_dtfperf.baselines.turns import are_in_turn, runs_around, shared_rounds, to_measure_again
+from pytest_dtfperf.baselines.thresholds import are_in_turn, runs_around, shared_rounds, to_measure_again
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import InvalidMeasurement, SpecError
 from pytest_dtfperf.launch.summary import check_repetition
@@ -375,7 +374,7 @@ class Experiment:
     def _bracket(self, case: _Case, other: _Case, least: int) -> None:
         """Run what was measured first again, up to `least` times and once for a disturbed run, unless it was in turn.
 
-        So the change of the machine since then is known: `baselines/turns.py`.
+        So the change of the machine since then is known: `baselines/thresholds.py`.
         """
         for _ in range(least + SPARE_RUNS):
             again = to_measure_again(case.recorded, other.recorded, least)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from pytest_dtfperf.baselines import system
+from pytest_dtfperf.baselines import comparability
 from pytest_dtfperf.baselines.checks import Check
 from pytest_dtfperf.baselines.comparability import other_program
 from pytest_dtfperf.baselines.entry import Entry
@@ -20,9 +20,9 @@ from pytest_dtfperf.explain.causes import Explanation, explain
 from pytest_dtfperf.explain.evidence import Evidence
 from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.explain.scores import Scores
+from pytest_dtfperf.formats import printable
 from pytest_dtfperf.launch.agents import CHIEF
 from pytest_dtfperf.measurement import Measurement, Run
-from pytest_dtfperf.printable import printable
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 
@@ -68,8 +68,8 @@ def with_changes(now: Evidence, before: Mapping[str, Any], after: Mapping[str, A
     return replace(
         now,
         program_changes=other_program(before, after) if program else [],
-        software_changes=system.software_changes(before.get("software") or {}, after.get("software") or {}),
-        hardware_changes=system.differences(before.get("hardware") or {}, after.get("hardware") or {}),
+        software_changes=comparability.software_changes(before.get("software") or {}, after.get("software") or {}),
+        hardware_changes=comparability.hardware_differences(before.get("hardware") or {}, after.get("hardware") or {}),
     )
 
 

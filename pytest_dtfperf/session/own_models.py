@@ -17,8 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from pytest_dtfperf.errors import SpecError, shown, unknown_name
-from pytest_dtfperf.spec import own
-from pytest_dtfperf.spec.own import OwnModel
+from pytest_dtfperf.spec import tables
+from pytest_dtfperf.spec.tables import OwnModel
 from pytest_dtfperf.training.models import keep
 from pytest_dtfperf.training.own.keras_backend import wants
 
@@ -36,8 +36,8 @@ def with_name(wanted: Mapping[str, Any]) -> dict[str, Any]:
     if wanted.get("command"):
         raise SpecError("train(): a command trains a model of its own: model is what its results are called, a name")
     found = described(model)
-    own.add(found)
-    if found.kind == own.LAYERS:
+    tables.add_own_model(found)
+    if found.kind == tables.LAYERS:
         keep(found.name, model)
     return {**wanted, "model": found.name}
 
@@ -49,7 +49,7 @@ def imported(word: str) -> Any:
     library is searched before these folders: a json.py of the project does not replace Python's.
     """
     name, _, attribute = word.partition(":")
-    if not own.is_name(f"{name}.{attribute}"):
+    if not tables.is_own_model_name(f"{name}.{attribute}"):
         raise SpecError(f"a model of your own is a module, a colon and its name there, as my_models:small_cnn, not {word!r}")
     here = [str(folder) for folder in (Path.cwd(), Path.cwd() / "perf_tests") if folder.is_dir()]
     behind = max((at for at, folder in enumerate(sys.path, start=1) if folder in _STANDARD_LIBRARY), default=0)
@@ -73,17 +73,17 @@ def described(model: Any) -> OwnModel:
     """Raises `SpecError`."""
     module, attribute = _location_of(model)
     name = _import_name(module)
-    kind = own.LAYERS if callable(getattr(model, "logits", None)) and not _is_of_keras(model) else own.TENSORFLOW
+    kind = tables.LAYERS if callable(getattr(model, "logits", None)) and not _is_of_keras(model) else tables.TENSORFLOW
     _check(f"{name}.{attribute}", model, kind)
     file = _file_of(module)
     root = _root(file, name)
     if _is_installed(root):
         return OwnModel(module=name, attribute=attribute, kind=kind, package=_package(name))
-    packed = own.packed(_sources(root, name, file))
-    if len(packed) > own.MOST_PACKED:
+    packed = tables.pack_sources(_sources(root, name, file))
+    if len(packed) > tables.MOST_PACKED_SOURCES:
         raise SpecError(
             f"train(): {name}, with what it imports of {root}, is {len(packed) >> 10} KiB when packed, and at most "
-            f"{own.MOST_PACKED >> 10} go to tasks: install it as a package on the hosts, too"
+            f"{tables.MOST_PACKED_SOURCES >> 10} go to tasks: install it as a package on the hosts, too"
         )
     return OwnModel(module=name, attribute=attribute, kind=kind, packed=packed)
 
@@ -159,8 +159,8 @@ def _import_name(module: ModuleType) -> str:
 
 def _check(name: str, model: Any, kind: str) -> None:
     """What can be seen of it without TensorFlow. Raises `SpecError`."""
-    own.check_name(name)
-    if kind != own.LAYERS or isinstance(model, type):
+    tables.check_own_model_name(name)
+    if kind != tables.LAYERS or isinstance(model, type):
         return
     for attribute in ("image_shape", "classes"):
         if not hasattr(model, attribute):

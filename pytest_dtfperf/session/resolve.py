@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pytest_dtfperf.baselines import usual
+from pytest_dtfperf.baselines import verdict
 from pytest_dtfperf.errors import SpecError, UsageError, shown, unknown_name
 from pytest_dtfperf.session.settings import Settings
-from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec, own
-from pytest_dtfperf.spec.command import asked_for, program
+from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec, tables
+from pytest_dtfperf.spec.command import program_name, requested_names
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.models.outline import outline_of
 
@@ -30,13 +30,13 @@ SPEC_FIELDS = tuple(field.name for field in fields(Spec) if field.name != "own_m
 class RepeatPlan:
     """How often a spec is run."""
 
-    repeats: int = usual.MOST_RUNS  # most runs; close cases need so many
+    repeats: int = verdict.MOST_RUNS  # most runs; close cases need so many
     min_repeats: int | None = None  # fewest before a verdict may end the repeating; None: as few as the known noise allows
     is_fixed: bool = False  # the test has said how many runs it wants, and no verdict changes that
 
     @property
     def fewest(self) -> int:
-        return min(self.min_repeats or usual.LEAST_RUNS, self.repeats)
+        return min(self.min_repeats or verdict.LEAST_RUNS, self.repeats)
 
 
 def settings(training: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]], model: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def resolve(
     model = given.get("model", "")
     if model not in MODELS:
         raise SpecError(f"train(): {unknown_name('model', model, MODELS)}")
-    mine = own.find(model)
+    mine = tables.find_own_model(model)
     layered: dict[str, Any] = {
         **_defaults(model, given.get("data", "synthetic"), device),
         **{key: _frozen(value) for key, value in cluster_settings.items() if key in SPEC_FIELDS},
@@ -72,7 +72,7 @@ def resolve(
     if layered["data"] == "synthetic":
         layered.pop("data_dir", None)
     spec = Spec(**_with_mode(layered, between_hosts=between_hosts), own_model=mine.kind if mine else None)
-    if mine and mine.kind == own.LAYERS:
+    if mine and mine.kind == tables.LAYERS:
         _check_layers(spec)
     return spec
 
@@ -109,11 +109,11 @@ def _for_command(
     given: Mapping[str, Any], options: Settings, cluster_settings: Mapping[str, Any], device: str
 ) -> dict[str, Any]:
     """Of what it does not ask for, only the test itself can mean it; a setting of the cluster is for others."""
-    name = given.get("model") or program(given["command"])
+    name = given.get("model") or program_name(given["command"])
     defaults = {"data_format": _data_format(device), **({"batch_size": MODELS[name].batch_size} if name in MODELS else {})}
     layered = {**defaults, **cluster_settings, **options.overrides}
     heard = {
-        *asked_for(given["command"], given.get("role_flags"), given.get("environment", ())),
+        *requested_names(given["command"], given.get("role_flags"), given.get("environment", ())),
         "gpus",
         "num_ps",
         "variable_update",
@@ -123,14 +123,14 @@ def _for_command(
 
 
 def _defaults(name: str, data: str, device: str) -> dict[str, Any]:
-    model, mine = MODELS[name], own.find(name)
+    model, mine = MODELS[name], tables.find_own_model(name)
     return {
         "batch_size": model.batch_size,
         "optimizer": model.optimizer,
         "learning_rate": model.learning_rate,
         "data": data,
         "data_format": _data_format(device),
-        **(own.USUAL[mine.kind] if mine else {}),
+        **(tables.OWN_MODEL_DEFAULTS[mine.kind] if mine else {}),
     }
 
 
@@ -151,12 +151,12 @@ def plan(options: Settings, cluster_settings: Mapping[str, Any], *, repeats: int
 
 def margin(options: Settings, given: float | None, system: float | None, cluster_settings: Mapping[str, Any]) -> float:
     """How much slower a rate may be: the command line's word, the test's, its system's baseline file's, the cluster's."""
-    return _first(options.margin, given, system, cluster_settings.get("margin"), usual.MARGIN)
+    return _first(options.margin, given, system, cluster_settings.get("margin"), verdict.MARGIN)
 
 
 def least_efficiency(options: Settings, given: float | None, system: float | None) -> float:
     """What scaling efficiency is asked for: the command line's word, the test's, its system's baseline file's."""
-    return _first(options.min_efficiency, given, system, usual.EFFICIENCY)
+    return _first(options.min_efficiency, given, system, verdict.EFFICIENCY)
 
 
 def _first(*values: float | None) -> float:

@@ -20,7 +20,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import DtfPerfError, ExportFailed, SessionFileError, UsageError, unknown_name
 from pytest_dtfperf.history.where import masked
 from pytest_dtfperf.node.files import is_regular_or_new, kind_of
-from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.records.session import SessionFolder, new_session_id
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.session import allocation_manager, preflight, signals
 from pytest_dtfperf.session.asked import Measured
@@ -31,9 +31,8 @@ from pytest_dtfperf.session.experiment import Experiment
 from pytest_dtfperf.session.own_models import with_name
 from pytest_dtfperf.session.resolve import read_slowdowns, resolve
 from pytest_dtfperf.session.settings import Settings
-from pytest_dtfperf.session_id import new_session_id
-from pytest_dtfperf.spec import Spec, own
-from pytest_dtfperf.spec.numerics import ZMQ_PRODUCER
+from pytest_dtfperf.spec import Spec, tables
+from pytest_dtfperf.spec.checks import ZMQ_PRODUCER
 
 # How a session ended, as its session.json says; the numbers are pytest's.
 DONE, RED, INTERRUPTED, BROKEN = 0, 1, 2, 3
@@ -95,7 +94,7 @@ class Session:
         )
         bench.history()
         check_runnable(bench)
-        own.begin_session()
+        tables.expire_own_models()
         return cls(bench)
 
     def __enter__(self) -> Self:

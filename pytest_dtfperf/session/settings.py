@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pytest_dtfperf.baselines.usual import FALSE_ALARMS
+from pytest_dtfperf.baselines.verdict import FALSE_ALARMS
 
 UpdateWord = Literal["all", "new"]
 ExplainWord = Literal["always", "auto", "never"]

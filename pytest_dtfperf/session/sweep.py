@@ -28,7 +28,7 @@ from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.session import allocation_manager, post_analysis
 from pytest_dtfperf.session.asked import Measured
 from pytest_dtfperf.session.bench import Bench
-from pytest_dtfperf.spec import Spec, own
+from pytest_dtfperf.spec import Spec, tables
 
 SHORT_STEPS = 10  # measured ones of the first round
 FOLDER = "sweeps"  # beside the sessions' folders
@@ -151,7 +151,7 @@ class Sweep:
 
     def _name(self, system: str) -> str:
         """Of what may go on with what another session has found: the same training on the same hardware."""
-        mine = own.find(self._spec.model)
+        mine = tables.find_own_model(self._spec.model)
         told = json.dumps([system, self._with(1).to_json(), *([mine.digest] if mine else [])], sort_keys=True)
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 

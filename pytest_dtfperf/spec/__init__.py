@@ -4,8 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.spec.order import TaskOrder
-    from pytest_dtfperf.spec.spec import KEY_FIELDS, NOT_IN_KEY, UNUSUAL_KEY_FIELDS, Spec, labels
+    from pytest_dtfperf.spec.spec import KEY_FIELDS, NOT_IN_KEY, UNUSUAL_KEY_FIELDS, Spec, TaskOrder, labels
     from pytest_dtfperf.spec.tables import (
         INPUTS,
         MODE_OPTIONS,
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     )
 else:
     # Found when it is asked for: every pytest run on a machine with this plugin needs the tables, and no foreign one more.
-    _OF_SPEC = ("KEY_FIELDS", "NOT_IN_KEY", "Spec", "UNUSUAL_KEY_FIELDS", "labels")
-    _HOMES = {"TaskOrder": "order", **dict.fromkeys(_OF_SPEC, "spec")}
+    _OF_SPEC = ("KEY_FIELDS", "NOT_IN_KEY", "Spec", "TaskOrder", "UNUSUAL_KEY_FIELDS", "labels")
+    _HOMES = dict.fromkeys(_OF_SPEC, "spec")
 
     def __getattr__(name: str) -> object:
         if name not in __all__:

@@ -1,18 +1,20 @@
-"""An external command as the workload: what it may be told, and how its words are filled in. Pure.
+"""External commands as the workload: their fields, the arguments of each task, and the rate that they report. Pure.
 
     train(command=["python", "train.py", "--batch_size={batch_size}"], rate_pattern=r"total images/sec: ([\\d.]+)", ...)
 
-docs/command.md tells all of it. What is not said is as tf_cnn_benchmarks has it.
+docs/command.md describes all of it. Defaults are those of tf_cnn_benchmarks.
 """
 
+import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pytest_dtfperf.errors import SpecError, nearest
-from pytest_dtfperf.spec import rate_of
+from pytest_dtfperf.errors import InvalidMeasurement, SpecError, nearest, quoted_lines, shown
 from pytest_dtfperf.spec.fields import Fields
+from pytest_dtfperf.spec.printed_number import UnclearNumber, parse
 
 ROLE_FLAGS = ("--job_name={job}", "--task_index={index}", "--ps_hosts={ps_hosts}", "--worker_hosts={worker_hosts}")
 TF_CONFIG = "TF_CONFIG"  # instead of flags: https://www.tensorflow.org/api_docs/python/tf/distribute/cluster_resolver
@@ -31,7 +33,7 @@ ASKED = re.compile(r"\{\{(\w+)\}\}|\{(\w+)\}")
 _NAME = re.compile(r"[\w.+-]+")
 
 
-def program(command: Sequence[str]) -> str:
+def program_name(command: Sequence[str]) -> str:
     """What people call it: the script or the module that an interpreter is given, else the program itself."""
     words = list(map(str, command))
     scripts = [word for at, word in enumerate(words) if word.endswith((".py", ".sh")) or (at and words[at - 1] == "-m")]
@@ -39,7 +41,7 @@ def program(command: Sequence[str]) -> str:
     return re.sub(r"[^\w.+-]+", "_", name) or "program"
 
 
-def asked_for(command: Iterable[str], role_flags: Iterable[str] | None, environment: Iterable[str] = ()) -> list[str]:
+def requested_names(command: Iterable[str], role_flags: Iterable[str] | None, environment: Iterable[str] = ()) -> list[str]:
     """Return the names in braces, in the order in which they are first used."""
     return names_in((*command, *flags_of(role_flags), *environment))
 
@@ -56,7 +58,9 @@ def literal(text: str) -> str:
 
 def needs_addresses(spec: Fields) -> bool:
     """Whether a command's task needs an address even where it is alone."""
-    return bool(spec.command) and not _NEED_ADDRESSES.isdisjoint(asked_for(spec.command, spec.role_flags, spec.environment))
+    return bool(spec.command) and not _NEED_ADDRESSES.isdisjoint(
+        requested_names(spec.command, spec.role_flags, spec.environment)
+    )
 
 
 def flags_of(role_flags: Iterable[str] | None) -> tuple[str, ...]:
@@ -73,7 +77,7 @@ def check(spec: Fields) -> None:
         return
     _check_kinds(spec)
     _check_words(spec)
-    rate_of.check(spec)
+    check_rate(spec)
 
 
 def _check_absent(spec: Fields) -> None:
@@ -112,7 +116,7 @@ def _check_words(spec: Fields) -> None:
             if name in spec.__dataclass_fields__ and name not in _NO_WORDS:
                 raise SpecError(f"{what} asks for {{{name}}}, which has no value. Pass {name}=... to train()")
             raise SpecError(_unknown(what, name, (*ROLE, *(n for n in spec.__dataclass_fields__ if n not in _NO_WORDS))))
-    names = asked_for(spec.command, spec.role_flags, spec.environment)
+    names = requested_names(spec.command, spec.role_flags, spec.environment)
     for name, field in spec.__dataclass_fields__.items():
         if getattr(spec, name) != field.default and name not in {*names, *_HEARD_ANYWAY, *_NO_WORDS}:
             raise SpecError(
@@ -145,3 +149,124 @@ def values_of(spec: Fields) -> dict[str, str]:
 
 def _word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+RATE_PATTERN = r"total images/sec: ([\d.]+)"  # of tf_cnn_benchmarks' last line but one
+HOW_TO_PRINT = (
+    "Print the rate as 1234.5 or 1,234.5, in images per second, with a blank or a unit behind it; or have the pattern's group "
+    'take all of the number, and the pattern what is beside it (docs/command.md, "How a number is read").'
+)
+# Workers that step together say the same of themselves, but for the ends of the windows that each has measured.
+TOLERANCE = 0.2
+# Workers that wait for nobody may well differ. Where one is so many times as fast as another, though, they have trained
+# together for no more than half of the slower's time, and no one rate was the cluster's; or not all of them print it.
+DISTANCE = 2.0
+
+
+def _of_every_device(rates: Sequence[float], devices: Sequence[int]) -> float:
+    return sum(devices) * min(rate / own for rate, own in zip(rates, devices, strict=True))
+
+
+# Of the workers' numbers, chief first, and their devices. Never a sum: its terms would come from different windows of time.
+RATE_RULES: Mapping[str, Callable[[Sequence[float], Sequence[int]], float]] = {
+    "chief": lambda rates, devices: rates[0],
+    "mean": lambda rates, devices: statistics.fmean(rates),
+    "slowest": lambda rates, devices: min(rates),
+    "each": _of_every_device,
+}
+
+
+def rate_pattern_of(spec: Fields) -> str:
+    return spec.rate_pattern or RATE_PATTERN
+
+
+def format_pattern(pattern: str) -> str:
+    """Return a regular expression as a test has it: what can be pasted there."""
+    raw = next((f"r{quote}{pattern}{quote}" for quote in "\"'" if quote not in pattern), "")
+    return raw if raw and pattern.isprintable() and not pattern.endswith("\\") else repr(pattern)
+
+
+def check_rate(spec: Fields) -> None:
+    """Raise `SpecError` where no rate could be read so, or it would be wrong."""
+    written = format_pattern(rate_pattern_of(spec))
+    try:
+        groups = re.compile(rate_pattern_of(spec)).groups
+    except (re.error, RecursionError, OverflowError) as exc:
+        raise SpecError(f"rate_pattern={written} is no regular expression: {exc}") from exc
+    if not groups:
+        raise SpecError(f"rate_pattern={written} needs a group around the number: {format_pattern(RATE_PATTERN)}")
+    if spec.rate_of == "each" and not spec.cross_replica_sync:
+        raise SpecError(
+            "rate_of='each' takes workers to step together, so that the slowest speaks for all, and cross_replica_sync=false "
+            "says that they do not. Have the program print the whole cluster's rate"
+        )
+
+
+def cluster_rate(
+    spec: Fields,
+    reported: Mapping[str, str | None],
+    devices: Sequence[int],
+    words: Mapping[str, Sequence[str]],
+    unclear: Mapping[str, str] = {},
+) -> float:
+    """Return images/sec of the whole cluster.
+
+    `reported` is the number that each worker, chief first, has printed last, and `devices` how many it has. `words` are the
+    last lines of workers that have printed none; or, of those that are `unclear`, the one that cannot be read, and why.
+    Raises `InvalidMeasurement`.
+    """
+    workers = list(reported)[:1] if spec.rate_of == "chief" else list(reported)
+    for worker in workers:
+        if worker in unclear:
+            raise InvalidMeasurement(
+                f"the rate of {worker} cannot be read, because {unclear[worker]}: "
+                f"rate_pattern={format_pattern(rate_pattern_of(spec))}.{quoted_lines(words.get(worker, ()))}\n{HOW_TO_PRINT}"
+            )
+    rates = [_number(spec, worker, reported[worker], words.get(worker, ())) for worker in workers]
+    if spec.rate_of == "mean":
+        _check_distance(dict(zip(workers, rates, strict=True)))
+    if spec.rate_of == "each":
+        _check_consistency(dict(zip(workers, [rate / own for rate, own in zip(rates, devices, strict=True)], strict=True)))
+    return RATE_RULES[spec.rate_of](rates, devices)
+
+
+def _number(spec: Fields, worker: str, reported: str | None, words: Sequence[str]) -> float:
+    pattern = format_pattern(rate_pattern_of(spec))
+    if reported is None:
+        last = quoted_lines(words)
+        so = f"its last lines are:{last}" if words else "it has printed nothing"
+        raise InvalidMeasurement(f"no line of {worker}'s output matches rate_pattern={pattern}; {so}")
+    try:
+        number = parse(reported)
+    except UnclearNumber:
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise InvalidMeasurement(f"rate_pattern={pattern} found {shown(reported)} in {worker}'s output, which is no rate")
+    return number
+
+
+def _check_distance(rates: Mapping[str, float]) -> None:
+    """Raises `InvalidMeasurement` where the numbers cannot all be the cluster's rate."""
+    slowest, fastest = _ends(rates)
+    if rates[fastest] >= DISTANCE * rates[slowest]:
+        raise InvalidMeasurement(
+            f"rate_of='mean' takes every worker's number for the cluster's rate, but {slowest} says {rates[slowest]:.6g} "
+            f"images/sec and {fastest} {rates[fastest]:.6g}: {DISTANCE:g} times as many or more cannot both be true. "
+            "If only the first worker prints it, say rate_of='chief'; if each prints its own, have it print workers x its own"
+        )
+
+
+def _check_consistency(of_a_device: Mapping[str, float]) -> None:
+    """Raises `InvalidMeasurement` where the workers cannot have stepped together."""
+    slowest, fastest = _ends(of_a_device)
+    if of_a_device[fastest] > (1 + TOLERANCE) * of_a_device[slowest]:
+        raise InvalidMeasurement(
+            f"rate_of='each' takes workers to step together, but {slowest} says {of_a_device[slowest]:.6g} images/sec per "
+            f"device and {fastest} {of_a_device[fastest]:.6g}: more than {TOLERANCE:.0%} apart"
+        )
+
+
+def _ends(rates: Mapping[str, float]) -> tuple[str, str]:
+    """The slowest worker and the fastest."""
+    by_rate = sorted(rates, key=lambda worker: rates[worker])
+    return by_rate[0], by_rate[-1]

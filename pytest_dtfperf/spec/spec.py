@@ -1,17 +1,22 @@
-"""What to train, and on how much. Goes down to the hosts as JSON, so it needs nothing but Python there."""
+"""What to train, and what each task of a run gets of it.
 
+It is sent to the hosts as JSON, so it needs nothing but Python there.
+"""
+
+import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 from pytest_dtfperf.plain import Plain
-from pytest_dtfperf.spec import own
+from pytest_dtfperf.spec import tables
 from pytest_dtfperf.spec.checks import check, check_field
-from pytest_dtfperf.spec.command import COMMAND_FIELDS, program
+from pytest_dtfperf.spec.command import ASKED, COMMAND_FIELDS, TF_CONFIG, flags_of, names_in, program_name, values_of
 from pytest_dtfperf.spec.fields import Fields
+from pytest_dtfperf.spec.tables import OwnModel
 
 # Stands in every key, in this order. Whatever else a rate depends on stands in it only where it is not as usual, so that a new
 # option leaves the baselines of old specs where they are.
@@ -57,8 +62,8 @@ class Spec(Fields, Plain):
         words = [self.model, *batch, f"gpus={self.gpus}", f"num_ps={self.num_ps}", self.variable_update]
         shown = {"model", "batch_size", "gpus", "num_ps", "variable_update"}
         silent = {"data_format", "optimizer", *(NOT_IN_KEY - {"evaluate", "stop_at_top_1_accuracy"}), *COMMAND_FIELDS}
-        if self.command and program(self.command) != self.model:
-            words.append(f"command={program(self.command)}")
+        if self.command and program_name(self.command) != self.model:
+            words.append(f"command={program_name(self.command)}")
         unusual = self._told
         words += [f"{name}={word_of(getattr(self, name))}" for name in unusual if name not in shown | silent]
         return " ".join(words)
@@ -77,7 +82,7 @@ class Spec(Fields, Plain):
     @property
     def _told(self) -> list[str]:
         """The same for people: of an own model, what is not as usual of such models."""
-        usual = own.USUAL[self.own_model] if self.own_model else {}
+        usual = tables.OWN_MODEL_DEFAULTS[self.own_model] if self.own_model else {}
         return [field.name for field in fields(self) if self._as_trained(field.name) != usual.get(field.name, field.default)]
 
     def but(self, **changes: Any) -> "Spec":
@@ -114,3 +119,112 @@ def word_of(value: object) -> str:
 
 # Stands in a key, behind the others, where it is not as usual.
 UNUSUAL_KEY_FIELDS = tuple(field.name for field in fields(Spec) if field.name not in NOT_IN_KEY.union(KEY_FIELDS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOrder(Plain):
+    """What one task is told: the training, its own part in it, and who the others are."""
+
+    run: str  # id of the run
+    job: str  # "ps" or "worker"; of an external command "chief" and "evaluator", too
+    index: int
+    spec: Spec
+    cluster: Mapping[str, tuple[str, ...]]  # job -> "address:port" of each of its tasks; empty for a lone process
+    own: OwnModel | None = None  # where the spec's model is in no table, what it is and its code
+    device: str = "cpu"  # "cpu" or "gpu": what does the arithmetic here. A ps always computes on its CPU
+    num_devices: int = 1  # of this task
+    threads: int = 1  # intra_op and inter_op threads of the task: its share of the host's cores
+    sleep_s: float = 0.0  # an injected slow-down: sleep so long within every step, to see that the alarm works
+    stamped: tuple[bool, ...] = (True,)  # whether a step has stamps, over and over. All have, but where their cost is measured
+    traced_steps: int = 0  # to train after the measured ones, each with TensorFlow's full account of it
+    streams: bool = False  # what an external command prints goes to the controller line by line, too
+    stays: bool = False  # until it is sent away, though an external command may have ended: a ps, and who serves a chief
+    grace_s: float = 0.0  # how long such a command may then go on before it is told to end
+    checkpoint: str | None = None  # the chief saves the trained variables there (npz, by name)
+
+    def to_json(self) -> dict[str, Any]:
+        """Without what only a task with an own model is told."""
+        return {name: value for name, value in super().to_json().items() if value is not None or name != "own"}
+
+    @property
+    def name(self) -> str:
+        return f"{self.job}:{self.index}"
+
+    @property
+    def is_chief(self) -> bool:
+        return self.job == "worker" and self.index == 0
+
+    @property
+    def lends_devices(self) -> bool:
+        """Whether the chief's session computes on this worker, which has none of its own."""
+        return self.spec.mode.single_session and self.job == "worker" and self.index > 0
+
+    @property
+    def workers(self) -> int:
+        """How many worker tasks the run has."""
+        return len(self.cluster["worker"]) if self.cluster else 1
+
+    @property
+    def is_between_hosts(self) -> bool:
+        """Whether there are links between tasks."""
+        return len({address.rpartition(":")[0] for addresses in self.cluster.values() for address in addresses}) > 1
+
+
+def task_arguments(order: TaskOrder) -> list[str]:
+    """Return the program and all its words, as this task starts it.
+
+    A lone process is told of no role, and a flag for parameter servers, or a chief, is left out where there are none.
+    """
+    spec, values = order.spec, _values(order)
+    flags = [] if _is_alone(order) else [flag for flag in flags_of(spec.role_flags) if not _asks_for_none(flag, values)]
+    return [_filled(word, values) for word in (*spec.command, *flags)]
+
+
+def task_variables(order: TaskOrder) -> dict[str, str]:
+    """Return what the task's environment is told. A variable for tasks that there are none of is left out."""
+    values = _values(order)
+    told = {
+        name: _filled(value, values)
+        for name, _, value in (word.partition("=") for word in order.spec.environment)
+        if not _asks_for_none(value, values)
+    }
+    if order.spec.role_flags == TF_CONFIG and not _is_alone(order):
+        task = {"type": order.job, "index": order.index}
+        cluster = {job: list(at) for job, at in order.cluster.items() if job != "evaluator"}  # which nobody trains with
+        told[TF_CONFIG] = json.dumps({"cluster": cluster, "task": task})
+    return told
+
+
+def _is_alone(order: TaskOrder) -> bool:
+    return sum(map(len, order.cluster.values())) <= 1
+
+
+def _values(order: TaskOrder) -> Mapping[str, str]:
+    """Return what each name in braces stands for in this task."""
+    addresses = {job: order.cluster.get(job, ()) for job in ("chief", "worker", "ps", "evaluator")}
+    chief = next((at for job in ("chief", "worker") for at in addresses[job]), ":")
+    own = {
+        "job": order.job,
+        "index": order.index,
+        **{f"{job}_hosts": ",".join(addresses[job]) for job in ("ps", "worker", "chief")},
+        "chief_host": _host(chief),
+        "chief_port": chief.rpartition(":")[2],
+        "hosts": ",".join(dict.fromkeys(_host(at) for each in addresses.values() for at in each)),
+        "workers": order.workers,
+        "devices": order.num_devices if order.job != "ps" else -(-order.spec.gpus // order.workers),
+        "threads": order.threads,
+    }
+    return {**values_of(order.spec), **{name: str(value) for name, value in own.items()}}
+
+
+def _host(address: str) -> str:
+    """As programs take it beside a port of its own: IPv6 without brackets."""
+    return address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    return ASKED.sub(lambda match: f"{{{match[1]}}}" if match[1] else values[match[2]], word)
+
+
+def _asks_for_none(word: str, values: Mapping[str, str]) -> bool:
+    return any(name.endswith("_hosts") and not values[name] for name in names_in([word]))

@@ -1,10 +1,21 @@
-"""The tables of what can be trained: models, variable updates, inputs. Strings name the code, so that nothing is imported."""
+"""Tables of what can be trained: models, variable updates, inputs. Strings name the code, so that nothing is imported.
 
+A model of the user, `train(model=small_cnn)`, is known by the name that Python imports it by, `my_models.small_cnn`: its
+`Spec.model`. Names of the package's models have no dot before an identifier, so they differ. See docs/own-models.md.
+"""
+
+import base64
+import hashlib
+import json
+import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.errors import SpecError, UsageError, shown
 from pytest_dtfperf.extensions import Table
+from pytest_dtfperf.plain import Plain
 
 # How gradients may be added over devices: spec/all_reduce.py.
 ALGORITHMS = ("nccl", "nccl/xring", "nccl/rechd", "nccl/pscpu", "xring", "pscpu", "psgpu", "pscpu/pscpu", "collective")
@@ -300,3 +311,94 @@ VARIABLE_CONSISTENCIES = ("strong", "relaxed")
 WIRE_PRECISIONS = ("fp32", "bf16")
 RESIZE_METHODS = ("area", "bicubic", "bilinear", "nearest", "round_robin")
 GPU_THREAD_MODES = ("global", "gpu_private", "gpu_shared")
+
+
+LAYERS = "layers"  # a `Network` made of `Layers`: computed in any format, counted without TensorFlow
+TENSORFLOW = "tensorflow"  # a Keras model, or a function of tensors: what it is made of only TensorFlow can tell
+OWN_MODEL_KINDS = (LAYERS, TENSORFLOW)
+
+# What a test that says nothing of it gets, where that is not as of models of ours: a loss of Keras' has its own regularisation.
+OWN_MODEL_DEFAULTS: Mapping[str, Mapping[str, Any]] = {LAYERS: {}, TENSORFLOW: {"weight_decay": 0.0, "data_format": "NHWC"}}
+
+OWN_MODEL_BATCH_SIZE = 32  # as in Keras, unless the test says another
+# Of an order, which a task reads from a socket that holds some 200 KiB. Python packs to a quarter of its size.
+MOST_PACKED_SOURCES = 96 << 10
+
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnModel(Plain):
+    """A model that no table has."""
+
+    module: str
+    attribute: str  # within the module; of something nested with dots
+    kind: str  # of KINDS
+    packed: str = ""  # its module with what that imports, if it travels; empty: it belongs to a package that is installed
+    package: str | None = None  # which one that is: "my-models 1.0"
+
+    @property
+    def name(self) -> str:
+        return f"{self.module}.{self.attribute}"
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """Path below the folder that Python finds the module in, to text."""
+        return unpack_sources(self.packed) if self.packed else {}
+
+    @property
+    def digest(self) -> str:
+        """Of its code, as far as that travels."""
+        return hashlib.sha256(self.packed.encode()).hexdigest()
+
+
+_own_models: dict[str, OwnModel] = {}
+_expired_own_models: set[str] = set()
+
+
+def expire_own_models() -> None:
+    """Whatever is known by now may have been edited since."""
+    _expired_own_models.update(_own_models)
+
+
+def add_own_model(model: OwnModel) -> None:
+    """Let its name be known in this process, with the code that it has now: what is edited later is for the next session.
+
+    Raises `SpecError` where an installed package has a model of that name.
+    """
+    if model.name in _own_models and model.name not in _expired_own_models:
+        return
+    _expired_own_models.discard(model.name)
+    if model.name in MODELS and model.name not in _own_models:
+        raise SpecError(f"train(): {model.name} is the name of an installed package's model, too: give yours another one")
+    _own_models[model.name] = model
+    MODELS.data[model.name] = Model(f"{model.module}:{model.attribute}", batch_size=OWN_MODEL_BATCH_SIZE, data=())
+
+
+def find_own_model(name: str) -> OwnModel | None:
+    """What was added to this process by that name."""
+    return _own_models.get(name)
+
+
+def is_own_model_name(name: str) -> bool:
+    """Whether an own model may be called so. Records may tell of some that nobody has here any more."""
+    return bool(_NAME.fullmatch(name))
+
+
+def check_own_model_name(name: object) -> None:
+    """Raise `SpecError` if no own model can be called so."""
+    if not isinstance(name, str) or not is_own_model_name(name):
+        raise SpecError(
+            f"model={shown(name)} is no name of an own model: that is a module's with the model's, a.dot.between, of "
+            "the letters a to z and A to Z, digits and underscores"
+        )
+
+
+def pack_sources(sources: Mapping[str, str]) -> str:
+    """As it stands in an order: the same words for the same sources."""
+    return base64.b85encode(zlib.compress(json.dumps(sources, sort_keys=True).encode(), 9)).decode()
+
+
+def unpack_sources(text: str) -> dict[str, str]:
+    found: dict[str, str] = json.loads(zlib.decompress(base64.b85decode(text)))
+    return found

@@ -16,13 +16,12 @@ from typing import Any
 from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, Lost
 from pytest_dtfperf.errors import AllocationError, DataError, HostLost
-from pytest_dtfperf.formats import counted
-from pytest_dtfperf.messages.fetch import FETCH
+from pytest_dtfperf.formats import counted, printable
 from pytest_dtfperf.messages.hearing import Hearing, given_up, with_last_words
 from pytest_dtfperf.messages.kinds import MessageError
+from pytest_dtfperf.messages.tables import FETCH
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.node.module_command import module_command
-from pytest_dtfperf.printable import printable
 from pytest_dtfperf.spec import Spec
 
 S3 = "s3://"

@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.spec.rate_of import pattern_of
+from pytest_dtfperf.spec.command import rate_pattern_of
 from pytest_dtfperf.stamps import InvalidStamps, pack
 from pytest_dtfperf.training.connection import Connection
 from pytest_dtfperf.training.output import Output
@@ -46,7 +46,7 @@ def run(order: Mapping[str, Any], connection: Connection) -> None:
 
 
 def _work(order: TaskOrder, connection: Connection) -> None:
-    output = Output(pattern_of(order.spec), connection, streams=order.streams)
+    output = Output(rate_pattern_of(order.spec), connection, streams=order.streams)
     before, began = connection.counters(), perf_counter()
     steps = ReportedSteps(order.spec.batch_size * order.num_devices or None)
     program = Program(order, None if order.streams else steps)  # of what is launched nobody asks for a rate
@@ -87,7 +87,7 @@ def _serve(order: TaskOrder, connection: Connection) -> None:
     """A parameter server never ends by itself, or it ends well; in either case this task stays until it is sent away."""
     program, leaving = Program(order), Event()
     Thread(target=_end_when_told, args=(connection, program, leaving, order.grace_s), daemon=True).start()
-    code = program.wait(Output(pattern_of(order.spec), connection, streams=order.streams))
+    code = program.wait(Output(rate_pattern_of(order.spec), connection, streams=order.streams))
     if not leaving.is_set():
         _end_as(code)
     leaving.wait()

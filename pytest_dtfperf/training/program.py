@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, NoReturn
 
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.spec.role import arguments, variables
+from pytest_dtfperf.spec.spec import task_arguments, task_variables
 from pytest_dtfperf.steps import VARIABLE
 from pytest_dtfperf.training.output import Output
 from pytest_dtfperf.training.reported_steps import ReportedSteps
@@ -44,7 +44,7 @@ class Program:
     """
 
     def __init__(self, order: TaskOrder, steps: ReportedSteps | None = None) -> None:
-        argv, folder, environment = arguments(order), order.spec.command_dir, _environment(order)
+        argv, folder, environment = task_arguments(order), order.spec.command_dir, _environment(order)
         self._steps = steps
         if steps:
             environment[VARIABLE] = steps.path
@@ -139,7 +139,7 @@ def _environment(order: TaskOrder) -> dict[str, str]:
     folders, own = found.get("PATH", os.defpath).split(os.pathsep), os.path.dirname(sys.executable)
     found["PATH"] = os.pathsep.join(folders if own in folders else [own, *folders])
     # Python keeps what it prints into a pipe until it has 8 KiB: no line would come for minutes.
-    return {"PYTHONUNBUFFERED": "1", **found, **variables(order)}
+    return {"PYTHONUNBUFFERED": "1", **found, **task_variables(order)}
 
 
 def _why_not(program: str, path: str, exc: OSError) -> str:

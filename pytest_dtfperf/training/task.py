@@ -13,7 +13,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's own threads would 
 import pytest_dtfperf.training.first_import  # noqa: F401 - before all others
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES, TaskOrder
-from pytest_dtfperf.spec.own import OwnModel
+from pytest_dtfperf.spec.tables import OwnModel
 from pytest_dtfperf.stamps import pack as pack_stamps
 from pytest_dtfperf.traces import pack
 from pytest_dtfperf.training import command

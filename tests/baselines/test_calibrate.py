@@ -11,7 +11,7 @@ from pytest_dtfperf.baselines.calibrate import Seen, calibrate, cases_of, smalle
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import share
-from pytest_dtfperf.baselines.usual import FALSE_ALARMS
+from pytest_dtfperf.baselines.verdict import FALSE_ALARMS
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.stats.comparison import runs_needed
 from pytest_dtfperf.stats.noise import Noise, estimate

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.canonical import canonical, significant
-from pytest_dtfperf.baselines.file import published_folder
+from pytest_dtfperf.baselines.files import canonical, published_folder, significant
 
 LONG = "x" * 70
 SHAPES: dict[str, tuple[Any, str]] = {

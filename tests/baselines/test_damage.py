@@ -10,9 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_dtfperf.baselines.canonical import canonical, significant
 from pytest_dtfperf.baselines.entry import Calibrated, Entry, Provenance
-from pytest_dtfperf.baselines.file import content_of, published_folder, read_baseline_file
+from pytest_dtfperf.baselines.files import canonical, content_of, published_folder, read_baseline_file, significant
 from pytest_dtfperf.baselines.references import references
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.errors import BaselineFileError

@@ -5,11 +5,9 @@ import re
 from pathlib import Path
 
 from pytest_dtfperf.baselines import audit
-from pytest_dtfperf.baselines.canonical import canonical
-from pytest_dtfperf.baselines.file import content_of
+from pytest_dtfperf.baselines.comparability import system_name
+from pytest_dtfperf.baselines.files import SCHEMAS, canonical, content_of
 from pytest_dtfperf.baselines.store import BaselineStore
-from pytest_dtfperf.baselines.system import system_name
-from pytest_dtfperf.baselines.validation import SCHEMAS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text()
 SCHEMA = json.loads((SCHEMAS / "baseline.json").read_text())

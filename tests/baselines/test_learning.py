@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.learning import judge_learning
 from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.thresholds import judge_learning
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SpecError, UsageError
 from pytest_dtfperf.measurement import Evaluation, Measurement, Score

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_dtfperf.baselines.pattern import Pattern
+from pytest_dtfperf.baselines.store import BaselinePattern
 from pytest_dtfperf.errors import UsageError
 from tests.baselines.examples import spec_of
 
@@ -26,7 +26,7 @@ MATCHES: dict[str, tuple[list[str], bool]] = {
 @pytest.mark.parametrize("words, matches", MATCHES.values(), ids=MATCHES)
 def test_all_words_must_hold(words: list[str], matches: bool) -> None:
     """Each word names a field and its value, as shells write patterns; a field that a key leaves out is as usual."""
-    assert Pattern.of(words).matches(KEY) is matches
+    assert BaselinePattern.of(words).matches(KEY) is matches
 
 
 WRONG = {
@@ -42,4 +42,4 @@ WRONG = {
 def test_what_says_nothing_is_refused(word: str, words: str) -> None:
     """What names no field, or the same one twice, is refused with what would be right."""
     with pytest.raises(UsageError, match=words):
-        Pattern.of([word])
+        BaselinePattern.of([word])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.published_rate import PublishedRate, judge_published
+from pytest_dtfperf.baselines.compare import PublishedRate, judge_published
 from pytest_dtfperf.baselines.references import find
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.verdict import Verdict

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.file import published_folder
+from pytest_dtfperf.baselines.files import published_folder
 from pytest_dtfperf.baselines.references import (
     Reference,
     find,

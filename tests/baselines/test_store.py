@@ -13,7 +13,7 @@ import filelock
 import pytest
 
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.baselines.file import published_folder
+from pytest_dtfperf.baselines.files import published_folder
 from pytest_dtfperf.baselines.references import references
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Verdict

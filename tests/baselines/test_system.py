@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.system import differences, software_changes, system_name
+from pytest_dtfperf.baselines.comparability import hardware_differences, software_changes, system_name
 
 P100 = {"name": "NVIDIA Tesla P100-PCIE-16GB", "memory_gib": 16}
 K80 = {"name": "NVIDIA Tesla K80", "memory_gib": 12}
@@ -81,7 +81,7 @@ DIFFERENCES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
 @pytest.mark.parametrize("then, now, found", DIFFERENCES.values(), ids=DIFFERENCES)
 def test_differences(then: dict[str, Any], now: dict[str, Any], found: list[str]) -> None:
     """What must match is compared part by part, and each difference says both sides."""
-    assert differences(then, now) == found
+    assert hardware_differences(then, now) == found
 
 
 def test_software_is_noted() -> None:

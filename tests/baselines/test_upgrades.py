@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.canonical import canonical
-from pytest_dtfperf.baselines.file import published_folder, read_baseline_file
+from pytest_dtfperf.baselines.files import canonical, published_folder, read_baseline_file
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.upgrades import SCHEMA, UPGRADES, upgraded
 from pytest_dtfperf.errors import BaselineFileError

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.file import published_folder, read_baseline_file
-from pytest_dtfperf.baselines.validation import IRI_GRAMMAR, KINDS, SCHEMAS, parse, validate
+from pytest_dtfperf.baselines.files import IRI_GRAMMAR, KINDS, SCHEMAS, parse, published_folder, read_baseline_file, validate
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import BaselineFileError
 from pytest_dtfperf.measurement import Measurement, NetworkFacts
@@ -290,7 +289,7 @@ def test_jsonschema_waits_for_the_first_file() -> None:
     """Importing everything here imports neither jsonschema nor filelock: a session that reads no baseline pays nothing."""
     code = (
         "import sys\n"
-        "from pytest_dtfperf.baselines import accept, compare, references, store, system, validation, verdict\n"
+        "from pytest_dtfperf.baselines import accept, comparability, compare, files, references, store, verdict\n"
         "print(sorted({'jsonschema', 'referencing', 'filelock'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
@@ -309,7 +308,7 @@ def test_the_grammar_of_iris_waits_for_the_first_of_them(tmp_path: Path) -> None
     """Where JupyterLab has brought one, reading our files does not build it; who has an IRI checked has it checked by it."""
     (tmp_path / f"{IRI_GRAMMAR}.py").write_text(GRAMMAR)
     code = (
-        "from pytest_dtfperf.baselines.validation import validate\n"
+        "from pytest_dtfperf.baselines.files import validate\n"
         "try:\n    validate('session', {}, 'x')\nexcept Exception as error:\n    print(error)\n"
         "from jsonschema import FormatChecker\n"
         "print([FormatChecker().conforms(word, 'iri') for word in ('http://\u00e4.example/', 'no iri')])\n"

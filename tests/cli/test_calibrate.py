@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.canonical import canonical
+from pytest_dtfperf.baselines.comparability import system_name
+from pytest_dtfperf.baselines.files import canonical
 from pytest_dtfperf.baselines.store import BaselineStore
-from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of

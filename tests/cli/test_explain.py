@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
-from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.explain.anatomy import anatomy_of
 from pytest_dtfperf.records.session import SessionFolder

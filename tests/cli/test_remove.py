@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.baselines.canonical import canonical
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.baselines.file import published_folder
+from pytest_dtfperf.baselines.files import canonical, published_folder
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.cli import main
 from tests.baselines.examples import calibrated_of, entry_of

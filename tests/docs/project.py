@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pytest_dtfperf.baselines.checks import Check, Side, ask
+from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
-from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.explain.anatomy import anatomy_of

@@ -7,8 +7,8 @@ from dataclasses import fields
 
 import pytest
 
+from pytest_dtfperf.baselines.files import SCHEMAS
 from pytest_dtfperf.baselines.references import references
-from pytest_dtfperf.baselines.validation import SCHEMAS
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.environment import SHARED, TRAINING

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from pytest_dtfperf.baselines import validation
+from pytest_dtfperf.baselines import files
 from pytest_dtfperf.explain.pauses import Numbers
 from pytest_dtfperf.explain.scores import Scores, scores_of
 from pytest_dtfperf.explain.stragglers import described, increases, stragglers
@@ -146,7 +146,7 @@ def test_scores_are_as_the_schema_says_and_come_back() -> None:
     assert scores.pauses
     assert scores.periods
     data = json.loads(json.dumps(scores.to_json()))
-    validation._validator("measurement").evolve(schema={"$ref": "stragglers.json"}).validate(data)
+    files._validator("measurement").evolve(schema={"$ref": "stragglers.json"}).validate(data)
     assert Scores.from_json(data) == scores
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.validation import validate
+from pytest_dtfperf.baselines.files import validate
 from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.clusters.protocol import Lost, Reason
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostSeen
@@ -27,13 +27,9 @@ from pytest_dtfperf.launch.probing import Answers
 from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.launch.watch import Watch
 from pytest_dtfperf.measurement import TaskReport
-from pytest_dtfperf.messages.agent import AGENT
-from pytest_dtfperf.messages.checkup import CHECKUP
-from pytest_dtfperf.messages.fetch import FETCH
-from pytest_dtfperf.messages.fields import cpu_ranges
 from pytest_dtfperf.messages.hearing import JUNK_BYTES, MESSAGES, Hearing
-from pytest_dtfperf.messages.kinds import MessageError, Misfit, fit
-from pytest_dtfperf.messages.supervisor import of_supervisor
+from pytest_dtfperf.messages.kinds import MessageError, Misfit, cpu_ranges, fit
+from pytest_dtfperf.messages.tables import AGENT, CHECKUP, FETCH, of_supervisor
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.spec import Spec
 from tests.baselines.examples import entry_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines import validation
+from pytest_dtfperf.baselines import files
 from pytest_dtfperf.launch.tracing import FILE, TRACED_STEPS, Tracing
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.traces import Operation, pack
@@ -36,7 +36,7 @@ def test_anatomy_is_as_the_schema_says(tmp_path: Path) -> None:
     anatomy, why_not = tracing.outcome()
     assert anatomy is not None
     assert why_not == ""
-    validation._validator("measurement").evolve(schema={"$ref": "anatomy.json"}).validate(json.loads(json.dumps(anatomy)))
+    files._validator("measurement").evolve(schema={"$ref": "anatomy.json"}).validate(json.loads(json.dumps(anatomy)))
     tracing.write(tmp_path / "logs")
     assert json.loads(gzip.decompress((tmp_path / "logs" / FILE).read_bytes()))["traceEvents"]
 

@@ -4,7 +4,7 @@ import pytest
 
 from pytest_dtfperf.baselines.references import Reference, references
 from pytest_dtfperf.limits.published import HARDWARE, published_limit
-from pytest_dtfperf.records.peaks import peak_of
+from pytest_dtfperf.records.arithmetic import peak_of
 
 
 def rows(system: str, **wanted: object) -> list[Reference]:

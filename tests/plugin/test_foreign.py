@@ -65,7 +65,7 @@ def test_foreign_run_loads_few_modules(foreign: PerfTests) -> None:
     assert seen(foreign)["ours"] == [
         "pytest_dtfperf",
         "pytest_dtfperf.baselines",
-        "pytest_dtfperf.baselines.usual",
+        "pytest_dtfperf.baselines.verdict",
         "pytest_dtfperf.errors",
         "pytest_dtfperf.extensions",
         "pytest_dtfperf.formats",

@@ -92,7 +92,7 @@ def warm_up() -> None:
     page = importlib.import_module("pytest_dtfperf.report.page.html")
     for template in Path(page.__file__ or "").parent.glob("templates/*.html"):
         page.load_environment().get_template(template.name)  # likewise compiled
-    validation = importlib.import_module("pytest_dtfperf.baselines.validation")
+    validation = importlib.import_module("pytest_dtfperf.baselines.files")
     for kind in validation.KINDS:
         validation._validator(kind)  # likewise read
     inspect.getmodule(warm_up.__code__)  # where each module's file is: who shows a failure would look it up for all modules

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.validation import validate
+from pytest_dtfperf.baselines.files import validate
 from tests.cli.table import read
 from tests.plugin.conftest import Ended, PerfTests, perf_tests_in
 from tests.plugin.test_verdicts import records

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.baselines.checks import Check, Kind, Side, ask
+from pytest_dtfperf.baselines.compare import PublishedRate
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.baselines.published_rate import PublishedRate
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.records.record import Record, compared, efficiency_of

@@ -9,11 +9,19 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.validation import validate
+from pytest_dtfperf.baselines.files import validate
 from pytest_dtfperf.formats import with_prefix
 from pytest_dtfperf.measurement import Measurement
-from pytest_dtfperf.records.arithmetic import WHAT_COUNTS, flop_per_image, flops_per_sec, lines, share_of_peak
-from pytest_dtfperf.records.peaks import GPUS, NO_TF32, peak_of
+from pytest_dtfperf.records.arithmetic import (
+    GPUS,
+    NO_TF32,
+    WHAT_COUNTS,
+    flop_per_image,
+    flops_per_sec,
+    lines,
+    peak_of,
+    share_of_peak,
+)
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.spec import Spec
 from tests.records.samples import measurement, spec

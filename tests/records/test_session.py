@@ -18,10 +18,9 @@ from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.records.again import judge_again
 from pytest_dtfperf.records.journal import MOST_SUPERSEDED_BYTES, Journal
-from pytest_dtfperf.records.lines import line_of, own_record
-from pytest_dtfperf.records.logs import path_safe
 from pytest_dtfperf.records.record import Compared, Record, with_what_follows
-from pytest_dtfperf.records.session import SessionFolder, session_folders
+from pytest_dtfperf.records.session import SessionFolder, path_safe, session_folders
+from pytest_dtfperf.records.stored import line_of, own_record
 from tests.baselines.examples import entry_of, measurement_of
 from tests.explain.probed import FULL
 from tests.forks import PROCESSES

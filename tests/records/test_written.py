@@ -5,15 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_dtfperf.baselines.checks import Check, Side
-from pytest_dtfperf.baselines.published_rate import PublishedRate
+from pytest_dtfperf.baselines.compare import PublishedRate
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.measurement import Evaluation, Score, TaskReport
-from pytest_dtfperf.records.lines import line_of
 from pytest_dtfperf.records.record import Compared, Record
+from pytest_dtfperf.records.stored import line_of
 from pytest_dtfperf.report.dry_run import PlannedTraining
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.spec.order import TaskOrder
+from pytest_dtfperf.spec.spec import TaskOrder
 from tests.baselines.examples import calibrated_of, entry_of
 from tests.records.samples import record, run, spec
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_dtfperf.baselines.validation import validate
+from pytest_dtfperf.baselines.files import validate
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.report import terminal
 from pytest_dtfperf.report.grids import ABOUT_SWEEPS, make_sweep_grids

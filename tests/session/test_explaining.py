@@ -7,10 +7,9 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_dtfperf.baselines.canonical import canonical
 from pytest_dtfperf.baselines.checks import Check, Side, ask
-from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.baselines.steps import MOST_TASKS
+from pytest_dtfperf.baselines.entry import MOST_TASKS, Entry
+from pytest_dtfperf.baselines.files import canonical
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.explain.anatomy import Anatomy

@@ -19,7 +19,7 @@ from pytest_dtfperf.session import Session
 from pytest_dtfperf.session.own_models import described, imported, with_name
 from pytest_dtfperf.session.resolve import resolve
 from pytest_dtfperf.session.settings import Settings
-from pytest_dtfperf.spec import MODELS, Spec, own
+from pytest_dtfperf.spec import MODELS, Spec, tables
 from pytest_dtfperf.training.models.outline import Outline, outline_of, remember
 from pytest_dtfperf.training.own.sent_code import SentCode
 from tests.training.own import models
@@ -32,7 +32,7 @@ HERE = "tests.training.own.models"
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other test knows these models."""
     monkeypatch.setattr(MODELS, "data", dict(MODELS.data))
-    monkeypatch.setattr(own, "_known", {})
+    monkeypatch.setattr(tables, "_own_models", {})
 
 
 @pytest.fixture
@@ -82,14 +82,14 @@ def test_its_name_is_how_python_imports_it(model: Any, name: str, kind: str) -> 
     assert (spec.model, spec.own_model) == (name, kind)
     assert spec.key.startswith(f"model={name} batch_size=32 ")
     assert spec.label.startswith(f"{name} b32 ")
-    own._known.clear()
+    tables._own_models.clear()
     del MODELS.data[name]
     assert Spec.from_json(spec.to_json()) == spec
 
 
 def test_no_model_of_ours_has_such_a_name() -> None:
     """So that neither can be taken for the other."""
-    assert not [name for name in MODELS.data if own.is_name(name)]
+    assert not [name for name in MODELS.data if tables.is_own_model_name(name)]
 
 
 def test_what_its_module_imports_travels_with_it(project: Path) -> None:
@@ -295,7 +295,7 @@ def test_what_is_edited_meanwhile_is_for_the_next_session(project: Path) -> None
     spec_of(module.cnn)
     (project / "edited.py").write_text("def cnn(): return 1\n")
     spec_of(module.cnn)
-    found = own.find("edited.cnn")
+    found = tables.find_own_model("edited.cnn")
     assert found
     assert found.sources == {"edited.py": "def cnn(): pass\n"}
 
@@ -309,7 +309,7 @@ def test_the_next_session_trains_what_was_edited(project: Path, monkeypatch: pyt
         importlib.reload(module)
         with Session.open("local", quiet=True) as session:
             spec = session.spec(module.cnn)
-        found = own.find("edited.cnn")
+        found = tables.find_own_model("edited.cnn")
         assert found
         assert found.sources == {"edited.py": text}
         with pytest.raises(SpecError, match="not known here before it has been trained"):

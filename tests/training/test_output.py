@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.spec.rate_of import RATE_PATTERN
+from pytest_dtfperf.spec.command import RATE_PATTERN
 from pytest_dtfperf.training import output as module
 from pytest_dtfperf.training.output import LINE_BYTES, Output
 from pytest_dtfperf.training.terminal import lines

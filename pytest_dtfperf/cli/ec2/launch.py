@@ -11,7 +11,7 @@ from pytest_dtfperf.clusters import capacity
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import ClusterFileError, UsageError
-from pytest_dtfperf.session_id import new_session_id
+from pytest_dtfperf.records.session import new_session_id
 
 if TYPE_CHECKING:
     from pytest_dtfperf.clusters.ec2.amazon.account import Account

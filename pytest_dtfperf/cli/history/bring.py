@@ -6,8 +6,7 @@ from pathlib import Path
 from pytest_dtfperf.cli.history.opened import add_history, address
 from pytest_dtfperf.cli.output import print_json, say
 from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE, Commands, Shape, add_command, add_json
-from pytest_dtfperf.formats import counted
-from pytest_dtfperf.printable import printable
+from pytest_dtfperf.formats import counted, printable
 
 TEXT = """\
 Enters session folders: those that a history could not be written for when they ended, and those from before there was one. What

@@ -8,8 +8,7 @@ from typing import Any
 from pytest_dtfperf.cli.history.opened import add_history, opened
 from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.cli.terms import DONE, FAILED, OTHERS, USAGE, Commands, Shape, add_command, add_json
-from pytest_dtfperf.formats import change
-from pytest_dtfperf.printable import printable
+from pytest_dtfperf.formats import change, printable
 
 TEXT = """\
 Shows what has changed over time: steps and drifts of rates, each with its size, the last session before it and the first after

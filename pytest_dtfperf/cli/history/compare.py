@@ -19,8 +19,7 @@ from pytest_dtfperf.cli.terms import (
     print_table,
     session_ids,
 )
-from pytest_dtfperf.formats import NONE, change, rate
-from pytest_dtfperf.printable import printable
+from pytest_dtfperf.formats import NONE, change, printable, rate
 
 if TYPE_CHECKING:
     from pytest_dtfperf.history.comparison import Compared

@@ -20,8 +20,7 @@ from pytest_dtfperf.cli.terms import (
     print_table,
     session_ids,
 )
-from pytest_dtfperf.formats import NONE, counted, duration, minute
-from pytest_dtfperf.printable import printable
+from pytest_dtfperf.formats import NONE, counted, duration, minute, printable
 
 LIST = """\
 Lists the sessions of a history, the latest last: when each began, where, how its tests ended, and with which exit code.

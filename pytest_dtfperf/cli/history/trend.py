@@ -22,8 +22,7 @@ from pytest_dtfperf.cli.terms import (
     completed_by,
     patterns,
 )
-from pytest_dtfperf.formats import counted, rate
-from pytest_dtfperf.printable import printable
+from pytest_dtfperf.formats import counted, printable, rate
 
 if TYPE_CHECKING:
     from pytest_dtfperf.history.rows import Row
@@ -80,11 +79,11 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.baselines.pattern import Pattern
+    from pytest_dtfperf.baselines.store import BaselinePattern
     from pytest_dtfperf.history import store
     from pytest_dtfperf.history.series import Successions, series_of
 
-    pattern = Pattern.of(args.pattern or ["model=*"])
+    pattern = BaselinePattern.of(args.pattern or ["model=*"])
     with opened(args).reading() as connection:
         rows = [row for row in store.measured(connection) if pattern.matches(row["spec_key"])]
         contents = store.all_fingerprints(connection)

@@ -12,7 +12,7 @@ from pytest_dtfperf.cli.init.files import BACKENDS, NIGHTS, File, Wanted, files_
 from pytest_dtfperf.cli.output import print_json, write_new
 from pytest_dtfperf.cli.terms import DONE, USAGE, Commands, Shape, add_command, add_json
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.printable import printable
+from pytest_dtfperf.formats import printable
 
 TEXT = """\
 Writes perf tests of InceptionV3 and of the deep MNIST network into a project, and the clusters that they can train on: this

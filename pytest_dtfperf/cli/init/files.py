@@ -15,10 +15,9 @@ from jinja2 import Environment, StrictUndefined
 from pytest_dtfperf.cli.project import configuration_file
 from pytest_dtfperf.clusters.keys import slurm
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import counted, printable
 from pytest_dtfperf.node import probes
 from pytest_dtfperf.node.files import read_file
-from pytest_dtfperf.printable import printable
 
 # What a cluster is called where nobody says.
 BACKENDS: Mapping[str, str] = {"local": "local", "ssh": "lab", "slurm": "cluster", "ec2": "cloud"}

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from pytest_dtfperf.clusters import hostlists
 from pytest_dtfperf.clusters.hostlists import HostListError
-from pytest_dtfperf.printable import printable
+from pytest_dtfperf.formats import printable
 
 _RECORD, _FIELD = "\x1e", "\x1f"  # ASCII's own separators of records and fields
 

@@ -24,7 +24,7 @@ from pytest_dtfperf.clusters.slurm.request import ENDED, STARTED
 from pytest_dtfperf.clusters.slurm.states import Messages
 from pytest_dtfperf.clusters.tether import tethered
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost, exit_words, quoted_lines
-from pytest_dtfperf.printable import printable_bytes
+from pytest_dtfperf.formats import printable_bytes
 
 PIECE = 1024  # what Slurm's I/O code cuts labelled lines into, in every version from 20.11 on
 _LABELLED = re.compile(rb" *(\d{1,9}): (.*)", re.DOTALL)

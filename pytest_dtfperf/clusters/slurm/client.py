@@ -9,9 +9,9 @@ from pytest_dtfperf.clusters.environment import SHARED, TRAINING, handed_on
 from pytest_dtfperf.clusters.slurm import answers
 from pytest_dtfperf.clusters.slurm.answers import AnswerError, Job
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.formats import printable
 from pytest_dtfperf.node import sweep
 from pytest_dtfperf.node.owner import Owner
-from pytest_dtfperf.printable import printable
 
 ANSWER_S = 60.0  # a busy controller answers within seconds; clients give up by themselves after some 10 s without one
 

@@ -26,7 +26,7 @@ from pytest_dtfperf.clusters.slurm.states import Messages
 from pytest_dtfperf.clusters.tether import tethered
 from pytest_dtfperf.clusters.watchdog import Watchdog
 from pytest_dtfperf.errors import AllocationError, quoted_lines
-from pytest_dtfperf.printable import printable_bytes
+from pytest_dtfperf.formats import printable_bytes
 
 FIRST_KEEPALIVE_S = 150  # from a job's start to its keep-alive step's: the queue is asked every 30 s, and srun takes time
 OLD_MIN = 10  # in which every keep-alive step that will ever start has started

@@ -24,9 +24,9 @@ from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, by_hand, ssh_argv
 from pytest_dtfperf.clusters.ssh.handshake import Handshake
 from pytest_dtfperf.clusters.tether import tethered
 from pytest_dtfperf.errors import InfrastructureError, quoted_lines, signal_name
+from pytest_dtfperf.formats import printable_bytes
 from pytest_dtfperf.messages.kinds import MessageError
-from pytest_dtfperf.messages.supervisor import of_supervisor
-from pytest_dtfperf.printable import printable_bytes
+from pytest_dtfperf.messages.tables import of_supervisor
 
 _MARK = MARK.encode()
 _NO_LOGIN = 254  # sshd's, without PAM, where /etc/nologin keeps users out

@@ -10,14 +10,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
-from pytest_dtfperf.formats import NONE, duration, percent, rate
-from pytest_dtfperf.printable import printable_bytes
+from pytest_dtfperf.formats import NONE, duration, percent, printable_bytes, rate
 from pytest_dtfperf.records import arithmetic
-from pytest_dtfperf.records.logs import path_safe
 from pytest_dtfperf.records.record import Record
-from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.records.session import SessionFolder, path_safe
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.grids import (
     ABOUT_LEARNING,

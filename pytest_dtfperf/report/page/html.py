@@ -10,8 +10,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from pytest_dtfperf.formats import change, percent, rate
-from pytest_dtfperf.printable import printable
+from pytest_dtfperf.formats import change, percent, printable, rate
 from pytest_dtfperf.report.page.view import Part
 
 FOLDERS = ("page", "site")  # of report/: each has `templates`; no name is in both

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
-from pytest_dtfperf.formats import change, counted, minute
+from pytest_dtfperf.formats import change, counted, minute, printable
 from pytest_dtfperf.history import words
 from pytest_dtfperf.history.events import size_of
 from pytest_dtfperf.history.rows import Row
-from pytest_dtfperf.printable import printable
 from pytest_dtfperf.report.page.view import Standing
 from pytest_dtfperf.report.site import files
 from pytest_dtfperf.report.site.overview import get_direction

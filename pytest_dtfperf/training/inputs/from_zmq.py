@@ -15,7 +15,7 @@ import numpy as np
 from pytest_dtfperf.errors import InfrastructureError, exit_words
 from pytest_dtfperf.node.module_command import module_command
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.spec.numerics import ZMQ_PRODUCER
+from pytest_dtfperf.spec.checks import ZMQ_PRODUCER
 from pytest_dtfperf.training.inputs.fed import FedInput
 from pytest_dtfperf.training.inputs.made import Batch
 from pytest_dtfperf.training.inputs.share import share_of

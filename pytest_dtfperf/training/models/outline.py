@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.spec import Spec, own
+from pytest_dtfperf.spec import Spec, tables
 from pytest_dtfperf.training.models import Network, default_network, network_of
 from pytest_dtfperf.training.models.layers import BATCH_NORM, BatchNorm, Deviation, by_inputs, by_inputs_exactly, paddings
 
@@ -81,7 +81,7 @@ def remember(spec: Spec, found: Outline) -> None:
 
 
 def _code_and_input(spec: Spec) -> tuple[str, ...]:
-    mine = own.find(spec.model)
+    mine = tables.find_own_model(spec.model)
     return spec.model, spec.data, mine.digest if mine else ""
 
 

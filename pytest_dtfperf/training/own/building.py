@@ -14,8 +14,8 @@ from typing import Any, cast
 import tensorflow as tf
 
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.spec import Spec, TaskOrder, VariableUpdate, own
-from pytest_dtfperf.spec.own import OwnModel
+from pytest_dtfperf.spec import Spec, TaskOrder, VariableUpdate, tables
+from pytest_dtfperf.spec.tables import OwnModel
 from pytest_dtfperf.training.devices import devices_of
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import Network, Size, build_with, image_shape_of, keep, network_of, sized
@@ -34,7 +34,7 @@ def expect(order: TaskOrder) -> None:
     """Let this process know the order's own model, if it has one."""
     if order.own is None:
         return
-    own.add(order.own)
+    tables.add_own_model(order.own)
     if order.own.packed:
         SentCode(order.own.sources).install()
     build_with(_Builder(order))
@@ -62,7 +62,7 @@ class _Builder:
         return self._known[key]
 
     def _made(self, spec: Spec, size: Size) -> Network:
-        if spec.own_model == own.LAYERS:
+        if spec.own_model == tables.LAYERS:
             keep(spec.model, _imported(spec))
             return network_of(spec)
         if not self._is_set_up:
@@ -85,7 +85,7 @@ class _Builder:
 
 
 def _imported(spec: Spec) -> Any:
-    found = own.find(spec.model)
+    found = tables.find_own_model(spec.model)
     assert found
     first, _, rest = found.attribute.partition(".")
     try:

@@ -13,9 +13,9 @@ from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import enter_all
 from pytest_dtfperf.history.where import Address, address_of
 from pytest_dtfperf.history.whole import Whole, read
-from pytest_dtfperf.records.lines import line_of
 from pytest_dtfperf.records.record import Compared, Record
 from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.records.stored import line_of
 from pytest_dtfperf.spec import Spec
 from tests.records.samples import measurement, record
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.spec.numerics import ZMQ_PRODUCER
+from pytest_dtfperf.spec.checks import ZMQ_PRODUCER
 from pytest_dtfperf.testing.waiting import wait_until
 from tests.training.inputs.conftest import Ask, Deliver, Delivery, Driver
 

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.session.own_models import described
-from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, own
+from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, tables
 from tests.training.conftest import RunTasks, Trained, assert_same_variables, driver, orders_of, report_of
 from tests.training.own import models
 from tests.training.programs import told
@@ -294,7 +294,7 @@ def test_a_host_with_another_backend_is_refused(tmp_path: Path) -> None:
 
 def test_a_model_of_a_package_that_the_host_lacks(run_tasks: RunTasks) -> None:
     """The host says that it has no such model: its test is skipped, as that of a missing module is."""
-    found = own.OwnModel(module="no_such_package.models", attribute="cnn", kind=own.TENSORFLOW)
+    found = tables.OwnModel(module="no_such_package.models", attribute="cnn", kind=tables.TENSORFLOW)
     spec = spec_of(models.plain_cnn).but(model=found.name)
     with orders_of(spec, workers=1, own=found) as orders:
         (outcome,) = run_tasks(orders)
@@ -303,8 +303,8 @@ def test_a_model_of_a_package_that_the_host_lacks(run_tasks: RunTasks) -> None:
 
 def test_a_module_that_needs_what_the_host_lacks(run_tasks: RunTasks) -> None:
     """What is missing is named, and how to go on without it."""
-    packed = own.packed({"my_models.py": "import no_such_module\n\ndef cnn(): pass\n"})
-    found = own.OwnModel(module="my_models", attribute="cnn", kind=own.TENSORFLOW, packed=packed)
+    packed = tables.pack_sources({"my_models.py": "import no_such_module\n\ndef cnn(): pass\n"})
+    found = tables.OwnModel(module="my_models", attribute="cnn", kind=tables.TENSORFLOW, packed=packed)
     with orders_of(spec_of(models.plain_cnn).but(model=found.name), workers=1, own=found) as orders:
         (outcome,) = run_tasks(orders)
     (failed,) = (event for event in outcome["events"] if event["kind"] == "failed")

@@ -15,8 +15,7 @@ from pytest_dtfperf.clusters.ec2.trust import trust
 from pytest_dtfperf.clusters.pipes import TooMuchOutput, output_of
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, ssh_argv
 from pytest_dtfperf.errors import AllocationError
-from pytest_dtfperf.formats import counted
-from pytest_dtfperf.printable import printable_lines
+from pytest_dtfperf.formats import counted, printable_lines
 
 BOOT_S = 600.0  # from running to ready: an image of 60 GiB is read over the network when it first starts
 AT_ONCE = 16

@@ -1,6 +1,7 @@
-"""Files that people edit and other programs read, held against their JSON Schemas.
+"""JSON files that people edit and other programs read: written in one canonical form, checked against their schemas.
 
-jsonschema is imported when the first file is read, not before: a session that reads none does not pay for it.
+A file that is rewritten without a change stays the same, and a change is a readable diff. Any fault of a file is one line.
+jsonschema is imported when the first file is read: a session that reads none does not pay for it.
 """
 
 import importlib
@@ -18,11 +19,56 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.baselines import verdict
 from pytest_dtfperf.errors import BaselineFileError, unknown_name
-from pytest_dtfperf.printable import printable
+from pytest_dtfperf.formats import printable
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
     from jsonschema.protocols import Validator
+from collections.abc import Mapping
+from datetime import datetime
+
+from pytest_dtfperf.baselines.upgrades import upgraded
+from pytest_dtfperf.node.files import read_text
+from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS
+
+LINE_LENGTH = 128
+SIGNIFICANT_DIGITS = 6  # of a measured rate: well below what any two runs differ by, and short enough to read
+
+
+def significant(value: float) -> float:
+    """Round to six significant digits."""
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+
+
+def rounded(data: Any) -> Any:
+    """JSON with all its fractions rounded so."""
+    if isinstance(data, float):
+        return significant(data)
+    if isinstance(data, dict):
+        return {key: rounded(value) for key, value in data.items()}
+    return [rounded(value) for value in data] if isinstance(data, list) else data
+
+
+def canonical(data: Any) -> str:
+    """Sorted keys, two spaces, and on one line whatever fits there. Ends with a newline. Refuses NaN and infinities."""
+    return _write(data, indent=0, used=0) + "\n"
+
+
+def _write(data: Any, indent: int, used: int) -> str:
+    """`used` is what stands on the line already: the indentation and a key."""
+    flat = json.dumps(data, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    if used + len(flat) < LINE_LENGTH or not data or not isinstance(data, dict | list | tuple):
+        return flat
+    inner = " " * (indent + 2)
+    if isinstance(data, dict):
+        keys = {key: f"{inner}{json.dumps(key, ensure_ascii=False)}: " for key in sorted(data)}
+        lines = [lead + _write(data[key], indent + 2, len(lead)) for key, lead in keys.items()]
+        opening, closing = "{}"
+    else:
+        lines = [inner + _write(item, indent + 2, indent + 2) for item in data]
+        opening, closing = "[]"
+    return f"{opening}\n" + ",\n".join(lines) + f"\n{' ' * indent}{closing}"
+
 
 SCHEMAS = Path(__file__).parent / "schema"
 KINDS = ("baseline", "measurement", "session")  # a file in baselines/, a line of measurements.jsonl, a session.json
@@ -174,3 +220,91 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} stands twice")
     return data
+
+
+COUNTS = ("batch_size", "gpus", "num_ps")  # the numbers that every key has
+
+
+def published_folder() -> Path:
+    """Where the published references are: in the installed package, or in the checkout that it is imported from."""
+    package = Path(__file__).parent / "published"
+    checkout = Path(__file__).parents[2] / "baselines"
+    found = next((folder for folder in (package, checkout) if folder.is_dir()), None)
+    if found is None:
+        raise BaselineFileError(f"{package}: the published references are missing; install pytest-dtfperf again")
+    return found
+
+
+@cache
+def read_published_file(path: Path) -> dict[str, Any]:
+    """One of the published folder, once: nobody writes there meanwhile, and to check them all takes a tenth of a second."""
+    return read_baseline_file(path)
+
+
+def read_baseline_file(path: Path) -> dict[str, Any]:
+    """Read and check one file, of this version or an older one. Raises `BaselineFileError`, in one line."""
+    try:
+        text = read_text(path)
+    except OSError as exc:
+        raise BaselineFileError(f"{path}: cannot be read: {exc.strerror}") from exc
+    return content_of(text, path)
+
+
+def content_of(text: str, path: Path) -> dict[str, Any]:
+    """What a file with this text says, under today's schema. Raises `BaselineFileError`, in one line."""
+    data: dict[str, Any] = upgraded(load(text, str(path)), str(path))
+    validate("baseline", data, str(path))
+    if data["system"] != path.stem:
+        raise BaselineFileError(
+            f"{path}: system is {data['system']!r}, but the file's name says {path.stem!r}; they must agree"
+        )
+    for problem in _problems(data):
+        raise BaselineFileError(f"{path}: {printable(problem)}")
+    return data
+
+
+def _problems(data: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong that JSON Schema cannot see."""
+    for key, entries in data.get("entries", {}).items():
+        where = f"entries[{json.dumps(key)}]"
+        if problem := _about_key(key):
+            yield f"{where}: {problem}"
+        for number, entry in enumerate(entries):
+            dates = {part: entry[part]["date"] for part in ("provenance", "noise") if part in entry}
+            wrong = {part: date for part, date in dates.items() if not _is_date(date)}
+            yield from (f"{where}[{number}].{part}.date: {date!r} is no date" for part, date in wrong.items())
+    for number, series in enumerate(data.get("references", ())):
+        if series["source"] not in data.get("sources", {}):
+            yield f"references[{number}].source: {unknown_name('source', series['source'], data.get('sources', {}))}"
+    seen: set[tuple[str, int]] = set()
+    for number, row in enumerate(data.get("thresholds", {}).get("efficiency", ())):
+        case = row["model"], row["gpus"]
+        if case in seen:
+            yield f"thresholds.efficiency[{number}]: {json.dumps(case[0])} on {case[1]} devices has a threshold already"
+        seen.add(case)
+
+
+def _about_key(key: str) -> str | None:
+    """A key that no spec can have would never be found again, and nobody would be told."""
+    pairs = [word.partition("=") for word in key.split(" ")]
+    names = [name for name, _, _ in pairs]
+    for name in names:
+        if name not in (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS):
+            return unknown_name("field of a spec", name, (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS))
+    if names != [*KEY_FIELDS, *(name for name in UNUSUAL_KEY_FIELDS if name in names)]:
+        return (
+            f"a key is {' '.join(f'{name}=...' for name in KEY_FIELDS)}, then what is not as usual, "
+            "in the order of the spec's fields"
+        )
+    for name, _, value in pairs:
+        if not value or (name in COUNTS and not re.fullmatch("[0-9]+", value)):
+            return f"{name} must be {'a whole number' if name in COUNTS else 'something'}, not {value!r}"
+    return None
+
+
+def _is_date(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True

@@ -1,12 +1,17 @@
-"""What agents say: node/agent.py."""
+"""Tables of all messages from hosts, by the program that sends them.
+
+Agents (node/agent.py), hosts that the doctor checks (node/checkup.py), programs that bring data (staging/on_host/fetch.py), and
+supervisors of SSH hosts (node/boot.py, node/supervisor.py, and the shell of clusters/ssh/bootstrap.py).
+"""
 
 from typing import Any
 
 from pytest_dtfperf import stamps, traces
-from pytest_dtfperf.messages.fields import (
+from pytest_dtfperf.messages.kinds import (
     COUNT,
     CPUS,
     ENDED,
+    FOLDER,
     FROM,
     GPU,
     HOST,
@@ -22,23 +27,24 @@ from pytest_dtfperf.messages.fields import (
     STATE,
     STEPS,
     TASK,
-    address,
-    cpu_ranges,
-    loss,
-    packed,
-)
-from pytest_dtfperf.messages.kinds import (
+    Message,
+    MessageError,
     Misfit,
     Table,
+    address,
+    cpu_ranges,
     fit,
     flag,
     lines,
     listed,
+    loss,
     mapping,
     matching,
     number,
     number_or,
     optional,
+    or_error,
+    packed,
     record,
     text,
     whole,
@@ -278,3 +284,94 @@ AGENT: Table = {
     "log": record({**OF_TASK, "text": lines}),
     "tunnel": _of_tunnel,
 }
+
+
+_REACHED = record({"to": HOST, "port": PORT, "error": optional(REASON)})
+_DISK = record({"what": text(60), "folder": text(4096), "free_bytes": COUNT, "total_bytes": COUNT})
+
+CHECKUP: Table = {
+    "hello": record(FROM),
+    "beat": record(FROM),
+    "clock": record({**FROM, "round": COUNT, "arrived_s": number(0, 1e12), "left_s": number(0, 1e12)}),
+    "facts": or_error(
+        record(
+            {
+                **FROM,
+                "hostname": text(),
+                "addresses": listed(address, 4096),
+                "python": text(60),
+                "executable": text(4096),
+                "tensorflow": optional(text(60)),
+                "cores": whole(1, CPUS),
+                "machine_cores": whole(1, CPUS),
+                "load": SECONDS,
+                "memory_bytes": COUNT,
+                "gpus": optional(listed(record({"name": text(), "memory_mib": COUNT}), 256)),
+                "gpus_error": optional(REASON),
+                "disks": listed(_DISK, 100),
+                "unisolated": optional(REASON),
+                "unguarded": optional(REASON),
+            }
+        )
+    ),
+    "write": or_error(record(FROM)),
+    "list_files": or_error(record({**FROM, "sees": listed(HOST, 1 << 16)})),
+    "remove": or_error(record(FROM)),
+    "listen": or_error(
+        record({**FROM, "ports": listed(PORT, 4096), "taken": listed(whole(0, 65535), 4096), "has_address": flag})
+    ),
+    "reach": or_error(record({**FROM, "reached": listed(_REACHED, 1 << 20)})),
+    "trial": or_error(
+        record({**FROM, "version": text(60), "gpus": whole(0, 1024), "import_s": SECONDS}), also={"words": LAST_LINES}
+    ),
+    "measure": or_error(
+        record({**FROM, "to": HOST, "round_trip_s": SECONDS, "echoes": COUNT, "bytes": COUNT, "counted_s": SECONDS}),
+        also={"to": HOST},
+    ),
+}
+
+
+FETCH: Table = {
+    "hello": record(FROM),
+    "progress": record({**FROM, "bytes": COUNT, "moved": COUNT, "waiting": flag}),
+    "staged": record({**FROM, "folder": FOLDER, "fetched": COUNT, "bytes": COUNT}),
+    "failed": record({**FROM, "words": REASON}),
+}
+
+
+_SURVEY = {
+    "hostname": matching(r"[0-9A-Za-z._-]{1,255}", "the name of a host"),
+    "addresses": listed(address, 4096),
+    "reached_at": matching(r"[0-9A-Fa-f:.%\w-]{0,255}", "an address"),
+    "left": mapping(text(), listed(text(), 1 << 16), 4096),
+}
+_SUPERVISOR_AT: Table = {
+    "python": record({}),
+    "setup": record({"line": whole(1)}),
+    "bundle": record({}),
+    "environment": record({"doing": text()}),
+    "ready": lambda value: record(_SURVEY if value else {})(value),
+    "started": record({}),
+    "swept": record({"survivors": listed(PID, 1 << 16)}),
+}
+_SUPERVISOR_FAILED: Table = {
+    "setup": record({"line": whole(1), "code": whole(0, 255)}),
+    "python": record({}),
+    "version": record({"version": text(60)}),
+    "bundle": record({"why": REASON}),
+    "environment": record({"why": REASON, "hint": REASON}),
+    "program": record({"program": text(4096)}),
+}
+_SUPERVISOR_ENDED = record({"ended": optional(whole(-255, 255)), "late": flag, "survivors": listed(PID, 1 << 16)})
+
+
+def of_supervisor(words: Message) -> Message:
+    """What a supervisor is at, what has failed, or how what it watched over has ended. Raises `MessageError`."""
+    for name, table in (("at", _SUPERVISOR_AT), ("failed", _SUPERVISOR_FAILED)):
+        if name in words:
+            return fit(table, words, name)
+    try:
+        ended: Message = _SUPERVISOR_ENDED(words)
+    except Misfit as misfit:
+        raise MessageError(f"sent words that nobody knows: {misfit.path} {misfit.must}") from None
+    return ended
