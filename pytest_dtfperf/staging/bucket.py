@@ -81,7 +81,7 @@ class Bucket:
     def open(cls, url: str) -> Self:
         """Look at the bucket. Raises `UsageError` for a place that cannot be, `DataError` for one that cannot be reached."""
         location = Location.parse(url)
-        quiet.install()
+        quiet.hide_credentials()
         with told(location):
             session = boto3.session.Session()
             region = _region_of(session, location)

@@ -13,11 +13,11 @@ from pytest_dtfperf.node.owner import Fate
 
 if TYPE_CHECKING:
     from pytest_dtfperf.clusters.ec2.amazon.account import Account
-    from pytest_dtfperf.clusters.ec2.end.reap import Left
+    from pytest_dtfperf.clusters.ec2.end.reap import OpenRun
 
 
 def down(args: argparse.Namespace) -> int:
-    def is_meant(left: "Left") -> bool:
+    def is_meant(left: "OpenRun") -> bool:
         if args.runs:
             return left.name in args.runs
         return args.all or left.fate is Fate.GONE
@@ -39,7 +39,7 @@ def down(args: argparse.Namespace) -> int:
 
 
 def reap(args: argparse.Namespace) -> int:
-    def is_meant(left: "Left") -> bool:
+    def is_meant(left: "OpenRun") -> bool:
         return left.is_abandoned or (args.all and left.fate is Fate.ELSEWHERE)
 
     problems: list[str] = []
@@ -47,8 +47,8 @@ def reap(args: argparse.Namespace) -> int:
 
 
 def _end(
-    found: Sequence[tuple["Account", "Left"]],
-    is_meant: "Callable[[Left], bool]",
+    found: Sequence[tuple["Account", "OpenRun"]],
+    is_meant: "Callable[[OpenRun], bool]",
     problems: list[str],
     *,
     dry_run: bool,
@@ -86,7 +86,7 @@ def told(problems: Sequence[str]) -> int:
     return FAILED if problems else DONE
 
 
-def _to_json(account: "Account", left: "Left", done: str) -> dict[str, Any]:
+def _to_json(account: "Account", left: "OpenRun", done: str) -> dict[str, Any]:
     return {
         "run": left.name,
         "cluster": left.cluster,
@@ -98,17 +98,17 @@ def _to_json(account: "Account", left: "Left", done: str) -> dict[str, Any]:
     }
 
 
-def _end_one(account: "Account", left: "Left", problems: list[str]) -> str:
+def _end_one(account: "Account", left: "OpenRun", problems: list[str]) -> str:
     from pytest_dtfperf.clusters.ec2.end import reap
 
     try:
-        return "ended" if reap.end(account, left, on_status=where.print_status) else "taken by a session"
+        return "ended" if reap.end_run(account, left, on_status=where.print_status) else "taken by a session"
     except AllocationError as error:
         problems.append(str(error))
         return "NOT ENDED"
 
 
-def _hint(left_alone: Sequence["Left"]) -> str:
+def _hint(left_alone: Sequence["OpenRun"]) -> str:
     hosts = sorted({left.owner.location for left in left_alone if left.fate is Fate.ELSEWHERE and left.owner})
     if not hosts:
         return ""

@@ -30,7 +30,7 @@ def up(args: argparse.Namespace) -> int:
 
     config, count = _sized(config, Account.open(config), args.gpus)
     devices = count * (config.devices_per_host or 1)
-    cluster = Ec2(config, ask=(lambda question: True) if args.yes else terminal.ask)
+    cluster = Ec2(config, ask=(lambda question: True) if args.yes else terminal.ask_at_terminal)
     with cluster.allocate(Resources(devices, session=new_session_id(), on_status=where.print_status)) as allocation:
         hosts = [{"name": host.name, "address": host.address} for host in allocation.hosts]
     if args.json:
@@ -48,15 +48,15 @@ def cost(args: argparse.Namespace) -> int:
     backend_keys = config.backend_keys
     account = Account.open(config)
     config, count = _sized(config, account, args.gpus)
-    offer = offers.offer(account, backend_keys["instance_type"])
-    if problem := offers.problem(offer, backend_keys):
+    offer = offers.get_offer(account, backend_keys["instance_type"])
+    if problem := offers.find_problem(offer, backend_keys):
         raise ClusterFileError(f"cluster {config.name!r}: {problem}")
     spot = bool(backend_keys.get("spot"))
-    price = prices.usd_per_hour(account, offer, spot, given=backend_keys.get("usd_per_hour"))
+    price = prices.get_price(account, offer, spot, given=backend_keys.get("usd_per_hour"))
     max_hours, limit = backend_keys.get("max_hours", DEFAULT_MAX_HOURS), backend_keys.get("max_usd")
     estimate = CostEstimate(str(account), offer.instance_type, count, max_hours, price, spot)
-    counts = quotas.quota(offer.instance_type, spot=spot)
-    most = quotas.allowed(account, counts) if counts else None
+    counts = quotas.find_quota(offer.instance_type, spot=spot)
+    most = quotas.get_quota_vcpus(account, counts) if counts else None
     if args.json:
         of_type = {name: getattr(offer, name) for name in ("gpus", "vcpus", "baseline_gbps", "peak_gbps")}
         of_price = {"spot": spot, "usd_per_hour": price.usd, "source": f"{price.source}, {price.date}"}
@@ -79,7 +79,7 @@ def _sized(config: ClusterConfig, account: "Account", gpus: int | None) -> tuple
     """The cluster with the devices per host that its type has, and how many instances are wanted."""
     from pytest_dtfperf.clusters.ec2.market import offers
 
-    offer = offers.offer(account, config.backend_keys["instance_type"])
+    offer = offers.get_offer(account, config.backend_keys["instance_type"])
     on_each = config.devices_per_host or (0 if config.device == "cpu" else offer.gpus) or 1
     config = replace(config, devices_per_host=on_each)
     if gpus is None:

@@ -16,7 +16,7 @@ from pytest_dtfperf.formats import in_minutes
 
 if TYPE_CHECKING:
     from pytest_dtfperf.clusters.ec2.amazon.account import Account
-    from pytest_dtfperf.clusters.ec2.observe.overview import Running
+    from pytest_dtfperf.clusters.ec2.observe.overview import RunningInstance
 
 
 def status(args: argparse.Namespace) -> int:
@@ -25,12 +25,12 @@ def status(args: argparse.Namespace) -> int:
     if not found and not args.json:
         print(f"dtfperf: no instance of perf tests runs{' where Amazon answers' if problems else ''}.")
         return told(problems)
-    from pytest_dtfperf.clusters.ec2.market.cost import usd
+    from pytest_dtfperf.clusters.ec2.market.cost import format_usd
     from pytest_dtfperf.clusters.ec2.observe import overview
 
     now = (found[0][1].left.now if found else None) or time.time()
     if args.json:
-        total = overview.usd_so_far([each for _, each in found], now)
+        total = overview.sum_usd([each for _, each in found], now)
         print_json({"instances": [_to_json(account, each, now) for account, each in found], "usd_so_far": total})
         return told(problems)
     headings = ("", "run", "cluster", "instance", "type", "zone", "state", "address", "ends in", "so far", "whose")
@@ -39,12 +39,12 @@ def status(args: argparse.Namespace) -> int:
         print(f"dtfperf: {line}")
     rows = [each for _, each in found]
     unknown = "" if all(each.price for each in rows if each.instance) else ", and what nobody knows the price of"
-    print(f"dtfperf: {usd(overview.usd_so_far(rows, now))} so far, without volumes and traffic{unknown}.")
+    print(f"dtfperf: {format_usd(overview.sum_usd(rows, now))} so far, without volumes and traffic{unknown}.")
     return told(problems)
 
 
-def _row(number: int, running: "Running", now: float) -> Sequence[str]:
-    from pytest_dtfperf.clusters.ec2.market.cost import usd
+def _row(number: int, running: "RunningInstance", now: float) -> Sequence[str]:
+    from pytest_dtfperf.clusters.ec2.market.cost import format_usd
 
     left, instance, so_far = running.left, running.instance, running.usd_so_far(now)
     shown = (
@@ -52,11 +52,11 @@ def _row(number: int, running: "Running", now: float) -> Sequence[str]:
         if instance
         else ("-", "-", "-", "not shown", "-")
     )
-    costs = "?" if so_far is None else usd(so_far)
+    costs = "?" if so_far is None else format_usd(so_far)
     return str(number), left.run or "-", left.cluster, *shown, _duration(left.expires - now), costs, left.state
 
 
-def _to_json(account: "Account", running: "Running", now: float) -> dict[str, Any]:
+def _to_json(account: "Account", running: "RunningInstance", now: float) -> dict[str, Any]:
     left, instance = running.left, running.instance
     ends_in_s = left.expires - now
     return {
@@ -91,7 +91,7 @@ def ssh(args: argparse.Namespace) -> int:
     os.execvp("ssh", _ssh_argv(chosen, args.words))
 
 
-def _ssh_argv(chosen: "Running", words: Sequence[str]) -> list[str]:
+def _ssh_argv(chosen: "RunningInstance", words: Sequence[str]) -> list[str]:
     from pytest_dtfperf.clusters.ec2.launch import launched
 
     instance, ledger, plan = chosen.instance, chosen.left.ledger, chosen.plan
@@ -106,5 +106,5 @@ def _ssh_argv(chosen: "Running", words: Sequence[str]) -> list[str]:
             if not chosen.left.why
             else f"run {chosen.left.run}: {chosen.left.why}, so nobody knows how instance {instance.id} is logged in to"
         )
-    endpoint = launched.endpoint(plan, ledger.folder, instance)
+    endpoint = launched.make_endpoint(plan, ledger.folder, instance)
     return ["ssh", "-o", "StrictHostKeyChecking=yes", *endpoint.options, "--", endpoint.target, *words]

@@ -13,8 +13,8 @@ from pytest_dtfperf.errors import AllocationError, UsageError
 
 if TYPE_CHECKING:
     from pytest_dtfperf.clusters.ec2.amazon.account import Account
-    from pytest_dtfperf.clusters.ec2.end.reap import Left
-    from pytest_dtfperf.clusters.ec2.observe.overview import Running
+    from pytest_dtfperf.clusters.ec2.end.reap import OpenRun
+    from pytest_dtfperf.clusters.ec2.observe.overview import RunningInstance
 
 T = TypeVar("T")
 
@@ -27,27 +27,27 @@ def ec2_cluster(args: argparse.Namespace) -> ClusterConfig:
     return config
 
 
-def running(args: argparse.Namespace, problems: list[str]) -> list[tuple["Account", "Running"]]:
+def running(args: argparse.Namespace, problems: list[str]) -> list[tuple["Account", "RunningInstance"]]:
     """All instances. To `problems` come words about regions that do not answer, where others do."""
     given = _given_prices(args)
 
-    def inspect(account: "Account") -> "list[Running]":
-        from pytest_dtfperf.clusters.ec2.observe.overview import overview
+    def inspect(account: "Account") -> "list[RunningInstance]":
+        from pytest_dtfperf.clusters.ec2.observe.overview import list_running
 
-        return overview(account, given)
+        return list_running(account, given)
 
     return [
         (account, each) for account, each in _everywhere(args, inspect, problems) if args.cluster in (None, each.left.cluster)
     ]
 
 
-def lefts(args: argparse.Namespace, problems: list[str]) -> list[tuple["Account", "Left"]]:
+def lefts(args: argparse.Namespace, problems: list[str]) -> list[tuple["Account", "OpenRun"]]:
     """All runs. Likewise."""
 
-    def inspect(account: "Account") -> "list[Left]":
+    def inspect(account: "Account") -> "list[OpenRun]":
         from pytest_dtfperf.clusters.ec2.end import reap
 
-        return reap.find(account)
+        return reap.find_runs(account)
 
     return [(account, left) for account, left in _everywhere(args, inspect, problems) if args.cluster in (None, left.cluster)]
 
@@ -71,7 +71,7 @@ def _everywhere(
     if config:
         account = Account.open(config)
         return [(account, each) for each in inspect(account)]
-    regions = [args.region] if args.region else overview.regions()
+    regions = [args.region] if args.region else overview.list_regions()
     found: list[tuple[Account, T]] = []
     answering: list[str] = []
     for region in regions:
@@ -93,7 +93,7 @@ def _report_damage(regions: Sequence[str]) -> None:
     """A ledger that cannot be read may be of a region that nobody looks in."""
     from pytest_dtfperf.clusters.ec2.run import ledger
 
-    for each in ledger.damaged():
+    for each in ledger.list_damaged_ledgers():
         print(
             f"dtfperf: {each.path} cannot be read. What its run has launched is found by its tags, in {', '.join(regions)}; "
             "--region=NAME looks elsewhere",
@@ -116,4 +116,4 @@ def print_status(words: str) -> None:
 def _quiet() -> None:
     from pytest_dtfperf.clusters.ec2.amazon import quiet
 
-    quiet.install()
+    quiet.hide_credentials()

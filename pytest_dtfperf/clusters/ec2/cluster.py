@@ -19,14 +19,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pytest_dtfperf.clusters.capacity import require_hosts
 from pytest_dtfperf.clusters.ec2.amazon import quiet
 from pytest_dtfperf.clusters.ec2.amazon.account import Account
-from pytest_dtfperf.clusters.ec2.amazon.calls import in_words
+from pytest_dtfperf.clusters.ec2.amazon.calls import translate_errors
 from pytest_dtfperf.clusters.ec2.end import reap, watchdog
 from pytest_dtfperf.clusters.ec2.end.teardown import SETTLE_S, tear_down
 from pytest_dtfperf.clusters.ec2.launch import kept, launched, surroundings
-from pytest_dtfperf.clusters.ec2.launch.launch import Launch, allow
+from pytest_dtfperf.clusters.ec2.launch.launch import Launch, allow_ingress
 from pytest_dtfperf.clusters.ec2.market import offers, prices, terminal
-from pytest_dtfperf.clusters.ec2.market.bill import Life, bill
-from pytest_dtfperf.clusters.ec2.market.confirmation import Ask, confirm
+from pytest_dtfperf.clusters.ec2.market.bill import InstanceLifetime, make_bill
+from pytest_dtfperf.clusters.ec2.market.confirmation import Ask, confirm_cost
 from pytest_dtfperf.clusters.ec2.market.cost import CostEstimate
 from pytest_dtfperf.clusters.ec2.market.offers import Offer
 from pytest_dtfperf.clusters.ec2.market.prices import Price
@@ -49,7 +49,7 @@ from pytest_dtfperf.node.owner import Owner
 
 
 @dataclass(frozen=True)
-class Lot:
+class InstanceGroup:
     """The instances of one run, in the order of their launch."""
 
     account: Account
@@ -69,7 +69,7 @@ class Ec2:
         settle_s: float = SETTLE_S,
         folder: Path | None = None,
         check_ip: str = surroundings.CHECK_IP,
-        ask: Ask = terminal.ask,
+        ask: Ask = terminal.ask_at_terminal,
     ) -> None:
         """`settle_s`: after which Amazon shows what it has accepted. `folder`: of the ledgers, else this user's own.
 
@@ -87,22 +87,22 @@ class Ec2:
     def allocate(self, resources: Resources) -> Iterator[Allocation]:
         with self.lot(resources) as lot:
             self._connect(lot, resources)
-            endpoints = launched.endpoints(lot.plan, lot.ledger.folder, lot.instances)
+            endpoints = launched.make_endpoints(lot.plan, lot.ledger.folder, lot.instances)
             with lend(self._config, endpoints, resources) as lent:
                 yield Ec2Allocation(lent, lot.instances, _poll(lot), _placement(lot))
 
     @contextmanager
-    def lot(self, resources: Resources) -> Iterator[Lot]:
+    def lot(self, resources: Resources) -> Iterator[InstanceGroup]:
         """Instances that run, and that nobody has spoken with yet unless they were kept: gone, or kept, when the block ends."""
-        quiet.install()
+        quiet.hide_credentials()
         account = Account.open(self._config)
         resources.on_status(str(account))
-        reap.reap(account, settle_s=self._settle_s, folder=self._folder, on_status=resources.on_status)
-        with in_words(account, self._where):
-            offer = offers.offer(account, self._backend_keys["instance_type"])
-            if problem := offers.problem(offer, self._backend_keys):
+        reap.reap_runs(account, settle_s=self._settle_s, folder=self._folder, on_status=resources.on_status)
+        with translate_errors(account, self._where):
+            offer = offers.get_offer(account, self._backend_keys["instance_type"])
+            if problem := offers.find_problem(offer, self._backend_keys):
                 raise ClusterFileError(f"{self._where}: {problem}")
-            price = prices.usd_per_hour(account, offer, self._spot, given=self._backend_keys.get("usd_per_hour"))
+            price = prices.get_price(account, offer, self._spot, given=self._backend_keys.get("usd_per_hour"))
         count = require_hosts(self._counted(offer), resources, "count or devices_per_host")
         give_back = partial(self._give_back, account, offer=offer, price=price, resources=resources)
         if self._backend_keys.get("keep") and (lot := self._take_kept(account, offer, count, resources)):
@@ -113,7 +113,7 @@ class Ec2:
             return
         plan = self._plan(account, offer, price, count, resources)
         ledger = Ledger.of(plan, self._folder)
-        with Watchdog(watchdog.command(ledger.path, self._settle_s), dict(os.environ)) as watch:
+        with Watchdog(watchdog.watchdog_command(ledger.path, self._settle_s), dict(os.environ)) as watch:
             try:
                 yield self._launch(account, offer, plan, ledger, resources)
             finally:
@@ -123,14 +123,14 @@ class Ec2:
     def _plan(self, account: Account, offer: Offer, price: Price, count: int, resources: Resources) -> LaunchPlan:
         """Everything decided, and agreed to. Nothing has been made yet."""
         backend_keys, max_hours = self._backend_keys, float(self._backend_keys.get("max_hours", DEFAULT_MAX_HOURS))
-        with in_words(account, self._where):
-            image = surroundings.image(account, backend_keys, offer, self._where)
-            vpc, zones = surroundings.zones(account, backend_keys, self._where)
+        with translate_errors(account, self._where):
+            image = surroundings.find_image(account, backend_keys, offer, self._where)
+            vpc, zones = surroundings.find_zones(account, backend_keys, self._where)
         public = backend_keys.get("address", "public") == "public"
-        plan = planning.make(
+        plan = planning.make_plan(
             session=resources.session,
             cluster=self._config.name,
-            shape=planning.shape(backend_keys, account.id, account.region),
+            shape=planning.compute_shape(backend_keys, account.id, account.region),
             owner=Owner.me(),
             launched_by=account.user,
             account=account.id,
@@ -141,12 +141,12 @@ class Ec2:
             count=count,
             ami=image.id,
             root_device=image.root_device,
-            volume_gib=surroundings.volume_gib(backend_keys, image),
+            volume_gib=surroundings.compute_volume_gib(backend_keys, image),
             spot=self._spot,
             placement="placement" in backend_keys,
-            efa=request.efa_interfaces(offer.efa_interfaces, public=public) if backend_keys.get("efa") else 0,
+            efa=request.count_efa_interfaces(offer.efa_interfaces, public=public) if backend_keys.get("efa") else 0,
             public=public,
-            caller_cidr=surroundings.caller(backend_keys, self._check_ip),
+            caller_cidr=surroundings.find_caller_cidr(backend_keys, self._check_ip),
             user=backend_keys.get("user", DEFAULT_USER),
             port=backend_keys.get("port", 22),
             keep=bool(backend_keys.get("keep")),
@@ -161,18 +161,18 @@ class Ec2:
             )
         estimate = CostEstimate(str(account), offer.instance_type, count, max_hours, price, self._spot)
         resources.on_status(str(estimate))
-        confirm(estimate, self._config, self._ask)
+        confirm_cost(estimate, self._config, self._ask)
         return plan
 
-    def _launch(self, account: Account, offer: Offer, plan: LaunchPlan, ledger: Ledger, resources: Resources) -> Lot:
+    def _launch(self, account: Account, offer: Offer, plan: LaunchPlan, ledger: Ledger, resources: Resources) -> InstanceGroup:
         """All of them, running."""
         ledger.begin(plan)
         make_keys(ledger.folder, plan.name)
-        with in_words(account, self._where):
+        with translate_errors(account, self._where):
             found = Launch(account, plan, ledger, offer, resources.on_status)()
-        return Lot(account, plan, ledger, offer, found)
+        return InstanceGroup(account, plan, ledger, offer, found)
 
-    def _connect(self, lot: Lot, resources: Resources) -> None:
+    def _connect(self, lot: InstanceGroup, resources: Resources) -> None:
         """The first word with instances that are new."""
         record = lot.ledger.read()
         if record is None or record.is_ready:
@@ -182,33 +182,33 @@ class Ec2:
         )
         gpus = 0 if self._config.device == "cpu" else lot.offer.gpus
         boot_s = float(self._backend_keys.get("boot_s", BOOT_S))
-        with in_words(lot.account, self._where):
+        with translate_errors(lot.account, self._where):
             contact = Contact(lot.ledger.folder, gpus, boot_s, _poll(lot), resources.on_status, _hint(lot.plan))
-            contact.all(launched.endpoints(lot.plan, lot.ledger.folder, lot.instances))
+            contact.all(launched.make_endpoints(lot.plan, lot.ledger.folder, lot.instances))
         lot.ledger.note("ready", instances=[each.id for each in lot.instances])
 
-    def _take_kept(self, account: Account, offer: Offer, count: int, resources: Resources) -> Lot | None:
+    def _take_kept(self, account: Account, offer: Offer, count: int, resources: Resources) -> InstanceGroup | None:
         """What an earlier session has left, if it is still what it was."""
-        words = planning.shape(self._backend_keys, account.id, account.region)
-        taken = kept.take(account, words, count, self._folder)
+        words = planning.compute_shape(self._backend_keys, account.id, account.region)
+        taken = kept.take_kept_run(account, words, count, self._folder)
         if taken is None:
             return None
         ledger, record = taken
-        with _left_if_unused(ledger), in_words(account, self._where):
-            found = kept.inspect(account, record)
+        with _left_if_unused(ledger), translate_errors(account, self._where):
+            found = kept.find_kept_instances(account, record)
             if found is None:
                 resources.on_status(f"what run {ledger.run} had kept runs no more")
                 tear_down(account, ledger.run, ledger, settle_s=self._settle_s, on_status=resources.on_status)
                 return None
             group = record.security_group
             if group:  # logins come from elsewhere than last time, perhaps
-                here = surroundings.caller(self._backend_keys, self._check_ip)
-                allow(account, group, [request.login_from(here, record.plan.port)])
+                here = surroundings.find_caller_cidr(self._backend_keys, self._check_ip)
+                allow_ingress(account, group, [request.make_login_permission(here, record.plan.port)])
         resources.on_status(
             f"{count} of {counted(len(found), 'instance')} of run {ledger.run}, "
-            f"kept until {planning.timestamp(record.plan.expires)}"
+            f"kept until {planning.format_timestamp(record.plan.expires)}"
         )
-        return Lot(account, record.plan, ledger, offer, found[:count])
+        return InstanceGroup(account, record.plan, ledger, offer, found[:count])
 
     def _give_back(self, account: Account, ledger: Ledger, *, offer: Offer, price: Price, resources: Resources) -> None:
         """Keep them, if that is wanted and all are well; else see their end. What they have cost is told either way."""
@@ -219,22 +219,22 @@ class Ec2:
             return
         found: dict[str, Instance] = {}
         with suppress(ClientError, BotoCoreError):  # what it costs is told later, if need be; its end is not put off for that
-            found = instances.by_id(account.ec2, list(record.instances))
+            found = instances.describe_by_id(account.ec2, list(record.instances))
         wanted = record.ready if record.plan.keep and record.is_ready else ()
         now = account.clock.now() or time.time()
         try:
             if wanted and all(each in found and found[each].state == "running" for each in wanted):
                 with suppress(AllocationError):  # then it is nobody's once this process has ended
                     ledger.kept()
-                until = planning.timestamp(record.plan.expires)
+                until = planning.format_timestamp(record.plan.expires)
                 resources.on_status(f"run {ledger.run} is kept until {until}; `dtfperf ec2 down` ends it")
             else:
                 tear_down(account, ledger.run, ledger, settle_s=self._settle_s, on_status=resources.on_status)
         finally:
             if found:
-                lives = [Life(each.id, max(each.launched, record.held_since), now) for each in found.values()]
-                placement = _placement(Lot(account, record.plan, ledger, offer, list(found.values())))
-                resources.spent({"backend": "ec2", "run": ledger.run, **bill(price, lives), "placement": placement})
+                lives = [InstanceLifetime(each.id, max(each.launched, record.held_since), now) for each in found.values()]
+                placement = _placement(InstanceGroup(account, record.plan, ledger, offer, list(found.values())))
+                resources.spent({"backend": "ec2", "run": ledger.run, **make_bill(price, lives), "placement": placement})
 
     def _counted(self, offer: Offer) -> ClusterConfig:
         """With as many devices per host as its type has GPUs, unless the file says how many."""
@@ -257,9 +257,9 @@ def _left_if_unused(ledger: Ledger) -> Iterator[None]:
         raise
 
 
-def _poll(lot: Lot) -> Poll:
+def _poll(lot: InstanceGroup) -> Poll:
     ids = [each.id for each in lot.instances]
-    return lambda: instances.by_id(lot.account.ec2, ids)
+    return lambda: instances.describe_by_id(lot.account.ec2, ids)
 
 
 def _hint(plan: LaunchPlan) -> str:
@@ -271,7 +271,7 @@ def _hint(plan: LaunchPlan) -> str:
     return f"Is this machine in {plan.caller_cidr}, from where logins are let in, and is there a way from it to {plan.vpc}?"
 
 
-def _placement(lot: Lot) -> dict[str, Any]:
+def _placement(lot: InstanceGroup) -> dict[str, Any]:
     """What Amazon alone knows of how fast they can be."""
     return {
         "region": lot.plan.region,

@@ -84,7 +84,7 @@ def main() -> None:
 
 def _read_descriptions_once() -> None:
     """Those of Amazon's services take a second to read: sessions that are forked have them where accounts look for them."""
-    session = account._session("us-east-1")
+    session = account._open_session("us-east-1")
     for service in SERVICES:
         session.client(service)  # type: ignore[call-overload]
     gc.freeze()  # or every session would collect what is not its own, and copy it by doing so

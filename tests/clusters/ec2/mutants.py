@@ -52,7 +52,7 @@ def tags_after_launch(put: Put) -> None:
 
 def min_count_one(put: Put) -> None:
     """A few instances are taken for all of them."""
-    put(request, "instances", _changed(request.instances, lambda wanted: wanted | {"MinCount": 1}))
+    put(request, "instances", _changed(request.make_launch_request, lambda wanted: wanted | {"MinCount": 1}))
 
 
 def shutdown_behaviour_default(put: Put) -> None:
@@ -60,7 +60,7 @@ def shutdown_behaviour_default(put: Put) -> None:
     put(
         request,
         "instances",
-        _changed(request.instances, lambda wanted: wanted | {"InstanceInitiatedShutdownBehavior": "stop"}),
+        _changed(request.make_launch_request, lambda wanted: wanted | {"InstanceInitiatedShutdownBehavior": "stop"}),
     )
 
 
@@ -97,7 +97,7 @@ def accept_any_host_key(put: Put) -> None:
 
 def private_address_for_ssh(put: Put) -> None:
     """Logins go to the address that only the other instances can reach."""
-    careful = launched.endpoint
+    careful = launched.make_endpoint
 
     def careless(plan: LaunchPlan, folder: Any, instance: Any) -> Any:
         found = careful(plan, folder, instance)
@@ -110,7 +110,7 @@ def private_address_for_ssh(put: Put) -> None:
 
 def ingress_from_anywhere(put: Put) -> None:
     """Everybody may knock."""
-    careful = request.login_from
+    careful = request.make_login_permission
     put(request, "login_from", lambda cidr, port: careful("0.0.0.0/0", port))
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.market.bill import Life, bill
+from pytest_dtfperf.clusters.ec2.market.bill import InstanceLifetime, make_bill
 from pytest_dtfperf.clusters.ec2.market.prices import Price
 
 PRICE = Price(3.6, "AWS price list", "2026-01-31")
@@ -12,7 +12,7 @@ PRICE = Price(3.6, "AWS price list", "2026-01-31")
 
 def test_instance_seconds() -> None:
     """Each instance counts for as long as it ran, and the sum is told with the price's source; all of it is JSON."""
-    found = bill(PRICE, [Life("i-1", 1000.0, 1600.0), Life("i-2", 1000.25, 1300.5)])
+    found = make_bill(PRICE, [InstanceLifetime("i-1", 1000.0, 1600.0), InstanceLifetime("i-2", 1000.25, 1300.5)])
 
     assert json.loads(json.dumps(found)) == {
         "instances": [{"id": "i-1", "seconds": 600.0}, {"id": "i-2", "seconds": 300.25}],
@@ -27,11 +27,11 @@ def test_instance_seconds() -> None:
 @pytest.mark.parametrize("ended", [1000.0, 1059.9, 990.0])
 def test_a_minute_at_least(ended: float) -> None:
     """What ran for less than a minute is billed for one, also where two clocks disagree."""
-    assert bill(PRICE, [Life("i-1", 1000.0, ended)])["usd"] == pytest.approx(0.06)
+    assert make_bill(PRICE, [InstanceLifetime("i-1", 1000.0, ended)])["usd"] == pytest.approx(0.06)
 
 
 def test_nothing_ran() -> None:
     """No instances, no cost."""
-    found = bill(PRICE, [])
+    found = make_bill(PRICE, [])
 
     assert (found["instances"], found["seconds"], found["usd"]) == ([], 0, 0)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.cluster import Ec2, Lot
-from pytest_dtfperf.clusters.ec2.run.ledger import ledgers, state_folder
+from pytest_dtfperf.clusters.ec2.cluster import Ec2, InstanceGroup
+from pytest_dtfperf.clusters.ec2.run.ledger import list_ledgers, state_folder
 from pytest_dtfperf.errors import AllocationError, ClusterFileError, DtfPerfError
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
@@ -16,7 +16,7 @@ from tests.clusters.ec2.runs import Heard
 from tests.full_disk import full_behind
 
 
-def lend(cloud: Cloud, devices: int = 2, heard: Heard | None = None, **backend_keys: Any) -> Lot:
+def lend(cloud: Cloud, devices: int = 2, heard: Heard | None = None, **backend_keys: Any) -> InstanceGroup:
     """Instances that were lent, and are gone again."""
     with runs.backend(cloud, **backend_keys).lot((heard or Heard()).resources(devices)) as lot:
         return lot
@@ -156,7 +156,7 @@ def test_kept_only_after_it_has_worked(cloud: Cloud) -> None:
     assert cloud.left() == NOTHING
 
 
-def ready(lot: Lot) -> None:
+def ready(lot: InstanceGroup) -> None:
     lot.ledger.note("ready", instances=[each.id for each in lot.instances])
 
 
@@ -240,7 +240,7 @@ def test_every_run_is_written_down(cloud: Cloud, tmp_path: Path) -> None:
     with Ec2(runs.config(cloud), settle_s=runs.SETTLE_S, folder=tmp_path / "mine").lot(Heard().resources()):
         pass
     for folder in (state_folder(), tmp_path / "mine"):
-        (ledger,) = ledgers(folder)
+        (ledger,) = list_ledgers(folder)
         record = ledger.read()
         assert record
         assert record.is_closed

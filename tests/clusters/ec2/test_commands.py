@@ -79,7 +79,7 @@ def _launch(cloud: Cloud, run: str, owner: Owner = ME, *, folder: Path | None = 
     ledger = Ledger.of(plan, folder or state_folder())
     ledger.begin(plan)
     make_keys(ledger.folder, plan.name)
-    found = Launch(account, plan, ledger, offers.offer(account, plan.instance_type), lambda words: None)()
+    found = Launch(account, plan, ledger, offers.get_offer(account, plan.instance_type), lambda words: None)()
     if plan.keep:
         ledger.note("ready", instances=[each.id for each in found])
         ledger.kept()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.market.confirmation import confirm
+from pytest_dtfperf.clusters.ec2.market.confirmation import confirm_cost
 from pytest_dtfperf.clusters.ec2.market.cost import CostEstimate
 from pytest_dtfperf.clusters.ec2.market.prices import Price
 from pytest_dtfperf.clusters.named import ClusterConfig
@@ -40,7 +40,7 @@ def test_a_limit_that_is_enough(limit: float) -> None:
     """Up to max_usd the file has agreed, and nobody is asked."""
     person = Person(None)
 
-    confirm(ESTIMATE, _config(max_usd=limit), person)
+    confirm_cost(ESTIMATE, _config(max_usd=limit), person)
 
     assert person.asked == []
 
@@ -58,7 +58,7 @@ def test_a_limit_that_is_not(limit: float, how: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("DTFPERF_EC2_YES", "1")
 
     with pytest.raises(AllocationError) as error:
-        confirm(ESTIMATE, _config(max_usd=limit), Person(True))
+        confirm_cost(ESTIMATE, _config(max_usd=limit), Person(True))
 
     assert str(error.value) == f"{WORDS}. That is more than max_usd = {limit:g} of cluster 'g5': {how}."
 
@@ -67,14 +67,14 @@ def test_what_is_proposed_is_accepted() -> None:
     """Whoever does what the message says does not meet it again."""
     for hours, count, limit in ((3.9, 2, 8.04), (4.0, 1, 8.04), (1.9, 2, 4.0), (4.0, 2, 8.05)):
         changed = CostEstimate(ESTIMATE.where, ESTIMATE.instance_type, count, hours, ESTIMATE.price)
-        confirm(changed, _config(max_usd=limit), Person(False))
+        confirm_cost(changed, _config(max_usd=limit), Person(False))
 
 
 def test_yes() -> None:
     """Without max_usd somebody is asked, with the whole sum before their eyes."""
     person = Person(True)
 
-    confirm(ESTIMATE, _config(), person)
+    confirm_cost(ESTIMATE, _config(), person)
 
     assert person.asked == [f"dtfperf: {WORDS}. Launch?"]
 
@@ -82,13 +82,13 @@ def test_yes() -> None:
 def test_no() -> None:
     """No is no."""
     with pytest.raises(AllocationError, match="cluster 'g5' was not launched: the answer was no"):
-        confirm(ESTIMATE, _config(), Person(False))
+        confirm_cost(ESTIMATE, _config(), Person(False))
 
 
 def test_nobody_to_ask() -> None:
     """Without a terminal nothing is launched, and the message says the two ways to agree."""
     with pytest.raises(AllocationError) as error:
-        confirm(ESTIMATE, _config(), Person(None))
+        confirm_cost(ESTIMATE, _config(), Person(None))
 
     assert str(error.value) == (
         f"{WORDS}. Nobody has agreed to that, and there is nobody to ask. "
@@ -99,8 +99,8 @@ def test_nobody_to_ask() -> None:
 def test_the_variable_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     """DTFPERF_EC2_YES=1 agrees where nobody sits; any other value does not."""
     monkeypatch.setenv("DTFPERF_EC2_YES", "1")
-    confirm(ESTIMATE, _config(), Person(None))
+    confirm_cost(ESTIMATE, _config(), Person(None))
 
     monkeypatch.setenv("DTFPERF_EC2_YES", "0")
     with pytest.raises(AllocationError, match="Nobody has agreed"):
-        confirm(ESTIMATE, _config(), Person(None))
+        confirm_cost(ESTIMATE, _config(), Person(None))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.market.cost import CostEstimate, usd
+from pytest_dtfperf.clusters.ec2.market.cost import CostEstimate, format_usd
 from pytest_dtfperf.clusters.ec2.market.prices import Price
 
 PRICE = Price(1.006, "AWS price list", "2026-01-31")
@@ -34,4 +34,4 @@ def test_spot_prices_move() -> None:
 )
 def test_dollars(amount: float, text: str) -> None:
     """Cents, but not so few digits that little money becomes none."""
-    assert usd(amount) == text
+    assert format_usd(amount) == text

@@ -53,7 +53,7 @@ def test_killed_after_each_call(cloud: Cloud, sessions: Sessions) -> None:
             sessions.wait(come_or_over, f"call {number}, {name}")  # one run may look once less than another
             sessions.kill(session)
         cloud.faults.clear()
-        reap.reap(account, settle_s=SETTLE_S)
+        reap.reap_runs(account, settle_s=SETTLE_S)
         assert cloud.left() == NOTHING, f"killed after call {number} of {names}"
     assert keys_left() == []
 

@@ -36,7 +36,7 @@ class Attempt:
 
     def go(self) -> list[Instance]:
         account = runs.account(self.cloud)
-        return Launch(account, self.plan, self.ledger, offers.offer(account, self.plan.instance_type), self.output.append)()
+        return Launch(account, self.plan, self.ledger, offers.get_offer(account, self.plan.instance_type), self.output.append)()
 
     @property
     def record(self) -> LedgerRecord:
@@ -125,7 +125,7 @@ def test_the_key_of_this_run_alone(attempt: Make) -> None:
     launching = attempt()
     launching.go()
     (pair,) = client().describe_key_pairs(KeyNames=[launching.plan.name], IncludePublicKey=True)["KeyPairs"]
-    mine = (launching.ledger.folder / f"{launched.LOGIN}.pub").read_text()
+    mine = (launching.ledger.folder / f"{launched.LOGIN_KEY}.pub").read_text()
     assert pair["PublicKey"].split()[:2] == mine.split()[:2]
 
 
@@ -200,7 +200,7 @@ def test_a_policy_that_denies(cloud: Cloud, attempt: Make) -> None:
     launching = attempt()
     with pytest.raises(ClientError) as caught:  # which is put into words where the launch is asked for
         launching.go()
-    told = refusals.in_words(caught.value)
+    told = refusals.format_refusal(caught.value)
     assert (
         "a service control policy denies it explicitly, and adding rights does not help. Ask the administrators of the" in told
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.run.ledger import KEPT_FOR_S, Ledger, damaged, forget_old, ledgers, state_folder
+from pytest_dtfperf.clusters.ec2.run.ledger import KEPT_FOR_S, Ledger, list_damaged_ledgers, delete_old_ledgers, list_ledgers, state_folder
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node.owner import Fate, Owner
 from tests.clusters.ec2.runs import PLAN, plan
@@ -154,8 +154,8 @@ def test_all_there_are(tmp_path: Path) -> None:
         other = plan(run=run)
         Ledger.of(other, tmp_path).begin(other)
     (tmp_path / "notes.txt").write_text("mine")
-    assert [ledger.run for ledger in ledgers(tmp_path)] == ["20260131-a", "20260201-b"]
-    assert ledgers(tmp_path / "nowhere") == []
+    assert [ledger.run for ledger in list_ledgers(tmp_path)] == ["20260131-a", "20260201-b"]
+    assert list_ledgers(tmp_path / "nowhere") == []
 
 
 def test_old_ones_are_forgotten(tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_old_ones_are_forgotten(tmp_path: Path) -> None:
             ledger.close()
         if run != "young":
             os.utime(ledger.path, (0, time.time() - KEPT_FOR_S - 1))
-    forget_old(tmp_path)
-    assert [ledger.run for ledger in ledgers(tmp_path)] == ["open", "young"]
+    delete_old_ledgers(tmp_path)
+    assert [ledger.run for ledger in list_ledgers(tmp_path)] == ["open", "young"]
 
 
 def test_where_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -215,10 +215,10 @@ def test_damage(ledger: Ledger, text: str) -> None:
     """A file that tells of no plan is damaged, which is no problem to whoever reads it; an empty one asked for nothing."""
     ledger.path.write_bytes(text.encode("latin-1"))
     assert ledger.read() is None
-    assert [each.path for each in damaged(ledger.path.parent)] == [ledger.path]
+    assert [each.path for each in list_damaged_ledgers(ledger.path.parent)] == [ledger.path]
     ledger.path.write_text("")
     assert ledger.read() is None
-    assert damaged(ledger.path.parent) == []
+    assert list_damaged_ledgers(ledger.path.parent) == []
 
 
 @pytest.mark.parametrize("entry", INCOMPLETE)
@@ -238,9 +238,9 @@ def test_damage_within(ledger: Ledger, entry: str) -> None:
 def test_damaged_ones_are_forgotten_as_old_ones_are(ledger: Ledger) -> None:
     """What nobody can read any more goes when it is old, with its keys."""
     ledger.path.write_text("{}\n")
-    forget_old(ledger.path.parent)
+    delete_old_ledgers(ledger.path.parent)
     assert ledger.path.exists()
-    forget_old(ledger.path.parent, lambda: time.time() + KEPT_FOR_S + 60)
+    delete_old_ledgers(ledger.path.parent, lambda: time.time() + KEPT_FOR_S + 60)
     assert not ledger.path.exists()
     assert not ledger.folder.exists()
 

@@ -203,6 +203,6 @@ def test_an_agent_that_ended_by_itself() -> None:
 )
 def test_why_an_instance_serves_no_more(state: str, reason: str, words: str | None) -> None:
     """Somebody's hand, the end of its time and Amazon's own wishes are told apart by Amazon's words."""
-    output = lent.why_over(replace(RUNNING[1], state=state, reason=reason))
+    output = lent.explain_end(replace(RUNNING[1], state=state, reason=reason))
     assert (output is None) is (words is None)
     assert (words or "") in (output or "")

@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.end.reap import Left
+from pytest_dtfperf.clusters.ec2.end.reap import OpenRun
 from pytest_dtfperf.clusters.ec2.launch.launch import Launch
-from pytest_dtfperf.clusters.ec2.market.offers import offer
+from pytest_dtfperf.clusters.ec2.market.offers import get_offer
 from pytest_dtfperf.clusters.ec2.market.prices import Price
 from pytest_dtfperf.clusters.ec2.observe import overview
-from pytest_dtfperf.clusters.ec2.observe.overview import Running
+from pytest_dtfperf.clusters.ec2.observe.overview import RunningInstance
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
 from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
 from pytest_dtfperf.clusters.ec2.trust.trust import make_keys
@@ -17,7 +17,7 @@ from pytest_dtfperf.node.owner import Fate
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import Cloud
 
-LEFT = Left("run", "g5", "session", None, Fate.GONE, expires=0.0, kept=False, ledger=None)
+LEFT = OpenRun("run", "g5", "session", None, Fate.GONE, expires=0.0, kept=False, ledger=None)
 PRICE = Price(3.6, "AWS price list", "2026-01-31")
 
 
@@ -28,16 +28,16 @@ def _instance(launched: float) -> Instance:
 def test_cost_so_far() -> None:
     """An instance costs what its seconds cost; one that is not shown, or whose price or launch nobody knows, is not counted."""
     rows = [
-        Running(LEFT, _instance(1000.0), PRICE),
-        Running(LEFT, _instance(1500.0), PRICE),
-        Running(LEFT, None, None),
-        Running(LEFT, _instance(1000.0), None),
-        Running(LEFT, _instance(0.0), PRICE),
+        RunningInstance(LEFT, _instance(1000.0), PRICE),
+        RunningInstance(LEFT, _instance(1500.0), PRICE),
+        RunningInstance(LEFT, None, None),
+        RunningInstance(LEFT, _instance(1000.0), None),
+        RunningInstance(LEFT, _instance(0.0), PRICE),
     ]
 
     assert [row.usd_so_far(2000.0) for row in rows] == [1.0, 0.5, None, None, None]
-    assert overview.usd_so_far(rows, 2000.0) == 1.5
-    assert overview.usd_so_far([], time.time()) == 0.0
+    assert overview.sum_usd(rows, 2000.0) == 1.5
+    assert overview.sum_usd([], time.time()) == 0.0
 
 
 @pytest.fixture
@@ -48,14 +48,14 @@ def launch(cloud: Cloud) -> Launch:
     ledger = Ledger.of(plan)
     ledger.begin(plan)
     make_keys(ledger.folder, plan.name)
-    return Launch(account, plan, ledger, offer(account, plan.instance_type), lambda words: None)
+    return Launch(account, plan, ledger, get_offer(account, plan.instance_type), lambda words: None)
 
 
 def test_spot_instances_cost_the_spot_price(launch: Launch) -> None:
     """What a ledger says of its run decides which price counts: that of spot instances in the zone where they stand."""
     launch()
 
-    rows = overview.overview(launch.account, {})
+    rows = overview.list_running(launch.account, {})
 
     assert [row.instance and row.instance.index for row in rows] == [0, 1]
     prices = [row.price for row in rows if row.price]
@@ -66,7 +66,7 @@ def test_spot_instances_cost_the_spot_price(launch: Launch) -> None:
 
 def test_a_run_without_instances_is_shown(launch: Launch) -> None:
     """A ledger that is open and of which Amazon shows no instance is one row all the same: something may come of it."""
-    (row,) = overview.overview(launch.account, {})
+    (row,) = overview.list_running(launch.account, {})
 
     assert (row.left.run, row.instance, row.price) == (launch.plan.run, None, None)
 
@@ -74,20 +74,20 @@ def test_a_run_without_instances_is_shown(launch: Launch) -> None:
 def test_regions(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Something may run where boto3 goes by itself and where a ledger says that something did; else nobody knows where."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    assert overview.regions() == ["eu-west-1", "us-east-1"]
+    assert overview.list_regions() == ["eu-west-1", "us-east-1"]
 
     launch.ledger.close()
-    assert overview.regions() == ["eu-west-1", "us-east-1"]
+    assert overview.list_regions() == ["eu-west-1", "us-east-1"]
 
     launch.ledger.path.unlink()
-    assert overview.regions() == ["eu-west-1"]
+    assert overview.list_regions() == ["eu-west-1"]
 
     monkeypatch.delenv("AWS_DEFAULT_REGION")
-    assert overview.regions() == [None]
+    assert overview.list_regions() == [None]
 
 
 def test_regions_with_a_profile_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """A profile that does not exist is told of when the account is opened, not when regions are listed."""
     monkeypatch.setenv("AWS_PROFILE", "nobody's")
 
-    assert overview.regions() == [None]
+    assert overview.list_regions() == [None]

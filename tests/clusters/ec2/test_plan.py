@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan, Zone, make, read_timestamp, shape, timestamp
+from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan, Zone, make_plan, parse_timestamp, compute_shape, format_timestamp
 from tests.clusters.ec2.runs import PLAN, plan
 
 A, B = PLAN.zones
@@ -51,7 +51,7 @@ def test_a_new_plan_is_named_after_its_session() -> None:
     decided = {
         name: value for name, value in PLAN.__dict__.items() if name not in ("run", "nonce", "session", "made", "expires")
     }
-    one, other = (make(session="20260131T021503Z-9f3c1a", max_hours=2.0, now=1_800_000_000.9, **decided) for _ in range(2))
+    one, other = (make_plan(session="20260131T021503Z-9f3c1a", max_hours=2.0, now=1_800_000_000.9, **decided) for _ in range(2))
     assert one.run.startswith("20260131T021503Z-9f3c1a-")
     assert one.run != other.run
     assert one.nonce != other.nonce
@@ -72,19 +72,19 @@ def test_a_new_plan_is_named_after_its_session() -> None:
 )
 def test_shape(other: dict[str, object], same: bool) -> None:
     """Runs may stand in for each other if the instances were asked for in the same words, however many and how long."""
-    assert (shape({**BACKEND_KEYS, **other}, "1", "r") == shape(BACKEND_KEYS, "1", "r")) is same
+    assert (compute_shape({**BACKEND_KEYS, **other}, "1", "r") == compute_shape(BACKEND_KEYS, "1", "r")) is same
 
 
 def test_shape_is_of_an_account_and_a_region() -> None:
     """The same words elsewhere mean other instances."""
-    assert len({shape(BACKEND_KEYS, "1", "r"), shape(BACKEND_KEYS, "2", "r"), shape(BACKEND_KEYS, "1", "s")}) == 3
+    assert len({compute_shape(BACKEND_KEYS, "1", "r"), compute_shape(BACKEND_KEYS, "2", "r"), compute_shape(BACKEND_KEYS, "1", "s")}) == 3
 
 
 def test_times_in_tags() -> None:
     """A time is written in UTC to the second, and read again; anything else is no time."""
-    assert timestamp(1_800_000_000) == "2027-01-15T08:00:00Z"
-    assert read_timestamp("2027-01-15T08:00:00Z") == 1_800_000_000
-    assert read_timestamp("soon") is None
+    assert format_timestamp(1_800_000_000) == "2027-01-15T08:00:00Z"
+    assert parse_timestamp("2027-01-15T08:00:00Z") == 1_800_000_000
+    assert parse_timestamp("soon") is None
 
 
 def test_zones_can_be_told_apart() -> None:

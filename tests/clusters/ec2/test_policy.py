@@ -76,7 +76,7 @@ def _whole_flow(cloud: Cloud) -> None:
     spots = cloud.sent("DescribeSpotInstanceRequests")
     _run(_config(cloud, subnets=subnets, instance_type="g6.12xlarge", spot=True), r"instance i-[0-9a-f]+")
     assert len(cloud.sent("DescribeSpotInstanceRequests")) > len(spots)
-    overview.overview(Account.in_region(cloud.region), {})
+    overview.list_running(Account.in_region(cloud.region), {})
     _run(_config(cloud, instance_type="p2.xlarge"), r"offers no instance type 'p2\.xlarge'", ClusterFileError)
 
 
@@ -150,7 +150,7 @@ def test_others_runs_are_safe(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp
     ids = [each.id for each in found]
     group = _group_id(other, plan.name)
     wide_open: Any = [{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
-    in_their_name: Any = [{"ResourceType": "key-pair", "Tags": request.tags(plan)}]
+    in_their_name: Any = [{"ResourceType": "key-pair", "Tags": request.make_tags(plan)}]
     for attempt in (
         lambda: other.ec2.terminate_instances(InstanceIds=ids),
         lambda: other.ec2.delete_key_pair(KeyName=plan.name),
@@ -161,11 +161,11 @@ def test_others_runs_are_safe(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp
     ):
         with pytest.raises(ClientError, match="UnauthorizedOperation"):
             attempt()
-    (seen,) = reap.find(other, tmp_path / "other")
+    (seen,) = reap.find_runs(other, tmp_path / "other")
     with pytest.raises(AllocationError, match="may not call ec2:"):
-        reap.end(other, seen, settle_s=0.0)
+        reap.end_run(other, seen, settle_s=0.0)
     assert set(cloud.left().instances) == set(ids)
-    reap.end(one, seen, settle_s=0.0)
+    reap.end_run(one, seen, settle_s=0.0)
     assert cloud.left() == NOTHING
 
 
@@ -177,7 +177,7 @@ def test_a_reaper_ends_for_all(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tm
         plan = runs.young(cloud, run=run, nonce=run, owner=ELSEWHERE, launched_by=one.user, expires=past, spot=spot)
         launched(one, plan, tmp_path / "one")
     before = len(cloud.calls)
-    assert len(reap.reap(reaper, settle_s=0.0, folder=tmp_path / "reaper")) == 2
+    assert len(reap.reap_runs(reaper, settle_s=0.0, folder=tmp_path / "reaper")) == 2
     assert cloud.left() == NOTHING
     asked = {action for call in cloud.calls[before:] for action in actions(call)}
     allowed = {action for statement in REAPERS["Statement"] for action in statement["Action"]}

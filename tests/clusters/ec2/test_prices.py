@@ -8,11 +8,11 @@ import pytest
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from pytest_dtfperf.clusters.ec2.market import offers
-from pytest_dtfperf.clusters.ec2.market.prices import Price, usd_per_hour
+from pytest_dtfperf.clusters.ec2.market.prices import Price, get_price
 from pytest_dtfperf.errors import AllocationError
 from tests.clusters.ec2.stubbed import StubbedAccount
 
-G5 = offers.read(INSTANCE_TYPES["g5.xlarge"])
+G5 = offers.parse_offer(INSTANCE_TYPES["g5.xlarge"])
 
 
 def _product(*prices: tuple[str, str, str], term: str = "OnDemand") -> str:
@@ -45,11 +45,11 @@ def test_on_demand() -> None:
         ],
     )
 
-    price = usd_per_hour(account.account, G5, spot=False)
+    price = get_price(account.account, G5, spot=False)
 
     assert price == Price(1.123, "AWS price list", _today())
     assert str(price) == f"$1.123/h (AWS price list, {_today()})"
-    assert usd_per_hour(account.account, G5, spot=False) == price  # from the disk: there is no second answer
+    assert get_price(account.account, G5, spot=False) == price  # from the disk: there is no second answer
 
 
 def test_the_dearest_of_several() -> None:
@@ -60,13 +60,13 @@ def test_the_dearest_of_several() -> None:
     second = [_product(("Quantity", "USD", "50")), _product(("Hrs", "CNY", "70")), _product(("Hrs", "USD", "1.7"))]
     account.answer("pricing", "get_products", {"PriceList": second})
 
-    assert usd_per_hour(account.account, G5, spot=False).usd == 1.7
+    assert get_price(account.account, G5, spot=False).usd == 1.7
     account.assert_all_asked()
 
 
 def test_what_the_cluster_file_says_goes_first() -> None:
     """With usd_per_hour given, nobody is asked."""
-    price = usd_per_hour(StubbedAccount().account, G5, spot=True, zone="eu-west-1a", given=0.5)
+    price = get_price(StubbedAccount().account, G5, spot=True, zone="eu-west-1a", given=0.5)
 
     assert str(price) == f"$0.5/h (usd_per_hour of the cluster file, {_today()})"
 
@@ -87,7 +87,7 @@ def test_spot_in_a_zone() -> None:
     account = StubbedAccount()
     account.answer("ec2", "describe_spot_price_history", _history(("0.4105", "eu-west-1a", 0), ("0.9", "eu-west-1a", 6)))
 
-    assert usd_per_hour(account.account, G5, spot=True, zone="eu-west-1a") == Price(
+    assert get_price(account.account, G5, spot=True, zone="eu-west-1a") == Price(
         0.4105, "spot price in eu-west-1a", _today()
     )
 
@@ -100,7 +100,7 @@ def test_spot_anywhere() -> None:
     account.answer("pricing", "get_products", {"PriceList": [_product(("Hrs", "USD", "1.1"))]})
 
     found = [
-        usd_per_hour(account.account, G5, spot=spot, zone=zone)
+        get_price(account.account, G5, spot=spot, zone=zone)
         for spot, zone in ((True, None), (True, "eu-west-1a"), (False, "eu-west-1a"))
         for _ in range(2)
     ]
@@ -136,7 +136,7 @@ def test_nobody_knows(spot: bool, method: str, client: str, answer: dict[str, An
 
     for _ in range(2):
         with pytest.raises(AllocationError) as error:
-            usd_per_hour(account.account, G5, spot=spot)
+            get_price(account.account, G5, spot=spot)
         assert str(error.value) == (
             f"nobody knows the price {why}. Say it with usd_per_hour in the cluster's table of clusters.toml."
         )
@@ -149,4 +149,4 @@ def test_who_may_not_ask() -> None:
     account.refuse("pricing", "get_products", "AccessDeniedException")
 
     with pytest.raises(AllocationError, match=r"(?s)pricing:GetProducts.*usd_per_hour"):
-        usd_per_hour(account.account, G5, spot=False)
+        get_price(account.account, G5, spot=False)

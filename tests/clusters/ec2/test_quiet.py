@@ -29,8 +29,8 @@ def _levels() -> Iterator[None]:
 )
 def test_what_libraries_say_of_requests_is_heard_by_nobody(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """With the root logger at DEBUG and a handler on it, their debugging reaches no handler; warnings do."""
-    quiet.install()
-    quiet.install()
+    quiet.hide_credentials()
+    quiet.hide_credentials()
 
     with caplog.at_level(logging.DEBUG):
         logging.getLogger(name).debug("x-amz-security-token: %s", TOKEN)
@@ -44,7 +44,7 @@ def test_what_libraries_say_of_requests_is_heard_by_nobody(name: str, caplog: py
 def test_whoever_is_quieter_stays_so() -> None:
     """A library that somebody has silenced further is not made louder."""
     logging.getLogger("urllib3").setLevel(logging.ERROR)
-    quiet.install()
+    quiet.hide_credentials()
 
     assert logging.getLogger("urllib3").level == logging.ERROR
 
@@ -81,8 +81,8 @@ def test_redact(text: str, hidden: str) -> None:
 
 def test_our_own_logger(caplog: pytest.LogCaptureFixture) -> None:
     """What we log ourselves has lost its credentials, in arguments and in tracebacks, too, before any handler sees it."""
-    logger = quiet.logger()
-    assert quiet.logger() is logger
+    logger = quiet.get_logger()
+    assert quiet.get_logger() is logger
     with caplog.at_level(logging.DEBUG):
         logger.debug("asked with %s and %r", KEY, {"X-Amz-Security-Token": TOKEN})
         try:

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_dtfperf.clusters.ec2.amazon.account import Account
 from pytest_dtfperf.clusters.ec2.end import reap
-from pytest_dtfperf.clusters.ec2.end.reap import Left
+from pytest_dtfperf.clusters.ec2.end.reap import OpenRun
 from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node.owner import Fate, Owner
@@ -53,8 +53,8 @@ def left(cloud: Cloud, account: Account, tmp_path: Path) -> Launched:
     return launch
 
 
-def find(account: Account, tmp_path: Path) -> Left:
-    (found,) = reap.find(account, tmp_path)
+def find(account: Account, tmp_path: Path) -> OpenRun:
+    (found,) = reap.find_runs(account, tmp_path)
     return found
 
 
@@ -94,10 +94,10 @@ def test_only_what_is_abandoned_ends(cloud: Cloud, account: Account, tmp_path: P
     """The others keep what they have; who waits is told what is being ended."""
     dead, living = left("dead", owner=GONE), left("living", owner=ME)
     output: list[str] = []
-    assert [each.run for each in reap.reap(account, settle_s=0.0, folder=tmp_path, on_status=output.append)] == [dead.run]
+    assert [each.run for each in reap.reap_runs(account, settle_s=0.0, folder=tmp_path, on_status=output.append)] == [dead.run]
     assert output == [f"ending what run s-dead has left: {GONE} is gone, 2 instances"]
     assert cloud.left().key_pairs == ("dtfperf-s-living",)
-    assert [each.run for each in reap.find(account, tmp_path)] == [living.run]
+    assert [each.run for each in reap.find_runs(account, tmp_path)] == [living.run]
 
 
 def test_a_run_of_which_amazon_shows_nothing(cloud: Cloud, account: Account, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_run_of_which_amazon_shows_nothing(cloud: Cloud, account: Account, tmp
     ledger.begin(plan)
     ledger.intend("key-pair", name=plan.name)
     assert find(account, tmp_path).instances == {}
-    reap.reap(account, settle_s=0.1, folder=tmp_path)
+    reap.reap_runs(account, settle_s=0.1, folder=tmp_path)
     record = ledger.read()
     assert record
     assert record.is_closed
@@ -118,22 +118,22 @@ def test_other_accounts_and_regions_are_others_business(cloud: Cloud, account: A
     for number, other in enumerate(({"account": "999999999999"}, {"region": "us-west-2"})):
         plan = runs.young(cloud, owner=GONE, run=f"s-{number}", **other)
         Ledger.of(plan, tmp_path).begin(plan)
-    assert reap.find(account, tmp_path) == []
+    assert reap.find_runs(account, tmp_path) == []
 
 
 def test_without_rights(cloud: Cloud, account: Account, tmp_path: Path) -> None:
     """Whoever may not look is told which right is missing."""
     cloud.faults.error("DescribeInstances", "UnauthorizedOperation")
     with pytest.raises(AllocationError, match=r"looking for runs that were left: .* may not call ec2:DescribeInstances"):
-        reap.find(account, tmp_path)
+        reap.find_runs(account, tmp_path)
 
 
 def test_ended_by_hand(cloud: Cloud, account: Account, tmp_path: Path, left: Launched) -> None:
     """Whoever is sure ends any run: a kept one, or another machine's."""
     left("kept", owner=GONE, keep=True, ready=True)
     left("far", owner=ELSEWHERE, elsewhere=True)
-    for each in reap.find(account, tmp_path):
-        reap.end(account, each, settle_s=0.0)
+    for each in reap.find_runs(account, tmp_path):
+        reap.end_run(account, each, settle_s=0.0)
     assert cloud.left() == NOTHING
 
 
@@ -144,7 +144,7 @@ def test_what_a_session_has_taken_meanwhile_is_left_alone(
     ledger = left("kept", owner=GONE, keep=True, ready=True, expires=PAST)
     found = find(account, tmp_path)
     ledger.held(ME)
-    reap.end(account, found, settle_s=0.0)
+    reap.end_run(account, found, settle_s=0.0)
     assert len(cloud.left().instances) == 2
 
 
@@ -162,10 +162,10 @@ def test_a_clock_that_is_days_ahead(cloud: Cloud, account: Account, tmp_path: Pa
     """What cannot be seen from here ends when its time is over by Amazon's clock, not when this machine's says so."""
     left("far", owner=owner, expires=PAST, elsewhere=owner is ELSEWHERE)
     cloud.set_clock_ahead(-2 * 86400.0)  # which is to Amazon as if this machine's were two days ahead
-    assert reap.reap(account, settle_s=0.0, folder=tmp_path) == []
+    assert reap.reap_runs(account, settle_s=0.0, folder=tmp_path) == []
     assert len(cloud.left().instances) == 2
     cloud.set_clock_ahead(0.0)
-    assert [each.run for each in reap.reap(account, settle_s=0.0, folder=tmp_path)] == ["s-far"]
+    assert [each.run for each in reap.reap_runs(account, settle_s=0.0, folder=tmp_path)] == ["s-far"]
     assert cloud.left() == NOTHING
 
 
@@ -173,7 +173,7 @@ def test_a_full_disk_is_no_obstacle(cloud: Cloud, account: Account, tmp_path: Pa
     """What is abandoned ends also where nothing can be written down of that."""
     left("gone", owner=GONE)
     with full_behind(tmp_path / "s-gone.jsonl"):
-        assert [each.run for each in reap.reap(account, settle_s=0.0, folder=tmp_path)] == ["s-gone"]
+        assert [each.run for each in reap.reap_runs(account, settle_s=0.0, folder=tmp_path)] == ["s-gone"]
     assert cloud.left() == NOTHING
 
 
@@ -183,7 +183,7 @@ def test_a_disk_without_locks_is_no_obstacle(
     """What is abandoned ends also where its ledger's file system has no locks."""
     left("gone", owner=GONE)
     without_locks(monkeypatch)
-    assert [each.run for each in reap.reap(account, settle_s=0.0, folder=tmp_path)] == ["s-gone"]
+    assert [each.run for each in reap.reap_runs(account, settle_s=0.0, folder=tmp_path)] == ["s-gone"]
     assert cloud.left() == NOTHING
 
 
@@ -234,7 +234,7 @@ def test_from_another_pid_namespace(cloud: Cloud, left: Launched, tmp_path: Path
 
 def test_without_amazons_time_nothing_is_over() -> None:
     """Whose time cannot be compared with Amazon's is left alone."""
-    assert not Left("run", "c", "s", ELSEWHERE, Fate.ELSEWHERE, expires=0.0, kept=False, ledger=None).is_abandoned
+    assert not OpenRun("run", "c", "s", ELSEWHERE, Fate.ELSEWHERE, expires=0.0, kept=False, ledger=None).is_abandoned
 
 
 def test_others_that_may_not_be_ended_are_no_obstacle(cloud: Cloud, account: Account, tmp_path: Path, left: Launched) -> None:
@@ -242,9 +242,9 @@ def test_others_that_may_not_be_ended_are_no_obstacle(cloud: Cloud, account: Acc
     left("far", owner=ELSEWHERE, elsewhere=True, expires=PAST, launched_by="AIDASOMEBODY")
     output: list[str] = []
     cloud.faults.error("TerminateInstances", "UnauthorizedOperation", times=2)
-    assert reap.reap(account, settle_s=0.0, folder=tmp_path, on_status=output.append) == []
+    assert reap.reap_runs(account, settle_s=0.0, folder=tmp_path, on_status=output.append) == []
     assert "run s-far is not this user's, and could not be ended: " in output[-1]
     left("mine", owner=GONE)
     cloud.faults.error("TerminateInstances", "UnauthorizedOperation", times=100)
     with pytest.raises(AllocationError, match="INSTANCES MAY STILL RUN"):
-        reap.reap(account, settle_s=0.0, folder=tmp_path)
+        reap.reap_runs(account, settle_s=0.0, folder=tmp_path)

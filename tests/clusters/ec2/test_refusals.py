@@ -52,7 +52,7 @@ NOT_AUTHORISED = "You are not authorized to perform this operation. User: me is 
 @pytest.mark.parametrize("code", ["UnauthorizedOperation", "AccessDenied"])
 def test_what_is_denied_is_not_to_be_added(code: str, message: str, words: str) -> None:
     """Where a policy denies a call, the message says which, and whom to ask, and does not advise to add what cannot help."""
-    output = refusals.in_words(refusal(code, NOT_AUTHORISED + message), who="me", region="r1")
+    output = refusals.format_refusal(refusal(code, NOT_AUTHORISED + message), who="me", region="r1")
     assert output.startswith("me may not call ec2:RunInstances: ")
     assert words in output
     assert "add it to the policy" not in output
@@ -62,9 +62,9 @@ def test_what_is_denied_is_not_to_be_added(code: str, message: str, words: str) 
 def test_a_right_that_is_missing_is_to_be_added() -> None:
     """What no policy allows is to be added, and of a message that only Amazon can read the way to read it is told."""
     allowed = "x because no identity-based policy allows the ec2:RunInstances action"
-    assert "add it to the policy" in refusals.in_words(refusal("UnauthorizedOperation", NOT_AUTHORISED + allowed))
+    assert "add it to the policy" in refusals.format_refusal(refusal("UnauthorizedOperation", NOT_AUTHORISED + allowed))
     encoded = "You are not authorized to perform this operation. Encoded authorization failure message: a1b2"
-    output = refusals.in_words(refusal("UnauthorizedOperation", encoded))
+    output = refusals.format_refusal(refusal("UnauthorizedOperation", encoded))
     assert "add it to the policy" in output
     assert "If it is there already, another policy denies it: `aws sts decode-authorization-message` shows which" in output
 
@@ -76,7 +76,7 @@ def test_a_right_that_is_missing_is_to_be_added() -> None:
 )
 def test_a_region_that_may_not_be_enabled(code: str, region: str, named: bool) -> None:
     """In a region that accounts have to enable, Amazon refuses good credentials: the region is named as the cause."""
-    output = refusals.in_words(refusal(code, "AWS was not able to validate the provided access credentials"), region=region)
+    output = refusals.format_refusal(refusal(code, "AWS was not able to validate the provided access credentials"), region=region)
     assert f"Amazon does not accept the AWS credentials{f' in {region}' if named else ''} (" in output
     assert (f"`aws account get-region-opt-status --region-name {region}`" in output) == named
 
@@ -156,7 +156,7 @@ def test_why_an_instance_has_ended(reason: str, lacks: bool, reclaimed: bool) ->
 )  # fmt: skip
 def test_in_words(error: ClientError, words: str) -> None:
     """One line says what was refused, why, and how to go on; a missing right is named."""
-    output = refusals.in_words(error, who="me", region="r1")
+    output = refusals.format_refusal(error, who="me", region="r1")
     assert words in output
     assert "\n" not in output
     assert "a1b2" not in output
@@ -165,7 +165,7 @@ def test_in_words(error: ClientError, words: str) -> None:
 def test_a_clock_is_compared_with_the_answers_date() -> None:
     """Credentials that are refused where this machine's clock is far from the answer's date are not what is wrong."""
     for ahead_s, words in ((86400.0, "minutes ahead of Amazon's"), (-86400.0, "minutes behind Amazon's"), (0.0, None)):
-        output = refusals.in_words(refusal("AuthFailure", "AWS was not able", ahead_s=ahead_s))
+        output = refusals.format_refusal(refusal("AuthFailure", "AWS was not able", ahead_s=ahead_s))
         assert (words or "Amazon does not accept the AWS credentials (AuthFailure") in output
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.ec2.amazon.account import Account
-from pytest_dtfperf.clusters.ec2.cluster import Ec2, Lot
+from pytest_dtfperf.clusters.ec2.cluster import Ec2, InstanceGroup
 from pytest_dtfperf.clusters.ec2.end import reap
 from pytest_dtfperf.clusters.ec2.trust import contact
 from pytest_dtfperf.clusters.protocol import Channel, Lost
@@ -33,20 +33,20 @@ BLIND_CALLS = 7  # the hasty look at all instances, then by tag and by token, in
 
 
 @contextmanager
-def lot(cloud: Cloud, cluster: Ec2 | None = None) -> Iterator[Lot]:
+def lot(cloud: Cloud, cluster: Ec2 | None = None) -> Iterator[InstanceGroup]:
     """Two instances that run; nothing is left when the block ends."""
     with (cluster or backend(cloud)).lot(Heard().resources()) as found:
         yield found
     assert cloud.left() == NOTHING
 
 
-def zones(lot: Lot) -> set[str]:
+def zones(lot: InstanceGroup) -> set[str]:
     return {describe(each.id)[each.id]["Placement"]["AvailabilityZone"] for each in lot.instances}
 
 
 def reaped(cloud: Cloud, settle_s: float = SETTLE_S) -> list[str]:
     """The runs that a session ends which comes after an outage."""
-    ended = [left.run for left in reap.reap(Account.in_region(cloud.region), settle_s=settle_s)]
+    ended = [left.run for left in reap.reap_runs(Account.in_region(cloud.region), settle_s=settle_s)]
     assert cloud.left() == NOTHING
     return ended
 
@@ -156,7 +156,7 @@ def test_another_living_session_is_left_alone(cloud: Cloud, sessions: Sessions) 
     """Reaping ends nothing of a session that is at work."""
     with sessions.begin(Order(config(cloud), SETTLE_S, for_ever=True)) as session:
         sessions.wait_until_output(session, "up")
-        assert reap.reap(Account.in_region(cloud.region), settle_s=SETTLE_S) == []
+        assert reap.reap_runs(Account.in_region(cloud.region), settle_s=SETTLE_S) == []
         assert len(cloud.left().instances) == 2
         sessions.kill(session)
     assert len(reaped(cloud)) == 1

@@ -33,7 +33,7 @@ def launched(account: Account, plan: LaunchPlan, folder: Path) -> tuple[Ledger, 
     ledger = Ledger.of(plan, folder)
     ledger.begin(plan)
     make_keys(ledger.folder, plan.name)
-    offer = offers.offer(account, plan.instance_type)
+    offer = offers.get_offer(account, plan.instance_type)
     return ledger, Launch(account, plan, ledger, offer, lambda words: None)()
 
 
@@ -233,8 +233,8 @@ def no_protection(cloud: Cloud) -> Iterator[None]:
 def test_what_belongs_to_a_run(account: Account, run: Run) -> None:
     """Everything is found by its tag; nothing at all is false."""
     ledger, found = run
-    left = belongings.find(account, ledger.run, None, settle_s=0.0)
+    left = belongings.find_belongings(account, ledger.run, None, settle_s=0.0)
     assert list(left.instances) == [each.id for each in found]
     assert (len(left.security_groups), len(left.placement_groups), len(left.key_pairs)) == (1, 1, 1)
     assert left
-    assert not belongings.find(account, "another", None, settle_s=0.0)
+    assert not belongings.find_belongings(account, "another", None, settle_s=0.0)

@@ -55,21 +55,21 @@ class Account:
         """In a region, or if None in the one that boto3 finds."""
         found = region
         try:
-            session = _session(region)
+            session = _open_session(region)
             found = session.region_name
             if not found:
                 raise ClusterFileError(
                     f'{where} has no region: say region = "us-east-1" in clusters.toml, or set AWS_REGION, '
                     "or a region in the AWS profile"
                 )
-            _check(session, found, where)
+            _check_region(session, found, where)
             clock, sts = Clock(), session.client("sts", config=_FIRST)
             clock.listen(sts)
             who = sts.get_caller_identity()
         except exceptions.ClientError as error:
-            raise AllocationError(f"{where}: {refusals.in_words(error, region=found or 'its region')}") from error
+            raise AllocationError(f"{where}: {refusals.format_refusal(error, region=found or 'its region')}") from error
         except exceptions.BotoCoreError as error:
-            raise AllocationError(f"{where}: {unreachable(error)}") from error
+            raise AllocationError(f"{where}: {explain_no_answer(error)}") from error
         return cls(session, found, who["Account"], who["Arn"], who["UserId"], clock)
 
     @cached_property
@@ -113,11 +113,11 @@ class Account:
     def explain(self, error: Exception) -> str:
         """A refusal, or why there was no answer, in words."""
         if isinstance(error, exceptions.ClientError):
-            return refusals.in_words(error, who=self.arn, region=self.region)
-        return unreachable(error)
+            return refusals.format_refusal(error, who=self.arn, region=self.region)
+        return explain_no_answer(error)
 
 
-def unreachable(error: Exception) -> str:
+def explain_no_answer(error: Exception) -> str:
     """Why boto3 did not even get an answer, and how to go on."""
     match error:
         case exceptions.NoCredentialsError() | exceptions.PartialCredentialsError():
@@ -149,19 +149,19 @@ class _Folders(list[str]):
 
 
 @cache
-def _descriptions(data_path: str | None) -> Loader:
+def _service_loader(data_path: str | None) -> Loader:
     """Of Amazon's services, with what AWS_DATA_PATH names: each session would read them anew, for half a second."""
     paths = [os.path.expanduser(os.path.expandvars(path)) for path in (data_path or "").split(os.pathsep) if path]
     return Loader(extra_search_paths=_Folders(paths))
 
 
-def _session(region: str | None) -> boto3.Session:
+def _open_session(region: str | None) -> boto3.Session:
     session = botocore.session.get_session()
-    session.register_component("data_loader", _descriptions(session.get_config_variable("data_path")))
+    session.register_component("data_loader", _service_loader(session.get_config_variable("data_path")))
     return boto3.Session(region_name=region, botocore_session=session)
 
 
-def _check(session: boto3.Session, region: str, where: str) -> None:
+def _check_region(session: boto3.Session, region: str, where: str) -> None:
     """A region that does not exist would be looked for in the network, and be told as a network that is down."""
     known = [
         each for partition in session.get_available_partitions() for each in session.get_available_regions("ec2", partition)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 _SEEN_WITHIN_S = 60.0
 
 
-def rounds(within_s: float, *, first_s: float = 0.1, most_s: float = 5.0) -> Iterator[None]:
+def attempts(within_s: float, *, first_s: float = 0.1, most_s: float = 5.0) -> Iterator[None]:
     """Now, then after ever longer pauses, and again when the time is over."""
     deadline = time.monotonic() + within_s
     for asked in count(1):
@@ -31,12 +31,12 @@ def rounds(within_s: float, *, first_s: float = 0.1, most_s: float = 5.0) -> Ite
         time.sleep(min(left, pause_s(asked, first_s, most_s, growth=1.5, spread=0.2)))
 
 
-def gone(call: Callable[[], object], *codes: str) -> None:
+def delete_if_there(call: Callable[[], object], *codes: str) -> None:
     """Delete something, which may have been gone before."""
-    unless(codes, call)
+    call_unless(codes, call)
 
 
-def unless(codes: tuple[str, ...], call: Callable[[], T]) -> T | None:
+def call_unless(codes: tuple[str, ...], call: Callable[[], T]) -> T | None:
     """What a call gives; None if it is refused with one of these codes."""
     try:
         return call()
@@ -46,9 +46,9 @@ def unless(codes: tuple[str, ...], call: Callable[[], T]) -> T | None:
         return None
 
 
-def once_known(call: Callable[[], T], *codes: str) -> T:
+def call_once_known(call: Callable[[], T], *codes: str) -> T:
     """What a call gives that needs something made a moment ago, of which not all of Amazon may know yet."""
-    for _ in rounds(_SEEN_WITHIN_S):
+    for _ in attempts(_SEEN_WITHIN_S):
         try:
             return call()
         except exceptions.ClientError as error:
@@ -59,7 +59,7 @@ def once_known(call: Callable[[], T], *codes: str) -> T:
 
 
 @contextmanager
-def in_words(account: Account, doing: str) -> Iterator[None]:
+def translate_errors(account: Account, doing: str) -> Iterator[None]:
     """What Amazon refuses within the block is told in our words."""
     try:
         yield

@@ -19,9 +19,9 @@ _SECRETS = (
 )
 
 
-def install() -> None:
+def hide_credentials() -> None:
     """Keep what these libraries say below WARNING from everybody, and credentials out of what we say. May be called again."""
-    logger()
+    get_logger()
     for name in TALKATIVE:
         library = logging.getLogger(name)
         library.setLevel(max(library.level, logging.WARNING))
@@ -45,7 +45,7 @@ class Redacting(logging.Filter):
         return True
 
 
-def logger() -> logging.Logger:
+def get_logger() -> logging.Logger:
     """Ours."""
     found = logging.getLogger("pytest_dtfperf.clusters.ec2")
     if not any(isinstance(each, Redacting) for each in found.filters):

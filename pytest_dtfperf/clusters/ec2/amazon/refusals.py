@@ -107,7 +107,7 @@ def was_reclaimed(state_reason: str) -> bool:
     return "SpotInstance" in state_reason
 
 
-def in_words(error: "ClientError", *, who: str = "these credentials", region: str = "this region") -> str:
+def format_refusal(error: "ClientError", *, who: str = "these credentials", region: str = "this region") -> str:
     """One message about a refusal that nothing can be done about here."""
     code, action = code_of(error), error.operation_name
     output = re.sub(r"\s+", " ", str(error.response.get("Error", {}).get("Message", ""))).strip()

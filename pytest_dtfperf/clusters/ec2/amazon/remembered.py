@@ -17,7 +17,7 @@ from typing import Any
 from pytest_dtfperf.node.files import read_file, replacing
 
 
-def remember(name: str, max_age_s: float, make: Callable[[], Any], *, folder: Path | None = None) -> Any:
+def cached_answer(name: str, max_age_s: float, make: Callable[[], Any], *, folder: Path | None = None) -> Any:
     """What `make` said under that name at most so long ago, else what it says now. Must be JSON; what it raises passes."""
     path = (folder or cache_folder() / "remembered") / _file_name(name)
     kept = _read(path, name)

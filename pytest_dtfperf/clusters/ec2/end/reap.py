@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_dtfperf.clusters.ec2.amazon.account import Account
-from pytest_dtfperf.clusters.ec2.amazon.calls import in_words, rounds
+from pytest_dtfperf.clusters.ec2.amazon.calls import translate_errors, attempts
 from pytest_dtfperf.clusters.ec2.end.teardown import SETTLE_S, WITHIN_S, tear_down
 from pytest_dtfperf.clusters.ec2.run import belongings, instances, request
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
-from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, LedgerRecord, forget_old, ledgers
-from pytest_dtfperf.clusters.ec2.run.plan import read_timestamp
+from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, LedgerRecord, delete_old_ledgers, list_ledgers
+from pytest_dtfperf.clusters.ec2.run.plan import parse_timestamp
 from pytest_dtfperf.errors import AllocationError, first_line
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node.owner import Fate, Owner
@@ -26,7 +26,7 @@ OnStatus = Callable[[str], object]
 
 
 @dataclass(frozen=True)
-class Left:
+class OpenRun:
     """One run that is not known to be over."""
 
     run: str
@@ -70,20 +70,20 @@ class Left:
         return f"{self.owner} {self.fate.value}" + (f" ({self.why})" if self.why else "")
 
 
-def find(account: Account, folder: Path | None = None) -> list[Left]:
+def find_runs(account: Account, folder: Path | None = None) -> list[OpenRun]:
     """All runs in this account and region: this user's by their ledgers, all by their tags. Raises `AllocationError`.
 
     Instances that have lost their run's tag may be anybody's, and of different sessions: each is one of its own.
     """
-    with in_words(account, "looking for runs that were left"):
-        shown = instances.of_anybody(account.ec2)
+    with translate_errors(account, "looking for runs that were left"):
+        shown = instances.describe_all(account.ec2)
     by_run: dict[str, dict[str, Instance]] = {}
     without_run = [each for each in shown.values() if not each.tags.get(request.RUN)]
     for each in shown.values():
         if run := each.tags.get(request.RUN):
             by_run.setdefault(run, {})[each.id] = each
     found, now = [], account.clock.now()
-    for ledger in ledgers(folder):
+    for ledger in list_ledgers(folder):
         record = ledger.read()
         if record is None:
             mine = by_run.pop(ledger.run, None)
@@ -97,17 +97,17 @@ def find(account: Account, folder: Path | None = None) -> list[Left]:
     return found + [_of_tags("", {each.id: each}, now) for each in without_run]
 
 
-def reap(
+def reap_runs(
     account: Account, *, settle_s: float = SETTLE_S, folder: Path | None = None, on_status: OnStatus = lambda words: None
-) -> list[Left]:
+) -> list[OpenRun]:
     """End what is abandoned. Returns what was ended; raises `AllocationError` if one of this user's may not have."""
     ended = []
-    for left in find(account, folder):
+    for left in find_runs(account, folder):
         if not left.is_abandoned:
             continue
         on_status(f"ending what run {left.name} has left: {left.state}, {counted(len(left.instances), 'instance')}")
         try:
-            if not end(account, left, settle_s=settle_s, on_status=on_status):
+            if not end_run(account, left, settle_s=settle_s, on_status=on_status):
                 continue
         except AllocationError as error:
             if left.ledger or left.user == account.user:
@@ -116,11 +116,11 @@ def reap(
             on_status(f"run {left.name} is not this user's, and could not be ended: {first_line(error)}")
             continue
         ended.append(left)
-    forget_old(folder)
+    delete_old_ledgers(folder)
     return ended
 
 
-def end(account: Account, left: Left, *, settle_s: float = SETTLE_S, on_status: OnStatus = lambda words: None) -> bool:
+def end_run(account: Account, left: OpenRun, *, settle_s: float = SETTLE_S, on_status: OnStatus = lambda words: None) -> bool:
     """One run, whosever it is: whoever calls this is sure. False: a session has taken it since. Raises `AllocationError`."""
     if left.ledger:
         with ExitStack() as alone:
@@ -133,7 +133,7 @@ def end(account: Account, left: Left, *, settle_s: float = SETTLE_S, on_status: 
                 return False
             with suppress(AllocationError):  # where this cannot be written, nobody can write that it is theirs, either
                 left.ledger.held(Owner.me())  # nobody is lent what is about to end
-    with in_words(account, f"ending run {left.name}"):
+    with translate_errors(account, f"ending run {left.name}"):
         if left.run:
             tear_down(account, left.run, left.ledger, settle_s=settle_s, on_status=on_status)
         else:  # somebody has taken the tag away, by which all else would be found
@@ -142,17 +142,17 @@ def end(account: Account, left: Left, *, settle_s: float = SETTLE_S, on_status: 
 
 
 def _terminate(account: Account, mine: Mapping[str, Instance]) -> None:
-    for _ in rounds(WITHIN_S):
-        there = [each.id for each in instances.by_id(account.ec2, list(mine)).values() if not each.has_ended]
+    for _ in attempts(WITHIN_S):
+        there = [each.id for each in instances.describe_by_id(account.ec2, list(mine)).values() if not each.has_ended]
         if not there:
             return
-        belongings.terminate(account, there)
+        belongings.terminate_instances(account, there)
     raise AllocationError(f"{', '.join(mine)} in {account} may still run and cost money: their end could not be proven")
 
 
-def _of_ledger(ledger: Ledger, record: LedgerRecord, mine: Mapping[str, Instance], now: float | None) -> Left:
+def _of_ledger(ledger: Ledger, record: LedgerRecord, mine: Mapping[str, Instance], now: float | None) -> OpenRun:
     plan, owner = record.plan, record.holder
-    return Left(
+    return OpenRun(
         run=plan.run,
         cluster=plan.cluster,
         session=plan.session,
@@ -167,10 +167,10 @@ def _of_ledger(ledger: Ledger, record: LedgerRecord, mine: Mapping[str, Instance
     )
 
 
-def _of_closed(record: LedgerRecord, mine: Mapping[str, Instance], now: float | None) -> Left:
+def _of_closed(record: LedgerRecord, mine: Mapping[str, Instance], now: float | None) -> OpenRun:
     """Its session is done with it, and was shown nothing of it any more; yet something is there."""
     plan = record.plan
-    return Left(
+    return OpenRun(
         run=plan.run,
         cluster=plan.cluster,
         session=plan.session,
@@ -186,18 +186,18 @@ def _of_closed(record: LedgerRecord, mine: Mapping[str, Instance], now: float | 
     )
 
 
-def _of_tags(run: str, mine: Mapping[str, Instance], now: float | None, why: str = "") -> Left:
+def _of_tags(run: str, mine: Mapping[str, Instance], now: float | None, why: str = "") -> OpenRun:
     """Without its ledger nobody can tell who has taken a kept run since it was launched; of others their owner tells."""
     tags = next(iter(mine.values())).tags
     owner, kept = Owner.read(tags.get(request.OWNER, "")), request.KEEP in tags
-    return Left(
+    return OpenRun(
         run=run,
         cluster=tags.get(request.CLUSTER, "?"),
         session=tags.get(request.SESSION, "?"),
         owner=owner,
         fate=Fate.ELSEWHERE if kept or owner is None else owner.fate,
         # What does not say when its time is over is nobody's but ours to end by hand.
-        expires=read_timestamp(tags.get(request.EXPIRES, "")) or float("inf"),
+        expires=parse_timestamp(tags.get(request.EXPIRES, "")) or float("inf"),
         kept=kept,
         ledger=None,
         instances=mine,

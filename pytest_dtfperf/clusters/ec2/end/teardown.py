@@ -9,7 +9,7 @@ from botocore import exceptions
 
 from pytest_dtfperf.clusters.ec2.amazon import refusals
 from pytest_dtfperf.clusters.ec2.amazon.account import Account
-from pytest_dtfperf.clusters.ec2.amazon.calls import NO_ANSWER, rounds
+from pytest_dtfperf.clusters.ec2.amazon.calls import NO_ANSWER, attempts
 from pytest_dtfperf.clusters.ec2.run import belongings
 from pytest_dtfperf.clusters.ec2.run.belongings import Belongings
 from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, LedgerRecord
@@ -38,16 +38,16 @@ def tear_down(
             ledger.note("ending")
     left, why = None, ""
     told = False
-    for _ in rounds(within_s):
+    for _ in attempts(within_s):
         try:
-            left = belongings.find(account, run, record, settle_s=settle_s)
+            left = belongings.find_belongings(account, run, record, settle_s=settle_s)
             unsettled_s = _unsettled_s(record, settle_s)
             if not left and not left.unseen and unsettled_s <= 0:
                 if ledger and record:
                     with suppress(AllocationError):  # then the next session sees for itself that nothing is left
                         ledger.close()
                 return
-            belongings.get_rid(account, left)
+            belongings.delete_belongings(account, left)
             why = ""
         except NO_ANSWER as error:
             why = account.explain(error)

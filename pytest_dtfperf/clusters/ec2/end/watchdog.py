@@ -17,7 +17,7 @@ from pytest_dtfperf.node.module_command import module_command
 PAUSES_S = (0, 2, 5, 20, 60, 240, 600)  # the network may be what has ended the session
 
 
-def command(ledger: Path, settle_s: float) -> list[str]:
+def watchdog_command(ledger: Path, settle_s: float) -> list[str]:
     """What the watchdog of a run is started with."""
     return module_command(sys.executable, __name__, str(ledger), "--settle-s", str(settle_s))
 

@@ -12,13 +12,13 @@ from botocore.exceptions import ClientError
 
 from pytest_dtfperf.clusters.ec2.amazon import refusals
 from pytest_dtfperf.clusters.ec2.amazon.account import Account
-from pytest_dtfperf.clusters.ec2.amazon.calls import NO_ANSWER, once_known, rounds, unless
+from pytest_dtfperf.clusters.ec2.amazon.calls import NO_ANSWER, call_once_known, attempts, call_unless
 from pytest_dtfperf.clusters.ec2.amazon.refusals import Refusal
 from pytest_dtfperf.clusters.ec2.launch import launched, userdata
 from pytest_dtfperf.clusters.ec2.market import quotas
 from pytest_dtfperf.clusters.ec2.market.offers import Offer
 from pytest_dtfperf.clusters.ec2.run import instances, request
-from pytest_dtfperf.clusters.ec2.run.belongings import terminate
+from pytest_dtfperf.clusters.ec2.run.belongings import terminate_instances
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
 from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
 from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan, Zone
@@ -79,12 +79,12 @@ class Launch:
         if self.plan.placement:
             self._placement_group(self.plan.group(attempt))
         self.on_status(f"launching {self.plan.count} x {self.plan.instance_type} in {zone.name}")
-        wanted = request.instances(self.plan, attempt, zone, security_group=group, user_data=user_data)
+        wanted = request.make_launch_request(self.plan, attempt, zone, security_group=group, user_data=user_data)
         ids = self._run(zone, wanted["ClientToken"], lambda: self.account.launcher.run_instances(**wanted)["Instances"])
         try:
             return self._wait_until_running(ids)
         except NoRoom:  # for some of them: the others are of no use
-            terminate(self.account, ids)
+            terminate_instances(self.account, ids)
             raise
 
     # What instances need
@@ -92,12 +92,12 @@ class Launch:
     def _import_key(self) -> None:
         name = self.plan.name
         self.ledger.intend("key-pair", name=name)
-        unless(
+        call_unless(
             ("InvalidKeyPair.Duplicate",),  # it is ours: an answer was lost
             lambda: self.account.ec2.import_key_pair(
                 KeyName=name,
-                PublicKeyMaterial=(self.ledger.folder / f"{launched.LOGIN}.pub").read_bytes(),
-                TagSpecifications=request.tagged(self.plan, "key-pair"),
+                PublicKeyMaterial=(self.ledger.folder / f"{launched.LOGIN_KEY}.pub").read_bytes(),
+                TagSpecifications=request.make_tag_specifications(self.plan, "key-pair"),
             ),
         )
         self.ledger.got("key-pair", name=name)
@@ -105,23 +105,23 @@ class Launch:
     def _security_group(self) -> str:
         ec2, name, vpc = self.account.ec2, self.plan.name, self.plan.vpc
         self.ledger.intend("security-group", name=name)
-        made = unless(
+        made = call_unless(
             ("InvalidGroup.Duplicate",),
             lambda: ec2.create_security_group(
                 GroupName=name,
                 Description=f"dtfperf run {self.plan.run}",
                 VpcId=vpc,
-                TagSpecifications=request.tagged(self.plan, "security-group"),
+                TagSpecifications=request.make_tag_specifications(self.plan, "security-group"),
             )["GroupId"],
         )
         group = made or self._group_of_that_name()
         self.ledger.got("security-group", name=name, id=group)
-        allow(self.account, group, request.doors(self.plan, group))
+        allow_ingress(self.account, group, request.make_permissions(self.plan, group))
         if self.plan.efa:
-            out = [request.among_themselves(group)]
-            unless(
+            out = [request.make_group_permission(group)]
+            call_unless(
                 (_DUPLICATE,),
-                lambda: once_known(
+                lambda: call_once_known(
                     lambda: ec2.authorize_security_group_egress(GroupId=group, IpPermissions=out), "InvalidGroup.NotFound"
                 ),
             )
@@ -129,7 +129,7 @@ class Launch:
 
     def _group_of_that_name(self) -> str:
         """It was made, and the answer was lost; so it may not be shown yet."""
-        for _ in rounds(30):
+        for _ in attempts(30):
             found = self.account.ec2.describe_security_groups(
                 Filters=[{"Name": "group-name", "Values": [self.plan.name]}, {"Name": "vpc-id", "Values": [self.plan.vpc]}]
             )["SecurityGroups"]
@@ -139,17 +139,17 @@ class Launch:
 
     def _placement_group(self, name: str) -> None:
         self.ledger.intend("placement-group", name=name)
-        unless(
+        call_unless(
             ("InvalidPlacementGroup.Duplicate",),
             lambda: self.account.ec2.create_placement_group(
-                GroupName=name, Strategy="cluster", TagSpecifications=request.tagged(self.plan, "placement-group")
+                GroupName=name, Strategy="cluster", TagSpecifications=request.make_tag_specifications(self.plan, "placement-group")
             ),
         )
         self.ledger.got("placement-group", name=name)
 
     def _user_data(self) -> str:
         folder = self.ledger.folder
-        private, public = ((folder / name).read_text() for name in (launched.HOST, f"{launched.HOST}.pub"))
+        private, public = ((folder / name).read_text() for name in (launched.HOST_KEY, f"{launched.HOST_KEY}.pub"))
         return userdata.cloud_config(private, public, self.plan.minutes)
 
     # The instances
@@ -157,7 +157,7 @@ class Launch:
     def _run(self, zone: Zone, token: str, call: Callable[[], Sequence[Any]]) -> list[str]:
         """Their ids. The same request is repeated until its answer is heard: the token makes that one launch."""
         trouble = ""
-        for _ in rounds(ANSWER_S, first_s=0.25, most_s=20.0):
+        for _ in attempts(ANSWER_S, first_s=0.25, most_s=20.0):
             self.ledger.intend("instances", token=token, subnet=zone.subnet)
             try:
                 answer = call()
@@ -183,14 +183,14 @@ class Launch:
         if kind is Refusal.USED_UP:
             raise UsedUp("its instances had ended before anybody heard of them") from error
         if code in refusals.QUOTA:
-            words = quotas.explain(self.account, self.offer, self.plan.count, spot=self.plan.spot)
+            words = quotas.explain_quota(self.account, self.offer, self.plan.count, spot=self.plan.spot)
             raise AllocationError(f"{words} (Amazon says {code})") from error
         raise error
 
     def _wait_until_running(self, ids: Sequence[str]) -> list[Instance]:
         seen: dict[str, Instance] = {}
-        for _ in rounds(RUNNING_S):
-            seen |= instances.by_id(self.account.ec2, ids)
+        for _ in attempts(RUNNING_S):
+            seen |= instances.describe_by_id(self.account.ec2, ids)
             self._refuse_ended(seen)
             if len(seen) == len(ids) and all(self._is_there(each) for each in seen.values()):
                 return sorted(seen.values(), key=lambda each: each.index)
@@ -222,12 +222,12 @@ class Launch:
         )
 
 
-def allow(account: Account, group: str, doors: Sequence["IpPermissionTypeDef"]) -> None:
+def allow_ingress(account: Account, group: str, doors: Sequence["IpPermissionTypeDef"]) -> None:
     """Let in whom the doors name; who has been let in before stays so."""
     for door in doors:  # one by one: a duplicate refuses all that come with it
-        unless(
+        call_unless(
             (_DUPLICATE,),
-            lambda door=door: once_known(  # type: ignore[misc]
+            lambda door=door: call_once_known(  # type: ignore[misc]
                 lambda: account.ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[door]),
                 "InvalidGroup.NotFound",
             ),

@@ -8,41 +8,41 @@ from pytest_dtfperf.clusters.ec2.run.instances import Instance
 from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
 
-LOGIN, HOST = "login", "host"  # the keys of a run, in its folder: who logs in, and whom the first login trusts
+LOGIN_KEY, HOST_KEY = "login", "host"  # the keys of a run, in its folder: who logs in, and whom the first login trusts
 
 
-def known_hosts(folder: Path, instance_id: str) -> Path:
+def known_hosts_path(folder: Path, instance_id: str) -> Path:
     """A file of its own per instance: they are first met side by side."""
     return folder / f"known_hosts.{instance_id}"
 
 
-def endpoint(plan: LaunchPlan, folder: Path, instance: Instance) -> Endpoint:
+def make_endpoint(plan: LaunchPlan, folder: Path, instance: Instance) -> Endpoint:
     """One instance. Its own id is the name its key is kept under: addresses are given to others after it."""
     address = instance.public if plan.public else instance.private
     options = (
         *("-F", os.devnull),  # nothing that the user's files say of addresses like this one
-        *_o(f'IdentityFile="{_path(folder / LOGIN)}"'),
+        *_option(f'IdentityFile="{_escape_percent(folder / LOGIN_KEY)}"'),
         *("-p", str(plan.port)),
-        *_o("IdentitiesOnly=yes"),
-        *_o("IdentityAgent=none"),
-        *_o(f"HostKeyAlias={instance.id}"),
-        *_o(f'UserKnownHostsFile="{_path(known_hosts(folder, instance.id))}"'),
-        *_o(f"GlobalKnownHostsFile={os.devnull}"),
-        *_o("HostKeyAlgorithms=ssh-ed25519"),
-        *_o("CheckHostIP=no"),
+        *_option("IdentitiesOnly=yes"),
+        *_option("IdentityAgent=none"),
+        *_option(f"HostKeyAlias={instance.id}"),
+        *_option(f'UserKnownHostsFile="{_escape_percent(known_hosts_path(folder, instance.id))}"'),
+        *_option(f"GlobalKnownHostsFile={os.devnull}"),
+        *_option("HostKeyAlgorithms=ssh-ed25519"),
+        *_option("CheckHostIP=no"),
     )
     return Endpoint(instance.id, f"{plan.user}@{address}", instance.private, options)
 
 
-def endpoints(plan: LaunchPlan, folder: Path, instances: Sequence[Instance]) -> list[Endpoint]:
+def make_endpoints(plan: LaunchPlan, folder: Path, instances: Sequence[Instance]) -> list[Endpoint]:
     """In the order of their launch."""
-    return [endpoint(plan, folder, each) for each in sorted(instances, key=lambda each: each.index)]
+    return [make_endpoint(plan, folder, each) for each in sorted(instances, key=lambda each: each.index)]
 
 
-def _path(path: Path) -> str:
+def _escape_percent(path: Path) -> str:
     """ssh takes what follows a % for something of its own."""
     return str(path).replace("%", "%%")
 
 
-def _o(option: str) -> tuple[str, str]:
+def _option(option: str) -> tuple[str, str]:
     return "-o", option

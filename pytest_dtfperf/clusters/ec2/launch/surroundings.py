@@ -36,10 +36,10 @@ class Image:
     least_gib: int  # of the volume that it is copied to
 
 
-def image(account: Account, backend_keys: Mapping[str, Any], offer: Offer, where: str) -> Image:
+def find_image(account: Account, backend_keys: Mapping[str, Any], offer: Offer, where: str) -> Image:
     """The one the cluster file names, or the newest of Amazon's for such instances. Raises `ClusterFileError`."""
-    parameter = backend_keys.get("ami_parameter") or default_parameter(offer)
-    ami = backend_keys.get("ami") or _parameter(account, parameter, where)
+    parameter = backend_keys.get("ami_parameter") or default_image_parameter(offer)
+    ami = backend_keys.get("ami") or _read_parameter(account, parameter, where)
     try:
         found = account.ec2.describe_images(ImageIds=[ami])["Images"]
     except ClientError as error:
@@ -66,26 +66,26 @@ def image(account: Account, backend_keys: Mapping[str, Any], offer: Offer, where
     return Image(ami, root, max(sizes, default=0))
 
 
-def volume_gib(backend_keys: Mapping[str, Any], image: Image) -> int:
+def compute_volume_gib(backend_keys: Mapping[str, Any], image: Image) -> int:
     """As the cluster file says, or what is enough for the image and for TensorFlow."""
     given: int | None = backend_keys.get("volume_gib")
     return given or max(DEFAULT_VOLUME_GIB, image.least_gib)
 
 
-def default_parameter(offer: Offer) -> str:
+def default_image_parameter(offer: Offer) -> str:
     """The public parameter that names the image, where the cluster file names none."""
     architecture = "arm64" if "x86_64" not in offer.architectures and "arm64" in offer.architectures else "x86_64"
     return _WITH_DRIVER.format(architecture) if offer.gpus else _WITHOUT.format(_CANONICALS[architecture])
 
 
-def zones(account: Account, backend_keys: Mapping[str, Any], where: str) -> tuple[str, tuple[Zone, ...]]:
+def find_zones(account: Account, backend_keys: Mapping[str, Any], where: str) -> tuple[str, tuple[Zone, ...]]:
     """The VPC, and a subnet in each zone to try. Raises `ClusterFileError`."""
     named: Sequence[str] = backend_keys.get("subnets", ())
     if named:
         found = account.ec2.describe_subnets(SubnetIds=list(named))["Subnets"]
         found.sort(key=lambda subnet: named.index(subnet["SubnetId"]))
     else:
-        found = _all_subnets(account, backend_keys.get("vpc"))
+        found = _list_subnets(account, backend_keys.get("vpc"))
         if backend_keys.get("address") != "private":  # whose instances have a way out
             found = [subnet for subnet in found if subnet.get("MapPublicIpOnLaunch")] or found
     if not found:
@@ -101,7 +101,7 @@ def zones(account: Account, backend_keys: Mapping[str, Any], where: str) -> tupl
     return vpcs[0], tuple(Zone(subnet["AvailabilityZone"], subnet["SubnetId"]) for subnet in found)
 
 
-def caller(backend_keys: Mapping[str, Any], check_ip: str = CHECK_IP) -> str:
+def find_caller_cidr(backend_keys: Mapping[str, Any], check_ip: str = CHECK_IP) -> str:
     """From where logins are let in: as the cluster file says, or this machine alone, as Amazon sees it."""
     if given := backend_keys.get("caller_cidr"):
         return str(ipaddress.IPv4Network(given))  # Amazon wants to be told how long it is, of a single address, too
@@ -116,7 +116,7 @@ def caller(backend_keys: Mapping[str, Any], check_ip: str = CHECK_IP) -> str:
     return f"{address}/32"
 
 
-def _parameter(account: Account, name: str, where: str) -> str:
+def _read_parameter(account: Account, name: str, where: str) -> str:
     try:
         return account.ssm.get_parameter(Name=name)["Parameter"]["Value"]
     except ClientError as error:
@@ -128,7 +128,7 @@ def _parameter(account: Account, name: str, where: str) -> str:
         ) from error
 
 
-def _all_subnets(account: Account, vpc: str | None) -> list["SubnetTypeDef"]:
+def _list_subnets(account: Account, vpc: str | None) -> list["SubnetTypeDef"]:
     which: FilterTypeDef = {"Name": "vpc-id", "Values": [vpc]} if vpc else {"Name": "default-for-az", "Values": ["true"]}
     pages = account.ec2.get_paginator("describe_subnets").paginate(Filters=[which])
     found = [subnet for page in pages for subnet in page["Subnets"]]

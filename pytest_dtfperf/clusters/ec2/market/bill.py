@@ -10,7 +10,7 @@ LEAST_S = 60.0  # Amazon bills Linux instances by the second, but a minute at le
 
 
 @dataclass(frozen=True)
-class Life:
+class InstanceLifetime:
     """How long one instance ran, in seconds since 1970: from when it was launched until it was seen to shut down."""
 
     instance_id: str
@@ -22,7 +22,7 @@ class Life:
         return max(LEAST_S, self.ended - self.began)
 
 
-def bill(price: Price, lives: Sequence[Life]) -> dict[str, Any]:
+def make_bill(price: Price, lives: Sequence[InstanceLifetime]) -> dict[str, Any]:
     """JSON, for the session's records: an estimate from the price that was known before, not Amazon's invoice."""
     seconds = sum(life.billed_s for life in lives)
     return {

@@ -17,12 +17,12 @@ VARIABLE = "DTFPERF_EC2_YES"
 Ask = Callable[[str], bool | None]  # a question; None: there is nobody to ask
 
 
-def confirm(estimate: CostEstimate, config: "ClusterConfig", ask: Ask = terminal.ask) -> None:
+def confirm_cost(estimate: CostEstimate, config: "ClusterConfig", ask: Ask = terminal.ask_at_terminal) -> None:
     """Raises `AllocationError` unless so much may be spent."""
     limit: float | None = config.backend_keys.get("max_usd")
     if limit is not None:
         if estimate.worst_usd > limit:
-            raise AllocationError(_too_much(estimate, config, limit))
+            raise AllocationError(_format_too_expensive(estimate, config, limit))
         return
     if os.environ.get(VARIABLE) == "1":
         return
@@ -36,7 +36,7 @@ def confirm(estimate: CostEstimate, config: "ClusterConfig", ask: Ask = terminal
         raise AllocationError(f"cluster {config.name!r} was not launched: the answer was no")
 
 
-def _too_much(estimate: CostEstimate, config: "ClusterConfig", limit: float) -> str:
+def _format_too_expensive(estimate: CostEstimate, config: "ClusterConfig", limit: float) -> str:
     hours = math.floor(10 * limit / (estimate.count * estimate.price.usd)) / 10
     count = math.floor(limit / (estimate.price.usd * estimate.max_hours))
     ways = [f"max_hours to {hours:g}" if hours else "", f"--gpus so that {count} will do" if count else ""]

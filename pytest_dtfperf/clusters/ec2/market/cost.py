@@ -23,13 +23,13 @@ class CostEstimate:
 
     def __str__(self) -> str:
         kind = "spot" if self.spot else "on demand"
-        sum_ = f"{usd(self.worst_usd)} at this price" if self.spot else f"at most {usd(self.worst_usd)}"
+        sum_ = f"{format_usd(self.worst_usd)} at this price" if self.spot else f"at most {format_usd(self.worst_usd)}"
         return (
             f"{self.count} x {self.instance_type} {kind} ({self.where}): {self.price} each x {self.max_hours:g} h "
             f"= {sum_}, without volumes and traffic"
         )
 
 
-def usd(amount: float) -> str:
+def format_usd(amount: float) -> str:
     """For people: cents, and what is less than a few of them as it is."""
     return f"${amount:,.2f}" if amount >= 0.1 or amount == 0 else f"${amount:.2g}"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from pytest_dtfperf.clusters.ec2.amazon.remembered import remember
+from pytest_dtfperf.clusters.ec2.amazon.remembered import cached_answer
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 
 if TYPE_CHECKING:
@@ -51,15 +51,15 @@ class Offer:
         return f"{self.instance_type} ({gpus}, {self.vcpus} vCPUs, {baseline})"
 
 
-def offer(account: "Account", instance_type: str) -> Offer:
+def get_offer(account: "Account", instance_type: str) -> Offer:
     """What a type is. Raises `ClusterFileError` with the nearest names for one that the account's region does not offer."""
 
     def ask() -> object:
-        found = _ask(account, instance_type)
-        remember(_gpus_of(instance_type), 0, lambda: found.gpus)
+        found = _request_offer(account, instance_type)
+        cached_answer(_gpus_of(instance_type), 0, lambda: found.gpus)
         return asdict(found)
 
-    return Offer(**remember(f"offer {account.region} {instance_type}", MAX_AGE_S, ask))
+    return Offer(**cached_answer(f"offer {account.region} {instance_type}", MAX_AGE_S, ask))
 
 
 def known_gpus(backend_keys: Mapping[str, Any]) -> int | None:
@@ -69,7 +69,7 @@ def known_gpus(backend_keys: Mapping[str, Any]) -> int | None:
         raise LookupError
 
     try:
-        gpus: int = remember(_gpus_of(backend_keys["instance_type"]), math.inf, nobody)
+        gpus: int = cached_answer(_gpus_of(backend_keys["instance_type"]), math.inf, nobody)
     except LookupError:  # also where the key is missing
         return None
     return gpus
@@ -79,7 +79,7 @@ def _gpus_of(instance_type: str) -> str:
     return f"gpus of {instance_type}"
 
 
-def problem(offer: Offer, backend_keys: Mapping[str, Any]) -> str | None:
+def find_problem(offer: Offer, backend_keys: Mapping[str, Any]) -> str | None:
     """What a cluster's keys want of a type that it does not have."""
     name = offer.instance_type
     usage = "spot" if backend_keys.get("spot") else "on-demand"
@@ -95,7 +95,7 @@ def problem(offer: Offer, backend_keys: Mapping[str, Any]) -> str | None:
 _USAGE = {"spot": "as spot instance: leave spot out", "on-demand": "on demand: capacity blocks must be bought before"}
 
 
-def nearest(instance_type: str, offered: Iterable[str]) -> list[str]:
+def find_nearest(instance_type: str, offered: Iterable[str]) -> list[str]:
     """The names that are most like a type's: first those of its own family's letter, else of its size.
 
     For a GPU type all GPU families count as its own: p2.xlarge is gone, and g5.xlarge is what comes nearest.
@@ -121,7 +121,7 @@ def _letters(instance_type: str) -> str:
     return found[0] if found else ""
 
 
-def _ask(account: "Account", instance_type: str) -> Offer:
+def _request_offer(account: "Account", instance_type: str) -> Offer:
     from botocore.exceptions import BotoCoreError, ClientError  # not at load time: known_gpus is wanted without boto3, too
 
     found: list[InstanceTypeInfoTypeDef] = []
@@ -131,20 +131,20 @@ def _ask(account: "Account", instance_type: str) -> Offer:
         if not isinstance(exc, ClientError) or exc.response["Error"]["Code"] not in _UNKNOWN:
             raise AllocationError(f"what {instance_type} is could not be found out: {account.explain(exc)}") from exc
     if not found:
-        near = nearest(instance_type, _offered(account))
+        near = find_nearest(instance_type, _list_offered(account))
         raise ClusterFileError(
             f"region {account.region} offers no instance type {instance_type!r}. "
             f"Nearest there: {', '.join(near) or 'none'}. All: aws ec2 describe-instance-types --region {account.region}"
         )
-    return read(found[0])
+    return parse_offer(found[0])
 
 
-def _offered(account: "Account") -> list[str]:
+def _list_offered(account: "Account") -> list[str]:
     pages = account.ec2.get_paginator("describe_instance_type_offerings").paginate(LocationType="region")
     return [each["InstanceType"] for page in pages for each in page["InstanceTypeOfferings"]]
 
 
-def read(info: "InstanceTypeInfoTypeDef") -> Offer:
+def parse_offer(info: "InstanceTypeInfoTypeDef") -> Offer:
     """One entry of DescribeInstanceTypes."""
     gpus = info.get("GpuInfo", {}).get("Gpus") or []
     network = info.get("NetworkInfo", {})

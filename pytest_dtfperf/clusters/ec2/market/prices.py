@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from pytest_dtfperf.clusters.ec2.amazon.remembered import remember
+from pytest_dtfperf.clusters.ec2.amazon.remembered import cached_answer
 from pytest_dtfperf.clusters.ec2.market.offers import Offer
 from pytest_dtfperf.errors import AllocationError
 
@@ -31,7 +31,7 @@ class Price:
         return f"${self.usd:.4g}/h ({self.source}, {self.date})"
 
 
-def usd_per_hour(account: "Account", offer: Offer, spot: bool, zone: str | None = None, given: float | None = None) -> Price:
+def get_price(account: "Account", offer: Offer, spot: bool, zone: str | None = None, given: float | None = None) -> Price:
     """The price of a type in the account's region. Raises `AllocationError` where nobody knows it.
 
     `given` is what clusters.toml says, and goes before everything. Spot prices differ by zone: without one, the dearest.
@@ -43,16 +43,16 @@ def usd_per_hour(account: "Account", offer: Offer, spot: bool, zone: str | None 
     name = f"price {account.endpoint} {account.region} {offer.instance_type} {kind}"
 
     def ask() -> object:
-        found = _spot(account, offer, zone) if spot else _on_demand(account, offer)
+        found = _get_spot_price(account, offer, zone) if spot else _get_list_price(account, offer)
         return asdict(found)
 
     try:
-        return Price(**remember(name, SPOT_AGE_S if spot else LIST_AGE_S, ask))
+        return Price(**cached_answer(name, SPOT_AGE_S if spot else LIST_AGE_S, ask))
     except (BotoCoreError, ClientError) as exc:
-        raise AllocationError(_unknown(account, offer, kind, account.explain(exc))) from exc
+        raise AllocationError(_format_unknown_price(account, offer, kind, account.explain(exc))) from exc
 
 
-def _on_demand(account: "Account", offer: Offer) -> Price:
+def _get_list_price(account: "Account", offer: Offer) -> Price:
     wanted = {
         "instanceType": offer.instance_type,
         "regionCode": account.region,
@@ -64,13 +64,13 @@ def _on_demand(account: "Account", offer: Offer) -> Price:
     pages = account.pricing.get_paginator("get_products").paginate(
         ServiceCode="AmazonEC2", Filters=[{"Type": "TERM_MATCH", "Field": key, "Value": value} for key, value in wanted.items()]
     )
-    found = [usd for page in pages for product in page["PriceList"] for usd in _hourly(json.loads(product))]
+    found = [usd for page in pages for product in page["PriceList"] for usd in _find_hourly_prices(json.loads(product))]
     if not found:
-        raise AllocationError(_unknown(account, offer, "on demand", "Amazon's price list has none"))
+        raise AllocationError(_format_unknown_price(account, offer, "on demand", "Amazon's price list has none"))
     return Price(max(found), "AWS price list", _today())  # one product, where the list is in order
 
 
-def _hourly(product: Mapping[str, Any]) -> Iterator[float]:
+def _find_hourly_prices(product: Mapping[str, Any]) -> Iterator[float]:
     """The hourly prices in one product of the price list; reservations, and what costs nothing in itself, are none."""
     for term in product["terms"].get("OnDemand", {}).values():
         for dimension in term["priceDimensions"].values():
@@ -79,7 +79,7 @@ def _hourly(product: Mapping[str, Any]) -> Iterator[float]:
                 yield usd
 
 
-def _spot(account: "Account", offer: Offer, zone: str | None) -> Price:
+def _get_spot_price(account: "Account", offer: Offer, zone: str | None) -> Price:
     which: dict[str, Any] = {
         "InstanceTypes": [offer.instance_type],
         "ProductDescriptions": ["Linux/UNIX"],
@@ -90,11 +90,11 @@ def _spot(account: "Account", offer: Offer, zone: str | None) -> Price:
     entries = sorted((each for page in pages for each in page["SpotPriceHistory"]), key=lambda each: each["Timestamp"])
     found = {each["AvailabilityZone"]: float(each["SpotPrice"]) for each in entries}  # the latest of each zone
     if not found:
-        raise AllocationError(_unknown(account, offer, _kind(True, zone), "there is no history of one"))
+        raise AllocationError(_format_unknown_price(account, offer, _kind(True, zone), "there is no history of one"))
     return Price(max(found.values()), f"spot price in {zone or account.region}", _today())
 
 
-def _unknown(account: "Account", offer: Offer, kind: str, why: str) -> str:
+def _format_unknown_price(account: "Account", offer: Offer, kind: str, why: str) -> str:
     return (
         f"nobody knows the price ({kind}) of {offer.instance_type} in {account.region}: {why}. "
         "Say it with usd_per_hour in the cluster's table of clusters.toml."

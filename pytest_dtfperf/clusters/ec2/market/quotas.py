@@ -40,7 +40,7 @@ _QUOTAS = (
 )
 
 
-def quota(instance_type: str, *, spot: bool) -> Quota | None:
+def find_quota(instance_type: str, *, spot: bool) -> Quota | None:
     """The quota that counts a type's vCPUs, where it is known."""
     for families, on_demand, on_spot in _QUOTAS:
         if re.match(families, instance_type):
@@ -48,7 +48,7 @@ def quota(instance_type: str, *, spot: bool) -> Quota | None:
     return None
 
 
-def allowed(account: "Account", quota: Quota) -> float | None:
+def get_quota_vcpus(account: "Account", quota: Quota) -> float | None:
     """How many vCPUs the account may have there, in its region; None if it is not told."""
     try:
         answer = account.quotas.get_service_quota(ServiceCode="ec2", QuotaCode=quota.code)
@@ -57,18 +57,18 @@ def allowed(account: "Account", quota: Quota) -> float | None:
     return answer["Quota"]["Value"]
 
 
-def explain(account: "Account", offer: Offer, count: int, *, spot: bool) -> str:
+def explain_quota(account: "Account", offer: Offer, count: int, *, spot: bool) -> str:
     """What stands behind VcpuLimitExceeded and its like, and what can be done."""
     vcpus = count * offer.vcpus
     needed = f"{count} x {offer.instance_type} need {vcpus} vCPUs ({offer.vcpus} each)"
     fewer = "Ask for fewer devices, end" if count > 1 else "End"
-    counts = quota(offer.instance_type, spot=spot)
+    counts = find_quota(offer.instance_type, spot=spot)
     if counts is None:
         return (
             f"{needed}, which is more than this account may still run in {account.region}. {fewer} what else runs, "
             f"or ask for more at https://{account.region}.console.aws.amazon.com/servicequotas/home/services/ec2/quotas"
         )
-    most = allowed(account, counts)
+    most = get_quota_vcpus(account, counts)
     has = "is too small for that" if most is None else f"is {most:g} vCPUs"
     return (
         f"{needed}. In {account.region} this account's quota {counts.name!r} ({counts.code}) {has}; all running instances of "

@@ -8,7 +8,7 @@ PATIENCE_S = 300.0  # for a person to come back from coffee; a job whose termina
 _YES = ("y", "yes")
 
 
-def ask(question: str, patience_s: float = PATIENCE_S) -> bool | None:
+def ask_at_terminal(question: str, patience_s: float = PATIENCE_S) -> bool | None:
     """Whether somebody says yes. None: there is nobody to ask, or nobody has answered for so long."""
     if os.environ.get("PYTEST_XDIST_WORKER"):  # several would ask at once, and each would read the others' answers
         return None

@@ -13,7 +13,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from pytest_dtfperf.clusters.ec2.amazon import refusals
-from pytest_dtfperf.clusters.ec2.amazon.calls import rounds
+from pytest_dtfperf.clusters.ec2.amazon.calls import attempts
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, Lost, Reason
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost
@@ -28,7 +28,7 @@ class Ec2Allocation:
 
     def __init__(self, lent: Allocation, instances: Sequence[Instance], poll: Poll, placement: Mapping[str, Any]) -> None:
         self._lent = lent
-        self.hosts = [replace(host, fingerprint=fingerprint(placement)) for host in lent.hosts]
+        self.hosts = [replace(host, fingerprint=make_fingerprint(placement)) for host in lent.hosts]
         self._ids = [each.id for each in instances]
         self._poll = poll
 
@@ -41,8 +41,8 @@ class Ec2Allocation:
             raise
 
     def _refuse_if_over(self, patience_s: float) -> None:
-        for _ in rounds(patience_s, first_s=0.5):
-            if found := list(filter(None, (why_over(each) for each in _ask(self._poll).values()))):
+        for _ in attempts(patience_s, first_s=0.5):
+            if found := list(filter(None, (explain_end(each) for each in _poll_if_reachable(self._poll).values()))):
                 raise AllocationOver("; ".join(found))
 
 
@@ -59,7 +59,7 @@ class Ec2Channel:
         try:
             self._channel.send(line)
         except HostLost as lost:
-            if why := "; ".join(filter(None, map(why_over, _ask(self._poll).values()))):
+            if why := "; ".join(filter(None, map(explain_end, _poll_if_reachable(self._poll).values()))):
                 raise HostLost(f"{lost}: {why}") from lost
             raise
 
@@ -85,20 +85,20 @@ class Ec2Channel:
     def _why_lost(self, host: int, reason: Reason) -> str | None:
         """Amazon is given a moment to tell, unless the host itself has told how its agent ended: then it is alive."""
         patience_s = 0.0 if reason in (Reason.ENDED, Reason.DEAF) else LATE_S
-        for _ in rounds(patience_s, first_s=0.5, most_s=2.0):
-            found = _ask(self._poll).get(self._ids[host])
-            if found and (why := why_over(found)):
+        for _ in attempts(patience_s, first_s=0.5, most_s=2.0):
+            found = _poll_if_reachable(self._poll).get(self._ids[host])
+            if found and (why := explain_end(found)):
                 return why
         return None
 
 
-def fingerprint(placement: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def make_fingerprint(placement: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What two measurements must have in common to be compared; and the image, whose changes are what is tested."""
     cloud = ("instance_type", "zone", "placement", "efa_interfaces", "baseline_gbps")
     return {"hardware": {"cloud": {name: placement[name] for name in cloud}}, "software": {"ami": placement["ami"]}}
 
 
-def why_over(instance: Instance) -> str | None:
+def explain_end(instance: Instance) -> str | None:
     """Why an instance serves no more, for people; None while it does, as far as Amazon says."""
     if not instance.runs_no_more:
         return None
@@ -107,7 +107,7 @@ def why_over(instance: Instance) -> str | None:
     return f"instance {instance.id} in {instance.zone} is {instance.state}: {instance.reason or 'no reason is told'}"
 
 
-def _ask(poll: Poll) -> Mapping[str, Instance]:
+def _poll_if_reachable(poll: Poll) -> Mapping[str, Instance]:
     """Whoever asks is about to tell of a lost host; that Amazon is away, too, must not hide it."""
     with suppress(ClientError, BotoCoreError):
         return poll()

@@ -10,21 +10,21 @@ from botocore.exceptions import BotoCoreError
 
 from pytest_dtfperf.clusters.ec2.amazon.account import Account
 from pytest_dtfperf.clusters.ec2.end import reap
-from pytest_dtfperf.clusters.ec2.end.reap import Left
+from pytest_dtfperf.clusters.ec2.end.reap import OpenRun
 from pytest_dtfperf.clusters.ec2.market import offers, prices
-from pytest_dtfperf.clusters.ec2.market.bill import Life, bill
+from pytest_dtfperf.clusters.ec2.market.bill import InstanceLifetime, make_bill
 from pytest_dtfperf.clusters.ec2.market.prices import Price
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
-from pytest_dtfperf.clusters.ec2.run.ledger import ledgers
+from pytest_dtfperf.clusters.ec2.run.ledger import list_ledgers
 from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningInstance:
     """One instance, or a run of which Amazon shows none at the moment."""
 
-    left: Left
+    left: OpenRun
     instance: Instance | None
     price: Price | None  # None: nobody knows
 
@@ -32,7 +32,7 @@ class Running:
         """What it has cost until now."""
         if self.instance is None or self.price is None or not self.instance.launched:
             return None
-        usd: float = bill(self.price, [Life(self.instance.id, self.instance.launched, now)])["usd"]
+        usd: float = make_bill(self.price, [InstanceLifetime(self.instance.id, self.instance.launched, now)])["usd"]
         return usd
 
     @property
@@ -42,18 +42,18 @@ class Running:
         return record.plan if record else None
 
 
-def overview(account: Account, given: Mapping[str, float], folder: Path | None = None) -> list[Running]:
+def list_running(account: Account, given: Mapping[str, float], folder: Path | None = None) -> list[RunningInstance]:
     """All instances of perf tests in an account's region, in the order of their runs and launch.
 
     `given` is what the cluster file says that instances of a cluster cost per hour. Raises `AllocationError`.
     """
-    rows = [row for left in reap.find(account, folder) for row in _rows(account, left, given)]
+    rows = [row for left in reap.find_runs(account, folder) for row in _rows(account, left, given)]
     return sorted(rows, key=lambda row: (row.left.run, row.instance.index if row.instance else 0))
 
 
-def regions(folder: Path | None = None) -> list[str | None]:
+def list_regions(folder: Path | None = None) -> list[str | None]:
     """Where something may run: wherever a ledger knows of a run, over or not, and where boto3 goes by itself. None: nowhere."""
-    records = [ledger.read() for ledger in ledgers(folder)]
+    records = [ledger.read() for ledger in list_ledgers(folder)]
     found = {record.plan.region for record in records if record}
     try:
         default = boto3.Session().region_name
@@ -62,24 +62,24 @@ def regions(folder: Path | None = None) -> list[str | None]:
     return [*sorted(found | ({default} if default else set()))] or [None]
 
 
-def usd_so_far(rows: Sequence[Running], now: float | None = None) -> float:
+def sum_usd(rows: Sequence[RunningInstance], now: float | None = None) -> float:
     """Of all whose price is known."""
     return sum(row.usd_so_far(now or time.time()) or 0.0 for row in rows)
 
 
-def _rows(account: Account, left: Left, given: Mapping[str, float]) -> Iterator[Running]:
+def _rows(account: Account, left: OpenRun, given: Mapping[str, float]) -> Iterator[RunningInstance]:
     if not left.instances:
-        yield Running(left, None, None)
+        yield RunningInstance(left, None, None)
     for instance in left.instances.values():
-        yield Running(left, instance, _price(account, left, instance, given.get(left.cluster)))
+        yield RunningInstance(left, instance, _price(account, left, instance, given.get(left.cluster)))
 
 
-def _price(account: Account, left: Left, instance: Instance, given: float | None) -> Price | None:
+def _price(account: Account, left: OpenRun, instance: Instance, given: float | None) -> Price | None:
     """On demand, where a run's ledger does not say that it is on spot: that is the most it can cost."""
     record = left.ledger.read() if left.ledger else None
     spot = record is not None and record.plan.spot
     try:
-        offer = offers.offer(account, instance.kind)
-        return prices.usd_per_hour(account, offer, spot, instance.zone if spot else None, given)
+        offer = offers.get_offer(account, instance.kind)
+        return prices.get_price(account, offer, spot, instance.zone if spot else None, given)
     except (AllocationError, ClusterFileError):  # what runs is shown whatever it costs
         return None

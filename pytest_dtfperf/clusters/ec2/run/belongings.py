@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from pytest_dtfperf.clusters.ec2.amazon import refusals
 from pytest_dtfperf.clusters.ec2.amazon.account import Account
-from pytest_dtfperf.clusters.ec2.amazon.calls import gone
+from pytest_dtfperf.clusters.ec2.amazon.calls import delete_if_there
 from pytest_dtfperf.clusters.ec2.run import instances
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
 from pytest_dtfperf.clusters.ec2.run.ledger import LedgerRecord
@@ -50,15 +50,15 @@ class Belongings:
         return [shlex.join(("aws", "ec2", *step, "--region", region)) for step in steps]
 
 
-def find(account: Account, run: str, record: LedgerRecord | None, *, settle_s: float) -> Belongings:
+def find_belongings(account: Account, run: str, record: LedgerRecord | None, *, settle_s: float) -> Belongings:
     """As Amazon shows it now."""
     ec2 = account.ec2
-    shown = instances.of_run(ec2, run)
+    shown = instances.describe_run(ec2, run)
     unseen: list[str] = []
     if record is not None:
-        shown |= instances.of_tokens(ec2, record.tokens)
+        shown |= instances.describe_tokens(ec2, record.tokens)
         missing = [each for each in record.instances if each not in shown]
-        shown |= instances.by_id(ec2, missing)
+        shown |= instances.describe_by_id(ec2, missing)
         young = time.time() - settle_s
         unseen = [each for each in missing if each not in shown and record.instances[each] > young]
     of_run: list[FilterTypeDef] = [{"Name": f"tag:{RUN}", "Values": [run]}]
@@ -76,32 +76,32 @@ def find(account: Account, run: str, record: LedgerRecord | None, *, settle_s: f
     )
 
 
-def get_rid(account: Account, left: Belongings) -> None:
+def delete_belongings(account: Account, left: Belongings) -> None:
     """Ask for the end of all of it. What others still need is refused, and goes when they have gone."""
     ec2 = account.ec2
-    terminate(account, [each.id for each in left.instances.values() if not each.is_leaving])
+    terminate_instances(account, [each.id for each in left.instances.values() if not each.is_leaving])
     for each in left.unseen:
-        terminate(account, [each])
+        terminate_instances(account, [each])
     if left.spot_requests:
-        gone(
+        delete_if_there(
             lambda: ec2.cancel_spot_instance_requests(SpotInstanceRequestIds=list(left.spot_requests)),
             "InvalidSpotInstanceRequestID.NotFound",
         )
     for name in left.key_pairs:
-        gone(lambda name=name: ec2.delete_key_pair(KeyName=name), "InvalidKeyPair.NotFound")  # type: ignore[misc]
+        delete_if_there(lambda name=name: ec2.delete_key_pair(KeyName=name), "InvalidKeyPair.NotFound")  # type: ignore[misc]
     if left.instances or left.unseen:
         return  # they are in the groups
     for group in left.security_groups:
-        gone(lambda group=group: ec2.delete_security_group(GroupId=group), "InvalidGroup.NotFound", *_IN_USE)  # type: ignore[misc]
+        delete_if_there(lambda group=group: ec2.delete_security_group(GroupId=group), "InvalidGroup.NotFound", *_IN_USE)  # type: ignore[misc]
     for name in left.placement_groups:
-        gone(
+        delete_if_there(
             lambda name=name: ec2.delete_placement_group(GroupName=name),  # type: ignore[misc]
             "InvalidPlacementGroup.Unknown",
             *_IN_USE,
         )
 
 
-def terminate(account: Account, ids: Sequence[str]) -> None:
+def terminate_instances(account: Account, ids: Sequence[str]) -> None:
     """Those of them that Amazon knows. One that it does not know, or that is protected, would save all others of its call."""
     if not ids:
         return
@@ -115,7 +115,7 @@ def terminate(account: Account, ids: Sequence[str]) -> None:
         refused = None
         for each in ids:
             try:
-                terminate(account, [each])
+                terminate_instances(account, [each])
             except ClientError as one:
                 refused = one
         if refused:

@@ -66,7 +66,7 @@ class Instance:
         )
 
 
-def by_id(ec2: "EC2Client", ids: Sequence[str]) -> dict[str, Instance]:
+def describe_by_id(ec2: "EC2Client", ids: Sequence[str]) -> dict[str, Instance]:
     """Those of them that Amazon shows: a young one may not be known everywhere yet, an old one no more."""
     found: dict[str, Instance] = {}
     for start in range(0, len(ids), _AT_ONCE):
@@ -78,22 +78,22 @@ def by_id(ec2: "EC2Client", ids: Sequence[str]) -> dict[str, Instance]:
                 raise
             if len(some) > 1:  # one unknown id hides all others
                 for each in some:
-                    found |= by_id(ec2, [each])
+                    found |= describe_by_id(ec2, [each])
     return found
 
 
-def of_run(ec2: "EC2Client", run: str) -> dict[str, Instance]:
+def describe_run(ec2: "EC2Client", run: str) -> dict[str, Instance]:
     """All that carry a run's tag, those that have ended included for as long as Amazon shows them."""
     return _describe(ec2, Filters=[{"Name": f"tag:{RUN}", "Values": [run]}])
 
 
-def of_tokens(ec2: "EC2Client", tokens: Iterable[str]) -> dict[str, Instance]:
+def describe_tokens(ec2: "EC2Client", tokens: Iterable[str]) -> dict[str, Instance]:
     """All that were asked for with one of these."""
     tokens = list(tokens)
     return _describe(ec2, Filters=[{"Name": "client-token", "Values": tokens}]) if tokens else {}
 
 
-def of_anybody(ec2: "EC2Client") -> dict[str, Instance]:
+def describe_all(ec2: "EC2Client") -> dict[str, Instance]:
     """All that sessions of perf tests have launched in this account and that have not ended."""
     ours: FilterTypeDef = {"Name": f"tag:{MANAGED}", "Values": ["1"]}
     there: FilterTypeDef = {

@@ -182,7 +182,7 @@ class Ledger:
             lines = read_file(self.path).split(b"\n")[:-1]  # a line without its end was being written when all ended
         except OSError:  # not there, not ours to read, or on a disk that fails
             return None
-        entries = [entry for line in lines if (entry := _entry(line))]
+        entries = [entry for line in lines if (entry := _parse_entry(line))]
         if not entries or entries[0]["event"] != "plan":
             return None
         try:
@@ -196,7 +196,7 @@ class Ledger:
 
         Raises `AllocationError` where the file system has no locks.
         """
-        with _opened(self.path) as file:
+        with _open_for_lock(self.path) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
             except OSError as exc:
@@ -233,7 +233,7 @@ class Ledger:
             ) from exc
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open_for_lock(path: Path) -> IO[bytes]:
     """For writing, without which some file systems lock nothing; on a disk that is read-only, as it can be."""
     try:
         return path.open("ab")
@@ -241,7 +241,7 @@ def _opened(path: Path) -> IO[bytes]:
         return path.open("rb")
 
 
-def _entry(line: bytes) -> dict[str, Any] | None:
+def _parse_entry(line: bytes) -> dict[str, Any] | None:
     """None for a line that is torn: it was being written when another process went on, or the file is damaged."""
     try:
         entry = json.loads(line)
@@ -251,14 +251,14 @@ def _entry(line: bytes) -> dict[str, Any] | None:
     return entry if whole and _SAYS.get(entry["event"], set()) <= entry.keys() else None
 
 
-def ledgers(folder: Path | None = None) -> list[Ledger]:
+def list_ledgers(folder: Path | None = None) -> list[Ledger]:
     """All there are, the oldest first."""
     return [Ledger(path) for path in sorted((folder or state_folder()).glob(f"*{_SUFFIX}"))]
 
 
-def damaged(folder: Path | None = None) -> list[Ledger]:
+def list_damaged_ledgers(folder: Path | None = None) -> list[Ledger]:
     """Those that say something, but not what was launched. An empty one is no damage: it died before it asked for anything."""
-    return [ledger for ledger in ledgers(folder) if ledger.read() is None and _is_something(ledger.path)]
+    return [ledger for ledger in list_ledgers(folder) if ledger.read() is None and _is_something(ledger.path)]
 
 
 def _is_something(path: Path) -> bool:
@@ -268,9 +268,9 @@ def _is_something(path: Path) -> bool:
         return True
 
 
-def forget_old(folder: Path | None = None, now: Callable[[], float] = time.time) -> None:
+def delete_old_ledgers(folder: Path | None = None, now: Callable[[], float] = time.time) -> None:
     """Delete the ledgers of runs that were over long ago, and those, as old, from which nobody learns anything."""
-    for ledger in ledgers(folder):
+    for ledger in list_ledgers(folder):
         with suppress(FileNotFoundError, PermissionError):
             if now() - ledger.path.stat().st_mtime > KEPT_FOR_S and ((record := ledger.read()) is None or record.is_closed):
                 shutil.rmtree(ledger.folder, ignore_errors=True)

@@ -89,7 +89,7 @@ class LaunchPlan:
         )
 
 
-def make(*, session: str, max_hours: float, now: float, **decided: Any) -> LaunchPlan:
+def make_plan(*, session: str, max_hours: float, now: float, **decided: Any) -> LaunchPlan:
     """A new run's, from now on: by Amazon's clock, for others read there when its time is over."""
     now, nonce = int(now), secrets.token_hex(8)
     return LaunchPlan(
@@ -97,7 +97,7 @@ def make(*, session: str, max_hours: float, now: float, **decided: Any) -> Launc
     )
 
 
-def shape(backend_keys: Mapping[str, Any], account: str, region: str) -> str:
+def compute_shape(backend_keys: Mapping[str, Any], account: str, region: str) -> str:
     """Of runs that may stand in for each other: asked for in the same words, but for how many, how long and for how much."""
     words = {key: value for key, value in backend_keys.items() if key not in _NOT_OF_THE_INSTANCES}
     text = json.dumps([words, account, region], sort_keys=True)
@@ -109,12 +109,12 @@ _NOT_OF_THE_INSTANCES = (
 )  # fmt: skip
 
 
-def timestamp(seconds: float) -> str:
+def format_timestamp(seconds: float) -> str:
     """As it stands in tags: 2026-01-31T02:15:03Z."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def read_timestamp(text: str) -> float | None:
+def parse_timestamp(text: str) -> float | None:
     """Seconds since 1970; None for what is no time."""
     try:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan, Zone, timestamp
+from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan, Zone, format_timestamp
 from pytest_dtfperf.clusters.keys.ec2 import OURS
 
 if TYPE_CHECKING:
@@ -23,34 +23,34 @@ MANAGED, RUN, USER, EXPIRES, OWNER, CLUSTER, SESSION, KEEP = (
 )
 
 
-def tags(plan: LaunchPlan) -> list["TagTypeDef"]:
+def make_tags(plan: LaunchPlan) -> list["TagTypeDef"]:
     """Of everything that is made: by them it is found again from anywhere, and a policy can tell ours from others'."""
     ours = {
         "Name": plan.name,
         MANAGED: "1",
         RUN: plan.run,
-        USER: _value(plan.launched_by),
-        EXPIRES: timestamp(plan.expires),
-        OWNER: _value(plan.owner.text),
-        CLUSTER: _value(plan.cluster),
-        SESSION: _value(plan.session),
+        USER: _clean_tag_value(plan.launched_by),
+        EXPIRES: format_timestamp(plan.expires),
+        OWNER: _clean_tag_value(plan.owner.text),
+        CLUSTER: _clean_tag_value(plan.cluster),
+        SESSION: _clean_tag_value(plan.session),
     }
     if plan.keep:
         ours[KEEP] = "1"
     return [{"Key": key, "Value": value} for key, value in {**plan.tags, **ours}.items()]
 
 
-def _value(text: str) -> str:
+def _clean_tag_value(text: str) -> str:
     """With no other letters than those that a tag may hold."""
     return re.sub(r"[^\w +\-=.:/@]", "_", text)[:256]
 
 
-def tagged(plan: LaunchPlan, *kinds: "ResourceTypeType") -> list["TagSpecificationTypeDef"]:
+def make_tag_specifications(plan: LaunchPlan, *kinds: "ResourceTypeType") -> list["TagSpecificationTypeDef"]:
     """The same, as every call that makes something takes them: what is tagged later is not found after a crash between."""
-    return [{"ResourceType": kind, "Tags": tags(plan)} for kind in kinds]
+    return [{"ResourceType": kind, "Tags": make_tags(plan)} for kind in kinds]
 
 
-def instances(
+def make_launch_request(
     plan: LaunchPlan, attempt: int, zone: Zone, *, security_group: str, user_data: str
 ) -> "RunInstancesRequestTypeDef":
     """All of them or none, in one zone."""
@@ -65,7 +65,7 @@ def instances(
         "ClientToken": plan.token(attempt, zone),
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"},
-        "NetworkInterfaces": network_interfaces(plan, zone, security_group),
+        "NetworkInterfaces": make_network_interfaces(plan, zone, security_group),
         "BlockDeviceMappings": [
             {
                 "DeviceName": plan.root_device,
@@ -82,11 +82,11 @@ def instances(
             "SpotOptions": {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"},
         }
         kinds.append("spot-instances-request")
-    request["TagSpecifications"] = tagged(plan, *kinds)
+    request["TagSpecifications"] = make_tag_specifications(plan, *kinds)
     return request
 
 
-def network_interfaces(plan: LaunchPlan, zone: Zone, group: str) -> list["InstanceNetworkInterfaceSpecificationTypeDef"]:
+def make_network_interfaces(plan: LaunchPlan, zone: Zone, group: str) -> list["InstanceNetworkInterfaceSpecificationTypeDef"]:
     """One, or one per network card; all but the first are device 1 of their card."""
     first: InstanceNetworkInterfaceSpecificationTypeDef = {
         "DeviceIndex": 0,
@@ -104,22 +104,22 @@ def network_interfaces(plan: LaunchPlan, zone: Zone, group: str) -> list["Instan
     return [first, *others]
 
 
-def efa_interfaces(most: int, *, public: bool) -> int:
+def count_efa_interfaces(most: int, *, public: bool) -> int:
     """How many an instance gets: all that its type can have, but a public address goes with a single one only."""
     return min(1, most) if public else most
 
 
-def doors(plan: LaunchPlan, group: str) -> list["IpPermissionTypeDef"]:
+def make_permissions(plan: LaunchPlan, group: str) -> list["IpPermissionTypeDef"]:
     """Who may come in: the instances among themselves, and logins from where we are."""
-    return [among_themselves(group), login_from(plan.caller_cidr, plan.port)]
+    return [make_group_permission(group), make_login_permission(plan.caller_cidr, plan.port)]
 
 
-def login_from(cidr: str, port: int) -> "IpPermissionTypeDef":
+def make_login_permission(cidr: str, port: int) -> "IpPermissionTypeDef":
     """Logins from one network."""
     ranges: list[IpRangeTypeDef] = [{"CidrIp": cidr, "Description": "who launched them"}]
     return {"IpProtocol": "tcp", "FromPort": port, "ToPort": port, "IpRanges": ranges}
 
 
-def among_themselves(group: str) -> "IpPermissionTypeDef":
+def make_group_permission(group: str) -> "IpPermissionTypeDef":
     """Everything between members of the group; also as a way out, which EFA wants in this form and in no other."""
     return {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}

@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_dtfperf.clusters.ec2.amazon.calls import rounds
+from pytest_dtfperf.clusters.ec2.amazon.calls import attempts
 from pytest_dtfperf.clusters.ec2.launch.userdata import READY, ROTATE
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
 from pytest_dtfperf.clusters.ec2.trust import trust
@@ -64,12 +64,12 @@ class Contact:
 
     def _connect(self, talk: "_Talk") -> None:
         """From the injected key to the instance's own. Each step can be repeated: a line may break at any moment."""
-        name, given = talk.endpoint.name, trust.injected(self.folder)
-        trust.trust(self.folder, name, given)
-        own = talk.until_it_answers(f"test -e {READY} && sudo -n {ROTATE} prepare", trust.is_key)
-        trust.trust(self.folder, name, given, own)
+        name, given = talk.endpoint.name, trust.read_injected_key(self.folder)
+        trust.trust_keys(self.folder, name, given)
+        own = talk.until_it_answers(f"test -e {READY} && sudo -n {ROTATE} prepare", trust.is_public_key)
+        trust.trust_keys(self.folder, name, given, own)
         talk.until_it_answers(f"sudo -n {ROTATE} use", lambda line: line == own)
-        trust.trust(self.folder, name, own)
+        trust.trust_keys(self.folder, name, own)
         talk.until_it_answers("echo here", lambda line: line == "here")
         if self.gpus:
             self._count_gpus(talk)
@@ -78,7 +78,7 @@ class Contact:
     def _count_gpus(self, talk: "_Talk") -> None:
         """A driver may need a moment."""
         found = "0"
-        for _ in rounds(_DRIVER_S, first_s=1.0):
+        for _ in attempts(_DRIVER_S, first_s=1.0):
             found = talk.until_it_answers(_GPUS, str.isdecimal, codes=(0, 1))
             if int(found) == self.gpus:
                 return
@@ -114,7 +114,7 @@ class _Talk:
     def until_it_answers(self, command: str, is_answer: Callable[[str], bool], codes: Sequence[int] = (0,)) -> str:
         """The last line of what a command prints, once that is an answer."""
         code = _NO_LINE
-        for _ in rounds(max(0.0, self.deadline - time.monotonic()), first_s=0.2, most_s=3.0):
+        for _ in attempts(max(0.0, self.deadline - time.monotonic()), first_s=0.2, most_s=3.0):
             if self.stop.is_set():
                 raise AllocationError(f"instance {self.endpoint.name} is not waited for any more")
             code, out, err = self._run(command)
