@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.baselines.entry import Calibrated
-from pytest_dtfperf.clusters import host_lock, named
+from pytest_dtfperf.clusters import locks, named
 from pytest_dtfperf.errors import AllocationError, ClusterFileError, UsageError
 from pytest_dtfperf.measurement import Evaluation, Score
 from pytest_dtfperf.records.stored import line_of, record_of
@@ -30,12 +30,12 @@ def test_the_slow_downs_variable() -> None:
 def test_the_locks_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """DTFPERF_LEASES is read where there is no DTFPERF_LOCKS, and is named where it is wrong."""
     monkeypatch.setenv("DTFPERF_LEASES", str(tmp_path))
-    assert host_lock.lock_folder() == tmp_path
+    assert locks.find_lock_folder() == tmp_path
     monkeypatch.setenv("DTFPERF_LEASES", str(tmp_path / "none"))
     with pytest.raises(AllocationError, match=r"^DTFPERF_LEASES = '.*/none' is no folder"):
-        host_lock.lock_folder()
+        locks.find_lock_folder()
     monkeypatch.setenv("DTFPERF_LOCKS", str(tmp_path))
-    assert host_lock.lock_folder() == tmp_path
+    assert locks.find_lock_folder() == tmp_path
     assert os.environ["DTFPERF_LEASES"]
 
 

@@ -112,7 +112,7 @@ def _row(config: "ClusterConfig") -> dict[str, Any]:
     from pytest_dtfperf.clusters import capacity
 
     try:
-        hosts, on_each = capacity.hosts(config), capacity.devices_per_host(config)
+        hosts, on_each = capacity.count_hosts(config), capacity.predict_devices_per_host(config)
     except ClusterFileError:  # a file that it names cannot be read: `check` says so
         hosts, on_each = None, None
     return {
@@ -193,7 +193,7 @@ def _check(args: argparse.Namespace) -> int:
 def _clusters(args: argparse.Namespace) -> "tuple[Path | None, Mapping[str, ClusterConfig]]":
     from pytest_dtfperf.clusters import file, named
 
-    path = file.find(clusters_file(args), ["."])
+    path = file.find_cluster_file(clusters_file(args), ["."])
     return path, named.load(path)
 
 

@@ -14,7 +14,7 @@ from pytest_dtfperf.cli.doctor import Progress
 from pytest_dtfperf.cli.output import print_json, say
 from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, Endings, add_cluster, add_command, add_json, cluster_of, colour
 from pytest_dtfperf.clusters.backends import BACKENDS
-from pytest_dtfperf.clusters.capacity import device, devices, devices_per_worker
+from pytest_dtfperf.clusters.capacity import count_devices, predict_device, predict_devices_per_worker
 from pytest_dtfperf.errors import RunFailed, UsageError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch.placement import Roles
@@ -142,7 +142,7 @@ def _config(config: "ClusterConfig", args: argparse.Namespace, workers: int) -> 
     """As the file says, but for where parameter servers go; and this machine has as many devices as there are workers."""
     if args.separate_ps:
         config = replace(config, ps_on_worker_hosts=False)
-    if BACKENDS[config.backend].here and config.devices_per_host is None and device(config) == "cpu":
+    if BACKENDS[config.backend].here and config.devices_per_host is None and predict_device(config) == "cpu":
         config = replace(config, devices_per_host=workers * config.devices_per_worker)
     return config
 
@@ -155,7 +155,7 @@ def _spec(args: argparse.Namespace, config: "ClusterConfig", workers: int) -> Sp
     return Spec(
         model=program_name(words),
         batch_size=0,
-        gpus=workers * devices_per_worker(config),
+        gpus=workers * predict_devices_per_worker(config),
         num_ps=args.num_ps,
         variable_update="parameter_server" if args.num_ps else "independent",
         command=tuple(words),
@@ -171,7 +171,7 @@ def _check_devices(args: argparse.Namespace, config: "ClusterConfig", spec: Spec
 
     if why := allocation_manager.too_large({"gpus": spec.gpus, "num_ps": spec.num_ps}, config):
         raise UsageError(f"{why}. Lower --num-workers or --num-ps, or leave out --separate-ps")
-    there = devices(config)
+    there = count_devices(config)
     if there is not None and spec.gpus > there:
         raise UsageError(
             f"{_counted(args)} need {counted(spec.gpus, 'device')}, but cluster {config.name!r} has {there}. "

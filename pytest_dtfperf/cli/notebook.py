@@ -15,7 +15,7 @@ from pytest_dtfperf.cli.doctor import Progress
 from pytest_dtfperf.cli.output import print_json, say
 from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, Endings, add_cluster, add_command, add_json, cluster_of
 from pytest_dtfperf.clusters.backends import BACKENDS
-from pytest_dtfperf.clusters.capacity import devices_per_host
+from pytest_dtfperf.clusters.capacity import predict_devices_per_host
 from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.errors import RunFailed, UsageError
 from pytest_dtfperf.node.module_command import module_command
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _config(config: ClusterConfig, gpus: int) -> ClusterConfig:
     """As the file says, with all devices in one process, which needs no TensorFlow."""
-    there = devices_per_host(config)
+    there = predict_devices_per_host(config)
     if gpus < 1 or (there is not None and gpus > there):
         most = f", and on {config.name!r} at most {there}, what one host has" if there is not None else ""
         raise UsageError(f"--gpus must be 1 or more{most}, not {gpus}")

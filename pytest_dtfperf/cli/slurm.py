@@ -22,8 +22,8 @@ from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node.owner import Fate
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.clusters.slurm.client import Client
-    from pytest_dtfperf.clusters.slurm.reap import Left
+    from pytest_dtfperf.clusters.slurm.client import SlurmClient
+    from pytest_dtfperf.clusters.slurm.reap import LeftJob
 
 TEXT = """\
 The Slurm jobs of perf tests: a session ends its own, and what an outage has left is ended here.
@@ -76,7 +76,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 def _reap(args: argparse.Namespace) -> int:
     from pytest_dtfperf.clusters.slurm import reap
-    from pytest_dtfperf.clusters.slurm.client import Client
+    from pytest_dtfperf.clusters.slurm.client import SlurmClient
 
     if args.cluster and (config := cluster_of(args)).backend != "slurm":
         raise UsageError(f"cluster {config.name!r} is one of backend {config.backend!r}: there are no Slurm jobs to look for")
@@ -85,8 +85,8 @@ def _reap(args: argparse.Namespace) -> int:
         for row in sruns:
             print(f"dtfperf: {counted(len(row['processes']), 'srun')} on this machine, whose {row['pytest']}: {row['done']}.")
     is_left = any(row["done"] == STAYS for row in sruns)
-    client = Client()
-    found = reap.find(client)
+    client = SlurmClient()
+    found = reap.find_left_jobs(client)
     if not found and not args.json:
         print("dtfperf: no job of perf tests is in the queue.")
         return FAILED if is_left else DONE
@@ -105,7 +105,7 @@ def _reap(args: argparse.Namespace) -> int:
 def _end_sruns(dry_run: bool) -> list[dict[str, Any]]:
     from pytest_dtfperf.clusters.slurm import reap
 
-    found = reap.sruns()
+    found = reap.find_left_sruns()
     return [
         {
             "processes": processes,
@@ -116,7 +116,7 @@ def _end_sruns(dry_run: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _cancel(client: "Client", job_id: str) -> str:
+def _cancel(client: "SlurmClient", job_id: str) -> str:
     try:
         client.cancel([job_id])
     except AllocationError as error:
@@ -124,7 +124,7 @@ def _cancel(client: "Client", job_id: str) -> str:
     return "cancelled"
 
 
-def _show(found: Iterable["Left"], done: dict[str, str]) -> None:
+def _show(found: Iterable["LeftJob"], done: dict[str, str]) -> None:
     rows = [_row(left, done) for left in found]
     for row in rows:
         nodes = row["nodes"]
@@ -132,7 +132,7 @@ def _show(found: Iterable["Left"], done: dict[str, str]) -> None:
     print_table(("job", "state", "nodes", "session", "its pytest", ""), [list(row.values()) for row in rows])
 
 
-def _row(left: "Left", done: dict[str, str]) -> dict[str, Any]:
+def _row(left: "LeftJob", done: dict[str, str]) -> dict[str, Any]:
     return {
         "job": left.job.id,
         "state": left.job.state,
@@ -143,7 +143,7 @@ def _row(left: "Left", done: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _hint(found: Iterable["Left"], done: dict[str, str]) -> str:
+def _hint(found: Iterable["LeftJob"], done: dict[str, str]) -> str:
     hosts = sorted({left.owner.location for left in found if left.fate is Fate.ELSEWHERE and left.job.id not in done})
     if not hosts:
         return ""

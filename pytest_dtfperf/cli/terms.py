@@ -123,7 +123,7 @@ def cluster_names(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]
     given = getattr(parsed_args, "clusters_file", None)  # of a command that has the option
     try:
         return list(
-            named.load(file.find(given or configured("dtfperf_clusters_file"), ["."]))
+            named.load(file.find_cluster_file(given or configured("dtfperf_clusters_file"), ["."]))
         )  # a mapping would be taken for words on each
     except DtfPerfError:
         return ()

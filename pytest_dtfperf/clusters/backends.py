@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_dtfperf.clusters.keys import ec2, slurm, ssh
+from pytest_dtfperf.clusters.ec2 import keys as ec2
+from pytest_dtfperf.clusters.slurm import keys as slurm
+from pytest_dtfperf.clusters.ssh import keys as ssh
 from pytest_dtfperf.clusters.validators import COUNT, Validator, one_of
 from pytest_dtfperf.extensions import Table
 
@@ -44,23 +46,23 @@ _OURS: Mapping[str, Backend] = {
     ),
     "ssh": Backend(
         implementation="pytest_dtfperf.clusters.ssh.cluster:Ssh",
-        hosts="pytest_dtfperf.clusters.ssh.hosts:count",
+        hosts="pytest_dtfperf.clusters.ssh.endpoints:count_hosts",
         keys=ssh.KEYS,
         validate=ssh.validate,
-        gpus="pytest_dtfperf.clusters.keys.ssh:gpus_per_host",
+        gpus="pytest_dtfperf.clusters.ssh.keys:gpus_per_host",
         python="python3",
-        commands="pytest_dtfperf.clusters.ssh.hosts:commands",
-        shared="pytest_dtfperf.clusters.ssh.hosts:machines",
+        commands="pytest_dtfperf.clusters.ssh.endpoints:list_commands",
+        shared="pytest_dtfperf.clusters.ssh.endpoints:list_machines",
     ),
     "slurm": Backend(
         implementation="pytest_dtfperf.clusters.slurm.cluster:Slurm",
         hosts="nodes",
         keys=slurm.KEYS,
         validate=slurm.validate,
-        gpus="pytest_dtfperf.clusters.keys.slurm:gpus_per_node",
-        commands="pytest_dtfperf.clusters.slurm.request:commands",
+        gpus="pytest_dtfperf.clusters.slurm.keys:gpus_per_node",
+        commands="pytest_dtfperf.clusters.slurm.request:list_commands",
         max_jobs=4,
-        shared="pytest_dtfperf.clusters.keys.slurm:machines",
+        shared="pytest_dtfperf.clusters.slurm.keys:machines",
         cores="cpus_per_node",
         spread="nodes_per_gpu_count",
         hosts_here=slurm.nodes_of_job,
@@ -71,7 +73,7 @@ _OURS: Mapping[str, Backend] = {
         hosts="count",
         keys=ec2.KEYS,
         validate=ec2.validate,
-        gpus="pytest_dtfperf.clusters.ec2.market.offers:known_gpus",
+        gpus="pytest_dtfperf.clusters.ec2.instance_types:known_gpus",
         device="gpu",
         walled=True,
         python="python3",

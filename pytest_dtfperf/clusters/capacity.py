@@ -7,7 +7,7 @@ import os
 from functools import cache
 
 from pytest_dtfperf.clusters.backends import BACKENDS
-from pytest_dtfperf.clusters.environment import handed_on
+from pytest_dtfperf.clusters.environment import select_variables
 from pytest_dtfperf.clusters.named import ClusterConfig, gpus_per_host, hosts_here
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
@@ -18,25 +18,25 @@ from pytest_dtfperf.node import probes
 _COUNTED_BY = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PATH")
 
 
-def hosts(config: ClusterConfig) -> int | None:
+def count_hosts(config: ClusterConfig) -> int | None:
     """How many hosts there can be: those of the allocation that this process runs in, or as many as the file says."""
     return hosts_here(config) or config.max_hosts
 
 
-def is_inside(config: ClusterConfig) -> bool:
+def is_inside_allocation(config: ClusterConfig) -> bool:
     """Whether this process runs in an allocation, whose hosts are all there are then."""
     return hosts_here(config) is not None
 
 
-def devices(config: ClusterConfig) -> int | None:
+def count_devices(config: ClusterConfig) -> int | None:
     """How many devices training can have there, found without starting or asking anything; None where that cannot be."""
-    there, on_each = hosts(config), devices_per_host(config)
+    there, on_each = count_hosts(config), predict_devices_per_host(config)
     if there is None or on_each is None:
         return None
     return (there if config.ps_on_worker_hosts else there - 1) * on_each
 
 
-def devices_per_host(config: ClusterConfig) -> int | None:
+def predict_devices_per_host(config: ClusterConfig) -> int | None:
     """As the file says; else, if this machine is the cluster, as can be seen in it."""
     if config.devices_per_host is not None or not BACKENDS[config.backend].here:
         return config.devices_per_host or gpus_per_host(config) or None
@@ -45,40 +45,40 @@ def devices_per_host(config: ClusterConfig) -> int | None:
     return min(2, max(1, len(os.sched_getaffinity(0)) // (config.max_hosts or 1)))
 
 
-def hosts_for(config: ClusterConfig, resources: Resources) -> int:
+def count_hosts_for(config: ClusterConfig, resources: Resources) -> int:
     """How many hosts so much needs: those for workers, and those for parameter servers alone."""
-    spread = worker_hosts(config, resources.devices)
-    return (spread or -(-resources.devices // (devices_per_host(config) or 1))) + resources.separate_ps_hosts
+    spread = get_worker_hosts(config, resources.devices)
+    return (spread or -(-resources.devices // (predict_devices_per_host(config) or 1))) + resources.separate_ps_hosts
 
 
 def require_hosts(config: ClusterConfig, resources: Resources, keys: str) -> int:
     """The same, if the cluster has so many. Raises `AllocationError` with the numbers and the `keys` that say how many."""
-    wanted, there = hosts_for(config, resources), config.max_hosts
+    wanted, there = count_hosts_for(config, resources), config.max_hosts
     if there is not None and wanted > there:
         apart = f" and {resources.separate_ps_hosts} for parameter servers alone" if resources.separate_ps_hosts else ""
         fewer = "Ask for fewer devices, or raise" if resources.devices > 1 else "Raise"
         raise AllocationError(
-            f"cluster {config.name!r} has {counted(there, 'host')} of {counted(devices_per_host(config) or 1, 'device')}, but "
-            f"{counted(resources.devices, 'device')}{apart} need {wanted} hosts. {fewer} {keys} in clusters.toml."
+            f"cluster {config.name!r} has {counted(there, 'host')} of "
+            f"{counted(predict_devices_per_host(config) or 1, 'device')}, but {counted(resources.devices, 'device')}{apart} need {wanted} hosts. {fewer} {keys} in clusters.toml."
         )
     return wanted
 
 
-def devices_per_worker(config: ClusterConfig) -> int:
+def predict_devices_per_worker(config: ClusterConfig) -> int:
     """How many devices one worker process has, unless its variable update gives it all."""
     if config.workers_per_host is None:
         return config.devices_per_worker
-    return max(1, (devices_per_host(config) or 1) // config.workers_per_host)
+    return max(1, (predict_devices_per_host(config) or 1) // config.workers_per_host)
 
 
-def worker_hosts(config: ClusterConfig, devices: int) -> int | None:
+def get_worker_hosts(config: ClusterConfig, devices: int) -> int | None:
     """On how many hosts so many devices are to be, where the file says so for this count."""
     key = BACKENDS[config.backend].spread
     given: int | None = config.backend_keys.get(key, {}).get(str(devices)) if key else None
     return given
 
 
-def device(config: ClusterConfig) -> str:
+def predict_device(config: ClusterConfig) -> str:
     """What does the arithmetic there, "gpu" or "cpu", as far as can be told without asking it."""
     if config.device is not None:
         return config.device
@@ -90,7 +90,7 @@ def device(config: ClusterConfig) -> str:
 
 def _local_gpus(config: ClusterConfig) -> int:
     """Return how many GPUs this machine's agents will see. Raises `ClusterFileError` where they cannot be listed."""
-    environ = handed_on(os.environ, _COUNTED_BY, config.environment)
+    environ = select_variables(os.environ, _COUNTED_BY, config.environment)
     try:
         found = _gpus(tuple(environ.get(name) for name in _COUNTED_BY))
     except probes.GpusUnknown as exc:

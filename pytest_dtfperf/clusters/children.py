@@ -5,6 +5,7 @@ talks to it.
 """
 
 import os
+import select
 import selectors
 import subprocess
 import tempfile
@@ -14,9 +15,80 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
-from pytest_dtfperf.clusters.pipes import Lines, LineTooLong, write_all
-from pytest_dtfperf.clusters.protocol import Lost, Reason
+from pytest_dtfperf.clusters.protocol import LossReason, Lost
 from pytest_dtfperf.errors import HostLost, exit_words
+
+LINE_BYTES = 16 << 20  # the longest line of ours is the report of a long training: 40 bytes a step, for 400,000 steps
+
+
+def write_all(fd: int, data: bytes, within_s: float) -> bool:
+    """Write to a non-blocking pipe; False if it was closed at the other end, or stayed full for longer than that."""
+    rest = memoryview(data)
+    deadline = time.monotonic() + within_s
+    while rest:
+        try:
+            rest = rest[os.write(fd, rest) :]
+        except BlockingIOError:
+            if not select.select([], [fd], [], max(0.0, deadline - time.monotonic()))[1]:
+                return False
+        except BrokenPipeError:
+            return False
+    return True
+
+
+class LineTooLong(Exception):
+    """What is read is no line of ours."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it sent more than {LINE_BYTES >> 20} MiB without the end of a line")
+
+
+class LineBuffer:
+    """Cuts what arrives in pieces into whole lines."""
+
+    def __init__(self) -> None:
+        self._begun = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Those that are whole now. Raises `LineTooLong`."""
+        first, *others = data.split(b"\n")
+        self._begun += first
+        if len(self._begun) > LINE_BYTES:
+            raise LineTooLong
+        if not others:
+            return []
+        lines = [bytes(self._begun), *others[:-1]]
+        self._begun = bytearray(others[-1])
+        return lines
+
+
+class TooMuchOutput(Exception):
+    """A command printed more than it may."""
+
+
+def read_output(process: "subprocess.Popen[bytes]", most_bytes: int, is_over: Callable[[], bool]) -> tuple[bytes, bytes] | None:
+    """What a command prints to its two pipes until both are closed; None if `is_over` came first.
+
+    Looks at `is_over` at least twice a second. Raises `TooMuchOutput` once one of them has brought more than `most_bytes`.
+    """
+    printed = {pipe: bytearray() for pipe in (process.stdout, process.stderr) if pipe}
+    with selectors.DefaultSelector() as selector:
+        for pipe in printed:
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map():
+            if is_over():
+                return None
+            for key, _ in selector.select(timeout=0.5):
+                data = os.read(key.fd, 1 << 16)
+                output = printed[key.fileobj]  # type: ignore[index]  # those that were registered
+                output += data
+                if len(output) > most_bytes:
+                    raise TooMuchOutput
+                if not data:
+                    selector.unregister(key.fileobj)
+    out, err = printed.values()
+    return bytes(out), bytes(err)
+
 
 LEAVE_S = 2.0  # an agent whose line is closed kills what is below it at once; one that needs longer does not run
 _WRITE_S = 5.0  # an agent reads within milliseconds; one that leaves its pipe full for so long does not run
@@ -30,7 +102,7 @@ class Child:
         """`env` is all of its environment; DTFPERF_HOST_INDEX, its place among the hosts, is added. It keeps these `files`."""
         self.host = host
         self.deaf = False  # it takes no more lines
-        self._lines = Lines()
+        self._lines = LineBuffer()
         with ExitStack() as unless_started:
             self._stderr = unless_started.enter_context(tempfile.TemporaryFile(prefix="dtfperf-"))
             # A session of its own: Ctrl-C in the terminal is for pytest, which then ends its agents in order.
@@ -83,7 +155,7 @@ class Child:
     def how_it_ended(self) -> Lost:
         """As far as it has: a process that no longer listens may still be there."""
         code = self.exit_code(LEAVE_S)
-        return Lost(Reason.DEAF, "the agent is still there, but does not listen") if code is None else ended(code)
+        return Lost(LossReason.DEAF, "the agent is still there, but does not listen") if code is None else make_exit_loss(code)
 
     def exit_code(self, patience_s: float = 0.0) -> int | None:
         """Minus the signal's number where one has ended it; None while it runs."""
@@ -162,7 +234,7 @@ class ChildrenChannel:
             try:
                 lines = child.read()
             except LineTooLong as exc:
-                self._lose(child, Lost(Reason.FLOODED, str(exc)))  # nobody reads on: it can write no more
+                self._lose(child, Lost(LossReason.FLOODED, str(exc)))  # nobody reads on: it can write no more
                 continue
             if lines is None:
                 deaf.append(child)
@@ -179,6 +251,6 @@ class ChildrenChannel:
         self._arrived.append((child.host, how))
 
 
-def ended(code: int) -> Lost:
+def make_exit_loss(code: int) -> Lost:
     """How an agent ended, by an exit code of Python's: minus the signal's number where one has ended it."""
-    return Lost(Reason.ENDED, f"the agent {exit_words(code)}")
+    return Lost(LossReason.ENDED, f"the agent {exit_words(code)}")

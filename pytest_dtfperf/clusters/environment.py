@@ -46,7 +46,7 @@ ENVIRONMENT = Validator(
 )
 
 
-def handed_on(environment: Mapping[str, str], *names: Iterable[str]) -> dict[str, str]:
+def select_variables(environment: Mapping[str, str], *names: Iterable[str]) -> dict[str, str]:
     """Return the variables of these names, `BEGINNING_*` included, and those that are given with a value.
 
     A variable that says which process of a run this one is (`ROLES`) must be named in full: by a beginning it is not handed on.

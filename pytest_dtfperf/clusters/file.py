@@ -12,7 +12,7 @@ from typing import Any
 from pytest_dtfperf.errors import ClusterFileError
 from pytest_dtfperf.node.files import read_text
 
-NAME = "clusters.toml"
+CLUSTERS_FILE = "clusters.toml"
 PERF_TESTS = "perf_tests"  # a project's folder of perf tests, where it is looked for from the project's root, too
 MOST_BITS = 63  # of a whole number: TOML's are of 64 bits
 DEEPEST = 50  # tables and lists within each other; nothing that we know is deeper than 4
@@ -20,32 +20,32 @@ DEEPEST = 50  # tables and lists within each other; nothing that we know is deep
 _LONG_NUMBER = re.compile(r"[0-9][0-9_]{999,}")  # Python reads up to 4,300 digits
 
 
-def find(explicit: str | Path | None, starts: Iterable[str | Path]) -> Path | None:
+def find_cluster_file(explicit: str | Path | None, starts: Iterable[str | Path]) -> Path | None:
     """The cluster file: the one that was named, else the first of `candidates`. Raises `ClusterFileError`."""
     if explicit is not None:
         if not os.path.exists(explicit) or os.path.isdir(explicit):
             raise ClusterFileError(f"there is no cluster file {explicit}")
         return Path(explicit)
     # A link that leads nowhere, or a pipe, is meant to be one: `read` says what is wrong with it.
-    return next((path for path in candidates(starts) if os.path.lexists(path) and not path.is_dir()), None)
+    return next((path for path in list_candidates(starts) if os.path.lexists(path) and not path.is_dir()), None)
 
 
-def candidates(starts: Iterable[str | Path]) -> Iterator[Path]:
+def list_candidates(starts: Iterable[str | Path]) -> Iterator[Path]:
     """Where it may be, the first first: in a folder of `starts` or in `perf_tests` there, then so in the folders above it."""
     for start in map(Path, starts):
         for folder in (start, *start.resolve().parents):
-            yield folder / NAME
+            yield folder / CLUSTERS_FILE
             if folder.name != PERF_TESTS:
-                yield folder / PERF_TESTS / NAME
+                yield folder / PERF_TESTS / CLUSTERS_FILE
 
 
-def searched(starts: Iterable[str | Path]) -> str:
+def format_searched(starts: Iterable[str | Path]) -> str:
     """Where it is not, for who misses it."""
     folders = dict.fromkeys(str(Path(start).resolve()) for start in starts)
-    return f"no {NAME} was found in {' or '.join(folders)}, in {PERF_TESTS} there, or in the folders above"
+    return f"no {CLUSTERS_FILE} was found in {' or '.join(folders)}, in {PERF_TESTS} there, or in the folders above"
 
 
-def read(path: str | Path) -> dict[str, Any]:
+def read_cluster_file(path: str | Path) -> dict[str, Any]:
     """What it says. Raises `ClusterFileError` with the line, as far as that is known."""
     try:
         text = read_text(path, "utf-8-sig")  # as editors elsewhere write it
@@ -56,35 +56,35 @@ def read(path: str | Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as exc:
         raise ClusterFileError(f"cannot read {path}: {exc}") from exc
     except ValueError as exc:  # of Python, which reads no number of so many digits, nor the year 0
-        raise ClusterFileError(f"cannot read {path}: {_about_long_number(text) or exc}") from exc
+        raise ClusterFileError(f"cannot read {path}: {_find_long_number(text) or exc}") from exc
     except RecursionError:
-        raise _too_deep(path, _line_of_deepest(text)) from None
+        raise _make_depth_error(path, _find_deepest_line(text)) from None
     for name, value in tables.items():
-        _check(path, quoted(name), value)
+        _check_value(path, quote_key(name), value)
     return tables
 
 
-def quoted(key: str) -> str:
+def quote_key(key: str) -> str:
     """As it stands in the file."""
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
 
 
-def _check(path: str | Path, key: str, value: object, depth: int = 1) -> None:
+def _check_value(path: str | Path, key: str, value: object, depth: int = 1) -> None:
     """Of numbers and depth, whatever the key: all else can then be compared and shown."""
     if depth > DEEPEST:
-        raise _too_deep(path, key)
+        raise _make_depth_error(path, key)
     if isinstance(value, int) and value.bit_length() > MOST_BITS:
         raise ClusterFileError(f"{path}: {key} is a whole number of more than 64 bits")
     below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, each in below:
-        _check(path, f"{key}.{quoted(str(name))}", each, depth + 1)
+        _check_value(path, f"{key}.{quote_key(str(name))}", each, depth + 1)
 
 
-def _too_deep(path: str | Path, where: str) -> ClusterFileError:
+def _make_depth_error(path: str | Path, where: str) -> ClusterFileError:
     return ClusterFileError(f"{path}: {where[:60]}: tables and lists are more than {DEEPEST} deep")
 
 
-def _about_long_number(text: str) -> str | None:
+def _find_long_number(text: str) -> str | None:
     for number, line in enumerate(text.splitlines(), start=1):
         if found := _LONG_NUMBER.search(line):
             key = line[: found.start()].partition("=")[0].strip()[:60]
@@ -92,7 +92,7 @@ def _about_long_number(text: str) -> str | None:
     return None
 
 
-def _line_of_deepest(text: str) -> str:
+def _find_deepest_line(text: str) -> str:
     """The line that opens most brackets; dots nest, too."""
     numbered = enumerate(text.splitlines(), start=1)
     number, _ = max(chain([(0, "")], numbered), key=lambda pair: sum(map(pair[1].count, "[{.")))

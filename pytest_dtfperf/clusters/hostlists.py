@@ -6,7 +6,7 @@ from itertools import product
 
 from pytest_dtfperf.errors import shown
 
-MOST = 65536  # hosts: Slurm's own limit; what is longer is a slip of the finger
+MAX_HOSTS = 65536  # hosts: Slurm's own limit; what is longer is a slip of the finger
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _TOO_LONG = re.compile(r"[0-9]{19,}")
@@ -18,11 +18,11 @@ class HostListError(ValueError):
     """Text that is no list of hosts. Its words say why."""
 
 
-def expand(hostlist: str) -> tuple[str, ...]:
+def expand_hostlist(hostlist: str) -> tuple[str, ...]:
     """All hosts, in their order, with the leading zeros that they have. Raises `HostListError`."""
     names: list[str] = []
     for pattern in _top_level(hostlist):
-        names += _names(pattern, MOST - len(names))
+        names += _names(pattern, MAX_HOSTS - len(names))
     return tuple(names)
 
 
@@ -58,7 +58,7 @@ def _names(pattern: str, most: int) -> list[str]:
         if makes > most:  # before more is expanded: each pair of brackets may be small, and all of them be too many
             break
     if makes > most:
-        raise HostListError(f"{shown(pattern)} makes more than {MOST} hosts")
+        raise HostListError(f"{shown(pattern)} makes more than {MAX_HOSTS} hosts")
     return [
         literals[0] + "".join(number + literal for number, literal in zip(chosen, literals[1:], strict=True))
         for chosen in product(*numbers)
@@ -77,7 +77,7 @@ def _numbers(ranges: str, pattern: str) -> list[str]:
         first, last = int(ends[1]), int(ends[2] or ends[1])
         if last < first:
             raise HostListError(f"{shown(pattern)} counts backwards: {part}")
-        if len(numbers) + last - first >= MOST:
-            raise HostListError(f"{shown(pattern)} makes more than {MOST} hosts")
+        if len(numbers) + last - first >= MAX_HOSTS:
+            raise HostListError(f"{shown(pattern)} makes more than {MAX_HOSTS} hosts")
         numbers += [str(number).zfill(len(ends[1])) for number in range(first, last + 1)]
     return numbers

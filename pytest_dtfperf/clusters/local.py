@@ -11,9 +11,9 @@ from functools import partial
 
 from pytest_dtfperf.clusters.capacity import require_hosts
 from pytest_dtfperf.clusters.children import Child, ChildrenChannel
-from pytest_dtfperf.clusters.environment import handed_on
-from pytest_dtfperf.clusters.leftovers import sweep_here
+from pytest_dtfperf.clusters.environment import select_variables
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.process_guards import sweep_machine
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node import isolation, sweep
@@ -41,7 +41,7 @@ class Local:
     @contextmanager
     def allocate(self, resources: Resources) -> Iterator[Allocation]:
         wanted = require_hosts(self._config, resources, "hosts or devices_per_host")
-        sweep_here(abandoned=True)
+        sweep_machine(abandoned=True)
         name = socket.gethostname()
         hosts = [Host(f"{name}-{i}" if wanted > 1 else name, ADDRESS) for i in range(wanted)]
         with _network(self._config) as network:
@@ -60,7 +60,7 @@ class LocalAllocation:
     def start(self, argv: Sequence[str]) -> ChildrenChannel:
         session = uuid.uuid4().hex
         # All of this process's: whoever may look into the agents' may look into this one's, too.
-        env = {**handed_on(os.environ, ["*"], self._environment), sweep.SESSION: session, sweep.OWNER: Owner.me().text}
+        env = {**select_variables(os.environ, ["*"], self._environment), sweep.SESSION: session, sweep.OWNER: Owner.me().text}
         if self._network:
             env[isolation.FILES] = " ".join(map(str, self._network))
         agents: list[Child] = []
@@ -73,7 +73,7 @@ class LocalAllocation:
                 agent.hang_up()
                 agent.end(0.0)
             raise AllocationError(f"cannot start {argv[0]}: {exc}") from exc
-        return ChildrenChannel(agents, nobody="no agent is left on this machine", clean_up=partial(sweep_here, [session]))
+        return ChildrenChannel(agents, nobody="no agent is left on this machine", clean_up=partial(sweep_machine, [session]))
 
 
 def exposed(config: ClusterConfig) -> str | None:

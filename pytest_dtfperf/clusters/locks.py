@@ -1,18 +1,33 @@
 """A lock file that is gone when nobody needs it, and keeps nobody out when its holder was killed."""
 
+import errno
 import fcntl
+import hashlib
+import json
 import math
 import os
+import re
+import stat
+import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Self
+
+from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.formats import in_minutes
+from pytest_dtfperf.node import processes
+from pytest_dtfperf.node.files import read_file
+from pytest_dtfperf.node.owner import Owner
+from pytest_dtfperf.formats import printable
 
 _POLL_S = 0.1
 
 
 @contextmanager
-def locked(path: Path, *, within_s: float = math.inf) -> Iterator[None]:
+def lock_file(path: Path, *, within_s: float = math.inf) -> Iterator[None]:
     """Nobody else is in such a block of this path. Raises `BlockingIOError` where somebody still is after so long; 0: at once.
 
     filelock, which other files are locked with, leaves its file behind for ever.
@@ -50,3 +65,265 @@ def _lock(path: Path, how: int) -> int:
             os.close(handle)
             raise
         os.close(handle)  # its holder took it away while we waited: others lock the file that is there now
+
+
+FOLDER = "DTFPERF_LOCKS"
+_BEFORE = "DTFPERF_LEASES"  # its name in earlier versions, which is read still
+_TICKET_POLL_S = 0.1
+_SHORT_POLL_S = 0.01
+LOCK_TIMEOUT_S = 60.0
+_MOST_NOTE_BYTES = 1 << 16
+NOTICE_S = 5.0  # how often whoever waits is told so
+_WAITS, _HOLDS = "waits", "holds"
+_TICKET = re.compile(rf"(?P<name>.+)\.(?P<number>[0-9]{{10,200}})\.(?P<state>{_WAITS}|{_HOLDS})")
+
+
+@dataclass(frozen=True)
+class LockHolder:
+    """Who has a host or waits for it, and what for."""
+
+    owner: Owner
+    session: str
+    what: str
+    since: float  # seconds since 1970
+
+    @classmethod
+    def me(cls, session: str, what: str) -> Self:
+        """This process, from now on."""
+        return cls(Owner.me(), session, what, time.time())
+
+    def __str__(self) -> str:
+        return f"process {self.owner.pid} ({self.what} since {time.strftime('%H:%M:%S', time.localtime(self.since))})"
+
+
+@dataclass(frozen=True)
+class LockWait:
+    """What whoever waits is told."""
+
+    holders: Sequence[LockHolder | None]  # who has the host; None: somebody whose ticket cannot be read
+    ahead: int  # how many wait who came before
+    waited_s: float
+
+    def __str__(self) -> str:
+        """In words that change seldom: a log has a line for each."""
+        words = [f"held by {' and '.join(str(each or 'a process that left no name') for each in self.holders)}"]
+        if not self.holders:
+            words = ["free at any moment"]
+        if self.ahead:
+            words.append(f"{self.ahead} came before")
+        if self.waited_s >= 60:
+            minutes = 1 << (int(self.waited_s // 60).bit_length() - 1)  # 1, 2, 4, 8, ...
+            words.append(f"for {in_minutes(minutes)} by now")
+        return ", ".join(words)
+
+
+OnWait = Callable[[LockWait], object]
+
+
+@contextmanager
+def lock_hosts(
+    names: Iterable[str], slots: int, holder: LockHolder, on_wait: OnWait, *, folder: Path | None = None
+) -> Iterator[None]:
+    """Have all these hosts for the length of a `with` block, each of which serves `slots` at once.
+
+    `on_wait` is called at once when one is not free, and every few seconds while that lasts. Raises `AllocationError` where the
+    folder cannot be used.
+    """
+    began = time.monotonic()
+    folder = folder or find_lock_folder()
+    with ExitStack() as held:
+        for name in sorted(set(names)):  # everybody in the same order, or two could wait for each other
+            held.enter_context(_hold_ticket(_TicketQueue(folder, name), slots, holder, on_wait, began))
+        yield
+
+
+def find_lock_folder() -> Path:
+    """Where tickets lie. Raises `AllocationError`."""
+    name = FOLDER if os.environ.get(FOLDER) else _BEFORE
+    given = os.environ.get(name)
+    if not given:
+        return make_runtime_folder()
+    folder = Path(given)
+    if not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise AllocationError(
+            f"{name} = {given!r} is no folder that this user may write to. `install -d -m 1777 ...` makes one"
+        )
+    return folder
+
+
+def make_runtime_folder() -> Path:
+    """This user's own folder, gone after a restart of the machine."""
+    parent = os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(parent, "dtfperf") if parent else Path(tempfile.gettempdir(), f"dtfperf-{os.getuid()}")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as exc:
+        raise AllocationError(
+            f"{folder}, where sessions find each other, cannot be made: {exc.strerror}. Set XDG_RUNTIME_DIR"
+        ) from exc
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():  # /tmp is open to everybody
+        raise AllocationError(f"{folder} is not a folder of this user: set XDG_RUNTIME_DIR to one that is")
+    return folder
+
+
+@contextmanager
+def _hold_ticket(queue: "_TicketQueue", slots: int, holder: LockHolder, on_wait: OnWait, began: float) -> Iterator[None]:
+    ticket = queue.draw(holder)
+    try:
+        told = -NOTICE_S
+        while wait := queue.try_take(ticket, slots):
+            waited_s = time.monotonic() - began
+            if waited_s - told >= NOTICE_S:
+                on_wait(LockWait(*wait, waited_s))
+                told = waited_s
+            time.sleep(_TICKET_POLL_S)
+        yield
+    finally:
+        queue.give_back(ticket)
+
+
+@dataclass
+class _Ticket:
+    """A file of this process's, which is locked."""
+
+    file: IO[bytes]
+    path: Path
+    number: int
+
+
+class _TicketQueue:
+    """The tickets of one host."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        readable = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:80]
+        self._name = f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+
+    def draw(self, holder: LockHolder) -> _Ticket:
+        """After all who came before."""
+        with self._alone():
+            others = [number for number, _, _ in self._others(None)]
+            number = max(others, default=0) + 1
+            # What another user has put there, and is no ticket, cannot be taken away in a folder for all.
+            while any(os.path.lexists(self._path(number, state)) for state in (_WAITS, _HOLDS)):
+                number += 1
+            path = self._path(number, _WAITS)
+            file = path.open("xb", buffering=0)  # or a note that a full disk has refused would be written again by close
+            fcntl.flock(file, fcntl.LOCK_EX)
+            os.fchmod(file.fileno(), 0o644)  # whoever waits must be able to try its lock, and to read for whom
+            ticket = _Ticket(file, path, number)
+            self._write(ticket, holder)
+            return ticket
+
+    def try_take(self, ticket: _Ticket, slots: int) -> tuple[Sequence[LockHolder | None], int] | None:
+        """Take the host if it is this ticket's turn; else who has it, and how many wait before."""
+        with self._alone():
+            others = self._others(ticket)
+            holders = [path for _, state, path in others if state == _HOLDS]
+            ahead = [path for number, state, path in others if state == _WAITS and number < ticket.number]
+            waiting = [path for path in ahead if not _is_stopped(path)]  # one that is stopped would keep everybody waiting
+            if len(holders) + len(waiting) >= slots:
+                return [_read_holder(path) for path in holders], len(ahead)
+            taken = self._path(ticket.number, _HOLDS)
+            ticket.path.rename(taken)
+            ticket.path = taken
+            if holder := _read_holder(taken):  # not since it began to wait
+                self._write(ticket, LockHolder(holder.owner, holder.session, holder.what, time.time()))
+            return None
+
+    def give_back(self, ticket: _Ticket) -> None:
+        """The host, or the wish to have it."""
+        with self._alone():
+            ticket.path.unlink(missing_ok=True)
+            fcntl.flock(ticket.file, fcntl.LOCK_UN)  # also of what has been forked meanwhile
+            ticket.file.close()
+
+    def _others(self, mine: _Ticket | None) -> list[tuple[int, str, Path]]:
+        """The number, state and file of all tickets of living processes for this host. Those of the dead are taken away."""
+        found = []
+        for path in self._folder.iterdir():
+            parts = _TICKET.fullmatch(path.name)
+            if not parts or (mine and path == mine.path):
+                continue
+            if not _is_held(path):
+                with suppress(OSError):  # another user's, in a folder for all: that user's next session takes it away
+                    path.unlink()
+            elif parts["name"] == self._name:
+                found.append((int(parts["number"]), parts["state"], path))
+        return found
+
+    def _path(self, number: int, state: str) -> Path:
+        return self._folder / f"{self._name}.{number:010}.{state}"
+
+    def _write(self, ticket: _Ticket, holder: LockHolder) -> None:
+        note = {"owner": holder.owner.text, "session": holder.session, "what": holder.what, "since": holder.since}
+        with suppress(OSError):  # on a full disk: the lock is what counts, the note is for people
+            ticket.file.seek(0)
+            ticket.file.truncate()
+            ticket.file.write(json.dumps(note).encode())
+            ticket.file.flush()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        try:
+            handle = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                _lock_folder(handle)
+                yield
+            finally:
+                os.close(handle)
+        except OSError as exc:
+            raise AllocationError(
+                f"{self._folder}, where sessions wait for each other, cannot be used: {exc.strerror}. "
+                f"Set XDG_RUNTIME_DIR, or {FOLDER}, to another folder"
+            ) from exc
+
+
+def _lock_folder(handle: int) -> None:
+    """Raise `OSError` where another process keeps the folder's lock, which is needed for milliseconds."""
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                words = f"another process has kept the folder itself locked for {LOCK_TIMEOUT_S:.0f} s"
+                raise OSError(errno.ETIMEDOUT, words) from None
+            time.sleep(_SHORT_POLL_S)
+
+
+def _is_held(path: Path) -> bool:
+    """Return whether its process lives. A file that may not be opened, a link, a pipe or a folder is no ticket."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
+def _is_stopped(path: Path) -> bool:
+    """Whether whoever waits there has been stopped (Ctrl-Z), as far as that can be seen from here."""
+    holder = _read_holder(path)
+    seen = processes.inspect(holder.owner.pid) if holder and holder.owner.is_of_here else None
+    return seen is not None and seen.stopped
+
+
+def _read_holder(path: Path) -> LockHolder | None:
+    """Return who has a ticket; None for a note that is damaged or missing: the disk was full, or somebody has written there."""
+    try:
+        note = json.loads(read_file(path, _MOST_NOTE_BYTES))
+        owner, since = Owner.read(note["owner"]), float(note["since"])
+        time.localtime(since)  # which not every number is a time for
+        return LockHolder(owner, str(note["session"]), printable(str(note["what"])), since) if owner else None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, OverflowError):
+        return None

@@ -128,7 +128,7 @@ def load(path: str | Path | None) -> dict[str, ClusterConfig]:
     """The clusters of a file, and `local` whether or not it has one. Raises `ClusterFileError` with all that is wrong."""
     clusters = {"local": ClusterConfig(name="local")}
     problems = []
-    for name, table in (file.read(path) if path else {}).items():
+    for name, table in (file.read_cluster_file(path) if path else {}).items():
         try:
             clusters[name] = _parse(str(path), name, table)
         except ClusterFileError as problem:
@@ -145,10 +145,10 @@ def choose(name: str, explicit: str | Path | None, starts: Iterable[str | Path])
     tests, or the one that the command was given in. Raises `ClusterFileError`.
     """
     starts = list(starts)
-    path = file.find(explicit, starts)
-    tables = file.read(path) if path else {}
+    path = file.find_cluster_file(explicit, starts)
+    tables = file.read_cluster_file(path) if path else {}
     if name not in {"local", *tables}:
-        where = f"Read from {path}." if path else f"{file.searched(starts).capitalize()}: name one with --clusters-file."
+        where = f"Read from {path}." if path else f"{file.format_searched(starts).capitalize()}: name one with --clusters-file."
         raise ClusterFileError(f"--cluster: {unknown_name('cluster', name, dict.fromkeys(['local', *tables]))} {where}")
     for other, table in tables.items():
         if not isinstance(table, dict):  # the file describes no clusters, and may be another program's
@@ -236,7 +236,7 @@ def _import(path: str) -> Any:
 
 
 def _parse(path: str, name: str, table: object) -> ClusterConfig:
-    where = f"{path}: [{file.quoted(name)}]"
+    where = f"{path}: [{file.quote_key(name)}]"
     if not isinstance(table, dict):
         raise ClusterFileError(f"{where} must be a table, not {shown(table)}")
     if "backend" not in table:
@@ -251,8 +251,8 @@ def _parse(path: str, name: str, table: object) -> ClusterConfig:
     _raise_all(
         [
             *_problems(where, table, {**KEYS, **backend.keys}),
-            *_problems(f"{path}: [{file.quoted(name)}.limits]", limits, {each.name: SECONDS for each in fields(Limits)}),
-            *_training_problems(path, file.quoted(name), training, models),
+            *_problems(f"{path}: [{file.quote_key(name)}.limits]", limits, {each.name: SECONDS for each in fields(Limits)}),
+            *_training_problems(path, file.quote_key(name), training, models),
         ]
     )
     common = {key: value for key, value in table.items() if key in KEYS}

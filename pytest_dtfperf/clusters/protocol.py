@@ -38,7 +38,7 @@ class Host:
     )  # what of it, part by part, only the cluster knows
 
 
-class Reason(Enum):
+class LossReason(Enum):
     """Why nothing more is heard of a host."""
 
     ENDED = "its process has left or was killed: the host itself is there"
@@ -54,7 +54,7 @@ class Reason(Enum):
 class Lost:
     """The end of what is heard of a host."""
 
-    reason: Reason
+    reason: LossReason
     words: str  # for people: "the agent was killed by SIGKILL"
 
 

@@ -34,8 +34,8 @@ def examine(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], 
 
 def expected(config: ClusterConfig) -> Expected:
     """What clusters.toml says of each host."""
-    given = capacity.devices_per_host(config)
-    on_gpus = capacity.device(config) == "gpu"
+    given = capacity.predict_devices_per_host(config)
+    on_gpus = capacity.predict_device(config) == "gpu"
     return Expected(
         gpus=given if on_gpus else None,
         shares=None if on_gpus else given,

@@ -6,7 +6,7 @@ from functools import partial
 from importlib import import_module
 
 from pytest_dtfperf.clusters import capacity, named
-from pytest_dtfperf.clusters.host_lock import Holder, Wait, exclusive
+from pytest_dtfperf.clusters.locks import LockHolder, LockWait, lock_hosts
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Host, Resources
 from pytest_dtfperf.doctor.several import LentHosts, one_by_one
@@ -36,11 +36,13 @@ def needed(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], o
     apart = 0 if config.ps_on_worker_hosts else 1
     if gpus is not None:
         return Resources(gpus, apart, session=session, on_status=on_status)
-    there = capacity.hosts(config)
+    there = capacity.count_hosts(config)
     if there is None:
         raise UsageError(f"clusters.toml does not say how many hosts {config.name!r} has: --gpus=N says how many to look at")
     workers = max(1, there - apart)
-    return Resources(workers * (capacity.devices_per_host(config) or 1), there - workers, session=session, on_status=on_status)
+    return Resources(
+        workers * (capacity.predict_devices_per_host(config) or 1), there - workers, session=session, on_status=on_status
+    )
 
 
 @contextmanager
@@ -57,14 +59,14 @@ def together(config: ClusterConfig, resources: Resources, argv: Sequence[str]) -
 @contextmanager
 def ssh(config: ClusterConfig, resources: Resources, argv: Sequence[str]) -> Iterator[LentHosts]:
     """Hosts that SSH reaches, each for itself."""
-    from pytest_dtfperf.clusters.ssh.cluster import lend
-    from pytest_dtfperf.clusters.ssh.hosts import endpoints
+    from pytest_dtfperf.clusters.ssh.cluster import open_allocation
+    from pytest_dtfperf.clusters.ssh.endpoints import list_endpoints
 
     resources.on_status("connecting to all hosts")
-    chosen = endpoints(config)[: capacity.require_hosts(config, resources, "the hosts")]
+    chosen = list_endpoints(config)[: capacity.require_hosts(config, resources, "the hosts")]
     one = Resources(devices=1, session=resources.session)  # of which nothing is told: many speak at once
     known = [Host(each.name, each.address or each.target) for each in chosen]
-    lenders = [partial(lend, config, [each], one) for each in chosen]
+    lenders = [partial(open_allocation, config, [each], one) for each in chosen]
     at_once = config.backend_keys.get("parallel", _AT_ONCE)
     with one_by_one(known, lenders, argv, at_once=at_once, idle=wire.encode({"order": "ping"})) as found:
         yield found
@@ -75,7 +77,7 @@ def alone(config: ClusterConfig, hosts: str, on_status: Callable[[str], object])
 
     Raises `UsageError`.
     """
-    if capacity.is_inside(config):
+    if capacity.is_inside_allocation(config):
         raise UsageError("within a job there are its own nodes, and no others can be chosen: leave --hosts out")
     if config.backend not in BY_NAME:
         on_status(f"{config.name} lends no hosts by name: looking at all")
@@ -87,8 +89,8 @@ def alone(config: ClusterConfig, hosts: str, on_status: Callable[[str], object])
 
 # Backends that can lend hosts which somebody names: "module:function", of a cluster and names, gives the cluster with these.
 BY_NAME: Mapping[str, str] = {
-    "ssh": "pytest_dtfperf.clusters.ssh.hosts:alone",
-    "slurm": "pytest_dtfperf.clusters.slurm.request:alone",
+    "ssh": "pytest_dtfperf.clusters.ssh.endpoints:select_hosts",
+    "slurm": "pytest_dtfperf.clusters.slurm.request:select_nodes",
 }
 
 # Backends whose hosts are lent one by one, so that those which answer can be looked at while others do not.
@@ -97,16 +99,16 @@ APART: Mapping[str, Lend] = {"ssh": ssh}
 
 def _turn(config: ClusterConfig, resources: Resources) -> AbstractContextManager[object]:
     """Not while others measure there, nor when there are as many allocations as there may be."""
-    if capacity.is_inside(config):
+    if capacity.is_inside_allocation(config):
         return nullcontext()
     shared = named.shared_machines(config)
 
-    def waiting(wait: Wait) -> None:
+    def waiting(wait: LockWait) -> None:
         resources.on_status(f"waiting for {config.name}, {wait}")
 
-    return exclusive(
+    return lock_hosts(
         shared or [f"cluster-{config.name}"],
         slots=1 if shared else config.jobs_at_once,
-        holder=Holder.me(session=resources.session, what="dtfperf doctor"),
+        holder=LockHolder.me(session=resources.session, what="dtfperf doctor"),
         on_wait=waiting,
     )

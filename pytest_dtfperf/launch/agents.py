@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from pytest_dtfperf.clusters.named import ClusterConfig, python
-from pytest_dtfperf.clusters.protocol import Allocation, Lost, Reason
+from pytest_dtfperf.clusters.protocol import Allocation, Lost, LossReason
 from pytest_dtfperf.errors import AllocationError, HostLost, SpecError
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, HostView, PlacedTask, Roles
 from pytest_dtfperf.launch.watch import loss
@@ -95,7 +95,7 @@ class Agents:
     def give_up(self, host: int, why: str) -> Event:
         """Hear nothing more of a host that has sent what no host of ours sends. Its loss."""
         self._given_up.add(host)
-        return {"event": "lost", "host": host, "how": Lost(Reason.LIED, why), "words": ()}
+        return {"event": "lost", "host": host, "how": Lost(LossReason.LIED, why), "words": ()}
 
     def why_silent(self, host: int) -> Event | None:
         """The loss of a host of which nothing is heard for too long, where the cluster knows of it."""

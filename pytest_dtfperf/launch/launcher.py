@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_dtfperf.clusters.capacity import hosts_for
+from pytest_dtfperf.clusters.capacity import count_hosts_for
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.errors import Culprit, DataError, RunFailed
@@ -48,7 +48,7 @@ class Launcher:
         """`resources` is what the allocation was asked for, to be compared with what it is."""
         self._allocation = allocation
         self._config = config
-        self._wanted_nodes = hosts_for(config, resources) if resources else None
+        self._wanted_nodes = count_hosts_for(config, resources) if resources else None
         self._staging = Staging(allocation, config, resources.on_status if resources else lambda words: None)
         self._agents: Agents | None = None
         self._probes = Probes()  # of all hosts that were probed

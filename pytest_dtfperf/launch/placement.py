@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from pytest_dtfperf.clusters.backends import BACKENDS
-from pytest_dtfperf.clusters.capacity import device, devices_per_worker, worker_hosts
+from pytest_dtfperf.clusters.capacity import get_worker_hosts, predict_device, predict_devices_per_worker
 from pytest_dtfperf.clusters.named import ClusterConfig, gpus_per_host
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.formats import counted
@@ -116,12 +116,12 @@ def _per_worker(spec: Spec, device: str, config: ClusterConfig) -> int:
     mode = spec.mode
     if spec.in_one_process:
         return spec.gpus
-    return 1 if mode.one_device or (mode.one_cpu and device == "cpu") else min(devices_per_worker(config), spec.gpus)
+    return 1 if mode.one_device or (mode.one_cpu and device == "cpu") else min(predict_devices_per_worker(config), spec.gpus)
 
 
 def _spread(spec: Spec, config: ClusterConfig) -> int | None:
     """On how many hosts the workers are to be, where the file says so. One process is on one, whatever it says."""
-    return None if spec.in_one_process else worker_hosts(config, spec.gpus)
+    return None if spec.in_one_process else get_worker_hosts(config, spec.gpus)
 
 
 def _workers(spec: Spec, hosts: Sequence[HostView], start: int, config: ClusterConfig) -> Iterator[PlacedTask]:
@@ -255,7 +255,7 @@ def _wanted_gpus(config: ClusterConfig, hosts: Sequence[HostView]) -> int:
         return asked
     if config.device == "gpu" or any(host.gpus for host in hosts):
         return config.devices_per_host or int(not all(host.gpus for host in hosts))
-    return int(device(config) == "gpu")
+    return int(predict_device(config) == "gpu")
 
 
 def _gpus_on(hosts: Sequence[HostView]) -> list[str]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.protocol import Reason
+from pytest_dtfperf.clusters.protocol import LossReason
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.explain.probes import LINK, WORDS, HostProbe, Link, Probes, Reading, merged
 from pytest_dtfperf.launch import exposure, link_rounds
@@ -351,7 +351,7 @@ class Probing:
                 name = self._agents.hosts[host].name
                 why = loss(name, "is gone", event["how"], event["words"])
                 if host in self._hosts:
-                    self._answers.lose(host, why.partition("\n")[0], lied=event["how"].reason is Reason.LIED)
+                    self._answers.lose(host, why.partition("\n")[0], lied=event["how"].reason is LossReason.LIED)
             case "stopped":
                 self._quiet.add(host)
 

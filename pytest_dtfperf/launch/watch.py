@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any
 
 from pytest_dtfperf.clusters.named import Limits
-from pytest_dtfperf.clusters.protocol import Lost, Reason
+from pytest_dtfperf.clusters.protocol import LossReason, Lost
 from pytest_dtfperf.errors import (
     Culprit,
     DeadlineExceeded,
@@ -169,7 +169,7 @@ class Watch:
         host = self.hosts[event["host"]]
         host.lost = event["how"]
         error = HostLost(loss(host.name, "is gone", event["how"], event["words"]))
-        if event["how"].reason is Reason.LIED:
+        if event["how"].reason is LossReason.LIED:
             self.refusal = self.refusal or error
         self._fail(Cause.HOST, now, error)
 
@@ -241,7 +241,7 @@ class Watch:
 
     def _silent_hosts(self, now: float) -> Iterator[DtfPerfError]:
         for host in (self.hosts[number] for number in self.silent(now)):
-            host.lost = Lost(Reason.SILENT, f"has given no sign of life for {now - host.heard:.0f} s")
+            host.lost = Lost(LossReason.SILENT, f"has given no sign of life for {now - host.heard:.0f} s")
             yield HostLost(f"the agent on {host.name} {host.lost.words}")
 
     def _overdue(self, now: float) -> Iterator[DtfPerfError]:
@@ -314,7 +314,7 @@ _EVENTS: Mapping[str, Callable[[Watch, Mapping[str, Any], float], None]] = {
 
 def loss(host: str, what: str, how: Lost, words: Sequence[str]) -> str:
     """What happened to the agent on a host (it "is gone"), why, and what it had said before."""
-    if how.reason is Reason.LIED:
+    if how.reason is LossReason.LIED:
         return given_up(host, how.words)
     return with_last_words(f"the agent on {host} {what}: {printable(how.words)}", words)
 

@@ -51,7 +51,9 @@ class DryRun:
         """Called where a test would be trained for. Raises `SpecError` or `AllocationError` where it could not be."""
         bench, cluster = self._perf.bench, self._perf.bench.cluster
         resources = self._resources(spec)
-        hosts = hosts_of(bench.config, capacity.hosts_for(bench.config, resources), cluster.device, cluster.devices_per_host)
+        hosts = hosts_of(
+            bench.config, capacity.count_hosts_for(bench.config, resources), cluster.device, cluster.devices_per_host
+        )
         asked = Resources(resources.devices, resources.separate_ps_hosts, session=bench.session_id)
         training = PlannedTraining(
             position=item.session.items.index(item),

@@ -111,7 +111,7 @@ class PerfSession:
             if not _is_text(word):
                 raise UsageError(f"the argument {shown(word)} is not UTF-8, which the command is kept in with the results")
         clusters_file, config = self._chosen
-        capacity.device(config)  # GPUs of this machine that cannot be listed are one line, too
+        capacity.predict_device(config)  # GPUs of this machine that cannot be listed are one line, too
         check_stored(self.store, config, f"{clusters_file}: [{config.name}]")
 
     def check_runnable(self) -> None:
@@ -178,7 +178,7 @@ class PerfSession:
     def cannot_hold(self, test: Mapping[str, Any]) -> str | None:
         """Why a test with these parameters cannot run here, or None."""
         cluster = self.cluster
-        unfit = cannot_hold(test, cluster.name, capacity.devices(self.config), cluster.devices_per_host)
+        unfit = cannot_hold(test, cluster.name, capacity.count_devices(self.config), cluster.devices_per_host)
         return unfit or allocation_manager.too_large(test, self.config)
 
     # -- what is shown
@@ -244,8 +244,8 @@ class PerfSession:
 
     def _hosts_in_words(self) -> list[str]:
         """Nothing where there is no more than one."""
-        hosts = capacity.hosts(self.config)
-        if capacity.is_inside(self.config):
+        hosts = capacity.count_hosts(self.config)
+        if capacity.is_inside_allocation(self.config):
             return [f"inside a job with {counted(hosts, 'host')}" if hosts else "inside a job"]
         return [f"{hosts} hosts"] if hosts and hosts > 1 else []
 

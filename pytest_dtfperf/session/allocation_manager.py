@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from pytest_dtfperf.clusters import capacity, named
-from pytest_dtfperf.clusters.host_lock import Holder, Wait, exclusive
+from pytest_dtfperf.clusters.locks import LockHolder, LockWait, lock_hosts
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.errors import AllocationError, AllocationOver, UsageError, first_line
@@ -32,17 +32,17 @@ def powers_of_two(limit: int) -> tuple[int, ...]:
 
 def most_servers(gpus: int, config: ClusterConfig) -> int:
     """How many parameter servers a sweep considers at most: one for each device, as in 2017, if there is room."""
-    there = capacity.hosts(config)
+    there = capacity.count_hosts(config)
     if there is None:
         return gpus
-    fitting = (n for n in range(gpus, 1, -1) if capacity.hosts_for(config, needed(gpus, n, config)) <= there)
+    fitting = (n for n in range(gpus, 1, -1) if capacity.count_hosts_for(config, needed(gpus, n, config)) <= there)
     return next(fitting, 1)
 
 
 def needed(gpus: int, num_ps: int, config: ClusterConfig) -> Resources:
     """What training on so many devices with so many parameter servers needs. More than there is, is not asked for."""
     apart = 0 if config.ps_on_worker_hosts else -(-num_ps // (config.most_ps_per_host or 1))
-    return Resources(devices=min(gpus, capacity.devices(config) or gpus), separate_ps_hosts=apart)
+    return Resources(devices=min(gpus, capacity.count_devices(config) or gpus), separate_ps_hosts=apart)
 
 
 def needed_by(test: Mapping[str, Any], given: Sequence[int] | None, config: ClusterConfig) -> Resources | None:
@@ -78,12 +78,12 @@ def to_ask_for(spec: Spec | None, expected: Sequence[Resources], config: Cluster
 
 def largest(needs: Iterable[Resources], config: ClusterConfig) -> Resources:
     """What is enough for each of them, one after the other: any host can be a worker's, or be for parameter servers alone."""
-    return max(needs, key=lambda need: (capacity.hosts_for(config, need), need.devices))
+    return max(needs, key=lambda need: (capacity.count_hosts_for(config, need), need.devices))
 
 
 def covers(held: Resources, need: Resources, config: ClusterConfig) -> bool:
     """Whether the hosts of an allocation are enough for another need."""
-    return capacity.hosts_for(config, held) >= capacity.hosts_for(config, need)
+    return capacity.count_hosts_for(config, held) >= capacity.count_hosts_for(config, need)
 
 
 def too_large(test: Mapping[str, Any], config: ClusterConfig) -> str | None:
@@ -91,17 +91,17 @@ def too_large(test: Mapping[str, Any], config: ClusterConfig) -> str | None:
     gpus = test.get("gpus", 1)
     num_ps = _num_ps(test, gpus, config)
     need = needed(gpus, num_ps, config)
-    there = capacity.hosts(config)
-    if there is None or capacity.hosts_for(config, need) <= there:
+    there = capacity.count_hosts(config)
+    if there is None or capacity.count_hosts_for(config, need) <= there:
         return None
     apart = f" and num_ps={num_ps} on hosts of their own" if need.separate_ps_hosts else ""
-    return f"{config.name} has {counted(there, 'host')}, gpus={need.devices}{apart} need {capacity.hosts_for(config, need)}"
+    return f"{config.name} has {counted(there, 'host')}, gpus={need.devices}{apart} need {capacity.count_hosts_for(config, need)}"
 
 
 _HELD_BY: dict[str, int] = {}  # session -> which of this process's threads has a lock for it
 
 
-def _is_of_this_thread(holder: Holder) -> bool:
+def _is_of_this_thread(holder: LockHolder) -> bool:
     return holder.owner == Owner.me() and _HELD_BY.get(holder.session) == threading.get_ident()
 
 
@@ -222,14 +222,14 @@ class Lending:
     def _lock(self, names: Sequence[str], slots: int) -> Iterator[None]:
         with ExitStack() as held:
             with self._while_waiting():
-                held.enter_context(exclusive(names, slots, Holder.me(session=self._session, what=self._what), self._waiting))
+                held.enter_context(lock_hosts(names, slots, LockHolder.me(session=self._session, what=self._what), self._waiting))
             _HELD_BY[self._session] = threading.get_ident()
             try:
                 yield
             finally:
                 _HELD_BY.pop(self._session, None)
 
-    def _waiting(self, wait: Wait) -> None:
+    def _waiting(self, wait: LockWait) -> None:
         if wait.holders and all(each and _is_of_this_thread(each) for each in wait.holders):
             raise UsageError(
                 f"cluster {self._config.name}: another session of this very thread holds what this one would wait for: "

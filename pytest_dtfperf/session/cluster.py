@@ -36,21 +36,21 @@ class ClusterInfo:
     @cached_property
     def devices(self) -> int:
         """Devices of the whole cluster, as far as can be told without asking it."""
-        return capacity.devices(self.config) or self.devices_per_host
+        return capacity.count_devices(self.config) or self.devices_per_host
 
     @cached_property
     def devices_per_host(self) -> int:
-        return capacity.devices_per_host(self.config) or 1
+        return capacity.predict_devices_per_host(self.config) or 1
 
     @cached_property
     def device(self) -> str:
         """What does the arithmetic: "gpu" or "cpu"."""
-        return capacity.device(self.config)
+        return capacity.predict_device(self.config)
 
     @cached_property
     def between_hosts(self) -> bool:
         """Whether a training's tasks may be on several hosts, with links between them."""
-        return not BACKENDS[self.config.backend].here and capacity.hosts(self.config) != 1
+        return not BACKENDS[self.config.backend].here and capacity.count_hosts(self.config) != 1
 
     def settings(self, model: str) -> dict[str, Any]:
         """What clusters.toml says of training a model here."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_dtfperf.clusters.backends import BACKENDS
-from pytest_dtfperf.clusters.host_lock import lock_folder
+from pytest_dtfperf.clusters.locks import find_lock_folder
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import AllocationError, UsageError, nearest, shown
 from pytest_dtfperf.spec import Spec
@@ -60,7 +60,7 @@ def check_folders(needs: Iterable[Need]) -> None:
         if why := _why_not(need):
             raise UsageError(f"{need.what} cannot be written to {need.folder}: {why}; {need.instead}")
     try:
-        lock_folder()
+        find_lock_folder()
     except AllocationError as exc:
         raise UsageError(str(exc)) from exc
 

@@ -245,7 +245,7 @@ def check_runnable(bench: Bench) -> None:
         raise UsageError(
             f"the history {address} is {kind_of(address.path.stat().st_mode)}, and no file: --history names another"
         )
-    named.check_tensorflow(bench.config, capacity.device(bench.config))
+    named.check_tensorflow(bench.config, capacity.predict_device(bench.config))
     if bench.settings.update_baselines:
         bench.store.check_writable()
     accepts = [preflight.baselines(bench.store.folder)] if bench.settings.update_baselines else []

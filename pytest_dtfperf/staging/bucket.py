@@ -19,7 +19,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
-from pytest_dtfperf.clusters.ec2.amazon import quiet, refusals
+from pytest_dtfperf.clusters.ec2 import log_redaction, refusals
 from pytest_dtfperf.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Bucket:
     def open(cls, url: str) -> Self:
         """Look at the bucket. Raises `UsageError` for a place that cannot be, `DataError` for one that cannot be reached."""
         location = Location.parse(url)
-        quiet.hide_credentials()
+        log_redaction.hide_credentials()
         with told(location):
             session = boto3.session.Session()
             region = _region_of(session, location)

@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.clusters.ec2.amazon.remembered import cache_folder
-from pytest_dtfperf.clusters.locks import locked
+from pytest_dtfperf.clusters.ec2.answer_cache import cache_folder
+from pytest_dtfperf.clusters.locks import lock_file
 from pytest_dtfperf.errors import DataError
 from pytest_dtfperf.staging.bucket import Bucket, told
 from pytest_dtfperf.staging.files import on_disk
@@ -24,7 +24,7 @@ def sole(name: str, what: str) -> Iterator[Path]:
     stem = hashlib.sha256(name.encode()).hexdigest()[:24]
     with ExitStack() as alone:
         try:
-            alone.enter_context(locked(folder / f"{stem}.lock", within_s=0.0))
+            alone.enter_context(lock_file(folder / f"{stem}.lock", within_s=0.0))
         except BlockingIOError:
             raise DataError(f"another {what} is under way on this machine. Wait for its end, or end it") from None
         except OSError as exc:

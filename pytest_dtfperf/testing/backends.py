@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters.protocol import Allocation, Channel, Cluster, Lost, Reason, Resources
+from pytest_dtfperf.clusters.protocol import Allocation, Channel, Cluster, LossReason, Lost, Resources
 from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.node.module_command import project_command
@@ -33,8 +33,8 @@ from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 PARROT = (sys.executable, "-P", "-c", Path(parrot.__file__).read_text())
 TOO_MANY = 1000
 HOW_IT_ENDED = {
-    "exit": Lost(Reason.ENDED, "the agent left with exit code 3"),
-    "kill": Lost(Reason.ENDED, "the agent was killed by SIGKILL"),
+    "exit": Lost(LossReason.ENDED, "the agent left with exit code 3"),
+    "kill": Lost(LossReason.ENDED, "the agent was killed by SIGKILL"),
 }
 
 

@@ -17,8 +17,8 @@ from pytest_dtfperf.cli import main
 from pytest_dtfperf.cli.parser import parser
 from pytest_dtfperf.cli.run import read as trainings
 from pytest_dtfperf.cli.terms import SIGNALS
-from pytest_dtfperf.clusters.host_lock import Holder, exclusive
 from pytest_dtfperf.clusters.local import machines
+from pytest_dtfperf.clusters.locks import LockHolder, lock_hosts
 from pytest_dtfperf.testing.waiting import wait_until
 from tests.cli import place
 from tests.cli.table import commands, everything, read
@@ -207,7 +207,7 @@ def test_a_signal_ends_it(number: signal.Signals, tmp_path: Path) -> None:
     with (
         out.open("w") as stdout,
         err.open("w") as stderr,
-        exclusive(machines(), 1, Holder.me("s", "another test"), print, folder=locks),
+        lock_hosts(machines(), 1, LockHolder.me("s", "another test"), print, folder=locks),
     ):
         argv = ["-m", zygote.COMMANDS, "doctor", "--cluster=local", "--gpus=1", "--json"]
         env = {**os.environ, **zygote.SEARCH_PATH, "XDG_RUNTIME_DIR": str(tmp_path)}

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.clusters.keys import slurm
+from pytest_dtfperf.clusters.slurm import keys
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.node.notebook import enter
 from pytest_dtfperf.steps import VARIABLE as STEPS
@@ -499,6 +499,6 @@ def test_a_browser_may_last(folder: Path) -> None:
 def test_how_long_a_job_lasts(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], lent_s: float) -> None:
     """Each of Slurm's ways to write a time is read as Slurm reads it; of a job that is not ours nothing is said."""
     monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
-    assert slurm.lent_s(given) == lent_s
+    assert keys.lent_s(given) == lent_s
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
-    assert slurm.lent_s(given) is None
+    assert keys.lent_s(given) is None

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.clusters import named
-from pytest_dtfperf.clusters.environment import SHARED, TRAINING, handed_on
-from pytest_dtfperf.clusters.slurm.client import clean
+from pytest_dtfperf.clusters.environment import SHARED, TRAINING, select_variables
+from pytest_dtfperf.clusters.slurm.client import make_environment
 from pytest_dtfperf.errors import ClusterFileError
 
 HERE = {"A": "1", "A_B": "2", "B": "3", "C": "x=y"}
@@ -27,7 +27,7 @@ HERE = {"A": "1", "A_B": "2", "B": "3", "C": "x=y"}
 )
 def test_names(names: Sequence[str], found: Mapping[str, str]) -> None:
     """A name hands on what is set, a beginning with * all that begin so, and a value is said as it is."""
-    assert handed_on(HERE, names) == found
+    assert select_variables(HERE, names) == found
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_names(names: Sequence[str], found: Mapping[str, str]) -> None:
 )
 def test_a_secret_has_no_name_that_is_let_through(name: str) -> None:
     """None of the names that secrets usually have is handed on by itself, to any backend."""
-    assert handed_on({name: "secret"}, SHARED, TRAINING) == {}
+    assert select_variables({name: "secret"}, SHARED, TRAINING) == {}
 
 
 CALLERS = (
@@ -63,8 +63,8 @@ SETTINGS = (
 def test_the_role_of_the_caller_is_not_handed_on(names: Sequence[str]) -> None:
     """Which process of another run this one is, no task is told, unless the cluster file names the variable in full."""
     here = dict.fromkeys([*CALLERS, *SETTINGS], "1")
-    assert set(handed_on(here, names)) == set(SETTINGS)
-    assert set(handed_on(here, names, ["RANK", "PMI_*", "WORLD_SIZE=2"])) == {*SETTINGS, "RANK", "WORLD_SIZE"}
+    assert set(select_variables(here, names)) == set(SETTINGS)
+    assert set(select_variables(here, names, ["RANK", "PMI_*", "WORLD_SIZE=2"])) == {*SETTINGS, "RANK", "WORLD_SIZE"}
 
 
 def test_a_job_has_what_its_nodes_need() -> None:
@@ -74,7 +74,7 @@ def test_a_job_has_what_its_nodes_need() -> None:
         "BASH_FUNC_module%%": "() { :; }", "TF_CPP_MIN_LOG_LEVEL": "2", "SLURM_CONF": "/etc/slurm.conf",
     }  # fmt: skip
     options = {"SLURM_PARTITION": "debug", "SBATCH_EXPORT": "NONE", "SLURM_EXPORT_ENV": "NONE", "SQUEUE_FORMAT": "%i"}
-    found = clean({**needed, **options, "TOKEN": "secret", "KEPT": "asked for"}, ["KEPT", "SBATCH_*"])
+    found = make_environment({**needed, **options, "TOKEN": "secret", "KEPT": "asked for"}, ["KEPT", "SBATCH_*"])
     assert found == {**needed, "KEPT": "asked for", "SLURM_TIME_FORMAT": "%s"}
 
 

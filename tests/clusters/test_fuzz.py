@@ -111,7 +111,7 @@ def wrong_with(path: Path) -> str | None:
     try:
         for name in named.load(path):
             _, config = named.choose(name, path, [])
-            capacity.devices(config), capacity.device(config), capacity.devices_per_worker(config)
+            capacity.count_devices(config), capacity.predict_device(config), capacity.predict_devices_per_worker(config)
             named.open_cluster(config)
             named.commands(config, Resources(1, session="s"))
     except (UsageError, AllocationError) as error:

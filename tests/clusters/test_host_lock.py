@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters import host_lock as host_lock
-from pytest_dtfperf.clusters.host_lock import Holder, Wait, exclusive
+from pytest_dtfperf.clusters import locks as host_lock
+from pytest_dtfperf.clusters.locks import LockHolder, LockWait, lock_hosts
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.testing.waiting import wait_until
@@ -30,9 +30,9 @@ from tests.node.namespaces import in_pid_namespace, why_not
 TAKE = """
 import sys
 from pathlib import Path
-from pytest_dtfperf.clusters.host_lock import Holder, exclusive
+from pytest_dtfperf.clusters.locks import LockHolder, lock_hosts
 folder, *hosts = sys.argv[1:]
-with exclusive(hosts, 1, Holder.me("s", "test_other"), lambda wait: print("waits", flush=True), folder=Path(folder)):
+with lock_hosts(hosts, 1, LockHolder.me("s", "test_other"), lambda wait: print("waits", flush=True), folder=Path(folder)):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -82,12 +82,12 @@ def another(folder: Path, *names: str, says: bytes = b"held", before: Sequence[s
         other.kill()
 
 
-def nobody_waits(wait: Wait) -> None:
+def nobody_waits(wait: LockWait) -> None:
     raise AssertionError(f"waited: {wait}")
 
 
-def me() -> Holder:
-    return Holder.me(session="s1", what="test_mine")
+def me() -> LockHolder:
+    return LockHolder.me(session="s1", what="test_mine")
 
 
 def tickets(folder: Path) -> list[str]:
@@ -97,24 +97,24 @@ def tickets(folder: Path) -> list[str]:
 def test_free_place_is_taken_at_once(tmp_path: Path) -> None:
     """A host that nobody uses is there without waiting, again and again, and nothing of that stays."""
     for _ in range(2):
-        with exclusive(["here"], 1, me(), nobody_waits, folder=tmp_path):
+        with lock_hosts(["here"], 1, me(), nobody_waits, folder=tmp_path):
             assert len(tickets(tmp_path)) == 1
     assert tickets(tmp_path) == []
 
 
 def test_a_place_with_two_slots_serves_two(tmp_path: Path) -> None:
     """Two have it at once, the third waits for both."""
-    told: list[Wait] = []
+    told: list[LockWait] = []
 
-    def give_up(wait: Wait) -> None:
+    def give_up(wait: LockWait) -> None:
         told.append(wait)
         raise KeyboardInterrupt
 
     with (
-        exclusive(["big"], 2, me(), nobody_waits, folder=tmp_path),
-        exclusive(["big"], 2, me(), nobody_waits, folder=tmp_path),
+        lock_hosts(["big"], 2, me(), nobody_waits, folder=tmp_path),
+        lock_hosts(["big"], 2, me(), nobody_waits, folder=tmp_path),
         pytest.raises(KeyboardInterrupt),
-        exclusive(["big"], 2, me(), give_up, folder=tmp_path),
+        lock_hosts(["big"], 2, me(), give_up, folder=tmp_path),
     ):
         pass
     assert len(told[0].holders) == 2
@@ -128,8 +128,8 @@ def test_places_do_not_disturb_each_other(tmp_path: Path) -> None:
         for other in names:
             if one != other:
                 with (
-                    exclusive([one], 1, me(), nobody_waits, folder=tmp_path),
-                    exclusive([other], 1, me(), nobody_waits, folder=tmp_path),
+                    lock_hosts([one], 1, me(), nobody_waits, folder=tmp_path),
+                    lock_hosts([other], 1, me(), nobody_waits, folder=tmp_path),
                 ):
                     pass
 
@@ -137,14 +137,14 @@ def test_places_do_not_disturb_each_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", ["let_go", "kill"])
 def test_who_waits_learns_for_whom_and_gets_it(tmp_path: Path, end: str) -> None:
     """A waiting process is told who has the host, and has it as soon as that lets go or is killed; neither leaves anything."""
-    told: list[Wait] = []
+    told: list[LockWait] = []
     with another(tmp_path) as holder:
 
-        def on_wait(wait: Wait) -> None:
+        def on_wait(wait: LockWait) -> None:
             told.append(wait)
             getattr(holder, end)()
 
-        with exclusive(["here"], 1, me(), on_wait, folder=tmp_path):
+        with lock_hosts(["here"], 1, me(), on_wait, folder=tmp_path):
             assert len(tickets(tmp_path)) == 1
     (held_by,) = told[0].holders
     assert held_by
@@ -174,7 +174,7 @@ def _are(folder: Path, count: int) -> bool:
 
 
 def _be_served(folder: Path, number: int, served: list[int]) -> None:
-    with exclusive(["here"], 1, me(), lambda wait: None, folder=folder):
+    with lock_hosts(["here"], 1, me(), lambda wait: None, folder=folder):
         served.append(number)
 
 
@@ -185,10 +185,10 @@ def test_a_waiter_that_is_dead_or_stopped_blocks_nobody(tmp_path: Path, number: 
         os.kill(waiter.pid, number)
         wait_until("it is so", lambda: (seen := processes.inspect(waiter.pid)) is None or seen.state in ("T", "Z"))
 
-        def on_wait(wait: Wait) -> None:
+        def on_wait(wait: LockWait) -> None:
             holder.let_go()
 
-        with exclusive(["here"], 1, me(), on_wait, folder=tmp_path):
+        with lock_hosts(["here"], 1, me(), on_wait, folder=tmp_path):
             if number is signal.SIGSTOP:
                 os.kill(waiter.pid, signal.SIGCONT)  # it goes on waiting: the host is taken
                 assert len([name for name in tickets(tmp_path) if name.endswith(".holds")]) == 1
@@ -198,9 +198,9 @@ def test_a_waiter_that_is_dead_or_stopped_blocks_nobody(tmp_path: Path, number: 
 
 def test_who_waits_for_how_many_and_how_long(tmp_path: Path) -> None:
     """Told are all that come before, and from the first minute on for how long it has been, in words that change seldom."""
-    told: list[Wait] = []
+    told: list[LockWait] = []
 
-    def give_up(wait: Wait) -> None:
+    def give_up(wait: LockWait) -> None:
         told.append(wait)
         raise KeyboardInterrupt
 
@@ -208,12 +208,12 @@ def test_who_waits_for_how_many_and_how_long(tmp_path: Path) -> None:
         another(tmp_path),
         another(tmp_path, "here", says=b"waits"),
         pytest.raises(KeyboardInterrupt),
-        exclusive(["here"], 1, me(), give_up, folder=tmp_path),
+        lock_hosts(["here"], 1, me(), give_up, folder=tmp_path),
     ):
         pass
     assert (len(told[0].holders), told[0].ahead) == (1, 1)
-    assert str(Wait([], 0, 3.0)) == "free at any moment"
-    assert [str(Wait([], 2, waited_s)).partition(", ")[2] for waited_s in (59.0, 60.0, 119.0, 300.0, 10_000.0)] == [
+    assert str(LockWait([], 0, 3.0)) == "free at any moment"
+    assert [str(LockWait([], 2, waited_s)).partition(", ")[2] for waited_s in (59.0, 60.0, 119.0, 300.0, 10_000.0)] == [
         "2 came before",
         "2 came before, for 1 min by now",
         "2 came before, for 1 min by now",
@@ -224,16 +224,16 @@ def test_who_waits_for_how_many_and_how_long(tmp_path: Path) -> None:
 
 def test_several_places_exclude_whoever_wants_one_of_them(tmp_path: Path) -> None:
     """Who has some hosts keeps out who wants one of them, and nobody else."""
-    told: list[Wait] = []
+    told: list[LockWait] = []
     with another(tmp_path, "host-1", "host-2") as holder:
-        with exclusive(["host-3"], 1, me(), nobody_waits, folder=tmp_path):
+        with lock_hosts(["host-3"], 1, me(), nobody_waits, folder=tmp_path):
             pass
 
-        def on_wait(wait: Wait) -> None:
+        def on_wait(wait: LockWait) -> None:
             told.append(wait)
             holder.let_go()
 
-        with exclusive(["host-3", "host-2"], 1, me(), on_wait, folder=tmp_path):
+        with lock_hosts(["host-3", "host-2"], 1, me(), on_wait, folder=tmp_path):
             pass
     assert told
 
@@ -245,7 +245,7 @@ def test_places_in_any_order_are_no_deadlock(tmp_path: Path) -> None:
 
     def want(order: Sequence[str]) -> None:
         for _ in range(5):
-            with exclusive(order, 1, me(), lambda wait: None, folder=tmp_path):
+            with lock_hosts(order, 1, me(), lambda wait: None, folder=tmp_path):
                 served.append("".join(order))
 
     threads = [threading.Thread(target=want, args=([*names[turn:], *names[:turn]],)) for turn in range(3)]
@@ -261,19 +261,19 @@ def test_interrupted_wait_holds_nothing(tmp_path: Path) -> None:
     """Who gives up waiting leaves the host as it was."""
     with another(tmp_path) as holder:
 
-        def give_up(wait: Wait) -> None:
+        def give_up(wait: LockWait) -> None:
             raise KeyboardInterrupt
 
-        with pytest.raises(KeyboardInterrupt), exclusive(["here"], 1, me(), give_up, folder=tmp_path):
+        with pytest.raises(KeyboardInterrupt), lock_hosts(["here"], 1, me(), give_up, folder=tmp_path):
             pass
         holder.let_go()
-        with exclusive(["here"], 1, me(), nobody_waits, folder=tmp_path):
+        with lock_hosts(["here"], 1, me(), nobody_waits, folder=tmp_path):
             pass
 
 
 def test_a_full_disk_is_no_obstacle(tmp_path: Path) -> None:
     """Where nobody's name can be written down, hosts are had and given back all the same."""
-    mine = exclusive(["here"], 1, Holder.me("s", "test_a"), lambda wait: None, folder=tmp_path)
+    mine = lock_hosts(["here"], 1, LockHolder.me("s", "test_a"), lambda wait: None, folder=tmp_path)
     with full_behind(tmp_path / "none"), mine:
         (ticket,) = tmp_path.iterdir()
         assert ticket.read_bytes() == b""
@@ -282,9 +282,9 @@ def test_a_full_disk_is_no_obstacle(tmp_path: Path) -> None:
 
 def test_failure_inside_frees_the_place(tmp_path: Path) -> None:
     """A lock ends with its block, however that ends."""
-    with pytest.raises(ValueError, match="inside"), exclusive(["here"], 1, me(), nobody_waits, folder=tmp_path):
+    with pytest.raises(ValueError, match="inside"), lock_hosts(["here"], 1, me(), nobody_waits, folder=tmp_path):
         raise ValueError("inside")
-    with exclusive(["here"], 1, me(), nobody_waits, folder=tmp_path):
+    with lock_hosts(["here"], 1, me(), nobody_waits, folder=tmp_path):
         pass
 
 
@@ -295,16 +295,16 @@ FAR = json.dumps({"owner": "vm::1:1:1", "session": "s", "what": "w", "since": 1e
 @pytest.mark.parametrize("note", ["", "{", "[1]", '{"owner": 1}', "\0" * 100, "[" * 100_000, ENDLESS, FAR])
 def test_a_damaged_note(tmp_path: Path, note: str) -> None:
     """A ticket whose words are damaged still has its host, and whoever waits is told so in words."""
-    told: list[Wait] = []
+    told: list[LockWait] = []
     with another(tmp_path) as holder:
         (ticket,) = tmp_path.iterdir()
         ticket.write_text(note)
 
-        def on_wait(wait: Wait) -> None:
+        def on_wait(wait: LockWait) -> None:
             told.append(wait)
             holder.let_go()
 
-        with exclusive(["here"], 1, me(), on_wait, folder=tmp_path):
+        with lock_hosts(["here"], 1, me(), on_wait, folder=tmp_path):
             pass
     assert str(told[0]) == "held by a process that left no name"
 
@@ -315,7 +315,7 @@ def test_what_was_left_of_other_places_is_swept(tmp_path: Path) -> None:
         holder.kill()
     (tmp_path / "foreign").write_text("")
     assert len(tickets(tmp_path)) == 2
-    with exclusive(["here"], 1, me(), nobody_waits, folder=tmp_path):
+    with lock_hosts(["here"], 1, me(), nobody_waits, folder=tmp_path):
         pass
     assert tickets(tmp_path) == ["foreign"]
 
@@ -323,14 +323,14 @@ def test_what_was_left_of_other_places_is_swept(tmp_path: Path) -> None:
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
 def test_another_pid_namespace(tmp_path: Path) -> None:
     """Containers that share the folder wait for each other, though neither sees the other's processes."""
-    told: list[Wait] = []
+    told: list[LockWait] = []
     with another(tmp_path, before=in_pid_namespace()) as holder:
 
-        def on_wait(wait: Wait) -> None:
+        def on_wait(wait: LockWait) -> None:
             told.append(wait)
             holder.let_go()
 
-        with exclusive(["here"], 1, me(), on_wait, folder=tmp_path):
+        with lock_hosts(["here"], 1, me(), on_wait, folder=tmp_path):
             pass
     assert told
     assert tickets(tmp_path) == []
@@ -338,8 +338,8 @@ def test_another_pid_namespace(tmp_path: Path) -> None:
 
 def test_a_place_is_held_since_it_was_got(tmp_path: Path) -> None:
     """Others are told since when it has been held, not since when it was waited for."""
-    began, before = Holder(me().owner, "s", "w", since=0.0), time.time()
-    with exclusive(["here"], 1, began, nobody_waits, folder=tmp_path):
+    began, before = LockHolder(me().owner, "s", "w", since=0.0), time.time()
+    with lock_hosts(["here"], 1, began, nobody_waits, folder=tmp_path):
         (ticket,) = tmp_path.iterdir()
         assert before <= json.loads(ticket.read_text())["since"] <= time.time()
 
@@ -347,7 +347,7 @@ def test_a_place_is_held_since_it_was_got(tmp_path: Path) -> None:
 def test_runtime_folder_is_this_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tickets lie where no other user can put theirs."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    folder = host_lock.lock_folder()
+    folder = host_lock.find_lock_folder()
     assert folder.parent == tmp_path
     assert folder.stat().st_uid == os.getuid()
     assert folder.stat().st_mode & 0o077 == 0
@@ -359,19 +359,19 @@ def test_strange_runtime_folder_is_refused(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "dtfperf").symlink_to(tmp_path / "elsewhere")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with pytest.raises(AllocationError, match="is not a folder of this user"):
-        host_lock.runtime_folder()
+        host_lock.make_runtime_folder()
 
 
 def test_a_folder_for_several_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """DTFPERF_LOCKS names one that users and containers share; one that there is not is refused in words."""
     monkeypatch.setenv("DTFPERF_LOCKS", str(tmp_path))
-    assert host_lock.lock_folder() == tmp_path
-    with exclusive(["here"], 1, me(), nobody_waits):
+    assert host_lock.find_lock_folder() == tmp_path
+    with lock_hosts(["here"], 1, me(), nobody_waits):
         (ticket,) = tmp_path.iterdir()
         assert ticket.stat().st_mode & 0o777 == 0o644
     monkeypatch.setenv("DTFPERF_LOCKS", str(tmp_path / "none"))
     with pytest.raises(AllocationError, match=r"DTFPERF_LOCKS = '.*/none' is no folder that this user may write to"):
-        host_lock.lock_folder()
+        host_lock.find_lock_folder()
 
 
 @pytest.mark.parametrize("file", ["runtime", "runtime/dtfperf"])
@@ -381,21 +381,21 @@ def test_a_runtime_folder_that_cannot_be(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / file).touch()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
     with pytest.raises(AllocationError, match=r"runtime/dtfperf, where .*[Ss]et XDG_RUNTIME_DIR"):
-        host_lock.runtime_folder()
+        host_lock.make_runtime_folder()
 
 
 def test_a_folder_that_vanishes(tmp_path: Path) -> None:
     """A folder that cannot be used is told of in words, with what to set."""
     with (
         pytest.raises(AllocationError, match=r"gone, where sessions wait for each other, cannot be used: No such file"),
-        exclusive(["here"], 1, me(), nobody_waits, folder=tmp_path / "gone"),
+        lock_hosts(["here"], 1, me(), nobody_waits, folder=tmp_path / "gone"),
     ):
         pass
 
 
 def first_ticket(folder: Path) -> str:
     """The name of the first ticket for `here`, while its process has the place."""
-    with exclusive(["here"], 1, me(), nobody_waits, folder=folder):
+    with lock_hosts(["here"], 1, me(), nobody_waits, folder=folder):
         (name,) = tickets(folder)
     return name
 
@@ -415,7 +415,7 @@ def test_what_is_no_ticket_stops_nobody(tmp_path: Path, kind: str, state: str) -
                 strange.symlink_to("/dev/zero")
             case "socket":
                 listening.bind(strange.name)
-        with exclusive(["here"], 1, me(), nobody_waits, folder=tmp_path):
+        with lock_hosts(["here"], 1, me(), nobody_waits, folder=tmp_path):
             pass
         assert tickets(tmp_path) == ([strange.name] if kind == "folder" else [])
 
@@ -423,7 +423,7 @@ def test_what_is_no_ticket_stops_nobody(tmp_path: Path, kind: str, state: str) -
 def test_tickets_of_more_digits_count(tmp_path: Path) -> None:
     """After ticket 9,999,999,999 the next one is a ticket, too: two processes do not have one place."""
     last = tmp_path / first_ticket(tmp_path).replace("0000000001.holds", "9999999999.waits")
-    told: list[Wait] = []
+    told: list[LockWait] = []
     with last.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with another(tmp_path, says=b"waits") as other:
@@ -431,11 +431,11 @@ def test_tickets_of_more_digits_count(tmp_path: Path) -> None:
             last.unlink()
             other.wait_until(b"held")
 
-            def on_wait(wait: Wait) -> None:
+            def on_wait(wait: LockWait) -> None:
                 told.append(wait)
                 other.let_go()
 
-            with exclusive(["here"], 1, me(), on_wait, folder=tmp_path):
+            with lock_hosts(["here"], 1, me(), on_wait, folder=tmp_path):
                 assert len(told) == 1
 
 
@@ -447,7 +447,7 @@ def test_a_folder_that_somebody_keeps_locked(tmp_path: Path, monkeypatch: pytest
         fcntl.flock(handle, fcntl.LOCK_EX)
         with (
             pytest.raises(AllocationError, match="another process has kept the folder itself locked"),
-            exclusive(["here"], 1, me(), nobody_waits, folder=tmp_path),
+            lock_hosts(["here"], 1, me(), nobody_waits, folder=tmp_path),
         ):
             pass
     finally:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtfperf.clusters.hostlists import MOST, HostListError, expand
+from pytest_dtfperf.clusters.hostlists import MAX_HOSTS, HostListError, expand_hostlist
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from pytest_dtfperf.clusters.hostlists import MOST, HostListError, expand
 )
 def test_ranges(hostlist: str, hosts: str) -> None:
     """Ranges are expanded in their order, several brackets as an odometer turns, and leading zeros are kept."""
-    assert expand(hostlist) == tuple(hosts.split())
+    assert expand_hostlist(hostlist) == tuple(hosts.split())
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_ranges(hostlist: str, hosts: str) -> None:
 def test_what_is_no_list(hostlist: str, words: str) -> None:
     """What cannot be expanded is refused with the part that is wrong."""
     with pytest.raises(HostListError, match=re.escape(words)):
-        expand(hostlist)
+        expand_hostlist(hostlist)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_what_is_no_list(hostlist: str, words: str) -> None:
     [
         "n[1-99999999999]",
         "n[1-300]x[1-300]",
-        f"n[1-{MOST}],m",
+        f"n[1-{MAX_HOSTS}],m",
         "a[0-9999]b[0-9999]c[0-9999]d[0-9999]",
         "n" + "[0-65535]" * 1000,
         f"n[{','.join(['0-65535'] * 1000)}]",
@@ -68,13 +68,13 @@ def test_what_is_no_list(hostlist: str, words: str) -> None:
 )
 def test_no_list_is_absurdly_long(hostlist: str) -> None:
     """A range that a slip of the finger made long costs a message, not the memory."""
-    with pytest.raises(HostListError, match=f"makes more than {MOST} hosts"):
-        expand(hostlist)
+    with pytest.raises(HostListError, match=f"makes more than {MAX_HOSTS} hosts"):
+        expand_hostlist(hostlist)
 
 
 def test_the_longest_list() -> None:
     """As many hosts as Slurm knows are expanded."""
-    assert len(expand(f"n[1-{MOST}]")) == MOST
+    assert len(expand_hostlist(f"n[1-{MAX_HOSTS}]")) == MAX_HOSTS
 
 
 def by_the_definition(hostlist: str) -> list[str]:
@@ -105,14 +105,14 @@ PATTERNS = st.lists(BRACKETS | st.sampled_from(["n", "rack", "-ib", ".a"]), min_
 @given(st.lists(PATTERNS, min_size=1, max_size=6).map(",".join))
 def test_expanded_as_defined(hostlist: str) -> None:
     """Any list of patterns becomes what the definition makes of it, name by name."""
-    assert list(expand(hostlist)) == by_the_definition(hostlist)
+    assert list(expand_hostlist(hostlist)) == by_the_definition(hostlist)
 
 
 @given(st.text(alphabet="n0189[],-\u00b2 ", max_size=24))
 def test_any_text_is_expanded_or_refused_in_words(text: str) -> None:
     """No text is anything but a list of hosts, all of them without brackets, or refused."""
     try:
-        names = expand(text)
+        names = expand_hostlist(text)
     except HostListError:
         return
     assert names

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters.locks import locked
+from pytest_dtfperf.clusters.locks import lock_file
 
 DIE_INSIDE = """
 import os, signal, sys
 from pathlib import Path
-from pytest_dtfperf.clusters.locks import locked
-with locked(Path(sys.argv[1])):
+from pytest_dtfperf.clusters.locks import lock_file
+with lock_file(Path(sys.argv[1])):
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -24,7 +24,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
     counter.write_text("0")
 
     def count(_: int) -> None:
-        with locked(tmp_path / "lock"):
+        with lock_file(tmp_path / "lock"):
             counter.write_text(str(int(counter.read_text()) + 1))
 
     with ThreadPoolExecutor(8) as pool:
@@ -35,9 +35,9 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 
 def test_without_waiting(tmp_path: Path) -> None:
     """Whoever does not want to wait is told that somebody is inside."""
-    with locked(tmp_path / "lock"), pytest.raises(BlockingIOError), locked(tmp_path / "lock", within_s=0.0):
+    with lock_file(tmp_path / "lock"), pytest.raises(BlockingIOError), lock_file(tmp_path / "lock", within_s=0.0):
         pass
-    with locked(tmp_path / "lock", within_s=0.0):
+    with lock_file(tmp_path / "lock", within_s=0.0):
         pass
 
 
@@ -46,6 +46,6 @@ def test_after_a_holder_that_was_killed(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     assert subprocess.run([sys.executable, "-c", DIE_INSIDE, str(lock)], check=False).returncode == -9
     assert lock.exists()
-    with locked(lock, within_s=0.0):
+    with lock_file(lock, within_s=0.0):
         pass
     assert not lock.exists()

@@ -228,17 +228,17 @@ def test_unknown_cluster_is_refused_with_the_nearest() -> None:
 )
 def test_devices_are_counted_without_asking(config: ClusterConfig, devices: int | None) -> None:
     """What a cluster can hold follows from the file, and for this machine from a look at it."""
-    assert capacity.devices(config) == devices
+    assert capacity.count_devices(config) == devices
 
 
 def test_workers_share_a_hosts_devices() -> None:
     """How many devices a worker has is said as such, or as how many workers there are for a host's devices."""
     eight = ClusterConfig(name="x", devices_per_host=8)
-    assert capacity.devices_per_worker(eight) == 1
-    assert capacity.devices_per_worker(replace(eight, devices_per_worker=8)) == 8
-    assert capacity.devices_per_worker(replace(eight, workers_per_host=2)) == 4
+    assert capacity.predict_devices_per_worker(eight) == 1
+    assert capacity.predict_devices_per_worker(replace(eight, devices_per_worker=8)) == 8
+    assert capacity.predict_devices_per_worker(replace(eight, workers_per_host=2)) == 4
     by_gpus = ClusterConfig(name="x", backend="slurm", backend_keys={"gpus_per_node": 4}, workers_per_host=1)
-    assert capacity.devices_per_worker(by_gpus) == 4
+    assert capacity.predict_devices_per_worker(by_gpus) == 4
 
 
 def test_defaults_depend_on_the_place() -> None:
@@ -254,8 +254,8 @@ def test_defaults_depend_on_the_place() -> None:
 def test_hosts_may_depend_on_the_count_of_devices() -> None:
     """A cluster file may say on how many hosts a count of devices is to be, and says nothing of others."""
     config = ClusterConfig(name="x", backend="slurm", backend_keys={"nodes_per_gpu_count": {"8": 8, "16": 4}})
-    assert [capacity.worker_hosts(config, count) for count in (4, 8, 16)] == [None, 8, 4]
-    assert capacity.worker_hosts(ClusterConfig(name="x"), 8) is None
+    assert [capacity.get_worker_hosts(config, count) for count in (4, 8, 16)] == [None, 8, 4]
+    assert capacity.get_worker_hosts(ClusterConfig(name="x"), 8) is None
 
 
 LOCAL = ClusterConfig(name="here")
@@ -273,23 +273,23 @@ def test_local_gpus_are_those_that_agents_see(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert len(probes.gpus()) == count
-    assert capacity.device(LOCAL) == ("gpu" if count else "cpu")
-    assert capacity.device(replace(LOCAL, device="cpu")) == "cpu"
+    assert capacity.predict_device(LOCAL) == ("gpu" if count else "cpu")
+    assert capacity.predict_device(replace(LOCAL, device="cpu")) == "cpu"
     if count:
-        assert capacity.devices(LOCAL) == count
+        assert capacity.count_devices(LOCAL) == count
 
 
 def test_local_gpus_are_counted_with_the_clusters_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What clusters.toml says of the agents' environment decides, too, which GPUs they see."""
     use_smi(tmp_path, monkeypatch, *FOUR)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert capacity.devices(replace(LOCAL, environment=["CUDA_VISIBLE_DEVICES=1,2,3"])) == 3
+    assert capacity.count_devices(replace(LOCAL, environment=["CUDA_VISIBLE_DEVICES=1,2,3"])) == 3
 
 
 def test_local_parts_of_gpus_are_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU that is cut into parts (MIG) each part is a device."""
     use_smi(tmp_path, monkeypatch, gpu("GPU-a", [("3g.20gb", "MIG-a"), ("3g.20gb", "MIG-b")]))
-    assert capacity.devices(LOCAL) == 2
+    assert capacity.count_devices(LOCAL) == 2
 
 
 @pytest.mark.parametrize(
@@ -313,10 +313,10 @@ def test_local_gpus_that_cannot_be_counted_are_an_error(
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with pytest.raises(ClusterFileError) as raised:
-        capacity.devices(LOCAL)
+        capacity.count_devices(LOCAL)
     assert str(raised.value).startswith(f"cluster 'here': {words}")
     assert str(raised.value).endswith('To measure on its cores say device = "cpu" in clusters.toml.')
-    assert capacity.device(replace(LOCAL, device="cpu")) == "cpu"
+    assert capacity.predict_device(replace(LOCAL, device="cpu")) == "cpu"
 
 
 def chosen(name: str, explicit: Path | None, *starts: Path) -> Path | None:
@@ -395,14 +395,18 @@ def test_reference_example_is_read(file: Path) -> None:
     """The first example of the reference is a cluster file that may be used as it stands."""
     example, *_ = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)
     config = load(file, example)["alps"]
-    assert capacity.devices(config) == 64
-    assert capacity.worker_hosts(config, 4) == 4
+    assert capacity.count_devices(config) == 64
+    assert capacity.get_worker_hosts(config, 4) == 4
 
 
 def test_clusters_that_come_along_are_read() -> None:
     """The file beside the perf tests is right, and its Slurm cluster is the report's: 12 minutes, one GPU on each node."""
     daint = named.load(Path(__file__).parents[2] / "perf_tests" / "clusters.toml")["daint"]
-    assert (capacity.devices(daint), capacity.devices_per_host(daint), capacity.device(daint)) == (128, 1, "gpu")
+    assert (capacity.count_devices(daint), capacity.predict_devices_per_host(daint), capacity.predict_device(daint)) == (
+        128,
+        1,
+        "gpu",
+    )
     assert (daint.backend_keys["constraint"], daint.backend_keys["time_limit"], daint.ps_on_worker_hosts) == (
         "gpu",
         "00:12:00",
@@ -417,7 +421,7 @@ def test_inside_a_job_there_are_its_nodes(monkeypatch: pytest.MonkeyPatch, job: 
     if job:
         monkeypatch.setenv("SLURM_JOB_NUM_NODES", job)
     config = ClusterConfig(name="daint", backend="slurm", backend_keys={"nodes": 128}, devices_per_host=4)
-    assert capacity.devices(config) == expected
+    assert capacity.count_devices(config) == expected
 
 
 @pytest.mark.parametrize(
@@ -433,7 +437,7 @@ def test_hosts(resources: Resources, counts: dict[str, int] | None, hosts: int) 
     """Hosts are the ceiling of devices over devices per host, unless the file says how a count is spread, and those apart."""
     backend_keys = {"nodes_per_gpu_count": counts} if counts else {}
     config = ClusterConfig(name="x", backend="slurm", backend_keys=backend_keys, devices_per_host=4)
-    assert capacity.hosts_for(config, resources) == hosts
+    assert capacity.count_hosts_for(config, resources) == hosts
 
 
 TWO_WRONG = """

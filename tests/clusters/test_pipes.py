@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pytest_dtfperf.clusters.pipes import TooMuchOutput, output_of
+from pytest_dtfperf.clusters.children import TooMuchOutput, read_output
 
 MOST_BYTES = 1 << 20
 
@@ -27,14 +27,14 @@ def test_both_pipes_are_read_to_their_end() -> None:
     """More than a pipe holds comes through each of them, whichever is written first."""
     script = "import sys; sys.stderr.write('e' * 300_000); sys.stdout.write('o' * 300_000); sys.stderr.write('!')"
     with python(script) as process:
-        assert output_of(process, MOST_BYTES, lambda: False) == (b"o" * 300_000, b"e" * 300_000 + b"!")
+        assert read_output(process, MOST_BYTES, lambda: False) == (b"o" * 300_000, b"e" * 300_000 + b"!")
 
 
 @pytest.mark.parametrize("pipe", ["stdout", "stderr"])
 def test_a_flood_is_cut_off(pipe: str) -> None:
     """Who prints without end is not read to the end, and memory stays bounded."""
     with python(f"import sys\nwhile True: sys.{pipe}.write('y' * 65536)") as process, pytest.raises(TooMuchOutput):
-        output_of(process, MOST_BYTES, lambda: False)
+        read_output(process, MOST_BYTES, lambda: False)
 
 
 def test_silence_ends_when_it_is_over() -> None:
@@ -42,4 +42,4 @@ def test_silence_ends_when_it_is_over() -> None:
     for script in ("import time; time.sleep(60)", "import time\nwhile True: print('.', flush=True); time.sleep(0.01)"):
         over = time.monotonic() + 0.2
         with python(script) as process:
-            assert output_of(process, MOST_BYTES, lambda over=over: time.monotonic() > over) is None  # type: ignore[misc]
+            assert read_output(process, MOST_BYTES, lambda over=over: time.monotonic() > over) is None  # type: ignore[misc]

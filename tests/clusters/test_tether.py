@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from pytest_dtfperf.clusters.tether import tethered
+from pytest_dtfperf.clusters.process_guards import guard_against_parent_death
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.testing.waiting import wait_until
 
 START_CAT = """
 import os, subprocess, sys
-from pytest_dtfperf.clusters.tether import tethered
-cat = subprocess.Popen(tethered(["cat"], os.environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+from pytest_dtfperf.clusters.process_guards import guard_against_parent_death
+cat = subprocess.Popen(guard_against_parent_death(["cat"], os.environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
 cat.stdin.write(b"x\\n"); cat.stdin.flush(); cat.stdout.readline()
 print(cat.pid, flush=True)
 sys.stdin.read()
@@ -42,10 +42,10 @@ def test_is_what_it_would_be_without(command: list[str]) -> None:
     def output(argv: list[str]) -> bytes:
         return subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout
 
-    assert output(tethered(command, environment)) == output(command)
+    assert output(guard_against_parent_death(command, environment)) == output(command)
 
 
 def test_a_program_that_there_is_not() -> None:
     """It is missed at once, as it would be without."""
     with pytest.raises(FileNotFoundError, match="no-such-program"):
-        tethered(["no-such-program"], os.environ)
+        guard_against_parent_death(["no-such-program"], os.environ)

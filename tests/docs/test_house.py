@@ -3,7 +3,7 @@
 import re
 import tomllib
 
-from pytest_dtfperf.clusters.ssh.bundle import CONTENT
+from pytest_dtfperf.clusters.ssh.bootstrap import BUNDLE_CONTENT
 from tests.docs.pages import REPOSITORY, source
 
 HOUSE = source("CONTRIBUTING.md").partition("\n## How the house is built\n")[2].partition("\n## ")[0]
@@ -38,4 +38,4 @@ def test_layers_of_ec2() -> None:
 def test_what_travels() -> None:
     """What is said to travel to hosts is what their bundle holds."""
     (sentence,) = re.findall(r"(?m)^`training/`, .* what travels there, with .*?:", HOUSE)
-    assert named(sentence) == {name.removesuffix(".py") for name in CONTENT if not name.endswith("__init__.py")}
+    assert named(sentence) == {name.removesuffix(".py") for name in BUNDLE_CONTENT if not name.endswith("__init__.py")}

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_dtfperf.baselines.files import validate
 from pytest_dtfperf.clusters.named import Limits
-from pytest_dtfperf.clusters.protocol import Lost, Reason
+from pytest_dtfperf.clusters.protocol import LossReason, Lost
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostSeen
 from pytest_dtfperf.doctor.examination import Examination
 from pytest_dtfperf.doctor.findings import Expected, findings
@@ -307,7 +307,7 @@ def answer(order: Mapping[str, Any], host: int) -> Message | None:
     return None
 
 
-LOST = Lost(Reason.ENDED, "the agent left with exit code 1")
+LOST = Lost(LossReason.ENDED, "the agent left with exit code 1")
 
 
 class TwoHosts:

@@ -92,7 +92,7 @@ def wait_until_nothing_is_left(session: str) -> None:
 def staged(folder: Path, config: ClusterConfig = CONFIG) -> Iterator[Stage]:
     """A launcher on this machine."""
     os.makedirs(folder, exist_ok=True)
-    resources = Resources(devices=capacity.devices(config) or 1, separate_ps_hosts=0 if config.ps_on_worker_hosts else 1)
+    resources = Resources(devices=capacity.count_devices(config) or 1, separate_ps_hosts=0 if config.ps_on_worker_hosts else 1)
     with (
         named.open_cluster(config).allocate(resources) as allocation,
         Launcher(allocation, config, resources) as launcher,

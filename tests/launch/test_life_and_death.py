@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.clusters.children import ChildrenChannel
-from pytest_dtfperf.clusters.protocol import Lost, Reason
+from pytest_dtfperf.clusters.protocol import LossReason, Lost
 from pytest_dtfperf.errors import DtfPerfError, HostLost, TaskFailed, TaskStopped
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.testing.waiting import wait_until
@@ -79,7 +79,7 @@ def test_run_ends_and_names_the_culprit(stage: Stage, death: str) -> None:
 
 def test_silent_host_that_the_cluster_has_taken_back(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a host is given up for its silence its cluster is asked; what that knows is what the run ends with."""
-    taken_back = Lost(Reason.TAKEN_BACK, "Slurm job 17 was cancelled")
+    taken_back = Lost(LossReason.TAKEN_BACK, "Slurm job 17 was cancelled")
     monkeypatch.setattr(ChildrenChannel, "why_silent", lambda channel, host: taken_back)
     strike = Strike(stage, lambda stage: os.kill(stage.agent(), signal.SIGSTOP))
     with pytest.raises(HostLost, match=r"^the agent on .* is gone: Slurm job 17 was cancelled"):

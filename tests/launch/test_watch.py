@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.named import Limits
-from pytest_dtfperf.clusters.protocol import Lost, Reason
+from pytest_dtfperf.clusters.protocol import LossReason, Lost
 from pytest_dtfperf.errors import (
     DeadlineExceeded,
     DtfPerfError,
@@ -156,7 +156,7 @@ def test_a_missing_module_explains_a_server_that_left() -> None:
     assert isinstance(story.verdict(2.0 + SETTLE_S), MissingModule)
 
 
-KILLED = Lost(Reason.ENDED, "the agent was killed by SIGKILL")
+KILLED = Lost(LossReason.ENDED, "the agent was killed by SIGKILL")
 
 
 def test_lost_host_ends_the_run_at_once() -> None:
@@ -171,12 +171,12 @@ def test_lost_host_ends_the_run_at_once() -> None:
 
 ENDS: dict[str, tuple[Lost, list[str], str]] = {
     "its words stand below how it ended": (
-        Lost(Reason.ENDED, "the agent left with exit code 1"),
+        Lost(LossReason.ENDED, "the agent left with exit code 1"),
         ["no module x"],
         "the agent on bert is gone: the agent left with exit code 1\n    | no module x",
     ),
     "a word of Slurm's is how it ended": (
-        Lost(Reason.TAKEN_BACK, "Slurm job 17 ended: node bert failed (NODE_FAIL)"),
+        Lost(LossReason.TAKEN_BACK, "Slurm job 17 ended: node bert failed (NODE_FAIL)"),
         ["srun: error: Node failure on bert"],
         "the agent on bert is gone: Slurm job 17 ended: node bert failed (NODE_FAIL)\n    | srun: error: Node failure on bert",
     ),
@@ -186,12 +186,12 @@ ENDS: dict[str, tuple[Lost, list[str], str]] = {
         "the agent on bert is gone: the agent was killed by SIGKILL\n    | (warming up)\n    | Slurm job 17 ended",
     ),
     "what is said of the end obeys no terminal": (
-        Lost(Reason.CUT_OFF, "bert \x1b[31manswers no more"),
+        Lost(LossReason.CUT_OFF, "bert \x1b[31manswers no more"),
         [],
         "the agent on bert is gone: bert \\x1b[31manswers no more",
     ),
     "it has lied": (
-        Lost(Reason.LIED, "said 'exit' twice"),
+        Lost(LossReason.LIED, "said 'exit' twice"),
         [],
         "host bert was given up, for it said 'exit' twice. Its agent is of another version, broken, or somebody else's",
     ),
@@ -206,7 +206,7 @@ def test_how_an_agent_ended_stands_in_the_first_line(case: str) -> None:
     story.hear("lost", 2.0, host=1, how=how, words=words)
     assert str(story.verdict(2.0)) == message
     assert [host.lost for host in story.watch.hosts] == [None, how]
-    assert (str(story.watch.refusal) == message) is (how.reason is Reason.LIED), "and no number of such a run is believed"
+    assert (str(story.watch.refusal) == message) is (how.reason is LossReason.LIED), "and no number of such a run is believed"
 
 
 def test_dead_zygote_ends_the_run_at_once() -> None:
@@ -235,7 +235,7 @@ def test_host_that_ends_explains_what_was_terminated_on_it() -> None:
     story.exit("worker:0", 2.0, signal=15)
     story.hear("zygote_died", 2.0, host=0, signal=15, code=None, last_lines=[])
     assert story.verdict(2.0 + SETTLE_S) is None
-    story.hear("lost", 4.0, host=0, how=Lost(Reason.TAKEN_BACK, "Slurm job 7 was cancelled (CANCELLED)"), words=[])
+    story.hear("lost", 4.0, host=0, how=Lost(LossReason.TAKEN_BACK, "Slurm job 7 was cancelled (CANCELLED)"), words=[])
     assert "Slurm job 7 was cancelled" in str(story.verdict(4.0))
     alone = Story().train()
     alone.exit("worker:0", 2.0, signal=15)
@@ -285,7 +285,7 @@ def test_silent_host_is_lost() -> None:
     error = story.verdict(9.5)
     assert isinstance(error, HostLost)
     assert "the agent on bert has given no sign of life for 8 s" in str(error)
-    assert [host.lost and host.lost.reason for host in story.watch.hosts] == [None, Reason.SILENT]
+    assert [host.lost and host.lost.reason for host in story.watch.hosts] == [None, LossReason.SILENT]
 
 
 def test_silence_after_a_failure_is_no_other_one() -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_dtfperf.clusters.ssh.bootstrap import LOADER
-from pytest_dtfperf.clusters.ssh.bundle import pack
+from pytest_dtfperf.clusters.ssh.bootstrap import LOADER, make_bundle
 from pytest_dtfperf.node import boot, processes
 from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 
@@ -55,7 +54,7 @@ class BareHost:
         self.send(json.dumps(order).encode() + b"\n")
 
     def header(self, **more: Any) -> None:
-        bundle = pack()
+        bundle = make_bundle()
         self.order(**{"bundle": bundle.name, "bytes": len(bundle.data), "patience_s": PATIENCE_S, **more})
 
     def ready(self, **more: Any) -> Mapping[str, Any]:
@@ -70,7 +69,7 @@ class BareHost:
         output: list[Mapping[str, Any]] = []
         while (words := self.next()) is not None:
             if words == {"at": "bundle"}:
-                self.send(pack().data)
+                self.send(make_bundle().data)
                 continue
             output.append(words)
             if words.get("at") == "ready":

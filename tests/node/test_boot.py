@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters.ssh.bundle import pack
+from pytest_dtfperf.clusters.ssh.bootstrap import make_bundle
 from pytest_dtfperf.node import boot
 from tests.node.bare_host import BareHost
 
@@ -16,9 +16,9 @@ def test_bundle_is_sent_once(tmp_path: Path) -> None:
     with BareHost(tmp_path) as host:
         host.header()
         assert host.next() == {"at": "bundle"}
-        host.send(pack().data)
+        host.send(make_bundle().data)
         assert host.next() == {"at": "ready"}
-    assert [each.name for each in (tmp_path / ".cache" / "dtfperf").iterdir()] == [pack().name]
+    assert [each.name for each in (tmp_path / ".cache" / "dtfperf").iterdir()] == [make_bundle().name]
     with BareHost(tmp_path) as host:
         host.header()
         assert host.next() == {"at": "ready"}
@@ -32,7 +32,7 @@ def test_what_runs_is_what_was_sent(tmp_path: Path) -> None:
     with BareHost(tmp_path) as host:
         host.ready()
         host.run("python3", "-c", "import pytest_dtfperf; print(pytest_dtfperf.__file__)")
-        assert host.line() == str(host.cache / pack().name / "pytest_dtfperf" / "__init__.py")
+        assert host.line() == str(host.cache / make_bundle().name / "pytest_dtfperf" / "__init__.py")
 
 
 def test_python_path_of_the_host_stays(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_python_path_of_the_host_stays(tmp_path: Path) -> None:
     with BareHost(tmp_path, PYTHONPATH="/some/where") as host:
         host.ready()
         host.run("python3", "-c", "import os; print(os.environ['PYTHONPATH'])")
-        assert host.line() == f"{host.cache / pack().name}:/some/where"
+        assert host.line() == f"{host.cache / make_bundle().name}:/some/where"
 
 
 def test_damaged_bundle_is_refused(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_damaged_bundle_is_refused(tmp_path: Path) -> None:
     with BareHost(tmp_path) as host:
         host.header()
         assert host.next() == {"at": "bundle"}
-        host.send(pack().data[:-1] + b"?")
+        host.send(make_bundle().data[:-1] + b"?")
         assert host.next() == {"failed": "bundle", "why": "it did not arrive as it was sent"}
         assert host.next() is None
     assert not (tmp_path / ".cache").exists()
@@ -60,7 +60,7 @@ def test_end_of_the_line_leaves_nothing(tmp_path: Path, sent: int) -> None:
     with BareHost(tmp_path) as host:
         host.header()
         assert host.next() == {"at": "bundle"}
-        host.send(pack().data[:sent])
+        host.send(make_bundle().data[:sent])
         host.hang_up()
         assert host.next() is None
         assert host.ended()[0] == 0
@@ -74,9 +74,9 @@ def test_two_at_once(tmp_path: Path) -> None:
             host.header()
         assert one.next() == other.next() == {"at": "bundle"}
         for host in (one, other):
-            host.send(pack().data)
+            host.send(make_bundle().data)
         assert one.next() == other.next() == {"at": "ready"}
-    assert [each.name for each in (tmp_path / ".cache" / "dtfperf").iterdir()] == [pack().name]
+    assert [each.name for each in (tmp_path / ".cache" / "dtfperf").iterdir()] == [make_bundle().name]
 
 
 def test_old_bundles_are_thrown_away(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_old_bundles_are_thrown_away(tmp_path: Path) -> None:
         os.utime(cache / name, (0, time.time() - boot.UNUSED_S - 60))
     with BareHost(tmp_path) as host:
         host.ready()
-    assert {each.name for each in cache.iterdir()} == {"bundle-new", "uv-old", pack().name}
+    assert {each.name for each in cache.iterdir()} == {"bundle-new", "uv-old", make_bundle().name}
 
 
 def test_old_bundle_that_goes_meanwhile(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_old_bundle_that_goes_meanwhile(tmp_path: Path) -> None:
     (cache / "bundle-gone").symlink_to("nowhere")
     with BareHost(tmp_path) as host:
         host.ready()
-    assert (cache / pack().name).is_dir()
+    assert (cache / make_bundle().name).is_dir()
 
 
 def test_where_nothing_can_be_kept(tmp_path: Path) -> None:

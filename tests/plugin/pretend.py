@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from pytest_dtfperf.clusters import backends
 from pytest_dtfperf.clusters.backends import Backend
-from pytest_dtfperf.clusters.capacity import devices_per_host
+from pytest_dtfperf.clusters.capacity import predict_devices_per_host
 from pytest_dtfperf.clusters.children import ChildrenChannel
 from pytest_dtfperf.clusters.local import ADDRESS, LocalAllocation
 from pytest_dtfperf.clusters.named import ClusterConfig
@@ -69,7 +69,7 @@ class PretendAllocation(LocalAllocation):
 
 
 def _hosts(config: ClusterConfig, resources: Resources) -> int:
-    return -(-resources.devices // (devices_per_host(config) or 1)) + resources.separate_ps_hosts
+    return -(-resources.devices // (predict_devices_per_host(config) or 1)) + resources.separate_ps_hosts
 
 
 def _note(what: str, resources: Resources) -> None:

@@ -12,8 +12,8 @@ from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node.owner import Fate
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.clusters.ec2.amazon.account import Account
-    from pytest_dtfperf.clusters.ec2.end.reap import OpenRun
+    from pytest_dtfperf.clusters.ec2.account import Account
+    from pytest_dtfperf.clusters.ec2.reap import OpenRun
 
 
 def down(args: argparse.Namespace) -> int:
@@ -99,7 +99,7 @@ def _to_json(account: "Account", left: "OpenRun", done: str) -> dict[str, Any]:
 
 
 def _end_one(account: "Account", left: "OpenRun", problems: list[str]) -> str:
-    from pytest_dtfperf.clusters.ec2.end import reap
+    from pytest_dtfperf.clusters.ec2 import reap
 
     try:
         return "ended" if reap.end_run(account, left, on_status=where.print_status) else "taken by a session"

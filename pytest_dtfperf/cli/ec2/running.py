@@ -15,8 +15,8 @@ from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.formats import in_minutes
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.clusters.ec2.amazon.account import Account
-    from pytest_dtfperf.clusters.ec2.observe.overview import RunningInstance
+    from pytest_dtfperf.clusters.ec2.account import Account
+    from pytest_dtfperf.clusters.ec2.reap import RunningInstance
 
 
 def status(args: argparse.Namespace) -> int:
@@ -25,12 +25,12 @@ def status(args: argparse.Namespace) -> int:
     if not found and not args.json:
         print(f"dtfperf: no instance of perf tests runs{' where Amazon answers' if problems else ''}.")
         return told(problems)
-    from pytest_dtfperf.clusters.ec2.market.cost import format_usd
-    from pytest_dtfperf.clusters.ec2.observe import overview
+    from pytest_dtfperf.clusters.ec2 import reap
+    from pytest_dtfperf.clusters.ec2.costs import format_usd
 
     now = (found[0][1].left.now if found else None) or time.time()
     if args.json:
-        total = overview.sum_usd([each for _, each in found], now)
+        total = reap.sum_usd([each for _, each in found], now)
         print_json({"instances": [_to_json(account, each, now) for account, each in found], "usd_so_far": total})
         return told(problems)
     headings = ("", "run", "cluster", "instance", "type", "zone", "state", "address", "ends in", "so far", "whose")
@@ -39,12 +39,12 @@ def status(args: argparse.Namespace) -> int:
         print(f"dtfperf: {line}")
     rows = [each for _, each in found]
     unknown = "" if all(each.price for each in rows if each.instance) else ", and what nobody knows the price of"
-    print(f"dtfperf: {format_usd(overview.sum_usd(rows, now))} so far, without volumes and traffic{unknown}.")
+    print(f"dtfperf: {format_usd(reap.sum_usd(rows, now))} so far, without volumes and traffic{unknown}.")
     return told(problems)
 
 
 def _row(number: int, running: "RunningInstance", now: float) -> Sequence[str]:
-    from pytest_dtfperf.clusters.ec2.market.cost import format_usd
+    from pytest_dtfperf.clusters.ec2.costs import format_usd
 
     left, instance, so_far = running.left, running.instance, running.usd_so_far(now)
     shown = (
@@ -92,7 +92,7 @@ def ssh(args: argparse.Namespace) -> int:
 
 
 def _ssh_argv(chosen: "RunningInstance", words: Sequence[str]) -> list[str]:
-    from pytest_dtfperf.clusters.ec2.launch import launched
+    from pytest_dtfperf.clusters.ec2 import contact
 
     instance, ledger, plan = chosen.instance, chosen.left.ledger, chosen.plan
     if instance is None or instance.state != "running":
@@ -106,5 +106,5 @@ def _ssh_argv(chosen: "RunningInstance", words: Sequence[str]) -> list[str]:
             if not chosen.left.why
             else f"run {chosen.left.run}: {chosen.left.why}, so nobody knows how instance {instance.id} is logged in to"
         )
-    endpoint = launched.make_endpoint(plan, ledger.folder, instance)
+    endpoint = contact.make_endpoint(plan, ledger.folder, instance)
     return ["ssh", "-o", "StrictHostKeyChecking=yes", *endpoint.options, "--", endpoint.target, *words]

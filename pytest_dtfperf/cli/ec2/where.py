@@ -12,9 +12,8 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import AllocationError, UsageError
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.clusters.ec2.amazon.account import Account
-    from pytest_dtfperf.clusters.ec2.end.reap import OpenRun
-    from pytest_dtfperf.clusters.ec2.observe.overview import RunningInstance
+    from pytest_dtfperf.clusters.ec2.account import Account
+    from pytest_dtfperf.clusters.ec2.reap import OpenRun, RunningInstance
 
 T = TypeVar("T")
 
@@ -32,7 +31,7 @@ def running(args: argparse.Namespace, problems: list[str]) -> list[tuple["Accoun
     given = _given_prices(args)
 
     def inspect(account: "Account") -> "list[RunningInstance]":
-        from pytest_dtfperf.clusters.ec2.observe.overview import list_running
+        from pytest_dtfperf.clusters.ec2.reap import list_running
 
         return list_running(account, given)
 
@@ -45,7 +44,7 @@ def lefts(args: argparse.Namespace, problems: list[str]) -> list[tuple["Account"
     """All runs. Likewise."""
 
     def inspect(account: "Account") -> "list[OpenRun]":
-        from pytest_dtfperf.clusters.ec2.end import reap
+        from pytest_dtfperf.clusters.ec2 import reap
 
         return reap.find_runs(account)
 
@@ -65,13 +64,13 @@ def _everywhere(
     if importlib.util.find_spec("boto3") is None:
         raise UsageError('this needs boto3, which is not installed: pip install "pytest-dtfperf[ec2]"')
     _quiet()
-    from pytest_dtfperf.clusters.ec2.amazon.account import Account
-    from pytest_dtfperf.clusters.ec2.observe import overview
+    from pytest_dtfperf.clusters.ec2 import reap
+    from pytest_dtfperf.clusters.ec2.account import Account
 
     if config:
         account = Account.open(config)
         return [(account, each) for each in inspect(account)]
-    regions = [args.region] if args.region else overview.list_regions()
+    regions = [args.region] if args.region else reap.list_regions()
     found: list[tuple[Account, T]] = []
     answering: list[str] = []
     for region in regions:
@@ -91,7 +90,7 @@ def _everywhere(
 
 def _report_damage(regions: Sequence[str]) -> None:
     """A ledger that cannot be read may be of a region that nobody looks in."""
-    from pytest_dtfperf.clusters.ec2.run import ledger
+    from pytest_dtfperf.clusters.ec2 import ledger
 
     for each in ledger.list_damaged_ledgers():
         print(
@@ -103,7 +102,7 @@ def _report_damage(regions: Sequence[str]) -> None:
 
 def _given_prices(args: argparse.Namespace) -> dict[str, float]:
     """What clusters.toml says that instances cost, if there is one."""
-    clusters = named.load(file.find(clusters_file(args), ["."]))
+    clusters = named.load(file.find_cluster_file(clusters_file(args), ["."]))
     return {
         name: config.backend_keys["usd_per_hour"] for name, config in clusters.items() if "usd_per_hour" in config.backend_keys
     }
@@ -114,6 +113,6 @@ def print_status(words: str) -> None:
 
 
 def _quiet() -> None:
-    from pytest_dtfperf.clusters.ec2.amazon import quiet
+    from pytest_dtfperf.clusters.ec2 import log_redaction
 
-    quiet.hide_credentials()
+    log_redaction.hide_credentials()

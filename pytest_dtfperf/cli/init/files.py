@@ -13,7 +13,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 from pytest_dtfperf.cli.project import configuration_file
-from pytest_dtfperf.clusters.keys import slurm
+from pytest_dtfperf.clusters.slurm import keys
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.formats import counted, printable
 from pytest_dtfperf.node import probes
@@ -219,7 +219,7 @@ def _partitions(shown: str) -> tuple[dict[str, Counter[Kind]], str]:
         name = row[0].strip().rstrip("*")
         default = name if row[0].strip().endswith("*") else default
         counts: Counter[str] = Counter()
-        for type_, count in slurm.gpus_of(row[2]):
+        for type_, count in keys.gpus_of(row[2]):
             counts[type_] += count
         for kind in [*((type_, count) for type_, count in counts.items() if count)] or [("", 0)]:
             found.setdefault(name, Counter())[kind] += int(row[1])

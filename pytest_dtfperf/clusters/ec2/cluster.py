@@ -17,35 +17,78 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from pytest_dtfperf.clusters.capacity import require_hosts
-from pytest_dtfperf.clusters.ec2.amazon import quiet
-from pytest_dtfperf.clusters.ec2.amazon.account import Account
-from pytest_dtfperf.clusters.ec2.amazon.calls import translate_errors
-from pytest_dtfperf.clusters.ec2.end import reap, watchdog
-from pytest_dtfperf.clusters.ec2.end.teardown import SETTLE_S, tear_down
-from pytest_dtfperf.clusters.ec2.launch import kept, launched, surroundings
-from pytest_dtfperf.clusters.ec2.launch.launch import Launch, allow_ingress
-from pytest_dtfperf.clusters.ec2.market import offers, prices, terminal
-from pytest_dtfperf.clusters.ec2.market.bill import InstanceLifetime, make_bill
-from pytest_dtfperf.clusters.ec2.market.confirmation import Ask, confirm_cost
-from pytest_dtfperf.clusters.ec2.market.cost import CostEstimate
-from pytest_dtfperf.clusters.ec2.market.offers import Offer
-from pytest_dtfperf.clusters.ec2.market.prices import Price
-from pytest_dtfperf.clusters.ec2.observe.lent import Ec2Allocation, Poll
-from pytest_dtfperf.clusters.ec2.run import instances, request
-from pytest_dtfperf.clusters.ec2.run import plan as planning
-from pytest_dtfperf.clusters.ec2.run.instances import Instance
-from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, state_folder
-from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan
-from pytest_dtfperf.clusters.ec2.trust.contact import BOOT_S, Contact
-from pytest_dtfperf.clusters.ec2.trust.trust import make_keys
-from pytest_dtfperf.clusters.keys.ec2 import DEFAULT_MAX_HOURS, DEFAULT_USER
+from pytest_dtfperf.clusters.ec2 import (
+    costs,
+    instance_types,
+    instances,
+    log_redaction,
+    prerequisites,
+    reap,
+    watchdog,
+)
+from pytest_dtfperf.clusters.ec2.account import Account, translate_errors
+from pytest_dtfperf.clusters.ec2.allocation import Ec2Allocation, Poll
+from pytest_dtfperf.clusters.ec2.contact import BOOT_S, Contact, make_endpoints, make_keys
+from pytest_dtfperf.clusters.ec2.costs import Ask, CostEstimate, InstanceLifetime, Price, confirm_cost, make_bill
+from pytest_dtfperf.clusters.ec2.instance_types import Offer
+from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.ec2.keys import DEFAULT_MAX_HOURS, DEFAULT_USER
+from pytest_dtfperf.clusters.ec2.launcher import Launch, allow_ingress
+from pytest_dtfperf.clusters.ec2.ledger import Ledger, LedgerRecord, list_ledgers, state_folder
+from pytest_dtfperf.clusters.ec2.plan import (
+    LaunchPlan,
+    compute_shape,
+    count_efa_interfaces,
+    format_timestamp,
+    make_login_permission,
+    make_plan,
+)
+from pytest_dtfperf.clusters.ec2.teardown import SETTLE_S, tear_down
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.process_guards import Watchdog
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
-from pytest_dtfperf.clusters.ssh.cluster import lend
-from pytest_dtfperf.clusters.watchdog import Watchdog
+from pytest_dtfperf.clusters.ssh.cluster import open_allocation
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from pytest_dtfperf.formats import counted
-from pytest_dtfperf.node.owner import Owner
+from pytest_dtfperf.node.owner import Fate, Owner
+
+WORTHWHILE_S = 600.0  # with less left to live than that, instances are not worth starting on
+
+
+def take_kept_run(account: Account, shape: str, count: int, folder: Path | None = None) -> tuple[Ledger, LedgerRecord] | None:
+    """A kept run of that shape with enough instances, which is this process's from now on."""
+    for ledger in list_ledgers(folder):
+        record = ledger.read()
+        if record is None or not _is_suitable(record, account, shape, count):
+            continue
+        with ledger.locked():
+            record = ledger.read()
+            if record is not None and _is_suitable(record, account, shape, count):
+                ledger.held(Owner.me(), account.clock.now())
+                return ledger, record
+    return None
+
+
+def find_kept_instances(account: Account, record: LedgerRecord) -> list[Instance] | None:
+    """All its instances, in the order of their launch, if all run; None: the run is of no use any more."""
+    ids = list(record.ready)
+    found = instances.describe_by_id(account.ec2, ids)
+    if len(found) < len(ids) or any(each.state != "running" for each in found.values()):
+        return None
+    return sorted(found.values(), key=lambda each: each.index)
+
+
+def _is_suitable(record: LedgerRecord, account: Account, shape: str, count: int) -> bool:
+    plan, holder = record.plan, record.holder
+    return (
+        plan.keep
+        and record.is_ready
+        and not record.is_closed
+        and (plan.account, plan.region, plan.shape) == (account.id, account.region, shape)
+        and len(record.ready) >= count
+        and plan.expires - (account.clock.now() or time.time()) > WORTHWHILE_S
+        and (holder is None or holder.fate is Fate.GONE)
+    )
 
 
 @dataclass(frozen=True)
@@ -68,8 +111,8 @@ class Ec2:
         *,
         settle_s: float = SETTLE_S,
         folder: Path | None = None,
-        check_ip: str = surroundings.CHECK_IP,
-        ask: Ask = terminal.ask_at_terminal,
+        check_ip: str = prerequisites.CHECK_IP,
+        ask: Ask = costs.ask_at_terminal,
     ) -> None:
         """`settle_s`: after which Amazon shows what it has accepted. `folder`: of the ledgers, else this user's own.
 
@@ -87,22 +130,22 @@ class Ec2:
     def allocate(self, resources: Resources) -> Iterator[Allocation]:
         with self.lot(resources) as lot:
             self._connect(lot, resources)
-            endpoints = launched.make_endpoints(lot.plan, lot.ledger.folder, lot.instances)
-            with lend(self._config, endpoints, resources) as lent:
+            endpoints = make_endpoints(lot.plan, lot.ledger.folder, lot.instances)
+            with open_allocation(self._config, endpoints, resources) as lent:
                 yield Ec2Allocation(lent, lot.instances, _poll(lot), _placement(lot))
 
     @contextmanager
     def lot(self, resources: Resources) -> Iterator[InstanceGroup]:
         """Instances that run, and that nobody has spoken with yet unless they were kept: gone, or kept, when the block ends."""
-        quiet.hide_credentials()
+        log_redaction.hide_credentials()
         account = Account.open(self._config)
         resources.on_status(str(account))
         reap.reap_runs(account, settle_s=self._settle_s, folder=self._folder, on_status=resources.on_status)
         with translate_errors(account, self._where):
-            offer = offers.get_offer(account, self._backend_keys["instance_type"])
-            if problem := offers.find_problem(offer, self._backend_keys):
+            offer = instance_types.get_offer(account, self._backend_keys["instance_type"])
+            if problem := instance_types.find_problem(offer, self._backend_keys):
                 raise ClusterFileError(f"{self._where}: {problem}")
-            price = prices.get_price(account, offer, self._spot, given=self._backend_keys.get("usd_per_hour"))
+            price = costs.get_price(account, offer, self._spot, given=self._backend_keys.get("usd_per_hour"))
         count = require_hosts(self._counted(offer), resources, "count or devices_per_host")
         give_back = partial(self._give_back, account, offer=offer, price=price, resources=resources)
         if self._backend_keys.get("keep") and (lot := self._take_kept(account, offer, count, resources)):
@@ -124,13 +167,13 @@ class Ec2:
         """Everything decided, and agreed to. Nothing has been made yet."""
         backend_keys, max_hours = self._backend_keys, float(self._backend_keys.get("max_hours", DEFAULT_MAX_HOURS))
         with translate_errors(account, self._where):
-            image = surroundings.find_image(account, backend_keys, offer, self._where)
-            vpc, zones = surroundings.find_zones(account, backend_keys, self._where)
+            image = prerequisites.find_image(account, backend_keys, offer, self._where)
+            vpc, zones = prerequisites.find_zones(account, backend_keys, self._where)
         public = backend_keys.get("address", "public") == "public"
-        plan = planning.make_plan(
+        plan = make_plan(
             session=resources.session,
             cluster=self._config.name,
-            shape=planning.compute_shape(backend_keys, account.id, account.region),
+            shape=compute_shape(backend_keys, account.id, account.region),
             owner=Owner.me(),
             launched_by=account.user,
             account=account.id,
@@ -141,12 +184,12 @@ class Ec2:
             count=count,
             ami=image.id,
             root_device=image.root_device,
-            volume_gib=surroundings.compute_volume_gib(backend_keys, image),
+            volume_gib=prerequisites.compute_volume_gib(backend_keys, image),
             spot=self._spot,
             placement="placement" in backend_keys,
-            efa=request.count_efa_interfaces(offer.efa_interfaces, public=public) if backend_keys.get("efa") else 0,
+            efa=count_efa_interfaces(offer.efa_interfaces, public=public) if backend_keys.get("efa") else 0,
             public=public,
-            caller_cidr=surroundings.find_caller_cidr(backend_keys, self._check_ip),
+            caller_cidr=prerequisites.find_caller_cidr(backend_keys, self._check_ip),
             user=backend_keys.get("user", DEFAULT_USER),
             port=backend_keys.get("port", 22),
             keep=bool(backend_keys.get("keep")),
@@ -184,29 +227,29 @@ class Ec2:
         boot_s = float(self._backend_keys.get("boot_s", BOOT_S))
         with translate_errors(lot.account, self._where):
             contact = Contact(lot.ledger.folder, gpus, boot_s, _poll(lot), resources.on_status, _hint(lot.plan))
-            contact.all(launched.make_endpoints(lot.plan, lot.ledger.folder, lot.instances))
+            contact.all(make_endpoints(lot.plan, lot.ledger.folder, lot.instances))
         lot.ledger.note("ready", instances=[each.id for each in lot.instances])
 
     def _take_kept(self, account: Account, offer: Offer, count: int, resources: Resources) -> InstanceGroup | None:
         """What an earlier session has left, if it is still what it was."""
-        words = planning.compute_shape(self._backend_keys, account.id, account.region)
-        taken = kept.take_kept_run(account, words, count, self._folder)
+        words = compute_shape(self._backend_keys, account.id, account.region)
+        taken = take_kept_run(account, words, count, self._folder)
         if taken is None:
             return None
         ledger, record = taken
         with _left_if_unused(ledger), translate_errors(account, self._where):
-            found = kept.find_kept_instances(account, record)
+            found = find_kept_instances(account, record)
             if found is None:
                 resources.on_status(f"what run {ledger.run} had kept runs no more")
                 tear_down(account, ledger.run, ledger, settle_s=self._settle_s, on_status=resources.on_status)
                 return None
             group = record.security_group
             if group:  # logins come from elsewhere than last time, perhaps
-                here = surroundings.find_caller_cidr(self._backend_keys, self._check_ip)
-                allow_ingress(account, group, [request.make_login_permission(here, record.plan.port)])
+                here = prerequisites.find_caller_cidr(self._backend_keys, self._check_ip)
+                allow_ingress(account, group, [make_login_permission(here, record.plan.port)])
         resources.on_status(
             f"{count} of {counted(len(found), 'instance')} of run {ledger.run}, "
-            f"kept until {planning.format_timestamp(record.plan.expires)}"
+            f"kept until {format_timestamp(record.plan.expires)}"
         )
         return InstanceGroup(account, record.plan, ledger, offer, found[:count])
 
@@ -226,7 +269,7 @@ class Ec2:
             if wanted and all(each in found and found[each].state == "running" for each in wanted):
                 with suppress(AllocationError):  # then it is nobody's once this process has ended
                     ledger.kept()
-                until = planning.format_timestamp(record.plan.expires)
+                until = format_timestamp(record.plan.expires)
                 resources.on_status(f"run {ledger.run} is kept until {until}; `dtfperf ec2 down` ends it")
             else:
                 tear_down(account, ledger.run, ledger, settle_s=self._settle_s, on_status=resources.on_status)

@@ -17,12 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
-from pytest_dtfperf.clusters.children import ended
-from pytest_dtfperf.clusters.pipes import LINE_BYTES, LineTooLong, write_all
-from pytest_dtfperf.clusters.protocol import Lost, Reason
+from pytest_dtfperf.clusters.children import LINE_BYTES, LineTooLong, make_exit_loss, write_all
+from pytest_dtfperf.clusters.process_guards import guard_against_parent_death
+from pytest_dtfperf.clusters.protocol import LossReason, Lost
 from pytest_dtfperf.clusters.slurm.request import ENDED, STARTED
-from pytest_dtfperf.clusters.slurm.states import Messages
-from pytest_dtfperf.clusters.tether import tethered
+from pytest_dtfperf.clusters.slurm.states import SrunMessages
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost, exit_words, quoted_lines
 from pytest_dtfperf.formats import printable_bytes
 
@@ -38,7 +37,7 @@ _WORD_BYTES = 4096  # of each: what is told of a node's end must not be more tha
 _SILENCE_S = 2.0  # while a run is on, every agent gives a sign of life once a second; a suspended job stops without a word
 
 
-class Pieces:
+class LabelledLines:
     """Puts labelled pieces together again, and cuts them into lines."""
 
     def __init__(self) -> None:
@@ -93,7 +92,7 @@ class SrunChannel:
         self._closing = False
         self._arrived: deque[tuple[int, bytes | Lost]] = deque()
         self._words = [deque[bytes](maxlen=_LAST_WORDS) for _ in nodes]  # what each has said on stderr
-        self._messages = Messages()  # what srun itself has said
+        self._messages = SrunMessages()  # what srun itself has said
         self._started: set[int] = set()
         self._codes: dict[int, int] = {}  # of the processes that have ended
         self._lost: set[int] = set()
@@ -101,9 +100,9 @@ class SrunChannel:
         self._listened = time.monotonic()
         self._heard = [self._listened for _ in nodes]
         self._patience_s = _SILENCE_S
-        self._srun = _start(argv, environment)
-        self._stdin, stdout, stderr = _pipes(self._srun)
-        self._pieces = {stderr: Pieces(), stdout: Pieces()}
+        self._srun = _start_srun(argv, environment)
+        self._stdin, stdout, stderr = _get_pipes(self._srun)
+        self._pieces = {stderr: LabelledLines(), stdout: LabelledLines()}
         self._stdout = stdout
         self._selector = selectors.DefaultSelector()
         for pipe in self._pieces:
@@ -203,7 +202,7 @@ class SrunChannel:
         pieces = self._pieces[pipe]
         lines = pieces.feed(data)
         for endless in pieces.too_long & set(range(len(self._nodes))) - self._lost:
-            self._lose(endless, Lost(Reason.FLOODED, str(LineTooLong())))
+            self._lose(endless, Lost(LossReason.FLOODED, str(LineTooLong())))
         for task, line in lines:
             if task is None or task >= len(self._nodes):
                 self._messages.feed(printable_bytes(line))
@@ -238,7 +237,7 @@ class SrunChannel:
         left = [task for task in range(len(self._nodes)) if task not in self._lost]
         if not left:
             return
-        why = self._taken_back() or _how_srun(self._srun)
+        why = self._taken_back() or _make_srun_loss(self._srun)
         for task in left:
             self._words[task].extend(word.encode() for word in self._messages.lines_of(task) or self._messages.of_all)
             self._lose(task, why)
@@ -252,12 +251,12 @@ class SrunChannel:
     def _how(self, task: int) -> Lost:
         """How a process ended: as its shell says, or as srun does of one whose shell was killed too."""
         if task in self._codes:
-            return _how(self._codes[task])
-        return Lost(Reason.ENDED, f"the agent's shell has ended: {', '.join(self._messages.lines_of(task))}")
+            return _make_loss(self._codes[task])
+        return Lost(LossReason.ENDED, f"the agent's shell has ended: {', '.join(self._messages.lines_of(task))}")
 
     def _taken_back(self) -> Lost | None:
         why = self._end_of_job()
-        return Lost(Reason.TAKEN_BACK, why) if why else None
+        return Lost(LossReason.TAKEN_BACK, why) if why else None
 
     def _end_of_job(self) -> str | None:
         return None if self._closing else self._why_over(self._messages.failed_nodes)
@@ -294,12 +293,12 @@ class SrunChannel:
         )
 
 
-def _start(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start_srun(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start srun, in a session of its own: Ctrl-C in the terminal is for pytest, which then ends its agents in order."""
     pipe = subprocess.PIPE
     try:
         return subprocess.Popen(
-            tethered(argv, environment),
+            guard_against_parent_death(argv, environment),
             stdin=pipe,
             stdout=pipe,
             stderr=pipe,
@@ -311,7 +310,7 @@ def _start(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Po
         raise AllocationError(f"cannot start {argv[0]}: {exc}") from exc
 
 
-def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
+def _get_pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
     assert process.stdin
     assert process.stdout
     assert process.stderr
@@ -320,14 +319,14 @@ def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[b
     return process.stdin, process.stdout, process.stderr
 
 
-def _how(code: int) -> Lost:
+def _make_loss(code: int) -> Lost:
     """How a node's process ended, by the code that its shell gives: 128 and more where a signal has ended it."""
-    return ended(128 - code if code > 128 else code)
+    return make_exit_loss(128 - code if code > 128 else code)
 
 
-def _how_srun(srun: subprocess.Popen[bytes]) -> Lost:
+def _make_srun_loss(srun: subprocess.Popen[bytes]) -> Lost:
     try:
         code = srun.wait(_GIVE_UP_S)
     except subprocess.TimeoutExpired:
-        return Lost(Reason.CUT_OFF, "srun, the line to it, is still there, but says no more")
-    return Lost(Reason.CUT_OFF, f"srun, the line to it, {exit_words(code)}")
+        return Lost(LossReason.CUT_OFF, "srun, the line to it, is still there, but says no more")
+    return Lost(LossReason.CUT_OFF, f"srun, the line to it, {exit_words(code)}")

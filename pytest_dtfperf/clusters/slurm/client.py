@@ -5,9 +5,9 @@ import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from pytest_dtfperf.clusters.environment import SHARED, TRAINING, handed_on
-from pytest_dtfperf.clusters.slurm import answers
-from pytest_dtfperf.clusters.slurm.answers import AnswerError, Job
+from pytest_dtfperf.clusters.environment import SHARED, TRAINING, select_variables
+from pytest_dtfperf.clusters.slurm import parse
+from pytest_dtfperf.clusters.slurm.parse import Job, ParseError
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.node import sweep
@@ -30,15 +30,15 @@ _UNKNOWN_JOB = re.compile(r"invalid job id", re.IGNORECASE)
 _NODE_ADDRESS = re.compile(r"\bNodeName=(\S+).*?\bNodeAddr=(\S+)")
 
 
-class ControllerAway(AllocationError):
+class ControllerDown(AllocationError):
     """Slurm's controller does not answer; it may again."""
 
 
-class Unconfigured(ControllerAway):
+class NotConfigured(ControllerDown):
     """Slurm's commands do not find their configuration: there is none, or the controller, which has it, does not answer."""
 
 
-class Client:
+class SlurmClient:
     """Every question and order to Slurm but `srun`, which is a channel."""
 
     def __init__(self, environment: Mapping[str, str] | None = None, *, wanted: Sequence[str] = ()) -> None:
@@ -46,7 +46,7 @@ class Client:
 
         Raises `AllocationError` where SLURM_CONF names no file: Slurm's commands look for it for a minute each.
         """
-        self.environment = clean(os.environ if environment is None else environment, wanted)
+        self.environment = make_environment(os.environ if environment is None else environment, wanted)
         conf = self.environment.get("SLURM_CONF")
         if conf and not os.path.exists(conf):
             raise AllocationError(
@@ -62,7 +62,7 @@ class Client:
         """Submit a batch job; returns its id. Raises `AllocationError` with Slurm's own words where it is refused."""
         try:
             answer = self._ask(argv, script)
-        except ControllerAway:
+        except ControllerDown:
             raise
         except AllocationError as exc:
             raise AllocationError(
@@ -72,15 +72,15 @@ class Client:
 
     def job(self, job_id: str) -> Job | None:
         """The job as Slurm knows it now, or, from its accounting, as it ended; None if it knows of none."""
-        found = _read(answers.read_scontrol, self._ask(["scontrol", "--oneliner", "show", "job", job_id], or_none=_UNKNOWN_JOB))
+        found = _parse(parse.parse_scontrol, self._ask(["scontrol", "--oneliner", "show", "job", job_id], or_none=_UNKNOWN_JOB))
         return found[0] if found else self._from_accounting(job_id)
 
     def queue(self) -> str:
         """What squeue says of this user's jobs, those included that have just ended."""
-        return self._ask(["squeue", "--noheader", f"--user={os.getuid()}", "--states=all", f"--format={answers.SQUEUE_FORMAT}"])
+        return self._ask(["squeue", "--noheader", f"--user={os.getuid()}", "--states=all", f"--format={parse.SQUEUE_FORMAT}"])
 
     def jobs_of_user(self) -> list[Job]:
-        return read_queue(self.queue())
+        return parse_queue(self.queue())
 
     def cancel(self, job_ids: Iterable[str]) -> None:
         """End jobs, whatever their state. It is no error if one has ended already."""
@@ -102,18 +102,18 @@ class Client:
     def switches(self) -> dict[str, str]:
         """The leaf switch that each node hangs on; nothing where the cluster does not tell its topology."""
         try:
-            return answers.read_topology(self._ask(["scontrol", "show", "topology"]))
-        except (AllocationError, AnswerError):  # a plugin without one says so with an error, and it is worth no failure
+            return parse.parse_topology(self._ask(["scontrol", "show", "topology"]))
+        except (AllocationError, ParseError):  # a plugin without one says so with an error, and it is worth no failure
             return {}
 
     def _from_accounting(self, job_id: str) -> Job | None:
         """What sacct remembers, where there is accounting."""
         try:
-            shape = ["--parsable2", "--noheader", f"--delimiter={answers.SACCT_DELIMITER}", f"--format={answers.SACCT_FORMAT}"]
+            shape = ["--parsable2", "--noheader", f"--delimiter={parse.SACCT_DELIMITER}", f"--format={parse.SACCT_FORMAT}"]
             text = self._ask(["sacct", *shape, "--allocations", f"--jobs={job_id}"])
         except AllocationError:  # not installed, or "Slurm accounting storage is disabled"
             return None
-        return next(iter(_read(answers.read_sacct, text)), None)
+        return next(iter(_parse(parse.parse_sacct, text)), None)
 
     def _ask(self, argv: Sequence[str], script: str = "", *, or_none: re.Pattern[str] | None = None) -> str:
         """What a command prints; nothing if it fails with words that mean that there is nothing."""
@@ -134,44 +134,44 @@ class Client:
             why = f"({exc.strerror}): is this machine a login node of a Slurm cluster?"
             raise AllocationError(f"{argv[0]} cannot be started here {why}") from exc
         except subprocess.TimeoutExpired as exc:
-            raise ControllerAway(f"{argv[0]} has not answered for {ANSWER_S:g} s") from exc
+            raise ControllerDown(f"{argv[0]} has not answered for {ANSWER_S:g} s") from exc
         if done.returncode == 0:
             return done.stdout
-        words = _plain(done.stderr) or f"exit code {done.returncode}"
+        words = _clean_stderr(done.stderr) or f"exit code {done.returncode}"
         if or_none and or_none.search(words):
             return ""
-        raise kind_of(words)(f"{argv[0]}: {words}")
+        raise classify_error(words)(f"{argv[0]}: {words}")
 
 
-def kind_of(words: str) -> type[AllocationError]:
+def classify_error(words: str) -> type[AllocationError]:
     """Of an error, by what one of Slurm's commands has said."""
-    return Unconfigured if _UNCONFIGURED.search(words) else ControllerAway if _AWAY.search(words) else AllocationError
+    return NotConfigured if _UNCONFIGURED.search(words) else ControllerDown if _AWAY.search(words) else AllocationError
 
 
-def read_queue(text: str) -> list[Job]:
+def parse_queue(text: str) -> list[Job]:
     """The jobs that `Client.queue` tells of."""
-    return _read(answers.read_squeue, text)
+    return _parse(parse.parse_squeue, text)
 
 
-def _read(reader: Callable[[str], list[Job]], text: str) -> list[Job]:
+def _parse(reader: Callable[[str], list[Job]], text: str) -> list[Job]:
     try:
         return reader(text)
-    except AnswerError as exc:
+    except ParseError as exc:
         raise AllocationError(f"{exc}. This version knows Slurm 20.11 to 24.11") from exc
 
 
-def _plain(stderr: str) -> str:
+def _clean_stderr(stderr: str) -> str:
     """What a command has said, in one line, without its name before every part: `sbatch: error: `."""
     lines = (_NAME.sub("", " ".join(line.split())) for line in stderr.splitlines())
     return printable("; ".join(filter(None, lines)))
 
 
-def clean(environment: Mapping[str, str], wanted: Sequence[str] = ()) -> dict[str, str]:
+def make_environment(environment: Mapping[str, str], wanted: Sequence[str] = ()) -> dict[str, str]:
     """An environment in which Slurm's commands do what their arguments say, and print times in seconds since 1970.
 
     It is a job's, too: sbatch and srun hand on all that they have, and Slurm's controller keeps it like the job. Told less
     by `--export`, Slurm would ask a login shell for the rest; what they do not have, they cannot hand on.
     """
-    known = handed_on(environment, SHARED, TRAINING, _KEPT, wanted)
+    known = select_variables(environment, SHARED, TRAINING, _KEPT, wanted)
     kept = {name: value for name, value in known.items() if name in _KEPT or not _OPTIONS.match(name)}
     return {**kept, "SLURM_TIME_FORMAT": "%s"}

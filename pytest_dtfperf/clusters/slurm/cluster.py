@@ -10,18 +10,17 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
-from pytest_dtfperf.clusters.leftovers import sweep_here
 from pytest_dtfperf.clusters.named import ClusterConfig, python
+from pytest_dtfperf.clusters.process_guards import Watchdog, sweep_machine
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
-from pytest_dtfperf.clusters.slurm import answers, holder, request, states
+from pytest_dtfperf.clusters.slurm import job_keepalive, parse, request, states
 from pytest_dtfperf.clusters.slurm.channel import SrunChannel
-from pytest_dtfperf.clusters.slurm.client import Client, ControllerAway, Unconfigured
-from pytest_dtfperf.clusters.slurm.comment import write_comment
-from pytest_dtfperf.clusters.slurm.holder import Keepalive
+from pytest_dtfperf.clusters.slurm.client import ControllerDown, NotConfigured, SlurmClient
+from pytest_dtfperf.clusters.slurm.job_keepalive import Keepalive
 from pytest_dtfperf.clusters.slurm.outage import through_outages
-from pytest_dtfperf.clusters.slurm.queue import Queue, in_words, wait_until_it_runs
+from pytest_dtfperf.clusters.slurm.queue import SharedQueue, format_nodes, wait_until_running
+from pytest_dtfperf.clusters.slurm.request import format_job_comment
 from pytest_dtfperf.clusters.slurm.states import Phase
-from pytest_dtfperf.clusters.watchdog import Watchdog
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node import sweep
@@ -43,13 +42,13 @@ class Slurm:
 
     @contextmanager
     def allocate(self, resources: Resources) -> Iterator[Allocation]:
-        client = Client(wanted=self._config.environment)
-        nodes = request.nodes_for(self._config, resources)
-        sweep_here(abandoned=True)
+        client = SlurmClient(wanted=self._config.environment)
+        nodes = request.count_nodes(self._config, resources)
+        sweep_machine(abandoned=True)
         if job_id := os.environ.get("SLURM_JOB_ID"):
             names = _nodes_of_this_job(client, job_id, nodes)
-            resources.on_status(f"inside Slurm job {job_id}, on {in_words(names)}")
-            with holder.watchdog_over_sruns(client) as watchdog:
+            resources.on_status(f"inside Slurm job {job_id}, on {format_nodes(names)}")
+            with job_keepalive.make_srun_watchdog(client) as watchdog:
                 try:
                     yield SlurmAllocation(self._config, client, job_id, names, resources.on_status)
                 finally:
@@ -62,30 +61,34 @@ class Slurm:
                 yield SlurmAllocation(self._config, client, job_id, names, resources.on_status)
 
     @contextmanager
-    def _job(self, client: Client, nodes: int, name: str, resources: Resources) -> Iterator[tuple[str, Sequence[str]]]:
+    def _job(self, client: SlurmClient, nodes: int, name: str, resources: Resources) -> Iterator[tuple[str, Sequence[str]]]:
         """A job that has its nodes, and its end."""
-        argv = request.submission(self._config, nodes=nodes, name=name, comment=write_comment(resources.session, Owner.me()))
-        patience_s = request.max_pending_s(self._config)
-        with holder.watchdog(client, name) as watchdog:
+        argv = request.make_submit_command(
+            self._config, nodes=nodes, name=name, comment=format_job_comment(resources.session, Owner.me())
+        )
+        patience_s = request.get_max_pending_s(self._config)
+        with job_keepalive.make_job_watchdog(client, name) as watchdog:
             job_id = _submit(client, argv, name, watchdog, resources.on_status)
             try:
-                job = wait_until_it_runs(client, Queue(client), job_id, max_pending_s=patience_s, on_status=resources.on_status)
+                job = wait_until_running(
+                    client, SharedQueue(client), job_id, max_pending_s=patience_s, on_status=resources.on_status
+                )
                 yield job_id, job.nodes
             finally:
                 with suppress(AllocationError):  # the controller is away: the watchdog goes on trying
                     client.cancel([job_id])
                     watchdog.cancel()
 
-    def _keepalive(self, client: Client, job_id: str, name: str, node: str) -> Keepalive:
-        command = holder.keepalive_command(name, self._config.heartbeat_timeout_s)
-        return Keepalive(client, node, request.keepalive(self._config, job=job_id, node=node, argv=command))
+    def _keepalive(self, client: SlurmClient, job_id: str, name: str, node: str) -> Keepalive:
+        command = job_keepalive.make_keepalive_command(name, self._config.heartbeat_timeout_s)
+        return Keepalive(client, node, request.make_keepalive_step(self._config, job=job_id, node=node, argv=command))
 
 
 class SlurmAllocation:
     """The nodes of a job."""
 
     def __init__(
-        self, config: ClusterConfig, client: Client, job_id: str, nodes: Sequence[str], on_status: Callable[[str], object]
+        self, config: ClusterConfig, client: SlurmClient, job_id: str, nodes: Sequence[str], on_status: Callable[[str], object]
     ) -> None:
         self._config = config
         self._client = client
@@ -97,9 +100,9 @@ class SlurmAllocation:
 
     def start(self, argv: Sequence[str]) -> SrunChannel:
         session = uuid.uuid4().hex
-        command = request.wrapper(self._config, argv)
+        command = request.make_wrapper(self._config, argv)
         return SrunChannel(
-            request.agents(self._config, job=self._job_id, nodes=self._nodes, argv=command),
+            request.make_agents_command(self._config, job=self._job_id, nodes=self._nodes, argv=command),
             {**self._client.step_environment, sweep.SESSION: session},
             self._nodes,
             why_over=self._why_over,
@@ -116,14 +119,14 @@ class SlurmAllocation:
             except AllocationError:  # the controller is away, which running jobs do not need
                 return None
             if job is None:
-                return states.vanished(self._job_id)
+                return states.explain_unknown(self._job_id)
             phase = states.phase_of(job.state)
             if job.state not in states.STATES or (phase is Phase.RUNNING and job.state not in states.STANDSTILL):
                 return None
             if phase is Phase.WAITING:  # again, after it had run
-                return states.why_over(replace(job, state="REQUEUED"))
+                return states.explain_end(replace(job, state="REQUEUED"))
             if phase is not Phase.ENDING or time.monotonic() > deadline:
-                return states.why_over(replace(job, failed_node=job.failed_node or next(iter(failed_nodes), None)))
+                return states.explain_end(replace(job, failed_node=job.failed_node or next(iter(failed_nodes), None)))
             time.sleep(_POLL_S)
 
     def _clean_up(self, session: str) -> None:
@@ -133,9 +136,9 @@ class SlurmAllocation:
             if job is None or states.phase_of(job.state) is not Phase.RUNNING or job.state in states.STANDSTILL:
                 return  # Slurm ends what is in it, and can end no step of it before
             self._client.cancel_steps(self._job_id, request.AGENTS)
-            program = request.wrapper(self._config, module_command(python(self._config), sweep.__name__, session))
+            program = request.make_wrapper(self._config, module_command(python(self._config), sweep.__name__, session))
             subprocess.run(
-                request.sweep(self._config, job=self._job_id, nodes=self._nodes, argv=program),
+                request.make_sweep_command(self._config, job=self._job_id, nodes=self._nodes, argv=program),
                 env=self._client.step_environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -145,7 +148,7 @@ class SlurmAllocation:
             )
 
 
-def _submit(client: Client, argv: Sequence[str], name: str, watchdog: Watchdog, on_status: Callable[[str], object]) -> str:
+def _submit(client: SlurmClient, argv: Sequence[str], name: str, watchdog: Watchdog, on_status: Callable[[str], object]) -> str:
     """The new job's id. A controller that was away is asked again, but first whether it has taken the job after all."""
     tried = False
 
@@ -154,8 +157,8 @@ def _submit(client: Client, argv: Sequence[str], name: str, watchdog: Watchdog, 
         taken = next((job.id for job in client.jobs_of_user() if job.name == name), None) if tried else None
         first, tried = not tried, True
         try:
-            return taken or client.submit(argv, holder.HOLDER)
-        except Unconfigured as exc:
+            return taken or client.submit(argv, job_keepalive.JOB_SCRIPT)
+        except NotConfigured as exc:
             if first:  # where Slurm has never answered, patience is no use
                 raise AllocationError(
                     f"this machine knows of no Slurm cluster; is SLURM_CONF what it should be? {exc}"
@@ -164,23 +167,23 @@ def _submit(client: Client, argv: Sequence[str], name: str, watchdog: Watchdog, 
 
     try:
         return through_outages(submit, on_status)
-    except ControllerAway:
+    except ControllerDown:
         raise
     except AllocationError:  # what Slurm refuses is no job
         watchdog.cancel()
         raise
 
 
-def _nodes_of_this_job(client: Client, job_id: str, wanted: int) -> Sequence[str]:
+def _nodes_of_this_job(client: SlurmClient, job_id: str, wanted: int) -> Sequence[str]:
     """Those that the job pytest runs in lends: it is the user's, who ends it."""
-    with suppress(ControllerAway):  # which a running job does not need
+    with suppress(ControllerDown):  # which a running job does not need
         job = client.job(job_id)
         if job is None or states.phase_of(job.state) is not Phase.RUNNING:
             raise AllocationError(
                 f"SLURM_JOB_ID says that this is inside Slurm job {job_id}, but that is {job.state if job else 'not known'}. "
                 "Unset SLURM_JOB_ID for a job of its own"
             )
-    nodes = answers.expand(os.environ.get("SLURM_JOB_NODELIST", ""))
+    nodes = parse.expand_hostlist(os.environ.get("SLURM_JOB_NODELIST", ""))
     if wanted > len(nodes):
         raise AllocationError(
             f"this is inside Slurm job {job_id}, which has {counted(len(nodes), 'node')}, but {wanted} are needed. "

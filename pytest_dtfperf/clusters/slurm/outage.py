@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import TypeVar
 
-from pytest_dtfperf.clusters.slurm.client import ControllerAway
+from pytest_dtfperf.clusters.slurm.client import ControllerDown
 from pytest_dtfperf.node.backoff import pause_s
 
 OUTAGE_S = 600.0
@@ -20,7 +20,7 @@ def through_outages(ask: Callable[[], Answer], on_status: Callable[[str], object
     for asked in count(1):
         try:
             return ask()
-        except ControllerAway as exc:
+        except ControllerDown as exc:
             if time.monotonic() - began > OUTAGE_S:
                 raise
             on_status(f"{exc}: asking again for up to {OUTAGE_S / 60:.0f} minutes")

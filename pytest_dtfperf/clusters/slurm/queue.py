@@ -9,12 +9,11 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from pytest_dtfperf.clusters.host_lock import runtime_folder
-from pytest_dtfperf.clusters.locks import locked
+from pytest_dtfperf.clusters.locks import lock_file, make_runtime_folder
 from pytest_dtfperf.clusters.slurm import states
-from pytest_dtfperf.clusters.slurm.answers import Job
-from pytest_dtfperf.clusters.slurm.client import Client, read_queue
+from pytest_dtfperf.clusters.slurm.client import SlurmClient, parse_queue
 from pytest_dtfperf.clusters.slurm.outage import through_outages
+from pytest_dtfperf.clusters.slurm.parse import Job
 from pytest_dtfperf.clusters.slurm.states import Outlook, Phase
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 from pytest_dtfperf.node import backoff
@@ -27,23 +26,23 @@ _FEW = 8  # nodes that are named one by one
 _GROWTH = 1.1  # of the pauses, which makes each a tenth of the time waited so far: so late a job's start is noticed, at most
 
 
-class Queue:
+class SharedQueue:
     """This user's jobs, asked for once by all processes on this machine that want to know."""
 
-    def __init__(self, client: Client, folder: Path | None = None, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, client: SlurmClient, folder: Path | None = None, patience_s: float = PATIENCE_S) -> None:
         self._client = client
         site = "\n".join(client.environment.get(name, "") for name in SITE)
-        self._seen = (folder or runtime_folder()) / f"slurm-{hashlib.sha256(site.encode()).hexdigest()[:8]}.squeue"
+        self._seen = (folder or make_runtime_folder()) / f"slurm-{hashlib.sha256(site.encode()).hexdigest()[:8]}.squeue"
         self._patience_s = patience_s
 
     def find(self, job_id: str, *, not_before: float) -> Job | None:
         """The job as squeue shows it, not as it was before `not_before` (seconds since 1970). None: squeue does not know it."""
         try:
-            with locked(self._seen.with_suffix(".lock"), within_s=self._patience_s):
+            with lock_file(self._seen.with_suffix(".lock"), within_s=self._patience_s):
                 text = self._shared(not_before)
         except OSError:  # a full disk, or somebody was stopped while asking: whoever cannot share asks alone
             text = self._client.queue()
-        return next((job for job in read_queue(text) if job.id == job_id), None)
+        return next((job for job in parse_queue(text) if job.id == job_id), None)
 
     def _shared(self, not_before: float) -> str:
         asked = time.time()
@@ -57,8 +56,8 @@ class Queue:
         return self._seen.read_text(encoding="utf-8")
 
 
-def wait_until_it_runs(
-    client: Client, queue: Queue, job_id: str, *, max_pending_s: float | None, on_status: Callable[[str], object]
+def wait_until_running(
+    client: SlurmClient, queue: SharedQueue, job_id: str, *, max_pending_s: float | None, on_status: Callable[[str], object]
 ) -> Job:
     """Wait until the job has its nodes. Raises `AllocationError` as soon as it is clear that it will not get them.
 
@@ -70,31 +69,33 @@ def wait_until_it_runs(
         pause_s = backoff.pause_s(tries, FIRST_PAUSE_S, LONGEST_PAUSE_S, growth=_GROWTH)
         not_before = max(submitted, time.time() - pause_s / 2)
         # A job that has long ended is forgotten by the queue first, by the controller next, by its accounting never.
-        job = through_outages(partial(_find, client, queue, job_id, not_before), on_status)
+        job = through_outages(partial(_find_job, client, queue, job_id, not_before), on_status)
         if job is None:
-            raise AllocationOver(states.vanished(job_id))
+            raise AllocationOver(states.explain_unknown(job_id))
         phase = states.phase_of(job.state)
         if phase is Phase.RUNNING and job.nodes:
-            on_status(f"Slurm job {job.id} runs on {in_words(job.nodes)}")
+            on_status(f"Slurm job {job.id} runs on {format_nodes(job.nodes)}")
             return job
         if phase in (Phase.ENDING, Phase.OVER):
-            raise AllocationOver(states.why_over(client.job(job_id) or job))
-        outlook = states.outlook(job.reason)
+            raise AllocationOver(states.explain_end(client.job(job_id) or job))
+        outlook = states.judge_reason(job.reason)
         if outlook.outlook is Outlook.HOPELESS and was_hopeless:
             raise AllocationError(f"Slurm job {job_id} cannot start: {outlook.words} ({job.reason})")
         was_hopeless = outlook.outlook is Outlook.HOPELESS  # what Slurm says at first is often not yet the whole truth
         if max_pending_s is not None and time.monotonic() - began > max_pending_s:
-            raise AllocationError(f"{_words(job)}: not started within max_pending = {max_pending_s:g} s, and cancelled")
-        on_status(_words(job))
+            raise AllocationError(
+                f"{_format_pending(job)}: not started within max_pending = {max_pending_s:g} s, and cancelled"
+            )
+        on_status(_format_pending(job))
         time.sleep(pause_s)
     raise AssertionError("it is looked for ever")
 
 
-def _find(client: Client, queue: Queue, job_id: str, not_before: float) -> Job | None:
+def _find_job(client: SlurmClient, queue: SharedQueue, job_id: str, not_before: float) -> Job | None:
     return queue.find(job_id, not_before=not_before) or client.job(job_id)
 
 
-def _words(job: Job) -> str:
+def _format_pending(job: Job) -> str:
     """What is known of a job that waits: `Slurm job 17 pending, expected to start 14:05: others go first (Priority)`.
 
     In a narrow terminal the end is cut off.
@@ -104,10 +105,10 @@ def _words(job: Job) -> str:
         start = datetime.fromtimestamp(job.start)
         words += f", expected to start {start:%H:%M}" + (f" on {start:%Y-%m-%d}" if job.start - time.time() > 86400 / 2 else "")
     if job.reason not in ("", "None"):
-        words += f": {states.outlook(job.reason).words} ({job.reason})"
+        words += f": {states.judge_reason(job.reason).words} ({job.reason})"
     return words
 
 
-def in_words(nodes: Sequence[str]) -> str:
+def format_nodes(nodes: Sequence[str]) -> str:
     """The nodes, or of many the first and how many more."""
     return ", ".join(nodes) if len(nodes) <= _FEW else f"{nodes[0]} and {len(nodes) - 1} others"

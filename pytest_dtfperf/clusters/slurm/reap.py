@@ -10,18 +10,17 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_dtfperf.clusters.slurm.answers import Job
-from pytest_dtfperf.clusters.slurm.client import Client
-from pytest_dtfperf.clusters.slurm.comment import read_comment
-from pytest_dtfperf.clusters.slurm.holder import SRUN_LEAVES_S
-from pytest_dtfperf.clusters.slurm.request import NAME_PREFIX
+from pytest_dtfperf.clusters.slurm.client import SlurmClient
+from pytest_dtfperf.clusters.slurm.job_keepalive import SRUN_LEAVES_S
+from pytest_dtfperf.clusters.slurm.parse import Job
+from pytest_dtfperf.clusters.slurm.request import NAME_PREFIX, parse_job_comment
 from pytest_dtfperf.clusters.slurm.states import Phase, phase_of
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.node.owner import Fate, Owner
 
 
 @dataclass(frozen=True)
-class Left:
+class LeftJob:
     """A job of ours in the queue."""
 
     job: Job
@@ -30,9 +29,9 @@ class Left:
     fate: Fate
 
 
-def sruns() -> dict[Owner, list[int]]:
+def find_left_sruns() -> dict[Owner, list[int]]:
     """The process ids of this user's on this machine whose owner is surely gone. Of each, for it has a child of its own."""
-    all_of_them = _sruns()
+    all_of_them = _list_sruns()
     found: dict[Owner, list[int]] = defaultdict(list)
     for process, owner in all_of_them.items():
         seen = processes.inspect(process)
@@ -43,27 +42,27 @@ def sruns() -> dict[Owner, list[int]]:
 
 def end_sruns(owner: Owner) -> bool:
     """Whether those of an owner are gone. A number may be another's by now: they are looked for until none is found."""
-    return not processes.end(lambda: [process for process, its in _sruns().items() if its == owner], grace_s=SRUN_LEAVES_S)
+    return not processes.end(lambda: [process for process, its in _list_sruns().items() if its == owner], grace_s=SRUN_LEAVES_S)
 
 
-def _sruns() -> dict[int, Owner]:
+def _list_sruns() -> dict[int, Owner]:
     seen = {pid: Owner.read(sweep.environment(pid).get(sweep.OWNER, "")) for pid in sweep.left_by((), abandoned=True)}
-    return {pid: owner for pid, owner in seen.items() if owner and _program(pid) == "srun"}
+    return {pid: owner for pid, owner in seen.items() if owner and _read_program(pid) == "srun"}
 
 
-def _program(pid: int) -> str:
+def _read_program(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n")
     except OSError:  # it has just ended
         return ""
 
 
-def find(client: Client) -> list[Left]:
+def find_left_jobs(client: SlurmClient) -> list[LeftJob]:
     """This user's jobs that a session of perf tests has submitted and that are not over. Raises `AllocationError`."""
     found = []
     for job in client.jobs_of_user():
-        comment = read_comment(job.comment)
+        comment = parse_job_comment(job.comment)
         if comment and job.name.startswith(NAME_PREFIX) and phase_of(job.state) is not Phase.OVER:
             session, owner = comment
-            found.append(Left(job, session, owner, owner.fate))
+            found.append(LeftJob(job, session, owner, owner.fate))
     return found

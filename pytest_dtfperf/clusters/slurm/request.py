@@ -7,6 +7,7 @@ srun     in that job, something short on every node                             
 """
 
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,12 +16,13 @@ from typing import Any
 
 from pytest_dtfperf.clusters.capacity import require_hosts
 from pytest_dtfperf.clusters.hostlists import HostListError
-from pytest_dtfperf.clusters.keys import slurm as keys
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.clusters.slurm import answers
+from pytest_dtfperf.clusters.slurm import keys as keys
+from pytest_dtfperf.clusters.slurm import parse
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.node.module_command import module_command
+from pytest_dtfperf.node.owner import Owner
 
 NAME_PREFIX = "dtfperf-"  # of the names of all our jobs
 AGENTS = "agents"  # the name of the step that is the channel
@@ -33,18 +35,18 @@ _IS_PROGRAM = 'command -v -- "$1" >/dev/null && case $1 in */*) [ -x "$1" ] ;; e
 _LOGIN = f'lines=$1; shift; exec bash -lc "$lines" dtfperf-agent "$@" {_APART}'
 
 
-def nodes_for(config: ClusterConfig, resources: Resources) -> int:
+def count_nodes(config: ClusterConfig, resources: Resources) -> int:
     """How many nodes the job must have. Raises `AllocationError` where the cluster may not lend so many."""
     return require_hosts(config, resources, "nodes")
 
 
-def max_pending_s(config: ClusterConfig) -> float | None:
+def get_max_pending_s(config: ClusterConfig) -> float | None:
     """How long a job may wait for its nodes; None: for as long as it takes."""
     given = config.backend_keys.get("max_pending")
     return None if given is None else keys.seconds(given)
 
 
-def submission(config: ClusterConfig, *, nodes: int, name: str, comment: str) -> list[str]:
+def make_submit_command(config: ClusterConfig, *, nodes: int, name: str, comment: str) -> list[str]:
     """The command that submits the job; it prints the job's id."""
     backend_keys = config.backend_keys
     argv = ["sbatch", "--parsable", "--no-requeue", f"--job-name={name}", f"--comment={comment}", "--chdir=/"]
@@ -57,10 +59,10 @@ def submission(config: ClusterConfig, *, nodes: int, name: str, comment: str) ->
     for key in ("partition", "account", "qos", "constraint", "reservation", "switches", "licenses"):
         if key in backend_keys:
             argv.append(f"--{key}={backend_keys[key]}")
-    if gres := _gres(config):
+    if gres := _get_gres(config):
         argv.append(f"--gres={gres}")
     if "include_nodes" in backend_keys:
-        argv.append(f"--nodelist={','.join(_included(backend_keys, nodes))}")
+        argv.append(f"--nodelist={','.join(_list_included(backend_keys, nodes))}")
     if "exclude_nodes" in backend_keys:
         argv.append(f"--exclude={backend_keys['exclude_nodes']}")
     exclusive = backend_keys.get("exclusive", True)
@@ -73,28 +75,28 @@ def submission(config: ClusterConfig, *, nodes: int, name: str, comment: str) ->
         if "shared" in backend_keys
         else "/dev/null"
     )
-    return [*argv, *_cpus(config), f"--output={output}", f"--error={output}", *backend_keys.get("options", ())]
+    return [*argv, *_cpu_options(config), f"--output={output}", f"--error={output}", *backend_keys.get("options", ())]
 
 
-def agents(config: ClusterConfig, *, job: str, nodes: Sequence[str], argv: Sequence[str]) -> list[str]:
+def make_agents_command(config: ClusterConfig, *, job: str, nodes: Sequence[str], argv: Sequence[str]) -> list[str]:
     """The command that runs `argv`, wrapped, once on each of these nodes of the job, with all of them in its hands.
 
     It starts beside agents that hang, except with GPUs on Slurm 20.11, where such a step waits for the end of an earlier one.
     """
-    return _agents(config, job, len(nodes), [f"--nodelist={','.join(nodes)}"], argv)
+    return _make_agents_command(config, job, len(nodes), [f"--nodelist={','.join(nodes)}"], argv)
 
 
-def keepalive(config: ClusterConfig, *, job: str, node: str, argv: Sequence[str]) -> list[str]:
+def make_keepalive_step(config: ClusterConfig, *, job: str, node: str, argv: Sequence[str]) -> list[str]:
     """The command that runs `argv` on one node of the job, beside everything else, with nothing but its lines."""
-    return [*_step(job, "keepalive", 1, [f"--nodelist={node}"]), "--gres=none", "--chdir=/", *argv]
+    return [*_make_step(job, "keepalive", 1, [f"--nodelist={node}"]), "--gres=none", "--chdir=/", *argv]
 
 
-def sweep(config: ClusterConfig, *, job: str, nodes: Sequence[str], argv: Sequence[str]) -> list[str]:
+def make_sweep_command(config: ClusterConfig, *, job: str, nodes: Sequence[str], argv: Sequence[str]) -> list[str]:
     """The command that runs something short on each of these nodes of the job."""
-    return [*_step(job, "sweep", len(nodes), [f"--nodelist={','.join(nodes)}"]), "--gres=none", "--input=none", *argv]
+    return [*_make_step(job, "sweep", len(nodes), [f"--nodelist={','.join(nodes)}"]), "--gres=none", "--input=none", *argv]
 
 
-def wrapper(config: ClusterConfig, argv: Sequence[str]) -> list[str]:
+def make_wrapper(config: ClusterConfig, argv: Sequence[str]) -> list[str]:
     """A shell that prepares a node as clusters.toml says, runs `argv` there, and tells how it ended.
 
     On stdout it says STARTED when the node is prepared and there is such a program, and at its end ENDED and the exit code (128
@@ -106,8 +108,8 @@ def wrapper(config: ClusterConfig, argv: Sequence[str]) -> list[str]:
         # A shell with nothing but the first trap would call it 0 when it is killed while it waits for its program.
         *(f"trap 'exit {128 + each}' {each.name[3:]}" for each in (SIGHUP, SIGINT, SIGTERM)),
         "export DTFPERF_HOST_INDEX=$SLURM_PROCID",
-        *(_setup_line(number, line) for number, line in enumerate(setup, start=1)),
-        *_spool(config),
+        *(_format_setup_line(number, line) for number, line in enumerate(setup, start=1)),
+        *_format_spool(config),
         f'{_IS_PROGRAM} && echo "{STARTED.decode()}" >&9',
         '"$@" <&8 >&9 8<&- 9>&-',
     ]
@@ -116,26 +118,32 @@ def wrapper(config: ClusterConfig, argv: Sequence[str]) -> list[str]:
     return ["sh", "-c", "\n".join([f"exec {_APART}", *lines]), "dtfperf-agent", *argv]
 
 
-def commands(config: ClusterConfig, resources: Resources) -> list[str]:
+def list_commands(config: ClusterConfig, resources: Resources) -> list[str]:
     """What would be run for these resources, for people. Inside a job there is nothing to submit."""
-    nodes = nodes_for(config, resources)
-    program = wrapper(config, module_command(config.python or "python3", "pytest_dtfperf.node.agent"))
-    step = _for_people(_agents(config, "JOB", nodes, [], program))
+    nodes = count_nodes(config, resources)
+    program = make_wrapper(config, module_command(config.python or "python3", "pytest_dtfperf.node.agent"))
+    step = _format_command(_make_agents_command(config, "JOB", nodes, [], program))
     if "SLURM_JOB_ID" in os.environ:
         return [f"JOB={os.environ['SLURM_JOB_ID']}", step]
-    submit = submission(
+    submit = make_submit_command(
         config, nodes=nodes, name=f"{NAME_PREFIX}{resources.session}", comment=f"dtfperf session={resources.session}"
     )
-    keep = _for_people([*_step("JOB", "keepalive", 1, []), "--gres=none", "--chdir=/"])
+    keep = _format_command([*_make_step("JOB", "keepalive", 1, []), "--gres=none", "--chdir=/"])
     return [f"JOB=$({shlex.join(submit)} <<< 'a script that holds the nodes')", f"{keep} 'what keeps them'", step]
 
 
-def _agents(config: ClusterConfig, job: str, count: int, where: Sequence[str], argv: Sequence[str]) -> list[str]:
-    options = ["--label", "--kill-on-bad-exit=0", "--wait=0", f"--gres={_gres(config) or 'none'}", *_cpus(config)]
-    return [*_step(job, AGENTS, count, where), *options, *argv]
+def _make_agents_command(config: ClusterConfig, job: str, count: int, where: Sequence[str], argv: Sequence[str]) -> list[str]:
+    options = [
+        "--label",
+        "--kill-on-bad-exit=0",
+        "--wait=0",
+        f"--gres={_get_gres(config) or 'none'}",
+        *_cpu_options(config),
+    ]
+    return [*_make_step(job, AGENTS, count, where), *options, *argv]
 
 
-def _step(job: str, name: str, count: int, where: Sequence[str]) -> list[str]:
+def _make_step(job: str, name: str, count: int, where: Sequence[str]) -> list[str]:
     """One task on each of `count` nodes, beside other steps and with as much of the memory and the cores as they."""
     argv = ["srun", f"--jobid={job}", f"--job-name={name}", "--overlap", f"--nodes={count}", f"--ntasks={count}"]
     return [*argv, "--ntasks-per-node=1", *where, "--mem=0", "--mpi=none", "--cpu-bind=none", "--export=ALL"]
@@ -144,7 +152,7 @@ def _step(job: str, name: str, count: int, where: Sequence[str]) -> list[str]:
 _OF_OTHER_NODES = ("exclude_nodes", "nodes_per_gpu_count")  # keys
 
 
-def alone(config: ClusterConfig, names: str) -> ClusterConfig:
+def select_nodes(config: ClusterConfig, names: str) -> ClusterConfig:
     """The cluster with these of its nodes alone, as Slurm has them: "node03,node07", "node[03-07]". Raises `UsageError`."""
     try:
         nodes = keys.nodes_of(names)
@@ -154,37 +162,52 @@ def alone(config: ClusterConfig, names: str) -> ClusterConfig:
     return replace(config, backend_keys={**others, "nodes": len(nodes), "include_nodes": names})
 
 
-def _included(backend_keys: Mapping[str, Any], nodes: int) -> list[str]:
+def _list_included(backend_keys: Mapping[str, Any], nodes: int) -> list[str]:
     """The first of the nodes wanted: Slurm refuses a list that is longer than the job, or names what is excluded as well."""
-    excluded = answers.expand(backend_keys.get("exclude_nodes", ""))
-    return [node for node in answers.expand(backend_keys["include_nodes"]) if node not in excluded][:nodes]
+    excluded = parse.expand_hostlist(backend_keys.get("exclude_nodes", ""))
+    return [node for node in parse.expand_hostlist(backend_keys["include_nodes"]) if node not in excluded][:nodes]
 
 
-def _gres(config: ClusterConfig) -> str | None:
+def _get_gres(config: ClusterConfig) -> str | None:
     """In the form that every version of Slurm takes."""
     count = config.backend_keys.get("gpus_per_node")
     given: str | None = config.backend_keys.get("gres")
     return f"gpu:{count}" if count else given
 
 
-def _cpus(config: ClusterConfig) -> list[str]:
+def _cpu_options(config: ClusterConfig) -> list[str]:
     """Said to srun too: since 22.05 it does not take this over from the job."""
     count = config.backend_keys.get("cpus_per_node")
     return [f"--cpus-per-task={count}"] if count else []
 
 
-def _setup_line(number: int, line: str) -> str:
+def _format_setup_line(number: int, line: str) -> str:
     """Run a line in this shell, so that what it sets stays."""
     words = shlex.quote(f": {line}")
     return f'eval {shlex.quote(line)} || {{ echo "setup line {number} failed with exit code $?"{words} >&2; exit 1; }}'
 
 
-def _spool(config: ClusterConfig) -> list[str]:
+def _format_spool(config: ClusterConfig) -> list[str]:
     if "spool" not in config.backend_keys:
         return []
     folder = shlex.quote(config.backend_keys["spool"])
     return [f"mkdir -p -- {folder} || exit 1", f"export TMPDIR={folder}"]
 
 
-def _for_people(argv: Sequence[str]) -> str:
+def _format_command(argv: Sequence[str]) -> str:
     return shlex.join(argv).replace("--jobid=JOB", '--jobid="$JOB"')
+
+
+_JOB_COMMENT = re.compile(r"dtfperf session=(\S+) owner=(\S+)")
+
+
+def format_job_comment(session: str, owner: Owner) -> str:
+    """For sbatch."""
+    return f"dtfperf session={session} owner={owner.text}"
+
+
+def parse_job_comment(comment: str) -> tuple[str, Owner] | None:
+    """(session, owner), or None if the comment is none of ours."""
+    found = _JOB_COMMENT.fullmatch(comment.strip())
+    owner = Owner.read(found[2]) if found else None
+    return (found[1], owner) if found and owner else None

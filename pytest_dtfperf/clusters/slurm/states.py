@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from pytest_dtfperf.clusters.slurm import answers
-from pytest_dtfperf.clusters.slurm.answers import Job
+from pytest_dtfperf.clusters.slurm import parse
+from pytest_dtfperf.clusters.slurm.parse import Job
 
 _FEW = 4  # nodes that are named one by one
 
@@ -96,13 +96,13 @@ def words_of(state: str) -> str:
     )
 
 
-def why_over(job: Job) -> str:
+def explain_end(job: Job) -> str:
     """Why a job does not hold its nodes any more: its name, its state in words, the node, and how to go on."""
     what = f"Slurm job {job.id} {_details(job)} ({job.state})"
     return f"{what}: {_ADVICE[job.state]}" if job.state in _ADVICE else what
 
 
-def vanished(job_id: str) -> str:
+def explain_unknown(job_id: str) -> str:
     """A job that nobody knows any more."""
     return f"Slurm job {job_id} has vanished: the controller does not know it. Was its state lost, or was it purged?"
 
@@ -151,7 +151,7 @@ class Outlook(Enum):
 
 
 @dataclass(frozen=True)
-class Reason:
+class PendingReason:
     """What it means that a job waits for a reason."""
 
     outlook: Outlook
@@ -207,13 +207,13 @@ _FAMILIES = (
 )  # fmt: skip
 
 
-def outlook(reason: str) -> Reason:
+def judge_reason(reason: str) -> PendingReason:
     """What a pending job's reason means. Details after a comma do not matter; a reason that is not known may pass."""
     plain = reason.strip().removeprefix("(").removesuffix(")").replace("_", " ")
     for pattern, found, words in _FAMILIES:
         if re.fullmatch(pattern, plain):
-            return Reason(found, words)
-    return Reason(Outlook.WAIT, f"Slurm says {reason}, which this version does not know")
+            return PendingReason(found, words)
+    return PendingReason(Outlook.WAIT, f"Slurm says {reason}, which this version does not know")
 
 
 _OF_TASKS = re.compile(r"srun: (?:error: )?(\S+): tasks? ([\d,-]+): (.+)")
@@ -221,7 +221,7 @@ _FAILED_NODES = re.compile(r"srun: error: (?:Node failure on|Task launch for \S+
 _NOISE = re.compile(r"srun: cluster configuration lacks support for cpu binding|.*can not load PMIx library.*|\s*")
 
 
-class Messages:
+class SrunMessages:
     """What srun itself says on its stderr, of its tasks one by one or of the whole step."""
 
     def __init__(self) -> None:
@@ -237,7 +237,7 @@ class Messages:
         elif not _NOISE.fullmatch(line):
             self.of_all.append(line)
         if found := _FAILED_NODES.match(line):
-            self.failed_nodes += answers.expand(found[1])
+            self.failed_nodes += parse.expand_hostlist(found[1])
 
     @property
     def ended(self) -> set[int]:

@@ -1,21 +1,59 @@
 """Hosts that SSH reaches as a cluster: they are there already, so lending them is to find them well."""
 
+import ipaddress
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from pytest_dtfperf.clusters.capacity import require_hosts
 from pytest_dtfperf.clusters.children import ChildrenChannel
-from pytest_dtfperf.clusters.environment import TRAINING, handed_on
+from pytest_dtfperf.clusters.environment import TRAINING, select_variables
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
-from pytest_dtfperf.clusters.ssh import connection, hosts, setup, survey
-from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
-from pytest_dtfperf.clusters.ssh.handshake import Handshake
-from pytest_dtfperf.clusters.ssh.line import Line, Refused, Unreachable
+from pytest_dtfperf.clusters.ssh import bootstrap, connection, endpoints
+from pytest_dtfperf.clusters.ssh import keys as keys
+from pytest_dtfperf.clusters.ssh.bootstrap import Handshake
+from pytest_dtfperf.clusters.ssh.endpoints import Endpoint
+from pytest_dtfperf.clusters.ssh.ssh_process import Refused, SshProcess, Unreachable
 from pytest_dtfperf.errors import AllocationError, AllocationOver
+from pytest_dtfperf.node.owner import Fate, Owner
+
+
+def find_address(endpoint: Endpoint, survey: Mapping[str, Any], backend_keys: Mapping[str, Any]) -> str:
+    """By which the tasks reach a host: as the cluster file says, or else as this controller has reached it.
+
+    A host that is reached through a gateway that changes addresses says the one that it has itself.
+    """
+    if endpoint.address:
+        return endpoint.address
+    network = keys.network(backend_keys.get("private_address"))
+    if network is None:
+        reached_at: str = survey["reached_at"] or survey["hostname"]
+        return reached_at
+    own: Sequence[str] = survey["addresses"]
+    for candidate in own:
+        if ipaddress.ip_address(candidate) in network:
+            return candidate
+    raise AllocationError(
+        f'host {endpoint.name} has no address in private_address = "{network}", only '
+        f"{', '.join(own) or 'that of its loopback'}. "
+        "Correct the network in clusters.toml, or say each host's address in a table"
+    )
+
+
+def get_controller_id() -> str:
+    """This process, as it is named on all that it starts on hosts."""
+    return Owner.me().text
+
+
+def find_abandoned_sessions(left: Mapping[str, Sequence[str]]) -> list[str]:
+    """The sessions of controllers that are surely gone. Of those that cannot be seen from here nothing can be said."""
+    owners = [(Owner.read(text), sessions) for text, sessions in left.items()]
+    return [session for owner, sessions in owners if owner and owner.fate is Fate.GONE for session in sessions]
+
 
 LEAVE_S = 5.0  # a line's end takes a way to the host, its agent's leaving or the supervisor's patience with it, and a way back
 SWEEP_S = 8.0
@@ -32,16 +70,16 @@ class Ssh:
     @contextmanager
     def allocate(self, resources: Resources) -> Iterator[Allocation]:
         wanted = require_hosts(self._config, resources, "hosts or gpus_per_host")
-        with lend(self._config, hosts.endpoints(self._config)[:wanted], resources) as allocation:
+        with open_allocation(self._config, endpoints.list_endpoints(self._config)[:wanted], resources) as allocation:
             yield allocation
 
 
 @contextmanager
-def lend(config: ClusterConfig, endpoints: Sequence[Endpoint], resources: Resources) -> Iterator["SshAllocation"]:
+def open_allocation(config: ClusterConfig, endpoints: Sequence[Endpoint], resources: Resources) -> Iterator["SshAllocation"]:
     """All these hosts. Raises `AllocationError`."""
     resources.on_status(f"connecting to {', '.join(endpoint.name for endpoint in endpoints)}")
     try:
-        lines = connection.reach_all(Handshake.of(config, survey=True), list(enumerate(endpoints)), resources.on_status)
+        lines = connection.open_processes(Handshake.of(config, survey=True), list(enumerate(endpoints)), resources.on_status)
     except Unreachable as exc:
         raise AllocationError(str(exc)) from exc
     allocation = SshAllocation(config, endpoints, lines)
@@ -55,7 +93,7 @@ def lend(config: ClusterConfig, endpoints: Sequence[Endpoint], resources: Resour
 class SshAllocation:
     """Hosts that have answered. Their lines are kept for what is started first: a handshake costs more than starting."""
 
-    def __init__(self, config: ClusterConfig, endpoints: Sequence[Endpoint], lines: Sequence[Line]) -> None:
+    def __init__(self, config: ClusterConfig, endpoints: Sequence[Endpoint], lines: Sequence[SshProcess]) -> None:
         self._config = config
         self._endpoints = endpoints
         self._idle = list(lines)
@@ -64,18 +102,17 @@ class SshAllocation:
     def take_over(self) -> None:
         """Learn the hosts' addresses, and end what dead controllers have left on them."""
         self.hosts = [
-            Host(line.endpoint.name, survey.address(line.endpoint, line.survey, self._config.backend_keys))
-            for line in self._idle
+            Host(line.endpoint.name, find_address(line.endpoint, line.survey, self._config.backend_keys)) for line in self._idle
         ]
-        left = [(line, survey.abandoned(line.survey["left"])) for line in self._idle]
+        left = [(line, find_abandoned_sessions(line.survey["left"])) for line in self._idle]
         connection.sweep_idle([(line, sessions) for line, sessions in left if sessions], SWEEP_S)
 
     def start(self, argv: Sequence[str]) -> ChildrenChannel:
         session = uuid.uuid4().hex
-        env = handed_on(os.environ, TRAINING, self._config.environment)
+        env = select_variables(os.environ, TRAINING, self._config.environment)
         env.pop(OWNER, None)
-        env |= {SESSION: session, CONTROLLER: survey.controller()}
-        lines = self._start(setup.program(self._config, argv), env)
+        env |= {SESSION: session, CONTROLLER: get_controller_id()}
+        lines = self._start(bootstrap.adapt_argv(self._config, argv), env)
         return ChildrenChannel(
             lines,
             nobody=f"no agent is left on {', '.join(host.name for host in self.hosts)}",
@@ -89,12 +126,12 @@ class SshAllocation:
             line.let_go()
         self._idle = []
 
-    def _start(self, argv: Sequence[str], env: Mapping[str, str]) -> list[Line]:
+    def _start(self, argv: Sequence[str], env: Mapping[str, str]) -> list[SshProcess]:
         """Have it run on every host. A line that has waited may have died without a word: then all are made anew."""
         have_waited = bool(self._idle)
         lines = self._lines()
         try:
-            connection.run_all(lines, argv, env, heartbeat_timeout_s=self._config.heartbeat_timeout_s)
+            connection.start_on_all(lines, argv, env, heartbeat_timeout_s=self._config.heartbeat_timeout_s)
         except Refused as exc:
             raise AllocationError(str(exc)) from exc
         except Unreachable as exc:
@@ -103,7 +140,7 @@ class SshAllocation:
             return self._start(argv, env)
         return lines
 
-    def _lines(self) -> list[Line]:
+    def _lines(self) -> list[SshProcess]:
         """One to every host: those that wait, and new ones for those that wait no more. Raises `AllocationOver`."""
         waiting = {line.host: line for line in self._idle if line.is_idle()}
         for line in self._idle:
@@ -112,14 +149,14 @@ class SshAllocation:
         self._idle = list(waiting.values())
         missing = [(index, endpoint) for index, endpoint in enumerate(self._endpoints) if index not in waiting]
         try:
-            found = connection.reach_all(Handshake.of(self._config), missing) if missing else []
+            found = connection.open_processes(Handshake.of(self._config), missing) if missing else []
         except Unreachable as exc:
             raise AllocationOver(str(exc)) from exc
         self._idle = []
         return sorted([*waiting.values(), *found], key=lambda line: line.host)
 
-    def _clean_up(self, lines: Sequence[Line], session: str) -> None:
+    def _clean_up(self, lines: Sequence[SshProcess], session: str) -> None:
         """End what is left where a supervisor has not said that nothing is. It must not keep anybody from going on."""
         unsure = [(line.host, line.endpoint) for line in lines if not line.is_clean]
         if unsure:
-            connection.sweep(self._config, unsure, [session], SWEEP_S)
+            connection.sweep_hosts(self._config, unsure, [session], SWEEP_S)

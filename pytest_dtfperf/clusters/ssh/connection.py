@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 
+from pytest_dtfperf.clusters.children import LineTooLong
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.pipes import LineTooLong
-from pytest_dtfperf.clusters.ssh import setup
-from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
-from pytest_dtfperf.clusters.ssh.handshake import Handshake
-from pytest_dtfperf.clusters.ssh.line import Abandoned, Line, Over, TransientError, Unreachable
+from pytest_dtfperf.clusters.ssh import bootstrap
+from pytest_dtfperf.clusters.ssh.bootstrap import Handshake
+from pytest_dtfperf.clusters.ssh.endpoints import Endpoint
+from pytest_dtfperf.clusters.ssh.ssh_process import Cancelled, CancelToken, SshProcess, TransientError, Unreachable
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node import backoff
 
@@ -25,9 +25,9 @@ _ANSWER_BYTES = 1 << 20  # to something short
 _START_S = 30.0  # from the order to start something to its start, on a host that has answered before
 
 
-def reach(
-    handshake: Handshake, index: int, endpoint: Endpoint, over: Over, stages: MutableMapping[str, str] | None = None
-) -> Line:
+def open_process(
+    handshake: Handshake, index: int, endpoint: Endpoint, over: CancelToken, stages: MutableMapping[str, str] | None = None
+) -> SshProcess:
     """A line whose supervisor waits for orders. Raises `Unreachable` when it is clear that there will be none, or too late.
 
     Meanwhile, what the host is busy with stands in `stages` under its name.
@@ -35,7 +35,7 @@ def reach(
     deadline = time.monotonic() + handshake.limit_s
     for tried in count(1):
         try:
-            line = Line(index, endpoint, handshake, {} if stages is None else stages)
+            line = SshProcess(index, endpoint, handshake, {} if stages is None else stages)
         except OSError as exc:
             hint = ". Hint: install OpenSSH's client" if exc.filename == "ssh" else ""  # or no file can be made, no process
             raise Unreachable(f"cannot start ssh: {exc.strerror or exc}{hint}") from exc
@@ -54,21 +54,21 @@ def reach(
     raise AssertionError("it is tried for ever")
 
 
-def reach_all(
+def open_processes(
     handshake: Handshake, endpoints: Sequence[tuple[int, Endpoint]], on_status: Callable[[str], object] = lambda words: None
-) -> list[Line]:
+) -> list[SshProcess]:
     """Lines to all of them, or none: at the first that cannot be reached, the others are let go. Raises `Unreachable`."""
-    lines: list[Future[Line]] = []
+    lines: list[Future[SshProcess]] = []
     stages: dict[str, str] = {}
-    with Over() as over, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
+    with CancelToken() as over, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
         try:
-            lines = [pool.submit(reach, handshake, index, endpoint, over, stages) for index, endpoint in endpoints]
+            lines = [pool.submit(open_process, handshake, index, endpoint, over, stages) for index, endpoint in endpoints]
             waiting, told = set(lines), ""
             while waiting:
                 done, waiting = wait(waiting, _STATUS_S, FIRST_EXCEPTION)
                 for each in done:
                     each.result()
-                words = _progress(len(waiting), stages)
+                words = _format_progress(len(waiting), stages)
                 if waiting and stages and words != told:
                     on_status(told := words)
             return [each.result() for each in lines]
@@ -81,19 +81,19 @@ def reach_all(
             raise
 
 
-def _progress(waiting: int, stages: Mapping[str, str]) -> str:
+def _format_progress(waiting: int, stages: Mapping[str, str]) -> str:
     """What those that are not ready are at, by the example of one."""
     name, stage = next(iter(dict(stages).items()), ("", ""))
     return f"waiting for {counted(waiting, 'host')}" + (f": {name} is at {stage}" if name else "")
 
 
-def run_all(lines: Sequence[Line], argv: Sequence[str], env: Mapping[str, str], **limits: float | None) -> None:
+def start_on_all(lines: Sequence[SshProcess], argv: Sequence[str], env: Mapping[str, str], **limits: float | None) -> None:
     """Have every supervisor run this, and see it begin. Raises `Unreachable`; then all lines are gone."""
     try:
         for line in lines:
             order = {"argv": list(argv), "env": {**env, "DTFPERF_HOST_INDEX": str(line.host)}, **limits}
             line.order({"run": order})
-        with Over() as over:
+        with CancelToken() as over:
             deadline = time.monotonic() + _START_S
             for line in lines:
                 line.answer(deadline - time.monotonic(), over)
@@ -104,7 +104,7 @@ def run_all(lines: Sequence[Line], argv: Sequence[str], env: Mapping[str, str], 
 
 
 @dataclass(frozen=True)
-class Answer:
+class HostOutput:
     """What a host says to a question."""
 
     endpoint: Endpoint
@@ -112,7 +112,7 @@ class Answer:
     failure: str | None = None  # None: what was run left with exit code 0
 
 
-def ask(
+def run_everywhere(
     config: ClusterConfig,
     endpoints: Sequence[Endpoint],
     argv: Sequence[str],
@@ -120,17 +120,27 @@ def ask(
     *,
     env: Mapping[str, str] | None = None,
     stdin: bytes = b"",
-) -> list[Answer]:
+) -> list[HostOutput]:
     """Run something short on each host side by side, `python -m pytest_dtfperf.node.X` mostly, and hear what it prints.
 
     It is given `stdin`, whole lines, whose end it does not see: the end of the line ends it. It may take `within_s` from its
     start. No host's failure is another's.
     """
     handshake = Handshake.of(config)
-    with Over() as over, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
+    with CancelToken() as over, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
         try:
             asked = [
-                pool.submit(_ask, handshake, index, endpoint, over, setup.program(config, argv), within_s, env or {}, stdin)
+                pool.submit(
+                    _run_on_host,
+                    handshake,
+                    index,
+                    endpoint,
+                    over,
+                    bootstrap.adapt_argv(config, argv),
+                    within_s,
+                    env or {},
+                    stdin,
+                )
                 for index, endpoint in enumerate(endpoints)
             ]
             return [each.result() for each in asked]
@@ -140,20 +150,20 @@ def ask(
             raise
 
 
-def _ask(
+def _run_on_host(
     handshake: Handshake,
     index: int,
     endpoint: Endpoint,
-    over: Over,
+    over: CancelToken,
     argv: Sequence[str],
     within_s: float,
     env: Mapping[str, str],
     stdin: bytes,
-) -> Answer:
+) -> HostOutput:
     try:
-        line = reach(handshake, index, endpoint, over)
+        line = open_process(handshake, index, endpoint, over)
     except Unreachable as exc:
-        return Answer(endpoint, (), str(exc))
+        return HostOutput(endpoint, (), str(exc))
     heard: list[bytes] = []
     try:
         environment = {**env, "DTFPERF_HOST_INDEX": str(index)}
@@ -175,33 +185,35 @@ def _ask(
         failure = f"host {endpoint.name} does not answer: {exc}"
     finally:
         line.let_go()
-    return Answer(endpoint, heard, failure)
+    return HostOutput(endpoint, heard, failure)
 
 
-def sweep_idle(lines: Sequence[tuple[Line, Sequence[str]]], within_s: float) -> None:
+def sweep_idle(lines: Sequence[tuple[SshProcess, Sequence[str]]], within_s: float) -> None:
     """End what these sessions have left on these hosts, whose supervisors wait for orders."""
     for line, sessions in lines:
         line.order({"sweep": list(sessions)})
     deadline = time.monotonic() + within_s
-    with Over() as over:
+    with CancelToken() as over:
         for line, _ in lines:
             with suppress(Unreachable):
                 line.answer(deadline - time.monotonic(), over)
 
 
-def sweep(config: ClusterConfig, endpoints: Sequence[tuple[int, Endpoint]], sessions: Sequence[str], within_s: float) -> None:
+def sweep_hosts(
+    config: ClusterConfig, endpoints: Sequence[tuple[int, Endpoint]], sessions: Sequence[str], within_s: float
+) -> None:
     """End what these sessions have left on these hosts, as far as they can be reached in that time."""
     handshake = Handshake.of(config, limit_s=within_s)
 
-    def one(index: int, endpoint: Endpoint, over: Over) -> None:
-        with suppress(Unreachable, Abandoned):
-            line = reach(handshake, index, endpoint, over)
+    def one(index: int, endpoint: Endpoint, over: CancelToken) -> None:
+        with suppress(Unreachable, Cancelled):
+            line = open_process(handshake, index, endpoint, over)
             try:
                 line.order({"sweep": list(sessions)})
                 line.answer(within_s, over)
             finally:
                 line.let_go()
 
-    with Over() as over, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
+    with CancelToken() as over, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
         for each in [pool.submit(one, index, endpoint, over) for index, endpoint in endpoints]:
             each.result()

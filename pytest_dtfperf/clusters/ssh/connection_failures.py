@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, by_hand
+from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, format_command
 
 _SHOWN = 300  # characters of a line that is not known
 
@@ -23,7 +23,7 @@ class ConnectionFailure:
 
 
 @dataclass(frozen=True)
-class _Scene:
+class _Context:
     """All there is to make words of."""
 
     target: str  # the endpoint
@@ -42,14 +42,14 @@ class _Scene:
         return re.search(pattern, self.text, re.MULTILINE)
 
 
-def _unknown_key(scene: _Scene) -> str:
+def _unknown_key(scene: _Context) -> str:
     return (
         f"{scene.host} is not trusted yet: no {scene['type']} host key of {scene['known']} is known here. Compare the "
         f"fingerprint that this shows with the host's own, and say yes: {scene.by_hand}"
     )
 
 
-def _changed_key(scene: _Scene) -> str:
+def _explain_changed_key(scene: _Context) -> str:
     shown = scene.search(r"(SHA256:[\w+/=]+)\.?$")
     known = scene.search(r"^Offending \S+ key in (.+:\d+)$")
     return (
@@ -60,7 +60,7 @@ def _changed_key(scene: _Scene) -> str:
     )
 
 
-def _denied(scene: _Scene) -> str:
+def _explain_denied(scene: _Context) -> str:
     refused = scene.search(_NOT_SIGNED)
     methods = set(scene["methods"].split(","))
     if refused and "agent" in refused["what"]:
@@ -92,7 +92,7 @@ def _denied(scene: _Scene) -> str:
     return f"{scene.host} does not let {scene['user']} in, by {scene['methods']}: {why}{stop} To try: {scene.by_hand}"
 
 
-def _login_output(scene: _Scene) -> str:
+def _find_login_output(scene: _Context) -> str:
     """Return what the host printed before it ended the login: the last lines that are not ssh's own."""
     before = scene.text[: scene.text.find(scene.found[0])]
     lines = [line.strip() for line in re.split(_OTHER_LOGIN, before)[-1].splitlines()]
@@ -101,7 +101,7 @@ def _login_output(scene: _Scene) -> str:
     return together if len(together) <= _SHOWN or not lines else lines[-1][:_SHOWN]
 
 
-def _refused_login(scene: _Scene, who: str, output: str) -> ConnectionFailure:
+def _explain_refused_login(scene: _Context, who: str, output: str) -> ConnectionFailure:
     advice = (
         'Users without a job there are kept out: train with backend = "slurm", or inside a job. '
         if re.search("pam_slurm|no active jobs", output)
@@ -111,17 +111,19 @@ def _refused_login(scene: _Scene, who: str, output: str) -> ConnectionFailure:
     return ConnectionFailure(words, is_transient="booting up" in output)  # users are let in later
 
 
-def _closed(scene: _Scene) -> str | ConnectionFailure:
-    if output := _login_output(scene):
-        return _refused_login(scene, scene.host, output)
+def _explain_closed(scene: _Context) -> str | ConnectionFailure:
+    if output := _find_login_output(scene):
+        return _explain_refused_login(scene, scene.host, output)
     often = "too many at once (MaxStartups of its sshd), or it is no sshd"
     return f"{scene.host} {scene['what']} the connection before the login: {often}"
 
 
-def _ended_behind(scene: _Scene) -> str | ConnectionFailure:
+def _explain_proxy_end(scene: _Context) -> str | ConnectionFailure:
     first_words = re.search(r"^(?:kex_exchange|ssh_exchange|banner exchange:)", scene.text, re.MULTILINE)
-    if not first_words and (message := _login_output(scene)):  # it had begun to log in, as far as ssh knows on the host itself
-        return _refused_login(scene, f"{scene.target}, or what leads to it,", message)
+    if not first_words and (
+        message := _find_login_output(scene)
+    ):  # it had begun to log in, as far as ssh knows on the host itself
+        return _explain_refused_login(scene, f"{scene.target}, or what leads to it,", message)
     output = scene.text[: first_words.start() if first_words else 0].strip().splitlines()
     return (
         f"what leads to {scene.host}, a jump host or ProxyCommand, ended before it answered"
@@ -129,12 +131,12 @@ def _ended_behind(scene: _Scene) -> str | ConnectionFailure:
     )
 
 
-def _bad_option(scene: _Scene) -> str:
+def _explain_bad_option(scene: _Context) -> str:
     where = "options" if scene["where"].startswith("command") else scene["where"].rstrip(": ")
     return f"this machine's ssh does not understand what {where} says, {scene['what']!r}"
 
 
-def _not_reached(scene: _Scene) -> str:
+def _explain_not_reached(scene: _Context) -> str:
     return f"{scene.host} cannot be reached at {scene['at']} port {scene['port']}: {_WHY.get(scene['why'], scene['why'])}"
 
 
@@ -166,18 +168,22 @@ _OTHER_LOGIN = re.compile(r"^(?:Connection (?:closed|reset) by|kex_exchange|ssh_
 _ENDED_BEHIND = re.compile(r"Connection (?:closed|reset) by UNKNOWN port 65535|.+: Connection to UNKNOWN port 65535: .+")
 _KEX = r"(?:kex|ssh)_exchange_identification: "
 
-_Rule = tuple[str, str | Callable[[_Scene], str | ConnectionFailure], bool]
+_Rule = tuple[str, str | Callable[[_Context], str | ConnectionFailure], bool]
 
 # Lines that say why: pattern, words, and whether trying again may help.
 _CAUSES: tuple[_Rule, ...] = (
-    (r"No (?P<type>\S+) host key is known for (?P<known>\S+) and you have requested strict checking\.", _unknown_key, False),
-    (r"Host key for (?P<known>\S+) has changed and you have requested strict checking\.", _changed_key, False),
+    (
+        r"No (?P<type>\S+) host key is known for (?P<known>\S+) and you have requested strict checking\.",
+        _unknown_key,
+        False,
+    ),
+    (r"Host key for (?P<known>\S+) has changed and you have requested strict checking\.", _explain_changed_key, False),
     (
         r"\S+ host key for (?P<known>\S+) was revoked and you have requested strict checking\.",
         "{host} shows a host key of {known} that is marked as revoked. Ask who runs it, and do not log in before",
         False,
     ),
-    (r"(?P<user>\S+)@\S+: Permission denied \((?P<methods>.*)\)\.", _denied, False),
+    (r"(?P<user>\S+)@\S+: Permission denied \((?P<methods>.*)\)\.", _explain_denied, False),
     (
         r"Received disconnect from \S+ port \d+:\d+: (?P<why>Too many authentication failures)",
         "{host} lost patience before ssh offered the right key ({why}): say which with identity_file. To try: {by_hand}",
@@ -194,7 +200,7 @@ _CAUSES: tuple[_Rule, ...] = (
         "{host} reset the connection at once: it is overloaded, a firewall wants nobody, or it is no sshd",
         True,
     ),
-    (r"ssh: connect to host (?P<at>\S+) port (?P<port>\d+): (?P<why>.+)", _not_reached, False),
+    (r"ssh: connect to host (?P<at>\S+) port (?P<port>\d+): (?P<why>.+)", _explain_not_reached, False),
     (
         r"ssh: Could not resolve hostname (?P<name>\S+): (?P<why>Temporary failure in name resolution)",
         "{host} cannot be looked up now: {name}: {why}",
@@ -205,8 +211,8 @@ _CAUSES: tuple[_Rule, ...] = (
         "{host} is not known to this machine: {name} is neither an alias of ssh_config nor a name of a machine ({why})",
         False,
     ),
-    (r"(?P<where>.*)line \d+: Bad configuration option: (?P<what>.+)", _bad_option, False),
-    (r"(?P<where>.+) line \d+: (?P<what>(?:Bad|Unsupported|Invalid|Missing|keyword) .+)", _bad_option, False),
+    (r"(?P<where>.*)line \d+: Bad configuration option: (?P<what>.+)", _explain_bad_option, False),
+    (r"(?P<where>.+) line \d+: (?P<what>(?:Bad|Unsupported|Invalid|Missing|keyword) .+)", _explain_bad_option, False),
     (r"Bad owner or permissions on (?P<file>.+)", "ssh does not read {file}, which others may write: chmod 600 {file}", False),
     (r"Can't open user config file (?P<file>.+): (?P<why>.+)", "ssh cannot read {file}: {why}", False),
     (
@@ -250,7 +256,7 @@ _CAUSES: tuple[_Rule, ...] = (
     ),
     (
         r"Connection (?P<what>closed|reset) by (?!UNKNOWN)(?P<at>\S+) port \d+",
-        _closed,
+        _explain_closed,
         True,
     ),
     (
@@ -282,10 +288,10 @@ _REFUSALS: tuple[_Rule, ...] = (
         False,
     ),
 )
-_ENDS: tuple[_Rule, ...] = ((_ENDED_BEHIND.pattern, _ended_behind, True),)
+_ENDS: tuple[_Rule, ...] = ((_ENDED_BEHIND.pattern, _explain_proxy_end, True),)
 
 
-def read(stderr: str, endpoint: Endpoint) -> ConnectionFailure:
+def explain_failure(stderr: str, endpoint: Endpoint) -> ConnectionFailure:
     """What ssh, which has ended, meant by what it wrote on stderr."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     through = any(map(_ENDED_BEHIND.fullmatch, lines))
@@ -294,8 +300,8 @@ def read(stderr: str, endpoint: Endpoint) -> ConnectionFailure:
             for pattern, words, is_transient in rules:
                 if found := re.fullmatch(pattern, line):
                     host = f"the jump host of {endpoint.name}" if through and rules is _CAUSES else endpoint.name
-                    scene = _Scene(endpoint.name, host, by_hand(endpoint), stderr.replace("\r", ""), found)
+                    scene = _Context(endpoint.name, host, format_command(endpoint), stderr.replace("\r", ""), found)
                     failure = scene.format(words) if isinstance(words, str) else words(scene)
                     return failure if isinstance(failure, ConnectionFailure) else ConnectionFailure(failure, is_transient)
     output = f"ssh says: {lines[-1][:_SHOWN]!r}" if lines else "ssh ended without a word"
-    return ConnectionFailure(f"{endpoint.name} cannot be reached, {output}. To see for yourself: {by_hand(endpoint)}")
+    return ConnectionFailure(f"{endpoint.name} cannot be reached, {output}. To see for yourself: {format_command(endpoint)}")

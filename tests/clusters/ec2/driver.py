@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.clusters.ec2.amazon import account
+from pytest_dtfperf.clusters.ec2 import account, watchdog
 from pytest_dtfperf.clusters.ec2.cluster import Ec2
-from pytest_dtfperf.clusters.ec2.end import watchdog
-from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
+from pytest_dtfperf.clusters.ec2.ledger import Ledger
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import DtfPerfError

@@ -7,14 +7,9 @@ from typing import Any
 
 from botocore.config import Config
 
-from pytest_dtfperf.clusters.ec2 import cluster
-from pytest_dtfperf.clusters.ec2.amazon import account, refusals
-from pytest_dtfperf.clusters.ec2.end import reap, teardown
-from pytest_dtfperf.clusters.ec2.launch import launched
-from pytest_dtfperf.clusters.ec2.run import belongings, instances, request
-from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan
-from pytest_dtfperf.clusters.ec2.trust import contact
-from pytest_dtfperf.clusters.ssh import endpoint as endpoints
+from pytest_dtfperf.clusters.ec2 import account, cluster, contact, instances, plan, reap, refusals, teardown
+from pytest_dtfperf.clusters.ec2.plan import LaunchPlan
+from pytest_dtfperf.clusters.ssh import endpoints
 
 Put = Callable[[Any, str, Any], None]  # setattr, or a monkeypatch's
 
@@ -47,20 +42,20 @@ def token_without_attempt(put: Put) -> None:
 
 def tags_after_launch(put: Put) -> None:
     """Nothing is tagged by the call that makes it."""
-    put(request, "tagged", lambda plan, *kinds: [])
+    put(plan, "make_tag_specifications", lambda plan, *kinds: [])
 
 
 def min_count_one(put: Put) -> None:
     """A few instances are taken for all of them."""
-    put(request, "instances", _changed(request.make_launch_request, lambda wanted: wanted | {"MinCount": 1}))
+    put(plan, "make_launch_request", _changed(plan.make_launch_request, lambda wanted: wanted | {"MinCount": 1}))
 
 
 def shutdown_behaviour_default(put: Put) -> None:
     """Instances that shut themselves down are stopped, not terminated: their disks go on to cost money."""
     put(
-        request,
-        "instances",
-        _changed(request.make_launch_request, lambda wanted: wanted | {"InstanceInitiatedShutdownBehavior": "stop"}),
+        plan,
+        "make_launch_request",
+        _changed(plan.make_launch_request, lambda wanted: wanted | {"InstanceInitiatedShutdownBehavior": "stop"}),
     )
 
 
@@ -71,7 +66,7 @@ def ignore_state_reason(put: Put) -> None:
 
 def notfound_is_fatal(put: Put) -> None:
     """What Amazon does not know yet is an error."""
-    put(instances, "by_id", lambda ec2, ids: instances._describe(ec2, InstanceIds=list(ids)))
+    put(instances, "describe_by_id", lambda ec2, ids: instances._describe(ec2, InstanceIds=list(ids)))
 
 
 def no_settle(put: Put) -> None:
@@ -81,37 +76,37 @@ def no_settle(put: Put) -> None:
 
 def no_ledgers_in_reap(put: Put) -> None:
     """Only what is tagged is looked for, and its process is not."""
-    put(reap, "ledgers", lambda folder=None: [])
+    put(reap, "list_ledgers", lambda folder=None: [])
 
 
 def delete_group_without_waiting(put: Put) -> None:
     """A group that something still needs is an error."""
-    put(belongings, "_IN_USE", ())
+    put(teardown, "_IN_USE", ())
     put(teardown, "_may_pass", lambda error: False)
 
 
 def accept_any_host_key(put: Put) -> None:
     """ssh believes whoever answers."""
-    put(endpoints, "ALWAYS", tuple(_believing(word) for word in endpoints.ALWAYS))
+    put(endpoints, "SSH_OPTIONS", tuple(_believing(word) for word in endpoints.SSH_OPTIONS))
 
 
 def private_address_for_ssh(put: Put) -> None:
     """Logins go to the address that only the other instances can reach."""
-    careful = launched.make_endpoint
+    careful = contact.make_endpoint
 
     def careless(plan: LaunchPlan, folder: Any, instance: Any) -> Any:
         found = careful(plan, folder, instance)
         return type(found)(found.name, f"{plan.user}@{instance.private}", instance.private, found.options)
 
-    put(launched, "endpoint", careless)
+    put(contact, "make_endpoint", careless)
     put(contact, "_CONNECT_S", 1.0)
     put(cluster, "BOOT_S", 3.0)
 
 
 def ingress_from_anywhere(put: Put) -> None:
     """Everybody may knock."""
-    careful = request.make_login_permission
-    put(request, "login_from", lambda cidr, port: careful("0.0.0.0/0", port))
+    careful = plan.make_login_permission
+    put(plan, "make_login_permission", lambda cidr, port: careful("0.0.0.0/0", port))
 
 
 def _changed(careful: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import boto3
 
-from pytest_dtfperf.clusters.ec2.amazon.account import Account
+from pytest_dtfperf.clusters.ec2.account import Account
 from pytest_dtfperf.clusters.ec2.cluster import Ec2
-from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan, Zone
+from pytest_dtfperf.clusters.ec2.plan import LaunchPlan, Zone
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.node.owner import Owner

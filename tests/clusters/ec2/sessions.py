@@ -16,12 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_dtfperf.clusters.ec2.run.ledger import state_folder
+from pytest_dtfperf.clusters.ec2.ledger import state_folder
 from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ec2.cloud import guard
 from tests.clusters.ec2.driver import Order, Watch
 
-WATCHDOG = "pytest_dtfperf.clusters.ec2.end.watchdog"
+WATCHDOG = "pytest_dtfperf.clusters.ec2.watchdog"
 # What a session's environment takes from the test's.
 NAMES = ("AWS_", "XDG_", "DTFPERF_")
 

@@ -5,7 +5,7 @@ from typing import Any
 import boto3
 from botocore.stub import Stubber
 
-from pytest_dtfperf.clusters.ec2.amazon.account import Account
+from pytest_dtfperf.clusters.ec2.account import Account
 
 
 class StubbedAccount:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
-from pytest_dtfperf.clusters.ec2.amazon.account import Account
+from pytest_dtfperf.clusters.ec2.account import Account
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from tests.clusters.ec2.cloud.cloud import Cloud

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.market.bill import InstanceLifetime, make_bill
-from pytest_dtfperf.clusters.ec2.market.prices import Price
+from pytest_dtfperf.clusters.ec2.costs import InstanceLifetime, Price, make_bill
 
 PRICE = Price(3.6, "AWS price list", "2026-01-31")
 

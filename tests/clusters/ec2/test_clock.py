@@ -4,8 +4,7 @@ import time
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.amazon.account import Account
-from pytest_dtfperf.clusters.ec2.amazon.clock import Clock
+from pytest_dtfperf.clusters.ec2.account import Account, Clock
 from tests.clusters.ec2.cloud.cloud import Cloud
 
 DAY_S = 86400.0

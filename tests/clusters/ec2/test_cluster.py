@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.ec2.cluster import Ec2, InstanceGroup
-from pytest_dtfperf.clusters.ec2.run.ledger import list_ledgers, state_folder
+from pytest_dtfperf.clusters.ec2.ledger import list_ledgers, state_folder
 from pytest_dtfperf.errors import AllocationError, ClusterFileError, DtfPerfError
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.clusters.ec2.launch.launch import Launch
-from pytest_dtfperf.clusters.ec2.market import offers
-from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, state_folder
-from pytest_dtfperf.clusters.ec2.trust.trust import make_keys
+from pytest_dtfperf.clusters.ec2 import instance_types
+from pytest_dtfperf.clusters.ec2.contact import make_keys
+from pytest_dtfperf.clusters.ec2.launcher import Launch
+from pytest_dtfperf.clusters.ec2.ledger import Ledger, state_folder
 from pytest_dtfperf.node.owner import Owner
 from tests.cli.table import read
 from tests.clusters.ec2 import runs
@@ -79,7 +79,7 @@ def _launch(cloud: Cloud, run: str, owner: Owner = ME, *, folder: Path | None = 
     ledger = Ledger.of(plan, folder or state_folder())
     ledger.begin(plan)
     make_keys(ledger.folder, plan.name)
-    found = Launch(account, plan, ledger, offers.get_offer(account, plan.instance_type), lambda words: None)()
+    found = Launch(account, plan, ledger, instance_types.get_offer(account, plan.instance_type), lambda words: None)()
     if plan.keep:
         ledger.note("ready", instances=[each.id for each in found])
         ledger.kept()

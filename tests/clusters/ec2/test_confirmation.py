@@ -4,9 +4,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.market.confirmation import confirm_cost
-from pytest_dtfperf.clusters.ec2.market.cost import CostEstimate
-from pytest_dtfperf.clusters.ec2.market.prices import Price
+from pytest_dtfperf.clusters.ec2.costs import CostEstimate, Price, confirm_cost
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import AllocationError
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.launch.userdata import READY, ROTATE
-from pytest_dtfperf.clusters.ec2.trust import contact
-from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
+from pytest_dtfperf.clusters.ec2 import contact
+from pytest_dtfperf.clusters.ec2.contact import READY, ROTATE
+from pytest_dtfperf.clusters.ssh.endpoints import Endpoint
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ec2 import runs
@@ -74,7 +74,7 @@ def test_instances_that_end_meanwhile(datacenter: DataCenter) -> None:
 
 def test_an_image_that_never_gets_ready(datacenter: DataCenter, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that answers but has not armed its own end is not used."""
-    monkeypatch.setattr("pytest_dtfperf.clusters.ec2.trust.contact.READY", "/run/never")
+    monkeypatch.setattr("pytest_dtfperf.clusters.ec2.contact.READY", "/run/never")
     with (
         pytest.raises(
             AllocationError, match=r"could not be logged in to in time: it has not finished starting \(exit code 1\)$"

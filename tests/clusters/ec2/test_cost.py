@@ -2,8 +2,7 @@
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.market.cost import CostEstimate, format_usd
-from pytest_dtfperf.clusters.ec2.market.prices import Price
+from pytest_dtfperf.clusters.ec2.costs import CostEstimate, Price, format_usd
 
 PRICE = Price(1.006, "AWS price list", "2026-01-31")
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.amazon.account import Account
-from pytest_dtfperf.clusters.ec2.end import reap
-from pytest_dtfperf.clusters.ec2.run.ledger import state_folder
+from pytest_dtfperf.clusters.ec2 import reap
+from pytest_dtfperf.clusters.ec2.account import Account
+from pytest_dtfperf.clusters.ec2.ledger import state_folder
 from pytest_dtfperf.testing.waiting import wait_until
 from tests import campaign
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud

@@ -8,9 +8,8 @@ import pytest
 
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.clusters import named
-from pytest_dtfperf.clusters.ec2.market import confirmation
-from pytest_dtfperf.clusters.ec2.run import request
-from pytest_dtfperf.clusters.keys import ec2 as keys
+from pytest_dtfperf.clusters.ec2 import costs, plan
+from pytest_dtfperf.clusters.ec2 import keys as keys
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "ec2.md").read_text()
 COMMANDS = re.findall(r"^ +dtfperf (ec2 .*?)(?:  +#.*)?$", GUIDE, re.MULTILINE)
@@ -47,7 +46,7 @@ def test_the_guides_commands_are_understood(command: str, capsys: pytest.Capture
 def test_the_guides_names_are_ours() -> None:
     """Tags, variables and keys that the guide names are those of the code."""
     assert set(re.findall(r"`(dtfperf:\w+)`", GUIDE)) <= {
-        request.MANAGED, request.RUN, request.EXPIRES, request.OWNER, request.USER,
+        plan.MANAGED, plan.RUN, plan.EXPIRES, plan.OWNER, plan.USER,
     }  # fmt: skip
-    assert set(re.findall(r"`?(DTFPERF_\w+)", GUIDE)) == {confirmation.VARIABLE}
+    assert set(re.findall(r"`?(DTFPERF_\w+)", GUIDE)) == {costs.VARIABLE}
     assert set(re.findall(r"`([a-z_]+) = ", GUIDE)) <= {*keys.KEYS, *named.KEYS}

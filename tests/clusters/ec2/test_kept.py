@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.amazon.account import Account
-from pytest_dtfperf.clusters.ec2.launch import kept
-from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
+from pytest_dtfperf.clusters.ec2 import cluster
+from pytest_dtfperf.clusters.ec2.account import Account
+from pytest_dtfperf.clusters.ec2.ledger import Ledger
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node.owner import Owner
 from tests.clusters.ec2 import runs
@@ -45,20 +45,20 @@ def account() -> Account:
 def test_taken_by_the_next_session(account: Account, tmp_path: Path) -> None:
     """Whoever asks first has them, and is their holder from then on; nobody else gets them."""
     ledger = waiting(tmp_path)
-    taken = kept.take_kept_run(account, SHAPE, 2, tmp_path)
+    taken = cluster.take_kept_run(account, SHAPE, 2, tmp_path)
     assert taken is not None
     assert taken[0].run == ledger.run
     record = ledger.read()
     assert record
     assert record.holder == ME
-    assert kept.take_kept_run(account, SHAPE, 2, tmp_path) is None
+    assert cluster.take_kept_run(account, SHAPE, 2, tmp_path) is None
 
 
 def test_given_back_and_taken_again(account: Account, tmp_path: Path) -> None:
     """A session that keeps them leaves them to the one after it."""
     ledger = waiting(tmp_path)
     for _ in range(2):
-        assert kept.take_kept_run(account, SHAPE, 1, tmp_path)
+        assert cluster.take_kept_run(account, SHAPE, 1, tmp_path)
         ledger.kept()
 
 
@@ -67,7 +67,7 @@ def test_none_is_taken_where_two_could(account: Account, tmp_path: Path, monkeyp
     ledger = waiting(tmp_path)
     without_locks(monkeypatch)
     with pytest.raises(AllocationError, match=r"\.jsonl cannot be locked: No locks available\. .* with XDG_STATE_HOME"):
-        kept.take_kept_run(account, SHAPE, 2, tmp_path)
+        cluster.take_kept_run(account, SHAPE, 2, tmp_path)
     record = ledger.read()
     assert record
     assert record.holder is None
@@ -76,7 +76,7 @@ def test_none_is_taken_where_two_could(account: Account, tmp_path: Path, monkeyp
 def test_after_a_session_that_was_killed(account: Account, tmp_path: Path) -> None:
     """A dead holder holds nothing."""
     waiting(tmp_path).held(GONE)
-    assert kept.take_kept_run(account, SHAPE, 2, tmp_path)
+    assert cluster.take_kept_run(account, SHAPE, 2, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -93,27 +93,27 @@ def test_after_a_session_that_was_killed(account: Account, tmp_path: Path) -> No
 def test_not_for_this_session(account: Account, tmp_path: Path, facts: dict[str, Any], why: str) -> None:
     """Runs that are other than what is wanted, or of no more use, are not taken."""
     waiting(tmp_path, **facts)
-    assert kept.take_kept_run(account, SHAPE, 2, tmp_path) is None, why
+    assert cluster.take_kept_run(account, SHAPE, 2, tmp_path) is None, why
 
 
 def test_too_few(account: Account, tmp_path: Path) -> None:
     """Two instances do not serve a session that needs three."""
     waiting(tmp_path)
-    assert kept.take_kept_run(account, SHAPE, 3, tmp_path) is None
+    assert cluster.take_kept_run(account, SHAPE, 3, tmp_path) is None
 
 
 @pytest.mark.parametrize("owner", [ME, Owner("another-machine", "b007", "4026531836", 1, 1)])
 def test_in_use(account: Account, tmp_path: Path, owner: Owner) -> None:
     """What a session is at work on, or may be at work on where nobody here can see it, is its own."""
     waiting(tmp_path).held(owner)
-    assert kept.take_kept_run(account, SHAPE, 2, tmp_path) is None
+    assert cluster.take_kept_run(account, SHAPE, 2, tmp_path) is None
 
 
 def test_once_it_is_to_end(account: Account, tmp_path: Path) -> None:
     """A run that somebody has begun to end, or has ended, is nobody's."""
     for event in ("ending", "closed"):
         waiting(tmp_path, run=f"s-{event}").note(event)
-    assert kept.take_kept_run(account, SHAPE, 1, tmp_path) is None
+    assert cluster.take_kept_run(account, SHAPE, 1, tmp_path) is None
 
 
 def test_two_sessions_never_share(account: Account, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_two_sessions_never_share(account: Account, tmp_path: Path) -> None:
 
     def take() -> bool:
         together.wait()
-        return kept.take_kept_run(account, SHAPE, 2, tmp_path) is not None
+        return cluster.take_kept_run(account, SHAPE, 2, tmp_path) is not None
 
     with ThreadPoolExecutor(sessions) as pool:
         answers = [pool.submit(take) for _ in range(sessions)]
@@ -138,8 +138,8 @@ def test_looked_at_before_they_are_used(cloud: Cloud, tmp_path: Path) -> None:
     ledger.note("ready", instances=[each.id for each in found])
     record = ledger.read()
     assert record
-    inspected = kept.find_kept_instances(account, record)
+    inspected = cluster.find_kept_instances(account, record)
     assert inspected is not None
     assert [each.id for each in inspected] == [each.id for each in found]
     client().terminate_instances(InstanceIds=[found[1].id])
-    assert kept.find_kept_instances(account, record) is None
+    assert cluster.find_kept_instances(account, record) is None

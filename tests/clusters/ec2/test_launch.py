@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
-from pytest_dtfperf.clusters.ec2.amazon import refusals
-from pytest_dtfperf.clusters.ec2.launch import launched
-from pytest_dtfperf.clusters.ec2.launch.launch import Launch
-from pytest_dtfperf.clusters.ec2.market import offers
-from pytest_dtfperf.clusters.ec2.run.instances import Instance
-from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, LedgerRecord
-from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan
-from pytest_dtfperf.clusters.ec2.trust.trust import make_keys
+from pytest_dtfperf.clusters.ec2 import contact, instance_types, refusals
+from pytest_dtfperf.clusters.ec2.contact import make_keys
+from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.ec2.launcher import Launch
+from pytest_dtfperf.clusters.ec2.ledger import Ledger, LedgerRecord
+from pytest_dtfperf.clusters.ec2.plan import LaunchPlan
 from pytest_dtfperf.errors import AllocationError
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud import ending
@@ -36,7 +34,9 @@ class Attempt:
 
     def go(self) -> list[Instance]:
         account = runs.account(self.cloud)
-        return Launch(account, self.plan, self.ledger, offers.get_offer(account, self.plan.instance_type), self.output.append)()
+        return Launch(
+            account, self.plan, self.ledger, instance_types.get_offer(account, self.plan.instance_type), self.output.append
+        )()
 
     @property
     def record(self) -> LedgerRecord:
@@ -125,7 +125,7 @@ def test_the_key_of_this_run_alone(attempt: Make) -> None:
     launching = attempt()
     launching.go()
     (pair,) = client().describe_key_pairs(KeyNames=[launching.plan.name], IncludePublicKey=True)["KeyPairs"]
-    mine = (launching.ledger.folder / f"{launched.LOGIN_KEY}.pub").read_text()
+    mine = (launching.ledger.folder / f"{contact.LOGIN_KEY}.pub").read_text()
     assert pair["PublicKey"].split()[:2] == mine.split()[:2]
 
 

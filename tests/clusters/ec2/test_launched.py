@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.launch import launched
-from pytest_dtfperf.clusters.ec2.run.instances import Instance
-from pytest_dtfperf.clusters.ec2.trust import trust
-from pytest_dtfperf.clusters.ssh.endpoint import ssh_argv
+from pytest_dtfperf.clusters.ec2 import contact
+from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.ssh.endpoints import make_ssh_argv
 from pytest_dtfperf.errors import AllocationError
 from tests.clusters.ec2.runs import PLAN, plan
 from tests.full_disk import full_behind
@@ -31,8 +30,8 @@ def instance(number: int = 0, public: str | None = "198.51.100.7") -> Instance:
 
 def settings(folder: Path, **other: object) -> dict[str, list[str]]:
     """What ssh itself makes of an instance's endpoint."""
-    endpoint = launched.make_endpoint(plan(**other), folder, instance())
-    argv = ssh_argv(endpoint, 10.0, "true")
+    endpoint = contact.make_endpoint(plan(**other), folder, instance())
+    argv = make_ssh_argv(endpoint, 10.0, "true")
     output = subprocess.run([argv[0], "-G", *argv[1:]], capture_output=True, text=True, check=True).stdout
     found: dict[str, list[str]] = {}
     for line in output.splitlines():
@@ -44,14 +43,14 @@ def settings(folder: Path, **other: object) -> dict[str, list[str]]:
 @pytest.mark.parametrize("public, target", [(True, "ubuntu@198.51.100.7"), (False, "ubuntu@10.0.0.0")])
 def test_two_addresses(tmp_path: Path, public: bool, target: str) -> None:
     """Logins go to the address the cluster says; the tasks always use the private one."""
-    endpoint = launched.make_endpoint(plan(public=public), tmp_path, instance())
+    endpoint = contact.make_endpoint(plan(public=public), tmp_path, instance())
     assert (endpoint.name, endpoint.target, endpoint.address) == ("i-0", target, "10.0.0.0")
 
 
 def test_in_the_order_of_their_launch(tmp_path: Path) -> None:
     """Whatever order Amazon shows them in, host i is the one that was launched as i."""
     shuffled = [instance(2), instance(0), instance(1)]
-    assert [each.name for each in launched.make_endpoints(PLAN, tmp_path, shuffled)] == ["i-0", "i-1", "i-2"]
+    assert [each.name for each in contact.make_endpoints(PLAN, tmp_path, shuffled)] == ["i-0", "i-1", "i-2"]
 
 
 def test_only_the_runs_own_keys_and_files(tmp_path: Path) -> None:
@@ -71,19 +70,19 @@ def test_only_the_runs_own_keys_and_files(tmp_path: Path) -> None:
 
 def test_one_key_is_trusted_at_a_time(tmp_path: Path) -> None:
     """What was believed before is believed no more; comments do not count."""
-    trust.trust_keys(tmp_path, "i-0", "ssh-ed25519 AAAAold somebody")
-    trust.trust_keys(tmp_path, "i-0", "ssh-ed25519 AAAAnew", "ssh-ed25519 AAAAnew else")
-    assert launched.known_hosts_path(tmp_path, "i-0").read_text() == "i-0 ssh-ed25519 AAAAnew\n"
+    contact.trust_keys(tmp_path, "i-0", "ssh-ed25519 AAAAold somebody")
+    contact.trust_keys(tmp_path, "i-0", "ssh-ed25519 AAAAnew", "ssh-ed25519 AAAAnew else")
+    assert contact.known_hosts_path(tmp_path, "i-0").read_text() == "i-0 ssh-ed25519 AAAAnew\n"
     assert [each.name for each in tmp_path.iterdir()] == ["known_hosts.i-0"]
 
 
 def test_a_full_disk_keeps_what_was_believed(tmp_path: Path) -> None:
     """A key that cannot be written is told of with its place, and what was believed before still is."""
-    trust.trust_keys(tmp_path, "i-0", "ssh-ed25519 AAAAold")
+    contact.trust_keys(tmp_path, "i-0", "ssh-ed25519 AAAAold")
     words = rf"{tmp_path}/known_hosts\.i-0 cannot be written: .*; make room on that disk"
     with full_behind(tmp_path / "none", room=3), pytest.raises(AllocationError, match=words):
-        trust.trust_keys(tmp_path, "i-0", "ssh-ed25519 AAAAnew")
-    assert launched.known_hosts_path(tmp_path, "i-0").read_text() == "i-0 ssh-ed25519 AAAAold\n"
+        contact.trust_keys(tmp_path, "i-0", "ssh-ed25519 AAAAnew")
+    assert contact.known_hosts_path(tmp_path, "i-0").read_text() == "i-0 ssh-ed25519 AAAAold\n"
 
 
 @pytest.mark.parametrize(
@@ -98,11 +97,11 @@ def test_a_full_disk_keeps_what_was_believed(tmp_path: Path) -> None:
 )
 def test_what_is_a_key(line: str, is_one: bool) -> None:
     """Anything else that an instance may print is not taken for its key."""
-    assert trust.is_public_key(line) is is_one
+    assert contact.is_public_key(line) is is_one
 
 
 def test_keys_are_made_once_and_readable_by_nobody_else(tmp_path: Path) -> None:
     """Two pairs, of which the private halves are this user's alone."""
-    trust.make_keys(tmp_path, "test")
-    assert trust.is_public_key(trust.read_injected_key(tmp_path))
+    contact.make_keys(tmp_path, "test")
+    assert contact.is_public_key(contact.read_injected_key(tmp_path))
     assert all((tmp_path / name).stat().st_mode & 0o077 == 0 for name in ("login", "host"))

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.run.ledger import KEPT_FOR_S, Ledger, list_damaged_ledgers, delete_old_ledgers, list_ledgers, state_folder
+from pytest_dtfperf.clusters.ec2.ledger import (
+    KEPT_FOR_S,
+    Ledger,
+    delete_old_ledgers,
+    list_damaged_ledgers,
+    list_ledgers,
+    state_folder,
+)
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node.owner import Fate, Owner
 from tests.clusters.ec2.runs import PLAN, plan

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from pytest_dtfperf.clusters.ec2.observe import lent
-from pytest_dtfperf.clusters.ec2.observe.lent import Ec2Allocation
-from pytest_dtfperf.clusters.ec2.run.instances import Instance
-from pytest_dtfperf.clusters.protocol import Channel, Host, Lost, Reason
+from pytest_dtfperf.clusters.ec2 import allocation
+from pytest_dtfperf.clusters.ec2.allocation import Ec2Allocation
+from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.protocol import Channel, Host, LossReason, Lost
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost
 from tests.clusters.ec2.test_launched import instance
 
@@ -18,7 +18,7 @@ RECLAIMED = replace(RUNNING[1], state="shutting-down", reason="Server.SpotInstan
 WORDS = "Amazon has taken spot instance i-1 in us-east-1a back: Server.SpotInstanceTermination: Spot interruption"
 
 
-CUT_OFF = Lost(Reason.CUT_OFF, "m1 answers no more")
+CUT_OFF = Lost(LossReason.CUT_OFF, "m1 answers no more")
 
 
 class Line:
@@ -79,7 +79,7 @@ PLACEMENT = {
 }  # fmt: skip
 
 
-def allocation(amazon: Amazon, line: Line | None = None) -> Ec2Allocation:
+def make_allocation(amazon: Amazon, line: Line | None = None) -> Ec2Allocation:
     return Ec2Allocation(Lent(line), RUNNING, amazon, PLACEMENT)
 
 
@@ -93,12 +93,12 @@ def heard(channel: Channel) -> list[tuple[int, bytes | Lost]]:
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Amazon is looked at twice."""
-    monkeypatch.setattr(lent, "LATE_S", 0.01)
+    monkeypatch.setattr(allocation, "LATE_S", 0.01)
 
 
 def test_hosts_are_those_of_the_ssh_backend() -> None:
     """They are lent as they are; their fingerprints say what Amazon alone knows: type, zone, network and image."""
-    lending = allocation(Amazon(RUNNING), Line())
+    lending = make_allocation(Amazon(RUNNING), Line())
     assert [host.address for host in lending.hosts] == ["10.0.0.0", "10.0.0.1"]
     cloud = {"instance_type": "g5.xlarge", "zone": "us-east-1a", "placement": None, "efa_interfaces": 0, "baseline_gbps": 2.5}
     assert [host.fingerprint for host in lending.hosts] == [{"hardware": {"cloud": cloud}, "software": {"ami": "ami-1"}}] * 2
@@ -107,7 +107,7 @@ def test_hosts_are_those_of_the_ssh_backend() -> None:
 def test_a_host_that_is_lost_though_its_instance_runs() -> None:
     """Amazon has nothing to say of it, and nothing is added."""
     line = Line()
-    channel = allocation(Amazon(RUNNING), line).start([])
+    channel = make_allocation(Amazon(RUNNING), line).start([])
     assert heard(channel) == [(0, b"hello"), (1, b"last words"), (1, CUT_OFF), (0, b"still here")]
     channel.close()
     assert line.closed
@@ -116,60 +116,60 @@ def test_a_host_that_is_lost_though_its_instance_runs() -> None:
 def test_a_spot_instance_that_is_taken_back() -> None:
     """The host is lost for Amazon's reason; how that looked from here is the last of its words."""
     amazon = Amazon(RUNNING, RUNNING, [RUNNING[0], RECLAIMED])  # it tells a moment later than the line ends
-    channel = allocation(amazon, Line()).start([])
+    channel = make_allocation(amazon, Line()).start([])
     assert heard(channel) == [
         (0, b"hello"),
         (1, b"last words"),
         (1, b"(m1 answers no more)"),
-        (1, Lost(Reason.TAKEN_BACK, WORDS)),
+        (1, Lost(LossReason.TAKEN_BACK, WORDS)),
         (0, b"still here"),
     ]
 
 
 def test_no_agent_is_left() -> None:
     """Who gives an order learns the reason, too."""
-    channel = allocation(Amazon(RUNNING, [RUNNING[0], RECLAIMED]), Line(nobody_left=True)).start([])
+    channel = make_allocation(Amazon(RUNNING, [RUNNING[0], RECLAIMED]), Line(nobody_left=True)).start([])
     with pytest.raises(HostLost, match=f"no agent is left: {WORDS}"):
         channel.send(b"order")
 
 
 def test_no_agent_is_left_for_no_reason_of_amazons() -> None:
     """Otherwise the SSH backend's words stand."""
-    channel = allocation(Amazon(RUNNING), Line(nobody_left=True)).start([])
+    channel = make_allocation(Amazon(RUNNING), Line(nobody_left=True)).start([])
     with pytest.raises(HostLost, match=r"^no agent is left$"):
         channel.send(b"order")
 
 
 def test_a_silent_host_whose_instance_is_taken_back() -> None:
     """Before a host is given up for its silence Amazon is asked: where it runs the instance no more, that is the reason."""
-    channel = allocation(Amazon(RUNNING, [RUNNING[0], RECLAIMED]), Line()).start([])
+    channel = make_allocation(Amazon(RUNNING, [RUNNING[0], RECLAIMED]), Line()).start([])
     assert channel.why_silent(0) is None
-    assert channel.why_silent(1) == Lost(Reason.TAKEN_BACK, WORDS)
+    assert channel.why_silent(1) == Lost(LossReason.TAKEN_BACK, WORDS)
 
 
 def test_starting_on_instances_that_are_gone() -> None:
     """The allocation is over, in words, and new instances may be asked for."""
     with pytest.raises(AllocationOver, match=WORDS):
-        allocation(Amazon([RUNNING[0], RECLAIMED]), Line()).start([])
+        make_allocation(Amazon([RUNNING[0], RECLAIMED]), Line()).start([])
 
 
 def test_instances_that_go_while_something_is_started() -> None:
     """What ssh cannot do because of that is told as that."""
     with pytest.raises(AllocationOver, match=WORDS):
-        allocation(Amazon(RUNNING, [RUNNING[0], RECLAIMED])).start([])
+        make_allocation(Amazon(RUNNING, [RUNNING[0], RECLAIMED])).start([])
 
 
 def test_what_ssh_cannot_do_for_other_reasons() -> None:
     """Its own words stand where all instances run."""
     with pytest.raises(AllocationError, match="no way to i-1") as caught:
-        allocation(Amazon(RUNNING)).start([])
+        make_allocation(Amazon(RUNNING)).start([])
     assert not isinstance(caught.value, AllocationOver)
 
 
 def test_amazon_is_away_when_a_host_is_lost() -> None:
     """That hides nothing: the host is lost all the same."""
     away = EndpointConnectionError(endpoint_url="https://ec2")
-    channel = allocation(Amazon(RUNNING, away), Line()).start([])
+    channel = make_allocation(Amazon(RUNNING, away), Line()).start([])
     assert (1, CUT_OFF) in heard(channel)
 
 
@@ -182,7 +182,7 @@ def test_an_agent_that_ended_by_itself() -> None:
         return {each.id: each for each in RUNNING}
 
     line = Line()
-    line.how = Lost(Reason.ENDED, "the agent was killed by SIGKILL")
+    line.how = Lost(LossReason.ENDED, "the agent was killed by SIGKILL")
     channel = Ec2Allocation(Lent(line), RUNNING, amazon, PLACEMENT).start([])
     assert heard(channel)[2] == (1, line.how)
     assert len(asked) == 2  # once before it was started
@@ -203,6 +203,6 @@ def test_an_agent_that_ended_by_itself() -> None:
 )
 def test_why_an_instance_serves_no_more(state: str, reason: str, words: str | None) -> None:
     """Somebody's hand, the end of its time and Amazon's own wishes are told apart by Amazon's words."""
-    output = lent.explain_end(replace(RUNNING[1], state=state, reason=reason))
+    output = allocation.explain_end(replace(RUNNING[1], state=state, reason=reason))
     assert (output is None) is (words is None)
     assert (words or "") in (output or "")

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from pytest_dtfperf.clusters.ec2.market import offers
-from pytest_dtfperf.clusters.ec2.market.offers import Offer
+from pytest_dtfperf.clusters.ec2 import instance_types
+from pytest_dtfperf.clusters.ec2.instance_types import Offer
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from tests.clusters.ec2.stubbed import StubbedAccount
 
@@ -27,7 +27,7 @@ def test_reads_what_ec2_says(
     bursts: bool | None, efa: int,
 ) -> None:  # fmt: skip
     """GPUs (a part of one counts as one), their memory each, vCPUs and EFA; of several network cards, the first one's speed."""
-    found = offers.parse_offer(INSTANCE_TYPES[name])
+    found = instance_types.parse_offer(INSTANCE_TYPES[name])
 
     assert (found.instance_type, found.gpus, found.gpu_model, found.gpu_memory_mib) == (name, gpus, model, memory_mib)
     assert (found.vcpus, found.efa_interfaces) == (vcpus, efa)
@@ -37,7 +37,7 @@ def test_reads_what_ec2_says(
 
 def test_reads_every_type_there_is() -> None:
     """None of more than a thousand types lacks what is read, and those with a GPU model have GPUs and memory."""
-    found = [offers.parse_offer(info) for info in INSTANCE_TYPES.values()]
+    found = [instance_types.parse_offer(info) for info in INSTANCE_TYPES.values()]
 
     assert len(found) > 1000
     assert all((each.gpus > 0) == (each.gpu_model is not None) == (each.gpu_memory_mib is not None) for each in found)
@@ -46,7 +46,7 @@ def test_reads_every_type_there_is() -> None:
 
 def test_reads_an_entry_that_says_hardly_anything() -> None:
     """What EC2 leaves out is unknown, or there is none of it."""
-    found = offers.parse_offer({"InstanceType": "z9.large", "VCpuInfo": {"DefaultVCpus": 2}})  # type: ignore[typeddict-item]
+    found = instance_types.parse_offer({"InstanceType": "z9.large", "VCpuInfo": {"DefaultVCpus": 2}})  # type: ignore[typeddict-item]
 
     assert (found.gpus, found.gpu_model, found.baseline_gbps, found.bursts, found.efa_interfaces) == (0, None, None, False, 0)
     assert str(found) == "z9.large (no GPU, 2 vCPUs, unknown)"
@@ -54,7 +54,7 @@ def test_reads_an_entry_that_says_hardly_anything() -> None:
 
 def test_is_told_in_a_few_words() -> None:
     """An offer shows what a reader of results wants to know."""
-    assert str(offers.parse_offer(INSTANCE_TYPES["g5.12xlarge"])) == "g5.12xlarge (4 x A10G, 48 vCPUs, 40 Gbit/s)"
+    assert str(instance_types.parse_offer(INSTANCE_TYPES["g5.12xlarge"])) == "g5.12xlarge (4 x A10G, 48 vCPUs, 40 Gbit/s)"
 
 
 def test_asks_once_and_then_knows() -> None:
@@ -62,22 +62,22 @@ def test_asks_once_and_then_knows() -> None:
     account = StubbedAccount()
     account.answer("ec2", "describe_instance_types", {"InstanceTypes": [_sent("g5.12xlarge")]}, InstanceTypes=["g5.12xlarge"])
 
-    assert offers.known_gpus({"instance_type": "g5.12xlarge"}) is None
-    found = [offers.get_offer(account.account, "g5.12xlarge") for _ in range(2)]
+    assert instance_types.known_gpus({"instance_type": "g5.12xlarge"}) is None
+    found = [instance_types.get_offer(account.account, "g5.12xlarge") for _ in range(2)]
 
     account.assert_all_asked()
-    assert found == [offers.parse_offer(INSTANCE_TYPES["g5.12xlarge"])] * 2
-    assert offers.known_gpus({"instance_type": "g5.12xlarge", "region": "elsewhere"}) == 4
+    assert found == [instance_types.parse_offer(INSTANCE_TYPES["g5.12xlarge"])] * 2
+    assert instance_types.known_gpus({"instance_type": "g5.12xlarge", "region": "elsewhere"}) == 4
 
 
 def test_no_gpu_is_known_as_well() -> None:
     """A type without GPUs is known to have none, which is not the same as not known."""
     account = StubbedAccount()
     account.answer("ec2", "describe_instance_types", {"InstanceTypes": [_sent("t3.micro")]})
-    offers.get_offer(account.account, "t3.micro")
+    instance_types.get_offer(account.account, "t3.micro")
 
-    assert offers.known_gpus({"instance_type": "t3.micro"}) == 0
-    assert offers.known_gpus({}) is None
+    assert instance_types.known_gpus({"instance_type": "t3.micro"}) == 0
+    assert instance_types.known_gpus({}) is None
 
 
 @pytest.mark.parametrize("code", ["InvalidInstanceType", "InvalidParameterValue"])
@@ -94,13 +94,13 @@ def test_an_unknown_type(code: str) -> None:
     )
 
     with pytest.raises(ClusterFileError) as error:
-        offers.get_offer(account.account, "p2.xlarge")
+        instance_types.get_offer(account.account, "p2.xlarge")
 
     assert str(error.value) == (
         "region eu-west-1 offers no instance type 'p2.xlarge'. Nearest there: g6.xlarge, g5.xlarge, p4d.24xlarge, g5.8xlarge. "
         "All: aws ec2 describe-instance-types --region eu-west-1"
     )
-    assert offers.known_gpus({"instance_type": "p2.xlarge"}) is None
+    assert instance_types.known_gpus({"instance_type": "p2.xlarge"}) is None
 
 
 def test_no_answer() -> None:
@@ -111,7 +111,7 @@ def test_no_answer() -> None:
     )
 
     with pytest.raises(AllocationError, match=r"what g5.xlarge is could not be found out: .*ec2:DescribeInstanceTypes"):
-        offers.get_offer(account.account, "g5.xlarge")
+        instance_types.get_offer(account.account, "g5.xlarge")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_no_answer() -> None:
 )
 def test_nearest(asked: str, first: str) -> None:
     """What was meant stands near the front of what is offered instead."""
-    near = offers.find_nearest(asked, INSTANCE_TYPES)
+    near = instance_types.find_nearest(asked, INSTANCE_TYPES)
 
     assert first in near
     assert len(near) <= 6
@@ -134,8 +134,8 @@ def test_nearest(asked: str, first: str) -> None:
 
 def test_nearest_of_nothing() -> None:
     """A region without anything has no suggestion to make; a name that is none at all gets one."""
-    assert offers.find_nearest("p2.xlarge", []) == []
-    assert offers.find_nearest("", ["g5.xlarge"]) == ["g5.xlarge"]
+    assert instance_types.find_nearest("p2.xlarge", []) == []
+    assert instance_types.find_nearest("", ["g5.xlarge"]) == ["g5.xlarge"]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_nearest_of_nothing() -> None:
 )
 def test_complaint(name: str, backend_keys: dict[str, Any], words: str | None) -> None:
     """A key that the type cannot fulfil is told before anything is launched."""
-    assert offers.find_problem(offers.parse_offer(INSTANCE_TYPES[name]), backend_keys) == words
+    assert instance_types.find_problem(instance_types.parse_offer(INSTANCE_TYPES[name]), backend_keys) == words
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_complaint(name: str, backend_keys: dict[str, Any], words: str | None) -
 def test_complaint_about_usage(usage: list[str], spot: bool, words: str) -> None:
     """A type that cannot be had on demand, or as spot instance, is refused as such."""
     only = Offer("z", 0, None, None, 2, None, None, "low", 0, [], usage, ["x86_64"])
-    assert offers.find_problem(only, {"spot": spot}) == words
+    assert instance_types.find_problem(only, {"spot": spot}) == words
 
 
 def _sent(name: str) -> Any:

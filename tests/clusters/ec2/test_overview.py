@@ -4,15 +4,14 @@ import time
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.end.reap import OpenRun
-from pytest_dtfperf.clusters.ec2.launch.launch import Launch
-from pytest_dtfperf.clusters.ec2.market.offers import get_offer
-from pytest_dtfperf.clusters.ec2.market.prices import Price
-from pytest_dtfperf.clusters.ec2.observe import overview
-from pytest_dtfperf.clusters.ec2.observe.overview import RunningInstance
-from pytest_dtfperf.clusters.ec2.run.instances import Instance
-from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
-from pytest_dtfperf.clusters.ec2.trust.trust import make_keys
+from pytest_dtfperf.clusters.ec2 import reap
+from pytest_dtfperf.clusters.ec2.contact import make_keys
+from pytest_dtfperf.clusters.ec2.costs import Price
+from pytest_dtfperf.clusters.ec2.instance_types import get_offer
+from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.ec2.launcher import Launch
+from pytest_dtfperf.clusters.ec2.ledger import Ledger
+from pytest_dtfperf.clusters.ec2.reap import OpenRun, RunningInstance
 from pytest_dtfperf.node.owner import Fate
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import Cloud
@@ -36,8 +35,8 @@ def test_cost_so_far() -> None:
     ]
 
     assert [row.usd_so_far(2000.0) for row in rows] == [1.0, 0.5, None, None, None]
-    assert overview.sum_usd(rows, 2000.0) == 1.5
-    assert overview.sum_usd([], time.time()) == 0.0
+    assert reap.sum_usd(rows, 2000.0) == 1.5
+    assert reap.sum_usd([], time.time()) == 0.0
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def test_spot_instances_cost_the_spot_price(launch: Launch) -> None:
     """What a ledger says of its run decides which price counts: that of spot instances in the zone where they stand."""
     launch()
 
-    rows = overview.list_running(launch.account, {})
+    rows = reap.list_running(launch.account, {})
 
     assert [row.instance and row.instance.index for row in rows] == [0, 1]
     prices = [row.price for row in rows if row.price]
@@ -66,7 +65,7 @@ def test_spot_instances_cost_the_spot_price(launch: Launch) -> None:
 
 def test_a_run_without_instances_is_shown(launch: Launch) -> None:
     """A ledger that is open and of which Amazon shows no instance is one row all the same: something may come of it."""
-    (row,) = overview.list_running(launch.account, {})
+    (row,) = reap.list_running(launch.account, {})
 
     assert (row.left.run, row.instance, row.price) == (launch.plan.run, None, None)
 
@@ -74,20 +73,20 @@ def test_a_run_without_instances_is_shown(launch: Launch) -> None:
 def test_regions(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Something may run where boto3 goes by itself and where a ledger says that something did; else nobody knows where."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    assert overview.list_regions() == ["eu-west-1", "us-east-1"]
+    assert reap.list_regions() == ["eu-west-1", "us-east-1"]
 
     launch.ledger.close()
-    assert overview.list_regions() == ["eu-west-1", "us-east-1"]
+    assert reap.list_regions() == ["eu-west-1", "us-east-1"]
 
     launch.ledger.path.unlink()
-    assert overview.list_regions() == ["eu-west-1"]
+    assert reap.list_regions() == ["eu-west-1"]
 
     monkeypatch.delenv("AWS_DEFAULT_REGION")
-    assert overview.list_regions() == [None]
+    assert reap.list_regions() == [None]
 
 
 def test_regions_with_a_profile_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """A profile that does not exist is told of when the account is opened, not when regions are listed."""
     monkeypatch.setenv("AWS_PROFILE", "nobody's")
 
-    assert overview.list_regions() == [None]
+    assert reap.list_regions() == [None]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan, Zone, make_plan, parse_timestamp, compute_shape, format_timestamp
+from pytest_dtfperf.clusters.ec2.plan import LaunchPlan, Zone, compute_shape, format_timestamp, make_plan, parse_timestamp
 from tests.clusters.ec2.runs import PLAN, plan
 
 A, B = PLAN.zones
@@ -77,7 +77,16 @@ def test_shape(other: dict[str, object], same: bool) -> None:
 
 def test_shape_is_of_an_account_and_a_region() -> None:
     """The same words elsewhere mean other instances."""
-    assert len({compute_shape(BACKEND_KEYS, "1", "r"), compute_shape(BACKEND_KEYS, "2", "r"), compute_shape(BACKEND_KEYS, "1", "s")}) == 3
+    assert (
+        len(
+            {
+                compute_shape(BACKEND_KEYS, "1", "r"),
+                compute_shape(BACKEND_KEYS, "2", "r"),
+                compute_shape(BACKEND_KEYS, "1", "s"),
+            }
+        )
+        == 3
+    )
 
 
 def test_times_in_tags() -> None:

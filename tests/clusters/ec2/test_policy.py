@@ -11,11 +11,10 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from pytest_dtfperf.clusters.ec2.amazon.account import Account
+from pytest_dtfperf.clusters.ec2 import reap
+from pytest_dtfperf.clusters.ec2.account import Account
 from pytest_dtfperf.clusters.ec2.cluster import Ec2
-from pytest_dtfperf.clusters.ec2.end import reap
-from pytest_dtfperf.clusters.ec2.observe import overview
-from pytest_dtfperf.clusters.ec2.run import request
+from pytest_dtfperf.clusters.ec2.plan import MANAGED, USER, make_tags
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
@@ -30,7 +29,7 @@ POLICY: Mapping[str, Any] = json.loads(FILE.read_text())
 ELSEWHERE = Owner("another-machine", "b007", "4026531836", 17, 4711)
 MOST_CHARACTERS = 6144  # of a managed policy, blanks not counted: docs.aws.amazon.com/IAM, quotas
 
-MINE = {f"aws:ResourceTag/{request.MANAGED}", f"aws:ResourceTag/{request.USER}"}
+MINE = {f"aws:ResourceTag/{MANAGED}", f"aws:ResourceTag/{USER}"}
 REAPERS: Mapping[str, Any] = json.loads(FILE.with_name("ec2-reaper-policy.json").read_text())
 ENDS = ("ec2:TerminateInstances", "ec2:DeleteSecurityGroup", "ec2:DeletePlacementGroup", "ec2:DeleteKeyPair")
 
@@ -76,7 +75,7 @@ def _whole_flow(cloud: Cloud) -> None:
     spots = cloud.sent("DescribeSpotInstanceRequests")
     _run(_config(cloud, subnets=subnets, instance_type="g6.12xlarge", spot=True), r"instance i-[0-9a-f]+")
     assert len(cloud.sent("DescribeSpotInstanceRequests")) > len(spots)
-    overview.list_running(Account.in_region(cloud.region), {})
+    reap.list_running(Account.in_region(cloud.region), {})
     _run(_config(cloud, instance_type="p2.xlarge"), r"offers no instance type 'p2\.xlarge'", ClusterFileError)
 
 
@@ -128,7 +127,7 @@ def test_what_is_not_ours_is_safe(cloud: Cloud, of_others: Mapping[str, str]) ->
         lambda: ec2.delete_key_pair(KeyName="theirs"),
         lambda: ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=wide_open),
         lambda: ec2.authorize_security_group_egress(GroupId=group, IpPermissions=wide_open),
-        lambda: ec2.create_tags(Resources=[instance, group], Tags=[{"Key": request.MANAGED, "Value": "1"}]),
+        lambda: ec2.create_tags(Resources=[instance, group], Tags=[{"Key": MANAGED, "Value": "1"}]),
         lambda: ec2.run_instances(ImageId=cloud.image, InstanceType="t3.micro", MinCount=1, MaxCount=1, SubnetId=subnet),
         lambda: ec2.create_security_group(GroupName="mine", Description="mine", VpcId=cloud.vpc),
         lambda: ec2.create_placement_group(GroupName="mine", Strategy="cluster"),
@@ -150,14 +149,14 @@ def test_others_runs_are_safe(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp
     ids = [each.id for each in found]
     group = _group_id(other, plan.name)
     wide_open: Any = [{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
-    in_their_name: Any = [{"ResourceType": "key-pair", "Tags": request.make_tags(plan)}]
+    in_their_name: Any = [{"ResourceType": "key-pair", "Tags": make_tags(plan)}]
     for attempt in (
         lambda: other.ec2.terminate_instances(InstanceIds=ids),
         lambda: other.ec2.delete_key_pair(KeyName=plan.name),
         lambda: other.ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=wide_open),
         lambda: reaper.ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=wide_open),
         lambda: other.ec2.import_key_pair(KeyName="x", PublicKeyMaterial=b"ssh-ed25519 A", TagSpecifications=in_their_name),
-        lambda: reaper.ec2.create_tags(Resources=ids, Tags=[{"Key": request.USER, "Value": reaper.user}]),
+        lambda: reaper.ec2.create_tags(Resources=ids, Tags=[{"Key": USER, "Value": reaper.user}]),
     ):
         with pytest.raises(ClientError, match="UnauthorizedOperation"):
             attempt()

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from pytest_dtfperf.clusters.ec2.market import offers
-from pytest_dtfperf.clusters.ec2.market.prices import Price, get_price
+from pytest_dtfperf.clusters.ec2 import instance_types
+from pytest_dtfperf.clusters.ec2.costs import Price, get_price
 from pytest_dtfperf.errors import AllocationError
 from tests.clusters.ec2.stubbed import StubbedAccount
 
-G5 = offers.parse_offer(INSTANCE_TYPES["g5.xlarge"])
+G5 = instance_types.parse_offer(INSTANCE_TYPES["g5.xlarge"])
 
 
 def _product(*prices: tuple[str, str, str], term: str = "OnDemand") -> str:
@@ -87,9 +87,7 @@ def test_spot_in_a_zone() -> None:
     account = StubbedAccount()
     account.answer("ec2", "describe_spot_price_history", _history(("0.4105", "eu-west-1a", 0), ("0.9", "eu-west-1a", 6)))
 
-    assert get_price(account.account, G5, spot=True, zone="eu-west-1a") == Price(
-        0.4105, "spot price in eu-west-1a", _today()
-    )
+    assert get_price(account.account, G5, spot=True, zone="eu-west-1a") == Price(0.4105, "spot price in eu-west-1a", _today())
 
 
 def test_spot_anywhere() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.amazon import quiet
+from pytest_dtfperf.clusters.ec2 import log_redaction
 
 KEY = "ASIAIOSFODNN7EXAMPLE"
 TOKEN = "FwoGZXIvYXdzEBYaDHqa0AP/+1t=="
@@ -17,7 +17,7 @@ PEM = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\nQyNTUxOQAA
 @pytest.fixture
 def _levels() -> Iterator[None]:
     """Puts back what other tests have."""
-    kept = {name: logging.getLogger(name).level for name in quiet.TALKATIVE}
+    kept = {name: logging.getLogger(name).level for name in log_redaction.TALKATIVE}
     yield
     for name, level in kept.items():
         logging.getLogger(name).setLevel(level)
@@ -29,8 +29,8 @@ def _levels() -> Iterator[None]:
 )
 def test_what_libraries_say_of_requests_is_heard_by_nobody(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """With the root logger at DEBUG and a handler on it, their debugging reaches no handler; warnings do."""
-    quiet.hide_credentials()
-    quiet.hide_credentials()
+    log_redaction.hide_credentials()
+    log_redaction.hide_credentials()
 
     with caplog.at_level(logging.DEBUG):
         logging.getLogger(name).debug("x-amz-security-token: %s", TOKEN)
@@ -44,7 +44,7 @@ def test_what_libraries_say_of_requests_is_heard_by_nobody(name: str, caplog: py
 def test_whoever_is_quieter_stays_so() -> None:
     """A library that somebody has silenced further is not made louder."""
     logging.getLogger("urllib3").setLevel(logging.ERROR)
-    quiet.hide_credentials()
+    log_redaction.hide_credentials()
 
     assert logging.getLogger("urllib3").level == logging.ERROR
 
@@ -52,7 +52,7 @@ def test_whoever_is_quieter_stays_so() -> None:
 def test_is_quiet_without_boto3() -> None:
     """Installing it loads none of the libraries: a run that uses no EC2 does not notice."""
     code = (
-        "import sys; from pytest_dtfperf.clusters.ec2.amazon import quiet\n"
+        "import sys; from pytest_dtfperf.clusters.ec2 import log_redaction\n"
         "quiet.install(); print({*sys.modules} & {*quiet.TALKATIVE})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -76,13 +76,13 @@ def test_is_quiet_without_boto3() -> None:
 )  # fmt: skip
 def test_redact(text: str, hidden: str) -> None:
     """What looks like a credential is hidden, in whatever form it is printed, and nothing else is."""
-    assert quiet.redact(text) == hidden
+    assert log_redaction.redact(text) == hidden
 
 
 def test_our_own_logger(caplog: pytest.LogCaptureFixture) -> None:
     """What we log ourselves has lost its credentials, in arguments and in tracebacks, too, before any handler sees it."""
-    logger = quiet.get_logger()
-    assert quiet.get_logger() is logger
+    logger = log_redaction.get_logger()
+    assert log_redaction.get_logger() is logger
     with caplog.at_level(logging.DEBUG):
         logger.debug("asked with %s and %r", KEY, {"X-Amz-Security-Token": TOKEN})
         try:

@@ -3,7 +3,7 @@
 import pytest
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from pytest_dtfperf.clusters.ec2.market import offers, quotas
+from pytest_dtfperf.clusters.ec2 import instance_types
 from tests.clusters.ec2.stubbed import StubbedAccount
 
 
@@ -31,7 +31,7 @@ from tests.clusters.ec2.stubbed import StubbedAccount
 )
 def test_which_quota_counts_a_type(instance_type: str, on_demand: str | None, spot: str | None) -> None:
     """Each family is counted by the quota that Amazon's page gives for it; for one that is none of ours to know, by none."""
-    found = [quotas.find_quota(instance_type, spot=spot) for spot in (False, True)]
+    found = [instance_types.find_quota(instance_type, spot=spot) for spot in (False, True)]
 
     assert [quota and quota.code for quota in found] == [on_demand, spot]
 
@@ -41,7 +41,7 @@ def test_every_gpu_type_has_a_quota() -> None:
     gpu_types = [name for name, info in INSTANCE_TYPES.items() if info.get("GpuInfo")]
 
     assert len(gpu_types) > 50
-    assert [name for name in gpu_types if quotas.find_quota(name, spot=False) is None] == []
+    assert [name for name in gpu_types if instance_types.find_quota(name, spot=False) is None] == []
 
 
 def test_explains_with_numbers() -> None:
@@ -49,7 +49,9 @@ def test_explains_with_numbers() -> None:
     account = StubbedAccount()
     account.answer("quotas", "get_service_quota", {"Quota": {"Value": 8.0}}, ServiceCode="ec2", QuotaCode="L-DB2E81BA")
 
-    words = quotas.explain_quota(account.account, offers.parse_offer(INSTANCE_TYPES["g5.xlarge"]), 4, spot=False)
+    words = instance_types.explain_quota(
+        account.account, instance_types.parse_offer(INSTANCE_TYPES["g5.xlarge"]), 4, spot=False
+    )
 
     assert words == (
         "4 x g5.xlarge need 16 vCPUs (4 each). In eu-west-1 this account's quota 'Running On-Demand G and VT instances' "
@@ -65,7 +67,9 @@ def test_explains_without_being_told() -> None:
     account = StubbedAccount()
     account.refuse("quotas", "get_service_quota", "AccessDeniedException")
 
-    words = quotas.explain_quota(account.account, offers.parse_offer(INSTANCE_TYPES["p4d.24xlarge"]), 1, spot=True)
+    words = instance_types.explain_quota(
+        account.account, instance_types.parse_offer(INSTANCE_TYPES["p4d.24xlarge"]), 1, spot=True
+    )
 
     assert "1 x p4d.24xlarge need 96 vCPUs (96 each)" in words
     assert "'All P4, P3 and P2 Spot Instance Requests' (L-7212CCBC) is too small for that" in words
@@ -73,7 +77,9 @@ def test_explains_without_being_told() -> None:
 
 def test_explains_an_unknown_family() -> None:
     """Where it is not known which quota counts, the page with all of them is named."""
-    words = quotas.explain_quota(StubbedAccount().account, offers.parse_offer(INSTANCE_TYPES["trn1.2xlarge"]), 2, spot=False)
+    words = instance_types.explain_quota(
+        StubbedAccount().account, instance_types.parse_offer(INSTANCE_TYPES["trn1.2xlarge"]), 2, spot=False
+    )
 
     assert words == (
         "2 x trn1.2xlarge need 16 vCPUs (8 each), which is more than this account may still run in eu-west-1. Ask for fewer "

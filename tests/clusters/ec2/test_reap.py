@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.amazon.account import Account
-from pytest_dtfperf.clusters.ec2.end import reap
-from pytest_dtfperf.clusters.ec2.end.reap import OpenRun
-from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
+from pytest_dtfperf.clusters.ec2 import reap
+from pytest_dtfperf.clusters.ec2.account import Account
+from pytest_dtfperf.clusters.ec2.ledger import Ledger
+from pytest_dtfperf.clusters.ec2.reap import OpenRun
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node.owner import Fate, Owner
 from tests.clusters.ec2 import runs

@@ -6,8 +6,8 @@ from email.utils import formatdate
 import pytest
 from botocore.exceptions import ClientError
 
-from pytest_dtfperf.clusters.ec2.amazon import refusals
-from pytest_dtfperf.clusters.ec2.amazon.refusals import Refusal
+from pytest_dtfperf.clusters.ec2 import refusals
+from pytest_dtfperf.clusters.ec2.refusals import Refusal
 
 
 def refusal(
@@ -76,7 +76,9 @@ def test_a_right_that_is_missing_is_to_be_added() -> None:
 )
 def test_a_region_that_may_not_be_enabled(code: str, region: str, named: bool) -> None:
     """In a region that accounts have to enable, Amazon refuses good credentials: the region is named as the cause."""
-    output = refusals.format_refusal(refusal(code, "AWS was not able to validate the provided access credentials"), region=region)
+    output = refusals.format_refusal(
+        refusal(code, "AWS was not able to validate the provided access credentials"), region=region
+    )
     assert f"Amazon does not accept the AWS credentials{f' in {region}' if named else ''} (" in output
     assert (f"`aws account get-region-opt-status --region-name {region}`" in output) == named
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.amazon.remembered import cache_folder, cached_answer
+from pytest_dtfperf.clusters.ec2.answer_cache import cache_folder, cached
 
 HOUR_S = 3600.0
 
@@ -34,7 +34,7 @@ def test_asks_once(tmp_path: Path) -> None:
     """A second question of the same name is answered from the disk."""
     source = Source()
 
-    assert [cached_answer("price g5", HOUR_S, source, folder=tmp_path) for _ in range(2)] == [{"answer": 1}] * 2
+    assert [cached("price g5", HOUR_S, source, folder=tmp_path) for _ in range(2)] == [{"answer": 1}] * 2
     assert source.asked == 1
 
 
@@ -42,12 +42,12 @@ def test_an_old_answer_is_asked_for_again(tmp_path: Path) -> None:
     """An answer older than it may be is replaced, on the disk too; so is one from a clock that was ahead."""
     source = Source()
     for wrong_by_s in (-2 * HOUR_S, 2 * HOUR_S):
-        cached_answer("price", HOUR_S, source, folder=tmp_path)
+        cached("price", HOUR_S, source, folder=tmp_path)
         path = _only_file(tmp_path)
         kept = json.loads(path.read_text())
         path.write_text(json.dumps(kept | {"at": kept["at"] + wrong_by_s}))
 
-        assert cached_answer("price", HOUR_S, source, folder=tmp_path) == {"answer": source.asked}
+        assert cached("price", HOUR_S, source, folder=tmp_path) == {"answer": source.asked}
 
     assert source.asked == 3
 
@@ -66,20 +66,20 @@ def test_an_old_answer_is_asked_for_again(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_is_an_answer_lost(tmp_path: Path, damage: bytes) -> None:
     """Whatever a file holds that is no answer, the question is asked again and the file is whole afterwards."""
-    cached_answer("price", HOUR_S, lambda: "old", folder=tmp_path)
+    cached("price", HOUR_S, lambda: "old", folder=tmp_path)
     _only_file(tmp_path).write_bytes(damage)
 
-    assert cached_answer("price", HOUR_S, lambda: "new", folder=tmp_path) == "new"
-    assert cached_answer("price", HOUR_S, lambda: "newer", folder=tmp_path) == "new"
+    assert cached("price", HOUR_S, lambda: "new", folder=tmp_path) == "new"
+    assert cached("price", HOUR_S, lambda: "newer", folder=tmp_path) == "new"
 
 
 def test_names_do_not_meet(tmp_path: Path) -> None:
     """Names that would make the same file name, or leave the folder, are kept apart inside it."""
     names = ["a/b", "a b", "../a", "x" * 300, "x" * 301]
     for name in names:
-        cached_answer(name, HOUR_S, lambda name=name: name, folder=tmp_path / "cache")  # type: ignore[misc]
+        cached(name, HOUR_S, lambda name=name: name, folder=tmp_path / "cache")  # type: ignore[misc]
 
-    assert [cached_answer(name, HOUR_S, lambda: "lost", folder=tmp_path / "cache") for name in names] == names
+    assert [cached(name, HOUR_S, lambda: "lost", folder=tmp_path / "cache") for name in names] == names
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
@@ -90,16 +90,16 @@ def test_a_failed_question_leaves_nothing(tmp_path: Path) -> None:
         raise LookupError("no price")
 
     with pytest.raises(LookupError, match="no price"):
-        cached_answer("price", HOUR_S, fail, folder=tmp_path)
+        cached("price", HOUR_S, fail, folder=tmp_path)
 
     assert list(tmp_path.iterdir()) == []
-    assert cached_answer("price", HOUR_S, lambda: 1, folder=tmp_path) == 1
+    assert cached("price", HOUR_S, lambda: 1, folder=tmp_path) == 1
 
 
 def test_an_answer_that_is_no_json_leaves_nothing(tmp_path: Path) -> None:
     """An answer that cannot be kept is the caller's mistake, told before a file is begun."""
     with pytest.raises(TypeError):
-        cached_answer("price", HOUR_S, lambda: object(), folder=tmp_path)
+        cached("price", HOUR_S, lambda: object(), folder=tmp_path)
 
     assert list(tmp_path.iterdir()) == []
 
@@ -109,7 +109,10 @@ def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     source = Source()
 
-    assert [cached_answer("price", HOUR_S, source, folder=tmp_path / "file") for _ in range(2)] == [{"answer": 1}, {"answer": 2}]
+    assert [cached("price", HOUR_S, source, folder=tmp_path / "file") for _ in range(2)] == [
+        {"answer": 1},
+        {"answer": 2},
+    ]
 
 
 def test_the_folder_is_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,9 +128,9 @@ def test_the_folder_is_the_users_cache(tmp_path: Path, monkeypatch: pytest.Monke
 def test_many_at_once_never_see_half_an_answer(tmp_path: Path) -> None:
     """Processes that write and read the same answer all the time each get a whole one."""
     code = (
-        "import sys; from pathlib import Path; from pytest_dtfperf.clusters.ec2.amazon.remembered import remember\n"
+        "import sys; from pathlib import Path; from pytest_dtfperf.clusters.ec2.answer_cache import cached\n"
         "for i in range(100):\n"
-        "    assert len(remember('p', i % 2 * 3600, lambda: 'x' * 100_000, folder=Path(sys.argv[1]))) == 100_000\n"
+        "    assert len(cached('p', i % 2 * 3600, lambda: 'x' * 100_000, folder=Path(sys.argv[1]))) == 100_000\n"
     )
     argv = [sys.executable, "-c", code, str(tmp_path)]
     processes = [subprocess.Popen(argv, stderr=subprocess.PIPE, env=os.environ) for _ in range(3)]

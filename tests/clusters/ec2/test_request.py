@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.run import request
+from pytest_dtfperf.clusters.ec2.plan import OWNER, count_efa_interfaces, make_launch_request, make_permissions, make_tags
 from pytest_dtfperf.node.owner import Owner
 from tests.clusters.ec2.runs import PLAN, plan
 
@@ -12,7 +12,7 @@ ZONE = PLAN.zones[0]
 
 
 def ask(**other: Any) -> dict[str, Any]:
-    return dict(request.make_launch_request(plan(**other), 0, ZONE, security_group="sg-1", user_data="#cloud-config\n"))
+    return dict(make_launch_request(plan(**other), 0, ZONE, security_group="sg-1", user_data="#cloud-config\n"))
 
 
 def test_all_or_nothing() -> None:
@@ -84,18 +84,18 @@ def test_everything_is_tagged_when_it_is_made(spot: bool) -> None:
 
 def test_a_kept_run_says_so() -> None:
     """Whoever finds it from elsewhere learns that nobody needs to be at work on it."""
-    assert {"Key": "dtfperf:keep", "Value": "1"} in request.make_tags(plan(keep=True))
+    assert {"Key": "dtfperf:keep", "Value": "1"} in make_tags(plan(keep=True))
 
 
 def test_tags_hold_only_what_tags_may_hold() -> None:
     """A cluster's name may be anything; Amazon would refuse the whole launch for one letter."""
-    (value,) = [tag["Value"] for tag in request.make_tags(plan(cluster="p4d {big}!")) if tag["Key"] == "dtfperf:cluster"]
+    (value,) = [tag["Value"] for tag in make_tags(plan(cluster="p4d {big}!")) if tag["Key"] == "dtfperf:cluster"]
     assert value == "p4d _big__"
 
 
 def test_an_owner_is_read_back() -> None:
     """What stands in the tag names the process that launches again."""
-    (value,) = [tag["Value"] for tag in request.make_tags(PLAN) if tag["Key"] == request.OWNER]
+    (value,) = [tag["Value"] for tag in make_tags(PLAN) if tag["Key"] == OWNER]
     assert Owner.read(value) == PLAN.owner
 
 
@@ -131,12 +131,12 @@ def test_one_efa_interface_per_card() -> None:
 @pytest.mark.parametrize("most, public, given", [(4, True, 1), (4, False, 4), (1, True, 1), (0, False, 0)])
 def test_how_many_efa_interfaces(most: int, public: bool, given: int) -> None:
     """All that a type can have, but with a public address a single one."""
-    assert request.count_efa_interfaces(most, public=public) == given
+    assert count_efa_interfaces(most, public=public) == given
 
 
 def test_who_may_come_in() -> None:
     """The instances among themselves, and logins from the caller alone."""
-    among, login = request.make_permissions(plan(port=2222), "sg-1")
+    among, login = make_permissions(plan(port=2222), "sg-1")
     assert among == {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": "sg-1"}]}
     assert (login["IpProtocol"], login["FromPort"], login["ToPort"]) == ("tcp", 2222, 2222)
     assert [each["CidrIp"] for each in login["IpRanges"]] == ["203.0.113.7/32"]

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.amazon.account import Account
+from pytest_dtfperf.clusters.ec2 import contact, reap
+from pytest_dtfperf.clusters.ec2.account import Account
 from pytest_dtfperf.clusters.ec2.cluster import Ec2, InstanceGroup
-from pytest_dtfperf.clusters.ec2.end import reap
-from pytest_dtfperf.clusters.ec2.trust import contact
 from pytest_dtfperf.clusters.protocol import Channel, Lost
-from pytest_dtfperf.clusters.ssh import endpoint
+from pytest_dtfperf.clusters.ssh import endpoints
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 from pytest_dtfperf.testing.backends import PARROT, Parrots, started
 from pytest_dtfperf.testing.waiting import wait_until
@@ -277,8 +276,8 @@ def test_spot_interruption(datacenter: DataCenter) -> None:
 
 def test_instance_falls_silent(datacenter: DataCenter, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that nobody hears any more, though Amazon says that it runs, is a lost host; and its instance is ended."""
-    sooner = tuple(word.replace("ServerAliveInterval=5", "ServerAliveInterval=1") for word in endpoint.ALWAYS)
-    monkeypatch.setattr(endpoint, "ALWAYS", sooner)
+    sooner = tuple(word.replace("ServerAliveInterval=5", "ServerAliveInterval=1") for word in endpoints.SSH_OPTIONS)
+    monkeypatch.setattr(endpoints, "SSH_OPTIONS", sooner)
     with on_machines(datacenter).allocate(Heard().resources()) as allocation:
         with closing(allocation.start(PARROT)) as channel:
             Parrots(channel, 2)

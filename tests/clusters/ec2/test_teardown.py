@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.amazon.account import Account
-from pytest_dtfperf.clusters.ec2.end.teardown import tear_down
-from pytest_dtfperf.clusters.ec2.launch.launch import Launch
-from pytest_dtfperf.clusters.ec2.market import offers
-from pytest_dtfperf.clusters.ec2.run import belongings
-from pytest_dtfperf.clusters.ec2.run.instances import Instance
-from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
-from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan
-from pytest_dtfperf.clusters.ec2.trust.trust import make_keys
+from pytest_dtfperf.clusters.ec2 import instance_types, teardown
+from pytest_dtfperf.clusters.ec2.account import Account
+from pytest_dtfperf.clusters.ec2.contact import make_keys
+from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.ec2.launcher import Launch
+from pytest_dtfperf.clusters.ec2.ledger import Ledger
+from pytest_dtfperf.clusters.ec2.plan import LaunchPlan
+from pytest_dtfperf.clusters.ec2.teardown import tear_down
 from pytest_dtfperf.errors import AllocationError
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
@@ -33,7 +32,7 @@ def launched(account: Account, plan: LaunchPlan, folder: Path) -> tuple[Ledger, 
     ledger = Ledger.of(plan, folder)
     ledger.begin(plan)
     make_keys(ledger.folder, plan.name)
-    offer = offers.get_offer(account, plan.instance_type)
+    offer = instance_types.get_offer(account, plan.instance_type)
     return ledger, Launch(account, plan, ledger, offer, lambda words: None)()
 
 
@@ -233,8 +232,8 @@ def no_protection(cloud: Cloud) -> Iterator[None]:
 def test_what_belongs_to_a_run(account: Account, run: Run) -> None:
     """Everything is found by its tag; nothing at all is false."""
     ledger, found = run
-    left = belongings.find_belongings(account, ledger.run, None, settle_s=0.0)
+    left = teardown.find_belongings(account, ledger.run, None, settle_s=0.0)
     assert list(left.instances) == [each.id for each in found]
     assert (len(left.security_groups), len(left.placement_groups), len(left.key_pairs)) == (1, 1, 1)
     assert left
-    assert not belongings.find_belongings(account, "another", None, settle_s=0.0)
+    assert not teardown.find_belongings(account, "another", None, settle_s=0.0)

@@ -5,15 +5,14 @@ from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
 
-from pytest_dtfperf.clusters.ec2.launch.userdata import INSTANCE, READY, ROTATE, TIMER, cloud_config
-from pytest_dtfperf.clusters.ec2.trust.trust import make_keys
+from pytest_dtfperf.clusters.ec2.contact import INSTANCE, READY, ROTATE, TIMER, make_cloud_config, make_keys
 
 MOST_BYTES = 16_384  # that Amazon takes
 
 
 def made(tmp_path: Path, minutes: int = 240) -> str:
     make_keys(tmp_path, "test")
-    return cloud_config((tmp_path / "host").read_text(), (tmp_path / "host.pub").read_text(), minutes)
+    return make_cloud_config((tmp_path / "host").read_text(), (tmp_path / "host.pub").read_text(), minutes)
 
 
 def test_cloud_init_reads_it(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.amazon.account import Account
-from pytest_dtfperf.clusters.ec2.end import watchdog
-from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
+from pytest_dtfperf.clusters.ec2 import watchdog
+from pytest_dtfperf.clusters.ec2.account import Account
+from pytest_dtfperf.clusters.ec2.ledger import Ledger
 from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
@@ -107,7 +107,7 @@ def _ignored(pid: int) -> int:
 
 def test_it_is_small_while_it_waits() -> None:
     """Nothing of boto3 is read before there is something to do: many sessions may run on one machine."""
-    code = "import sys, pytest_dtfperf.clusters.ec2.end.watchdog as k; print(sorted(n for n in sys.modules if 'boto' in n))"
+    code = "import sys, pytest_dtfperf.clusters.ec2.watchdog as k; print(sorted(n for n in sys.modules if 'boto' in n))"
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True).stdout
     assert output == "[]\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.clusters import named
-from pytest_dtfperf.clusters.keys import ec2 as keys
+from pytest_dtfperf.clusters.ec2 import keys as keys
 from pytest_dtfperf.errors import ClusterFileError
 
 WHOLE = """

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters import named
-from pytest_dtfperf.clusters.keys import slurm as keys
+from pytest_dtfperf.clusters.slurm import keys as keys
 from pytest_dtfperf.errors import ClusterFileError
 
 FULL = """

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters import capacity, named
-from pytest_dtfperf.clusters.keys import ssh as keys
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.ssh import keys as keys
 from pytest_dtfperf.errors import ClusterFileError
 
 FULL = """
@@ -190,9 +190,9 @@ def test_other_options_are_the_users(option: str) -> None:
 def test_devices_are_counted_without_asking(load: Load) -> None:
     """How many hosts and devices there are follows from the file."""
     config = load('hosts = "node[01-16]"\ngpus_per_host = 4')
-    assert (config.max_hosts, capacity.devices(config), capacity.device(config)) == (16, 64, "gpu")
+    assert (config.max_hosts, capacity.count_devices(config), capacity.predict_device(config)) == (16, 64, "gpu")
     config = load('hosts = ["a", "b[1-2]"]\ndevices_per_host = 2')
-    assert (config.max_hosts, capacity.devices(config), capacity.device(config)) == (3, 6, "cpu")
+    assert (config.max_hosts, capacity.count_devices(config), capacity.predict_device(config)) == (3, 6, "cpu")
 
 
 def test_hosts_have_their_own_python(load: Load) -> None:

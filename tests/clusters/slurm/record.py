@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_dtfperf.clusters.slurm.answers import SACCT_DELIMITER, SACCT_FORMAT, SQUEUE_FORMAT
+from pytest_dtfperf.clusters.slurm.parse import SACCT_DELIMITER, SACCT_FORMAT, SQUEUE_FORMAT
 from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.slurm.site import Site, SiteError
 

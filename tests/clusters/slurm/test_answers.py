@@ -8,16 +8,16 @@ from datetime import datetime
 
 import pytest
 
-from pytest_dtfperf.clusters.slurm import answers
-from pytest_dtfperf.clusters.slurm.answers import AnswerError, Job, expand
+from pytest_dtfperf.clusters.slurm import parse
+from pytest_dtfperf.clusters.slurm.parse import Job, ParseError, expand_hostlist
 from tests.clusters.slurm.record import COMMENT, NAME, TRANSCRIPTS
 from tests.clusters.slurm.site import Site
 
 VERSIONS = ("20.11", "22.05", "24.11")
 READERS: Mapping[str, Callable[[str], list[Job]]] = {
-    "squeue": answers.read_squeue,
-    "scontrol": answers.read_scontrol,
-    "sacct": answers.read_sacct,
+    "squeue": parse.parse_squeue,
+    "scontrol": parse.parse_scontrol,
+    "sacct": parse.parse_sacct,
 }
 LISTS = 50
 
@@ -198,12 +198,12 @@ def test_arrays_and_heterogeneous_jobs(version: str, command: str) -> None:
 def test_topology(version: str) -> None:
     """Every node hangs on its leaf switch, not on the one that joins them."""
     text = (TRANSCRIPTS / version / "topology.txt").read_text()
-    assert answers.read_topology(text) == {"n1": "s1", "n2": "s1", "n3": "s2", "n4": "s2"}
+    assert parse.parse_topology(text) == {"n1": "s1", "n2": "s1", "n3": "s2", "n4": "s2"}
 
 
 def test_no_topology() -> None:
     """Where there are no switches, nodes hang on none."""
-    assert answers.read_topology("") == {}
+    assert parse.parse_topology("") == {}
 
 
 @each_reader
@@ -215,7 +215,7 @@ def test_no_jobs(command: str) -> None:
 
 def test_no_jobs_in_words() -> None:
     """scontrol has words for it."""
-    assert answers.read_scontrol("No jobs in the system\n") == []
+    assert parse.parse_scontrol("No jobs in the system\n") == []
 
 
 @each_reader
@@ -224,7 +224,7 @@ def test_no_jobs_in_words() -> None:
 )
 def test_what_is_no_answer_is_refused(command: str, text: str) -> None:
     """Other text is an error that quotes it."""
-    with pytest.raises(AnswerError, match=re.escape(text)):
+    with pytest.raises(ParseError, match=re.escape(text)):
         READERS[command](text)
 
 
@@ -235,7 +235,7 @@ def test_damage_is_refused_or_harmless(command: str) -> None:
     for text in transcript("22.05", command).values():
         for _ in range(20):
             first, last = sorted(chance.choices(range(len(text)), k=2))
-            with suppress(AnswerError):
+            with suppress(ParseError):
                 READERS[command](text[:first] + text[last:])
 
 
@@ -256,14 +256,14 @@ def test_broken_fields_are_refused(command: str, whole: str, broken: str) -> Non
     """A field that makes no sense is refused, and the error shows the line."""
     text = transcript("22.05", command)["running"]
     assert whole in text
-    with pytest.raises(AnswerError, match=f"cannot read what {command} printed: '"):
+    with pytest.raises(ParseError, match=f"cannot read what {command} printed: '"):
         READERS[command](text.replace(whole, broken, 1))
 
 
 def test_local_times() -> None:
     """Times in Slurm's usual form are local time."""
     text = re.sub(r"StartTime=\d+", "StartTime=2026-03-01T14:05:09", transcript("22.05", "scontrol")["running"])
-    assert answers.read_scontrol(text)[0].start == datetime(2026, 3, 1, 14, 5, 9).timestamp()
+    assert parse.parse_scontrol(text)[0].start == datetime(2026, 3, 1, 14, 5, 9).timestamp()
 
 
 @pytest.mark.parametrize(
@@ -283,14 +283,14 @@ def test_local_times() -> None:
 )
 def test_lists_of_hosts(hostlist: str, hosts: str) -> None:
     """Lists are expanded in their order, with the zeros that they have."""
-    assert expand(hostlist) == tuple(hosts.split())
+    assert expand_hostlist(hostlist) == tuple(hosts.split())
 
 
 @pytest.mark.parametrize("hostlist", ["n[1-3", "n1-3]", "n[]", "n[a-b]", "n[3-1]", "n1,,n2", "n[1,]", "n[[1]]", ","])
 def test_lists_that_are_none(hostlist: str) -> None:
     """A list that makes no sense is refused and shown."""
-    with pytest.raises(AnswerError, match=re.escape(hostlist)):
-        expand(hostlist)
+    with pytest.raises(ParseError, match=re.escape(hostlist)):
+        expand_hostlist(hostlist)
 
 
 def test_lists_of_hosts_as_slurm_expands_them(site: Site) -> None:
@@ -298,7 +298,7 @@ def test_lists_of_hosts_as_slurm_expands_them(site: Site) -> None:
     chance = random.Random(7)
     for _ in range(LISTS):
         hostlist = ",".join(_pattern(chance) for _ in range(chance.randint(1, 4)))
-        assert expand(hostlist) == tuple(site.run("scontrol", "show", "hostnames", hostlist).split()), hostlist
+        assert expand_hostlist(hostlist) == tuple(site.run("scontrol", "show", "hostnames", hostlist).split()), hostlist
 
 
 def _pattern(chance: random.Random) -> str:

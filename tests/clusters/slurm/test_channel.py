@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from pytest_dtfperf.clusters.protocol import Lost, Reason
-from pytest_dtfperf.clusters.slurm.channel import PIECE, Pieces, SrunChannel
+from pytest_dtfperf.clusters.protocol import LossReason, Lost
+from pytest_dtfperf.clusters.slurm.channel import PIECE, LabelledLines, SrunChannel
 from pytest_dtfperf.clusters.slurm.request import ENDED, STARTED
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.messages.hearing import JUNK_BYTES
@@ -24,7 +24,7 @@ def labelled(task: int, line: bytes, width: int = 1) -> bytes:
 def test_a_line_of_any_length_is_one_line(length: int) -> None:
     """Full pieces are to be continued, so that a line's length, a multiple of a piece's or not, never cuts or joins lines."""
     line = b"x" * length
-    assert Pieces().feed(labelled(3, line) + labelled(3, b"next")) == [(3, line), (3, b"next")]
+    assert LabelledLines().feed(labelled(3, line) + labelled(3, b"next")) == [(3, line), (3, b"next")]
 
 
 def test_pieces_of_several_tasks_may_be_mixed() -> None:
@@ -35,7 +35,7 @@ def test_pieces_of_several_tasks_may_be_mixed() -> None:
     stream = b""
     while queues := [queue for queue in queues if queue]:
         stream += shuffle.choice(queues).pop(0)
-    pieces = Pieces()
+    pieces = LabelledLines()
     found = []
     while stream:
         cut = shuffle.randint(1, 900)
@@ -47,7 +47,7 @@ def test_pieces_of_several_tasks_may_be_mixed() -> None:
 def test_what_is_not_labelled_is_a_word_of_sruns_own() -> None:
     """srun's messages stand between the labelled lines, and belong to no task."""
     text = b"srun: error: n2: task 1: Exited with exit code 3\n0: hello: world\n"
-    assert Pieces().feed(text) == [(None, b"srun: error: n2: task 1: Exited with exit code 3"), (0, b"hello: world")]
+    assert LabelledLines().feed(text) == [(None, b"srun: error: n2: task 1: Exited with exit code 3"), (0, b"hello: world")]
 
 
 # Both nodes' agents have started; the first goes on to give signs of life, the second one never does.
@@ -81,7 +81,7 @@ def test_one_silent_node_is_reason_enough_to_ask_slurm() -> None:
                 lost[host] = line
     finally:
         channel.close()
-    assert lost == dict.fromkeys((0, 1), Lost(Reason.TAKEN_BACK, "Slurm job 17 was cancelled"))
+    assert lost == dict.fromkeys((0, 1), Lost(LossReason.TAKEN_BACK, "Slurm job 17 was cancelled"))
     assert len(asked) == 1
 
 
@@ -105,7 +105,7 @@ def test_last_words_without_measure_do_not_hide_how_it_ended() -> None:
             words.append(line)
     finally:
         channel.close()
-    assert line == Lost(Reason.ENDED, "the agent was killed by SIGKILL")
+    assert line == Lost(LossReason.ENDED, "the agent was killed by SIGKILL")
     assert sum(map(len, words)) < JUNK_BYTES
     assert {len(each) for each in words if each} == {4096}
 
@@ -117,7 +117,7 @@ def test_an_order_when_all_are_lost_says_why() -> None:
         ["sh", "-c", SRUN], dict(os.environ), ["n1", "n2"], why_over=lambda _: words, clean_up=lambda: None, start_s=60.0
     )
     try:
-        assert channel.why_silent(1) == Lost(Reason.TAKEN_BACK, words)
+        assert channel.why_silent(1) == Lost(LossReason.TAKEN_BACK, words)
         while not isinstance((channel.receive(60.0) or (0, b""))[1], Lost):
             pass
         with pytest.raises(HostLost, match=f"^no agent is left on n1, n2: {words}$"):

@@ -12,9 +12,9 @@ import pytest
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.clusters.slurm import holder, request
-from pytest_dtfperf.clusters.slurm.client import Client
-from pytest_dtfperf.clusters.slurm.holder import Keepalive
+from pytest_dtfperf.clusters.slurm import job_keepalive, request
+from pytest_dtfperf.clusters.slurm.client import SlurmClient
+from pytest_dtfperf.clusters.slurm.job_keepalive import Keepalive
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
@@ -23,7 +23,7 @@ from tests.clusters.slurm.scene import Driver, children, command, driver, slurm
 from tests.clusters.slurm.site import Site
 
 GONE_S = 10.0
-ENDED_S = holder.SRUN_LEAVES_S + PATIENCE_S
+ENDED_S = job_keepalive.SRUN_LEAVES_S + PATIENCE_S
 KILL = signal.SIGKILL
 
 
@@ -206,7 +206,7 @@ def test_keepalive_folders_of_the_dead_are_swept(pair: Site) -> None:
     here = pair.run("srun", "--nodes=1", "readlink", "/proc/self/ns/pid").strip()
     left = {"old": ("4194304", here), "young": ("4194304", here), "living": ("1", here), "elsewhere": ("4194304", "pid:[1]")}
     keepalives = {name: Path("/tmp", f"dtfperf-{pair.folder.name}-{name}.keepalive") for name in left}
-    past = time.time() - 60 * (holder.OLD_MIN + 2)
+    past = time.time() - 60 * (job_keepalive.OLD_MIN + 2)
     try:
         for name, (pid, namespace) in left.items():
             keepalives[name].mkdir()
@@ -214,8 +214,8 @@ def test_keepalive_folders_of_the_dead_are_swept(pair: Site) -> None:
             (keepalives[name] / "namespace").write_text(f"{namespace}\n")
             if name != "young":
                 os.utime(keepalives[name], (past, past))
-        (pair.folder / "holder").write_text(holder.HOLDER.replace(f"-lt {holder.FIRST_KEEPALIVE_S}", "-lt 1"))
-        argv = request.submission(slurm(), nodes=1, name="dtfperf-nobody-2", comment="nobody's")
+        (pair.folder / "holder").write_text(job_keepalive.JOB_SCRIPT.replace(f"-lt {job_keepalive.FIRST_KEEPALIVE_S}", "-lt 1"))
+        argv = request.make_submit_command(slurm(), nodes=1, name="dtfperf-nobody-2", comment="nobody's")
         pair.run(*argv, str(pair.folder / "holder"))
         wait_until("it has ended", lambda: queued(pair) == [])
         assert {name for name, keepalive in keepalives.items() if keepalive.exists()} == {"young", "living", "elsewhere"}
@@ -238,9 +238,9 @@ def test_stopped_for_longer_than_its_heartbeat_may_be_missing(pair: Site, tmp_pa
 
 def test_nobody_starts_the_keepalive_step(own: Site) -> None:
     """A job whose pytest is gone before it starts the keep-alive step, watchdog and all, does not stay."""
-    argv = request.submission(slurm(), nodes=1, name="dtfperf-nobody-1", comment="nobody's")
-    script = holder.HOLDER.replace(f"-lt {holder.FIRST_KEEPALIVE_S}", "-lt 1")
-    assert script != holder.HOLDER
+    argv = request.make_submit_command(slurm(), nodes=1, name="dtfperf-nobody-1", comment="nobody's")
+    script = job_keepalive.JOB_SCRIPT.replace(f"-lt {job_keepalive.FIRST_KEEPALIVE_S}", "-lt 1")
+    assert script != job_keepalive.JOB_SCRIPT
     (own.folder / "holder").write_text(script)
     own.run(*argv, str(own.folder / "holder"))
     wait_until("it has ended", lambda: queued(own) == [])
@@ -270,14 +270,14 @@ def test_watchdog_leaves_with_its_job(pair: Site) -> None:
 def test_keepalive_step_after_what_a_prolog_prints() -> None:
     """What a site's prolog prints for every step comes before the keep-alive step's own word, and is passed over."""
     talk = ["sh", "-c", "echo Welcome to; printf 'the site\\nhe'; sleep 0.1; echo ld; exec cat >/dev/null"]
-    with Keepalive(Client({"PATH": os.environ["PATH"]}), "n1", talk):
+    with Keepalive(SlurmClient({"PATH": os.environ["PATH"]}), "n1", talk):
         pass
 
 
 def test_keepalive_step_that_only_talks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one that has something else to say for too long, the node is told."""
-    monkeypatch.setattr(holder, "TAKE_S", 0.3)
+    monkeypatch.setattr(job_keepalive, "TAKE_S", 0.3)
     talker = ["sh", "-c", "while echo held on; do sleep 0.01; done"]
-    keepalive = Keepalive(Client({"PATH": os.environ["PATH"]}), "n1", talker)
+    keepalive = Keepalive(SlurmClient({"PATH": os.environ["PATH"]}), "n1", talker)
     with pytest.raises(AllocationError, match=r"^srun has started no keep-alive step on n1"), keepalive:
         pass

@@ -9,7 +9,7 @@ from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.slurm import cluster, outage
-from pytest_dtfperf.clusters.slurm.client import Client, ControllerAway
+from pytest_dtfperf.clusters.slurm.client import ControllerDown, SlurmClient
 from pytest_dtfperf.errors import AllocationError
 from tests.clusters.slurm.conftest import LogIn, NewSite
 from tests.clusters.slurm.site import Site
@@ -20,11 +20,11 @@ ONE_NODE = ClusterConfig(name="one", backend="slurm", backend_keys={"nodes": 1, 
 def test_it_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that comes after two refusals is the answer, and who waits is told what for."""
     monkeypatch.setattr(outage, "_FIRST_PAUSE_S", 0.0)
-    answers: Iterator[ControllerAway | str] = iter([ControllerAway("squeue: away"), ControllerAway("squeue: away"), "17"])
+    answers: Iterator[ControllerDown | str] = iter([ControllerDown("squeue: away"), ControllerDown("squeue: away"), "17"])
 
     def ask() -> str:
         answer = next(answers)
-        if isinstance(answer, ControllerAway):
+        if isinstance(answer, ControllerDown):
             raise answer
         return answer
 
@@ -36,15 +36,15 @@ def test_it_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A controller that stays away is given up."""
     monkeypatch.setattr(outage, "OUTAGE_S", -1.0)
-    with pytest.raises(ControllerAway, match="away"):
-        outage.through_outages(lambda: (_ for _ in ()).throw(ControllerAway("away")), lambda words: None)
+    with pytest.raises(ControllerDown, match="away"):
+        outage.through_outages(lambda: (_ for _ in ()).throw(ControllerDown("away")), lambda words: None)
 
 
 @pytest.mark.parametrize("taken", [True, False], ids=["taken", "not taken"])
 def test_a_job_whose_answer_was_lost_is_submitted_once(on_site: Site, monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
     """Whether or not the controller had taken the job before it went away, one job comes of it."""
 
-    class LosesTheAnswer(Client):
+    class LosesTheAnswer(SlurmClient):
         asked = 0
 
         def submit(self, argv: Sequence[str], script: str) -> str:
@@ -53,9 +53,9 @@ def test_a_job_whose_answer_was_lost_is_submitted_once(on_site: Site, monkeypatc
                 return super().submit(argv, script)
             if taken:
                 super().submit(argv, script)
-            raise ControllerAway("sbatch: Socket timed out on send/recv operation")
+            raise ControllerDown("sbatch: Socket timed out on send/recv operation")
 
-    monkeypatch.setattr(cluster, "Client", LosesTheAnswer)
+    monkeypatch.setattr(cluster, "SlurmClient", LosesTheAnswer)
     with named.open_cluster(ONE_NODE).allocate(Resources(devices=1)) as allocation:
         assert len(allocation.hosts) == 1
         assert len(on_site.jobs()) == 1
@@ -69,7 +69,7 @@ def test_an_answer_that_nobody_understands_is_an_error_of_the_place(tmp_path: Pa
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(AllocationError, match="cannot read what squeue printed: '17 RUNNING"):
-        Client().jobs_of_user()
+        SlurmClient().jobs_of_user()
 
 
 def test_a_machine_without_a_slurm_is_told_at_once(on_site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_a_configuration_that_is_not_there_is_told_at_once(monkeypatch: pytest.M
     """Slurm itself would look for it for a minute, at every command."""
     monkeypatch.setenv("SLURM_CONF", "/nowhere/slurm.conf")
     with pytest.raises(AllocationError, match=r"SLURM_CONF names /nowhere/slurm\.conf"):
-        Client()
+        SlurmClient()
 
 
 # Of srun, the first time.
@@ -109,13 +109,13 @@ def test_it_is_away_when_the_nodes_are_there(
 ) -> None:
     """Nodes that have been waited for are not given up where it does not answer for a moment, and the words say what for."""
 
-    class AwayAtFirst(Client):
+    class AwayAtFirst(SlurmClient):
         asked = 0
 
         def addresses(self, nodes: Sequence[str]) -> dict[str, str]:
             AwayAtFirst.asked += 1
             if AwayAtFirst.asked == 1:
-                raise ControllerAway("scontrol: Socket timed out on send/recv operation")
+                raise ControllerDown("scontrol: Socket timed out on send/recv operation")
             return super().addresses(nodes)
 
     site = new_site(nodes=1)
@@ -123,7 +123,7 @@ def test_it_is_away_when_the_nodes_are_there(
     srun = site.folder / "bin" / "srun"
     srun.write_text(AWAY.format(folder=tmp_path))
     srun.chmod(0o755)
-    monkeypatch.setattr(cluster, "Client", AwayAtFirst)
+    monkeypatch.setattr(cluster, "SlurmClient", AwayAtFirst)
     told: list[str] = []
     with named.open_cluster(ONE_NODE).allocate(Resources(devices=1, on_status=told.append)) as allocation:
         assert [host.name for host in allocation.hosts] == ["n1"]

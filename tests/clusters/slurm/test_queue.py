@@ -11,11 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_dtfperf.clusters.locks import locked
-from pytest_dtfperf.clusters.slurm import answers, outage, queue
-from pytest_dtfperf.clusters.slurm.answers import Job
-from pytest_dtfperf.clusters.slurm.client import Client, ControllerAway
-from pytest_dtfperf.clusters.slurm.queue import Queue, wait_until_it_runs
+from pytest_dtfperf.clusters.locks import lock_file
+from pytest_dtfperf.clusters.slurm import outage, parse, queue
+from pytest_dtfperf.clusters.slurm.client import ControllerDown, SlurmClient
+from pytest_dtfperf.clusters.slurm.parse import Job
+from pytest_dtfperf.clusters.slurm.queue import SharedQueue, wait_until_running
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.slurm.site import Site
@@ -26,9 +26,9 @@ READERS, READS = 3, 8
 READER = f"""
 import sys, time
 from pathlib import Path
-from pytest_dtfperf.clusters.slurm.client import Client
-from pytest_dtfperf.clusters.slurm.queue import Queue
-queue, since = Queue(Client(), Path(sys.argv[1])), float(sys.argv[2])
+from pytest_dtfperf.clusters.slurm.client import SlurmClient
+from pytest_dtfperf.clusters.slurm.queue import SharedQueue
+queue, since = SharedQueue(SlurmClient(), Path(sys.argv[1])), float(sys.argv[2])
 for moment in range({READS}):
     assert queue.find(sys.argv[3], not_before=since + moment).state == "RUNNING"
 """
@@ -60,7 +60,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def line(**fields: str) -> str:
     """One job as squeue prints it; a field is named by its letter in the format: T for the state, r for the reason."""
-    text = answers.SQUEUE_FORMAT
+    text = parse.SQUEUE_FORMAT
     for letter, value in {**FIELDS, **fields}.items():
         text = text.replace(f"%{letter}", value)
     return text + "\n"
@@ -69,7 +69,7 @@ def line(**fields: str) -> str:
 RUNS = line(T="RUNNING", N="n[1-2]")
 
 
-class ScriptedClient(Client):
+class ScriptedClient(SlurmClient):
     """Answers as the script says; its last line for ever."""
 
     def __init__(self, script: Iterable[str | Exception], job: Job | None = None) -> None:
@@ -95,10 +95,10 @@ class Wait:
     def __init__(self, folder: Path, *script: str | Exception, job: Job | None = None) -> None:
         self.told: list[str] = []
         self.client = ScriptedClient(script, job)
-        self._queue = Queue(self.client, folder)
+        self._queue = SharedQueue(self.client, folder)
 
     def __call__(self, max_pending_s: float | None = None) -> Job:
-        return wait_until_it_runs(self.client, self._queue, "17", max_pending_s=max_pending_s, on_status=self.told.append)
+        return wait_until_running(self.client, self._queue, "17", max_pending_s=max_pending_s, on_status=self.told.append)
 
 
 def test_runs_at_last(clock: Clock, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_pauses_grow(clock: Clock, tmp_path: Path) -> None:
 
 def test_controller_away_and_back(clock: Clock, tmp_path: Path) -> None:
     """An outage costs time and is told."""
-    wait = Wait(tmp_path, line(), ControllerAway("squeue: away"), ControllerAway("squeue: away"), RUNS)
+    wait = Wait(tmp_path, line(), ControllerDown("squeue: away"), ControllerDown("squeue: away"), RUNS)
     assert wait().state == "RUNNING"
     assert [words for words in wait.told if "away" in words] == ["squeue: away: asking again for up to 10 minutes"] * 2
 
@@ -167,8 +167,8 @@ def test_controller_away_and_back(clock: Clock, tmp_path: Path) -> None:
 def test_controller_that_stays_away(clock: Clock, tmp_path: Path) -> None:
     """After ten minutes without an answer the wait is over."""
     began = clock.now
-    with pytest.raises(ControllerAway, match="squeue: away"):
-        Wait(tmp_path, line(), ControllerAway("squeue: away"))()
+    with pytest.raises(ControllerDown, match="squeue: away"):
+        Wait(tmp_path, line(), ControllerDown("squeue: away"))()
     assert 600 < clock.now - began < 700
 
 
@@ -202,10 +202,10 @@ def test_a_full_disk_is_no_obstacle(clock: Clock, tmp_path: Path) -> None:
 def test_one_that_was_stopped_while_asking_keeps_nobody_waiting(tmp_path: Path) -> None:
     """Where somebody holds the answer back for longer than Slurm may take for it, the queue is asked all the same."""
     client = ScriptedClient([RUNS])
-    mine = Queue(client, tmp_path, patience_s=0.2)
+    mine = SharedQueue(client, tmp_path, patience_s=0.2)
     assert mine.find("17", not_before=time.time())
     (seen,) = tmp_path.glob("*.squeue")
-    with locked(seen.with_suffix(".lock")):
+    with lock_file(seen.with_suffix(".lock")):
         assert mine.find("17", not_before=0)
     assert client.asked == 2
     assert mine.find("17", not_before=0)
@@ -218,14 +218,14 @@ def test_two_clusters_of_one_configuration_are_told_apart(tmp_path: Path) -> Non
     for name, state in (("a", "RUNNING"), ("b", "PENDING")):
         client = ScriptedClient([line(T=state)])
         client.environment["SLURM_CLUSTERS"] = name
-        found[name] = Queue(client, tmp_path).find("17", not_before=0)
+        found[name] = SharedQueue(client, tmp_path).find("17", not_before=0)
     assert {name: job and job.state for name, job in found.items()} == {"a": "RUNNING", "b": "PENDING"}
 
 
 def test_clock_that_was_put_back(tmp_path: Path) -> None:
     """What was heard of the queue in a time that is yet to come is old, or a job's start would go unnoticed until then."""
     client = ScriptedClient([line(T="PENDING"), line(T="RUNNING")])
-    shared = Queue(client, tmp_path)
+    shared = SharedQueue(client, tmp_path)
     shared.find("17", not_before=0)
     (seen,) = tmp_path.glob("*.squeue")
     os.utime(seen, (time.time() + 3600, time.time() + 3600))
@@ -239,8 +239,8 @@ def test_works_without_sacct(on_site: Site, tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "scontrol").symlink_to("/usr/bin/scontrol")
-    assert Client().job("4711") is None
-    assert Client({**on_site.environment, "PATH": str(folder)}).job("4711") is None
+    assert SlurmClient().job("4711") is None
+    assert SlurmClient({**on_site.environment, "PATH": str(folder)}).job("4711") is None
 
 
 @pytest.mark.parametrize("what", ["closed to this user", "no folder"])
@@ -255,9 +255,9 @@ def test_path_that_leads_nowhere_too(tmp_path: Path, what: str) -> None:
     with pytest.raises(
         AllocationError, match=r"^squeue cannot be started here \(.+\): is this machine a login node of a Slurm"
     ):
-        Client({"PATH": str(path)}).queue()
+        SlurmClient({"PATH": str(path)}).queue()
     (tmp_path / "scontrol").symlink_to("/bin/true")  # which knows of no job; and there is no sacct
-    assert Client({"PATH": f"{tmp_path}:{path}"}).job("4711") is None
+    assert SlurmClient({"PATH": f"{tmp_path}:{path}"}).job("4711") is None
 
 
 def test_many_ask_once(on_site: Site, tmp_path: Path) -> None:
@@ -275,5 +275,5 @@ def test_many_ask_once(on_site: Site, tmp_path: Path) -> None:
     readers = [subprocess.Popen(command, env=environment) for _ in range(READERS)]
     assert [reader.wait() for reader in readers] == [0] * READERS
     assert len(calls.read_text().splitlines()) == 1
-    Queue(Client(), tmp_path).find(job, not_before=time.time())
+    SharedQueue(SlurmClient(), tmp_path).find(job, not_before=time.time())
     on_site.run("scancel", job)

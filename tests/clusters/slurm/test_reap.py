@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.slurm.comment import read_comment, write_comment
+from pytest_dtfperf.clusters.slurm.request import format_job_comment, parse_job_comment
 from pytest_dtfperf.node.owner import Owner
 from tests.cli.table import read
 from tests.clusters.slurm.site import Site
@@ -38,23 +38,23 @@ ELSEWHERE = Owner("other-machine", "b007", "4026531836", 17, 4711)
 )
 def test_a_comment_names_session_and_owner(comment: str, expected: tuple[str, Owner] | None) -> None:
     """What a job says of itself is read back; a comment of anybody else's is none of ours."""
-    assert read_comment(comment) == expected
+    assert parse_job_comment(comment) == expected
 
 
 def test_what_is_written_is_read_back() -> None:
     """The comment of a job of this process names it again."""
-    assert read_comment(write_comment(SESSION, ME)) == (SESSION, ME)
+    assert parse_job_comment(format_job_comment(SESSION, ME)) == (SESSION, ME)
 
 
 @pytest.fixture
 def jobs(site: Site) -> Iterator[dict[str, str]]:
     """Name -> id: jobs of an owner that is gone, of one that lives, of one elsewhere, and two that are nobody's of ours."""
     wanted = {
-        "dtfperf-gone": write_comment(SESSION, GONE),
-        "dtfperf-lives": write_comment(SESSION, ME),
-        "dtfperf-elsewhere": write_comment(SESSION, ELSEWHERE),
+        "dtfperf-gone": format_job_comment(SESSION, GONE),
+        "dtfperf-lives": format_job_comment(SESSION, ME),
+        "dtfperf-elsewhere": format_job_comment(SESSION, ELSEWHERE),
         "dtfperf-mine": "nothing of the plugin's",
-        "mine": write_comment(SESSION, GONE),
+        "mine": format_job_comment(SESSION, GONE),
     }
     submit = ("sbatch", "--parsable", "--output=/dev/null", "--chdir=/", "--ntasks=1", "--mem=0", "--oversubscribe")
     found = {

@@ -35,13 +35,13 @@ def config(**backend_keys: Any) -> ClusterConfig:
 def test_nodes_that_somebody_names() -> None:
     """A job of these nodes alone, whatever the cluster leaves out or spreads otherwise; what is no list of nodes is refused."""
     of = config(gpus_per_node=2, nodes=8, exclude_nodes="n[03-05]", nodes_per_gpu_count={"4": 4})
-    chosen = request.alone(of, "n03,n[07-08]")
+    chosen = request.select_nodes(of, "n03,n[07-08]")
     assert (chosen.max_hosts, chosen.backend_keys["include_nodes"]) == (3, "n03,n[07-08]")
-    argv = request.submission(chosen, nodes=3, name="x", comment="")
+    argv = request.make_submit_command(chosen, nodes=3, name="x", comment="")
     assert "--nodelist=n03,n07,n08" in argv
     assert not any(word.startswith("--exclude") for word in argv)
     with pytest.raises(UsageError, match="is no list of nodes as Slurm has it"):
-        request.alone(of, "n[03")
+        request.select_nodes(of, "n[03")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_nodes_that_somebody_names() -> None:
 )
 def test_nodes_follow_from_devices(backend_keys: dict[str, Any], devices: int, ps_hosts: int, nodes: int) -> None:
     """The devices are divided by those of a node, rounded up, unless the file says otherwise for this count."""
-    assert request.nodes_for(config(**backend_keys), Resources(devices=devices, separate_ps_hosts=ps_hosts)) == nodes
+    assert request.count_nodes(config(**backend_keys), Resources(devices=devices, separate_ps_hosts=ps_hosts)) == nodes
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_nodes_follow_from_devices(backend_keys: dict[str, Any], devices: int, p
 def test_too_few_nodes_are_told_with_the_numbers(resources: Resources, words: str) -> None:
     """More than the cluster may lend is refused before Slurm is asked."""
     with pytest.raises(AllocationError, match=words):
-        request.nodes_for(config(gpus_per_node=4, nodes=2), resources)
+        request.count_nodes(config(gpus_per_node=4, nodes=2), resources)
 
 
 # -- arguments
 
 
 def submission(nodes: int = 2, **backend_keys: Any) -> list[str]:
-    return request.submission(config(**backend_keys), nodes=nodes, name="dtfperf-x-1", comment="dtfperf session=x")
+    return request.make_submit_command(config(**backend_keys), nodes=nodes, name="dtfperf-x-1", comment="dtfperf session=x")
 
 
 def test_plain_job() -> None:
@@ -147,30 +147,30 @@ def test_output_goes_to_the_shared_folder(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_agents_have_everything_of_their_nodes() -> None:
     """One task per node, beside other steps, with labelled lines, all GPUs and cores; a lost one does not end the others."""
-    asked = request.agents(config(gpus_per_node=4, cpus_per_node=24), job="17", nodes=["n1", "n2"], argv=AGENT)
+    asked = request.make_agents_command(config(gpus_per_node=4, cpus_per_node=24), job="17", nodes=["n1", "n2"], argv=AGENT)
     assert asked == [
         "srun", "--jobid=17", "--job-name=agents", "--overlap", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1",
         "--nodelist=n1,n2", "--mem=0", "--mpi=none", "--cpu-bind=none", "--export=ALL", "--label", "--kill-on-bad-exit=0",
         "--wait=0", "--gres=gpu:4", "--cpus-per-task=24", *AGENT,
     ]  # fmt: skip
-    assert "--gres=none" in request.agents(config(), job="17", nodes=["n1"], argv=AGENT)
+    assert "--gres=none" in request.make_agents_command(config(), job="17", nodes=["n1"], argv=AGENT)
 
 
 def test_keepalive_step_and_sweep_take_no_gpu() -> None:
     """The steps beside the agents ask for nothing but to run."""
-    keepalive = request.keepalive(config(gpus_per_node=4), job="17", node="n1", argv=["cat"])
+    keepalive = request.make_keepalive_step(config(gpus_per_node=4), job="17", node="n1", argv=["cat"])
     assert keepalive == [
         "srun", "--jobid=17", "--job-name=keepalive", "--overlap", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1",
         "--nodelist=n1", "--mem=0", "--mpi=none", "--cpu-bind=none", "--export=ALL", "--gres=none", "--chdir=/", "cat",
     ]  # fmt: skip
-    sweep = request.sweep(config(gpus_per_node=4), job="17", nodes=["n1", "n2"], argv=["rm"])
+    sweep = request.make_sweep_command(config(gpus_per_node=4), job="17", nodes=["n1", "n2"], argv=["rm"])
     assert {"--nodelist=n1,n2", "--gres=none", "--input=none", "--job-name=sweep"} < set(sweep)
 
 
 @pytest.mark.parametrize(("given", "seconds"), [({}, None), ({"max_pending": "30m"}, 1800), ({"max_pending": 90}, 90)])
 def test_patience_in_the_queue(given: dict[str, Any], seconds: float | None) -> None:
     """How long a job may wait is said with or without a unit, or not at all."""
-    assert request.max_pending_s(config(**given)) == seconds
+    assert request.get_max_pending_s(config(**given)) == seconds
 
 
 # -- the shell that prepares a node
@@ -179,7 +179,7 @@ def test_patience_in_the_queue(given: dict[str, Any], seconds: float | None) -> 
 def wrapped(argv: Sequence[str], **backend_keys: Any) -> tuple[int, list[str], str]:
     """Run a wrapper here: exit code, lines on stdout, stderr."""
     ended = subprocess.run(
-        request.wrapper(config(**backend_keys), argv),
+        request.make_wrapper(config(**backend_keys), argv),
         input="an order\n",
         capture_output=True,
         text=True,
@@ -207,7 +207,7 @@ def test_wrapper_tells_signals(number: str, code: int) -> None:
 
 def test_wrapper_that_is_ended_itself() -> None:
     """A shell that is told to end while its program runs does not call that an orderly end."""
-    command = request.wrapper(config(), ["sh", "-c", "echo here; exec sleep 60"])
+    command = request.make_wrapper(config(), ["sh", "-c", "echo here; exec sleep 60"])
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, text=True) as shell:
         assert shell.stdout
         assert [shell.stdout.readline().strip() for _ in range(2)] == [STARTED, "here"]
@@ -315,7 +315,7 @@ class Job:
 
     def __init__(self, site: Site, backend_keys: dict[str, Any]) -> None:
         self.config = config(**backend_keys)
-        asked = request.submission(self.config, nodes=2, name="dtfperf-x-1", comment="dtfperf session=x y|z")
+        asked = request.make_submit_command(self.config, nodes=2, name="dtfperf-x-1", comment="dtfperf session=x y|z")
         script = subprocess.run(
             asked,
             input="#!/bin/sh\nexec sleep 300\n",
@@ -333,7 +333,9 @@ class Job:
         ).split()
 
     def agents(self, *argv: str) -> list[str]:
-        return request.agents(self.config, job=self.id, nodes=self.nodes, argv=request.wrapper(self.config, argv))
+        return request.make_agents_command(
+            self.config, job=self.id, nodes=self.nodes, argv=request.make_wrapper(self.config, argv)
+        )
 
 
 @contextmanager
@@ -359,8 +361,8 @@ def test_agents_start_beside_agents_that_hang(new_site: NewSite, name: str) -> N
     site = new_site(nodes=4, gpus=4, cpus=2, slurm_conf="TaskPlugin=task/affinity\nSelectTypeParameters=CR_Core_Memory")
     job = Job(site, backend_keys)
     hanging = job.agents("sleep", "300")
-    keepalive = request.keepalive(job.config, job=job.id, node=job.nodes[0], argv=["sleep", "300"])
-    sweep = request.sweep(job.config, job=job.id, nodes=job.nodes, argv=["sh", "-c", "echo $SLURMD_NODENAME"])
+    keepalive = request.make_keepalive_step(job.config, job=job.id, node=job.nodes[0], argv=["sleep", "300"])
+    sweep = request.make_sweep_command(job.config, job=job.id, nodes=job.nodes, argv=["sh", "-c", "echo $SLURMD_NODENAME"])
     cores = min(2, len(os.sched_getaffinity(0))) if backend_keys.get("exclusive", True) else 1
     with running(site, hanging) as first, running(site, keepalive) as second:
         told = site.run(*job.agents("python3", "-c", ALL_IT_SEES)).splitlines()

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.slurm import states
-from pytest_dtfperf.clusters.slurm.answers import Job
-from pytest_dtfperf.clusters.slurm.states import STATES, Messages, Outlook, Phase
+from pytest_dtfperf.clusters.slurm.parse import Job
+from pytest_dtfperf.clusters.slurm.states import STATES, Outlook, Phase, SrunMessages
 
 PHASES = {
     Phase.WAITING: "PENDING CONFIGURING POWER_UP_NODE",
@@ -104,7 +104,7 @@ SENTENCES = [  # what squeue prints instead of a word
 )
 def test_reasons_have_an_outlook(outlook: Outlook, reason: str) -> None:
     """Each of Slurm's reasons says whether waiting can help: limits of one job cannot be waited out, limits of several can."""
-    found = states.outlook(reason)
+    found = states.judge_reason(reason)
     assert found.outlook is outlook
     assert "does not know" not in found.words
 
@@ -112,7 +112,7 @@ def test_reasons_have_an_outlook(outlook: Outlook, reason: str) -> None:
 @pytest.mark.parametrize(("reason", "outlook", "words"), SENTENCES, ids=[sentence[0] or "nothing" for sentence in SENTENCES])
 def test_sentences_have_an_outlook(reason: str, outlook: Outlook, words: str) -> None:
     """What Slurm says in whole sentences, with details, or for the first time is understood as far as it can be."""
-    found = states.outlook(reason)
+    found = states.judge_reason(reason)
     assert found.outlook is outlook
     assert words in found.words
 
@@ -153,7 +153,7 @@ def job(state: str, **more: Any) -> Job:
 )  # fmt: skip
 def test_ends_are_told_in_one_sentence(over: Job, words: str) -> None:
     """Who is told that a job is over learns which, how, where, and what to do."""
-    told = states.why_over(over)
+    told = states.explain_end(over)
     assert words in told
     assert "\n" not in told
 
@@ -161,12 +161,12 @@ def test_ends_are_told_in_one_sentence(over: Job, words: str) -> None:
 @pytest.mark.parametrize("state", STATES)
 def test_every_end_has_words(state: str) -> None:
     """No state is without a sentence that names the job and Slurm's own word."""
-    assert re.match(rf"Slurm job 17 [a-z].*\({state}\)", states.why_over(job(state)))
+    assert re.match(rf"Slurm job 17 [a-z].*\({state}\)", states.explain_end(job(state)))
 
 
 def test_vanished_job() -> None:
     """A job that nobody knows any more is named."""
-    assert "Slurm job 17 has vanished" in states.vanished("17")
+    assert "Slurm job 17 has vanished" in states.explain_unknown("17")
 
 
 # What srun 22.05.8 said of steps of one task per node, on nodes n1 and n2.
@@ -210,7 +210,7 @@ OF_ALL = [
 )
 def test_srun_is_understood(line: str, of_tasks: dict[int, list[str]], of_all: list[str], failed: list[str]) -> None:
     """What srun says of a task is kept for that task, the rest for the step; nodes that it calls failed are named."""
-    messages = Messages()
+    messages = SrunMessages()
     messages.feed(line)
     assert {task: messages.lines_of(task) for task in of_tasks} == of_tasks
     assert messages.of_all == of_all
@@ -219,7 +219,7 @@ def test_srun_is_understood(line: str, of_tasks: dict[int, list[str]], of_all: l
 
 def test_messages_add_up() -> None:
     """Several lines about one task are kept in order; of a task that nothing was said of, nothing is known."""
-    messages = Messages()
+    messages = SrunMessages()
     for line in ("srun: error: n2: task 1: Killed", "srun: error: n[1-2]: tasks 0-1: Exited with exit code 1"):
         messages.feed(line)
     assert messages.lines_of(1) == ["Killed", "Exited with exit code 1"]

@@ -28,9 +28,9 @@ class Shell:
     """A shell that was told to run the bootstrap script, as sshd would."""
 
     def __init__(self, setup: Sequence[str], python: str, home: Path, *, shell: str = "sh", limit_s: float = 60.0) -> None:
-        script = bootstrap.script(setup, python, limit_s=limit_s)
+        script = bootstrap.make_script(setup, python, limit_s=limit_s)
         self.process = subprocess.Popen(
-            [shell, "-c", bootstrap.command(script)],
+            [shell, "-c", bootstrap.make_shell_command(script)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -75,7 +75,7 @@ def test_both_sides_have_the_same_mark() -> None:
 
 def test_command_is_read_alike_by_all_shells() -> None:
     """Nothing stands in the command that csh or fish would take for something else, and nothing of the cluster file."""
-    command = bootstrap.command(bootstrap.script(["export TOKEN=secret"], "python3", limit_s=1))
+    command = bootstrap.make_shell_command(bootstrap.make_script(["export TOKEN=secret"], "python3", limit_s=1))
     assert command.count("'") == 2
     assert not set(command) & set("!\\\n`#~")
     assert "secret" not in command
@@ -157,9 +157,11 @@ def test_time_limit_ends_a_setup_line(show: str, tmp_path: Path) -> None:
 
 def test_half_a_script_does_nothing(tmp_path: Path) -> None:
     """A connection that ends while the script is sent leaves nothing done."""
-    script = bootstrap.script([f"touch {tmp_path}/done"], "python3", limit_s=60)
+    script = bootstrap.make_script([f"touch {tmp_path}/done"], "python3", limit_s=60)
     for length in range(0, len(script) - 1, 97):
-        done = subprocess.run(["sh", "-c", bootstrap.command(script)], input=script[:length], capture_output=True, check=False)
+        done = subprocess.run(
+            ["sh", "-c", bootstrap.make_shell_command(script)], input=script[:length], capture_output=True, check=False
+        )
         assert bootstrap.MARK.encode() not in done.stdout
     assert not (tmp_path / "done").exists()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import pytest_dtfperf
-from pytest_dtfperf.clusters.ssh import bundle
+from pytest_dtfperf.clusters.ssh import bootstrap
 
 PACKAGE = Path(pytest_dtfperf.__file__).parent
 
@@ -26,31 +26,31 @@ def copy(tmp_path: Path) -> Path:
 
 def test_same_code_same_bytes(copy: Path) -> None:
     """Neither dates nor the order of a folder's files nor what Python has compiled change a bundle."""
-    packed = bundle.pack_folder(copy)
+    packed = bootstrap.make_bundle_of(copy)
     for path in sorted(copy.rglob("*.py"), reverse=True):
         os.utime(path, (0, 0))
     (copy / "node" / "__pycache__").mkdir()
     (copy / "node" / "__pycache__" / "agent.py").write_text("")
-    assert bundle.pack_folder(copy) == packed
+    assert bootstrap.make_bundle_of(copy) == packed
 
 
 def test_other_code_other_name(copy: Path) -> None:
     """A bundle is named by what is in it."""
-    before = bundle.pack_folder(copy)
+    before = bootstrap.make_bundle_of(copy)
     with (copy / "node" / "agent.py").open("a") as file:
         file.write("\n")
-    assert bundle.pack_folder(copy).name != before.name
+    assert bootstrap.make_bundle_of(copy).name != before.name
 
 
 def test_holds_what_runs_on_hosts() -> None:
     """Agents and training, and nothing that a host does not need."""
-    with zipfile.ZipFile(io.BytesIO(bundle.pack().data)) as packed:
+    with zipfile.ZipFile(io.BytesIO(bootstrap.make_bundle().data)) as packed:
         names = packed.namelist()
     assert {"pytest_dtfperf/node/agent.py", "pytest_dtfperf/training/task.py", "pytest_dtfperf/spec/spec.py"} <= set(names)
     below = [name.removeprefix("pytest_dtfperf/") for name in names]
-    assert {next((part for part in bundle.CONTENT if f"{name}/".startswith(f"{part}/")), None) for name in below} == set(
-        bundle.CONTENT
-    )
+    assert {
+        next((part for part in bootstrap.BUNDLE_CONTENT if f"{name}/".startswith(f"{part}/")), None) for name in below
+    } == set(bootstrap.BUNDLE_CONTENT)
     assert sorted(name for name in below if name.startswith("staging/")) == [
         "staging/__init__.py",
         *(f"staging/on_host/{name}.py" for name in ("__init__", "checksums", "fetch", "job")),
@@ -60,7 +60,7 @@ def test_holds_what_runs_on_hosts() -> None:
 
 def test_is_enough_for_an_agent(tmp_path: Path) -> None:
     """All modules of node/ can be imported where nothing but the bundle and Python is."""
-    with zipfile.ZipFile(io.BytesIO(bundle.pack().data)) as packed:
+    with zipfile.ZipFile(io.BytesIO(bootstrap.make_bundle().data)) as packed:
         packed.extractall(tmp_path)
     modules = [f"pytest_dtfperf.node.{path.stem}" for path in sorted((tmp_path / "pytest_dtfperf" / "node").glob("*.py"))]
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {', '.join(modules)}"

@@ -10,10 +10,10 @@ import pytest
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.clusters.ssh import cluster
 from pytest_dtfperf.clusters.ssh import cluster as ssh
-from pytest_dtfperf.clusters.ssh import survey
 from pytest_dtfperf.clusters.ssh.cluster import Ssh
-from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
+from pytest_dtfperf.clusters.ssh.endpoints import Endpoint
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.node import processes, supervisor, sweep
@@ -47,12 +47,14 @@ def test_named_cluster_is_this_one(lab: Lab, tmp_path: Path) -> None:
 )
 def test_address_that_is_found_out(backend_keys: Mapping[str, Any], address: str) -> None:
     """Tasks use the address that the controller has reached, or the host's own in the network that the cluster file says."""
-    assert survey.address(HOST, SURVEY, backend_keys) == address
+    assert cluster.find_address(HOST, SURVEY, backend_keys) == address
 
 
 def test_address_that_is_given() -> None:
     """An address that somebody knows already is not asked for."""
-    assert survey.address(dataclasses.replace(HOST, address="a.b.c"), SURVEY, {"private_address": "10.0.0.0/8"}) == "a.b.c"
+    assert (
+        cluster.find_address(dataclasses.replace(HOST, address="a.b.c"), SURVEY, {"private_address": "10.0.0.0/8"}) == "a.b.c"
+    )
 
 
 def test_no_address_in_the_network() -> None:
@@ -60,7 +62,7 @@ def test_no_address_in_the_network() -> None:
     with pytest.raises(
         AllocationError, match=r'n1 has no address in private_address = "172.16.0.0/12", only 192.0.2.7, 10.1.2.3'
     ):
-        survey.address(HOST, SURVEY, {"private_address": "172.16.0.0/12"})
+        cluster.find_address(HOST, SURVEY, {"private_address": "172.16.0.0/12"})
 
 
 def test_addresses_of_real_hosts(lab: Lab) -> None:
@@ -83,7 +85,7 @@ def test_whose_sessions_are_abandoned() -> None:
     me = Owner.me()
     mine, gone, container = me.text, me._replace(started=me.started - 1).text, me._replace(namespace="1", pid=4194304).text
     left = {mine: ["lives"], gone: ["a", "b"], container: ["far"], "": ["odd"], f"{me.host} x y": ["odder"]}
-    assert survey.abandoned(left) == ["a", "b"]
+    assert cluster.find_abandoned_sessions(left) == ["a", "b"]
 
 
 def test_names_in_the_environment_are_the_hosts() -> None:
@@ -103,7 +105,7 @@ def test_environment_of_the_hosts(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> 
         for name in ("AWS_SECRET_ACCESS_KEY", "LD_LIBRARY_PATH", "DTFPERF_OWNER"):
             assert parrots.answers(f"environment {name}") == [b"(unset)"]
         assert parrots.answers("environment HOME") != [b"/here"]
-        assert parrots.answers(f"environment {supervisor.CONTROLLER}") == [survey.controller().encode()]
+        assert parrots.answers(f"environment {supervisor.CONTROLLER}") == [cluster.get_controller_id().encode()]
 
 
 def test_nothing_of_it_is_in_argv(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +161,7 @@ def test_people_are_told_what_happens(lab: Lab) -> None:
 
 def test_owner_is_this_process() -> None:
     """What is written on the hosts' processes is who runs them."""
-    assert survey.controller() == Owner.me().text
+    assert cluster.get_controller_id() == Owner.me().text
 
 
 def _children() -> list[int]:

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.clusters.ssh import connection
-from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
-from pytest_dtfperf.clusters.ssh.handshake import Handshake
-from pytest_dtfperf.clusters.ssh.hosts import endpoints
-from pytest_dtfperf.clusters.ssh.line import Unreachable
+from pytest_dtfperf.clusters.ssh.bootstrap import Handshake
+from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, list_endpoints
+from pytest_dtfperf.clusters.ssh.ssh_process import Unreachable
 from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ssh.conftest import NewLab
 from tests.clusters.ssh.lab import Lab
@@ -26,7 +25,9 @@ def program(text: str) -> list[str]:
 def test_every_host_answers(lab: Lab) -> None:
     """Each is asked the same, finds its index and what it is told in its environment, and its lines come back."""
     text = "import os; print(os.environ['DTFPERF_HOST_INDEX']); print(os.environ['WORD']); print(input())"
-    answers = connection.ask(lab.config(), endpoints(lab.config()), program(text), READY_S, env={"WORD": "w"}, stdin=b"in\n")
+    answers = connection.run_everywhere(
+        lab.config(), list_endpoints(lab.config()), program(text), READY_S, env={"WORD": "w"}, stdin=b"in\n"
+    )
     assert [each.endpoint.name for each in answers] == ["m1", "m2"]
     assert [each.failure for each in answers] == [None, None]
     assert [each.lines for each in answers] == [[b"0", b"w", b"in"], [b"1", b"w", b"in"]]
@@ -34,9 +35,9 @@ def test_every_host_answers(lab: Lab) -> None:
 
 def test_one_hosts_failure_is_its_own(lab: Lab) -> None:
     """A host that cannot be reached, or a program that fails, keeps nobody from answering."""
-    hosts = [*endpoints(lab.config()), Endpoint("m3", "m1", options=("-F", str(lab.ssh_config), "-p", "1"))]
+    hosts = [*list_endpoints(lab.config()), Endpoint("m3", "m1", options=("-F", str(lab.ssh_config), "-p", "1"))]
     text = "import os, sys; print('here'); sys.exit('no' if os.environ['DTFPERF_HOST_INDEX'] == '1' else 0)"
-    first, second, third = connection.ask(lab.config(), hosts, program(text), READY_S)
+    first, second, third = connection.run_everywhere(lab.config(), hosts, program(text), READY_S)
     assert (first.lines, first.failure) == ([b"here"], None)
     assert second.failure == "host m2 does not answer: (the agent left with exit code 1)\n    | no"
     assert third.failure
@@ -45,7 +46,7 @@ def test_one_hosts_failure_is_its_own(lab: Lab) -> None:
 
 def test_answer_that_takes_too_long(lab: Lab) -> None:
     """What has not ended in time is ended, and told as that."""
-    answers = connection.ask(lab.config(), endpoints(lab.config()), program("input()"), 1.0)
+    answers = connection.run_everywhere(lab.config(), list_endpoints(lab.config()), program("input()"), 1.0)
     assert [each.failure for each in answers] == [
         f"host {name} does not answer: it took longer than 1 s" for name in ("m1", "m2")
     ]
@@ -59,11 +60,11 @@ while os.environ["DTFPERF_HOST_INDEX"] == "0":
     os.write(1, b"x" * 65536)
 print("here")
 """
-    first, second = connection.ask(lab.config(), endpoints(lab.config()), program(text), READY_S)
+    first, second = connection.run_everywhere(lab.config(), list_endpoints(lab.config()), program(text), READY_S)
     assert first.failure == "host m1 does not answer: it sent more than 16 MiB without the end of a line"
     assert (second.lines, second.failure) == ([b"here"], None)
     text = text.replace("65536", "65536 + b'\\n'")
-    first, second = connection.ask(lab.config(), endpoints(lab.config()), program(text), READY_S)
+    first, second = connection.run_everywhere(lab.config(), list_endpoints(lab.config()), program(text), READY_S)
     assert first.failure == "host m1 answers with more than 1 MiB"
     assert (second.lines, second.failure) == ([b"here"], None)
 
@@ -78,7 +79,7 @@ def test_ssh_that_cannot_be_started(lab: Lab, monkeypatch: pytest.MonkeyPatch, v
         monkeypatch.setenv("PATH", "/nowhere")
     else:
         monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-    first, _ = connection.ask(lab.config(), endpoints(lab.config()), ["true"], READY_S)
+    first, _ = connection.run_everywhere(lab.config(), list_endpoints(lab.config()), ["true"], READY_S)
     assert first.failure == f"cannot start ssh: {words}"
 
 
@@ -87,7 +88,7 @@ def test_first_failure_lets_the_others_go(new_lab: NewLab) -> None:
     lab = new_lab(3, each={"m2": {"programs": {"fail-or-hang": "#!/bin/sh\nexit 3\n"}}}, programs={"fail-or-hang": HANGS})
     handshake = Handshake.of(lab.config(setup=["fail-or-hang"], connect_s=A_DAY_S))
     with pytest.raises(Unreachable, match="host m2 failed at setup line 1 with exit code 3"):
-        connection.reach_all(handshake, list(enumerate(endpoints(lab.config()))))
+        connection.open_processes(handshake, list(enumerate(list_endpoints(lab.config()))))
     wait_until("nothing goes on", lambda: not any(each.processes("sleep 765432") for each in lab.machines))
 
 
@@ -95,7 +96,7 @@ def test_people_are_told_who_is_waited_for(lab: Lab) -> None:
     """While hosts are prepared, people see what one of them is at."""
     told: list[str] = []
     handshake = Handshake.of(lab.config(setup=["sleep 3"]))
-    for line in connection.reach_all(handshake, list(enumerate(endpoints(lab.config()))), told.append):
+    for line in connection.open_processes(handshake, list(enumerate(list_endpoints(lab.config()))), told.append):
         line.let_go()
     assert any(words.endswith("is at setup line 1 (sleep 3)") and words.startswith("waiting for ") for words in told)
 
@@ -106,7 +107,7 @@ def test_no_more_at_once_than_may_be(lab: Lab, tmp_path: Path) -> None:
     tmp_path.parent.chmod(0o755)
     taken = tmp_path / "taken"
     handshake = Handshake.of(lab.config(setup=[f"mkdir {taken} && sleep 0.5 && rmdir {taken}"], parallel=1))
-    for line in connection.reach_all(handshake, list(enumerate(endpoints(lab.config())))):
+    for line in connection.open_processes(handshake, list(enumerate(list_endpoints(lab.config())))):
         line.let_go()
     assert not taken.exists()
 

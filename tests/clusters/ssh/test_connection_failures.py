@@ -14,10 +14,9 @@ import pytest
 
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.ssh.cluster import Ssh
-from pytest_dtfperf.clusters.ssh.connection import ask
-from pytest_dtfperf.clusters.ssh.connection_failures import ConnectionFailure, read
-from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, ssh_argv
-from pytest_dtfperf.clusters.ssh.hosts import endpoints
+from pytest_dtfperf.clusters.ssh.connection import run_everywhere
+from pytest_dtfperf.clusters.ssh.connection_failures import ConnectionFailure, explain_failure
+from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, list_endpoints, make_ssh_argv
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ssh.lab import Lab, why_not
@@ -348,7 +347,7 @@ def is_like(words: str, pattern: str) -> bool:
 def test_what_was_recorded(what: str) -> None:
     """Each way to fail is one sentence that says which host, what, and how to go on."""
     stderr, expected = RECORDED[what]
-    failure = read(stderr, N1)
+    failure = explain_failure(stderr, N1)
     assert is_like(failure.words, expected), failure.words
     assert failure.is_transient == (what in TRANSIENT)
     assert "\n" not in failure.words
@@ -366,12 +365,12 @@ AFTER_BANNERS = (
 def test_banners_are_not_mistaken(what: str) -> None:
     """What a host says of itself before the login, in whatever words, is not what ssh says after it."""
     stderr, _ = RECORDED[what]
-    assert read(BANNER + stderr, N1) == read(stderr, N1)
+    assert explain_failure(BANNER + stderr, N1) == explain_failure(stderr, N1)
 
 
 def test_long_lines_are_cut() -> None:
     """What is quoted is not longer than can be read."""
-    assert len(read("x" * 100_000, N1).words) < 500
+    assert len(explain_failure("x" * 100_000, N1).words) < 500
 
 
 # The same with the ssh and sshd that are here.
@@ -413,10 +412,10 @@ def config(lab: Lab, tmp_path: Path) -> Config:
 def failure_of(config: Path, command: str = "true", connect_s: float = 30.0) -> ConnectionFailure:
     """What is made of what ssh says to this configuration, with which it must fail."""
     endpoint = Endpoint("m1", "m1", options=("-F", str(config)))
-    argv = ssh_argv(endpoint, connect_s, command)
+    argv = make_ssh_argv(endpoint, connect_s, command)
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, start_new_session=True)
     assert done.returncode == 255, done
-    return read(done.stderr, endpoint)
+    return explain_failure(done.stderr, endpoint)
 
 
 def known_as(lab: Lab) -> str:
@@ -613,7 +612,7 @@ def test_here_an_account_that_is_kept_out(tmp_path: Path, gate: str | None) -> N
         with pytest.raises(AllocationError) as refused, Ssh(config).allocate(Resources(devices=1)):
             pass
         assert str(refused.value).startswith(f"{who} {REFUSED}")
-        (answer,) = ask(config, endpoints(config), ["true"], within_s=30)
+        (answer,) = run_everywhere(config, list_endpoints(config), ["true"], within_s=30)
         assert (answer.failure or "").startswith(f"{who} {REFUSED}")
         asked = lab["m2" if gate == "kept out" else "m1"]
         assert asked.run("cat", "/etc/logins").splitlines() == ["login", "login"]  # one for each of the two above

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, by_hand, ssh_argv
+from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, format_command, make_ssh_argv
 
 # All that a user may have set for comfort in a terminal, and some that nobody should.
 COMFORT = """
@@ -43,14 +43,14 @@ def effective(endpoint: Endpoint, connect_s: float = 30.0) -> dict[str, str]:
     """Each option as ssh understands it, with all that it is told and has read."""
     if not shutil.which("ssh"):
         pytest.skip("there is no ssh here: apt-get install openssh-client")
-    program, *arguments = ssh_argv(endpoint, connect_s, "true")
+    program, *arguments = make_ssh_argv(endpoint, connect_s, "true")
     done = subprocess.run([program, "-G", *arguments], capture_output=True, text=True, check=True)
     return dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
 
 
 def test_the_whole_command() -> None:
     """After what is always so come the endpoint's own options, then, behind a `--`, the target and one command."""
-    argv = ssh_argv(Endpoint("node", "me@n1", options=("-p", "2201")), 12.3, "exec true")
+    argv = make_ssh_argv(Endpoint("node", "me@n1", options=("-p", "2201")), 12.3, "exec true")
     assert argv[0] == "ssh"
     assert argv[-7:] == ["-o", "ConnectTimeout=13", "-p", "2201", "--", "me@n1", "exec true"]
 
@@ -58,7 +58,7 @@ def test_the_whole_command() -> None:
 @pytest.mark.parametrize(("connect_s", "told"), [(0.1, "1"), (1.0, "1"), (1.5, "2"), (30, "30")])
 def test_patience_is_in_whole_seconds(connect_s: float, told: str) -> None:
     """ssh takes whole seconds, and zero for no limit: what is left is rounded up."""
-    assert f"ConnectTimeout={told}" in ssh_argv(Endpoint("n", "n"), connect_s, "true")
+    assert f"ConnectTimeout={told}" in make_ssh_argv(Endpoint("n", "n"), connect_s, "true")
 
 
 def test_what_a_user_has_set(tmp_path: Path) -> None:
@@ -104,5 +104,5 @@ def test_options_of_the_cluster_file(tmp_path: Path) -> None:
 def test_what_a_person_would_type() -> None:
     """The hint for people asks questions, which the program's own command does not; what a shell would read is quoted."""
     endpoint = Endpoint("n1", "me@n1", options=("-i", "/my keys/id"))
-    assert by_hand(endpoint) == "ssh -i '/my keys/id' me@n1"
-    assert by_hand(endpoint, "uname -a") == "ssh -i '/my keys/id' me@n1 'uname -a'"
+    assert format_command(endpoint) == "ssh -i '/my keys/id' me@n1"
+    assert format_command(endpoint, "uname -a") == "ssh -i '/my keys/id' me@n1 'uname -a'"

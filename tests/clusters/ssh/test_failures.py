@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.protocol import Lost, Reason, Resources
-from pytest_dtfperf.clusters.ssh import endpoint
+from pytest_dtfperf.clusters.protocol import LossReason, Lost, Resources
+from pytest_dtfperf.clusters.ssh import endpoints
 from pytest_dtfperf.clusters.ssh.cluster import Ssh, SshAllocation
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 from pytest_dtfperf.launch.agents import Agents
@@ -242,7 +242,7 @@ def test_killed_on_the_way(lab: Lab, whom: str) -> None:
             assert parrots.answers("daemon") == [b"daemon"] * 2
         os.kill(find(lab, session), signal.SIGKILL)
         how = until_lost(parrots)
-        assert how.reason is Reason.CUT_OFF
+        assert how.reason is LossReason.CUT_OFF
         assert words in how.words
         parrots.channel.send(b"say still here")
         assert parrots.lines(1) == [(1, b"still here")]
@@ -252,8 +252,8 @@ def test_killed_on_the_way(lab: Lab, whom: str) -> None:
 @apart
 def test_hosts_that_go_away(new_lab: NewLab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts that are switched off or cut off are noticed; one that was cut off ends everything by itself."""
-    sooner = tuple(word.replace("ServerAliveInterval=5", "ServerAliveInterval=1") for word in endpoint.ALWAYS)
-    monkeypatch.setattr(endpoint, "ALWAYS", sooner)
+    sooner = tuple(word.replace("ServerAliveInterval=5", "ServerAliveInterval=1") for word in endpoints.SSH_OPTIONS)
+    monkeypatch.setattr(endpoints, "SSH_OPTIONS", sooner)
     lab = new_lab(2)
     config = dataclasses.replace(lab.config(setup=SEES_FILES, entry=TOY), heartbeat_timeout_s=5.0)
     with Ssh(config).allocate(Resources(devices=2)) as allocation, closing(Agents(allocation, config)) as agents:
@@ -299,7 +299,7 @@ def test_stopped_agent_does_not_outlive_its_heartbeat(lab: Lab) -> None:
         assert parrots.answers("daemon") == [b"daemon"]
         parrots.channel.send(b"stop")
         wait_until("nothing of the session is left", lambda: sweep.left_by([session]) == [])
-        assert until_lost(parrots) == Lost(Reason.ENDED, "the agent was ended by what watches over it")
+        assert until_lost(parrots) == Lost(LossReason.ENDED, "the agent was ended by what watches over it")
 
 
 def until_lost(parrots: Parrots) -> Lost:

@@ -9,8 +9,8 @@ import pytest
 from pytest_dtfperf.clusters import local, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.clusters.ssh import hosts
-from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
+from pytest_dtfperf.clusters.ssh import endpoints
+from pytest_dtfperf.clusters.ssh.endpoints import Endpoint
 from pytest_dtfperf.errors import AllocationError, ClusterFileError, UsageError
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "clusters.md"
@@ -39,36 +39,39 @@ def load(folder: Path) -> Load:
 def test_hosts_of_the_cluster_file(load: Load) -> None:
     """Hosts are as ssh calls them, in their order; each one's address is asked of itself, where no table has it."""
     config = load("hosts = ['n[08-10]', 'root@gate']\nprivate_address = { n09 = '10.0.0.9' }")
-    assert hosts.endpoints(config) == [
+    assert endpoints.list_endpoints(config) == [
         Endpoint("n08", "n08"),
         Endpoint("n09", "n09", "10.0.0.9"),
         Endpoint("n10", "n10"),
         Endpoint("gate", "root@gate"),
     ]
-    assert hosts.count(config) == 4
+    assert endpoints.count_hosts(config) == 4
 
 
 @pytest.mark.parametrize("names", ["n10,gate", "root@gate, n10"])
 def test_hosts_that_somebody_names(load: Load, names: str) -> None:
     """They alone, in the file's order, by either of their names, with their addresses; one that is not there is refused."""
     config = load("hosts = ['n[08-10]', 'root@gate']\nprivate_address = { n08 = '10.0.0.8', n10 = '10.0.0.10' }")
-    assert hosts.endpoints(hosts.alone(config, names)) == [Endpoint("n10", "n10", "10.0.0.10"), Endpoint("gate", "root@gate")]
-    assert hosts.alone(config, names).max_hosts == 2
+    assert endpoints.list_endpoints(endpoints.select_hosts(config, names)) == [
+        Endpoint("n10", "n10", "10.0.0.10"),
+        Endpoint("gate", "root@gate"),
+    ]
+    assert endpoints.select_hosts(config, names).max_hosts == 2
     with pytest.raises(UsageError, match=r"unknown host of cluster 'x' 'n11'\. Did you mean 'n10'"):
-        hosts.alone(config, "n08,n11")
+        endpoints.select_hosts(config, "n08,n11")
 
 
 def test_hosts_that_somebody_names_of_a_file(load: Load, folder: Path) -> None:
     """The file's other hosts are not asked for."""
     (folder / "nodes").write_text("10.0.0.1 node1\n10.0.0.2 me@node2\n")
-    assert hosts.endpoints(hosts.alone(load(NODES), "node2")) == [Endpoint("node2", "me@node2", "10.0.0.2")]
+    assert endpoints.list_endpoints(endpoints.select_hosts(load(NODES), "node2")) == [Endpoint("node2", "me@node2", "10.0.0.2")]
 
 
 def test_hosts_of_a_nodes_file(load: Load, folder: Path) -> None:
     """Each line of tfperftest's file is the address for the tasks and what ssh calls it, between comments."""
     (folder / "nodes").write_text("# rack 1\nip-10-0-0-1.ec2.internal node1\n\n10.0.0.2\tme@node2   # the new one\n")
     config = load(NODES)
-    assert hosts.endpoints(config) == [
+    assert endpoints.list_endpoints(config) == [
         Endpoint("node1", "node1", "ip-10-0-0-1.ec2.internal"),
         Endpoint("node2", "me@node2", "10.0.0.2"),
     ]
@@ -82,7 +85,7 @@ def test_hosts_of_the_reports_two_files(load: Load, folder: Path, end: str, enco
     (folder / "public").write_text(f"18.0.0.5\r\n18.0.0.1{end}", encoding=encoding)
     (folder / "private").write_text(f"10.0.0.1\n10.0.0.7{end}", encoding=encoding)
     config = load(IPS)
-    assert hosts.endpoints(config) == [
+    assert endpoints.list_endpoints(config) == [
         Endpoint("18.0.0.5", "18.0.0.5", "10.0.0.1"),
         Endpoint("18.0.0.1", "18.0.0.1", "10.0.0.7"),
     ]
@@ -109,7 +112,7 @@ def test_mistakes_in_a_nodes_file(load: Load, folder: Path, nodes: str | bytes |
     if nodes is not None:
         (folder / "nodes").write_bytes(nodes if isinstance(nodes, bytes) else nodes.encode())
     config = load(NODES)
-    for asked in (hosts.endpoints, hosts.count):
+    for asked in (endpoints.list_endpoints, endpoints.count_hosts):
         with pytest.raises(ClusterFileError, match=re.escape(words.format(folder=folder))):
             asked(config)
 
@@ -137,7 +140,7 @@ def test_mistakes_in_the_reports_two_files(load: Load, folder: Path, public: str
     (folder / "public").write_text(public)
     (folder / "private").write_text(private)
     config = load(IPS)
-    for asked in (hosts.endpoints, hosts.count):
+    for asked in (endpoints.list_endpoints, endpoints.count_hosts):
         with pytest.raises(ClusterFileError, match=re.escape(words.format(folder=folder))):
             asked(config)
 
@@ -153,7 +156,7 @@ def test_how_ssh_is_told(load: Load, folder: Path, monkeypatch: pytest.MonkeyPat
         "hosts = 'a,root@b'\nuser = 'me'\nport = 2222\nssh_config = 'config'\nidentity_file = '~/id'\n"
         "options = ['ProxyJump=gate', 'UserKnownHostsFile = \"my hosts\" known ~/known /etc/known %d/known']"
     )
-    a, b = hosts.endpoints(config)
+    a, b = endpoints.list_endpoints(config)
     files = f'"{folder}/my hosts" {folder}/known ~/known /etc/known %d/known'
     output = [*f"-F {folder}/config -p 2222 -o ProxyJump=gate -o".split(), f"UserKnownHostsFile={files}"]
     output += f"-i {home}/id -o IdentitiesOnly=yes".split()
@@ -166,8 +169,8 @@ def test_files_that_are_not_there(load: Load, folder: Path, key: str) -> None:
     """A key or configuration that is not there is named before ssh, which would blame the host; hosts are counted without."""
     config = load(f"hosts = 'a'\n{key} = 'missing'")
     with pytest.raises(ClusterFileError, match=f"cluster 'x' says {key} = 'missing', but there is no file {folder}/missing"):
-        hosts.endpoints(config)
-    assert hosts.count(config) == 1
+        endpoints.list_endpoints(config)
+    assert endpoints.count_hosts(config) == 1
 
 
 def test_commands_for_people(load: Load) -> None:
@@ -192,9 +195,9 @@ def test_reference_example_is_read(folder: Path) -> None:
     (example,) = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
     (folder / "clusters.toml").write_text(example)
     clusters = named.load(folder / "clusters.toml")
-    assert [each.name for each in hosts.endpoints(clusters["lab"])] == ["node01", "node02", "node03", "node04"]
+    assert [each.name for each in endpoints.list_endpoints(clusters["lab"])] == ["node01", "node02", "node03", "node04"]
     with pytest.raises(ClusterFileError, match=f"cannot read {folder}/aws_public_ips.txt"):
-        hosts.count(clusters["instances"])
+        endpoints.count_hosts(clusters["instances"])
 
 
 ALIASES = """
@@ -225,7 +228,7 @@ Host behind
 def test_places(load: Load, folder: Path, text: str, machines: list[str]) -> None:
     """A machine is the same by whatever name it is reached; behind a gate its name is the gate's; this one is `local`'s."""
     (folder / "aliases").write_text(ALIASES)
-    found = hosts.machines(load(f"{text}\nssh_config = 'aliases'"))
+    found = endpoints.list_machines(load(f"{text}\nssh_config = 'aliases'"))
     assert [backend_keys.replace("host-::1:2201", "host-127.0.0.1:2201") for backend_keys in found] == machines
 
 
@@ -233,4 +236,4 @@ def test_home_of_nobody(load: Load, folder: Path) -> None:
     """`~` before the name of somebody whom this machine does not know is a file that is not there, like any other."""
     config = load("hosts = ['n1']\nidentity_file = '~no such user/key'")
     with pytest.raises(ClusterFileError, match=f"there is no file {folder}/~no such user/key"):
-        hosts.endpoints(config)
+        endpoints.list_endpoints(config)

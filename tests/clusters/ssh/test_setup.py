@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.ssh import setup
+from pytest_dtfperf.clusters.ssh import bootstrap
 
 ROOT = Path(__file__).parents[3]
 
@@ -16,21 +16,29 @@ def config(**backend_keys: object) -> ClusterConfig:
 def test_lines() -> None:
     """Shell lines are run as they are, within the time that a host has to answer."""
     given = config(setup=["module load x"], connect_s=12)
-    assert (setup.lines(given), setup.environment(given), setup.limit_s(given)) == (["module load x"], None, 12)
+    assert (bootstrap.get_setup_lines(given), bootstrap.get_uv_environment(given), bootstrap.get_limit_s(given)) == (
+        ["module load x"],
+        None,
+        12,
+    )
 
 
 def test_nothing() -> None:
     """Hosts that are ready need nothing, and have half a minute."""
-    assert (setup.lines(config()), setup.environment(config()), setup.limit_s(config())) == ((), None, 30)
+    assert (bootstrap.get_setup_lines(config()), bootstrap.get_uv_environment(config()), bootstrap.get_limit_s(config())) == (
+        (),
+        None,
+        30,
+    )
 
 
 def test_uv() -> None:
     """With uv there are no lines, but an environment that is named by its locked requirements, and time to make it."""
     given = config(setup="uv", connect_s=12)
-    wanted = setup.environment(given)
+    wanted = bootstrap.get_uv_environment(given)
     assert wanted
-    assert setup.lines(given) == ()
-    assert setup.limit_s(given) >= 20 * 60
+    assert bootstrap.get_setup_lines(given) == ()
+    assert bootstrap.get_limit_s(given) >= 20 * 60
     for kind in ("cpu", "cuda"):
         made = wanted["kinds"][kind]
         assert made["name"].startswith(f"uv-{kind}-")
@@ -42,15 +50,15 @@ def test_uv() -> None:
 def test_programs_run_in_the_environment() -> None:
     """With uv, what the cluster's Python would run is run by the environment's; everything else is run as it is."""
     with_uv = ClusterConfig(name="hosts", backend="ssh", backend_keys={"setup": "uv"}, python="/opt/python3.12")
-    assert setup.program(with_uv, ["/opt/python3.12", "-m", "x"]) == ["python3", "-m", "x"]
-    assert setup.program(with_uv, ["other", "-m", "x"]) == ["other", "-m", "x"]
+    assert bootstrap.adapt_argv(with_uv, ["/opt/python3.12", "-m", "x"]) == ["python3", "-m", "x"]
+    assert bootstrap.adapt_argv(with_uv, ["other", "-m", "x"]) == ["other", "-m", "x"]
     without = ClusterConfig(name="hosts", backend="ssh", python="/opt/python3.12")
-    assert setup.program(without, ["/opt/python3.12", "-m", "x"]) == ["/opt/python3.12", "-m", "x"]
+    assert bootstrap.adapt_argv(without, ["/opt/python3.12", "-m", "x"]) == ["/opt/python3.12", "-m", "x"]
 
 
 def test_uv_is_fetched_by_its_hashes() -> None:
     """Hosts and ci/setup get one uv, the same, and no other file than one of those that were published when it was chosen."""
-    wanted = setup.environment(config(setup="uv"))
+    wanted = bootstrap.get_uv_environment(config(setup="uv"))
     assert wanted
     version, requirements = wanted["uv"]["version"], wanted["uv"]["requirements"]
     assert re.fullmatch(rf"uv=={re.escape(version)}(?: \\\n    --hash=sha256:[0-9a-f]{{64}}){{10,}}\n", requirements)

@@ -12,7 +12,7 @@ import pytest
 from botocore.client import ClientCreator
 from botocore.hooks import EventAliaser
 
-from pytest_dtfperf.clusters.ec2.amazon import account
+from pytest_dtfperf.clusters.ec2 import account
 
 _classes: dict[tuple[str, str], Any] = {}  # by service and version of its description
 _names: dict[str, str] = {}  # of an event, as it was called -> as it is called

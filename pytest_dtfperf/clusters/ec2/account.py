@@ -1,0 +1,265 @@
+"""The way to Amazon: boto3's own credential chain, and one client per service and manner of retrying."""
+
+import os
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Self
+
+import boto3
+import botocore.session
+from botocore import exceptions
+from botocore.config import Config
+from botocore.loaders import Loader
+
+from pytest_dtfperf.clusters.ec2 import refusals
+from pytest_dtfperf.errors import AllocationError, ClusterFileError, unknown_name
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_pricing import PricingClient
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_service_quotas import ServiceQuotasClient
+    from mypy_boto3_ssm import SSMClient
+
+    from pytest_dtfperf.clusters.named import ClusterConfig
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+from itertools import count
+from typing import Any, TypeVar
+
+from botocore.parsers import ResponseParserError
+
+from pytest_dtfperf.node.backoff import pause_s
+
+
+class Clock:
+    """Heard with every answer (`listen`), and carried on by a clock that nobody sets."""
+
+    def __init__(self) -> None:
+        self._ahead_s: float | None = None  # of the seconds since this machine's start
+
+    def listen(self, client: Any) -> None:
+        """Hear the time in all that a boto3 client is answered."""
+
+        def hear(http_response: Any, **_: Any) -> None:
+            self.hear(http_response.headers.get("Date"))
+
+        client.meta.events.register("after-call", hear, unique_id="dtfperf-clock")
+
+    def hear(self, date: str | None) -> None:
+        """The header of one answer: `Tue, 31 Jan 2026 02:15:03 GMT`. One that is no date tells nothing."""
+        try:
+            stated = parsedate_to_datetime(date or "")
+        except ValueError:
+            return
+        self._ahead_s = stated.timestamp() - _running_s()
+
+    def now(self) -> float | None:
+        """Seconds since 1970; None before Amazon has answered anything."""
+        return None if self._ahead_s is None else _running_s() + self._ahead_s
+
+
+def _running_s() -> float:
+    """Also while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+PRICING_REGION = "us-east-1"  # the price list of all regions is served from three; this one is the oldest
+_WAITS = {"connect_timeout": 5, "read_timeout": 30, "user_agent_extra": "pytest-dtfperf"}
+# `adaptive` slows down when Amazon says so.
+_PATIENT = Config(retries={"mode": "adaptive", "total_max_attempts": 10}, max_pool_connections=32, **_WAITS)  # type: ignore[arg-type]
+# The first call of all: whether there is a network at all should not take a minute to be told.
+_FIRST = Config(retries={"mode": "standard", "total_max_attempts": 3}, **_WAITS)  # type: ignore[arg-type]
+# RunInstances answers want of capacity with status 500, which every mode of retrying repeats, into being throttled.
+_ONCE = Config(retries={"mode": "standard", "total_max_attempts": 1}, **_WAITS)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Account:
+    """Somebody's account in a region, as these credentials open it."""
+
+    session: boto3.Session
+    region: str
+    id: str
+    arn: str  # who we are there
+    user: str = ""  # the same as policies know it (aws:userid): of a user, or of a role and a session of it
+    clock: Clock = field(default_factory=Clock)
+
+    @classmethod
+    def open(cls, config: "ClusterConfig") -> Self:
+        """As a cluster's table says. Raises `ClusterFileError` for a region there is not, `AllocationError` for the rest."""
+        return cls.in_region(config.backend_keys.get("region"), where=f"cluster {config.name!r}")
+
+    @classmethod
+    def in_region(cls, region: str | None, *, where: str = "EC2") -> Self:
+        """In a region, or if None in the one that boto3 finds."""
+        found = region
+        try:
+            session = _open_session(region)
+            found = session.region_name
+            if not found:
+                raise ClusterFileError(
+                    f'{where} has no region: say region = "us-east-1" in clusters.toml, or set AWS_REGION, '
+                    "or a region in the AWS profile"
+                )
+            _check_region(session, found, where)
+            clock, sts = Clock(), session.client("sts", config=_FIRST)
+            clock.listen(sts)
+            who = sts.get_caller_identity()
+        except exceptions.ClientError as error:
+            raise AllocationError(f"{where}: {refusals.format_refusal(error, region=found or 'its region')}") from error
+        except exceptions.BotoCoreError as error:
+            raise AllocationError(f"{where}: {explain_no_answer(error)}") from error
+        return cls(session, found, who["Account"], who["Arn"], who["UserId"], clock)
+
+    @cached_property
+    def ec2(self) -> "EC2Client":
+        """For everything but RunInstances."""
+        client = self.session.client("ec2", region_name=self.region, config=_PATIENT)
+        self.clock.listen(client)
+        return client
+
+    @cached_property
+    def launcher(self) -> "EC2Client":
+        """For RunInstances: whoever calls it decides what is repeated."""
+        return self.session.client("ec2", region_name=self.region, config=_ONCE)
+
+    @cached_property
+    def ssm(self) -> "SSMClient":
+        return self.session.client("ssm", region_name=self.region, config=_PATIENT)
+
+    @cached_property
+    def pricing(self) -> "PricingClient":
+        return self.session.client("pricing", region_name=PRICING_REGION, config=_PATIENT)
+
+    @cached_property
+    def quotas(self) -> "ServiceQuotasClient":
+        return self.session.client("service-quotas", region_name=self.region, config=_PATIENT)
+
+    @cached_property
+    def s3(self) -> "S3Client":
+        return self.session.client("s3", region_name=self.region, config=_PATIENT)
+
+    @property
+    def endpoint(self) -> str:
+        """What is spoken to: Amazon, or what AWS_ENDPOINT_URL says."""
+        return self.ec2.meta.endpoint_url
+
+    def __str__(self) -> str:
+        """For people."""
+        elsewhere = "" if self.endpoint.endswith((".amazonaws.com", ".amazonaws.com.cn")) else f" at {self.endpoint}"
+        return f"AWS account {self.id}, {self.region}{elsewhere}"
+
+    def explain(self, error: Exception) -> str:
+        """A refusal, or why there was no answer, in words."""
+        if isinstance(error, exceptions.ClientError):
+            return refusals.format_refusal(error, who=self.arn, region=self.region)
+        return explain_no_answer(error)
+
+
+def explain_no_answer(error: Exception) -> str:
+    """Why boto3 did not even get an answer, and how to go on."""
+    match error:
+        case exceptions.NoCredentialsError() | exceptions.PartialCredentialsError():
+            return (
+                f"no AWS credentials were found ({error}). boto3 looks in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+                "in the profile AWS_PROFILE of ~/.aws, and where an instance has a role; `aws configure` makes a profile"
+            )
+        case exceptions.ProfileNotFound():
+            return f"{error}: AWS_PROFILE must name a profile of ~/.aws/config"
+        case (
+            exceptions.TokenRetrievalError()
+            | exceptions.UnauthorizedSSOTokenError()
+            | exceptions.SSOTokenLoadError()
+            | exceptions.CredentialRetrievalError()
+            | exceptions.RefreshWithMFAUnsupportedError()
+        ):
+            return f"the AWS credentials cannot be renewed ({error}): log in again (`aws sso login`) and start again"
+        case exceptions.EndpointConnectionError() | exceptions.ConnectTimeoutError() | exceptions.ProxyConnectionError():
+            return f"Amazon cannot be reached from here ({error}): is there a way to the internet, and is the region right?"
+    return f"Amazon gives no answer that makes sense ({error})"
+
+
+class _Folders(list[str]):
+    """Folders, each once: every session adds boto3's own."""
+
+    def append(self, folder: str) -> None:
+        if folder not in self:
+            super().append(folder)
+
+
+@cache
+def _service_loader(data_path: str | None) -> Loader:
+    """Of Amazon's services, with what AWS_DATA_PATH names: each session would read them anew, for half a second."""
+    paths = [os.path.expanduser(os.path.expandvars(path)) for path in (data_path or "").split(os.pathsep) if path]
+    return Loader(extra_search_paths=_Folders(paths))
+
+
+def _open_session(region: str | None) -> boto3.Session:
+    session = botocore.session.get_session()
+    session.register_component("data_loader", _service_loader(session.get_config_variable("data_path")))
+    return boto3.Session(region_name=region, botocore_session=session)
+
+
+def _check_region(session: boto3.Session, region: str, where: str) -> None:
+    """A region that does not exist would be looked for in the network, and be told as a network that is down."""
+    known = [
+        each for partition in session.get_available_partitions() for each in session.get_available_regions("ec2", partition)
+    ]
+    if region not in known:
+        raise ClusterFileError(f"{where}: {unknown_name('region', region, known)} boto3 knows no newer ones than itself.")
+
+
+# No answer came, or none that could be read: what was asked for may have been done.
+NO_ANSWER = (exceptions.ConnectionError, exceptions.HTTPClientError, ResponseParserError)
+T = TypeVar("T")
+_SEEN_WITHIN_S = 60.0
+
+
+def attempts(within_s: float, *, first_s: float = 0.1, most_s: float = 5.0) -> Iterator[None]:
+    """Now, then after ever longer pauses, and again when the time is over."""
+    deadline = time.monotonic() + within_s
+    for asked in count(1):
+        yield
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return
+        time.sleep(min(left, pause_s(asked, first_s, most_s, growth=1.5, spread=0.2)))
+
+
+def delete_if_there(call: Callable[[], object], *codes: str) -> None:
+    """Delete something, which may have been gone before."""
+    call_unless(codes, call)
+
+
+def call_unless(codes: tuple[str, ...], call: Callable[[], T]) -> T | None:
+    """What a call gives; None if it is refused with one of these codes."""
+    try:
+        return call()
+    except exceptions.ClientError as error:
+        if refusals.code_of(error) not in codes:
+            raise
+        return None
+
+
+def call_once_known(call: Callable[[], T], *codes: str) -> T:
+    """What a call gives that needs something made a moment ago, of which not all of Amazon may know yet."""
+    for _ in attempts(_SEEN_WITHIN_S):
+        try:
+            return call()
+        except exceptions.ClientError as error:
+            if refusals.code_of(error) not in codes:
+                raise
+            last = error
+    raise last
+
+
+@contextmanager
+def translate_errors(account: Account, doing: str) -> Iterator[None]:
+    """What Amazon refuses within the block is told in our words."""
+    try:
+        yield
+    except (exceptions.ClientError, exceptions.BotoCoreError) as error:
+        raise AllocationError(f"{doing}: {account.explain(error)}") from error

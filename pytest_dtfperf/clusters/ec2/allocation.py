@@ -1,0 +1,114 @@
+"""Instances in use: lent by the SSH backend, and asked about at Amazon when a line to one of them ends.
+
+A spot instance that is taken back, or one that somebody terminates, looks like a lost host at first. What Amazon says of it
+makes it one of the cluster's failures in words, and never a slow training.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from pytest_dtfperf.clusters.ec2 import refusals
+from pytest_dtfperf.clusters.ec2.account import attempts
+from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.protocol import Allocation, Channel, LossReason, Lost
+from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost
+
+LATE_S = 6.0  # how much later than the end of the line Amazon may say that it has ended an instance
+
+Poll = Callable[[], Mapping[str, Instance]]
+
+
+class Ec2Allocation:
+    """The instances of one run. `placement` is what Amazon alone knows of how fast they can be."""
+
+    def __init__(self, lent: Allocation, instances: Sequence[Instance], poll: Poll, placement: Mapping[str, Any]) -> None:
+        self._lent = lent
+        self.hosts = [replace(host, fingerprint=make_fingerprint(placement)) for host in lent.hosts]
+        self._ids = [each.id for each in instances]
+        self._poll = poll
+
+    def start(self, argv: Sequence[str]) -> Channel:
+        self._refuse_if_over(0.0)
+        try:
+            return Ec2Channel(self._lent.start(argv), self._ids, self._poll)
+        except AllocationError:
+            self._refuse_if_over(LATE_S / 3)  # most of what cannot be started is nobody's fault but its own
+            raise
+
+    def _refuse_if_over(self, patience_s: float) -> None:
+        for _ in attempts(patience_s, first_s=0.5):
+            if found := list(filter(None, (explain_end(each) for each in _poll_if_reachable(self._poll).values()))):
+                raise AllocationOver("; ".join(found))
+
+
+class Ec2Channel:
+    """The SSH backend's, with Amazon's words about hosts that are lost."""
+
+    def __init__(self, channel: Channel, ids: Sequence[str], poll: Poll) -> None:
+        self._channel = channel
+        self._ids = ids
+        self._poll = poll
+        self._next: deque[tuple[int, bytes | Lost]] = deque()
+
+    def send(self, line: bytes) -> None:
+        try:
+            self._channel.send(line)
+        except HostLost as lost:
+            if why := "; ".join(filter(None, map(explain_end, _poll_if_reachable(self._poll).values()))):
+                raise HostLost(f"{lost}: {why}") from lost
+            raise
+
+    def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
+        if self._next:
+            return self._next.popleft()
+        heard = self._channel.receive(timeout_s)
+        if heard is None:
+            return None
+        host, what = heard
+        if isinstance(what, Lost) and (why := self._why_lost(host, what.reason)):
+            self._next.append((host, Lost(LossReason.TAKEN_BACK, why)))
+            return host, f"({what.words})".encode()  # how it looked from here stands among the host's last words
+        return heard
+
+    def why_silent(self, host: int) -> Lost | None:
+        why = self._why_lost(host, LossReason.SILENT)
+        return Lost(LossReason.TAKEN_BACK, why) if why else self._channel.why_silent(host)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _why_lost(self, host: int, reason: LossReason) -> str | None:
+        """Amazon is given a moment to tell, unless the host itself has told how its agent ended: then it is alive."""
+        patience_s = 0.0 if reason in (LossReason.ENDED, LossReason.DEAF) else LATE_S
+        for _ in attempts(patience_s, first_s=0.5, most_s=2.0):
+            found = _poll_if_reachable(self._poll).get(self._ids[host])
+            if found and (why := explain_end(found)):
+                return why
+        return None
+
+
+def make_fingerprint(placement: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What two measurements must have in common to be compared; and the image, whose changes are what is tested."""
+    cloud = ("instance_type", "zone", "placement", "efa_interfaces", "baseline_gbps")
+    return {"hardware": {"cloud": {name: placement[name] for name in cloud}}, "software": {"ami": placement["ami"]}}
+
+
+def explain_end(instance: Instance) -> str | None:
+    """Why an instance serves no more, for people; None while it does, as far as Amazon says."""
+    if not instance.runs_no_more:
+        return None
+    if refusals.was_reclaimed(instance.reason):
+        return f"Amazon has taken spot instance {instance.id} in {instance.zone} back: {instance.reason}"
+    return f"instance {instance.id} in {instance.zone} is {instance.state}: {instance.reason or 'no reason is told'}"
+
+
+def _poll_if_reachable(poll: Poll) -> Mapping[str, Instance]:
+    """Whoever asks is about to tell of a lost host; that Amazon is away, too, must not hide it."""
+    with suppress(ClientError, BotoCoreError):
+        return poll()
+    return {}

@@ -1,0 +1,326 @@
+"""How an instance becomes a trusted host: its keys, its cloud-init configuration and the first login.
+
+Every instance starts with the host key of its run, by which the first login knows it. That key is readable for everyone who may
+read the instance's user data. So the first login has the instance make another host key, and only that one is trusted from then
+on. cloud-init also starts the timer that ends the instance, and reports when both are done.
+"""
+
+import os
+import subprocess
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_dtfperf.clusters.children import TooMuchOutput, read_output
+from pytest_dtfperf.clusters.ec2.account import attempts
+from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.ec2.plan import LaunchPlan
+from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, make_ssh_argv
+from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.formats import counted, printable_lines
+from pytest_dtfperf.node.files import replacing
+
+LOGIN_KEY, HOST_KEY = "login", "host"  # the keys of a run, in its folder: who logs in, and whom the first login trusts
+
+
+def known_hosts_path(folder: Path, instance_id: str) -> Path:
+    """A file of its own per instance: they are first met side by side."""
+    return folder / f"known_hosts.{instance_id}"
+
+
+def make_endpoint(plan: LaunchPlan, folder: Path, instance: Instance) -> Endpoint:
+    """One instance. Its own id is the name its key is kept under: addresses are given to others after it."""
+    address = instance.public if plan.public else instance.private
+    options = (
+        *("-F", os.devnull),  # nothing that the user's files say of addresses like this one
+        *_option(f'IdentityFile="{_escape_percent(folder / LOGIN_KEY)}"'),
+        *("-p", str(plan.port)),
+        *_option("IdentitiesOnly=yes"),
+        *_option("IdentityAgent=none"),
+        *_option(f"HostKeyAlias={instance.id}"),
+        *_option(f'UserKnownHostsFile="{_escape_percent(known_hosts_path(folder, instance.id))}"'),
+        *_option(f"GlobalKnownHostsFile={os.devnull}"),
+        *_option("HostKeyAlgorithms=ssh-ed25519"),
+        *_option("CheckHostIP=no"),
+    )
+    return Endpoint(instance.id, f"{plan.user}@{address}", instance.private, options)
+
+
+def make_endpoints(plan: LaunchPlan, folder: Path, instances: Sequence[Instance]) -> list[Endpoint]:
+    """In the order of their launch."""
+    return [make_endpoint(plan, folder, each) for each in sorted(instances, key=lambda each: each.index)]
+
+
+def _escape_percent(path: Path) -> str:
+    """ssh takes what follows a % for something of its own."""
+    return str(path).replace("%", "%%")
+
+
+def _option(option: str) -> tuple[str, str]:
+    return "-o", option
+
+
+def make_keys(folder: Path, name: str) -> None:
+    """Both pairs of a run: they are on disk before anything is asked for, so that a repeated request is the same."""
+    for kind in (LOGIN_KEY, HOST_KEY):
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"{name}-{kind}", "-f", str(folder / kind)]
+        try:
+            subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+        except FileNotFoundError:
+            raise AllocationError(
+                "there is no ssh-keygen on this machine: install the OpenSSH client (Debian: openssh-client)"
+            ) from None
+        except subprocess.CalledProcessError as failed:
+            raise AllocationError(f"ssh-keygen cannot make a key in {folder}: {failed.stderr.strip()}") from failed
+
+
+def read_injected_key(folder: Path) -> str:
+    """The key that every instance of the run has when it starts."""
+    return (folder / f"{HOST_KEY}.pub").read_text()
+
+
+def trust_keys(folder: Path, instance_id: str, *keys: str) -> None:
+    """Only these keys are an instance's, from now on. Raises `AllocationError`."""
+    lines = dict.fromkeys(f"{instance_id} {' '.join(key.split()[:2])}\n" for key in keys)
+    path = known_hosts_path(folder, instance_id)
+    try:
+        with replacing(path) as file:
+            file.write("".join(lines).encode())
+    except OSError as exc:
+        raise AllocationError(f"{path} cannot be written: {exc.strerror}; make room on that disk") from exc
+
+
+def is_public_key(line: str) -> bool:
+    """Whether that is a public key as we make them, and nothing else."""
+    words = line.split()
+    return len(words) >= 2 and words[0] == "ssh-ed25519" and words[1].startswith("AAAA")
+
+
+READY = "/run/dtfperf-ready"
+ROTATE = "/usr/local/sbin/dtfperf-host-key"
+_KEY = "/etc/ssh/ssh_host_ed25519_key"
+
+# Both can be repeated: a line may break before the answer has come.
+_ROTATE = f"""\
+#!/bin/sh
+# `prepare` makes a new host key and shows it; `use` makes sshd use that one and no other.
+set -e
+[ "$1" = use ] && [ -e {_KEY}.new ] && {{
+    mv -f {_KEY}.new.pub {_KEY}.pub
+    mv -f {_KEY}.new {_KEY}
+    : >/run/dtfperf-host-key-is-new
+    if [ -e /run/sshd.pid ]; then kill -HUP "$(cat /run/sshd.pid)"; else systemctl reload ssh || systemctl reload sshd; fi
+}}
+[ -e /run/dtfperf-host-key-is-new ] || [ -e {_KEY}.new ] || ssh-keygen -q -t ed25519 -N '' -C '' -f {_KEY}.new
+if [ -e {_KEY}.new ]; then cat {_KEY}.new.pub; else cat {_KEY}.pub; fi
+"""
+
+# cloud-init runs what lies there whenever the machine starts: at a reboot, what `shutdown` was told is forgotten.
+TIMER = "/var/lib/cloud/scripts/per-boot/dtfperf-timer"
+INSTANCE = "/var/lib/cloud/instance"  # this instance's own: not that of one from an image that is made of it
+
+_TIMER = f"""\
+#!/bin/sh
+# Told MINUTES, ends this machine when they are over; without, at every further start, when what is left of them is over.
+set -e
+ends={INSTANCE}/dtfperf-ends # minutes since 1970
+if [ "$1" ]; then
+    mkdir -p {INSTANCE}
+    echo $(($(date +%s) / 60 + $1)) >$ends
+fi
+[ -s $ends ] || exit 0
+left=$(($(cat $ends) - $(date +%s) / 60))
+[ "$left" -gt 0 ] || left=0
+exec shutdown -h "+$left"
+"""
+
+_TEMPLATE = """\
+#cloud-config
+ssh_deletekeys: true
+ssh_keys:
+  ed25519_private: |
+{private}
+  ed25519_public: {public}
+write_files:
+- path: {rotate}
+  permissions: '0755'
+  content: |
+{script}
+- path: {timer}
+  permissions: '0755'
+  content: |
+{timer_script}
+runcmd:
+- [sh, -c, "{timer} {minutes} && : >{ready}"]
+"""
+
+
+def make_cloud_config(private_key: str, public_key: str, minutes: int) -> str:
+    """For instances with this host key and so long a life. They are ready only once their end is certain."""
+    return _TEMPLATE.format(
+        private=textwrap.indent(private_key.strip(), "    "),
+        public=public_key.strip(),
+        rotate=ROTATE,
+        script=textwrap.indent(_ROTATE, "    "),
+        timer=TIMER,
+        timer_script=textwrap.indent(_TIMER, "    "),
+        minutes=minutes,
+        ready=READY,
+    )
+
+
+BOOT_S = 600.0  # from running to ready: an image of 60 GiB is read over the network when it first starts
+AT_ONCE = 16
+_CONNECT_S = 10.0
+_COMMAND_S = 60.0
+_POLL_S = 5.0  # how often Amazon is asked whether those that are waited for are still there
+_STRANGER_S = 10.0  # a machine may show the image's key for a moment, before it takes ours
+_STATUS_S = 30.0
+_DRIVER_S = 10.0
+_NO_LINE = 255  # of ssh itself
+_STRANGE = ("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED")
+_OUTPUT_BYTES = 1 << 20  # a banner of some kilobytes is usual
+_GPUS = "nvidia-smi --list-gpus | grep -c '^GPU '"
+
+
+@dataclass(frozen=True)
+class Contact:
+    """What is needed to meet the instances of one run."""
+
+    folder: Path  # of its keys
+    gpus: int  # that each must have; 0: nobody counts
+    boot_s: float
+    poll: Callable[[], Mapping[str, Instance]]  # shows them as Amazon does
+    on_status: Callable[[str], object]
+    hint: str  # what to look at when one does not answer at all
+
+    def all(self, endpoints: Sequence[Endpoint]) -> None:
+        """Side by side. Raises `AllocationError` when the first of them cannot be had."""
+        stop, began, told = threading.Event(), time.monotonic(), 0.0
+        talks = [_Talk(endpoint, began + self.boot_s, stop, self.hint) for endpoint in endpoints]
+        with ThreadPoolExecutor(min(AT_ONCE, len(talks)), thread_name_prefix="dtfperf-contact") as pool:
+            try:
+                waiting = {pool.submit(self._connect, talk) for talk in talks}
+                while waiting:
+                    done, waiting = wait(waiting, timeout=_POLL_S, return_when=FIRST_EXCEPTION)
+                    for each in done:
+                        each.result()
+                    if waiting:
+                        self._refuse_ended()
+                    if waiting and time.monotonic() - began - told > _STATUS_S:
+                        told = time.monotonic() - began
+                        self._report_waiting([talk for talk in talks if not talk.is_over], told)
+            finally:  # Ctrl-C too: the pool waits for its threads
+                stop.set()
+                pool.shutdown(cancel_futures=True)
+
+    def _connect(self, talk: "_Talk") -> None:
+        """From the injected key to the instance's own. Each step can be repeated: a line may break at any moment."""
+        name, given = talk.endpoint.name, read_injected_key(self.folder)
+        trust_keys(self.folder, name, given)
+        own = talk.until_it_answers(f"test -e {READY} && sudo -n {ROTATE} prepare", is_public_key)
+        trust_keys(self.folder, name, given, own)
+        talk.until_it_answers(f"sudo -n {ROTATE} use", lambda line: line == own)
+        trust_keys(self.folder, name, own)
+        talk.until_it_answers("echo here", lambda line: line == "here")
+        if self.gpus:
+            self._count_gpus(talk)
+        talk.is_over = True
+
+    def _count_gpus(self, talk: "_Talk") -> None:
+        """A driver may need a moment."""
+        found = "0"
+        for _ in attempts(_DRIVER_S, first_s=1.0):
+            found = talk.until_it_answers(_GPUS, str.isdecimal, codes=(0, 1))
+            if int(found) == self.gpus:
+                return
+        raise AllocationError(
+            f"instance {talk.endpoint.name} shows {counted(int(found), 'GPU')}, but its type has {self.gpus}: "
+            "is NVIDIA's driver in the image? "
+            'One without it serves with device = "cpu" only'
+        )
+
+    def _refuse_ended(self) -> None:
+        for each in self.poll().values():
+            if each.runs_no_more:
+                raise AllocationError(f"instance {each.id} is {each.state} before it could be used: {each.reason}")
+
+    def _report_waiting(self, waiting: Sequence["_Talk"], waited_s: float) -> None:
+        first = waiting[0]
+        others = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+        self.on_status(f"waiting for {first.endpoint.name}{others} since {waited_s:.0f} s: {first.words}")
+
+
+@dataclass
+class _Talk:
+    """With one instance, until a time."""
+
+    endpoint: Endpoint
+    deadline: float
+    stop: threading.Event
+    hint: str
+    words: str = "nothing was tried yet"  # why it has not worked so far
+    is_over: bool = False
+    stranger_since: float | None = None
+
+    def until_it_answers(self, command: str, is_answer: Callable[[str], bool], codes: Sequence[int] = (0,)) -> str:
+        """The last line of what a command prints, once that is an answer."""
+        code = _NO_LINE
+        for _ in attempts(max(0.0, self.deadline - time.monotonic()), first_s=0.2, most_s=3.0):
+            if self.stop.is_set():
+                raise AllocationError(f"instance {self.endpoint.name} is not waited for any more")
+            code, out, err = self._run(command)
+            lines = out.strip().splitlines()
+            if code in codes and lines and is_answer(lines[-1].strip()):
+                return lines[-1].strip()
+            self.words = self._what(code, err or out)
+            self._refuse_stranger(err)
+        raise AllocationError(
+            f"instance {self.endpoint.name} ({self.endpoint.target}) could not be logged in to in time: {self.words}"
+            + (f". {self.hint}" if code == _NO_LINE else "")
+        )
+
+    def _run(self, command: str) -> tuple[int, str, str]:
+        process = subprocess.Popen(
+            make_ssh_argv(self.endpoint, _CONNECT_S, command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for pytest
+        )
+        deadline = time.monotonic() + _COMMAND_S
+        with process:
+            try:
+                printed = read_output(process, _OUTPUT_BYTES, lambda: time.monotonic() > deadline or self.stop.is_set())
+                if printed is None:
+                    return _NO_LINE, "", f"nothing came within {_COMMAND_S:g} s"
+                out, err = (printable_lines(each.decode(errors="replace")) for each in printed)
+                return process.wait(timeout=max(1.0, deadline - time.monotonic())), out, err
+            except subprocess.TimeoutExpired:
+                return _NO_LINE, "", f"it closed its output, and did not end within {_COMMAND_S:g} s"
+            except TooMuchOutput:
+                return _NO_LINE, "", f"it printed more than {_OUTPUT_BYTES >> 10} KiB to one short command"
+            finally:
+                process.kill()
+
+    def _refuse_stranger(self, output: str) -> None:
+        if not any(words in output for words in _STRANGE):
+            self.stranger_since = None
+            return
+        now = time.monotonic()
+        self.stranger_since = self.stranger_since or now
+        if now - self.stranger_since > _STRANGER_S:
+            raise AllocationError(
+                f"what answers for instance {self.endpoint.name} at {self.endpoint.target} does not have the host key that "
+                "this run gave it: the image's cloud-init takes no keys, or it is another machine. Nothing was sent to it"
+            )
+
+    def _what(self, code: int, output: str) -> str:
+        lines = [line for line in output.strip().splitlines() if line.strip(" @")]
+        if code != _NO_LINE:
+            return f"it has not finished starting (exit code {code}{': ' + lines[-1] if lines else ''})"
+        return lines[-1] if lines else "ssh says nothing"

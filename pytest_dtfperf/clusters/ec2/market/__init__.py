@@ -1,1 +1,0 @@
-"""What Amazon offers, what that costs, and who has agreed to it."""

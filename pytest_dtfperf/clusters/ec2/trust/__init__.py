@@ -1,1 +1,0 @@
-"""From instances that run to hosts that ssh believes."""

@@ -1,0 +1,191 @@
+"""What holds a job's nodes, and what ends it when nobody needs them any more.
+
+    pytest ──pipe──> watchdog               on this machine: cancels the job, pending or running, when pytest is gone, and ends
+                                            sruns that stay: they wait for a controller that is gone as well
+    pytest ──srun──> keep-alive step        on the job's first node: ends when pytest is gone, silent or cut off
+                     holder <- looks at it  the batch script: ends with the keep-alive step, and with it Slurm ends the job
+
+Each works without the others: the watchdog when the nodes do not answer, the keep-alive step when this machine is gone. Beside
+them stands the job's time limit, and `dtfperf slurm reap`. In a job that was there before pytest only the watchdog is started,
+and looks after sruns alone.
+"""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Self
+
+from pytest_dtfperf.clusters.process_guards import Watchdog, guard_against_parent_death
+from pytest_dtfperf.clusters.slurm.client import SlurmClient, classify_error
+from pytest_dtfperf.clusters.slurm.states import SrunMessages
+from pytest_dtfperf.errors import AllocationError, quoted_lines
+from pytest_dtfperf.formats import printable_bytes
+
+FIRST_KEEPALIVE_S = 150  # from a job's start to its keep-alive step's: the queue is asked every 30 s, and srun takes time
+OLD_MIN = 10  # in which every keep-alive step that will ever start has started
+TAKE_S = 60.0  # for srun to start one small step: a node's prolog may come first
+PULSE_S = 1.0
+SRUN_LEAVES_S = 5.0  # it ends with its step, and that with its agents, a second or two after pytest; told to, as soon
+_LEAVE_S = 2.0
+_WORD_BYTES = 64  # of a line that has no end yet: longer ones are not the keep-alive step's word
+
+# The batch script. What it needs of a node is a shell and /tmp; the keep-alive step's process leaves its id there, below the
+# job's name: a job of another Slurm may have the same number, but none has the name.
+JOB_SCRIPT = f"""#!/bin/sh
+# Holds the nodes of a pytest-dtfperf session, for as long as pytest keeps its keep-alive step going.
+keepalive=/tmp/$SLURM_JOB_NAME.keepalive
+rm -rf "$keepalive"
+mkdir -m 700 "$keepalive" || exit 1
+here=$(readlink /proc/self/ns/pid)
+echo "$here" >"$keepalive/namespace"
+# What jobs have left here that were killed with their node: old, and of no process. A younger one may be about to begin, and of
+# one in another PID namespace nobody here can tell.
+find /tmp -maxdepth 1 -name 'dtfperf-*.keepalive' -user "$(id -u)" -mmin +{OLD_MIN} 2>/dev/null | while read -r old; do
+    [ "$(cat "$old/namespace" 2>/dev/null)" = "$here" ] || continue
+    kill -0 "$(cat "$old/pid" 2>/dev/null || echo none)" 2>/dev/null || rm -rf "$old"
+done
+trap 'rm -rf "$keepalive"' EXIT
+trap exit TERM INT HUP
+waited=0
+until [ -s "$keepalive/pid" ]; do
+    [ "$waited" -lt {FIRST_KEEPALIVE_S} ] || {{ echo "dtfperf: nobody has started the keep-alive step for $waited s"; exit 0; }}
+    sleep 1
+    waited=$((waited + 1))
+done
+read -r pid <"$keepalive/pid"
+while kill -0 "$pid" 2>/dev/null; do
+    sleep 0.5
+done
+echo "dtfperf: the keep-alive step has ended"
+"""
+
+# The keep-alive step. `read -t` is bash's; every line is a sign of life.
+_KEEPALIVE = """
+keepalive=/tmp/$2.keepalive
+for _ in {1..100}; do [ -d "$keepalive" ] && break; sleep 0.1; done
+echo $$ >"$keepalive/fresh" && mv "$keepalive/fresh" "$keepalive/pid" && echo held || exit 1
+while IFS= read -r -t "$1" _; do :; done
+"""
+
+# The watchdog over a job. One that is being submitted at this very moment is not in the queue yet, and the controller may be
+# away: hence more than one try. When Slurm knows of no such job any more, that is enough.
+_CANCEL = """
+for pause in 0 2 3 5 20 60 240; do
+    sleep "$pause"
+    scancel --quiet --user="$3" --jobname="$4"
+    [ "$pause" -lt 3 ] || [ -n "$(squeue --noheader --user="$3" --name="$4" 2>&1)" ] || break
+done
+"""
+# The watchdog over sruns: whoever waits for an answer of Slurm's while they are to end may wait for minutes.
+_WATCHDOG = """
+trap '' HUP INT TERM
+IFS= read -r word
+[ "$word" = over ] && exit
+(sleep "$2"; exec "$1" -P -m pytest_dtfperf.node.sweep --abandoned --grace="$2") &
+{}wait
+"""
+
+
+def make_keepalive_command(job_name: str, heartbeat_timeout_s: float) -> list[str]:
+    """What the keep-alive step runs: it ends with its stdin, or when that has been silent for `heartbeat_timeout_s` seconds."""
+    return ["bash", "-c", _KEEPALIVE, "dtfperf-keepalive", f"{heartbeat_timeout_s:g}", job_name]
+
+
+def make_job_watchdog(client: SlurmClient, job_name: str) -> Watchdog:
+    """Cancels the job of that name when nobody else does: sbatch may be interrupted before it says a job's id."""
+    return _make_watchdog(client, _CANCEL, str(os.getuid()), job_name)
+
+
+def make_srun_watchdog(client: SlurmClient) -> Watchdog:
+    """The same in a job that is somebody's own: what this process has started in it, and nothing else, is to end."""
+    return _make_watchdog(client, "")
+
+
+def _make_watchdog(client: SlurmClient, besides: str, *arguments: str) -> Watchdog:
+    argv = ["/bin/sh", "-c", _WATCHDOG.format(besides), "dtfperf-watchdog", sys.executable, f"{SRUN_LEAVES_S:g}", *arguments]
+    return Watchdog(argv, client.environment)
+
+
+class Keepalive:
+    """The keep-alive step's end at this side, for a `with` block: a thread keeps it alive for as long as this process runs."""
+
+    def __init__(self, client: SlurmClient, node: str, argv: Sequence[str]) -> None:
+        self._client = client
+        self._node = node
+        self._argv = argv
+        self._over = threading.Event()
+
+    def __enter__(self) -> Self:
+        """Raises `AllocationError` if the keep-alive step cannot be started: `ControllerAway` where it can be later."""
+        # A session of its own: Ctrl-C in the terminal is for pytest.
+        environment = self._client.step_environment
+        self._process = subprocess.Popen(
+            guard_against_parent_death(self._argv, environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+        self._pulse = threading.Thread(target=self._beat, name="dtfperf-slurm-keepalive", daemon=True)
+        try:
+            self._wait_until_held()
+        except BaseException:  # Ctrl-C too: __exit__ is not called for what has not been entered
+            self._end()
+            raise
+        self._pulse.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._end()
+        self._pulse.join(_LEAVE_S)
+
+    def _wait_until_held(self) -> None:
+        assert self._process.stderr
+        if not self._says_held(time.monotonic() + TAKE_S):
+            messages = SrunMessages()
+            for line in self._process.stderr.read().splitlines():
+                messages.feed(printable_bytes(line))
+            output = quoted_lines(messages.of_all)
+            what = f"the keep-alive step on {self._node}, the job's first node, could not be started"
+            raise classify_error(" ".join(messages.of_all))(f"{what}{output}")
+
+    def _says_held(self, deadline: float) -> bool:
+        """Whether it does, after what a site's prolog may print for every step. Raises `AllocationError` if it is too late."""
+        assert self._process.stdout
+        rest = b""
+        while select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            data = os.read(self._process.stdout.fileno(), 4096)
+            *lines, rest = (rest[-_WORD_BYTES:] + data).split(b"\n")
+            if b"held" in lines or not data:
+                return b"held" in lines
+            if time.monotonic() > deadline:  # it says something else for ever
+                break
+        raise AllocationError(f"srun has started no keep-alive step on {self._node}, the job's first node, within {TAKE_S:g} s")
+
+    def _beat(self) -> None:
+        assert self._process.stdin
+        with suppress(BrokenPipeError, ValueError):  # the job is over, which its users learn from their channel; or we are
+            while not self._over.wait(PULSE_S):
+                self._process.stdin.write(b"\n")
+                self._process.stdin.flush()
+
+    def _end(self) -> None:
+        """srun ends its step when it is told to end; what is left then ends with the job."""
+        self._process.terminate()
+        self._process.send_signal(signal.SIGCONT)  # also if somebody has stopped it
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_LEAVE_S)
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert pipe
+            with suppress(BrokenPipeError):
+                pipe.close()

@@ -1,0 +1,215 @@
+"""What clusters.toml may say of a cluster that Slurm runs. Pure."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pytest_dtfperf.clusters import hostlists
+from pytest_dtfperf.clusters.hostlists import HostListError
+from pytest_dtfperf.clusters.validators import COUNT, FLAG, SECONDS, TEXT, TEXTS, Validator, one_of
+from pytest_dtfperf.errors import shown
+from pytest_dtfperf.formats import counted
+
+# Minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds.
+_TIME = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+(:\d\d){0,2}")
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) *([smhd])")
+_SECONDS_PER = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_GPUS = re.compile(r"(?:gres[/:])?gpu((?:[:=][\w.+-]+){0,2})")
+_IN_PARENTHESES = re.compile(r"\([^()]*\)")  # "(S:0-1)", "(IDX:0,2)": which sockets, which of them
+_MOST_GPUS = 64  # of a node, parts (MIG) included: a larger number alone is a type's name, as in gpu:4090
+_NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+DEFAULT_TIME_LIMIT = (
+    "60"  # minutes: more than perf_tests take, less than most partitions allow; a job without a limit may stay for ever
+)
+TIME_LIMIT = Validator(
+    'a number of minutes or one of Slurm\'s formats ("12", "12:30", "00:12:00", "1-12", "1-12:30", "1-12:30:00"), above zero',
+    lambda value: COUNT.accepts(value) or (isinstance(value, str) and _is_time(value)),
+)
+DURATION = Validator(
+    'a number of seconds or text like "90s", "30m", "2h", "1d", above zero',
+    lambda value: SECONDS.accepts(value) or (isinstance(value, str) and (seconds(value) or 0) > 0),
+)
+NODES_PER_GPU_COUNT = Validator(
+    "a table of device counts and the nodes for each, like { 8 = 8, 16 = 4 }",
+    lambda value: (
+        isinstance(value, dict)
+        and all(re.fullmatch(r"[1-9][0-9]{0,8}", key) and COUNT.accepts(each) for key, each in value.items())
+    ),
+)
+
+KEYS: Mapping[str, Validator] = {
+    "partition": TEXT,
+    "account": TEXT,
+    "qos": TEXT,
+    "constraint": TEXT,
+    "reservation": TEXT,
+    "nodes": COUNT,  # the most it may lend
+    "nodes_per_gpu_count": NODES_PER_GPU_COUNT,
+    "include_nodes": TEXT,
+    "exclude_nodes": TEXT,
+    "switches": COUNT,  # at most so many leaf switches
+    "exclusive": FLAG,
+    "gpus_per_node": COUNT,
+    "gres": TEXT,
+    "cpus_per_node": COUNT,
+    "memory": TEXT,
+    "licenses": TEXT,
+    "time_limit": TIME_LIMIT,
+    "max_pending": DURATION,
+    "options": TEXTS,
+    "setup": TEXTS,
+    "shared": TEXT,
+    "spool": TEXT,
+    "network": one_of("trusted"),  # else hosts of public addresses that have no firewall of ours are refused
+}
+
+# What `options` may not hold, because a key says it ...
+_KEY_OF = {
+    "--partition": "partition", "-p": "partition", "--account": "account", "-A": "account", "--qos": "qos", "-q": "qos",
+    "--constraint": "constraint", "-C": "constraint", "--reservation": "reservation", "--nodes": "nodes", "-N": "nodes",
+    "--nodelist": "include_nodes", "-w": "include_nodes", "--nodefile": "include_nodes", "-F": "include_nodes",
+    "--exclude": "exclude_nodes", "-x": "exclude_nodes", "--switches": "switches", "--exclusive": "exclusive",
+    "--oversubscribe": "exclusive", "-s": "exclusive", "--gres": "gres", "--gpus-per-node": "gpus_per_node",
+    "--gpus": "gpus_per_node", "-G": "gpus_per_node", "--gpus-per-task": "gpus_per_node", "--gpus-per-socket": "gpus_per_node",
+    "--cpus-per-task": "cpus_per_node", "-c": "cpus_per_node", "--mem": "memory", "--mem-per-cpu": "memory",
+    "--mem-per-gpu": "memory", "--licenses": "licenses", "-L": "licenses", "--time": "time_limit", "-t": "time_limit",
+    "--output": "shared", "-o": "shared", "--error": "shared", "-e": "shared",
+}  # fmt: skip
+# ... or because nothing works otherwise: names to find a job by, one task per node, an answer that is a number.
+_SET_ALREADY = (
+    "--job-name", "-J", "--comment", "--requeue", "--no-requeue", "--wait", "-W", "--parsable", "--array", "-a", "--ntasks",
+    "-n", "--ntasks-per-node", "--ntasks-per-core", "--ntasks-per-socket", "--ntasks-per-gpu", "--wrap", "--test-only",
+    "--input", "-i", "--clusters", "--cluster", "-M", "--hold", "-H", "--help", "-h", "--usage", "--version", "-V",
+)  # fmt: skip
+
+
+def validate(table: Mapping[str, Any]) -> str | None:
+    """What is wrong with keys that are right one by one."""
+    if "gres" in table and "gpus_per_node" in table:
+        return 'says gres and gpus_per_node: one of them is enough, gpus_per_node = 4 is gres = "gpu:4"'
+    if problem := next(_about_gres(table), None):
+        return problem
+    if "devices_per_host" not in table and gpus_per_node(table) is None:
+        return (
+            'must say how many devices a node has: gpus_per_node = 4, gres = "gpu:p100:4", or on nodes without GPUs '
+            "devices_per_host = 2, each of which is then half of a node's cores"
+        )
+    problems = *map(_about_option, table.get("options", ())), *_about_counts(table), *_about_nodes(table)
+    return next(filter(None, problems), None)
+
+
+def gpus_per_node(backend_keys: Mapping[str, Any]) -> int | None:
+    """How many GPUs a node has, as gpus_per_node or the gpu part of gres say; None where there are none."""
+    if given := backend_keys.get("gpus_per_node"):
+        return int(given)
+    return sum(count for _, count in gpus_of(backend_keys.get("gres", ""))) or None
+
+
+def gpus_of(gres: str) -> list[tuple[str, int]]:
+    """Return type ("" where it has none) and count of the GPUs in generic resources, as `--gres` takes and `sinfo` shows them.
+
+    `gpu:2`, `gpu:a100`, `gpu:3090:4`, `gpu:a100_1g.10gb+me:1(S:0-1),shard:8`. A number alone is a count.
+    """
+    found = []
+    for each in _IN_PARENTHESES.sub("", gres).split(","):
+        if not (gpus := _GPUS.fullmatch(each.strip())):
+            continue
+        words = re.split("[:=]", gpus[1])[1:]
+        if len(words) < 2:
+            is_count = bool(words) and words[0].isdecimal()
+            found.append(("" if is_count or not words else words[0], int(words[0]) if is_count else 1))
+        elif words[1].isdecimal():
+            found.append((words[0], int(words[1])))
+    return found
+
+
+def nodes_of(hostlist: str) -> tuple[str, ...]:
+    """Return the nodes of a host list, in its order. Raises `HostListError`, also for what no node is called."""
+    nodes = hostlists.expand_hostlist(hostlist)
+    if wrong := next((node for node in nodes if not _NODE.fullmatch(node)), None):
+        raise HostListError(f"no node is called {shown(wrong)}. Write node1,node2 or node[1-4,08], without blanks")
+    return nodes
+
+
+def machines(config: object) -> list[str]:
+    """Inside a job, that job's nodes are what every allocation is made of."""
+    job_id = os.environ.get("SLURM_JOB_ID")
+    return [f"slurm-job-{job_id}"] if job_id else []
+
+
+def seconds(duration: str | float) -> float | None:
+    """How long a duration is; None for text that is none."""
+    if not isinstance(duration, str):
+        return float(duration)
+    found = _DURATION.fullmatch(duration.strip())
+    return float(found[1]) * _SECONDS_PER[found[2]] if found else None
+
+
+def lent_s(backend_keys: Mapping[str, Any]) -> float | None:
+    """How long a job lasts at most, as Slurm reads `time_limit`. Of one that this process runs in, only Slurm knows."""
+    if nodes_of_job() is not None:
+        return None
+    days, _, rest = f"{backend_keys.get('time_limit', DEFAULT_TIME_LIMIT)}".rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if days:  # days-hours, days-hours:minutes, days-hours:minutes:seconds
+        hours, minutes, secs = (*parts, 0, 0)[:3]
+    else:  # minutes, minutes:seconds, hours:minutes:seconds
+        hours, minutes, secs = (0, *parts, 0)[:3] if len(parts) < 3 else parts
+    return float(86400 * int(days or 0) + 3600 * hours + 60 * minutes + secs)
+
+
+def _is_time(text: str) -> bool:
+    return bool(_TIME.fullmatch(text)) and any(digit in text for digit in "123456789")  # Slurm takes zero for "no limit"
+
+
+def _about_option(option: str) -> str | None:
+    if option == ":":
+        return 'options must not hold ":": jobs of several parts are not supported'
+    name = option.partition("=")[0].partition(" ")[0] if option.startswith("--") else option[:2]
+    for known in (*_KEY_OF, *_SET_ALREADY):
+        # Slurm takes the beginning of a long option's name for all of it.
+        if known == name or (len(name) > 2 and known.startswith(name)):
+            use = f"say it with the key {_KEY_OF[known]}" if known in _KEY_OF else "the backend sets it, or cannot work with it"
+            return f"options must not hold {option!r}: {use}"
+    return None
+
+
+def _about_gres(table: Mapping[str, Any]) -> Iterator[str]:
+    for each in _IN_PARENTHESES.sub("", table.get("gres", "")).split(","):
+        if not re.match(r"(gres[/:])?gpu\b", each.strip()):
+            continue
+        counts = gpus_of(each)
+        if not counts:
+            yield f'gres = {shown(table["gres"])}: {shown(each.strip())} is no number of GPUs. Write "gpu:4" or "gpu:a100:4"'
+        elif counts[0][1] > _MOST_GPUS:
+            kind, count = counts[0]
+            kind = kind or str(count)
+            yield (
+                f"gres = {shown(table['gres'])} would be {count} GPUs of each node, and {_MOST_GPUS} are the most. "
+                f'If {kind} is their type, say how many a node has: "gpu:{kind}:4"'
+            )
+
+
+def _about_counts(table: Mapping[str, Any]) -> Iterator[str]:
+    on_each = table.get("devices_per_host") or gpus_per_node(table) or 1
+    for count, nodes in table.get("nodes_per_gpu_count", {}).items():
+        if nodes * on_each < int(count):
+            yield f"nodes_per_gpu_count says {counted(nodes, 'node')} for {count} devices, room for {nodes * on_each}"
+        if nodes > table.get("nodes", nodes):
+            yield f"nodes_per_gpu_count says {nodes} nodes for {count} devices, but nodes = {table['nodes']}"
+
+
+def _about_nodes(table: Mapping[str, Any]) -> Iterator[str]:
+    for key in sorted({"include_nodes", "exclude_nodes"} & table.keys()):
+        try:
+            nodes_of(table[key])
+        except HostListError as exc:
+            yield f"{key} = {shown(table[key])} is no list of hosts: {exc}"
+
+
+def nodes_of_job() -> int | None:
+    """How many nodes the job has that this process runs in; None outside of one."""
+    given = os.environ.get("SLURM_JOB_NUM_NODES", "")
+    return int(given) if re.fullmatch("[1-9][0-9]{0,8}", given) else None

@@ -1,0 +1,198 @@
+"""What clusters.toml may say of a cluster that SSH reaches. Pure: files that it names are read when hosts are asked for."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Any
+
+from pytest_dtfperf.clusters import hostlists
+from pytest_dtfperf.clusters.hostlists import HostListError
+from pytest_dtfperf.clusters.validators import COUNT, NAMES, SECONDS, TEXT, TEXTS, Validator, one_of
+from pytest_dtfperf.errors import shown
+
+CONNECT_S = 30.0  # a sleeping laptop or a VPN takes some seconds; a machine that is off never answers
+PARALLEL = 16  # sshd drops connections that wait for their login from the tenth on, also on a jump host (MaxStartups 10:30:100)
+UV = "uv"
+
+_ADDRESS = re.compile(r"[A-Za-z0-9_:][\w.:%-]*", re.ASCII)  # a name or an address; `%` is before an IPv6 address's interface
+_HOST = re.compile(rf"(?:[\w.+\\-]+@)?{_ADDRESS.pattern}", re.ASCII)
+
+HOSTS = Validator(
+    'a list of hosts, or text like "node[01-16],login"',
+    lambda value: TEXT.accepts(value) or NAMES.accepts(value),
+)
+PORT = Validator("a port, 1 to 65535", lambda value: type(value) is int and 1 <= value <= 65535)
+PRIVATE_ADDRESS = Validator(
+    'a network like "10.0.0.0/8", or a table of hosts and their addresses',
+    lambda value: _is_network(value) or (isinstance(value, dict) and bool(value) and all(map(TEXT.accepts, value.values()))),
+)
+SETUP = Validator(f'a list of shell lines, or "{UV}"', lambda value: value == UV or TEXTS.accepts(value))
+
+KEYS: Mapping[str, Validator] = {
+    "hosts": HOSTS,
+    "nodes_file": TEXT,
+    "public_ips": TEXT,
+    "private_ips": TEXT,
+    "gpus_per_host": COUNT,
+    "user": TEXT,
+    "port": PORT,
+    "identity_file": TEXT,
+    "ssh_config": TEXT,
+    "options": TEXTS,
+    "private_address": PRIVATE_ADDRESS,
+    "setup": SETUP,
+    "connect_s": SECONDS,
+    "parallel": COUNT,
+    "network": one_of("trusted"),  # else hosts of public addresses that have no firewall of ours are refused
+}
+
+# What `options` may not hold, because a key says it ...
+_KEY_OF = {"user": "user", "port": "port", "identityfile": "identity_file", "connecttimeout": "connect_s"}
+# ... or because a host that is not who it says it is would be believed ...
+_WEAKENS = (
+    "stricthostkeychecking", "nohostauthenticationforlocalhost", "verifyhostkeydns", "knownhostscommand",
+    "updatehostkeys", "checkhostip",
+)  # fmt: skip
+# ... or because nothing works otherwise: nobody to answer questions, nothing but the agent's lines in the stream, one
+# connection for each host that ends with its process, nothing lent to the host that the training does not need.
+_SET_ALREADY = (
+    "batchmode", "clearallforwardings", "connectionattempts", "controlmaster", "controlpath", "controlpersist",
+    "dynamicforward", "escapechar", "exitonforwardfailure", "forkafterauthentication", "forwardagent", "forwardx11",
+    "forwardx11timeout", "forwardx11trusted", "host", "hostname", "include", "localcommand", "localforward", "loglevel",
+    "logverbose", "match", "permitlocalcommand", "permitremoteopen", "remotecommand", "remoteforward", "requesttty",
+    "serveralivecountmax", "serveraliveinterval", "sessiontype", "stdinnull", "streamlocalbindmask",
+    "streamlocalbindunlink", "syslogfacility", "tunnel", "tunneldevice", "visualhostkey", "xauthlocation",
+)  # fmt: skip
+_KNOWN_HOSTS = ("userknownhostsfile", "globalknownhostsfile")
+_OPTION = re.compile(r"([A-Za-z0-9]+) *= *(\S.*)")
+
+
+def validate(table: Mapping[str, Any]) -> str | None:
+    """What is wrong with keys that are right one by one."""
+    if given := _about_sources(table):
+        return given
+    if "devices_per_host" not in table and "gpus_per_host" not in table:
+        return (
+            "must say how many devices a host has: gpus_per_host = 4, or on hosts without GPUs "
+            "devices_per_host = 2, each of which is then half of a host's cores"
+        )
+    problems = *_about_hosts(table), *_about_addresses(table), *map(_about_option, table.get("options", ()))
+    return next(filter(None, problems), None)
+
+
+def gpus_per_host(backend_keys: Mapping[str, Any]) -> int | None:
+    """How many GPUs each host has; None where there are none."""
+    given: int | None = backend_keys.get("gpus_per_host")
+    return given
+
+
+def hosts(given: str | Iterable[str]) -> list[str]:
+    """The hosts that the key `hosts` says, ranges in full. Raises `HostListError`."""
+    return [name.strip() for text in ([given] if isinstance(given, str) else given) for name in hostlists.expand_hostlist(text)]
+
+
+def files(value: str) -> list[str]:
+    """The files that an option's value names, as ssh takes it apart: at blanks that are in no quotes."""
+    return [quoted or bare for quoted, bare in re.findall(r'"([^"]*)"|([^\s"]+)', value)]
+
+
+def is_host(text: str) -> bool:
+    """Whether ssh can be told this, an alias, a name or an address, perhaps after `user@`, and takes it for nothing else."""
+    return bool(_HOST.fullmatch(text))
+
+
+def is_address(text: str) -> bool:
+    """Whether this can be a name or an address by which tasks reach each other."""
+    return bool(_ADDRESS.fullmatch(text))
+
+
+def network(given: object) -> IPv4Network | IPv6Network | None:
+    """The network that the key `private_address` says; None where it says none."""
+    return ip_network(given) if isinstance(given, str) else None
+
+
+def first_double(names: Iterable[str]) -> str | None:
+    """The first that was there before, in large or small letters."""
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            return name
+        seen.add(name.lower())
+    return None
+
+
+def _is_network(value: object) -> bool:
+    try:
+        return isinstance(value, str) and "/" in value and network(value) is not None
+    except ValueError:
+        return False
+
+
+def _about_sources(table: Mapping[str, Any]) -> str | None:
+    ways = [key for key in ("hosts", "nodes_file") if key in table]
+    ips = [key for key in ("public_ips", "private_ips") if key in table]
+    if len(ips) == 1:
+        missing = ({"public_ips", "private_ips"} - set(ips)).pop()
+        return f"says {ips[0]} without {missing}: line i of both is the same machine"
+    if not ways and not ips:
+        return 'must say where its hosts are: hosts = "node[01-16]", nodes_file, or public_ips and private_ips'
+    if len(ways) + bool(ips) > 1:
+        return f"says {' and '.join([*ways, *ips[:1]])}: only one of them may say where its hosts are"
+    for key in ("nodes_file", "private_ips"):
+        if key in table and "private_address" in table:
+            return f"says private_address and {key}, which holds the addresses already: only one of them may be"
+    return None
+
+
+def _about_hosts(table: Mapping[str, Any]) -> Iterator[str]:
+    if "hosts" not in table:
+        return
+    try:
+        names = hosts(table["hosts"])
+    except HostListError as exc:
+        given = table["hosts"]
+        yield f"hosts = {shown(given) if isinstance(given, str) else given} is no list of hosts: {exc}"
+        return
+    for name in names:
+        if not is_host(name):
+            yield f"hosts says {name!r}, which ssh cannot be told: names are letters, digits and . - _ : %, perhaps after user@"
+    if double := first_double(names):
+        yield f"hosts says {double!r} twice"
+
+
+def _about_addresses(table: Mapping[str, Any]) -> Iterator[str]:
+    given = table.get("private_address")
+    if not isinstance(given, dict) or "hosts" not in table:
+        return
+    try:
+        names = set(hosts(table["hosts"]))
+    except HostListError:  # told already
+        return
+    for host, address in given.items():
+        if host not in names:
+            yield f"private_address has an address for {host!r}, which hosts does not say"
+        if not is_address(address):
+            yield f"private_address says {address!r} for {host!r}, which is neither a name nor an address"
+    if double := first_double(given.values()):
+        yield f"private_address says {double!r} for two hosts"
+
+
+def _about_option(option: str) -> str | None:
+    parts = _OPTION.fullmatch(option)
+    if not parts:
+        return f'options must be like "Key=Value" of ssh_config, not {option!r}'
+    name, value = parts[1].lower(), parts[2]
+    if value.count('"') % 2:
+        return f"options must not hold {option!r}: a quote has no end"
+    if name in _WEAKENS or (name in _KNOWN_HOSTS and not _are_files(value)):
+        return f"options must not hold {option!r}: whose key is not known is not talked to. ssh-keyscan can add host keys"
+    if name in _KEY_OF:
+        return f"options must not hold {option!r}: say it with the key {_KEY_OF[name]}"
+    if name in _SET_ALREADY:
+        return f"options must not hold {option!r}: the backend sets it, or cannot work with it"
+    return None  # whether there is such an option, ssh knows
+
+
+def _are_files(value: str) -> bool:
+    """Whether these are files that can hold host keys."""
+    return not any(each == "none" or each.startswith("/dev/") for each in files(value))

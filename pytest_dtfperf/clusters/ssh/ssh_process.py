@@ -1,0 +1,345 @@
+"""One line: an ssh process, from its handshake to its end, and what all that it may say means.
+
+What the far side says of itself are lines that begin with MARK; whatever else comes before them, banners say. Once it has said
+"started", the line is between the controller and what was started.
+"""
+
+import json
+import os
+import re
+import resource
+import select
+import signal
+import time
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from pytest_dtfperf.clusters.children import Child, make_exit_loss
+from pytest_dtfperf.clusters.process_guards import guard_against_parent_death
+from pytest_dtfperf.clusters.protocol import LossReason, Lost
+from pytest_dtfperf.clusters.ssh import bootstrap, connection_failures
+from pytest_dtfperf.clusters.ssh.bootstrap import MARK, OLDEST_PYTHON, Handshake
+from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, format_command, make_ssh_argv
+from pytest_dtfperf.errors import InfrastructureError, quoted_lines, signal_name
+from pytest_dtfperf.formats import printable_bytes
+from pytest_dtfperf.messages.kinds import MessageError
+from pytest_dtfperf.messages.tables import of_supervisor
+
+_NEEDED = f"Python {'.'.join(map(str, OLDEST_PYTHON))} or newer, with TensorFlow"
+
+
+def explain_refusal(words: Mapping[str, Any], setup: Sequence[str], python: str) -> tuple[str, str]:
+    """What is the matter with the host, and how to go on."""
+    match words:
+        case {"failed": "setup", "line": number, "code": code}:
+            what = f"failed at setup line {number} with exit code {code}: {setup[number - 1]}"
+            return what, "correct `setup` in clusters.toml, or the host"
+        case {"failed": "python"}:
+            return f"has no {python}", f"name its interpreter with `python`, or make it known in `setup`: {_NEEDED}"
+        case {"failed": "version", "version": version}:
+            return f"has Python {version} as {python}", f"name another interpreter with `python`: {_NEEDED}"
+        case {"failed": "bundle", "why": why}:
+            return f"cannot keep what runs on hosts (1 MB): {why}", "make room there"
+        case {"failed": "environment", "why": why, "hint": hint}:
+            return f"has no environment for training: {why}", hint
+        case {"failed": "program", "program": program}:
+            return f"has no program {program}", "name its interpreter with `python`"
+    return f"says {dict(words)}", "is something else there called python?"
+
+
+def list_hints(last_words: Iterable[bytes], host: str) -> list[bytes]:
+    """What an agent's last words do not say: how to go on."""
+    if any(line.endswith((b"has no module 'tensorflow'", b"No module named 'tensorflow'")) for line in last_words):
+        return [
+            f"TensorFlow is missing on {host}: name an interpreter that has it with `python`, load it in `setup`, "
+            'or say setup = "uv" to have it installed there'.encode()
+        ]
+    return []
+
+
+_MARK = MARK.encode()
+_NO_LOGIN = 254  # sshd's, without PAM, where /etc/nologin keeps users out
+_SSH_FAILED = 255  # ssh's own exit code, or that of a command that was killed there
+_BY_SSH = re.compile(r"Timeout, server|Connection to |client_loop|packet_write|Read from|Write failed")
+_ORDER_S = 30.0  # that of an environment is 70 kB
+_ENDING_S = 2.0
+_TERM_S = 0.5
+_LAST_LINES = 10
+_LINE_BYTES = 1 << 16  # longer ones come from no supervisor
+_NOISE_BYTES = 1 << 20  # of lines that come from no supervisor: a banner has a page
+_STDERR_BYTES = 64 << 20  # that are kept here of what a host says to people; with more, the kernel ends ssh
+
+Message = Mapping[str, Any]
+
+
+class Unreachable(InfrastructureError):
+    """A host that cannot be used: what it is called, why, and how to go on."""
+
+
+class Refused(Unreachable):
+    """A host that says itself why it cannot be used."""
+
+
+class TransientError(Exception):
+    """A host that was too busy to talk: another try may help."""
+
+
+class Cancelled(Exception):
+    """Nobody waits for this host any more."""
+
+
+class CancelToken:
+    """Wakes threads that wait for a host whose result is not wanted any more."""
+
+    def __init__(self) -> None:
+        self._read_end, self._write_end = os.pipe()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._read_end)
+        os.close(self._write_end)
+
+    def say(self) -> None:
+        os.write(self._write_end, b"x")
+
+    def wait(self, fds: Sequence[int], within_s: float) -> bool:
+        """Return whether one of them can be read within that time. Raises `Abandoned`."""
+        poll = select.poll()  # which, other than select, takes descriptors of any number
+        for fd in (self._read_end, *fds):
+            poll.register(fd, select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(max(0.0, within_s) * 1000)}
+        if self._read_end in ready:
+            raise Cancelled
+        return bool(ready)
+
+
+class SshProcess(Child):
+    """ssh, with a supervisor at its other end."""
+
+    def __init__(self, index: int, endpoint: Endpoint, handshake: Handshake, stages: MutableMapping[str, str]) -> None:
+        argv = make_ssh_argv(endpoint, handshake.connect_s, bootstrap.make_shell_command(handshake.script))
+        super().__init__(index, guard_against_parent_death(argv, os.environ), os.environ)
+        with suppress(OSError, ValueError):  # it has ended, or may write even less
+            resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (_STDERR_BYTES, _STDERR_BYTES))
+        self.endpoint = endpoint
+        self.survey: Message = {}
+        self.is_clean = False  # whether the supervisor has said, at its end, that nothing is left
+        self._handshake = handshake
+        self._noise: list[bytes] = []  # what came before the supervisor's first words
+        self._unread = 0  # bytes of that
+        self._partial = bytearray()  # of a line; of one without end, what came last
+        self._stage = ""  # what the host is busy with; nothing while it is only connected to
+        self._stages = stages  # the same of all hosts, for whoever waits for them
+
+    # Before something is started
+
+    def shake_hands(self, deadline: float, over: CancelToken) -> None:
+        """Up to a supervisor that is ready. Raises `Unreachable`, `TransientError`, `Abandoned`."""
+        self.write(self._handshake.script)
+        while True:
+            words = self._next(deadline, over)
+            match words:
+                case {"at": "python"}:
+                    self.order(self._handshake.header)
+                case {"at": "bundle"}:
+                    self.write(self._handshake.bundle.data, max(1.0, deadline - time.monotonic()))
+                case {"at": "ready", **survey}:
+                    self.survey = survey
+                    self._stages.pop(self.endpoint.name, None)
+                    return
+            self._stage = self._stages[self.endpoint.name] = self._in_words(words)
+
+    def order(self, order: Mapping[str, Any]) -> None:
+        self.write(json.dumps(order).encode() + b"\n", _ORDER_S)
+
+    def answer(self, within_s: float, over: CancelToken) -> Message:
+        """The supervisor's, to an order."""
+        return self._next(time.monotonic() + within_s, over)
+
+    def is_idle(self) -> bool:
+        """Whether its supervisor still waits for an order."""
+        with CancelToken() as nobody_says_so:
+            return self.exit_code() is None and not nobody_says_so.wait([self.stdout.fileno()], 0.0)
+
+    def let_go(self) -> None:
+        """End it at once; what is on the host ends with it."""
+        self.hang_up()
+        self.end(0.0)
+
+    def _next(self, deadline: float, over: CancelToken) -> Message:
+        """The supervisor's next words. Byte by byte: what comes after them is not for us."""
+        while True:
+            if time.monotonic() > deadline:  # also of a host that never stops talking
+                raise self._too_late()
+            try:
+                byte = os.read(self.stdout.fileno(), 1)
+            except BlockingIOError:
+                over.wait([self.stdout.fileno()], deadline - time.monotonic())
+                continue
+            if not byte:
+                raise self._ended(over)
+            self._partial += byte
+            self._unread += 1
+            if self._unread > _NOISE_BYTES:
+                raise self._unreachable(
+                    f"says more than {_NOISE_BYTES >> 20} MiB that is not for us",
+                    f"what does its login shell print? Try {format_command(self.endpoint, 'true')}",
+                    self._heard(),
+                )
+            if byte == b"\n":
+                line = bytes(self._partial[:-1][-_LINE_BYTES:])
+                self._partial.clear()
+                words = self._words(line)
+                if words is None:
+                    self._noise = [*self._noise, line][-_LAST_LINES:]
+                elif "failed" in words:
+                    raise self._failed(words)
+                else:
+                    self._unread = 0
+                    return words
+            if len(self._partial) > 2 * _LINE_BYTES:  # seldom: each time it is copied
+                del self._partial[:-_LINE_BYTES]
+
+    def _words(self, line: bytes) -> Message | None:
+        """The supervisor's, if it is a line of its. Raises `Unreachable` where no supervisor says so."""
+        words = _parse_message(line)
+        if words is None:
+            return None
+        try:
+            found = of_supervisor(words)
+            if found.get("line", 1) > max(1, len(self._handshake.setup)):
+                raise MessageError(f"sent words of setup line {found['line']}, and there are {len(self._handshake.setup)}")
+            if found.get("at") == "ready" and self._handshake.header["survey"] and "left" not in found:
+                raise MessageError("was asked who it is, and has not said so")
+        except MessageError as exc:
+            raise self._unreachable(str(exc), "is something else there called python?", self._heard()) from exc
+        return found
+
+    def _in_words(self, words: Message) -> str:
+        match words:
+            case {"at": "setup", "line": number}:
+                return f"setup line {number} ({self._handshake.setup[number - 1]})"
+            case {"at": "environment", "doing": doing}:
+                return str(doing)
+            case {"at": "bundle"}:
+                return "sending it what runs on hosts"
+            case _:
+                return f"starting {self._handshake.python}"
+
+    # What went wrong
+
+    def _too_late(self) -> Unreachable:
+        limit_s, lines = self._handshake.limit_s, self._stderr_lines()
+        if self._stage:
+            return self._unreachable(
+                f"was not ready within {limit_s:g} s: it was still at {self._stage}",
+                f"raise connect_s, or try it by hand: {format_command(self.endpoint)}",
+                lines,
+            )
+        return self._unreachable(
+            f"did not answer within {limit_s:g} s", f"try it by hand: {format_command(self.endpoint)}", lines
+        )
+
+    def _ended(self, over: CancelToken) -> Exception:
+        """The line has ended instead of an answer."""
+        deadline = time.monotonic() + 1.0
+        while (code := self.exit_code()) is None and time.monotonic() < deadline:
+            over.wait([], 0.01)
+        lines = self._stderr_lines()
+        if code is not None and code < 0:
+            return self._unreachable(f"was not reached: ssh was killed by {signal_name(-code)}", "run it again", lines)
+        if code == _SSH_FAILED and not self._stage:
+            failure = connection_failures.explain_failure("\n".join(lines), self.endpoint)
+            return TransientError(failure.words) if failure.is_transient else Unreachable(failure.words)
+        if code == _NO_LOGIN and lines and not self._stage:
+            return self._unreachable("lets no users in now (/etc/nologin)", "ask who runs it when it will", lines)
+        where = f"while it was at {self._stage}" if self._stage else "before it did anything for us"
+        hint = f"does its login shell run commands? Try {format_command(self.endpoint, 'true')}"
+        return self._unreachable(f"ended the connection {where} (exit code {code})", hint, [*self._heard(), *lines])
+
+    def _failed(self, words: Message) -> Unreachable:
+        """The far side says that it cannot go on, and ends; what it said to people came another way, perhaps a moment later."""
+        self.exit_code(_ENDING_S)
+        return Refused(self._text(*explain_refusal(words, self._handshake.setup, self._handshake.python), self._stderr_lines()))
+
+    def _unreachable(self, what: str, hint: str, lines: Sequence[str]) -> Unreachable:
+        return Unreachable(self._text(what, hint, lines))
+
+    def _text(self, what: str, hint: str = "", lines: Sequence[str] = ()) -> str:
+        quoted = quoted_lines(lines[-_LAST_LINES:])
+        return f"host {self.endpoint.name} {what}{f'. Hint: {hint}' if hint else ''}{quoted}"
+
+    def _stderr_lines(self) -> list[str]:
+        return [printable_bytes(line) for line in self.stderr().splitlines() if line.strip()]
+
+    def _heard(self) -> list[str]:
+        return [printable_bytes(line) for line in [*self._noise, bytes(self._partial)] if line.strip()]
+
+    # Once something is started
+
+    def stderr(self) -> bytes:
+        return b"\n".join(line for line in super().stderr().splitlines() if not line.startswith(_MARK) and line)
+
+    def last_words(self) -> list[bytes]:
+        words = super().last_words()
+        return [*words, *list_hints(words, self.endpoint.name)]
+
+    def how_it_ended(self) -> Lost:
+        ssh = self.exit_code(_ENDING_S)
+        if there := self._ended_there():
+            code = there["ended"]
+            return (
+                Lost(LossReason.ENDED, "the agent was ended by what watches over it") if code is None else make_exit_loss(code)
+            )
+        name = self.endpoint.name
+        if ssh is None:
+            return Lost(LossReason.CUT_OFF, f"ssh, the line to {name}, is still there, but the agent does not listen")
+        if ssh == -signal.SIGXFSZ:
+            return Lost(LossReason.FLOODED, f"{name} sent more than {_STDERR_BYTES >> 20} MiB to stderr")
+        if ssh < 0:
+            return Lost(LossReason.CUT_OFF, f"ssh, the line to {name}, was killed by {signal_name(-ssh)}")
+        if ssh == _SSH_FAILED and (lines := self._stderr_lines()) and _BY_SSH.match(lines[-1]):
+            return Lost(LossReason.CUT_OFF, connection_failures.explain_failure(lines[-1], self.endpoint).words)
+        return Lost(LossReason.CUT_OFF, f"what watches over the agent on {name} was killed, and the agent with it")
+
+    def verdict(self, within_s: float) -> str | None:
+        """What was wrong with something short that has been run; None: nothing."""
+        self.exit_code(_ENDING_S)
+        there = self._ended_there()
+        if there and there["ended"] == 0:
+            return None
+        how = f"it took longer than {within_s:g} s" if there and there["late"] else f"({self.how_it_ended().words})"
+        return self._text(f"does not answer: {how}", lines=self._stderr_lines())
+
+    def end(self, patience_s: float) -> bool:
+        if self.exit_code(patience_s) is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGTERM)  # ssh, and what it goes through: a jump host's ssh, a ProxyCommand
+            if self.exit_code(_TERM_S) is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(self.pid, signal.SIGKILL)
+        there = self._ended_there()
+        super().end(0.0)
+        self.is_clean = there is not None and not there["survivors"]
+        return self.is_clean
+
+    def _ended_there(self) -> Message | None:
+        """The supervisor's last words, where it had the time: how what it ran has ended, and that nothing is left of it."""
+        for line in reversed(super().stderr().splitlines()):
+            with suppress(MessageError):
+                if (words := _parse_message(line)) and "ended" in (found := of_supervisor(words)):
+                    return found
+        return None
+
+
+def _parse_message(line: bytes) -> Message | None:
+    """What it says if it is a word of ours: a banner may say anything, even almost that."""
+    try:
+        words = json.loads(line.removeprefix(_MARK)) if line.startswith(_MARK) else None
+    except (ValueError, RecursionError):
+        return None
+    return words if isinstance(words, dict) else None
