@@ -59,7 +59,8 @@ def require_hosts(config: ClusterConfig, resources: Resources, keys: str) -> int
         fewer = "Ask for fewer devices, or raise" if resources.devices > 1 else "Raise"
         raise AllocationError(
             f"cluster {config.name!r} has {counted(there, 'host')} of "
-            f"{counted(predict_devices_per_host(config) or 1, 'device')}, but {counted(resources.devices, 'device')}{apart} need {wanted} hosts. {fewer} {keys} in clusters.toml."
+            f"{counted(predict_devices_per_host(config) or 1, 'device')}, but "
+            f"{counted(resources.devices, 'device')}{apart} need {wanted} hosts. {fewer} {keys} in clusters.toml."
         )
     return wanted
 

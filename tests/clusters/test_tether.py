@@ -14,7 +14,8 @@ from pytest_dtfperf.testing.waiting import wait_until
 START_CAT = """
 import os, subprocess, sys
 from pytest_dtfperf.clusters.process_guards import guard_against_parent_death
-cat = subprocess.Popen(guard_against_parent_death(["cat"], os.environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+argv = guard_against_parent_death(["cat"], os.environ)
+cat = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
 cat.stdin.write(b"x\\n"); cat.stdin.flush(); cat.stdout.readline()
 print(cat.pid, flush=True)
 sys.stdin.read()

@@ -103,6 +103,7 @@ def is_public_key(line: str) -> bool:
 READY = "/run/dtfperf-ready"
 ROTATE = "/usr/local/sbin/dtfperf-host-key"
 _KEY = "/etc/ssh/ssh_host_ed25519_key"
+_PREPARE = f"test -e {READY} && sudo -n {ROTATE} prepare"
 
 # Both can be repeated: a line may break before the answer has come.
 _ROTATE = f"""\
@@ -222,7 +223,7 @@ class Contact:
         """From the injected key to the instance's own. Each step can be repeated: a line may break at any moment."""
         name, given = talk.endpoint.name, read_injected_key(self.folder)
         trust_keys(self.folder, name, given)
-        own = talk.until_it_answers(f"test -e {READY} && sudo -n {ROTATE} prepare", is_public_key)
+        own = talk.until_it_answers(_PREPARE, is_public_key)
         trust_keys(self.folder, name, given, own)
         talk.until_it_answers(f"sudo -n {ROTATE} use", lambda line: line == own)
         trust_keys(self.folder, name, own)

@@ -74,7 +74,7 @@ def test_instances_that_end_meanwhile(datacenter: DataCenter) -> None:
 
 def test_an_image_that_never_gets_ready(datacenter: DataCenter, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that answers but has not armed its own end is not used."""
-    monkeypatch.setattr("pytest_dtfperf.clusters.ec2.contact.READY", "/run/never")
+    monkeypatch.setattr(contact, "_PREPARE", "test -e /run/never")
     with (
         pytest.raises(
             AllocationError, match=r"could not be logged in to in time: it has not finished starting \(exit code 1\)$"

@@ -53,7 +53,7 @@ def test_is_quiet_without_boto3() -> None:
     """Installing it loads none of the libraries: a run that uses no EC2 does not notice."""
     code = (
         "import sys; from pytest_dtfperf.clusters.ec2 import log_redaction\n"
-        "quiet.install(); print({*sys.modules} & {*quiet.TALKATIVE})"
+        "log_redaction.hide_credentials(); print({*sys.modules} & {*log_redaction.TALKATIVE})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

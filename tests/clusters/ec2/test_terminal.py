@@ -21,7 +21,7 @@ os.setsid()
 fcntl.ioctl(os.open(sys.argv[1], os.O_RDWR), termios.TIOCSCTTY, 0)
 os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
-ASK = "import sys; from pytest_dtfperf.clusters.ec2.costs import ask_at_terminal; print(ask_at_terminal('Launch?', float(sys.argv[1])))"
+ASK = "import sys; from pytest_dtfperf.clusters.ec2 import costs; print(costs.ask_at_terminal('Launch?', float(sys.argv[1])))"
 IN_BACKGROUND = """
 import subprocess, sys
 child = subprocess.Popen([sys.executable, '-c', sys.argv[1], '300'], process_group=0)
@@ -104,7 +104,7 @@ def test_an_answer(desk: type[Desk], typed: str, answer: str) -> None:
 def test_asks_while_pytest_captures(desk: type[Desk], tmp_path: Path) -> None:
     """A test of a pytest that captures everything asks, is answered, and what was asked is in no report."""
     (tmp_path / "test_it.py").write_text(
-        "from pytest_dtfperf.clusters.ec2.costs import ask_at_terminal\n\n\ndef test_it():\n    assert ask_at_terminal('Launch?') is True\n"
+        "from pytest_dtfperf.clusters.ec2 import costs\n\n\ndef test_it():\n    assert costs.ask_at_terminal('Launch?') is True\n"
     )
     argv = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rA", "--rootdir", str(tmp_path), str(tmp_path / "test_it.py")]
     somebody = desk(*argv, env={"PYTEST_ADDOPTS": ""})
