@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import IO, Self
 
 from pytest_dtfperf.errors import AllocationError
-from pytest_dtfperf.formats import in_minutes
+from pytest_dtfperf.formats import in_minutes, printable
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.node.files import read_file
 from pytest_dtfperf.node.owner import Owner
-from pytest_dtfperf.formats import printable
 
 _POLL_S = 0.1
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from pytest_dtfperf.clusters.named import ClusterConfig, python
-from pytest_dtfperf.clusters.protocol import Allocation, Lost, LossReason
+from pytest_dtfperf.clusters.protocol import Allocation, LossReason, Lost
 from pytest_dtfperf.errors import AllocationError, HostLost, SpecError
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, HostView, PlacedTask, Roles
 from pytest_dtfperf.launch.watch import loss

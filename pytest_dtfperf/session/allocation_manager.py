@@ -95,7 +95,9 @@ def too_large(test: Mapping[str, Any], config: ClusterConfig) -> str | None:
     if there is None or capacity.count_hosts_for(config, need) <= there:
         return None
     apart = f" and num_ps={num_ps} on hosts of their own" if need.separate_ps_hosts else ""
-    return f"{config.name} has {counted(there, 'host')}, gpus={need.devices}{apart} need {capacity.count_hosts_for(config, need)}"
+    return (
+        f"{config.name} has {counted(there, 'host')}, gpus={need.devices}{apart} need {capacity.count_hosts_for(config, need)}"
+    )
 
 
 _HELD_BY: dict[str, int] = {}  # session -> which of this process's threads has a lock for it
@@ -222,7 +224,9 @@ class Lending:
     def _lock(self, names: Sequence[str], slots: int) -> Iterator[None]:
         with ExitStack() as held:
             with self._while_waiting():
-                held.enter_context(lock_hosts(names, slots, LockHolder.me(session=self._session, what=self._what), self._waiting))
+                held.enter_context(
+                    lock_hosts(names, slots, LockHolder.me(session=self._session, what=self._what), self._waiting)
+                )
             _HELD_BY[self._session] = threading.get_ident()
             try:
                 yield

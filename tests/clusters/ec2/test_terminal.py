@@ -104,7 +104,7 @@ def test_an_answer(desk: type[Desk], typed: str, answer: str) -> None:
 def test_asks_while_pytest_captures(desk: type[Desk], tmp_path: Path) -> None:
     """A test of a pytest that captures everything asks, is answered, and what was asked is in no report."""
     (tmp_path / "test_it.py").write_text(
-        "from pytest_dtfperf.clusters.ec2 import costs\n\n\ndef test_it():\n    assert costs.ask_at_terminal('Launch?') is True\n"
+        "from pytest_dtfperf.clusters.ec2 import costs\n\n\ndef test():\n    assert costs.ask_at_terminal('Launch?') is True\n"
     )
     argv = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-rA", "--rootdir", str(tmp_path), str(tmp_path / "test_it.py")]
     somebody = desk(*argv, env={"PYTEST_ADDOPTS": ""})
