@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
-from pytest_dtfperf.plain import Plain, key_of
+from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.spec import Spec
 
 # A task may be off its core for this long without anybody being wrong: a few time slices of a busy Linux host.
@@ -64,11 +64,11 @@ class TaskReport(Plain):
     peak_rss_bytes: int = 0  # of the task, over its life
     cpu_s: float = 0.0  # user and system time of the task during the measured window
     devices: Sequence[str] = ()  # where the gradients were computed, as TensorFlow placed them
-    evaluations: Sequence[Evaluation] = field(default=(), metadata={"key": "looks"})  # the chief's, if the spec asked for them
+    evaluations: Sequence[Evaluation] = ()  # the chief's, if the spec asked for them
     variable_bytes: Mapping[str, int] = field(default_factory=dict)  # device -> bytes of variables placed there
     graph: Mapping[str, Any] = field(default_factory=dict)  # what a step computes: {"hash": ..., "operations": {kind: count}}
     settings: Mapping[str, str] = field(default_factory=dict)  # how TensorFlow runs it: what is in no graph
-    reported_rate: str | None = field(default=None, metadata={"key": "said"})  # an external command's own images/sec
+    reported_rate: str | None = None  # an external command's own images/sec
     unclear_rate: str | None = None  # why the last one that it has printed cannot be read
     last_lines: Sequence[str] = ()  # of such a program that has printed none; or the one line that cannot be read
     images: float = 0.0  # trained in the steps that such a program has reported, by this worker
@@ -115,13 +115,13 @@ class Run(Plain):
     cpu_s: Mapping[str, float]  # task -> user and system seconds during the measured window (a ps: over its life)
     wall_s: float  # from the first order to the last exit, on the controller's clock
     accuracy: float | None = None  # of the last evaluation on the test set, 0 to 1
-    evaluations: Sequence[Evaluation] = field(default_factory=list, metadata={"key": "looks"})
+    evaluations: Sequence[Evaluation] = field(default_factory=list)
     round_s: float | None = None  # Unix time at which its round began; runs of several specs in turn share one; old: unknown
     hosts: Sequence[str] = field(default_factory=list)  # those that its tasks ran on; old records do not tell
     task_hosts: Mapping[str, str] = field(default_factory=dict)  # task -> its host; old records do not tell
     task_threads: Mapping[str, int] = field(default_factory=dict)  # task -> cores it may use; old records do not tell
     task_devices: Mapping[str, int] = field(default_factory=dict)  # worker -> how many it had; old records do not tell
-    reported_rates: Mapping[str, str] = field(default_factory=dict, metadata={"key": "said"})  # by worker, as it printed it
+    reported_rates: Mapping[str, str] = field(default_factory=dict)  # by worker, as it printed it
     state: Mapping[str, Any] = field(default_factory=dict)  # what its hosts said of themselves before, during and after it
     disturbances: Sequence[str] = field(default_factory=list)  # by whom or what; empty: the run may be believed
     # Worker -> seconds by which it was out of step with the chief, where a disturbance excuses that; positive: it was later.
@@ -148,7 +148,7 @@ class Measurement(Plain):
     runs: Sequence[Run]
     hosts: Sequence[str]
     fingerprint: Mapping[str, Any]  # {"hardware": ..., "software": ..., "program": ..., "placement": ..., "state": ...}
-    injected_slowdowns: Mapping[str, float] = field(default_factory=dict, metadata={"key": "planted"})  # task -> s per step
+    injected_slowdowns: Mapping[str, float] = field(default_factory=dict)  # task -> s per step
     probes: Mapping[str, Any] | None = None  # what its hosts and links could do (`explain/probes.py`), if that was measured
     traced: Run | None = None  # a short run that was made to be traced alone: it counts for nothing, and is none of `runs`
 
@@ -219,7 +219,7 @@ class Measurement(Plain):
             "images_per_sec": self.images_per_sec,
             "hosts": list(self.hosts),
             "fingerprint": dict(self.fingerprint),
-            "planted": dict(self.injected_slowdowns),
+            "injected_slowdowns": dict(self.injected_slowdowns),
             **({"probes": self.probes} if self.probes else {}),
             **({"traced": self.traced.to_json()} if self.traced else {}),
         }
@@ -227,8 +227,7 @@ class Measurement(Plain):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Of a record's line, which holds more."""
-        own = {field.name: key_of(field) for field in fields(cls)}
-        return super().from_json({name: data[key] for name, key in own.items() if key in data})
+        return super().from_json({field.name: data[field.name] for field in fields(cls) if field.name in data})
 
 
 def efficiency(measurement: Measurement, anchor: Measurement) -> float:

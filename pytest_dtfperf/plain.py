@@ -4,7 +4,7 @@ Goes to the hosts, so it needs nothing but Python there.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import Field, fields
+from dataclasses import fields
 from enum import Enum
 from functools import cache
 from types import UnionType
@@ -19,21 +19,13 @@ class Plain:
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def to_json(self) -> dict[str, Any]:
-        return {key_of(field): _written(getattr(self, field.name)) for field in fields(self)}
+        return {field.name: _written(getattr(self, field.name)) for field in fields(self)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """What `to_json` gave, of an older version, too: what is not there is as usual. Raises `TypeError` for other names."""
         readers = _readers(cls)  # type: ignore[arg-type]  # mypy asks instances of it for __hash__
-        names = {key_of(field): field.name for field in fields(cls)}
-        values = {names.get(key, key): value for key, value in data.items()}
-        return cls(**values | {name: readers[name](values[name]) for name in readers.keys() & values.keys()})
-
-
-def key_of(field: "Field[Any]") -> str:
-    """Its name in JSON: the one that files were first written with, whatever the field is called by now."""
-    key: str = field.metadata.get("key", field.name)
-    return key
+        return cls(**{**data, **{name: readers[name](data[name]) for name in readers.keys() & data.keys()}})
 
 
 def _written(value: Any) -> Any:

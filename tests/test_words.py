@@ -10,7 +10,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 FOLDERS = ("pytest_dtfperf", "tests", "benchmarks", "perf_tests", "ci", "docs", ".github")
-TOLD_HERE = ("tests/test_words.py", "tests/test_earlier_names.py")  # which have to say them
+TOLD_HERE = ("tests/test_words.py",)  # which have to say them
 
 # What has been given up altogether, as names have it in them, as files are called and as sentences say it.
 EVERYWHERE: Mapping[str, str] = {
@@ -79,14 +79,7 @@ MAY_BE_CALLED: Mapping[str, str] = {
 }
 
 # Texts in which such a word may stand: a part of the line, and the reason.
-MAY_SAY: Mapping[str, str] = {
-    "DTFPERF_LEASES": "an earlier version's name, which is read still",
-    "DTFPERF_PLANT": "an earlier version's name, which is read still",
-    "lease_s": "an earlier version's key, which is read still",
-    '"planted"': "a key of files, which keep the names that they were first written with",
-    "`planted`": "the same",
-    '"parcel-"': "what earlier versions have left on hosts is removed still",
-}
+MAY_SAY: Mapping[str, str] = {}
 
 
 @cache
@@ -190,7 +183,6 @@ def test_terms_that_come_back_are_found(text: str) -> None:
     [
         "It takes place in the place of the other, as is said; look at it, meet and agree: a part is told.",
         "forward, release, housekeeper, the warehouse's departments",
-        'os.environ.get("DTFPERF_PLANT")',
     ],
 )
 def test_ordinary_sentences_are_not(text: str) -> None:

@@ -3,7 +3,6 @@
 A published rate is one value without a stated spread, so a spread is assumed for it.
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,14 +12,14 @@ from typing import Any, Self
 from pytest_dtfperf.baselines.comparability import format_exchange, noted, same_but_for_exchange
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.references import Reference
-from pytest_dtfperf.baselines.terms import ASSUMED, Terms
+from pytest_dtfperf.baselines.terms import ASSUMED, Terms, least_runs_to_confirm
 from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Judgement, Verdict
 from pytest_dtfperf.formats import change, counted, percent, rate
 from pytest_dtfperf.measurement import CLOCK_SLACK_S, Measurement
 from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.stats.comparison import Answer, RatioEstimate, against_stored, runs_needed
 from pytest_dtfperf.stats.noise import Noise
-from pytest_dtfperf.stats.rare import RARE, runs_to_confirm
+from pytest_dtfperf.stats.rare import RARE
 from pytest_dtfperf.stats.steady import drift
 
 VERDICTS = {
@@ -36,7 +35,7 @@ def judge(measurement: Measurement, entry: Entry | None, terms: Terms) -> Judgem
     """Compare a measurement with its baseline."""
     baseline_rate = entry.images_per_sec if entry else None
     if measurement.misplaced:
-        reason = misplaced(measurement) + (_rate_all_the_same(measurement, entry) if entry else "")
+        reason = misplaced(measurement) + (format_rate_against(measurement, entry.images_per_sec) if entry else "")
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=baseline_rate)
     if entry is None:
         return Judgement(Verdict.NO_BASELINE, no_baseline(measurement))
@@ -44,12 +43,12 @@ def judge(measurement: Measurement, entry: Entry | None, terms: Terms) -> Judgem
         if not same_but_for_exchange(entry.key, measurement.spec.key):
             raise ValueError(f"the baseline of {entry.key!r} says nothing of {measurement.spec.key!r}")
         differing = format_exchange(entry.key, measurement.spec.key)
-        reason = f"the baseline was measured with {differing}{_rate_all_the_same(measurement, entry)}; "
+        reason = f"the baseline was measured with {differing}{format_rate_against(measurement, entry.images_per_sec)}; "
         reason += "--update-baselines adds this one"
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=baseline_rate)
     if foreign := entry.foreign_to(measurement.fingerprint, len(measurement.hosts)):
-        reason = f"the baseline was measured on something else ({'; '.join(foreign)}){_rate_all_the_same(measurement, entry)}; "
-        reason += "--update-baselines adds this one"
+        reason = f"the baseline was measured on something else ({'; '.join(foreign)})"
+        reason += f"{format_rate_against(measurement, entry.images_per_sec)}; --update-baselines adds this one"
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=baseline_rate)
     if tainted := disturbed(measurement):
         return Judgement(Verdict.TAINTED, tainted, baseline_rate=baseline_rate)
@@ -63,10 +62,10 @@ def judge(measurement: Measurement, entry: Entry | None, terms: Terms) -> Judgem
     return Judgement(verdict, reason, change=estimate.ratio - 1, baseline_rate=baseline_rate, estimate=estimate)
 
 
-def _rate_all_the_same(measurement: Measurement, entry: Entry) -> str:
-    """Format the rate and its change: a loss that came with another graph or version is not to be overlooked."""
-    now, then = measurement.images_per_sec, entry.images_per_sec
-    return f": {rate(now)} images/sec here, {change(now / then - 1)} against its {rate(then)}"
+def format_rate_against(measurement: Measurement, stored: float) -> str:
+    """Return the rate and its change: a loss that came with another graph or version is not to be overlooked."""
+    now = measurement.images_per_sec
+    return f": {rate(now)} images/sec here, {change(now / stored - 1)} against its {rate(stored)}"
 
 
 def no_baseline(measurement: Measurement) -> str:
@@ -126,9 +125,7 @@ def _words(estimate: RatioEstimate, entry: Entry, terms: Terms, runs: int) -> st
 
 
 def _why_open(estimate: RatioEstimate, entry: Entry, terms: Terms, runs: int) -> str:
-    if not terms.sets_rare_aside:
-        return _why_open_then(estimate, entry, terms, runs)
-    if (found := why_undecided(estimate, terms, runs)) or estimate.answer is not Answer.OPEN:
+    if (found := explain_too_few_runs(estimate, terms, runs)) or estimate.answer is not Answer.OPEN:
         return found
     noise = replace(entry.noise or ASSUMED, run=estimate.spread)
     needed = runs_needed(len(entry.samples), noise, terms.margin, terms.false_alarm)
@@ -140,30 +137,9 @@ def _why_open(estimate: RatioEstimate, entry: Entry, terms: Terms, runs: int) ->
     return f"; the margin lies within that: more runs (--repeats), or a margin of {percent(1 - estimate.low)}, would decide"
 
 
-def _why_open_then(estimate: RatioEstimate, entry: Entry, terms: Terms, runs: int) -> str:
-    """Return what the first two versions of the comparison said, which took one look at a normal statistic for granted."""
-    if estimate.answer is Answer.UNCONFIRMED:
-        return "; it is worse, but no further run has confirmed that"
-    if estimate.answer is not Answer.OPEN:
-        return ""
-    if not estimate.degrees_of_freedom:
-        return f"; a single run on either side tells nothing, {LEAST_RUNS} are the least"
-    from scipy.special import ndtri
-
-    noise = replace(entry.noise or ASSUMED, run=estimate.spread)
-    loss = math.log1p(-terms.margin) - math.log1p(-2 * terms.margin) if terms.margin < 0.5 else math.inf
-    error = loss / float(ndtri(1 - terms.false_alarm) + ndtri(0.95)) / 1.2
-    left = (error**2 - 2 * noise.session**2) / noise.run**2 - 1 / len(entry.samples)
-    if left <= 1 / 1000:
-        known = counted(len(entry.samples), "run")
-        return f"; against a baseline of {known} with such noise, no number of runs can tell that margin"
-    needed = max(1, math.ceil(1 / left))
-    return f"; it takes about {needed} runs to tell (--repeats)" if needed > runs else ""
-
-
-def why_undecided(estimate: RatioEstimate, terms: Terms, runs: int) -> str:
+def explain_too_few_runs(estimate: RatioEstimate, terms: Terms, runs: int) -> str:
     """Return what is missing where the runs are too few for an interval, or for a loss to be confirmed; else nothing."""
-    needed = max(runs_to_confirm(terms.false_alarm), LEAST_RUNS + 1)
+    needed = least_runs_to_confirm(terms.false_alarm)
     if estimate.answer is Answer.OPEN and not (estimate.degrees_of_freedom and estimate.low):
         if runs < needed:
             return f"; it is too few runs to tell: it needs {needed} (--repeats={needed})"
@@ -176,6 +152,19 @@ def why_undecided(estimate: RatioEstimate, terms: Terms, runs: int) -> str:
             "may be slow by chance"
         )
     return f"; it is worse, but no further run has confirmed that: one more would decide (--repeats={runs + 1})"
+
+
+def explain_no_answer(estimate: RatioEstimate, terms: Terms, runs: int, *, asked: str, other: str) -> str:
+    """Return why there is no answer and what would decide, and which runs were slow; nothing where neither is so.
+
+    Args:
+        asked: What the interval must exclude: "the margin".
+        other: Name of the second side: "the anchor".
+    """
+    why = explain_too_few_runs(estimate, terms, runs)
+    if not why and estimate.answer is Answer.OPEN:
+        why = f"; {asked} lies within that: more runs would decide (--repeats)"
+    return "".join([why, *(f"; {each}" for each in about_slow_runs(estimate, other))])
 
 
 def about_slow_runs(estimate: RatioEstimate, other: str) -> Iterable[str]:
@@ -253,26 +242,18 @@ def judge_published(
     """
     stored = published.images_per_sec
     if reason := misplaced(measurement) or _elsewhere(published, measurement.fingerprint.get("hardware", {})):
-        now = measurement.images_per_sec
-        reason += f": {rate(now)} images/sec here, {change(now / stored - 1)} against its {rate(stored)}"
-        return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=stored)
+        return Judgement(Verdict.INCOMPARABLE, reason + format_rate_against(measurement, stored), baseline_rate=stored)
     if tainted := disturbed(measurement):
         return Judgement(Verdict.TAINTED, tainted, baseline_rate=stored)
-    noise = PUBLISHED if terms.has_one_noise else noise_of(measurement, entry)
-    then_noise = None if terms.has_one_noise else PUBLISHED
-    assumed = "at least 2.0 % is assumed of either" if terms.has_one_noise else "2.0 % is assumed of the published value"
+    noise = noise_of(measurement, entry)
     question = terms.question(1 - terms.margin, noise, ceiling=1 + terms.margin)
-    estimate = against_stored(measurement.rates, [stored], noise, question, then_noise=then_noise)
+    estimate = against_stored(measurement.rates, [stored], noise, question, then_noise=PUBLISHED)
     reason = (
         f"{change(estimate.ratio - 1)} against {rate(published.images_per_sec)} images/sec ({published.citation}): "
         f"{interval(estimate)} of it, margin {percent(terms.margin)}; {counted(len(measurement.rates), 'run')} against one "
-        f"value, noise {percent(estimate.spread)} ({assumed})"
+        f"value, noise {percent(estimate.spread)} (2.0 % is assumed of the published value)"
     )
-    if terms.sets_rare_aside:
-        why = why_undecided(estimate, terms, len(measurement.rates))
-        if not why and estimate.answer is Answer.OPEN:
-            why = "; the margin lies within that: more runs would decide (--repeats)"
-        reason = "; ".join([reason + why, *about_slow_runs(estimate, "the published value")])
+    reason += explain_no_answer(estimate, terms, len(measurement.rates), asked="the margin", other="the published value")
     return Judgement(VERDICTS[estimate.answer], reason, change=estimate.ratio - 1, baseline_rate=stored, estimate=estimate)
 
 

@@ -74,9 +74,6 @@ class Provenance:
     reason: str | None = None  # why a slower measurement was accepted
 
 
-_AS_KEY = {"degrees_of_freedom": "freedom"}  # as baseline files have it
-
-
 @dataclass(frozen=True, kw_only=True)
 class Calibrated:
     """How much the rates of a case scatter, found out by measuring it in several sessions between which nothing changed."""
@@ -86,13 +83,13 @@ class Calibrated:
     date: str  # UTC, ISO 8601
 
     def to_json(self) -> dict[str, Any]:
-        noise = {_AS_KEY.get(name, name): significant(value) for name, value in asdict(self.noise).items()}
+        noise = {name: significant(value) for name, value in asdict(self.noise).items()}
         return {**noise, "sessions": self.sessions, "date": self.date}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         return cls(
-            noise=Noise(run=data["run"], degrees_of_freedom=data["freedom"], session=data["session"]),
+            noise=Noise(run=data["run"], degrees_of_freedom=data["degrees_of_freedom"], session=data["session"]),
             sessions=data["sessions"],
             date=data["date"],
         )

@@ -14,8 +14,14 @@ from typing import Any, Self, TypeVar
 
 from pytest_dtfperf.baselines.comparability import other_hardware, same_but_for_exchange, system_name
 from pytest_dtfperf.baselines.entry import Calibrated, Change, Entry
-from pytest_dtfperf.baselines.files import canonical, content_of, published_folder, read_baseline_file, read_published_file
-from pytest_dtfperf.baselines.upgrades import SCHEMA
+from pytest_dtfperf.baselines.files import (
+    SCHEMA,
+    canonical,
+    content_of,
+    published_folder,
+    read_baseline_file,
+    read_published_file,
+)
 from pytest_dtfperf.errors import BaselineFileError, UsageError, unknown_name
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.node.files import replacing

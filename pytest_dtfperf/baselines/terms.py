@@ -1,20 +1,17 @@
 """On which terms a measurement is judged: what is asked of it, and how often the answer may be wrong. Values in, values out."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from pytest_dtfperf.baselines import verdict
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.stats.comparison import Question
 from pytest_dtfperf.stats.noise import DEGREES_FOR_ONE_RUN, Noise
+from pytest_dtfperf.stats.rare import runs_to_confirm
 
 ASSUMED = Noise(run=0.01)  # where nobody has calibrated: the least coefficient of variation that is believed of a machine
 FIRST_CHECK = 1 / 2  # of a test's share of the false alarms, where it does not declare how many checks it makes
-
-
-STATISTICS = 3  # goes up when the same runs would be judged otherwise: what was recorded is judged again as it was
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,27 +24,9 @@ class Terms(Plain):
     missed: float = verdict.MISSED
     least: int | None = None  # runs before a verdict; None: as few as what is known of the noise allows
     most: int = verdict.MOST_RUNS  # runs there can be
-    statistics: int = STATISTICS  # version of the comparison; a record without it was judged by the first
 
     def __post_init__(self) -> None:
         _check_fraction("margin", self.margin)
-
-    @property
-    def has_one_noise(self) -> bool:
-        """Whether two different trainings are compared by one noise, as the first version did."""
-        return self.statistics < 2
-
-    @property
-    def sets_rare_aside(self) -> bool:
-        """Whether rare slow runs are set aside and never decide alone; the first two versions did not know of them."""
-        return self.statistics > 2
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in super().to_json().items() if (name, value) != ("statistics", 1)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return super().from_json({"statistics": 1, **data})
 
     def question(self, floor: float, *noises: Noise, ceiling: float | None = None) -> Question:
         """Ask whether a ratio of rates reaches `floor`. `noises`: of the sides that get runs."""
@@ -59,7 +38,6 @@ class Terms(Plain):
             missed=self.missed,
             least=least,
             most=self.most,
-            sets_rare_aside=self.sets_rare_aside,
             **above,
         )
 
@@ -67,6 +45,11 @@ class Terms(Plain):
 def least_runs(noise: Noise) -> int:
     """Two, that there be a spread; one where it is known well enough without it."""
     return 1 if noise.degrees_of_freedom >= DEGREES_FOR_ONE_RUN else verdict.LEAST_RUNS
+
+
+def least_runs_to_confirm(false_alarm: float) -> int:
+    """Return how many runs a loss takes to be confirmed, given the probability of a false alarm."""
+    return max(runs_to_confirm(false_alarm), verdict.LEAST_RUNS + 1)
 
 
 def share(budget: float, *, tests: int, red: int, check: int, checks: int | None = None) -> float:

@@ -12,13 +12,12 @@ from dataclasses import dataclass, fields, replace
 from pytest_dtfperf.baselines.comparability import other_hosts
 from pytest_dtfperf.baselines.compare import (
     VERDICTS,
-    about_slow_runs,
     disturbed,
+    explain_no_answer,
     interval,
     judge,
     misplaced,
     noise_of,
-    why_undecided,
 )
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import ASSUMED, Terms, least_runs
@@ -49,10 +48,6 @@ def compare_in_turns(
     The two ways to compare what was not measured in turn share the error rates, for the second is taken if the first tells
     nothing.
     """
-    if terms.has_one_noise:
-        question = terms.question(floor, noises[0])
-        estimate = against_each_other(measurement.rates, other.rates, noises[0], None, question)
-        return Comparison(measurement=measurement, other=other, estimate=estimate)
     question = terms.question(floor, *noises)
     if are_in_turn(measurement, other):
         estimate = against_each_other(measurement.rates, other.rates, *noises, question)
@@ -162,7 +157,7 @@ def judge_efficiency(
     found = compare_in_turns(measurement, anchor, noises, at_least * gpus, terms)
     estimate, (value, text) = found.estimate, _efficiency(found.measurement, found.other)
     reason = f"{text}: {interval(estimate, gpus)}, asked for at least {percent(at_least)}; {_runs(found)}"
-    reason += _why_open(found, terms, "the anchor")
+    reason += _explain_no_answer(found, terms, "the anchor")
     verdict = VERDICTS[estimate.answer]
     if moved := _anchor_alone_moved(verdict, measurement, anchor, terms, entry, anchor_entry):
         verdict, reason = Verdict.ANCHOR, f"{moved}; {reason}"
@@ -208,7 +203,7 @@ def judge_overhead(
         f"I/O overhead {percent(value)} of {real.spec.label} against synthetic input "
         f"({rate(synthetic.images_per_sec)} images/sec): {found}, allowed at most {percent(at_most)}; {_runs(compared)}"
     )
-    reason += _why_open(compared, terms, "the synthetic input")
+    reason += _explain_no_answer(compared, terms, "the synthetic input")
     return Judgement(VERDICTS[estimate.answer], reason, baseline_rate=synthetic.images_per_sec, value=value, estimate=estimate)
 
 
@@ -254,15 +249,9 @@ def _anchor_alone_moved(
     return ""
 
 
-def _why_open(found: Comparison, terms: Terms, name: str) -> str:
-    """Return why there is no answer and what would decide, and which runs were slow; nothing where neither is so."""
-    if not terms.sets_rare_aside:
-        return ""
-    estimate = found.estimate
-    why = why_undecided(estimate, terms, min(len(found.measurement.rates), len(found.other.rates)))
-    if not why and estimate.answer is Answer.OPEN:
-        why = "; what is asked for lies within that: more runs would decide (--repeats)"
-    return "".join([why, *(f"; {each}" for each in about_slow_runs(estimate, name))])
+def _explain_no_answer(found: Comparison, terms: Terms, other: str) -> str:
+    runs = min(len(found.measurement.rates), len(found.other.rates))
+    return explain_no_answer(found.estimate, terms, runs, asked="what is asked for", other=other)
 
 
 def _runs(found: Comparison) -> str:
@@ -348,13 +337,6 @@ def judge_learning(measurement: Measurement, anchor: Measurement, terms: Terms) 
     if found is None:
         return Judgement(Verdict.REGRESSED, f"{measurement.spec.label} never reached a {_best(measurement, target)}")
     value = found.steps / usual.steps
-    if terms.has_one_noise:  # which knew none of learning
-        reason = (
-            f"a {target} took {measurement.spec.label} {found.steps:g} steps ({found.trained_s:.3g} s), "
-            f"{anchor.spec.label} {usual.steps:g} ({usual.trained_s:.3g} s): {value:.2f} times the steps, allowed {at_most:g}, "
-            f"and {found.trained_s / usual.trained_s:.2f} times the seconds"
-        )
-        return Judgement(Verdict.PASSED if value <= at_most else Verdict.REGRESSED, reason, value=value)
     (now, noise), (then, then_noise) = (_learning_speeds(each, aim) for each in (measurement, anchor))
     estimate = against_each_other(now, then, noise, then_noise, terms.question(1 / at_most, noise, then_noise))
     is_known = estimate.degrees_of_freedom and estimate.low

@@ -184,7 +184,7 @@ def _check(args: argparse.Namespace) -> None:
             raise UsageError(f"{word} stands behind the tests, where all is for pytest; put it before them")
         if name in NOT_NOW:
             raise UsageError(f"{word}: {NOT_NOW[name]}; leave it out")
-    if resolve.slowdown_text(os.environ):
+    if os.environ.get(resolve.SLOWDOWN_VARIABLE):
         raise UsageError(f"{resolve.SLOWDOWN_VARIABLE} is set, so that training is slowed down on purpose; unset it")
 
 

@@ -67,7 +67,6 @@ def _lock(path: Path, how: int) -> int:
 
 
 FOLDER = "DTFPERF_LOCKS"
-_BEFORE = "DTFPERF_LEASES"  # its name in earlier versions, which is read still
 _TICKET_POLL_S = 0.1
 _SHORT_POLL_S = 0.01
 LOCK_TIMEOUT_S = 60.0
@@ -138,14 +137,13 @@ def lock_hosts(
 
 def find_lock_folder() -> Path:
     """Where tickets lie. Raises `AllocationError`."""
-    name = FOLDER if os.environ.get(FOLDER) else _BEFORE
-    given = os.environ.get(name)
+    given = os.environ.get(FOLDER)
     if not given:
         return make_runtime_folder()
     folder = Path(given)
     if not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise AllocationError(
-            f"{name} = {given!r} is no folder that this user may write to. `install -d -m 1777 ...` makes one"
+            f"{FOLDER} = {given!r} is no folder that this user may write to. `install -d -m 1777 ...` makes one"
         )
     return folder
 

@@ -116,9 +116,6 @@ KEYS: Mapping[str, Validator] = {
 }
 
 
-# Keys by the names of earlier versions, which are read still.
-RENAMED: Mapping[str, str] = {"lease_s": "heartbeat_timeout_s"}
-
 # What `training` and `models.<name>` may set: a spec's fields, and what a measurement is made of.
 MEASURING_KEYS: Mapping[str, Validator] = {"repeats": COUNT, "min_repeats": COUNT, "margin": FRACTION}
 TRAINING_KEYS = (*(each.name for each in fields(Spec) if each.name not in ("model", "own_model")), *MEASURING_KEYS)
@@ -241,7 +238,6 @@ def _parse(path: str, name: str, table: object) -> ClusterConfig:
         raise ClusterFileError(f"{where} must be a table, not {shown(table)}")
     if "backend" not in table:
         raise ClusterFileError(f"{where} lacks its backend. Known: {', '.join(sorted(BACKENDS))}.")
-    table = {key if RENAMED.get(key, key) in table else RENAMED[key]: value for key, value in table.items()}
     _raise_all(_problems(where, {"backend": table["backend"]}, KEYS))
     if table["backend"] not in BACKENDS:
         raise ClusterFileError(f"{where} {unknown_name('backend', table['backend'], BACKENDS)}")

@@ -108,7 +108,7 @@ def _of_memory(state: State) -> Iterator[str]:
 
 def _of_gpu(gpu: Mapping[str, Any]) -> Iterator[str]:
     before, after, during = gpu["before"] or {}, gpu["after"] or {}, gpu["during"]
-    samples = during["looks"]
+    samples = during["samples"]
     slow = {why: count for why, count in during["reasons"].items() if why in GPU_SLOWDOWNS}
     # The general reason is set together with the particular one.
     particular = {why: count for why, count in slow.items() if why != "hw_slowdown"} or slow

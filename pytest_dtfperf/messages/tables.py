@@ -55,7 +55,7 @@ from pytest_dtfperf.node.tunnel import CHUNK
 def during(value: Any) -> Any:
     found = record(
         {
-            "looks": COUNT,
+            "samples": COUNT,
             "reasons": mapping(text(60), COUNT, 64),
             "sm_mhz": SPAN,
             "memory_mhz": SPAN,
@@ -64,8 +64,8 @@ def during(value: Any) -> Any:
         }
     )(value)
     for why, count in found["reasons"].items():
-        if count > found["looks"]:
-            raise Misfit(f"at most {found['looks']}, of so many samples", count).below(why).below("reasons")
+        if count > found["samples"]:
+            raise Misfit(f"at most {found['samples']}, of so many samples", count).below(why).below("reasons")
     return found
 
 
@@ -177,9 +177,9 @@ _REPORT = record(
         "peak_rss_bytes": COUNT,
         "cpu_s": SECONDS,
         "devices": listed(text(), CPUS),
-        "looks": listed(record({"step": COUNT, "trained_s": SECONDS, "score": _SCORE}), STEPS),
+        "evaluations": listed(record({"step": COUNT, "trained_s": SECONDS, "score": _SCORE}), STEPS),
         "variable_bytes": mapping(text(), COUNT, CPUS),
-        "said": optional(text(LINE_CHARACTERS)),
+        "reported_rate": optional(text(LINE_CHARACTERS)),
         "unclear_rate": optional(text(LINE_CHARACTERS)),
         "last_lines": LAST_LINES,
         "images": SECONDS,

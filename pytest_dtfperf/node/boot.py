@@ -148,7 +148,7 @@ def _throw_away_old_ones(cache: str) -> None:
     for name in os.listdir(cache):
         folder = os.path.join(cache, name)
         with suppress(OSError):  # another host with the same home was faster
-            if name.startswith(("bundle-", "parcel-")) and time.time() - os.stat(folder).st_mtime > UNUSED_S:
+            if name.startswith("bundle-") and time.time() - os.stat(folder).st_mtime > UNUSED_S:
                 shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -95,7 +95,7 @@ class RunMonitor:
             "after": after or None,
             "others": others,
             "during": {
-                "looks": len(known),
+                "samples": len(known),
                 "reasons": dict(sorted(Counter(reason for each in known for reason in each).items())),
                 "sm_mhz": _span(during, "sm_mhz"),
                 "memory_mhz": _span(during, "memory_mhz"),

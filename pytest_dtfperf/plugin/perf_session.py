@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.store import BaselineStore
-from pytest_dtfperf.baselines.verdict import LEAST_RUNS
 from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import UsageError, shown
@@ -30,7 +29,7 @@ from pytest_dtfperf.report.time_estimates import ClusterPast, load_earlier_sessi
 from pytest_dtfperf.session import allocation_manager
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.cluster import ClusterInfo
-from pytest_dtfperf.session.resolve import SLOWDOWN_VARIABLE, plan, read_slowdowns, slowdown_text
+from pytest_dtfperf.session.resolve import SLOWDOWN_VARIABLE, plan, read_slowdowns
 from pytest_dtfperf.session.session import check_runnable, check_stored
 
 
@@ -221,7 +220,7 @@ class PerfSession:
         elif warning := named.exposed(self.config):
             words.append(warning)
         if self.injected_slowdowns:
-            words.append(f"INJECTED SLOW-DOWN {SLOWDOWN_VARIABLE}={slowdown_text(os.environ)}")
+            words.append(f"INJECTED SLOW-DOWN {SLOWDOWN_VARIABLE}={os.environ[SLOWDOWN_VARIABLE]}")
         return "dtfperf: " + ", ".join(words)
 
     @property
@@ -229,12 +228,11 @@ class PerfSession:
         """Return one line if there may be fewer runs than it takes to confirm a loss; None: there are enough."""
         if not self.collected or self.options.dry_run or self.options.update_baselines:
             return None
-        from pytest_dtfperf.baselines.terms import share
-        from pytest_dtfperf.stats.rare import runs_to_confirm
+        from pytest_dtfperf.baselines.terms import least_runs_to_confirm, share
 
         repeats = plan(self.options, self.cluster.settings("")).repeats
         false_alarm = share(self.options.false_alarms, tests=len(self.collected), red=0, check=0)
-        needed = max(runs_to_confirm(false_alarm), LEAST_RUNS + 1)
+        needed = least_runs_to_confirm(false_alarm)
         if repeats >= needed:
             return None
         return (

@@ -7,13 +7,12 @@ from typing import Any, Self
 
 from pytest_dtfperf.baselines.checks import Check
 from pytest_dtfperf.baselines.comparability import other_hosts
+from pytest_dtfperf.baselines.files import SCHEMA
 from pytest_dtfperf.baselines.verdict import Judgement, Numbers, Verdict, gravest_first
 from pytest_dtfperf.measurement import Measurement, efficiency
 from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.records.arithmetic import flops_per_sec, share_of_peak
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
-
-SCHEMA = 1  # of session.json and of each line of measurements.jsonl; goes up when a reader of today would misread it
 
 SIZE = ("gpus", "num_ps")  # what differs along a scaling curve
 

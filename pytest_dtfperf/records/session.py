@@ -29,11 +29,12 @@ from typing import Any, Self
 import filelock
 
 from pytest_dtfperf.baselines.checks import Check
+from pytest_dtfperf.baselines.files import SCHEMA
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.journal import Journal
-from pytest_dtfperf.records.record import SCHEMA, Compared, Efficiency, Record
+from pytest_dtfperf.records.record import Compared, Efficiency, Record
 from pytest_dtfperf.records.stored import append, content_of, line_of, own_record, record_of, session_of, write
 from pytest_dtfperf.spec import Spec
 

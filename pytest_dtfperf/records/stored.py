@@ -12,11 +12,14 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.baselines.files import load, validate
+from pytest_dtfperf.baselines.files import check_schema_version, load, validate
 from pytest_dtfperf.errors import BaselineFileError, DtfPerfError, SessionFileError
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.node.files import read_file, replacing
-from pytest_dtfperf.records.record import SCHEMA, Record
+from pytest_dtfperf.records.record import Record
+
+MOST_BYTES = 1 << 30  # of a session's file: every step of every run of thousands of tests
+_BLOCK = 1 << 16  # bytes read at once where a line's beginning is looked for
 
 
 def session_of(content: bytes, where: str) -> dict[str, Any]:
@@ -47,26 +50,13 @@ def record_of(content: bytes, where: str) -> Record:
 def _checked(kind: str, content: bytes, where: str) -> Any:
     try:
         data = load(content.decode(), where)
-        _check_version(data, where)
+        check_schema_version(data, where)
         validate(kind, data, where)
     except UnicodeDecodeError as exc:
         raise SessionFileError(f"{where}: is no text: {exc}") from exc
     except BaselineFileError as exc:
         raise SessionFileError(str(exc)) from exc
     return data
-
-
-def _check_version(data: Any, where: str) -> None:
-    found = data.get("schema") if isinstance(data, dict) else None
-    if isinstance(found, int) and found > SCHEMA:
-        raise SessionFileError(
-            f"{where}: written by a newer version of pytest-dtfperf (its schema is {found}, this version reads {SCHEMA}); "
-            "install that: pip install --upgrade pytest-dtfperf"
-        )
-
-
-MOST_BYTES = 1 << 30  # of a session's file: every step of every run of thousands of tests
-_BLOCK = 1 << 16  # bytes read at once where a line's beginning is looked for
 
 
 def line_of(record: Record) -> bytes:

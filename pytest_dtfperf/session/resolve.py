@@ -164,19 +164,13 @@ def _first(*values: float | None) -> float:
 
 
 SLOWDOWN_VARIABLE = "DTFPERF_SLOWDOWN"
-BEFORE = "DTFPERF_PLANT"  # its name in earlier versions, which is read still
 _ENTRY = re.compile(r"(worker:(?:0|[1-9]\d*))=(\d+\.?\d*|\.\d+)", re.ASCII)
-
-
-def slowdown_text(environment: Mapping[str, str]) -> str:
-    """What the variable says, by today's name or the one of earlier versions; empty where neither is set."""
-    return environment.get(SLOWDOWN_VARIABLE) or environment.get(BEFORE, "")
 
 
 def read_slowdowns(environment: Mapping[str, str]) -> dict[str, float]:
     """Task -> seconds it sleeps in every step. Raises `UsageError`."""
     found: dict[str, float] = {}
-    for entry in filter(None, slowdown_text(environment).replace(" ", "").split(",")):
+    for entry in filter(None, environment.get(SLOWDOWN_VARIABLE, "").replace(" ", "").split(",")):
         match = _ENTRY.fullmatch(entry)
         if not match or not math.isfinite(float(match[2])):
             raise UsageError(f"{SLOWDOWN_VARIABLE} takes tasks and seconds per step, as in worker:1=0.2, not {entry!r}")

@@ -51,7 +51,6 @@ class Question:
     missed: float = 0.05  # largest probability of HOLDS where it does not
     least: int = 1  # runs before the first answer
     most: int = 10  # runs there can be
-    sets_rare_aside: bool = True  # rare slow runs are set aside and never decide alone (`stats.rare`)
 
     def __post_init__(self) -> None:
         if not 0 < self.floor <= self.ceiling:
@@ -150,8 +149,6 @@ class _Sides:
 
     def slow(self, question: Question) -> tuple[SlowRuns, SlowRuns]:
         """Return what is known of the slowest runs of either side."""
-        if not question.sets_rare_aside:
-            return NONE_SLOW, NONE_SLOW
         then = slow_runs(self.then, self.then_noise, question.missed)
         others = [without_slowest(self.then, then.doubtful)] if self.alike else []
         return slow_runs(self.now, self.now_noise, question.false_alarm, others), then
@@ -270,8 +267,8 @@ def _is_confirmed(sides: _Sides, high: float, question: Question) -> bool:
     `high`: the interval's upper end. Where there may be fewer runs than that takes, a loss is certain that is seen although
     the runs were rare ones, which take up to `RARE_SLOWDOWN` times as long, if the noise is known.
     """
-    needed = runs_to_confirm(question.false_alarm) - sum(map(len, sides.beside[0])) if question.sets_rare_aside else 1
-    if question.sets_rare_aside and question.most < max(needed, question.least + 1):
+    needed = runs_to_confirm(question.false_alarm) - sum(map(len, sides.beside[0]))
+    if question.most < max(needed, question.least + 1):
         is_known = min(sides.now_noise.degrees_of_freedom, sides.then_noise.degrees_of_freedom) >= DEGREES_FOR_ONE_RUN
         return is_known and sides.analyses >= question.most and high * RARE_SLOWDOWN < question.floor
     before = sides.one_analysis_before()

@@ -81,7 +81,7 @@ def test_a_file_comes_back_and_is_written_the_same_again(stored: list[Entry]) ->
     cases: dict[str, list[Any]] = {}
     for entry in stored:
         cases.setdefault(entry.key, []).append(entry.to_json())
-    data = {"schema": 2, "system": "cpu-x", "entries": cases}
+    data = {"schema": 1, "system": "cpu-x", "entries": cases}
     text = canonical(data)
     assert content_of(text, Path("cpu-x.json")) == data
     assert canonical(json.loads(text)) == text

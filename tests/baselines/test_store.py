@@ -283,7 +283,7 @@ def test_thresholds_of_a_system(store: BaselineStore) -> None:
         for gpus, least in [(8, 0.9), (64, 0.7)]
     ]
     store.folder.mkdir()
-    data = {"schema": 2, "system": SYSTEM, "thresholds": {"margin": 0.03, "efficiency": rows}}
+    data = {"schema": 1, "system": SYSTEM, "thresholds": {"margin": 0.03, "efficiency": rows}}
     file_of(store).write_text(json.dumps(data))
     assert store.margin(SYSTEM) == 0.03
     asked = [("inception3", 8), ("inception3", 64), ("inception3", 16), ("resnet50", 8)]
@@ -310,7 +310,7 @@ def test_thresholds_of_published_systems_are_known_everywhere(
     assert system in store.systems_with_thresholds()
     store.update(system, [entry_of([100.0, 101.0])])
     assert store.least_efficiency(system, "inception3", gpus) == least, "one that says nothing of thresholds does not"
-    own = {"schema": 2, "system": system, "thresholds": {"margin": 0.1}}
+    own = {"schema": 1, "system": system, "thresholds": {"margin": 0.1}}
     (store.folder / f"{system}.json").write_text(json.dumps(own))
     assert (store.least_efficiency(system, "inception3", gpus), store.margin(system)) == (None, 0.1)
 

@@ -24,20 +24,20 @@ PIZ_DAINT = (published_folder() / "piz-daint.json").read_text(encoding="utf-8")
 
 def baseline_file(**changes: Any) -> dict[str, Any]:
     entry = entry_of([100.0, 101.0]).to_json() | changes
-    return {"schema": 2, "system": "cpu-x", "entries": {KEY: [entry]}}
+    return {"schema": 1, "system": "cpu-x", "entries": {KEY: [entry]}}
 
 
 WRONG: dict[str, tuple[Any, str]] = {
     "not an object": ([], "must be of type object, not []"),
-    "no system": ({"schema": 2}, "the key 'system' is missing"),
+    "no system": ({"schema": 1}, "the key 'system' is missing"),
     "no schema": ({"system": "cpu-x"}, "the key 'schema' is missing"),
-    "another schema": ({"schema": "2", "system": "cpu-x"}, 'schema: must be 2, not "2"'),
+    "another schema": ({"schema": "2", "system": "cpu-x"}, 'schema: must be 1, not "2"'),
     "a newer schema": (
         {"schema": 3, "system": "cpu-x", "oracle": True},
-        "written by a newer version of pytest-dtfperf (its schema is 3, this one reads 1 to 2); install that: pip install",
+        "written by a newer version of pytest-dtfperf (its schema is 3, this version reads 1); install that: pip install",
     ),
     "references without their source": (
-        {"schema": 2, "system": "cpu-x", "references": []},
+        {"schema": 1, "system": "cpu-x", "references": []},
         "where there are references, there must be title, machine, sources, too",
     ),
     "no date": (
@@ -45,11 +45,11 @@ WRONG: dict[str, tuple[Any, str]] = {
         f"entries[\"{KEY}\"][0].provenance.date: '2026-02-30T00:00:00Z' is no date",
     ),
     "a threshold twice": (
-        {"schema": 2, "system": "cpu-x", "thresholds": {"efficiency": [THRESHOLD, THRESHOLD]}},
+        {"schema": 1, "system": "cpu-x", "thresholds": {"efficiency": [THRESHOLD, THRESHOLD]}},
         'thresholds.efficiency[1]: "inception3" on 8 devices has a threshold already',
     ),
     "a threshold in percent": (
-        {"schema": 2, "system": "cpu-x", "thresholds": {"margin": 5}},
+        {"schema": 1, "system": "cpu-x", "thresholds": {"margin": 5}},
         "thresholds.margin: 5 breaks exclusiveMaximum 1",
     ),
     "a program that is no hash": (
@@ -57,7 +57,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         'fingerprint.program.training: "v2" breaks pattern',
     ),
     "unknown key at the top": (
-        {"schema": 2, "system": "cpu-x", "entry": {}},
+        {"schema": 1, "system": "cpu-x", "entry": {}},
         "unknown key 'entry'. Did you mean 'entries'? Known: entries, machine, notes, references, schema, sources, system,",
     ),
     "unknown key in an entry": (
@@ -101,7 +101,7 @@ TEXTS = {
     "too large a number": ('{"schema": 1e999}', "1e999 is too large a number"),
     "half a character": ('{"schema": "\\ud800"}', "surrogates not allowed"),
     "a pit": ("[" * 100_000, "nested too deeply to be read"),
-    "another name": ('{"schema": 2, "system": "cpu-y"}', "system is 'cpu-y', but the file's name says 'cpu-x'"),
+    "another name": ('{"schema": 1, "system": "cpu-y"}', "system is 'cpu-y', but the file's name says 'cpu-x'"),
     "a misspelt field in a key": (
         json.dumps(baseline_file()).replace("gpus=2", "gpu=2"),
         "unknown field of a spec 'gpu'. Did you mean 'gpus'?",

@@ -153,7 +153,7 @@ def test_a_damaged_file_is_one_line(perf: PerfTests) -> None:
     """A file of baselines that cannot be read is named before anything is collected."""
     path = perf.folder / "baselines" / f"{SYSTEM}.json"
     path.parent.mkdir()
-    path.write_text('{"schema": 2, "system":')
+    path.write_text('{"schema": 1, "system":')
     code, out, err = dtfperf(perf.folder, "baselines", "audit", "perf")
     assert (code, out) == (2, "")
     assert err.startswith(f"dtfperf: baselines/{SYSTEM}.json: no valid JSON: ")

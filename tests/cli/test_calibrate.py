@@ -75,7 +75,7 @@ def test_noise_is_measured_and_written(calibrated: tuple[PerfTests, Ended]) -> N
     one, two = entries(perf)[1], entries(perf)[2]
     assert one["noise"]["run"] == pytest.approx(DRIFT, rel=0.05)
     assert one["noise"]["session"] == pytest.approx(DRIFT * 3 / 2**0.5, rel=0.1)
-    assert (one["noise"]["sessions"], one["noise"]["freedom"]) == (2, 4)
+    assert (one["noise"]["sessions"], one["noise"]["degrees_of_freedom"]) == (2, 4)
     assert one["samples"][0] == pytest.approx(1000, rel=0.01)
     assert "noise" not in two
     text = file_of(perf).read_text()

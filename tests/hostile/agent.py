@@ -41,7 +41,7 @@ GPU: Message = {
     "after": None,
     "others": [],
     "during": {
-        "looks": 5,
+        "samples": 5,
         "reasons": {},
         "sm_mhz": None,
         "memory_mhz": None,
@@ -264,7 +264,7 @@ LIES: dict[str, Lie] = {
     "all cores of the world": within("state", "state", "cpus", value="0-99999999999"),
     "cores that are words": within("state", "state", "cpus", value="all"),
     "more reasons than looks": within(
-        "state", "state", "gpus", value=[{**GPU, "during": {**GPU["during"], "reasons": {"hw_slowdown": 99}, "looks": 0}}]
+        "state", "state", "gpus", value=[{**GPU, "during": {**GPU["during"], "reasons": {"hw_slowdown": 99}, "samples": 0}}]
     ),
     "a survivor that is text": instead("stopped", survivors=["init"]),
     "a log that is a path": instead("log", task="../../log"),

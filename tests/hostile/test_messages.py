@@ -83,9 +83,13 @@ def run_of_two_hosts() -> list[Message]:
                 "startup_s": {"build": 0.5},
             }
             report |= {"bytes_sent": 5, "bytes_received": 5, "cpu_s": 0.1, "peak_rss_bytes": 9, "devices": ["/cpu:0"]}
-            report |= {"graph": {"hash": "0123abcd", "operations": {"MatMul": 3}}, "settings": {"TF_X": "1"}, "said": None}
+            report |= {
+                "graph": {"hash": "0123abcd", "operations": {"MatMul": 3}},
+                "settings": {"TF_X": "1"},
+                "reported_rate": None,
+            }
             score = {"images": 10, "loss": 1.0, "total_loss": 1.5, "top_1": 0.5, "top_5": 0.9}
-            report["looks"] = [{"step": 3, "trained_s": 0.03, "score": score}]
+            report["evaluations"] = [{"step": 3, "trained_s": 0.03, "score": score}]
             progress = {"step": 1, "of": 3, "images_per_sec": 9.5}
             output.append({"event": "task", "host": host, **of_run, "task": task, "kind": "progress", **progress})
             printed = {"lines": ["step 1", "step 2"], "left_out": 3}
@@ -264,7 +268,7 @@ def test_changed_probes(part: int) -> None:
         lines[at] = (honest[at]["host"], wire.encode(changed(honest[at], dice)))
         try:
             probes = lead_probe(lines).to_json()
-            stored = {"schema": 2, "system": "x", "entries": {entry.key: [{**entry.to_json(), "probes": probes}]}}
+            stored = {"schema": 1, "system": "x", "entries": {entry.key: [{**entry.to_json(), "probes": probes}]}}
             validate("baseline", json.loads(json.dumps(stored, allow_nan=False)), f"change {number}")
         except MessageError as exc:
             words.append(str(exc))

@@ -49,7 +49,7 @@ def gpu(
     **reasons: int,
 ) -> dict[str, Any]:
     unknown = {"ecc_uncorrected": None, "utilisation": None}
-    during = {"looks": samples, "reasons": reasons}
+    during = {"samples": samples, "reasons": reasons}
     return host(
         gpus=[
             {
@@ -117,7 +117,7 @@ STATES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a GPU that was in use by nobody else": (gpu(before={"utilisation": 35}), []),
     "a GPU that somebody only holds": (gpu(before={"utilisation": 0}, others=(PYTHON,)), []),
     "a GPU that nobody could look at": (
-        host(gpus=[{"index": "1", "before": None, "after": None, "others": [], "during": {"looks": 0, "reasons": {}}}]),
+        host(gpus=[{"index": "1", "before": None, "after": None, "others": [], "during": {"samples": 0, "reasons": {}}}]),
         [],
     ),
 }

@@ -188,8 +188,8 @@ def test_agent_accounts_for_its_gpus(smi: Path) -> None:
             agent.expect("stopped")
         (gpu,) = state["gpus"]
         assert gpu["index"] == "1"
-        assert gpu["during"]["looks"] >= 1
-        assert gpu["during"]["reasons"]["hw_thermal_slowdown"] == gpu["during"]["looks"]
+        assert gpu["during"]["samples"] >= 1
+        assert gpu["during"]["reasons"]["hw_thermal_slowdown"] == gpu["during"]["samples"]
         assert gpu["before"]["ecc_uncorrected"] == gpu["after"]["ecc_uncorrected"] == 2
 
 
@@ -210,4 +210,4 @@ def test_of_a_part_nothing_is_told(smi: Path) -> None:
         (gpu,) = agent.expect("state")["state"]["gpus"]
         agent.expect("stopped")
     assert (gpu["index"], gpu["before"], gpu["after"], gpu["others"]) == ("MIG-aaaa", None, None, [])
-    assert (gpu["during"]["looks"], gpu["during"]["sm_mhz"]) == (0, None)
+    assert (gpu["during"]["samples"], gpu["during"]["sm_mhz"]) == (0, None)

@@ -91,7 +91,7 @@ def test_gpus_within_the_window() -> None:
     assert found
     (gpu,) = found["gpus"]
     assert gpu["during"] == {
-        "looks": 1, "reasons": {"sw_power_cap": 1}, "sm_mhz": [1000, 1300], "memory_mhz": [715, 715],
+        "samples": 1, "reasons": {"sw_power_cap": 1}, "sm_mhz": [1000, 1300], "memory_mhz": [715, 715],
         "temperature_c": [50, 50], "power_w": [200.0, 200.0],
     }  # fmt: skip
     assert (gpu["before"]["utilisation"], gpu["others"]) == (40, [STRANGER])
@@ -121,6 +121,6 @@ def test_gpus_of_which_nothing_is_known() -> None:
     assert found["gpus"] == [
         {
             "index": "0", "before": None, "after": None, "others": [],
-            "during": {"looks": 0, "reasons": {}, "sm_mhz": None, "memory_mhz": None, "temperature_c": None, "power_w": None},
+            "during": {"samples": 0, "reasons": {}, "sm_mhz": None, "memory_mhz": None, "temperature_c": None, "power_w": None},
         }
     ]  # fmt: skip

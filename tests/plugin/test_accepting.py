@@ -43,7 +43,7 @@ def test_calibrated_noise_stays_and_is_said(accepted: PerfTests) -> None:
     """Accepting a case anew keeps its calibrated noise, and says from when it is."""
     path = baseline_file(accepted)
     data = json.loads(path.read_text())
-    noise = {"run": 0.01, "freedom": 20.0, "session": 0.001, "sessions": 6, "date": "2026-01-30T00:00:00Z"}
+    noise = {"run": 0.01, "degrees_of_freedom": 20.0, "session": 0.001, "sessions": 6, "date": "2026-01-30T00:00:00Z"}
     for entries in data["entries"].values():
         entries[0]["noise"] = noise
     path.write_text(json.dumps(data))

@@ -62,14 +62,14 @@ def test_a_program_gets_verdicts(perf: PerfTests) -> None:
     slower.line("REGRESSED: another gpus=2 num_ps=1 parameter_server")
     assert session(perf)["verdicts"] == {"REGRESSED": 1}
     (record,) = records(perf)
-    assert [run["said"] for run in record["runs"]] == [{"worker:0": "80", "worker:1": "80"}] * 3  # the third confirms it
+    assert [run["reported_rates"] for run in record["runs"]] == [{"worker:0": "80", "worker:1": "80"}] * 3
 
 
 def test_a_rate_is_read_whole_or_not_at_all(perf: PerfTests) -> None:
     """A number with separators is that number in the record, and one that may be another is INVALID, with its line."""
     assert perf.run("--gpus=1", "--repeats=1", RATE="\x1b[1m1,234.56\x1b[0m").code == 0
     (record,) = records(perf)
-    assert (record["images_per_sec"], record["runs"][0]["said"]) == (1234.56, {"worker:0": "1,234.56"})
+    assert (record["images_per_sec"], record["runs"][0]["reported_rates"]) == (1234.56, {"worker:0": "1,234.56"})
     unclear = perf.run("--gpus=1", "--repeats=1", RATE="1,234")
     assert unclear.code == 1
     unclear.line("the rate of worker:0 cannot be read, because '1,234' may be one number with thousands")

@@ -248,9 +248,7 @@ def test_every_value_is_checked_before_anything_trains(
 OF_USERS = {
     "DTFPERF_HISTORY": "postgresql://h:$PGPORT/perf",
     "DTFPERF_SLOWDOWN": "worker:1=$SLEEP",
-    "DTFPERF_PLANT": "worker:1=x",
     "DTFPERF_LOCKS": "$HOME/locks",
-    "DTFPERF_LEASES": "/dev/null",
     "DTFPERF_ZMQ_PRODUCER": "python 'unclosed",
 }
 TAKES_ANYTHING = {"DTFPERF_EC2_YES"}  # 1 agrees to a price; whatever else it is, nobody has agreed

@@ -23,6 +23,6 @@ def test_the_documents_example_runs(perf: PerfTests) -> None:
     ended.line("1 undecided")
     (record,) = records(perf)
     (run,) = record["runs"]
-    first, second = (float(rate) for rate in run["said"].values())
+    first, second = (float(rate) for rate in run["reported_rates"].values())
     assert run["images_per_sec"] == (first + second) / 2
     assert set(run["peak_rss_bytes"]) == {"ps:0", "worker:0", "worker:1"}

@@ -32,7 +32,7 @@ def test_measured_programs(perf: PerfTests) -> None:
     ended.line("3 undecided")
     found = {record["spec"]["model"]: record["runs"][0] for record in records(perf)}
     printed, reported, keras = (found[name] for name in ("mnist_ps", "multi_worker_mirrored", "keras_fit"))
-    assert len(printed["said"]) == 2
+    assert len(printed["reported_rates"]) == 2
     assert not printed["step_s"]
     assert len(reported["step_s"]) == 2
     assert {len(steps) for steps in reported["step_s"].values()} == {100}

@@ -83,7 +83,7 @@ def test_a_line_has_the_names_others_rely_on(folder: SessionFolder) -> None:
 
     line = json.loads((folder.path / "measurements.jsonl").read_text())
     assert list(line) == [
-        "schema", "id", "test", "spec", "runs", "images_per_sec", "hosts", "fingerprint", "planted", "flops_per_sec",
+        "schema", "id", "test", "spec", "runs", "images_per_sec", "hosts", "fingerprint", "injected_slowdowns", "flops_per_sec",
         "share_of_peak", "efficiency", "baseline", "verdict", "reason", "checks", "accepted",
     ]  # fmt: skip
     assert line["images_per_sec"] == pytest.approx(9.85)
@@ -493,7 +493,7 @@ def test_a_newer_session_says_what_to_install(folder: SessionFolder, changes: di
 # Of the first version that wrote session folders; what has come since then need not be there.
 SINCE_THEN = {
     "record": {"flops_per_sec", "share_of_peak", "checks"},
-    "run": {"hosts", "said", "state", "disturbances", "looks"},
+    "run": {"hosts", "reported_rates", "state", "disturbances", "evaluations"},
     "baseline": {"low", "high", "noise"},
     "spec": {
         "model", "batch_size", "gpus", "num_ps", "variable_update", "cross_replica_sync", "variable_placement", "data",

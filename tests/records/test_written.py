@@ -48,7 +48,7 @@ def full() -> Record:
     checks = [
         Check(
             kind="published",
-            terms=Terms(least=3, statistics=1),
+            terms=Terms(least=3),
             side=sides[0],
             published=published,
             verdict=Verdict.PASSED,
@@ -56,7 +56,7 @@ def full() -> Record:
         ),
         Check(
             kind="efficiency",
-            terms=Terms(threshold=0.9, statistics=1),
+            terms=Terms(threshold=0.9),
             side=sides[0],
             other=sides[1],
             verdict=Verdict.PASSED,

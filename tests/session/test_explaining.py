@@ -244,7 +244,7 @@ def test_every_disturbance_is_understood() -> None:
         "before": {"utilisation": 50.0, "ecc_uncorrected": 0},
         "after": {"ecc_uncorrected": 0},
         "others": [{"name": "python", "pid": 1}],
-        "during": {"looks": 10, "reasons": {"hw_thermal_slowdown": 10}},
+        "during": {"samples": 10, "reasons": {"hw_thermal_slowdown": 10}},
     }
     state = {
         "window_s": 10.0, "cores": 2, "cpus": "0-1", "quota": False, "machine": "m", "throttled_s": 9.0,

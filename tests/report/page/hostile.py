@@ -29,7 +29,7 @@ def poisoned(value: Any, key: str = "") -> Any:
     if isinstance(value, str):
         return value if key in OURS else value + EVIL
     if isinstance(value, Mapping):
-        names = key in ("step_s", "cpu_s", "peak_rss_bytes", "tasks", "workers", "planted", "software", "variables")
+        names = key in ("step_s", "cpu_s", "peak_rss_bytes", "tasks", "workers", "injected_slowdowns", "software", "variables")
         return {(name + EVIL if names else name): poisoned(each, name) for name, each in value.items()}
     return [poisoned(each, key) for each in value] if isinstance(value, list | tuple) else value
 
