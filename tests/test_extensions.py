@@ -11,7 +11,7 @@ import pytest
 
 from pytest_dtfperf import extensions
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.clusters.backends import BACKENDS
+from pytest_dtfperf.clusters.named import BACKENDS
 from pytest_dtfperf.errors import DtfPerfError, UsageError
 from pytest_dtfperf.extensions import GROUPS, Table
 from pytest_dtfperf.records.session import SessionFolder

@@ -13,8 +13,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from pytest_dtfperf.baselines.files import SCHEMAS
-from pytest_dtfperf.clusters.backends import BACKENDS
-from pytest_dtfperf.clusters.named import KEYS, ClusterConfig, Limits
+from pytest_dtfperf.clusters.named import BACKENDS, KEYS, ClusterConfig, Limits
 from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES
 from pytest_dtfperf.spec.fields import Fields

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pytest_dtfperf.cli.doctor import Progress
 from pytest_dtfperf.cli.output import print_json, say
 from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, Endings, add_cluster, add_command, add_json, cluster_of, colour
-from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.capacity import count_devices, predict_device, predict_devices_per_worker
+from pytest_dtfperf.clusters.named import BACKENDS
 from pytest_dtfperf.errors import RunFailed, UsageError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch.placement import Roles
@@ -142,7 +142,7 @@ def _config(config: "ClusterConfig", args: argparse.Namespace, workers: int) -> 
     """As the file says, but for where parameter servers go; and this machine has as many devices as there are workers."""
     if args.separate_ps:
         config = replace(config, ps_on_worker_hosts=False)
-    if BACKENDS[config.backend].here and config.devices_per_host is None and predict_device(config) == "cpu":
+    if BACKENDS[config.backend].is_local and config.devices_per_host is None and predict_device(config) == "cpu":
         config = replace(config, devices_per_host=workers * config.devices_per_worker)
     return config
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from pytest_dtfperf.cli.doctor import Progress
 from pytest_dtfperf.cli.output import print_json, say
 from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, Endings, add_cluster, add_command, add_json, cluster_of
-from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.capacity import predict_devices_per_host
-from pytest_dtfperf.clusters.named import ClusterConfig, python
+from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig, python
 from pytest_dtfperf.errors import RunFailed, UsageError
 from pytest_dtfperf.node.module_command import module_command
 from pytest_dtfperf.records.session import new_session_id
@@ -148,8 +147,8 @@ def _spec(args: argparse.Namespace, config: ClusterConfig, token: str) -> Spec:
 
 def _until(config: ClusterConfig) -> float | None:
     """When hosts that are lent by now are taken back at the latest, where the cluster file tells."""
-    lent_s = BACKENDS[config.backend].lent_s(config.backend_keys)
-    return None if lent_s is None else time.time() + lent_s
+    lifetime_s = BACKENDS[config.backend].get_lifetime_s(config.backend_keys)
+    return None if lifetime_s is None else time.time() + lifetime_s
 
 
 def _say_where(host: str, until: float | None) -> None:

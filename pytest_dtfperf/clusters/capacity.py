@@ -6,9 +6,8 @@ Of this machine nvidia-smi is asked, once.
 import os
 from functools import cache
 
-from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.environment import select_variables
-from pytest_dtfperf.clusters.named import ClusterConfig, gpus_per_host, hosts_here
+from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from pytest_dtfperf.formats import counted
@@ -20,12 +19,12 @@ _COUNTED_BY = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PATH")
 
 def count_hosts(config: ClusterConfig) -> int | None:
     """How many hosts there can be: those of the allocation that this process runs in, or as many as the file says."""
-    return hosts_here(config) or config.max_hosts
+    return BACKENDS[config.backend].count_allocated_hosts() or config.max_hosts
 
 
 def is_inside_allocation(config: ClusterConfig) -> bool:
     """Whether this process runs in an allocation, whose hosts are all there are then."""
-    return hosts_here(config) is not None
+    return BACKENDS[config.backend].count_allocated_hosts() is not None
 
 
 def count_devices(config: ClusterConfig) -> int | None:
@@ -38,8 +37,8 @@ def count_devices(config: ClusterConfig) -> int | None:
 
 def predict_devices_per_host(config: ClusterConfig) -> int | None:
     """As the file says; else, if this machine is the cluster, as can be seen in it."""
-    if config.devices_per_host is not None or not BACKENDS[config.backend].here:
-        return config.devices_per_host or gpus_per_host(config) or None
+    if config.devices_per_host is not None or not BACKENDS[config.backend].is_local:
+        return config.devices_per_host or BACKENDS[config.backend].count_gpus(config.backend_keys) or None
     if config.device != "cpu" and (gpus := _local_gpus(config)):
         return gpus
     return min(2, max(1, len(os.sched_getaffinity(0)) // (config.max_hosts or 1)))
@@ -74,7 +73,7 @@ def predict_devices_per_worker(config: ClusterConfig) -> int:
 
 def get_worker_hosts(config: ClusterConfig, devices: int) -> int | None:
     """On how many hosts so many devices are to be, where the file says so for this count."""
-    key = BACKENDS[config.backend].spread
+    key = BACKENDS[config.backend].spread_key
     given: int | None = config.backend_keys.get(key, {}).get(str(devices)) if key else None
     return given
 
@@ -83,7 +82,9 @@ def predict_device(config: ClusterConfig) -> str:
     """What does the arithmetic there, "gpu" or "cpu", as far as can be told without asking it."""
     if config.device is not None:
         return config.device
-    gpus = _local_gpus(config) if BACKENDS[config.backend].here else gpus_per_host(config)
+    gpus = (
+        _local_gpus(config) if BACKENDS[config.backend].is_local else BACKENDS[config.backend].count_gpus(config.backend_keys)
+    )
     if gpus is None:  # a site that gives GPUs with whole nodes, without being asked for them, says device = "gpu"
         return BACKENDS[config.backend].device
     return "gpu" if gpus else "cpu"

@@ -5,16 +5,17 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from pytest_dtfperf.clusters.capacity import require_hosts
 from pytest_dtfperf.clusters.children import Child, ChildrenChannel
 from pytest_dtfperf.clusters.environment import select_variables
-from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.named import Backend, ClusterConfig
 from pytest_dtfperf.clusters.process_guards import sweep_machine
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
+from pytest_dtfperf.clusters.validators import COUNT, Validator, one_of
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node import isolation, sweep
 from pytest_dtfperf.node.module_command import module_command
@@ -27,9 +28,31 @@ class _NotIsolated(Exception):
     """This machine does not let this user have such a network, in words."""
 
 
-def machines(config: object = None) -> list[str]:
-    """This machine, whatever clusters call it: the same for all its users and containers."""
+def machines() -> list[str]:
+    """Return this machine, whatever clusters call it: the same for all its users and containers."""
     return [f"machine-{boot_id() or socket.gethostname()}"]
+
+
+class LocalBackend(Backend):
+    """This machine."""
+
+    keys: Mapping[str, Validator] = {"hosts": COUNT, "network": one_of("host")}
+    hosts_key = "hosts"
+    is_local = True
+
+    def open_cluster(self, config: ClusterConfig) -> "Local":
+        return Local(config)
+
+    def list_shared_machines(self, config: ClusterConfig) -> Sequence[str]:
+        return machines()
+
+    def find_exposure(self, config: ClusterConfig) -> str | None:
+        """Try to make an isolated network, and return why that failed."""
+        try:
+            with _made(config):
+                return None
+        except _NotIsolated as exc:
+            return f"NOT ISOLATED: {exc}, so that whoever reaches this machine's ports reaches the training (docs/security.md)"
 
 
 class Local:
@@ -76,22 +99,13 @@ class LocalAllocation:
         return ChildrenChannel(agents, nobody="no agent is left on this machine", clean_up=partial(sweep_machine, [session]))
 
 
-def exposed(config: ClusterConfig) -> str | None:
-    """What users must know of who reaches their training here; None where nobody else does, or they have chosen that."""
-    try:
-        with _made(config):
-            return None
-    except _NotIsolated as exc:
-        return f"NOT ISOLATED: {exc}, so that whoever reaches this machine's ports reaches the training (docs/security.md)"
-
-
 @contextmanager
 def _network(config: ClusterConfig) -> Iterator[Sequence[int]]:
     """The files of a network of their own for one allocation's tasks; none where it cannot be had or is not wanted."""
     with ExitStack() as until_given_back:
         try:
             files = until_given_back.enter_context(_made(config))
-        except _NotIsolated:  # `exposed` has said so
+        except _NotIsolated:  # `find_exposure` has said so
             files = ()
         yield files
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.clusters import file
-from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.environment import ENVIRONMENT
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
 from pytest_dtfperf.clusters.validators import CODE, COUNT, FLAG, FRACTION, S3, SECONDS, TABLE, TEXT, Validator, one_of
 from pytest_dtfperf.errors import ClusterFileError, SpecError, shown, unknown_name
+from pytest_dtfperf.extensions import Table
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.spec import MODELS, Spec
 from pytest_dtfperf.spec.tables import is_own_model_name
@@ -75,9 +75,9 @@ class ClusterConfig:
     @property
     def max_hosts(self) -> int | None:
         """How many hosts it can lend, where the file says so."""
-        counted_by = BACKENDS[self.backend].hosts
-        found: int | None = _import(counted_by)(self) if ":" in counted_by else self.backend_keys.get(counted_by)
-        return 1 if found is None and BACKENDS[self.backend].here else found
+        backend = BACKENDS[self.backend]
+        found = backend.count_hosts(self)
+        return 1 if found is None and backend.is_local else found
 
     @property
     def most_ps_per_host(self) -> int | None:
@@ -88,6 +88,87 @@ class ClusterConfig:
     def jobs_at_once(self) -> int:
         """How many allocations the sessions of one user may hold at once."""
         return self.max_jobs or BACKENDS[self.backend].max_jobs
+
+
+class Backend:
+    """One way to get hosts: the keys of its clusters, what is known of their hosts before any is allocated, and the allocation.
+
+    A subclass sets the attributes that differ and defines `open_cluster`. Its methods start nothing, unless they say so.
+    """
+
+    keys: Mapping[str, Validator] = {}  # that only this backend has
+    hosts_key: str | None = None  # the key with the number of hosts
+    cores_key: str | None = None  # the key with the number of cores that a host allocates
+    spread_key: str | None = None  # the key of a table of device counts, and how many hosts each is spread over
+    device: str = "cpu"  # of hosts with an unknown number of GPUs
+    is_local: bool = False  # its hosts are this machine
+    is_firewalled: bool = False  # its network keeps strangers out where a host has no firewall of its own
+    python: str | None = None  # the hosts' interpreter; None: this one, which they have, too
+    requires: tuple[str, str] | None = None  # a module, and the extra of this package that installs it
+    max_jobs: int = 1  # allocations at once, by default
+
+    def open_cluster(self, config: ClusterConfig) -> Cluster:
+        """Return the cluster, from which hosts can be allocated."""
+        raise NotImplementedError
+
+    def validate(self, table: Mapping[str, Any]) -> str | None:
+        """Return what is wrong with keys of a cluster's table that are valid one by one."""
+        return None
+
+    def count_hosts(self, config: ClusterConfig) -> int | None:
+        """Return how many hosts the cluster file names; None if it does not say. Raises `ClusterFileError`."""
+        return config.backend_keys.get(self.hosts_key) if self.hosts_key else None
+
+    def count_allocated_hosts(self) -> int | None:
+        """Return how many hosts the allocation has in which this process runs already; None outside of one."""
+        return None
+
+    def count_gpus(self, backend_keys: Mapping[str, Any]) -> int | None:
+        """Return how many GPUs each host has; None if that is not known."""
+        return None
+
+    def get_lifetime_s(self, backend_keys: Mapping[str, Any]) -> float | None:
+        """Return for how long an allocation lasts at most, in seconds; None if the keys set no limit."""
+        return None
+
+    def list_commands(self, config: ClusterConfig, resources: Resources) -> Sequence[str]:
+        """Return the shell commands that allocate and use such hosts, for people; none if it runs none."""
+        return ()
+
+    def list_shared_machines(self, config: ClusterConfig) -> Sequence[str]:
+        """Return the machines that all allocations share, whatever clusters call them: measurements must take turns on them.
+
+        None: each allocation has hosts of its own. Raises `ClusterFileError`.
+        """
+        return ()
+
+    def find_exposure(self, config: ClusterConfig) -> str | None:
+        """Return a warning about strangers who can reach the training there; None if there is nothing to warn of."""
+        return None
+
+
+class _ImportedRows(dict[str, Any]):
+    """Backends by name, each of them imported from its "module:Class" when it is first looked up."""
+
+    def __getitem__(self, name: str) -> Backend:
+        row = super().__getitem__(name)
+        if isinstance(row, str):
+            module, _, class_name = row.partition(":")
+            row = self[name] = getattr(importlib.import_module(module), class_name)()
+        found: Backend = row
+        return found
+
+
+# With those of other packages that are installed: docs/extending.md.
+BACKENDS: Table[Backend] = Table("pytest_dtfperf.backends", Backend, {})
+BACKENDS.data = _ImportedRows(
+    {
+        "local": "pytest_dtfperf.clusters.local:LocalBackend",
+        "ssh": "pytest_dtfperf.clusters.ssh.cluster:SshBackend",
+        "slurm": "pytest_dtfperf.clusters.slurm.cluster:SlurmBackend",
+        "ec2": "pytest_dtfperf.clusters.ec2.backend:Ec2Backend",
+    }
+)
 
 
 # What every cluster may say.
@@ -160,10 +241,10 @@ def pick(clusters: Mapping[str, ClusterConfig], name: str) -> ClusterConfig:
     if name not in clusters:
         raise ClusterFileError(unknown_name("cluster", name, clusters))
     config = clusters[name]
-    needs = BACKENDS[config.backend].needs
-    if needs and importlib.util.find_spec(needs[0]) is None:
+    requires = BACKENDS[config.backend].requires
+    if requires and importlib.util.find_spec(requires[0]) is None:
         raise ClusterFileError(
-            f'cluster {name!r} needs {needs[0]}, which is not installed: pip install "pytest-dtfperf[{needs[1]}]"'
+            f'cluster {name!r} needs {requires[0]}, which is not installed: pip install "pytest-dtfperf[{requires[1]}]"'
         )
     config.max_hosts  # noqa: B018 - reads the files that the cluster names, while a mistake is still one line
     return config
@@ -171,7 +252,7 @@ def pick(clusters: Mapping[str, ClusterConfig], name: str) -> ClusterConfig:
 
 def check_tensorflow(config: ClusterConfig, device: str) -> None:
     """Raises `ClusterFileError` where this very interpreter is to train and cannot. Others are asked once there are hosts."""
-    trains_here = BACKENDS[config.backend].here and config.python is None and config.entry == ClusterConfig.entry
+    trains_here = BACKENDS[config.backend].is_local and config.python is None and config.entry == ClusterConfig.entry
     if trains_here and importlib.util.find_spec("tensorflow") is None:
         extra = "cuda" if device == "gpu" else "tensorflow"
         raise ClusterFileError(
@@ -181,55 +262,13 @@ def check_tensorflow(config: ClusterConfig, device: str) -> None:
 
 
 def open_cluster(config: ClusterConfig) -> Cluster:
-    """The cluster itself. Nothing is lent or started yet."""
-    cluster: Cluster = _import(BACKENDS[config.backend].implementation)(config)
-    return cluster
-
-
-def commands(config: ClusterConfig, resources: Resources) -> Sequence[str]:
-    """The shell commands that lending and using such hosts would run, for people; none where it takes none."""
-    function = BACKENDS[config.backend].commands
-    found: Sequence[str] = _import(function)(config, resources) if function else ()
-    return found
+    """Return the cluster itself. Nothing is allocated or started yet."""
+    return BACKENDS[config.backend].open_cluster(config)
 
 
 def python(config: ClusterConfig) -> str:
     """The interpreter that hosts start agents with."""
     return config.python or BACKENDS[config.backend].python or sys.executable
-
-
-def gpus_per_host(config: ClusterConfig) -> int | None:
-    """How many GPUs each host has, as far as the file tells."""
-    function = BACKENDS[config.backend].gpus
-    found: int | None = _import(function)(config.backend_keys) if function else None
-    return found
-
-
-def exposed(config: ClusterConfig) -> str | None:
-    """A warning of who reaches what trains there, where this machine can tell; None where there is nothing to warn of."""
-    function = BACKENDS[config.backend].exposed
-    found: str | None = _import(function)(config) if function else None
-    return found
-
-
-def hosts_here(config: ClusterConfig) -> int | None:
-    """How many hosts the allocation has that this process runs in; None outside of one."""
-    return BACKENDS[config.backend].hosts_here()
-
-
-def shared_machines(config: ClusterConfig) -> Sequence[str]:
-    """What all allocations share, so that measurements must take turns on it: machines, whatever clusters call them.
-
-    None: each allocation has hosts of its own. Raises `ClusterFileError`.
-    """
-    function = BACKENDS[config.backend].shared
-    found: Sequence[str] = _import(function)(config) if function else ()
-    return found
-
-
-def _import(path: str) -> Any:
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 def _parse(path: str, name: str, table: object) -> ClusterConfig:
@@ -269,7 +308,7 @@ def _wrong_together(config: ClusterConfig, table: Mapping[str, Any]) -> str | No
         return (
             f"says workers_per_host = {workers} and devices_per_worker = {config.devices_per_worker}: only one of them may be"
         )
-    on_each = config.devices_per_host or gpus_per_host(config)
+    on_each = config.devices_per_host or BACKENDS[config.backend].count_gpus(config.backend_keys)
     if on_each is None:
         return f"workers_per_host = {workers} needs devices_per_host, to share them out"
     if on_each % workers:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pytest_dtfperf.clusters.backends import BACKENDS
+from pytest_dtfperf.clusters.named import BACKENDS
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, HostSeen, far_below
 from pytest_dtfperf.doctor.wording import are, bits, gpus, indented, listed, names_of, pairs, sentence, size
 from pytest_dtfperf.errors import quoted_lines
@@ -270,7 +270,7 @@ def _strangers(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     """Where nothing keeps them from tasks' ports, or only the network does."""
     for host, facts in _known(seen):
         kind = protection(seen, host, facts)
-        if kind is Protection.NONE and BACKENDS[seen.backend].here:
+        if kind is Protection.NONE and BACKENDS[seen.backend].is_local:
             yield Finding(
                 f"whoever reaches {host.name} reaches the tasks that train there: {facts.unisolated}; {facts.unguarded}",
                 "Let this user make namespaces (docs/security.md), or let nobody else reach this machine",

@@ -101,7 +101,7 @@ def _turn(config: ClusterConfig, resources: Resources) -> AbstractContextManager
     """Not while others measure there, nor when there are as many allocations as there may be."""
     if capacity.is_inside_allocation(config):
         return nullcontext()
-    shared = named.shared_machines(config)
+    shared = named.BACKENDS[config.backend].list_shared_machines(config)
 
     def waiting(wait: LockWait) -> None:
         resources.on_status(f"waiting for {config.name}, {wait}")

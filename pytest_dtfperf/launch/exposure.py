@@ -13,8 +13,7 @@ from contextlib import suppress
 from enum import StrEnum
 from functools import cache
 
-from pytest_dtfperf.clusters.backends import BACKENDS
-from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.launch.placement import HostView
 from pytest_dtfperf.spec import Spec
@@ -71,14 +70,14 @@ def protection(
     """
     row = BACKENDS[backend]
     if network is not None:
-        return Protection.HOST if row.here else Protection.TRUSTED
-    if row.here and unisolated is None:
+        return Protection.HOST if row.is_local else Protection.TRUSTED
+    if row.is_local and unisolated is None:
         return Protection.ISOLATED
     if unguarded is None:
         return Protection.FIREWALL
-    if row.here or public_addresses(address, addresses):
+    if row.is_local or public_addresses(address, addresses):
         return Protection.NONE
-    return Protection.GROUP if row.walled else Protection.PRIVATE
+    return Protection.GROUP if row.is_firewalled else Protection.PRIVATE
 
 
 def is_private(address: str) -> bool:
@@ -98,14 +97,14 @@ def peers(config: ClusterConfig, hosts: Iterable[HostView]) -> list[str] | None:
     """The addresses that guards let in; None where nobody is to be kept out. Hosts that are all one need no address."""
     if "network" in config.backend_keys:
         return None
-    if BACKENDS[config.backend].here:
+    if BACKENDS[config.backend].is_local:
         return []
     return sorted({address for host in hosts for address in (*_resolved(host.address), *host.addresses)})
 
 
 def check(config: ClusterConfig, hosts: Iterable[HostView]) -> None:
     """Raise `AllocationError` if servers would listen where anybody may reach them."""
-    if BACKENDS[config.backend].here:  # the first line of a session has said so
+    if BACKENDS[config.backend].is_local:  # the first line of a session has said so
         return
     for host in hosts:
         network = config.backend_keys.get("network")

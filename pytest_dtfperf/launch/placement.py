@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.capacity import get_worker_hosts, predict_device, predict_devices_per_worker
-from pytest_dtfperf.clusters.named import ClusterConfig, gpus_per_host
+from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.spec import Spec
@@ -149,7 +148,7 @@ def _most_workers(spec: Spec, hosts: Sequence[HostView], per_worker: int, config
         return [workers] * len(hosts)
     if not spread <= min(workers, len(hosts)):
         raise SpecError(
-            f"{spec.label}: {BACKENDS[config.backend].spread} spreads {counted(spec.gpus, 'device')} over {spread} hosts, "
+            f"{spec.label}: {BACKENDS[config.backend].spread_key} spreads {counted(spec.gpus, 'device')} over {spread} hosts, "
             f"but there are {counted(workers, 'worker')} and {counted(len(hosts), 'host')} for them. "
             "Change it in clusters.toml, or lower devices_per_worker."
         )
@@ -251,7 +250,7 @@ def _wanted_gpus(config: ClusterConfig, hosts: Sequence[HostView]) -> int:
     """GPUs that each host should have; 0 where none are meant."""
     if config.device == "cpu":
         return 0
-    if asked := gpus_per_host(config):
+    if asked := BACKENDS[config.backend].count_gpus(config.backend_keys):
         return asked
     if config.device == "gpu" or any(host.gpus for host in hosts):
         return config.devices_per_host or int(not all(host.gpus for host in hosts))

@@ -10,9 +10,8 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from pytest_dtfperf.clusters import capacity, named
-from pytest_dtfperf.clusters.backends import BACKENDS
-from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters import capacity
+from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT, HostView, PlacedTask, place
@@ -63,7 +62,7 @@ class DryRun:
             runs=(planned.repeats if bench.settings.update_baselines else planned.fewest, planned.repeats),
             placement=describe(place(spec, hosts, bench.config)),
             nodes=len(hosts),
-            commands=list(named.commands(bench.config, asked)),
+            commands=list(BACKENDS[bench.config.backend].list_commands(bench.config, asked)),
             remark=remark,
         )
         self._trainings.append(training)
@@ -122,8 +121,8 @@ class DryRun:
 def hosts_of(config: ClusterConfig, count: int, device: str, devices_per_host: int) -> list[HostView]:
     """Hosts as clusters.toml describes them, and this machine as it is."""
     backend = BACKENDS[config.backend]
-    cores = config.backend_keys.get(backend.cores or "", devices_per_host)
-    cpus = tuple(sorted(os.sched_getaffinity(0))) if backend.here else tuple(range(cores))
+    cores = config.backend_keys.get(backend.cores_key or "", devices_per_host)
+    cpus = tuple(sorted(os.sched_getaffinity(0))) if backend.is_local else tuple(range(cores))
     gpus = tuple(map(str, range(devices_per_host))) if device == "gpu" else ()
     return [HostView(f"node {number}", "", cpus, gpus) for number in range(1, count + 1)]
 

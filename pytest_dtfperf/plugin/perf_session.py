@@ -217,7 +217,7 @@ class PerfSession:
         words.append(f"baselines {self.store.folder}")
         if self.options.dry_run:
             words.append("DRY RUN: nothing is started")
-        elif warning := named.exposed(self.config):
+        elif warning := named.BACKENDS[self.config.backend].find_exposure(self.config):
             words.append(warning)
         if self.injected_slowdowns:
             words.append(f"INJECTED SLOW-DOWN {SLOWDOWN_VARIABLE}={os.environ[SLOWDOWN_VARIABLE]}")

@@ -218,7 +218,7 @@ class Lending:
 
     @cached_property
     def _machines(self) -> Sequence[str]:
-        return named.shared_machines(self._config)
+        return named.BACKENDS[self._config.backend].list_shared_machines(self._config)
 
     @contextmanager
     def _lock(self, names: Sequence[str], slots: int) -> Iterator[None]:

@@ -6,8 +6,7 @@ from typing import Any
 
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.clusters import capacity
-from pytest_dtfperf.clusters.backends import BACKENDS
-from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.measurement import Run
@@ -50,7 +49,7 @@ class ClusterInfo:
     @cached_property
     def between_hosts(self) -> bool:
         """Whether a training's tasks may be on several hosts, with links between them."""
-        return not BACKENDS[self.config.backend].here and capacity.count_hosts(self.config) != 1
+        return not BACKENDS[self.config.backend].is_local and capacity.count_hosts(self.config) != 1
 
     def settings(self, model: str) -> dict[str, Any]:
         """What clusters.toml says of training a model here."""

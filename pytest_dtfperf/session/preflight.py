@@ -9,9 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.locks import find_lock_folder
-from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.errors import AllocationError, UsageError, nearest, shown
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import names_in
@@ -98,7 +97,7 @@ _WITH_VALUE = ("-W", "-X", "-O", "-o")  # options of interpreters whose value is
 
 def check_program(spec: Spec, config: ClusterConfig) -> None:
     """Raise `UsageError` where a program or its script is not there. Only of this machine that can be known."""
-    if not spec.command or not BACKENDS[config.backend].here:
+    if not spec.command or not BACKENDS[config.backend].is_local:
         return
     folder = spec.command_dir or os.getcwd()
     if not os.path.isdir(folder):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters import backends, capacity, named
+from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import AllocationError, UsageError
 from pytest_dtfperf.spec import Spec
@@ -27,8 +27,8 @@ SOURCES = [
     *re.findall(r"```toml\n(.*?)```", (REPOSITORY / "docs" / "ec2.md").read_text(), re.DOTALL),
 ]
 
-BACKENDS = list(backends.BACKENDS)
-KEYS = sorted({*named.KEYS, *(key for row in backends.BACKENDS.values() for key in row.keys)})
+BACKENDS = list(named.BACKENDS)
+KEYS = sorted({*named.KEYS, *(key for row in named.BACKENDS.values() for key in row.keys)})
 
 # What may stand behind a `=`: sensible, of another type, and out of all bounds.
 VALUES = [
@@ -113,7 +113,7 @@ def wrong_with(path: Path) -> str | None:
             _, config = named.choose(name, path, [])
             capacity.count_devices(config), capacity.predict_device(config), capacity.predict_devices_per_worker(config)
             named.open_cluster(config)
-            named.commands(config, Resources(1, session="s"))
+            named.BACKENDS[config.backend].list_commands(config, Resources(1, session="s"))
     except (UsageError, AllocationError) as error:
         return str(error)
     return None

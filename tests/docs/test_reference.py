@@ -10,9 +10,8 @@ import pytest
 from pytest_dtfperf.baselines.files import SCHEMAS
 from pytest_dtfperf.baselines.references import references
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.environment import SHARED, TRAINING
-from pytest_dtfperf.clusters.named import KEYS, Limits
+from pytest_dtfperf.clusters.named import BACKENDS, KEYS, Limits
 from pytest_dtfperf.plugin.options import OPTIONS
 from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.spec import INPUTS, VARIABLE_UPDATES, Spec

@@ -61,7 +61,7 @@ def _listening(pid: int) -> list[int]:
 
 
 def main() -> None:
-    found: dict[str, Any] = {"warning": named.exposed(TRAINING)}
+    found: dict[str, Any] = {"warning": named.BACKENDS[TRAINING.backend].find_exposure(TRAINING)}
 
     def act() -> None:
         ports = servers(stage)

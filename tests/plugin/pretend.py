@@ -8,34 +8,35 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from pytest_dtfperf.clusters import backends
-from pytest_dtfperf.clusters.backends import Backend
+from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.capacity import predict_devices_per_host
 from pytest_dtfperf.clusters.children import ChildrenChannel
 from pytest_dtfperf.clusters.local import ADDRESS, LocalAllocation
-from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.named import Backend, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
-from pytest_dtfperf.clusters.validators import COUNT
+from pytest_dtfperf.clusters.validators import COUNT, Validator
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 
 
 def register() -> None:
     """Called in the conftest.py of the perf tests."""
-    cast("dict[str, Backend]", backends.BACKENDS)["pretend"] = Backend(
-        implementation="tests.plugin.pretend:Pretend",
-        hosts="hosts",
-        keys={"hosts": COUNT},
-        commands="tests.plugin.pretend:commands",
-        max_jobs=2,
-    )
+    cast("dict[str, Backend]", named.BACKENDS)["pretend"] = PretendBackend()
 
 
-def commands(config: ClusterConfig, resources: Resources) -> Sequence[str]:
-    return [f"lend --hosts={_hosts(config, resources)} --session={resources.session}"]
+class PretendBackend(Backend):
+    keys: Mapping[str, Validator] = {"hosts": COUNT}
+    hosts_key = "hosts"
+    max_jobs = 2
+
+    def open_cluster(self, config: ClusterConfig) -> "Pretend":
+        return Pretend(config)
+
+    def list_commands(self, config: ClusterConfig, resources: Resources) -> Sequence[str]:
+        return [f"lend --hosts={_hosts(config, resources)} --session={resources.session}"]
 
 
 class Pretend:

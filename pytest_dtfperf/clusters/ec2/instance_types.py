@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pytest_dtfperf.clusters.ec2.account import Account
 from typing import TYPE_CHECKING
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 if TYPE_CHECKING:
     from pytest_dtfperf.clusters.ec2.account import Account
 
@@ -215,6 +213,8 @@ def find_quota(instance_type: str, *, spot: bool) -> Quota | None:
 
 def get_quota_vcpus(account: "Account", quota: Quota) -> float | None:
     """How many vCPUs the account may have there, in its region; None if it is not told."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
     try:
         answer = account.quotas.get_service_quota(ServiceCode="ec2", QuotaCode=quota.code)
     except (BotoCoreError, ClientError):  # it makes a message better, and is worth no message of its own

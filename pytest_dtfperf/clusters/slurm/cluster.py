@@ -5,18 +5,20 @@ import os
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from pytest_dtfperf.clusters.named import ClusterConfig, python
+from pytest_dtfperf.clusters.named import Backend, ClusterConfig, python
 from pytest_dtfperf.clusters.process_guards import Watchdog, sweep_machine
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
-from pytest_dtfperf.clusters.slurm import job_keepalive, parse, request, states
+from pytest_dtfperf.clusters.slurm import job_keepalive, keys, parse, request, states
 from pytest_dtfperf.clusters.slurm.channel import SrunChannel
 from pytest_dtfperf.clusters.slurm.client import ControllerDown, NotConfigured, SlurmClient
 from pytest_dtfperf.clusters.slurm.job_keepalive import Keepalive
+from pytest_dtfperf.clusters.slurm.keys import KEYS
 from pytest_dtfperf.clusters.slurm.outage import through_outages
 from pytest_dtfperf.clusters.slurm.queue import SharedQueue, format_nodes, wait_until_running
 from pytest_dtfperf.clusters.slurm.request import format_job_comment
@@ -32,6 +34,39 @@ ENDING_S = 10.0  # a job that is ending says why only when its last process is g
 SWEEP_S = 20.0
 _POLL_S = 0.25
 _numbers = itertools.count(1)
+
+
+class SlurmBackend(Backend):
+    """Nodes that Slurm allocates."""
+
+    keys = KEYS
+    hosts_key = "nodes"
+    cores_key = "cpus_per_node"
+    spread_key = "nodes_per_gpu_count"
+    max_jobs = 4
+
+    def open_cluster(self, config: ClusterConfig) -> "Slurm":
+        return Slurm(config)
+
+    def validate(self, table: Mapping[str, Any]) -> str | None:
+        return keys.validate(table)
+
+    def count_allocated_hosts(self) -> int | None:
+        return keys.nodes_of_job()
+
+    def count_gpus(self, backend_keys: Mapping[str, Any]) -> int | None:
+        return keys.gpus_per_node(backend_keys)
+
+    def get_lifetime_s(self, backend_keys: Mapping[str, Any]) -> float | None:
+        return keys.lent_s(backend_keys)
+
+    def list_commands(self, config: ClusterConfig, resources: Resources) -> Sequence[str]:
+        return request.list_commands(config, resources)
+
+    def list_shared_machines(self, config: ClusterConfig) -> Sequence[str]:
+        """Return the job in which this process runs: its nodes are those of every allocation."""
+        job_id = os.environ.get("SLURM_JOB_ID")
+        return [f"slurm-job-{job_id}"] if job_id else []
 
 
 class Slurm:

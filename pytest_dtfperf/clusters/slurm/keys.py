@@ -133,12 +133,6 @@ def nodes_of(hostlist: str) -> tuple[str, ...]:
     return nodes
 
 
-def machines(config: object) -> list[str]:
-    """Inside a job, that job's nodes are what every allocation is made of."""
-    job_id = os.environ.get("SLURM_JOB_ID")
-    return [f"slurm-job-{job_id}"] if job_id else []
-
-
 def seconds(duration: str | float) -> float | None:
     """How long a duration is; None for text that is none."""
     if not isinstance(duration, str):

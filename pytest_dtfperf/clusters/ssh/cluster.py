@@ -11,12 +11,12 @@ from typing import Any
 from pytest_dtfperf.clusters.capacity import require_hosts
 from pytest_dtfperf.clusters.children import ChildrenChannel
 from pytest_dtfperf.clusters.environment import TRAINING, select_variables
-from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.named import Backend, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
-from pytest_dtfperf.clusters.ssh import bootstrap, connection, endpoints
-from pytest_dtfperf.clusters.ssh import keys as keys
+from pytest_dtfperf.clusters.ssh import bootstrap, connection, endpoints, keys
 from pytest_dtfperf.clusters.ssh.bootstrap import Handshake
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint
+from pytest_dtfperf.clusters.ssh.keys import KEYS
 from pytest_dtfperf.clusters.ssh.ssh_process import Refused, SshProcess, Unreachable
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 from pytest_dtfperf.node.owner import Fate, Owner
@@ -59,6 +59,33 @@ LEAVE_S = 5.0  # a line's end takes a way to the host, its agent's leaving or th
 SWEEP_S = 8.0
 # As in node/sweep.py and node/supervisor.py.
 SESSION, OWNER, CONTROLLER = "DTFPERF_SESSION", "DTFPERF_OWNER", "DTFPERF_CONTROLLER"
+
+
+class SshBackend(Backend):
+    """Hosts that SSH reaches."""
+
+    keys = KEYS
+    python = "python3"
+
+    def open_cluster(self, config: ClusterConfig) -> "Ssh":
+        return Ssh(config)
+
+    def validate(self, table: Mapping[str, Any]) -> str | None:
+        return keys.validate(table)
+
+    def count_hosts(self, config: ClusterConfig) -> int | None:
+        """Read the files that the cluster names, too."""
+        return endpoints.count_hosts(config)
+
+    def count_gpus(self, backend_keys: Mapping[str, Any]) -> int | None:
+        gpus: int | None = backend_keys.get("gpus_per_host")
+        return gpus
+
+    def list_commands(self, config: ClusterConfig, resources: Resources) -> Sequence[str]:
+        return endpoints.list_commands(config, resources)
+
+    def list_shared_machines(self, config: ClusterConfig) -> Sequence[str]:
+        return endpoints.list_machines(config)
 
 
 class Ssh:

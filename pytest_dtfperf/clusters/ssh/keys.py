@@ -80,12 +80,6 @@ def validate(table: Mapping[str, Any]) -> str | None:
     return next(filter(None, problems), None)
 
 
-def gpus_per_host(backend_keys: Mapping[str, Any]) -> int | None:
-    """How many GPUs each host has; None where there are none."""
-    given: int | None = backend_keys.get("gpus_per_host")
-    return given
-
-
 def hosts(given: str | Iterable[str]) -> list[str]:
     """The hosts that the key `hosts` says, ranges in full. Raises `HostListError`."""
     return [name.strip() for text in ([given] if isinstance(given, str) else given) for name in hostlists.expand_hostlist(text)]

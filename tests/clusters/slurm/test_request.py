@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters import named
-from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.slurm import request
 from pytest_dtfperf.errors import AllocationError, UsageError
@@ -279,7 +278,7 @@ def test_commands_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """A dry run lists what would be submitted and started, ready for a shell; inside a job there is nothing to submit."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     daint = replace(config(gpus_per_node=1, constraint="gpu", setup=["module load x"]), python="/opt/py")
-    job, keepalive, agents = named.commands(daint, Resources(devices=8))
+    job, keepalive, agents = BACKENDS["slurm"].list_commands(daint, Resources(devices=8))
     assert job.startswith("JOB=$(sbatch --parsable")
     assert "--nodes=8 " in job
     assert "--constraint=gpu" in job
@@ -288,18 +287,18 @@ def test_commands_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "module load x" in agents
     assert shlex.split(agents)[-4:] == ["/opt/py", "-P", "-m", "pytest_dtfperf.node.agent"]
     monkeypatch.setenv("SLURM_JOB_ID", "17")
-    assert named.commands(daint, Resources(devices=8)) == ["JOB=17", agents]
+    assert BACKENDS["slurm"].list_commands(daint, Resources(devices=8)) == ["JOB=17", agents]
 
 
 def test_commands_need_nodes_enough() -> None:
     """A dry run tells as well what the cluster cannot hold."""
     with pytest.raises(AllocationError, match="need 9 hosts"):
-        named.commands(config(gpus_per_node=1, nodes=8), Resources(devices=9))
+        BACKENDS["slurm"].list_commands(config(gpus_per_node=1, nodes=8), Resources(devices=9))
 
 
 def test_local_takes_no_commands() -> None:
     """A cluster that is started by nothing but this process has nothing to show."""
-    assert named.commands(ClusterConfig(name="local"), Resources(devices=1)) == ()
+    assert BACKENDS["local"].list_commands(ClusterConfig(name="local"), Resources(devices=1)) == ()
 
 
 # -- on a real Slurm

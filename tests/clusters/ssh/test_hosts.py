@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.clusters import local, named
-from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.ssh import endpoints
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint
@@ -175,7 +175,7 @@ def test_files_that_are_not_there(load: Load, folder: Path, key: str) -> None:
 
 def test_commands_for_people(load: Load) -> None:
     """The commands are those of as many hosts as are needed, with what they have in common said once."""
-    start, *each = named.commands(load("hosts = 'n[1-3]'\nport = 22\nconnect_s = 7"), Resources(devices=2))
+    start, *each = BACKENDS["ssh"].list_commands(load("hosts = 'n[1-3]'\nport = 22\nconnect_s = 7"), Resources(devices=2))
     assert re.fullmatch(r"SSH='ssh -T -x .*-o StrictHostKeyChecking=yes .*-o ConnectTimeout=7'", start)
     assert each == [
         "$SSH -p 22 -- n1 'python3 -P -m pytest_dtfperf.node.agent'",
@@ -186,7 +186,7 @@ def test_commands_for_people(load: Load) -> None:
 def test_more_than_there_is(load: Load) -> None:
     """Who wants more devices than the hosts have is told the numbers."""
     with pytest.raises(AllocationError, match=r"'x' has 3 hosts of 1 device, but 4 devices need 4 hosts"):
-        named.commands(load("hosts = 'n[1-3]'"), Resources(devices=4))
+        BACKENDS["ssh"].list_commands(load("hosts = 'n[1-3]'"), Resources(devices=4))
 
 
 def test_reference_example_is_read(folder: Path) -> None:

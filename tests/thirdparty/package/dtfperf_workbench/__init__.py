@@ -1,11 +1,8 @@
 """The rows: each names the code, so that reading them imports nothing of it."""
 
-from pytest_dtfperf.clusters.backends import Backend
-from pytest_dtfperf.clusters.validators import COUNT
 from pytest_dtfperf.report.session_exports import Export
 from pytest_dtfperf.spec import Input, Model
 
 PERCEPTRON = Model("dtfperf_workbench.perceptron:Perceptron", batch_size=16, data=("synthetic", "mnist", "stripes"))
 STRIPES = Input("dtfperf_workbench.stripes:Stripes", classes=10, models=("lenet",))
-DESK = Backend(implementation="dtfperf_workbench.desk:Desk", hosts="desks", keys={"desks": COUNT})
 RATES = Export(("rates.txt",), "dtfperf_workbench.rates:write")

@@ -1,10 +1,12 @@
 """This machine as several desks: what `local` lends, under other names."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pytest_dtfperf.clusters.local import ADDRESS, Local, LocalAllocation
+from pytest_dtfperf.clusters.named import Backend, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
+from pytest_dtfperf.clusters.validators import COUNT, Validator
 
 
 class Desk(Local):
@@ -12,3 +14,14 @@ class Desk(Local):
     def allocate(self, resources: Resources) -> Iterator[Allocation]:
         with super().allocate(resources) as lent:
             yield LocalAllocation([Host(f"desk-{number}", ADDRESS) for number, _ in enumerate(lent.hosts)])
+
+
+class DeskBackend(Backend):
+    keys: Mapping[str, Validator] = {"desks": COUNT}
+    hosts_key = "desks"
+
+    def open_cluster(self, config: ClusterConfig) -> "Desk":
+        return Desk(config)
+
+
+DESK = DeskBackend()

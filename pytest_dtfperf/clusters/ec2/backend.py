@@ -1,0 +1,37 @@
+"""EC2 as a backend: what is known of a cluster of instances without Amazon's library, which is not always installed."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pytest_dtfperf.clusters.ec2 import keys
+from pytest_dtfperf.clusters.ec2.instance_types import known_gpus
+from pytest_dtfperf.clusters.ec2.keys import KEYS
+from pytest_dtfperf.clusters.named import Backend, ClusterConfig
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.clusters.ec2.cluster import Ec2
+
+
+class Ec2Backend(Backend):
+    """Instances that Amazon EC2 launches."""
+
+    keys = KEYS
+    hosts_key = "count"
+    device = "gpu"
+    is_firewalled = True
+    python = "python3"
+    requires = ("boto3", "ec2")
+
+    def open_cluster(self, config: ClusterConfig) -> "Ec2":
+        from pytest_dtfperf.clusters.ec2.cluster import Ec2  # loads boto3
+
+        return Ec2(config)
+
+    def validate(self, table: Mapping[str, Any]) -> str | None:
+        return keys.validate(table)
+
+    def count_gpus(self, backend_keys: Mapping[str, Any]) -> int | None:
+        return known_gpus(backend_keys)
+
+    def get_lifetime_s(self, backend_keys: Mapping[str, Any]) -> float | None:
+        return keys.lent_s(backend_keys)
