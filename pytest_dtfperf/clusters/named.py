@@ -159,16 +159,17 @@ class _ImportedRows(dict[str, Any]):
         return found
 
 
+# "module:Class" of each, so that naming a backend imports nothing of it.
+_IMPLEMENTATIONS: Mapping[str, str] = {
+    "local": "pytest_dtfperf.clusters.local:LocalBackend",
+    "ssh": "pytest_dtfperf.clusters.ssh.cluster:SshBackend",
+    "slurm": "pytest_dtfperf.clusters.slurm.cluster:SlurmBackend",
+    "ec2": "pytest_dtfperf.clusters.ec2.backend:Ec2Backend",
+}
+
 # With those of other packages that are installed: docs/extending.md.
 BACKENDS: Table[Backend] = Table("pytest_dtfperf.backends", Backend, {})
-BACKENDS.data = _ImportedRows(
-    {
-        "local": "pytest_dtfperf.clusters.local:LocalBackend",
-        "ssh": "pytest_dtfperf.clusters.ssh.cluster:SshBackend",
-        "slurm": "pytest_dtfperf.clusters.slurm.cluster:SlurmBackend",
-        "ec2": "pytest_dtfperf.clusters.ec2.backend:Ec2Backend",
-    }
-)
+BACKENDS.data = _ImportedRows(_IMPLEMENTATIONS)
 
 
 # What every cluster may say.
