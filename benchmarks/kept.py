@@ -25,7 +25,7 @@ from pytest_dtfperf.launch.disturbance import cores_of, disturbances
 from pytest_dtfperf.launch.tracing import Scoring, Tracing, with_cpu
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.node.files import replacing
-from pytest_dtfperf.session.explanation import of_measurement, with_changes
+from pytest_dtfperf.session.explanation import add_changes, profile_measurement
 
 HELD_OUT = 3  # one of so many
 PARTS = ("all", "found", "held-out")
@@ -89,7 +89,7 @@ class Kept:
     def explanation(self) -> Explanation | None:
         """As the package explains it today."""
         then, now = self.then.again(), self.now.again()
-        return explain(of_measurement(then), with_changes(of_measurement(now), then.fingerprint, now.fingerprint))
+        return explain(profile_measurement(then), add_changes(profile_measurement(now), then.fingerprint, now.fingerprint))
 
     @property
     def told(self) -> Told:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_dtfperf.explain.difference import Change
     from pytest_dtfperf.measurement import Run
     from pytest_dtfperf.records.record import Record
-    from pytest_dtfperf.session.explanation import Other
+    from pytest_dtfperf.session.explanation import Reference
 
 TEXT = """\
 Shows why a measurement is slower than what it was compared with, and where the time of its steps went, from what is stored
@@ -88,10 +88,10 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.session.explanation import Other, find_records
+    from pytest_dtfperf.session.explanation import Reference, find_records
 
     records = find_records(args.session, args.measurement, results_folder(args))
-    other = Other.at(args.against) if args.against else None
+    other = Reference.at(args.against) if args.against else None
     told = [_told(record, other) for record in records]
     if args.json:
         print_json({"measurements": [_to_json(each) for each in told]})
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     return DONE if any(each.is_known and (other is None or each.is_compared) for each in told) else FAILED
 
 
-def _told(record: "Record", other: "Other | None") -> "Told":
+def _told(record: "Record", other: "Reference | None") -> "Told":
     from pytest_dtfperf.session.explanation import explain_record
 
     return Told(

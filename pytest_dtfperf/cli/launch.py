@@ -79,7 +79,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     from pytest_dtfperf.session import preflight
-    from pytest_dtfperf.session.allocation_manager import Lending
+    from pytest_dtfperf.session.allocation_manager import AllocationManager
     from pytest_dtfperf.session.signals import leaving
 
     args.program = args.program[1:] if args.program[:1] == ["--"] else args.program
@@ -106,10 +106,10 @@ def run(args: argparse.Namespace) -> int:
             progress.clear()
             show(task, lines, left_out)
 
-        lending = Lending(config, session=session, expected=(), on_status=progress.show, spent=lambda bill: None)
+        allocations = AllocationManager(config, session=session, on_status=progress.show)
         try:
-            with lending.measuring(spec, "dtfperf launch"):
-                launcher = lending.launcher
+            with allocations.measuring(spec, "dtfperf launch"):
+                launcher = allocations.get_launcher()
                 progress.show(f"{_counted(args)} on {' '.join(launcher.hosts)}")
                 unwritten = launcher.launch(spec, log_dir=logs, on_output=show_lines, roles=roles)
         except RunFailed as failure:
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
             say(str(failure))
             return failure.culprit.code or FAILED
         finally:
-            lending.give_back()
+            allocations.release()
     say(unwritten or f"logs: {logs}")
     return DONE
 
@@ -169,7 +169,7 @@ def _check_devices(args: argparse.Namespace, config: "ClusterConfig", spec: Spec
     """Raise `UsageError` where the cluster has too few devices or hosts, as far as that is known without asking it."""
     from pytest_dtfperf.session import allocation_manager
 
-    if why := allocation_manager.too_large({"gpus": spec.gpus, "num_ps": spec.num_ps}, config):
+    if why := allocation_manager.explain_lack_of_hosts({"gpus": spec.gpus, "num_ps": spec.num_ps}, config):
         raise UsageError(f"{why}. Lower --num-workers or --num-ps, or leave out --separate-ps")
     there = count_devices(config)
     if there is not None and spec.gpus > there:

@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     from pytest_dtfperf.launch.tunnel import Tunnel
     from pytest_dtfperf.node import run_folder
     from pytest_dtfperf.session import preflight
-    from pytest_dtfperf.session.allocation_manager import Lending
+    from pytest_dtfperf.session.allocation_manager import AllocationManager
     from pytest_dtfperf.session.signals import leaving
 
     if not 0 <= args.port <= _MOST_PORT:
@@ -88,10 +88,10 @@ def run(args: argparse.Namespace) -> int:
     log = log_path(logs, TASK)
     preflight.check_folders([preflight.logs(logs), preflight.runtime(), preflight.temporary()])
     with Progress() as progress, leaving(), run_folder.temporary() as folder, Tunnel(args.port) as tunnel:
-        lending = Lending(config, session=session, expected=(), on_status=progress.show, spent=lambda bill: None)
+        allocations = AllocationManager(config, session=session, on_status=progress.show)
         try:
-            with lending.measuring(spec, "dtfperf notebook"):
-                launcher = lending.launcher
+            with allocations.measuring(spec, "dtfperf notebook"):
+                launcher = allocations.get_launcher()
                 until = _until(config)
                 host = launcher.layout(spec).hosts[TASK]
                 url = f"http://{HERE}:{tunnel.port}/lab?token={token}"
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
             progress.clear()
             return _failed(failure)
         finally:
-            lending.give_back()
+            allocations.release()
     say(f"JupyterLab was shut down; {unwritten or f'log: {log}'}")
     return DONE
 

@@ -33,7 +33,6 @@ from pytest_dtfperf.spec.tables import is_own_model_name
 if TYPE_CHECKING:
     from pytest_dtfperf.records.record import Record
     from pytest_dtfperf.session import Session
-    from pytest_dtfperf.session.asked import Measured
     from pytest_dtfperf.spec import Spec
 
 TEXT = """\
@@ -216,7 +215,7 @@ def _spec(session: "Session", wanted: Wanted) -> "Spec":
         raise UsageError(f"{wanted}: {str(error).removeprefix('train(): ')}") from error
 
 
-def _measured(session: "Session", wanted: Wanted) -> "Measured":
+def _measured(session: "Session", wanted: Wanted) -> "Record":
     spec = _spec(session, wanted)
     if wanted.word == SWEEP and spec.mode.parameter_servers:
         return session.sweep(spec)

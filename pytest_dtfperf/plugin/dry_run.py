@@ -16,12 +16,13 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT, HostView, PlacedTask, place
 from pytest_dtfperf.plugin import xdist
+from pytest_dtfperf.plugin.adapter import SessionAdapter
 from pytest_dtfperf.plugin.outcome import DRY_RUN
-from pytest_dtfperf.plugin.perf_session import PerfSession
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.dry_run import FREE_PORTS, PlannedTraining, format_dry_run
 from pytest_dtfperf.report.time_estimates import Estimate
-from pytest_dtfperf.session import allocation_manager, post_analysis
-from pytest_dtfperf.session.asked import Measured
+from pytest_dtfperf.session.allocation_manager import choose_request, is_enough
+from pytest_dtfperf.session.post_analysis import count_extra_runs
 from pytest_dtfperf.session.resolve import RepeatPlan
 from pytest_dtfperf.spec import Spec
 
@@ -40,33 +41,33 @@ class DryRunMeasurement:
 class DryRun:
     """The trainings that tests have asked for, here and in xdist's workers."""
 
-    def __init__(self, perf: PerfSession) -> None:
+    def __init__(self, perf: SessionAdapter) -> None:
         self._perf = perf
         self._trainings: list[PlannedTraining] = []
         self._workers = 0
         self._held: Resources | None = None
 
-    def note(self, item: pytest.Item, spec: Spec, planned: RepeatPlan, *, remark: str = "") -> Measured:
+    def note(self, item: pytest.Item, spec: Spec, planned: RepeatPlan, *, remark: str = "") -> Record:
         """Called where a test would be trained for. Raises `SpecError` or `AllocationError` where it could not be."""
-        bench, cluster = self._perf.bench, self._perf.bench.cluster
+        session, cluster = self._perf.session, self._perf.session.cluster
         resources = self._resources(spec)
         hosts = hosts_of(
-            bench.config, capacity.count_hosts_for(bench.config, resources), cluster.device, cluster.devices_per_host
+            session.config, capacity.count_hosts_for(session.config, resources), cluster.device, cluster.devices_per_host
         )
-        asked = Resources(resources.devices, resources.separate_ps_hosts, session=bench.session_id)
+        asked = Resources(resources.devices, resources.separate_ps_hosts, session=session.id)
         training = PlannedTraining(
             position=item.session.items.index(item),
             test=item.nodeid,
             spec=spec.to_json(),
             label=spec.label,
-            runs=(planned.repeats if bench.settings.update_baselines else planned.fewest, planned.repeats),
-            placement=describe(place(spec, hosts, bench.config)),
+            runs=(planned.repeats if session.settings.update_baselines else planned.fewest, planned.repeats),
+            placement=describe(place(spec, hosts, session.config)),
             nodes=len(hosts),
-            commands=list(BACKENDS[bench.config.backend].list_commands(bench.config, asked)),
+            commands=list(BACKENDS[session.config.backend].list_commands(session.config, asked)),
             remark=remark,
         )
         self._trainings.append(training)
-        return cast("Measured", DryRunMeasurement())
+        return cast("Record", DryRunMeasurement())
 
     def take_over(self, noted: Sequence[Mapping[str, Any]]) -> None:
         """Called in the controller with what a worker has noted."""
@@ -87,7 +88,7 @@ class DryRun:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self._trainings:
             return
-        config = self._perf.bench.config
+        config = self._perf.session.config
         terminalreporter.section(f"dry run: cluster {config.name} ({config.backend})")
         terminalreporter.write(
             format_dry_run(
@@ -104,15 +105,15 @@ class DryRun:
 
     def _duration_of(self, training: PlannedTraining) -> Estimate | None:
         """What is not green may have one more run, which is traced."""
-        spec, settings = Spec.from_json(training.spec), self._perf.bench.settings
+        spec, settings = Spec.from_json(training.spec), self._perf.session.settings
         fewest, most = training.runs
-        return self._perf.past.training(spec, (fewest, most + post_analysis.most_runs(settings, spec)))
+        return self._perf.past.training(spec, (fewest, most + count_extra_runs(settings, spec)))
 
     def _resources(self, spec: Spec) -> Resources:
         """What would be held by then: an allocation of the session is kept as long as it is enough."""
-        config = self._perf.bench.config
-        need = allocation_manager.to_ask_for(spec, self._perf.bench.expected, config)
-        if config.allocation == "session" and self._held and allocation_manager.covers(self._held, need, config):
+        config = self._perf.session.config
+        need = choose_request(spec, self._perf.session.allocations.expected, config)
+        if config.allocation == "session" and self._held and is_enough(self._held, need, config):
             return self._held
         self._held = need
         return need

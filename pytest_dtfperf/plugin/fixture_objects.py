@@ -11,28 +11,23 @@ import pytest
 from pytest_dtfperf.baselines.verdict import Judgement
 from pytest_dtfperf.errors import MissingModule, UsageError, shown
 from pytest_dtfperf.plugin import installed_first
+from pytest_dtfperf.plugin.adapter import SessionAdapter
 from pytest_dtfperf.plugin.dry_run import DryRun
 from pytest_dtfperf.plugin.options import NUM_PS_WORDS
 from pytest_dtfperf.plugin.outcome import ACCEPTED, DRY_RUN, TRAINED, VERDICT, WHY
 from pytest_dtfperf.plugin.parametrise import Marker
-from pytest_dtfperf.plugin.perf_session import PerfSession
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.explanations import list_explanation
 from pytest_dtfperf.report.terminal import format_failure
-from pytest_dtfperf.session import preflight
-from pytest_dtfperf.session.asked import Measured
 from pytest_dtfperf.session.completion import will_accept
 from pytest_dtfperf.session.experiment import Experiment, Judged
-from pytest_dtfperf.session.own_models import with_name
-from pytest_dtfperf.session.resolve import check_slowdowns, plan, resolve
 from pytest_dtfperf.spec import Spec, labels
 
 
-def _experiment(perf: PerfSession, item: pytest.Item, marker: Marker) -> Experiment:
+def _experiment(perf: SessionAdapter, item: pytest.Item, marker: Marker) -> Experiment:
     """Return what measures and judges for a test. Its measurements become properties of the test, too, for JUnit's XML."""
-    return Experiment(
-        perf.bench,
+    return perf.session.experiment(
         item.nodeid,
         margin=marker.margin,
         efficiency=marker.efficiency,
@@ -45,13 +40,13 @@ def _experiment(perf: PerfSession, item: pytest.Item, marker: Marker) -> Experim
 class Train:
     """Trains for one test. Called once per spec."""
 
-    def __init__(self, perf: PerfSession, item: pytest.Item, marker: Marker, dry_run: DryRun | None) -> None:
+    def __init__(self, perf: SessionAdapter, item: pytest.Item, marker: Marker, dry_run: DryRun | None) -> None:
         self._perf = perf
         self._item = item
         self._dry_run = dry_run
         self._experiment = _experiment(perf, item, marker)
 
-    def __call__(self, model: Any = None, *, repeats: int | None = None, **wanted: Any) -> Measured:
+    def __call__(self, model: Any = None, *, repeats: int | None = None, **wanted: Any) -> Record:
         """Train and measure; see the fixture. Raises `RunFailed`, `InvalidMeasurement`, `InfrastructureError`.
 
         `model` is a name, or a model of your own (docs/own-models.md), and may be left out with a `command`; `repeats`: how
@@ -60,51 +55,39 @@ class Train:
         (record,) = self.in_turn({"model": model, **wanted}, repeats=repeats)
         return record
 
-    def in_turn(self, *each: Mapping[str, Any], repeats: int | None = None, **common: Any) -> list[Measured]:
+    def in_turn(self, *each: Mapping[str, Any], repeats: int | None = None, **common: Any) -> list[Record]:
         """Train several specs that are to be compared, a run of each in turn, so that a machine's drift is no difference.
 
         `each` is what they differ in, `common` what they have in common. What this session has measured is not trained again.
         """
         self._item.stash[TRAINED] = True
-        wanted = [self._resolved({**common, **own}) for own in each]
+        wanted = [self._resolve({**common, **own}) for own in each]
         if self._dry_run:
-            return [self._noted(self._dry_run, spec, repeats, word) for spec, word in wanted]
+            return [self._note_in(self._dry_run, spec, repeats, word) for spec, word in wanted]
         try:
             with installed_first():
-                found = self._measured(wanted, repeats)
+                found = self._measure(wanted, repeats)
         except MissingModule as lacking:
             pytest.skip(str(lacking))
         for measured in found:
             self._item.config.hook.pytest_dtfperf_measured(item=self._item, measured=measured)
         return found
 
-    def _measured(self, wanted: Sequence[tuple[Spec, str]], repeats: int | None) -> list[Measured]:
+    def _measure(self, wanted: Sequence[tuple[Spec, str]], repeats: int | None) -> list[Record]:
         if [word for _, word in wanted] == ["sweep"]:
             return [self._experiment.sweep(wanted[0][0], repeats)]
         return self._experiment.measure([self._with_num_ps(spec, word) for spec, word in wanted], repeats)
 
-    def _resolved(self, wanted: dict[str, Any]) -> tuple[Spec, str]:
-        """The spec, and "best" or "sweep" where its number of parameter servers is still to be found."""
-        perf = self._perf
-        wanted = with_name(wanted)
+    def _resolve(self, wanted: dict[str, Any]) -> tuple[Spec, str]:
+        """Return the spec, and "best" or "sweep" where its number of parameter servers is still to be found."""
         if wanted.get("command"):
             wanted = {"command_dir": str(self._item.path.parent), **wanted}
-        cluster_settings = perf.cluster.settings(wanted.get("model") or "")
         word = found if (found := wanted.get("num_ps")) in NUM_PS_WORDS else ""
-        spec = resolve(
-            {**wanted, **({"num_ps": None} if word else {})},
-            perf.options,
-            cluster_settings,
-            perf.cluster.device,
-            between_hosts=perf.cluster.between_hosts,
-        )
-        check_slowdowns(spec, perf.injected_slowdowns)
-        preflight.check_program(spec, perf.config)
+        spec = self._perf.session.spec(**{**wanted, **({"num_ps": None} if word else {})})
         return spec, word if spec.mode.parameter_servers else ""
 
-    def _noted(self, dry_run: DryRun, spec: Spec, repeats: int | None, word: str) -> Measured:
-        planned = plan(self._perf.options, self._perf.cluster.settings(spec.model), repeats=repeats)
-        return dry_run.note(self._item, spec, planned, remark=_REMARKS.get(word, ""))
+    def _note_in(self, dry_run: DryRun, spec: Spec, repeats: int | None, word: str) -> Record:
+        return dry_run.note(self._item, spec, self._perf.session.plan(spec, repeats), remark=_REMARKS.get(word, ""))
 
     def _with_num_ps(self, spec: Spec, word: str) -> Spec:
         if word == "sweep":
@@ -155,17 +138,17 @@ def _numbers(record: Record) -> dict[str, Any]:
 class Baseline:
     """Judges for one test, as `session.experiment.Experiment` does. Every verdict is written down before it fails the test."""
 
-    def __init__(self, perf: PerfSession, item: pytest.Item, marker: Marker) -> None:
+    def __init__(self, perf: SessionAdapter, item: pytest.Item, marker: Marker) -> None:
         self._perf = perf
         self._item = item
         self._experiment = _experiment(perf, item, marker)
 
-    def check(self, measurement: Measured, *, margin: float | None = None) -> Judgement:
+    def check(self, measurement: Record, *, margin: float | None = None) -> Judgement:
         """Compare with the stored baseline. `margin`: largest loss, as a part of it."""
         _check_arguments("check", measurement=measurement, margin=margin)
         return self._conclude(self._experiment.check, measurement, margin=margin)
 
-    def check_published(self, measurement: Measured, *, system: str, margin: float | None = None, **wanted: Any) -> Judgement:
+    def check_published(self, measurement: Record, *, system: str, margin: float | None = None, **wanted: Any) -> Judgement:
         """Compare with a published rate of the same training on the same hardware: `system="dgx1"`.
 
         `wanted`: further fields of the published row, where several are of the same model, batch, precision, data and size.
@@ -174,27 +157,27 @@ class Baseline:
         _check_arguments("check_published", measurement=measurement, margin=margin)
         return self._conclude(self._experiment.check_published, measurement, system=system, margin=margin, **wanted)
 
-    def check_efficiency(self, measurement: Measured, *, anchor: Measured, at_least: float | None = None) -> Judgement:
+    def check_efficiency(self, measurement: Record, *, anchor: Record, at_least: float | None = None) -> Judgement:
         """Hold rate(n) / (n x rate(1)) against a threshold. `anchor` is the 1-device measurement of this session."""
         _check_arguments("check_efficiency", measurement=measurement, anchor=anchor, at_least=at_least)
         return self._conclude(self._experiment.check_efficiency, measurement, anchor=anchor, at_least=at_least)
 
-    def check_overhead(self, *, synthetic: Measured, real: Measured, at_most: float) -> Judgement:
+    def check_overhead(self, *, synthetic: Record, real: Record, at_most: float) -> Judgement:
         """Hold (synthetic - real) / synthetic against a threshold."""
         _check_arguments("check_overhead", synthetic=synthetic, real=real, at_most=at_most)
         return self._conclude(self._experiment.check_overhead, synthetic=synthetic, real=real, at_most=at_most)
 
-    def check_accuracy(self, measurement: Measured, *, at_least: float) -> Judgement:
+    def check_accuracy(self, measurement: Record, *, at_least: float) -> Judgement:
         """Hold accuracy on the test set, 0 to 1, against a threshold. The spec needs evaluate=True."""
         _check_arguments("check_accuracy", measurement=measurement, at_least=at_least)
         return self._conclude(self._experiment.check_accuracy, measurement, at_least=at_least)
 
-    def check_learning(self, measurement: Measured, *, anchor: Measured, at_most: float) -> Judgement:
+    def check_learning(self, measurement: Record, *, anchor: Record, at_most: float) -> Judgement:
         """Hold the steps to the specs' stop_at_top_1_accuracy, over the anchor's, against a threshold."""
         _check_arguments("check_learning", measurement=measurement, anchor=anchor, at_most=at_most)
         return self._conclude(self._experiment.check_learning, measurement, anchor=anchor, at_most=at_most)
 
-    def _conclude(self, check: Callable[..., Judged], *arguments: Measured, **named: Any) -> Judgement:
+    def _conclude(self, check: Callable[..., Judged], *arguments: Record, **named: Any) -> Judgement:
         with installed_first():
             judged = check(*arguments, **named)
         perf, judgement = self._perf, judged.judgement
@@ -209,8 +192,8 @@ class Baseline:
             self._item.user_properties.append((ACCEPTED, True))
         if judgement.verdict.fails(perf.options.strict_verdicts) and not accepted:
             shown = replace(judged.record, test=self._item.nodeid, verdict=judgement.verdict, reason=judgement.reason)
-            logs = perf.bench.folder.logs_of(judged.record.test)
-            session = perf.bench.folder.path
+            logs = perf.session.folder.logs_of(judged.record.test)
+            session = perf.session.folder.path
             pytest.fail(format_failure(shown, logs=logs, options=perf.rerun_options, session=session), pytrace=False)
         return judgement
 
@@ -238,6 +221,6 @@ def _check_arguments(method: str, **given: object) -> None:
                 isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
             ):
                 raise UsageError(f"baseline.{method}(): {name} must be a number, not {shown(value)}")
-        elif not isinstance(value, Measured):
+        elif not isinstance(value, Record):
             each = ", which is several: check each of them" if isinstance(value, list | tuple) else ""
             raise UsageError(f"baseline.{method}(): {name} must be what train() returns, not {shown(value)}{each}")

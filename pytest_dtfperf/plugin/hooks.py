@@ -28,8 +28,8 @@ from pytest_dtfperf.plugin.plugin_state import STATE, marker_of, state
 from pytest_dtfperf.plugin.xdist import NOTED, PROBLEM_KEY, PROGRESS, SESSION, UNWRITTEN, USED, session_id
 
 if TYPE_CHECKING:  # heavy: imported when there is a perf test
+    from pytest_dtfperf.plugin.adapter import SessionAdapter
     from pytest_dtfperf.plugin.fixture_objects import Baseline, Train
-    from pytest_dtfperf.plugin.perf_session import PerfSession
     from pytest_dtfperf.session.cluster import ClusterInfo
 
 Status = tuple[str, str, str | tuple[str, Mapping[str, bool]]]  # category, letter, word; as pytest takes it
@@ -161,12 +161,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)  # before xdist's worker tells what it has collected
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What is left after all deselection says how many hosts the session needs."""
-    tests = [_parameters(item) for item in session.items if is_perf_test(item)]
+    tests = [item for item in session.items if is_perf_test(item)]
     if not tests or PROBLEM in session.config.stash:
         return
     perf = state(session.config)
-    perf.collected = tests
-    perf.tests = [item.nodeid for item in session.items if is_perf_test(item)]
+    perf.expect([item.nodeid for item in tests], [_parameters(item) for item in tests])
     if session.config.option.collectonly:
         return
     if not perf.options.dry_run:
@@ -177,7 +176,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         xdist.refuse(session.config, session.items, str(error))
 
 
-def _why_not(perf: "PerfSession", item: pytest.Item) -> str | None:
+def _why_not(perf: "SessionAdapter", item: pytest.Item) -> str | None:
     """Why a test cannot run, or None."""
     parameters = _parameters(item)
     if any(value is TOO_FEW for value in _all_parameters(item).values()):
@@ -237,7 +236,7 @@ def pytest_runtest_makereport(
         if verdict:
             item.user_properties.append((VERDICT, verdict))
             report.user_properties = list(item.user_properties)
-    if is_perf_test(item) and (lost := state(item.config).bench.unkept):
+    if is_perf_test(item) and (lost := state(item.config).session.write_error):
         item.session.shouldstop = lost  # whatever would be measured from now on could not be kept either
     if report.skipped and not hasattr(report, "wasxfail") and is_perf_test(item):
         note_skip(report)
@@ -333,7 +332,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
         if dry_run := plugin_state.dry_run(node.config):
             dry_run.take_over(output.get(NOTED, ()))
         if why := output.get(UNWRITTEN):
-            perf.bench.folder.take_over([Record.from_json(json.loads(line)) for line in why["lines"]], why["why"])
+            perf.session.folder.take_over([Record.from_json(json.loads(line)) for line in why["lines"]], why["why"])
 
 
 # Fixtures

@@ -13,10 +13,9 @@ import pytest
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.verdict import Judgement
     from pytest_dtfperf.records.record import Record
-    from pytest_dtfperf.session.asked import Measured
 
 
-def pytest_dtfperf_measured(item: pytest.Item, measured: "Measured") -> None:
+def pytest_dtfperf_measured(item: pytest.Item, measured: "Record") -> None:
     """`train` hands a measurement to a test: once for each spec that it asked for.
 
     Also where this session had measured it before. It is recorded, and not judged yet.

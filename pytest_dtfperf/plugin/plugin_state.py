@@ -14,14 +14,14 @@ from pytest_dtfperf.plugin import installed_first, xdist
 from pytest_dtfperf.plugin.parametrise import Marker
 
 if TYPE_CHECKING:  # heavy: imported when there is a perf test
+    from pytest_dtfperf.plugin.adapter import SessionAdapter
     from pytest_dtfperf.plugin.dry_run import DryRun
-    from pytest_dtfperf.plugin.perf_session import PerfSession
 
-STATE = pytest.StashKey["PerfSession"]()
+STATE = pytest.StashKey["SessionAdapter"]()
 DRY_RUN = pytest.StashKey["DryRun"]()
 
 
-def state(config: pytest.Config) -> "PerfSession":
+def state(config: pytest.Config) -> "SessionAdapter":
     """The one object that holds what this process knows.
 
     Raises `UsageError` if what the options, the cluster file or the baselines say cannot be.
@@ -33,14 +33,13 @@ def state(config: pytest.Config) -> "PerfSession":
 
 def _begin(config: pytest.Config) -> None:
     with installed_first():
+        from pytest_dtfperf.plugin.adapter import SessionAdapter, TimeLimit
         from pytest_dtfperf.plugin.display import degrade
         from pytest_dtfperf.plugin.dry_run import DryRun
-        from pytest_dtfperf.plugin.perf_session import PerfSession, TimeLimit
         from pytest_dtfperf.plugin.session_finish import Ending
         from pytest_dtfperf.session import signals
 
-        perf = PerfSession(config, xdist.session_id(config), starts(config))
-        perf.check()
+        perf = SessionAdapter(config, xdist.session_id(config), starts(config))
         config.add_cleanup(signals.install(_exit_on_signal))
         config.add_cleanup(degrade(config))
         xdist.join(config)

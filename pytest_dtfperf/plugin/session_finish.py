@@ -16,9 +16,9 @@ from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.history.enter import Remembered
 from pytest_dtfperf.plugin import installed_first, xdist
+from pytest_dtfperf.plugin.adapter import SessionAdapter
 from pytest_dtfperf.plugin.display import degrade
 from pytest_dtfperf.plugin.outcome import skips, verdict_of
-from pytest_dtfperf.plugin.perf_session import PerfSession
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import line_of
@@ -32,7 +32,7 @@ _SECTION = "pytest_dtfperf_report_section"
 class Ending:
     """Hooks of the end, and what they tell each other."""
 
-    perf: PerfSession
+    perf: SessionAdapter
     started_s: float = field(default_factory=time.monotonic)
     completion: Completion | None = None
     sections: Sequence[tuple[str, Sequence[str]]] = ()  # of other plugins and of conftest.py
@@ -53,12 +53,12 @@ class Ending:
         with self._reporting(session):
             self.perf.close()
         if xdist.is_worker(session.config):
-            if self.perf.bench.unkept:
-                folder = self.perf.bench.folder
+            if self.perf.session.write_error:
+                folder = self.perf.session.folder
                 xdist.hand_over_unwritten(session.config, [line_of(record).decode() for record in folder.unwritten], folder.why)
             return
-        if self.perf.bench.has_measured:
-            self._end(session, self.perf.bench.folder)
+        if self.perf.session.has_measured:
+            self._end(session, self.perf.session.folder)
         reporter = session.config.pluginmanager.getplugin("terminalreporter")
         is_known_to_pytest = exitstatus in list(pytest.ExitCode)  # at others, as SIGTERM's, it sums up nothing
         if reporter and not is_known_to_pytest:
@@ -68,7 +68,7 @@ class Ending:
     def _end(self, session: pytest.Session, folder: SessionFolder) -> None:
         """Step by step, each done whatever becomes of the others: in the end the table must be shown."""
         guard = partial(self._reporting, session)
-        self.completion = completion = Completion(self.perf.bench, self.perf.root, self.started_s, guard)
+        self.completion = completion = Completion(self.perf.session, self.perf.root, self.started_s, guard)
         completion.accept()
         accepted = completion.acceptance
         if accepted and (accepted.loosened or accepted.is_fruitless) and session.exitstatus == pytest.ExitCode.OK:
@@ -91,7 +91,7 @@ class Ending:
             return []
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         with self._reporting(session):
-            self.perf.bench.fail(int(session.exitstatus))
+            self.perf.session.fail(int(session.exitstatus))
         return [f"--history-gate: {counted(len(remembered.new), 'new change')} over time: this session fails"]
 
     def _sections(self, config: pytest.Config, records: Sequence[Record]) -> list[tuple[str, Sequence[str]]]:
@@ -136,7 +136,7 @@ class Ending:
             width=terminalreporter._tw.fullwidth,
             colour=terminalreporter._tw.hasmarkup,
             verbose=terminalreporter.verbosity > 0,
-            folder=self.perf.bench.folder.path if records else None,
+            folder=self.perf.session.folder.path if records else None,
             accepted=notes.list_accepted_baselines(acceptance, records),
             budget=self.budget,
             remarks=[*notes.list_acceptance_remarks(acceptance, records), *self.remarks, *deselected],

@@ -1,9 +1,9 @@
-"""Who holds hosts, and when: taken when something is first trained, kept for a session or one measurement, renewed when lost.
+"""When hosts are allocated, how many, and when they are released: kept for a session or one measurement, replaced when lost.
 
-Where all allocations are the same hosts, as on this machine, measurements take turns on them, whatever clusters call them.
-Elsewhere there may be only so many allocations: one of the cluster's `max_jobs` slots is held as long as the hosts are. Either
-way pytest-xdist's workers and other sessions of this user count, first come, first served, and whoever waits is told for whom.
-Nobody ever holds hosts and waits for a slot, or holds a slot and waits for another.
+Where all allocations are the same hosts, as on this machine, measurements take turns on them, under whatever name clusters.toml
+has them. Elsewhere the number of allocations is limited: a slot of the cluster's `max_jobs` is held as long as the hosts are.
+Either way pytest-xdist's workers and other sessions of this user count, first come, first served, and messages of waiting name
+the holder. No process holds hosts while it waits for a slot, or a slot while it waits for another one.
 """
 
 import threading
@@ -17,100 +17,20 @@ from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.locks import LockHolder, LockWait, lock_hosts
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
-from pytest_dtfperf.errors import AllocationError, AllocationOver, UsageError, first_line
+from pytest_dtfperf.errors import AllocationError, AllocationOver, UsageError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch.launcher import Launcher
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node.owner import Owner
 from pytest_dtfperf.spec import Spec
 
-
-def powers_of_two(limit: int) -> tuple[int, ...]:
-    """1, 2, 4, ... and `limit` itself."""
-    return tuple(dict.fromkeys([*(1 << i for i in range(limit.bit_length())), limit]))
+_LOCK_THREADS: dict[str, int] = {}  # session -> the thread of this process that has a lock for it
 
 
-def most_servers(gpus: int, config: ClusterConfig) -> int:
-    """How many parameter servers a sweep considers at most: one for each device, as in 2017, if there is room."""
-    there = capacity.count_hosts(config)
-    if there is None:
-        return gpus
-    fitting = (n for n in range(gpus, 1, -1) if capacity.count_hosts_for(config, needed(gpus, n, config)) <= there)
-    return next(fitting, 1)
+class AllocationManager:
+    """Allocates hosts of one cluster for this process, when they are first needed.
 
-
-def needed(gpus: int, num_ps: int, config: ClusterConfig) -> Resources:
-    """What training on so many devices with so many parameter servers needs. More than there is, is not asked for."""
-    apart = 0 if config.ps_on_worker_hosts else -(-num_ps // (config.most_ps_per_host or 1))
-    return Resources(devices=min(gpus, capacity.count_devices(config) or gpus), separate_ps_hosts=apart)
-
-
-def needed_by(test: Mapping[str, Any], given: Sequence[int] | None, config: ClusterConfig) -> Resources | None:
-    """What a test needs, as far as its parameters or the device counts `given` for all say; None if they say nothing."""
-    gpus = test.get("gpus") or max(given or (0,))
-    return needed(gpus, _num_ps(test, gpus, config), config) if gpus else None
-
-
-def _num_ps(test: Mapping[str, Any], gpus: int, config: ClusterConfig) -> int:
-    """Of a test that does not say, or leaves it to a baseline: the default. A sweep needs room for the most it considers."""
-    given = test.get("num_ps")
-    if given == "sweep":
-        return most_servers(gpus, config)
-    return given if isinstance(given, int) else 1
-
-
-def to_ask_for(spec: Spec | None, expected: Sequence[Resources], config: ClusterConfig) -> Resources:
-    """What is asked of the cluster to train `spec`, or for no training: for a session, what the largest of all needs.
-
-    `expected`: what else the session will need, as far as that is known. Raises `UsageError` where hosts are lent for each
-    measurement, and there is none.
-    """
-    now = [needed(spec.gpus, spec.num_ps, config)] if spec else []
-    if config.allocation == "session":
-        return largest([*now, *expected] or [Resources(devices=1)], config)
-    if not now:
-        raise UsageError(
-            f'cluster {config.name} has no hosts between two measurements: its allocation = "test" lends them to '
-            'each anew. Train first, or say allocation = "session" in clusters.toml'
-        )
-    return now[0]
-
-
-def largest(needs: Iterable[Resources], config: ClusterConfig) -> Resources:
-    """What is enough for each of them, one after the other: any host can be a worker's, or be for parameter servers alone."""
-    return max(needs, key=lambda need: (capacity.count_hosts_for(config, need), need.devices))
-
-
-def covers(held: Resources, need: Resources, config: ClusterConfig) -> bool:
-    """Whether the hosts of an allocation are enough for another need."""
-    return capacity.count_hosts_for(config, held) >= capacity.count_hosts_for(config, need)
-
-
-def too_large(test: Mapping[str, Any], config: ClusterConfig) -> str | None:
-    """Why the cluster has too few hosts for a test with these parameters, or None."""
-    gpus = test.get("gpus", 1)
-    num_ps = _num_ps(test, gpus, config)
-    need = needed(gpus, num_ps, config)
-    there = capacity.count_hosts(config)
-    if there is None or capacity.count_hosts_for(config, need) <= there:
-        return None
-    apart = f" and num_ps={num_ps} on hosts of their own" if need.separate_ps_hosts else ""
-    return (
-        f"{config.name} has {counted(there, 'host')}, gpus={need.devices}{apart} need {capacity.count_hosts_for(config, need)}"
-    )
-
-
-_HELD_BY: dict[str, int] = {}  # session -> which of this process's threads has a lock for it
-
-
-def _is_of_this_thread(holder: LockHolder) -> bool:
-    return holder.owner == Owner.me() and _HELD_BY.get(holder.session) == threading.get_ident()
-
-
-class Lending:
-    """The hosts of one process.
-
-    `expected` is what will be needed, as far as that is known; `on_status` takes words of waiting, `spent` bills.
+    Attributes:
+        expected: what the session will need, as far as that is known.
     """
 
     def __init__(
@@ -118,68 +38,64 @@ class Lending:
         config: ClusterConfig,
         *,
         session: str,
-        expected: Sequence[Resources],
+        expected: Sequence[Resources] = (),
         on_status: Callable[[str], object],
-        spent: Callable[[Mapping[str, Any]], object],
+        on_cost: Callable[[Mapping[str, Any]], object] = lambda bill: None,
         while_waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """`while_waiting` is entered while this process waits for its turn, for hosts, or for agents to start on them."""
-        self._while_waiting = while_waiting
+        """Note the cluster and whom to report to.
+
+        Args:
+            on_status: given a message while the process waits.
+            on_cost: given what an allocation has cost, once it is released.
+            while_waiting: entered while the process waits for its turn, for hosts, or for agents to start on them.
+        """
+        self.expected = expected
         self._config = config
         self._session = session
-        self._expected = expected
         self._on_status = on_status
-        self._spent = spent
-        self._held: _Held | None = None
-        self._refused: dict[Resources, AllocationError] = {}
+        self._on_cost = on_cost
+        self._while_waiting = while_waiting
+        self._held: _HeldAllocation | None = None
+        self._refusals: dict[Resources, AllocationError] = {}
         self._spec: Spec | None = None  # what is being measured
-        self._what = "the session"  # what for, as others are told
+        self._purpose = "the session"  # as others are shown it
 
     @contextmanager
     def measuring(self, spec: Spec, test: str) -> Iterator[None]:
-        """Around one measurement of a test; hosts are taken when it first asks for them."""
-        self._spec, self._what = spec, test
+        """Enclose one measurement of a test; hosts are allocated when it first asks for them."""
+        self._spec, self._purpose = spec, test
         with self._turn():
             try:
                 yield
             finally:
                 self._spec = None
                 if self._config.allocation == "test":
-                    self.give_back()
+                    self.release()
 
-    @property
-    def launcher(self) -> Launcher:
-        """The agents on hosts that are enough for what is being measured. Raises `AllocationError`."""
-        need = to_ask_for(self._spec, self._expected, self._config)
-        if self._held and not covers(self._held.resources, need, self._config):
-            self.give_back()
+    def get_launcher(self, spec: Spec | None = None) -> Launcher:
+        """Return the launcher on hosts that are enough for `spec`, or for what is being measured. Raises `AllocationError`."""
+        self._spec = spec or self._spec
+        need = choose_request(self._spec, self.expected, self._config)
+        if self._held and not is_enough(self._held.resources, need, self._config):
+            self.release()
         with nullcontext() if self._held and self._held.has_agents else self._while_waiting():
             if self._held is None:
-                self._held = self._take(need)
+                self._held = self._allocate(need)
             return self._held.launcher
 
     @property
-    def holds(self) -> bool:
-        """Whether hosts are lent now."""
+    def has_hosts(self) -> bool:
+        """Whether hosts are allocated now."""
         return self._held is not None
-
-    def run(self, spec: Spec, train: Callable[[Launcher], Run]) -> Run:
-        """What `train` makes of the hosts: called again, with new ones, where the cluster has taken the old ones back."""
-        self._spec = spec
-        try:
-            return train(self.launcher)
-        except AllocationOver as over:
-            self.give_back()
-            self._on_status(f"{first_line(over)}: asking for other hosts")
-        return train(self.launcher)
 
     @contextmanager
     def between_runs(self, spec: Spec, test: str) -> Iterator[Launcher | None]:
-        """Agents on hosts that are lent already and enough for a spec, while nothing trains there; None: there are none.
+        """Yield the launcher on hosts that are allocated already and enough for a spec, while nothing trains there.
 
-        Nothing is lent for it. Where measurements take turns, this is one.
+        None where there are none: nothing is allocated for it. Where measurements take turns, this is one.
         """
-        if self._held is None or not covers(self._held.resources, to_ask_for(spec, (), self._config), self._config):
+        if self._held is None or not is_enough(self._held.resources, choose_request(spec, (), self._config), self._config):
             yield None
         elif self._spec is not None:
             yield self._held.launcher
@@ -187,31 +103,31 @@ class Lending:
             with self.measuring(spec, test):
                 yield self._held.launcher
 
-    def give_back(self) -> None:
-        """End the agents and the allocation. Called when the session ends, too, however it ends."""
+    def release(self) -> None:
+        """End the agents and the allocation, if there is one."""
         held, self._held = self._held, None
         if held:
             held.close()
 
-    def _take(self, need: Resources) -> "_Held":
-        """What was refused once is not waited for again: every later test says at once what the first one learnt."""
-        if need in self._refused:
-            raise AllocationError(str(self._refused[need]))
+    def _allocate(self, need: Resources) -> "_HeldAllocation":
+        """Allocate hosts; what was refused once is refused again at once, without waiting."""
+        if need in self._refusals:
+            raise AllocationError(str(self._refusals[need]))
         try:
-            asked = replace(need, session=self._session, on_status=self._on_status, spent=self._spent)
-            return _Held(self._config, asked, slot=self._slot())
+            request = replace(need, session=self._session, on_status=self._on_status, spent=self._on_cost)
+            return _HeldAllocation(self._config, request, slot=self._slot())
         except AllocationOver:
             raise
         except AllocationError as refusal:
-            self._refused[need] = refusal
+            self._refusals[need] = refusal
             raise
 
     def _turn(self) -> AbstractContextManager[object]:
-        """Sole use of hosts that others use too."""
+        """Return the lock on hosts that other sessions use, too."""
         return self._lock(self._machines, slots=1) if self._machines else nullcontext()
 
     def _slot(self) -> AbstractContextManager[object]:
-        """One of the allocations that there may be at once."""
+        """Return the lock on one of the allocations that the cluster has at a time."""
         if self._machines:
             return nullcontext()
         return self._lock([f"cluster-{self._config.name}"], slots=self._config.jobs_at_once)
@@ -224,16 +140,15 @@ class Lending:
     def _lock(self, names: Sequence[str], slots: int) -> Iterator[None]:
         with ExitStack() as held:
             with self._while_waiting():
-                held.enter_context(
-                    lock_hosts(names, slots, LockHolder.me(session=self._session, what=self._what), self._waiting)
-                )
-            _HELD_BY[self._session] = threading.get_ident()
+                holder = LockHolder.me(session=self._session, what=self._purpose)
+                held.enter_context(lock_hosts(names, slots, holder, self._report_wait))
+            _LOCK_THREADS[self._session] = threading.get_ident()
             try:
                 yield
             finally:
-                _HELD_BY.pop(self._session, None)
+                _LOCK_THREADS.pop(self._session, None)
 
-    def _waiting(self, wait: LockWait) -> None:
+    def _report_wait(self, wait: LockWait) -> None:
         if wait.holders and all(each and _is_of_this_thread(each) for each in wait.holders):
             raise UsageError(
                 f"cluster {self._config.name}: another session of this very thread holds what this one would wait for: "
@@ -242,18 +157,22 @@ class Lending:
         self._on_status(f"waiting for {self._config.name}: {wait}")
 
 
-class _Held:
-    """One allocation, and the agents on it once somebody asks for them."""
+def _is_of_this_thread(holder: LockHolder) -> bool:
+    return holder.owner == Owner.me() and _LOCK_THREADS.get(holder.session) == threading.get_ident()
+
+
+class _HeldAllocation:
+    """One allocation, and the launcher on it once it is asked for."""
 
     def __init__(self, config: ClusterConfig, resources: Resources, *, slot: AbstractContextManager[object]) -> None:
         self.resources = resources
         self._config = config
         self._launcher: Launcher | None = None
-        with ExitStack() as unless_lent:
-            unless_lent.enter_context(slot)
+        with ExitStack() as on_failure:
+            on_failure.enter_context(slot)
             cluster = named.open_cluster(config)
-            self._allocation: Allocation = unless_lent.enter_context(cluster.allocate(resources))
-            self._lent = unless_lent.pop_all()
+            self._allocation: Allocation = on_failure.enter_context(cluster.allocate(resources))
+            self._exits = on_failure.pop_all()
 
     @property
     def has_agents(self) -> bool:
@@ -261,10 +180,91 @@ class _Held:
 
     @property
     def launcher(self) -> Launcher:
-        """Agents that do not start leave the hosts as they were: the next test may try again without waiting in a queue."""
+        """The launcher; where its agents do not start, the hosts stay, and the next test tries again without a queue."""
         if self._launcher is None:
-            self._launcher = self._lent.enter_context(Launcher(self._allocation, self._config, self.resources))
+            self._launcher = self._exits.enter_context(Launcher(self._allocation, self._config, self.resources))
         return self._launcher
 
     def close(self) -> None:
-        self._lent.close()
+        self._exits.close()
+
+
+# How many hosts are requested: values in, values out
+
+
+def powers_of_two(limit: int) -> tuple[int, ...]:
+    """Return 1, 2, 4, ... and `limit` itself."""
+    return tuple(dict.fromkeys([*(1 << i for i in range(limit.bit_length())), limit]))
+
+
+def most_servers(gpus: int, config: ClusterConfig) -> int:
+    """Return how many parameter servers a sweep considers at most: one for each device, as in 2017, if hosts have room."""
+    there = capacity.count_hosts(config)
+    if there is None:
+        return gpus
+    fitting = (n for n in range(gpus, 1, -1) if capacity.count_hosts_for(config, compute_need(gpus, n, config)) <= there)
+    return next(fitting, 1)
+
+
+def compute_need(gpus: int, num_ps: int, config: ClusterConfig) -> Resources:
+    """Return what a training needs, but no more than the cluster has."""
+    apart = 0 if config.ps_on_worker_hosts else -(-num_ps // (config.most_ps_per_host or 1))
+    return Resources(devices=min(gpus, capacity.count_devices(config) or gpus), separate_ps_hosts=apart)
+
+
+def compute_need_of_test(test: Mapping[str, Any], given: Sequence[int] | None, config: ClusterConfig) -> Resources | None:
+    """Return what a test needs by its parameters, or by the device counts `given` for all tests; None where both are open."""
+    gpus = test.get("gpus") or max(given or (0,))
+    return compute_need(gpus, _num_ps(test, gpus, config), config) if gpus else None
+
+
+def _num_ps(test: Mapping[str, Any], gpus: int, config: ClusterConfig) -> int:
+    """Return the number of parameter servers to have room for: of a sweep, the most that it considers."""
+    given = test.get("num_ps")
+    if given == "sweep":
+        return most_servers(gpus, config)
+    return given if isinstance(given, int) else 1
+
+
+def choose_request(spec: Spec | None, expected: Sequence[Resources], config: ClusterConfig) -> Resources:
+    """Return what is requested to train `spec`, or for no training: for a session, what the largest of all needs.
+
+    Args:
+        expected: what else the session will need, as far as that is known.
+
+    Raises:
+        UsageError: hosts are allocated for each measurement, and there is none.
+    """
+    now = [compute_need(spec.gpus, spec.num_ps, config)] if spec else []
+    if config.allocation == "session":
+        return find_largest([*now, *expected] or [Resources(devices=1)], config)
+    if not now:
+        raise UsageError(
+            f'cluster {config.name} has no hosts between two measurements: its allocation = "test" allocates them '
+            'for each anew. Train first, or set allocation = "session" in clusters.toml'
+        )
+    return now[0]
+
+
+def find_largest(needs: Iterable[Resources], config: ClusterConfig) -> Resources:
+    """Return the need whose hosts are enough for each: any host can be a worker's, or be for parameter servers alone."""
+    return max(needs, key=lambda need: (capacity.count_hosts_for(config, need), need.devices))
+
+
+def is_enough(held: Resources, need: Resources, config: ClusterConfig) -> bool:
+    """Return whether the hosts of an allocation are enough for another need."""
+    return capacity.count_hosts_for(config, held) >= capacity.count_hosts_for(config, need)
+
+
+def explain_lack_of_hosts(test: Mapping[str, Any], config: ClusterConfig) -> str | None:
+    """Return why the cluster has too few hosts for a test with these parameters, or None."""
+    gpus = test.get("gpus", 1)
+    num_ps = _num_ps(test, gpus, config)
+    need = compute_need(gpus, num_ps, config)
+    there = capacity.count_hosts(config)
+    if there is None or capacity.count_hosts_for(config, need) <= there:
+        return None
+    apart = f" and num_ps={num_ps} on hosts of their own" if need.separate_ps_hosts else ""
+    return (
+        f"{config.name} has {counted(there, 'host')}, gpus={need.devices}{apart} need {capacity.count_hosts_for(config, need)}"
+    )

@@ -1,4 +1,4 @@
-"""The cluster of a session as its user sees it: what it is, and nothing that could be done to it."""
+"""The cluster of a session as its user sees it: read-only."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -10,16 +10,16 @@ from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.measurement import Run
-from pytest_dtfperf.session.resolve import settings
+from pytest_dtfperf.session.resolve import merge_cluster_settings
 
 
 class ClusterInfo:
-    """Read-only. Asking for `hosts`, `fingerprint` or `system` has hosts lent, if none are: those raise `AllocationError`."""
+    """What a cluster is. `hosts`, `fingerprint` and `system` allocate hosts, if there are none, and raise `AllocationError`."""
 
-    def __init__(self, config: ClusterConfig, launcher: Callable[[], Launcher]) -> None:
-        """`launcher` gives the agents on the hosts, which are lent for that if need be."""
+    def __init__(self, config: ClusterConfig, get_launcher: Callable[[], Launcher]) -> None:
+        """Note how to get the launcher on the hosts, which allocates them if need be."""
         self.config = config
-        self._launcher = launcher
+        self._get_launcher = get_launcher
 
     def __repr__(self) -> str:
         return f"<cluster {self.name}: {self.backend}, {counted(self.devices, f'{self.device} device')}>"
@@ -34,7 +34,7 @@ class ClusterInfo:
 
     @cached_property
     def devices(self) -> int:
-        """Devices of the whole cluster, as far as can be told without asking it."""
+        """Devices of the whole cluster, as far as that is known without asking it."""
         return capacity.count_devices(self.config) or self.devices_per_host
 
     @cached_property
@@ -43,7 +43,7 @@ class ClusterInfo:
 
     @cached_property
     def device(self) -> str:
-        """What does the arithmetic: "gpu" or "cpu"."""
+        """What computes: "gpu" or "cpu"."""
         return capacity.predict_device(self.config)
 
     @cached_property
@@ -52,30 +52,30 @@ class ClusterInfo:
         return not BACKENDS[self.config.backend].is_local and capacity.count_hosts(self.config) != 1
 
     def settings(self, model: str) -> dict[str, Any]:
-        """What clusters.toml says of training a model here."""
-        found = settings(self.config.training, self.config.models, model)
+        """Return what clusters.toml sets for training a model here."""
+        found = merge_cluster_settings(self.config.training, self.config.models, model)
         return {"data_dir": self.config.data, **found} if self.config.data else found
 
     @property
     def hosts(self) -> Sequence[str]:
-        return self._launcher().hosts
+        return self._get_launcher().hosts
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
         """What all the hosts are."""
-        return self._with_shares(self._launcher().fingerprint)
+        return self._with_shares(self._get_launcher().fingerprint)
 
     def fingerprint_of(self, run: Run) -> Mapping[str, Any]:
-        """What those hosts are that a run was on, and what it ran there."""
-        return {**self._with_shares(self._launcher().fingerprint_of(run.hosts)), "program": run.program}
+        """Return what those hosts are that a run was on, and what it ran there."""
+        return {**self._with_shares(self._get_launcher().fingerprint_of(run.hosts)), "program": run.program}
 
     @property
     def system(self) -> str:
-        """The hardware's name, which baselines are kept under."""
+        """The hardware's name, under which baselines are kept."""
         return system_name(self.fingerprint["hardware"])
 
     def _with_shares(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
-        """On a CPU, a device is a share of the cores: how many shares there are is part of what a host is."""
+        """Return the fingerprint with the number of shares of the cores, which are the devices of a host without GPUs."""
         if self.device == "gpu":
             return found
         return {**found, "hardware": {**found["hardware"], "cpu_devices": self.devices_per_host}}

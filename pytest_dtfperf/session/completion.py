@@ -13,7 +13,7 @@ from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import session_exports
 from pytest_dtfperf.report.series import PublishedRate, find_published_rates
 from pytest_dtfperf.report.session_exports import SessionResults
-from pytest_dtfperf.session.bench import Bench, commit_of, versions
+from pytest_dtfperf.session.context import SessionContext, commit_of, versions
 from pytest_dtfperf.session.experiment import Judged
 from pytest_dtfperf.session.settings import Settings
 
@@ -27,30 +27,30 @@ def will_accept(judged: Judged, settings: Settings) -> bool:
     return refusal(judgement, judged.record.measurement, wanted, settings.allow_regression) is None
 
 
-def accept_records(bench: Bench, records: Sequence[Record], root: Path) -> Acceptance | None:
+def accept_records(session: SessionContext, records: Sequence[Record], root: Path) -> Acceptance | None:
     """Make baselines of what was compared with one, or found none. The last of a spec counts. None where nobody asked for it.
 
     What was held against a threshold alone is none. `root`: whose commit stands in the entries.
     """
-    settings = bench.settings
+    settings = session.settings
     if settings.update_baselines is None:
         return None
-    commit, started = commit_of(root), bench.folder.session["started"]
+    commit, started = commit_of(root), session.folder.session["started"]
     judged = [(record, record.verdict) for record in records if record.verdict]
     compared = [each for each in judged if any(check.kind == "baseline" for check in each[0].checks)]
     latest = {record.spec.key: (record, verdict) for record, verdict in compared}
-    known = versions(bench.packages)
+    known = versions(session.packages)
     candidates = [
         Candidate(
             record.measurement,
             Judgement(verdict, record.reason or "", change=record.baseline.change if record.baseline else None),
-            Provenance(session=bench.session_id, test=record.test, date=started, versions=known, commit=commit),
+            Provenance(session=session.id, test=record.test, date=started, versions=known, commit=commit),
         )
         for record, verdict in latest.values()
     ]
-    acceptance = accept(bench.store, candidates, mode=settings.update_baselines, reason=settings.allow_regression)
+    acceptance = accept(session.store, candidates, mode=settings.update_baselines, reason=settings.allow_regression)
     written = {change.new.key for change in acceptance.changes}
-    bench.folder.accept([record.id for key, (record, _) in latest.items() if key in written])
+    session.folder.accept([record.id for key, (record, _) in latest.items() if key in written])
     return acceptance
 
 
@@ -61,8 +61,10 @@ class Completion:
     stands beside what was measured. `began_s`: of time.monotonic().
     """
 
-    def __init__(self, bench: Bench, root: Path, began_s: float, guard: Callable[[], AbstractContextManager[object]]) -> None:
-        self._bench = bench
+    def __init__(
+        self, session: SessionContext, root: Path, began_s: float, guard: Callable[[], AbstractContextManager[object]]
+    ) -> None:
+        self._session = session
         self._root = root
         self._began_s = began_s
         self._guard = guard
@@ -70,23 +72,23 @@ class Completion:
         self.remembered = Remembered()
         self.published: Sequence[PublishedRate] = ()
         self.remarks: list[str] = []  # what there is to say of what was exported
-        self.records: Sequence[Record] = bench.folder.latest()
+        self.records: Sequence[Record] = session.folder.latest()
         with guard():
-            self.records = bench.folder.measurements()
+            self.records = session.folder.measurements()
 
     def accept(self) -> None:
         """Make baselines of what was measured, where the settings say so."""
         with self._guard():
-            self.acceptance = accept_records(self._bench, self.records, self._root)
-            self.records = self._bench.folder.measurements() if self.acceptance else self.records
+            self.acceptance = accept_records(self._session, self.records, self._root)
+            self.records = self._session.folder.measurements() if self.acceptance else self.records
 
     def finish(self, exit_code: int, verdicts: Mapping[str, int] | None = None) -> None:
         """Write down how the session ended, here and in the history. `verdicts`: if not those of the measurements."""
         with self._guard():
             wall_s = time.monotonic() - self._began_s
             commit = commit_of(self._root)
-            self._bench.folder.finish(exit_code=exit_code, wall_s=wall_s, verdicts=verdicts, commit=commit)
-        self.remembered = self._bench.remember()
+            self._session.folder.finish(exit_code=exit_code, wall_s=wall_s, verdicts=verdicts, commit=commit)
+        self.remembered = self._session.remember()
 
     def export(self, sections: Sequence[tuple[str, Sequence[str]]] = ()) -> None:
         """Write what others read. `sections`: of other plugins."""
@@ -95,4 +97,4 @@ class Completion:
         results = SessionResults(self.records, self.published, self.remembered.pasts, sections)
         for name in session_exports.EXPORTS:
             with self._guard():
-                self.remarks += session_exports.write_export(name, self._bench.folder, results)
+                self.remarks += session_exports.write_export(name, self._session.folder, results)

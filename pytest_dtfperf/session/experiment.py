@@ -1,28 +1,26 @@
-"""What one test asks of a session: specs are measured until each verdict is decided, recorded, and judged."""
+"""What one test does with a session: specs are measured until each verdict is decided, recorded, and judged."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 from pytest_dtfperf.baselines import references
 from pytest_dtfperf.baselines.checks import Check, Kind, Side, ask
 from pytest_dtfperf.baselines.comparability import must_match, other_hosts
 from pytest_dtfperf.baselines.compare import PublishedRate, judge, noise_of
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import Terms, share
 from pytest_dtfperf.baselines.thresholds import are_in_turn, runs_around, shared_rounds, to_measure_again
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import InvalidMeasurement, SpecError
 from pytest_dtfperf.launch.summary import check_repetition
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Record, compared, efficiency_of
-from pytest_dtfperf.session import post_analysis
-from pytest_dtfperf.session.asked import Asked, Measured
-from pytest_dtfperf.session.bench import Bench
-from pytest_dtfperf.session.post_analysis import follow_up
-from pytest_dtfperf.session.resolve import RepeatPlan, check_slowdowns, plan
+from pytest_dtfperf.session.context import SessionContext
+from pytest_dtfperf.session.post_analysis import analyse, is_traced
+from pytest_dtfperf.session.resolve import RepeatPlan, choose_margin, choose_min_efficiency
 from pytest_dtfperf.session.sweep import Sweep, fastest
 from pytest_dtfperf.spec import Spec
 
@@ -32,13 +30,14 @@ SPARE_RUNS = 1  # beyond the repeats, in place of what was disturbed: more would
 HOPELESS_RUNS = 3  # all of them disturbed: what is measured then becomes no baseline, and more would only cost time
 
 
-def _nobody(record: Record) -> None:
-    """Nobody wants to know what was recorded."""
+def has_enough_runs(clean: int, made: int, limit: int, *, spare: int = SPARE_RUNS) -> bool:
+    """Return whether no more runs are made: `limit` are undisturbed, or as many were made, and the spare ones, too."""
+    return clean >= limit or made >= limit + spare
 
 
 @dataclass(eq=False)
-class _Case:
-    """One spec that runs are made of: for a new measurement, or for one that has a record already."""
+class _SpecRuns:
+    """The runs of one spec, for a new measurement, or for one that has a record already."""
 
     spec: Spec
     plan: RepeatPlan
@@ -47,13 +46,6 @@ class _Case:
     terms: Terms | None = None  # known once the hosts are
     record: Record | None = None  # where further runs are written, each as it is made
     invalid: str = ""  # why what its last run has yielded cannot be true
-
-    @classmethod
-    def of(cls, measured: Measured, record: Record) -> Self:
-        """`record`: as it is by now, with the runs that others may have asked for since it was handed out."""
-        measurement = record.measurement
-        runs = list(measurement.runs)
-        return cls(measured.spec, measured.plan, runs, measurement.fingerprint, measured.terms, record=record)
 
     @property
     def recorded(self) -> Measurement:
@@ -85,57 +77,65 @@ class Judged:
 
 
 class Experiment:
-    """Of one test, `name`, which may say how much slower it may be (`margin`) and how well it must scale (`efficiency`)."""
+    """What one test measures and judges. Its checks share the test's part of the false alarms."""
 
     def __init__(
         self,
-        bench: Bench,
+        session: SessionContext,
         name: str,
         *,
         margin: float | None = None,
         efficiency: float | None = None,
         checks: int | None = None,
-        on_record: Callable[[Record], object] = _nobody,
+        on_record: Callable[[Record], object] = lambda record: None,
         attempt: int = 1,
     ) -> None:
-        """`on_record` is called with every measurement as it is written down, before anything else is done with it.
+        """Note what the test declares.
 
-        `attempt`: 2 where the test is run for the second time.
+        Args:
+            name: the test's name, as it is recorded.
+            margin: largest loss of rate, as a part of the baseline's.
+            efficiency: least scaling efficiency, as a fraction.
+            checks: how many checks the test makes, if it declares that.
+            on_record: called with every measurement as it is written, before anything else is done with it.
+            attempt: 2 where the test is run for the second time.
         """
-        self._attempt = attempt
-        self._bench = bench
+        self._session = session
         self._name = name
-        self._asked = Asked(bench, name, margin=margin, efficiency=efficiency, checks=checks)
+        self._margin = margin
+        self._efficiency = efficiency
+        self._declared_checks = checks
+        self._checks_made = 0
+        self._red_tests: int | None = None  # other tests that were red before the first check
         self._on_record = on_record
+        self._attempt = attempt
         self._sweeps: list[Sweep] = []  # of which what is left is still to be measured
 
     # -- measuring
 
-    def measure(self, specs: Sequence[Spec], repeats: int | None = None) -> list[Measured]:
+    def measure(self, specs: Sequence[Spec], repeats: int | None = None) -> list[Record]:
         """A measurement of each, whose runs are made in turn. What this session has measured is not trained again.
 
         `repeats`: how many runs, if not as many as the verdicts need. Raises `SpecError`, `RunFailed`, `InvalidMeasurement`,
         `InfrastructureError`; what was measured is recorded whatever comes after it.
         """
-        for spec in specs:
-            check_slowdowns(spec, self._bench.injected_slowdowns)
-        known = {spec: self._bench.folder.find(spec, but_not_of=self._name) for spec in specs}
-        cases = {spec: _Case(spec, self._plan(spec, repeats), record=found) for spec, found in known.items()}
+        plans = {spec: self._session.plan(spec, repeats) for spec in specs}
+        known = {spec: self._session.folder.find(spec, but_not_of=self._name) for spec in plans}
+        cases = {spec: _SpecRuns(spec, plans[spec], record=found) for spec, found in known.items()}
         if new := [case for case in cases.values() if case.record is None]:
             self._measure(new)
         while self._sweeps:
             self._sweeps.pop().forget()
-        return [self._handed_out(cases[spec]) for spec in specs]
+        return [self._note_terms(cases[spec]) for spec in specs]
 
-    def sweep(self, spec: Spec, repeats: int | None = None) -> Measured:
+    def sweep(self, spec: Spec, repeats: int | None = None) -> Record:
         """The measurement with the number of parameter servers that is fastest: in full of the two that short runs have left.
 
         Raises what `measure` raises.
         """
-        self._plan(spec, repeats)  # what cannot be is refused before the short runs
-        sweep, left = self._swept(spec, finalists=2)
+        sweep, left = self._swept(spec, finalists=2, repeats=repeats)
         best = fastest(self.measure(left, repeats))
-        self._bench.folder.note_sweep(best.id, sweep.found.to_json())
+        self._session.folder.note_sweep(best.id, sweep.found.to_json())
         return best
 
     def with_swept_num_ps(self, spec: Spec) -> Spec:
@@ -146,17 +146,19 @@ class Experiment:
         _, left = self._swept(spec, finalists=1)
         return left[0] if len(left) == 1 else fastest(self.measure(left)).spec
 
-    def _swept(self, spec: Spec, finalists: int) -> tuple[Sweep, list[Spec]]:
+    def _swept(self, spec: Spec, finalists: int, repeats: int | None = None) -> tuple[Sweep, list[Spec]]:
         """And what is left, whose measurement it waits for with forgetting its short runs."""
-        sweep = Sweep(self._bench, self._name, spec)
+        self._session.plan(spec, repeats)  # what cannot be is refused before the short runs
+        sweep = Sweep(self._session, self._name, spec)
         left = sweep.carry_out(finalists)
         self._sweeps.append(sweep)
         return sweep, left
 
     def with_best_num_ps(self, spec: Spec) -> Spec:
         """With the number of parameter servers that is fastest of all that have a baseline. Raises `SpecError` if none has."""
+        self._session.plan(spec)
         system = self.system(spec)
-        num_ps = self._bench.store.best_num_ps(system, spec)
+        num_ps = self._session.store.best_num_ps(system, spec)
         if num_ps is None:
             raise SpecError(
                 f"num_ps=best: no baseline of {system} says how many parameter servers are best for {spec.label}. "
@@ -166,20 +168,20 @@ class Experiment:
 
     def system(self, spec: Spec) -> str:
         """The name of the hardware that a spec would be measured on."""
-        with self._bench.measuring(spec, self._name):
-            return self._bench.cluster.system
+        with self._session.measuring(spec, self._name):
+            return self._session.cluster.system
 
-    def _plan(self, spec: Spec, repeats: int | None) -> RepeatPlan:
-        return plan(self._bench.settings, self._bench.cluster.settings(spec.model), repeats=repeats)
-
-    def _handed_out(self, case: _Case) -> Measured:
+    def _note_terms(self, case: _SpecRuns) -> Record:
+        """Keep what the record was measured under, for the checks of it."""
         assert case.record
-        terms = case.terms or self._asked.of_comparison(case.spec, case.record.measurement.fingerprint)
-        return Measured.of(case.record, plan=case.plan, terms=terms, asked_by=self._name)
+        terms = case.terms or self._comparison_terms(case.spec, case.record.measurement.fingerprint)
+        self._session.plans[case.record.id] = case.plan
+        self._session.terms[case.record.id, self._name] = terms
+        return case.record
 
-    def _measure(self, cases: Sequence[_Case]) -> None:
+    def _measure(self, cases: Sequence[_SpecRuns]) -> None:
         """Recorded before the hosts are given back, which may take its time."""
-        with self._at_the_bench(*(case.spec for case in cases)):
+        with self._measuring(*(case.spec for case in cases)):
             try:
                 self._run_until(cases, lambda left: [case for case in left if not self._is_decided(case)])
             except BaseException:  # Ctrl-C too: the runs that were made before it have cost their time
@@ -187,19 +189,19 @@ class Experiment:
                 self._judge_invalid(cases)
                 raise
             self._record(cases)
-            if self._bench.settings.update_baselines:
+            if self._session.settings.update_baselines:
                 self._probe(cases)
 
-    def _judge_invalid(self, cases: Sequence[_Case]) -> None:
+    def _judge_invalid(self, cases: Sequence[_SpecRuns]) -> None:
         """Of several cases the one alone whose run cannot be true: the others' have nothing to do with it."""
         for case in cases:
             if case.invalid and case.record:
-                self._bench.folder.judge(case.record.id, verdict=Verdict.INVALID, reason=case.invalid)
+                self._session.folder.judge(case.record.id, verdict=Verdict.INVALID, reason=case.invalid)
 
-    def _at_the_bench(self, *specs: Spec) -> AbstractContextManager[None]:
-        return self._bench.measuring(max(specs, key=lambda spec: (spec.gpus, spec.num_ps)), self._name)
+    def _measuring(self, *specs: Spec) -> AbstractContextManager[None]:
+        return self._session.measuring(max(specs, key=lambda spec: (spec.gpus, spec.num_ps)), self._name)
 
-    def _run_until(self, left: Sequence[_Case], still_open: Callable[[Sequence[_Case]], Sequence[_Case]]) -> None:
+    def _run_until(self, left: Sequence[_SpecRuns], still_open: Callable[[Sequence[_SpecRuns]], Sequence[_SpecRuns]]) -> None:
         """The one loop that makes runs: a run of each case in turn, until `still_open` leaves none.
 
         So a machine that drifts does so for all of them, and who went first goes last in the next round: that favours neither.
@@ -209,23 +211,23 @@ class Experiment:
             kept = [self._run(case, round_s) for case in left]
             left = still_open(left[::-1]) if any(kept) else ()  # other hosts were lent: of these there are no more runs
 
-    def _run(self, case: _Case, round_s: float) -> bool:
+    def _run(self, case: _SpecRuns, round_s: float) -> bool:
         """Make a run of a case; whether it is one of its runs, or was on other hosts than those of its record."""
         number = len(case.runs) + 1
-        explain = post_analysis.is_traced(self._bench.settings, case.plan, case.spec, case.runs)
+        explain = is_traced(self._session.settings, case.plan, case.spec, case.runs)
         try:
-            run = self._bench.run(case.spec, self._name, number=number, of=max(number, case.plan.repeats), explain=explain)
+            run = self._session.run(case.spec, self._name, number=number, of=max(number, case.plan.repeats), explain=explain)
             run = replace(run, round_s=round_s)
             if case.runs:
                 check_repetition(case.spec, case.runs[-1], run)
         except InvalidMeasurement as error:
             case.invalid = str(error)
             raise
-        fingerprint = self._bench.cluster.fingerprint_of(run)
+        fingerprint = self._session.cluster.fingerprint_of(run)
         if case.record:
             if must_match(case.fingerprint, fingerprint):
                 return False
-            case.record = self._bench.folder.extend(case.record.id, [run])
+            case.record = self._session.folder.extend(case.record.id, [run])
             case.runs = list(case.record.measurement.runs)
             return True
         case.runs = [*_before(case.runs, other_hosts(case.fingerprint, fingerprint)), run]
@@ -233,51 +235,95 @@ class Experiment:
             case.fingerprint, case.terms = fingerprint, None
         return True
 
-    def _is_decided(self, case: _Case) -> bool:
+    def _is_decided(self, case: _SpecRuns) -> bool:
         """Whether more runs could change nothing. Without a baseline, two are enough; to make one, all repeats are spent."""
-        clean = sum(not run.disturbances for run in case.runs)
-        if clean >= case.plan.repeats or len(case.runs) >= case.plan.repeats + (0 if case.plan.is_fixed else SPARE_RUNS):
+        clean, made = sum(not run.disturbances for run in case.runs), len(case.runs)
+        if has_enough_runs(clean, made, case.plan.repeats, spare=0 if case.plan.is_fixed else SPARE_RUNS):
             return True
-        settings = self._bench.settings
-        if settings.update_baselines and not clean and len(case.runs) >= HOPELESS_RUNS and not case.plan.is_fixed:
+        settings = self._session.settings
+        if settings.update_baselines and not clean and made >= HOPELESS_RUNS and not case.plan.is_fixed:
             why = "; ".join(dict.fromkeys(each for run in case.runs for each in run.disturbances))
-            self._bench.progress.remark(
-                f"{case.spec.label}: no baseline: its first {len(case.runs)} runs were disturbed ({why})"
-            )
+            self._session.progress.remark(f"{case.spec.label}: no baseline: its first {made} runs were disturbed ({why})")
             return True
-        if case.plan.is_fixed or settings.update_baselines or settings.all_repeats:
+        if case.plan.is_fixed or settings.makes_all_repeats:
             return False
         measurement = self._measurement(case)
-        case.terms = case.terms or self._asked.of_comparison(case.spec, case.fingerprint)
-        judgement = judge(measurement, self._bench.store.find_for(measurement), case.terms)
+        case.terms = case.terms or self._comparison_terms(case.spec, case.fingerprint)
+        judgement = judge(measurement, self._session.store.find_for(measurement), case.terms)
         if judgement.estimate is None:  # nothing to compare with, or every run was disturbed
-            return clean >= case.plan.fewest or len(case.runs) >= case.plan.fewest + SPARE_RUNS
+            return has_enough_runs(clean, made, case.plan.fewest)
         return not judgement.needs_runs
 
-    def _measurement(self, case: _Case) -> Measurement:
-        slowed = {task: sleep_s for task, sleep_s in self._bench.injected_slowdowns.items() if task in case.runs[0].step_s}
+    def _measurement(self, case: _SpecRuns) -> Measurement:
+        slowed = {task: sleep_s for task, sleep_s in self._session.injected_slowdowns.items() if task in case.runs[0].step_s}
         runs, hosts = tuple(case.runs), tuple(case.runs[-1].hosts)
         return Measurement(spec=case.spec, runs=runs, hosts=hosts, fingerprint=case.fingerprint, injected_slowdowns=slowed)
 
-    def _record(self, cases: Sequence[_Case]) -> None:
+    def _record(self, cases: Sequence[_SpecRuns]) -> None:
         """Write down what was measured of each, anchors first; nothing of those that have no run."""
         for case in sorted((case for case in cases if case.runs), key=lambda case: case.spec.gpus):
-            case.record = self._bench.folder.add(self._name, self._measurement(case), attempt=self._attempt)
+            case.record = self._session.folder.add(self._name, self._measurement(case), attempt=self._attempt)
             self._on_record(case.record)
 
-    def _probe(self, cases: Sequence[_Case]) -> None:
-        """What becomes a baseline is kept with what its hosts could do."""
+    def _probe(self, cases: Sequence[_SpecRuns]) -> None:
+        """Keep with what becomes a baseline what its hosts can do."""
         for case in cases:
             if case.record:
-                case.record = self._bench.probe(case.record)
+                case.record = self._session.probe(case.record)
+
+    # -- what is judged by
+
+    def _comparison_terms(self, spec: Spec, fingerprint: Mapping[str, Any]) -> Terms:
+        """Return the terms of the test's first comparison with a baseline, on hosts with this fingerprint."""
+        session = self._session
+        cluster_settings, planned = session.cluster.settings(spec.model), session.plan_repeats(spec.model)
+        margins = (session.store.margin(system) for system in session.threshold_systems(fingerprint))
+        stored = next((margin for margin in margins if margin is not None), None)
+        return Terms(
+            margin=choose_margin(session.settings, self._margin, stored, cluster_settings),
+            false_alarm=self._false_alarm_share(0),
+            least=planned.min_repeats,
+            most=planned.repeats,
+        )
+
+    def _check_terms(self, record: Record, margin: float | None, threshold: float | None) -> Terms:
+        """Return the terms that the record was measured under, with the check's own margin and its share of false alarms."""
+        terms = self._session.terms.get((record.id, self._name))
+        if terms is None:  # another test has measured it
+            terms = self._comparison_terms(record.spec, record.measurement.fingerprint)
+        if margin is not None and self._session.settings.margin is None:
+            terms = replace(terms, margin=margin)
+        terms = replace(terms, threshold=threshold, false_alarm=self._false_alarm_share(self._checks_made))
+        self._checks_made += 1
+        return terms
+
+    def _min_efficiency(self, record: Record, at_least: float | None) -> float:
+        """Return the least efficiency that is enough; `at_least` is the check's own."""
+        session = self._session
+        given = at_least if at_least is not None else self._efficiency
+        thresholds = (
+            session.store.least_efficiency(system, record.spec.model, record.spec.gpus)
+            for system in session.threshold_systems(record.measurement.fingerprint)
+        )
+        stored = next((threshold for threshold in thresholds if threshold is not None), None)
+        return choose_min_efficiency(session.settings, given, stored)
+
+    def _false_alarm_share(self, check: int) -> float:
+        session = self._session
+        if self._red_tests is None:
+            red = {record.test for record in session.folder.measurements() if record.verdict and record.verdict.turns_red}
+            self._red_tests = len(red - {self._name})
+        return share(
+            session.settings.false_alarms, tests=session.tests, red=self._red_tests, check=check, checks=self._declared_checks
+        )
 
     # -- judging
 
-    def check(self, measured: Measured, *, margin: float | None = None) -> Judged:
+    def check(self, measured: Record, *, margin: float | None = None) -> Judged:
         """Compare with the stored baseline. `margin`: largest loss, as a part of it."""
         return self._judge("baseline", measured, margin=margin)
 
-    def check_published(self, measured: Measured, *, system: str, margin: float | None = None, **wanted: Any) -> Judged:
+    def check_published(self, measured: Record, *, system: str, margin: float | None = None, **wanted: Any) -> Judged:
         """Compare with a published rate of the same training on the same hardware: `system="dgx1"`.
 
         `wanted`: further fields of the published row, where several are of the same model, batch, precision, data and size.
@@ -288,27 +334,27 @@ class Experiment:
         reference = references.find(system, spec.gpus, **{**alike, "mode": "training", **wanted})
         return self._judge("published", measured, margin=margin, published=PublishedRate.of(reference))
 
-    def check_efficiency(self, measured: Measured, *, anchor: Measured, at_least: float | None = None) -> Judged:
+    def check_efficiency(self, measured: Record, *, anchor: Record, at_least: float | None = None) -> Judged:
         """Hold rate(n) / (n x rate(1)) against a threshold. `anchor` is the 1-device measurement of this session."""
-        return self._judge("efficiency", measured, anchor, threshold=self._asked.efficiency(measured, at_least))
+        return self._judge("efficiency", measured, anchor, threshold=self._min_efficiency(measured, at_least))
 
-    def check_overhead(self, *, synthetic: Measured, real: Measured, at_most: float) -> Judged:
+    def check_overhead(self, *, synthetic: Record, real: Record, at_most: float) -> Judged:
         """Hold (synthetic - real) / synthetic against a threshold."""
         return self._judge("overhead", real, synthetic, threshold=at_most)
 
-    def check_accuracy(self, measured: Measured, *, at_least: float) -> Judged:
+    def check_accuracy(self, measured: Record, *, at_least: float) -> Judged:
         """Hold accuracy on the test set, 0 to 1, against a threshold. The spec needs evaluate=True."""
         return self._judge("accuracy", measured, threshold=at_least)
 
-    def check_learning(self, measured: Measured, *, anchor: Measured, at_most: float) -> Judged:
+    def check_learning(self, measured: Record, *, anchor: Record, at_most: float) -> Judged:
         """Hold the steps to the specs' stop_at_top_1_accuracy, over the anchor's, against a threshold."""
         return self._judge("learning", measured, anchor, threshold=at_most)
 
     def _judge(
         self,
         kind: Kind,
-        measured: Measured,
-        other: Measured | None = None,
+        measured: Record,
+        other: Record | None = None,
         *,
         margin: float | None = None,
         threshold: float | None = None,
@@ -319,13 +365,12 @@ class Experiment:
         Raises `InvalidMeasurement` of what has become INVALID since it was measured. What the other side has become leaves
         nothing to find out: the answer is INCONCLUSIVE, as it becomes where that happens later.
         """
-        terms = self._asked.of_check(measured, margin, threshold)
-        folder = self._bench.folder
-        case, *others = cases = [_Case.of(each, folder.measurement(each.id) or each) for each in (measured, other) if each]
+        terms = self._check_terms(measured, margin, threshold)
+        case, *others = cases = [self._reopen(each) for each in (measured, other) if each]
         if case.is_void:
             assert case.record
             raise InvalidMeasurement(f"{case.spec.label} is {case.record.verdict}: {case.record.reason}")
-        entry, *other_entries = (self._bench.store.find_for(each.measurement) for each in (measured, other) if each)
+        entry, *other_entries = (self._session.store.find_for(each.measurement) for each in (measured, other) if each)
         other_entry = other_entries[0] if other_entries else None
 
         def judged() -> Judgement:
@@ -338,13 +383,13 @@ class Experiment:
             self._bracket(case, others[0], runs_around(noises))
             judgement = judged()
 
-        def still_open(left: Sequence[_Case]) -> Sequence[_Case]:
+        def still_open(left: Sequence[_SpecRuns]) -> Sequence[_SpecRuns]:
             nonlocal judgement
             judgement = judged()
             return left if judgement.needs_runs and _may_have_more(left, terms) else ()
 
         if judgement.needs_runs and _may_have_more(cases, terms) and not any(each.is_void for each in others):
-            with self._at_the_bench(*(each.spec for each in cases)):
+            with self._measuring(*(each.spec for each in cases)):
                 try:
                     self._run_until(cases, still_open)
                 finally:
@@ -358,7 +403,7 @@ class Experiment:
             verdict=judgement.verdict,
             reason=judgement.reason,
         )
-        record = self._bench.folder.judge(
+        record = self._session.folder.judge(
             measured.id,
             verdict=judgement.verdict,
             reason=judgement.reason,
@@ -368,21 +413,30 @@ class Experiment:
         )
         if (found := record.checks[-1]) != check:  # the other side has come to nothing
             return Judged(record, Judgement(found.verdict, found.reason), found, others[0].record)
-        record = follow_up(self._bench, self._name, record, check, judgement, others[0].recorded if others else None)
+        record = analyse(self._session, self._name, record, check, judgement, others[0].recorded if others else None)
         return Judged(record, judgement, check, others[0].record if others else None)
 
-    def _bracket(self, case: _Case, other: _Case, least: int) -> None:
+    def _reopen(self, record: Record) -> _SpecRuns:
+        """Return the runs of a record as they are by now, with those that other checks have made since it was returned."""
+        record = self._session.folder.measurement(record.id) or record
+        measurement = record.measurement
+        plan = self._session.plans.get(record.id) or self._session.plan(record.spec)
+        return _SpecRuns(record.spec, plan, list(measurement.runs), measurement.fingerprint, record=record)
+
+    def _bracket(self, case: _SpecRuns, other: _SpecRuns, least: int) -> None:
         """Run what was measured first again, up to `least` times and once for a disturbed run, unless it was in turn.
 
-        So the change of the machine since then is known: `baselines/thresholds.py`.
+        So the change of the machine since then is known: `baselines.thresholds.py`.
         """
-        for _ in range(least + SPARE_RUNS):
+        made = 0
+        while not has_enough_runs(0, made, least):
+            made += 1
             again = to_measure_again(case.recorded, other.recorded, least)
             if again is None:
                 return
             first = case if again is case.recorded else other
             runs = len(first.runs)
-            with self._at_the_bench(first.spec):
+            with self._measuring(first.spec):
                 try:
                     self._run_until([first], lambda left: ())
                 finally:
@@ -397,14 +451,14 @@ def _before(runs: Sequence[Run], other: Sequence[str]) -> list[Run]:
     return [replace(run, disturbances=[*run.disturbances, words]) for run in runs] if other else list(runs)
 
 
-def _may_have_more(cases: Sequence[_Case], terms: Terms) -> bool:
+def _may_have_more(cases: Sequence[_SpecRuns], terms: Terms) -> bool:
     """Where the test has said how many runs it wants, or the repeats are spent, there are no more."""
     if any(case.plan.is_fixed for case in cases):
         return False
     one, other = (case.recorded for case in (cases[0], cases[-1]))
     if are_in_turn(one, other):
-        clean = min(len(case.recorded.rates) for case in cases)
-        return clean < terms.most and max(len(case.runs) for case in cases) < terms.most + SPARE_RUNS
+        clean, made = min(len(case.recorded.rates) for case in cases), max(len(case.runs) for case in cases)
+        return not has_enough_runs(clean, made, terms.most)
     rounds = shared_rounds(one, other)  # runs that were made before, for other checks, are no part of this one
     disturbed = {run.round_s for each in (one, other) for run in each.runs if run.disturbances}
-    return len(rounds - disturbed) < terms.most and len(rounds) < terms.most + SPARE_RUNS
+    return not has_enough_runs(len(rounds - disturbed), len(rounds), terms.most)

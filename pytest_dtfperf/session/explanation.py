@@ -27,10 +27,10 @@ from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 
 
-def of_measurement(measurement: Measurement, cluster: str | None = None) -> Evidence:
+def profile_measurement(measurement: Measurement, cluster: str | None = None) -> Evidence:
     """`cluster`: its name, for the commands that look further."""
-    run, traced = _told(measurement), measurement.traced_run
-    images = images_of_a_step(measurement)
+    run, traced = _choose_run(measurement), measurement.traced_run
+    images = compute_images_per_step(measurement)
     return Evidence(
         step_s=[images / rate for rate in measurement.rates] if images else [],
         anatomy=Anatomy.from_json(traced.anatomy) if traced and traced.anatomy else None,
@@ -48,9 +48,9 @@ def of_measurement(measurement: Measurement, cluster: str | None = None) -> Evid
     )
 
 
-def of_entry(entry: Entry, measurement: Measurement) -> Evidence:
+def profile_entry(entry: Entry, measurement: Measurement) -> Evidence:
     """Return what is known of a baseline, which this measurement is compared with."""
-    spec, images = measurement.spec, images_of_a_step(measurement)
+    spec, images = measurement.spec, compute_images_per_step(measurement)
     return Evidence(
         step_s=[images / rate for rate in entry.samples] if images else [],
         anatomy=Anatomy.from_json(entry.anatomy) if entry.anatomy else None,
@@ -63,7 +63,7 @@ def of_entry(entry: Entry, measurement: Measurement) -> Evidence:
     )
 
 
-def with_changes(now: Evidence, before: Mapping[str, Any], after: Mapping[str, Any], *, program: bool = True) -> Evidence:
+def add_changes(now: Evidence, before: Mapping[str, Any], after: Mapping[str, Any], *, program: bool = True) -> Evidence:
     """With what differs between two fingerprints. `program`: whether both were to train with the same graph."""
     return replace(
         now,
@@ -73,14 +73,14 @@ def with_changes(now: Evidence, before: Mapping[str, Any], after: Mapping[str, A
     )
 
 
-def _told(measurement: Measurement) -> Run:
+def _choose_run(measurement: Measurement) -> Run:
     """The last run that was traced; else the last one that was stamped; else the last."""
     last_first = [*reversed(measurement.samples), *reversed(measurement.runs)]
     told = (run for wanted in ("anatomy", "stragglers") for run in last_first if getattr(run, wanted))
     return next(told, last_first[0])
 
 
-def images_of_a_step(measurement: Measurement) -> float | None:
+def compute_images_per_step(measurement: Measurement) -> float | None:
     """Return how many images all devices train in a step: by the steps that a program reports, if any. None: not known."""
     spec = measurement.spec
     run = next((run for run in reversed(measurement.samples) if run.step_s.get(CHIEF)), None) if spec.command else None
@@ -94,7 +94,7 @@ def _graph(fingerprint: Mapping[str, Any]) -> str | None:
     return found
 
 
-class Compared(NamedTuple):
+class CheckWording(NamedTuple):
     """How messages name what a measurement is compared with."""
 
     against: str
@@ -105,13 +105,15 @@ class Compared(NamedTuple):
 # Checks that compare a step of one training with a step of another, which is to take as long: of the baseline; of one device
 # alone; of the same training without reading its input.
 AGAINST = {
-    "baseline": Compared("its baseline", "the baseline", "then"),
-    "efficiency": Compared("the anchor, on one device", "the anchor", "in the anchor"),
-    "overhead": Compared("the same training with synthetic input", "the training with synthetic input", "with synthetic input"),
+    "baseline": CheckWording("its baseline", "the baseline", "then"),
+    "efficiency": CheckWording("the anchor, on one device", "the anchor", "in the anchor"),
+    "overhead": CheckWording(
+        "the same training with synthetic input", "the training with synthetic input", "with synthetic input"
+    ),
 }
 
 
-def told(
+def describe_cause(
     check: Check,
     measurement: Measurement,
     other: Measurement | None,
@@ -127,7 +129,7 @@ def told(
     if judgement and check.verdict is Verdict.INCONCLUSIVE and _may_be_no_loss(check, measurement, judgement):
         return {}
     try:
-        found = explained(check, measurement, other, cluster)
+        found = explain_check(check, measurement, other, cluster)
         why = found.to_json() if found else None
         json.dumps(why, allow_nan=False)  # as it will be written
     except Exception as error:  # a verdict must be told, and not be lost for want of its reasons
@@ -135,9 +137,9 @@ def told(
     return {"explanation": why} if why else {}
 
 
-def explained(check: Check, measurement: Measurement, other: Measurement | None, cluster: str | None) -> Explanation | None:
+def explain_check(check: Check, measurement: Measurement, other: Measurement | None, cluster: str | None) -> Explanation | None:
     """Return why it is slower; None where there is nothing to compare it with, or it is not slower."""
-    sides = _sides(check, measurement, other, cluster)
+    sides = _profile_sides(check, measurement, other, cluster)
     found = explain(*sides) if sides else None
     if found is None or found.change_s <= 0:
         return None
@@ -177,24 +179,26 @@ def _without_sharing(found: Explanation, hosts: Sequence[str], measurement: Meas
     return replace(found, causes=kept, unexplained_s=found.unexplained_s + dropped_s, notes=[*found.notes, note])
 
 
-def _sides(
+def _profile_sides(
     check: Check, measurement: Measurement, other: Measurement | None, cluster: str | None
 ) -> tuple[Evidence, Evidence] | None:
-    now = of_measurement(measurement, cluster)
+    now = profile_measurement(measurement, cluster)
     if check.kind == "baseline":
         entry = check.side.entry
-        return (of_entry(entry, measurement), with_changes(now, entry.fingerprint, measurement.fingerprint)) if entry else None
+        return (
+            (profile_entry(entry, measurement), add_changes(now, entry.fingerprint, measurement.fingerprint)) if entry else None
+        )
     if other is None:
         return None
     names = AGAINST[check.kind]
-    then = replace(of_measurement(other, cluster), name=names.name, when=names.when)
-    return then, with_changes(now, other.fingerprint, measurement.fingerprint, program=False)
+    then = replace(profile_measurement(other, cluster), name=names.name, when=names.when)
+    return then, add_changes(now, other.fingerprint, measurement.fingerprint, program=False)
 
 
 def find_records(session: str, measurement: str | None, results: Path) -> Sequence[Record]:
     """A session's measurements, or one by its id, also of any session in `results`; raises `UsageError` where there is none."""
     if measurement is None and not Path(session).exists() and "/" not in session:
-        return [_anywhere(session, results)]
+        return [_find_record(session, results)]
     records = SessionFolder.open(Path(session)).measurements()
     if measurement is None:
         return records
@@ -205,7 +209,7 @@ def find_records(session: str, measurement: str | None, results: Path) -> Sequen
     return found
 
 
-def _anywhere(measurement: str, results: Path) -> Record:
+def _find_record(measurement: str, results: Path) -> Record:
     """The newest session's first. Sessions that cannot be read are passed over: one is looked for, and not they."""
     folders = session_folders(results) if results.is_dir() else []
     for folder in reversed(folders):
@@ -222,7 +226,7 @@ def _anywhere(measurement: str, results: Path) -> Record:
 
 
 @dataclass(frozen=True)
-class Other:
+class Reference:
     """What measurements are held against."""
 
     records: Sequence[Record] = ()
@@ -252,13 +256,13 @@ class Other:
         """Why a measurement is slower than that; None where there is nothing of its spec."""
         now, before = record.measurement, self.record_like(record)
         if before:
-            other = replace(of_measurement(before.measurement), name=f"measurement {before.id}")
+            other = replace(profile_measurement(before.measurement), name=f"measurement {before.id}")
             then = other, before.measurement.fingerprint, before.id
         elif self.store and (entry := self._entry(self.store, now)):
-            then = of_entry(entry, now), entry.fingerprint, f"the baseline of {entry.provenance.date[:10]}"
+            then = profile_entry(entry, now), entry.fingerprint, f"the baseline of {entry.provenance.date[:10]}"
         else:
             return None
-        found = explain(then[0], with_changes(of_measurement(now), then[1], now.fingerprint))
+        found = explain(then[0], add_changes(profile_measurement(now), then[1], now.fingerprint))
         return replace(found, against=then[2]) if found else None
 
     def _entry(self, store: BaselineStore, now: Measurement) -> Entry | None:
@@ -268,7 +272,7 @@ class Other:
         return store.find(self.system, now.spec, now.fingerprint, len(now.hosts))
 
 
-def explain_record(record: Record, other: Other | None) -> Explanation | None:
+def explain_record(record: Record, other: Reference | None) -> Explanation | None:
     """Against something else, or else as it was told; of records of older versions as it would be told now."""
     if other:
         return other.explanation(record)
@@ -280,4 +284,4 @@ def explain_record(record: Record, other: Other | None) -> Explanation | None:
     high = record.baseline.high if record.baseline and check.verdict is Verdict.INCONCLUSIVE else None
     if high is not None and high >= 0:  # nothing may have been lost
         return None
-    return explained(check, record.measurement, None, None)
+    return explain_check(check, record.measurement, None, None)

@@ -39,7 +39,7 @@ class RepeatPlan:
         return min(self.min_repeats or verdict.LEAST_RUNS, self.repeats)
 
 
-def settings(training: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]], model: str) -> dict[str, Any]:
+def merge_cluster_settings(training: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]], model: str) -> dict[str, Any]:
     """What a cluster's tables say for a model."""
     return {**training, **models.get(model, {})}
 
@@ -149,12 +149,12 @@ def plan(options: Settings, cluster_settings: Mapping[str, Any], *, repeats: int
     return RepeatPlan(repeats=most, min_repeats=min(least, most) if least else None, is_fixed=repeats is not None)
 
 
-def margin(options: Settings, given: float | None, system: float | None, cluster_settings: Mapping[str, Any]) -> float:
+def choose_margin(options: Settings, given: float | None, system: float | None, cluster_settings: Mapping[str, Any]) -> float:
     """How much slower a rate may be: the command line's word, the test's, its system's baseline file's, the cluster's."""
     return _first(options.margin, given, system, cluster_settings.get("margin"), verdict.MARGIN)
 
 
-def least_efficiency(options: Settings, given: float | None, system: float | None) -> float:
+def choose_min_efficiency(options: Settings, given: float | None, system: float | None) -> float:
     """What scaling efficiency is asked for: the command line's word, the test's, its system's baseline file's."""
     return _first(options.min_efficiency, given, system, verdict.EFFICIENCY)
 

@@ -1,12 +1,13 @@
-"""A session: one object, opened on a cluster, that measures and judges, and gives back what it was lent when it is closed."""
+"""A session: one object, opened on a cluster, that measures and judges, and releases its hosts when it is closed."""
 
 import io
 import os
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,17 +17,16 @@ from pytest_dtfperf.baselines.accept import Acceptance
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.clusters import capacity, named
-from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import DtfPerfError, ExportFailed, SessionFileError, UsageError, unknown_name
 from pytest_dtfperf.history.where import masked
 from pytest_dtfperf.node.files import is_regular_or_new, kind_of
-from pytest_dtfperf.records.session import SessionFolder, new_session_id
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.session import new_session_id
 from pytest_dtfperf.report.progress import Progress
-from pytest_dtfperf.session import allocation_manager, preflight, signals
-from pytest_dtfperf.session.asked import Measured
-from pytest_dtfperf.session.bench import Bench
-from pytest_dtfperf.session.cluster import ClusterInfo
+from pytest_dtfperf.session import preflight, signals
+from pytest_dtfperf.session.allocation_manager import compute_need
 from pytest_dtfperf.session.completion import Completion
+from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.experiment import Experiment
 from pytest_dtfperf.session.own_models import with_name
 from pytest_dtfperf.session.resolve import read_slowdowns, resolve
@@ -34,26 +34,31 @@ from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import Spec, tables
 from pytest_dtfperf.spec.checks import ZMQ_PRODUCER
 
-# How a session ended, as its session.json says; the numbers are pytest's.
+# How a session ended, as its session.json has it; the numbers are pytest's.
 DONE, RED, INTERRUPTED, BROKEN = 0, 1, 2, 3
 
 
-class Session:
-    """Measures on one cluster. Hosts are lent when something is first measured, and given back by `close`.
+@dataclass(kw_only=True, eq=False)
+class Session(SessionContext):
+    """Measures on one cluster; `open` makes one. Hosts are allocated when something is first measured, and released by `close`.
 
     A `with` block closes it, however it ends: by an exception, Ctrl-C, SIGTERM or SIGHUP (which raise `SystemExit` within it,
     unless the program handles them itself). What was measured until then is in the session folder.
+
+    Attributes:
+        id: the session's name, which its folder has, too.
+        cluster: what the session trains on, read-only.
+        store: the baselines.
+        acceptance: what `close` has accepted.
+        remarks: what `close` reports of the history and of exports that failed.
     """
 
-    def __init__(self, bench: Bench) -> None:
-        """See `open`, which checks everything first."""
-        self._bench = bench
-        self._began_s = time.monotonic()
-        self._signals = ExitStack()
-        self._experiments: dict[str, Experiment] = {}
-        self._is_closed = False
-        self.acceptance: Acceptance | None = None  # what `close` has accepted
-        self.remarks: Sequence[str] = ()  # what `close` has to say of the history
+    acceptance: Acceptance | None = field(default=None, init=False)
+    remarks: Sequence[str] = field(default=(), init=False)
+    _began_s: float = field(default_factory=time.monotonic, init=False)
+    _signals: ExitStack = field(default_factory=ExitStack, init=False)
+    _experiments: dict[str, Experiment] = field(default_factory=dict, init=False)
+    _is_closed: bool = field(default=False, init=False)
 
     @classmethod
     def open(
@@ -69,33 +74,35 @@ class Session:
         progress: Progress | None = None,
         quiet: bool = False,
     ) -> Self:
-        """A session on a cluster of clusters.toml: here, in perf_tests/, in a folder above, or where `clusters_file` says.
+        """Open a session on a cluster of clusters.toml. Nothing is allocated yet.
 
-        `specs`: what will be measured, as far as that is known, so that hosts are lent once, for the largest of them.
-        `tests`: how many measurements will be judged; they share the false alarms that there may be. Progress is shown on
-        stderr, unless `progress` says where else, or `quiet` nowhere. Raises `UsageError` for what cannot be, before anything
-        is started.
+        Args:
+            clusters_file: by default clusters.toml here, in perf_tests/, or in a folder above.
+            specs: what will be measured, as far as that is known, so that hosts are allocated once, for the largest of them.
+            tests: how many measurements will be judged; they share the false alarms that are allowed.
+            progress: where progress is shown; by default on stderr, or with `quiet` nowhere.
+
+        Raises:
+            UsageError: something cannot be; nothing is started then.
         """
-        settings = settings or Settings()
         _, config = named.choose(cluster, clusters_file, ["."])
-        store = BaselineStore(Path(baselines))
-        check_stored(store, config, f"cluster {config.name}")
-        bench = Bench(
+        session = cls(
             config=config,
-            settings=settings,
-            store=store,
+            settings=settings or Settings(),
+            store=BaselineStore(Path(baselines)),
             results=Path(results).absolute(),
-            session_id=new_session_id(),
+            id=new_session_id(),
             command=[masked(word.encode(errors="replace").decode()) for word in sys.argv],
-            show=lambda: progress or _progress(quiet),
+            make_progress=lambda: progress or _make_progress(quiet),
             tests=tests,
-            expected=[allocation_manager.needed(spec.gpus, spec.num_ps, config) for spec in specs],
+            expected=[compute_need(spec.gpus, spec.num_ps, config) for spec in specs],
             injected_slowdowns=read_slowdowns(os.environ),
         )
-        bench.history()
-        check_runnable(bench)
+        session.check_baselines(f"cluster {config.name}")
+        session.history()
+        session.check_runnable()
         tables.expire_own_models()
-        return cls(bench)
+        return session
 
     def __enter__(self) -> Self:
         self._signals.enter_context(signals.leaving())
@@ -106,42 +113,47 @@ class Session:
             self._close(error)
 
     def close(self) -> None:
-        """Give the hosts back, accept what is to be accepted, and complete the session folder. Nothing, the second time.
+        """Release the hosts, accept what is to be accepted, and complete the session folder. The second call does nothing.
 
-        Raises `SessionFileError` where the disk refused what was measured, and `BaselineFileError`.
+        Raises:
+            SessionFileError: the disk refused what was measured.
+            BaselineFileError: a file of baselines cannot be read or written.
         """
         self._close(None)
 
-    # -- what it is
+    # -- what is checked before anything is started
 
-    @property
-    def id(self) -> str:
-        return self._bench.session_id
+    def check_baselines(self, where: str) -> None:
+        """Check that the baselines can be read, and have what the cluster's table names. Raises `UsageError`."""
+        self.store.check()
+        known, system = self.store.systems_with_thresholds(), self.config.thresholds
+        if system and system not in known:
+            raise UsageError(f"{where} thresholds: {unknown_name('system', system, known)}")
 
-    @property
-    def cluster(self) -> ClusterInfo:
-        return self._bench.cluster
-
-    @property
-    def folder(self) -> SessionFolder:
-        """What was measured, on disk; made when it is first asked for."""
-        return self._bench.folder
-
-    @property
-    def has_measured(self) -> bool:
-        """Whether there is such a folder."""
-        return self._bench.has_measured
-
-    @property
-    def store(self) -> BaselineStore:
-        return self._bench.store
+    def check_runnable(self) -> None:
+        """Check that what runs take and leave is there and has room. Raises `UsageError`."""
+        _check_environment()
+        if (address := self.history()) and address.path and not is_regular_or_new(address.path):
+            raise UsageError(
+                f"the history {address} is {kind_of(address.path.stat().st_mode)}, and no file: --history names another"
+            )
+        named.check_tensorflow(self.config, capacity.predict_device(self.config))
+        if self.settings.update_baselines:
+            self.store.check_writable()
+        accepts = [preflight.baselines(self.store.folder)] if self.settings.update_baselines else []
+        preflight.check_folders([preflight.results(self.results), *accepts, preflight.runtime(), preflight.temporary()])
 
     # -- what it does
 
     def spec(self, model: Any = None, **wanted: Any) -> Spec:
-        """What is asked for, with what the settings, the cluster and the model say of the rest. Raises `SpecError`.
+        """Return the training that is asked for, with the settings', the cluster's and the model's values for the rest.
 
-        `model` is a name, or a model of your own (docs/own-models.md).
+        Args:
+            model: a name, or a model of your own (docs/own-models.md).
+            wanted: fields of `Spec`.
+
+        Raises:
+            SpecError: there is no such training.
         """
         if model is not None:
             wanted["model"] = model
@@ -149,48 +161,62 @@ class Session:
         cluster = self.cluster
         return resolve(
             wanted,
-            self._bench.settings,
+            self.settings,
             cluster.settings(wanted.get("model") or ""),
             cluster.device,
             between_hosts=cluster.between_hosts,
         )
 
-    def measure(self, spec: Spec, *, test: str | None = None, repeats: int | None = None) -> Measured:
+    def measure(self, spec: Spec, *, test: str | None = None, repeats: int | None = None) -> Record:
         """Train until the comparison with the baseline is decided, or as often as `repeats` says, and record that.
 
-        `test` is the name that it is recorded under, by default the spec's label. What has been measured under another name in
-        this session is not trained again. Raises `SpecError`, `RunFailed`, `InvalidMeasurement`, `InfrastructureError`.
+        What was measured under another name in this session is not trained again.
+
+        Args:
+            test: the name that it is recorded under, by default the spec's label.
+
+        Raises:
+            SpecError, RunFailed, InvalidMeasurement, InfrastructureError: what has failed.
         """
         return self._experiment(test or spec.label).measure([spec], repeats)[0]
 
-    def sweep(self, spec: Spec, *, test: str | None = None, repeats: int | None = None) -> Measured:
-        """The measurement with the number of parameter servers that is fastest, whatever number the spec has.
+    def sweep(self, spec: Spec, *, test: str | None = None, repeats: int | None = None) -> Record:
+        """Return the measurement with the number of parameter servers that is fastest; the spec's own number does not count.
 
         Several short runs find the two that are measured in full; both are recorded. Raises what `measure` raises.
         """
         return self._experiment(test or spec.label).sweep(spec, repeats)
 
-    def measure_in_turn(self, specs: Sequence[Spec], *, test: str, repeats: int | None = None) -> list[Measured]:
-        """Several specs that are to be compared, a run of each in turn, so that a machine's drift is no difference."""
+    def measure_in_turn(self, specs: Sequence[Spec], *, test: str, repeats: int | None = None) -> list[Record]:
+        """Measure specs that are to be compared, a run of each in turn, so that a machine's drift is no difference."""
         return self._experiment(test).measure(specs, repeats)
 
-    def check(self, measured: Measured, *, margin: float | None = None) -> Judgement:
+    def check(self, measured: Record, *, margin: float | None = None) -> Judgement:
         """Compare with the stored baseline, after further runs where they may decide; `experiment` has the other checks."""
-        return self._experiment(measured.asked_by).check(measured, margin=margin).judgement
+        test = next((test for record, test in reversed(self.terms) if record == measured.id), measured.test)
+        return self._experiment(test).check(measured, margin=margin).judgement
 
     def experiment(
-        self, test: str, *, margin: float | None = None, efficiency: float | None = None, checks: int | None = None
+        self,
+        test: str,
+        *,
+        margin: float | None = None,
+        efficiency: float | None = None,
+        checks: int | None = None,
+        on_record: Callable[[Record], object] = lambda record: None,
+        attempt: int = 1,
     ) -> Experiment:
         """Return what measures and judges for a test of several checks, which share its part of the false alarms.
 
-        `checks`: how many there will be, which then share it evenly; None: each further one gets less than the one before.
+        Args:
+            checks: how many there will be, which then share it evenly; None: each further one gets less than the one before.
         """
         if self._is_closed:
             raise UsageError(f"session {self.id} is closed: open another one")
-        return Experiment(self._bench, test, margin=margin, efficiency=efficiency, checks=checks)
+        return Experiment(self, test, margin=margin, efficiency=efficiency, checks=checks, on_record=on_record, attempt=attempt)
 
     def _experiment(self, test: str) -> Experiment:
-        """One for each name, so that its checks share what it may spend."""
+        """Return the one for this name, whose checks share what it may spend."""
         return self._experiments.setdefault(test, self.experiment(test))
 
     def _close(self, error: BaseException | None) -> None:
@@ -198,75 +224,53 @@ class Session:
             return
         self._is_closed = True
         try:
-            self._bench.close()
+            self.release()
         finally:
-            if self._bench.has_measured:
+            if self.has_measured:
                 self._finish(error)
 
     def _finish(self, error: BaseException | None) -> None:
-        """All of it, whatever becomes of its steps; then what went wrong there is raised, if nothing else was."""
+        """Take all last steps, whatever becomes of each; then raise what went wrong, if nothing else was raised."""
         failures: list[Exception] = []
-        completion = Completion(self._bench, Path.cwd(), self._began_s, partial(_kept, failures))
+        completion = Completion(self, Path.cwd(), self._began_s, partial(_keep_failure, failures))
         if error is None:
             completion.accept()
-        completion.finish(_code(error or next(iter(failures), None), (record.verdict for record in completion.records)))
+        completion.finish(_exit_code(error or next(iter(failures), None), (record.verdict for record in completion.records)))
         completion.export()
         self.acceptance = completion.acceptance
-        others = [str(failure) for failure in failures if isinstance(failure, ExportFailed)]  # each costs its own files alone
-        self.remarks = [*completion.remembered.lines, *others]
-        ours = [failure for failure in failures if not isinstance(failure, ExportFailed)]
-        if self._bench.folder.refused:
-            ours.append(SessionFileError(self._bench.folder.refused))
-        if error is None and ours:
-            raise ours[0]
+        exports = [str(failure) for failure in failures if isinstance(failure, ExportFailed)]  # each costs its own files alone
+        self.remarks = [*completion.remembered.lines, *exports]
+        others = [failure for failure in failures if not isinstance(failure, ExportFailed)]
+        if self.folder.refused:
+            others.append(SessionFileError(self.folder.refused))
+        if error is None and others:
+            raise others[0]
 
 
 @contextmanager
-def _kept(failures: list[Exception]) -> Iterator[None]:
-    """Keep what goes wrong at the end, so that the rest of it is done all the same."""
+def _keep_failure(failures: list[Exception]) -> Iterator[None]:
+    """Keep what goes wrong at the end, so that the other steps are taken all the same."""
     try:
         yield
     except (DtfPerfError, OSError) as error:
         failures.append(error)
 
 
-def check_stored(store: BaselineStore, config: ClusterConfig, where: str) -> None:
-    """Whether the baselines can be read, and have what the cluster's table names. Raises `UsageError`."""
-    store.check()
-    known = store.systems_with_thresholds()
-    if config.thresholds and config.thresholds not in known:
-        raise UsageError(f"{where} thresholds: {unknown_name('system', config.thresholds, known)}")
-
-
-def check_runnable(bench: Bench) -> None:
-    """Whether what runs take and leave is there and has room. Raises `UsageError`."""
-    _check_environment()
-    if (address := bench.history()) and address.path and not is_regular_or_new(address.path):
-        raise UsageError(
-            f"the history {address} is {kind_of(address.path.stat().st_mode)}, and no file: --history names another"
-        )
-    named.check_tensorflow(bench.config, capacity.predict_device(bench.config))
-    if bench.settings.update_baselines:
-        bench.store.check_writable()
-    accepts = [preflight.baselines(bench.store.folder)] if bench.settings.update_baselines else []
-    preflight.check_folders([preflight.results(bench.results), *accepts, preflight.runtime(), preflight.temporary()])
-
-
 def _check_environment() -> None:
-    """Raise `UsageError` for a variable that is read by hosts alone, and cannot be right."""
+    """Raise `UsageError` for a variable that only hosts read, and that cannot be right."""
     try:
         shlex.split(os.environ.get(ZMQ_PRODUCER, ""))
     except ValueError as exc:
         raise UsageError(f"{ZMQ_PRODUCER}={os.environ[ZMQ_PRODUCER]} is no command: {exc}") from exc
 
 
-def _code(error: BaseException | None, verdicts: Iterable[Verdict | None]) -> int:
+def _exit_code(error: BaseException | None, verdicts: Iterable[Verdict | None]) -> int:
     if error is None:
         return RED if any(verdict.fails(strict=False) for verdict in verdicts if verdict) else DONE
     return BROKEN if isinstance(error, Exception) else INTERRUPTED
 
 
-def _progress(quiet: bool) -> Progress:
+def _make_progress(quiet: bool) -> Progress:
     if quiet:
         return Progress(io.StringIO(), is_terminal=False)
     return Progress(sys.stderr, is_terminal=sys.stderr.isatty())

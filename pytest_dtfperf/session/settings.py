@@ -29,6 +29,11 @@ class Settings:
     allow_regression: str | None = None  # why a slower rate may become the baseline
 
     @property
+    def makes_all_repeats(self) -> bool:
+        """Whether all repeats are made, even where fewer decide."""
+        return self.all_repeats or self.update_baselines is not None
+
+    @property
     def overrides(self) -> dict[str, int]:
         """The parts of a spec that are set for everything that does not set them itself."""
         found = {"steps": self.steps, "warmup_steps": self.warmup_steps, "batch_size": self.batch_size}

@@ -25,9 +25,9 @@ from pytest_dtfperf.limits.limit import Links
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.node.files import read_file, replacing
 from pytest_dtfperf.plain import Plain
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.session import allocation_manager, post_analysis
-from pytest_dtfperf.session.asked import Measured
-from pytest_dtfperf.session.bench import Bench
+from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.spec import Spec, tables
 
 SHORT_STEPS = 10  # measured ones of the first round
@@ -48,9 +48,9 @@ class Found(Plain):
 class Sweep:
     """Of one spec, for one test. Whatever number of servers the spec has is no matter."""
 
-    def __init__(self, bench: Bench, test: str, spec: Spec) -> None:
-        self._bench, self._test, self._spec = bench, test, spec
-        self._most = allocation_manager.most_servers(spec.gpus, bench.config)
+    def __init__(self, session: SessionContext, test: str, spec: Spec) -> None:
+        self._session, self._test, self._spec = session, test, spec
+        self._most = allocation_manager.most_servers(spec.gpus, session.config)
         self._path: Path | None = None  # where what was found is kept meanwhile
         self.found = Found(most=self._most)
 
@@ -62,8 +62,8 @@ class Sweep:
         """
         if self._spec.command:
             return [self._with(count) for count in allocation_manager.powers_of_two(self._most)]
-        with self._bench.measuring(self._with(self._most), self._test):
-            self._path = self._bench.results / FOLDER / f"{self._name(self._bench.cluster.system)}.json"
+        with self._session.measuring(self._with(self._most), self._test):
+            self._path = self._session.results / FOLDER / f"{self._name(self._session.cluster.system)}.json"
             self.found = replace(kept(self._path) or self.found, most=self._most)
             left, steps = self._worth_trying(), min(SHORT_STEPS, self._spec.steps)
             while len(left) > finalists:
@@ -92,7 +92,7 @@ class Sweep:
 
     def _layouts(self) -> dict[int, Layout]:
         """Of each count that the hosts have room for; there is one at least, or a `SpecError` that says why not."""
-        launcher = self._bench.lending.launcher
+        launcher = self._session.allocations.get_launcher()
         layouts = {1: launcher.layout(self._with(1))}
         for count in proposal.counts(self._most):
             with suppress(SpecError):
@@ -101,10 +101,10 @@ class Sweep:
 
     def _probes(self, count: int) -> Probes:
         """Without any, counts differ by nothing that is known, and those that are tried are far from each other."""
-        launcher = self._bench.lending.launcher
-        if self._bench.settings.explain == "never" or len(launcher.hosts) == 1:
+        launcher = self._session.allocations.get_launcher()
+        if self._session.settings.explain == "never" or len(launcher.hosts) == 1:
             return Probes()
-        self._bench.progress.waiting("measuring what the links can carry")
+        self._session.progress.waiting("measuring what the links can carry")
         try:
             return launcher.probe(self._with(count))
         except InfrastructureError:  # a run that follows will say so, if it is there to stay
@@ -117,7 +117,7 @@ class Sweep:
         """Whether there is a run of so many steps with so many servers, made now or before."""
         name, number = _name_of(count, steps), len(self.found.tried) + 1
         if name not in self.found.tried and str(count) not in self.found.failed:
-            spec = replace(post_analysis.short(self._with(count)), steps=steps)
+            spec = replace(post_analysis.shorten(self._with(count)), steps=steps)
             try:
                 self.found.tried[name] = self._images_per_sec(spec, number)
             except (RunFailed, InvalidMeasurement) as error:
@@ -129,10 +129,10 @@ class Sweep:
         """Return the rate of a run; where something else disturbed it, of the faster of two: other processes are no fault of
         the count.
         """
-        run = self._bench.run(spec, self._test, number=number, of=number)
+        run = self._session.run(spec, self._test, number=number, of=number)
         if not run.disturbances:
             return run.images_per_sec
-        again = self._bench.run(spec, self._test, number=number, of=number)
+        again = self._session.run(spec, self._test, number=number, of=number)
         check_repetition(spec, run, again)
         return max(run.images_per_sec, again.images_per_sec)
 
@@ -180,6 +180,6 @@ def kept(path: Path) -> Found | None:
     return found if is_whole else None
 
 
-def fastest(measured: Sequence[Measured]) -> Measured:
+def fastest(measured: Sequence[Record]) -> Record:
     """Of measurements with several counts; of equally fast ones that with the fewest servers."""
     return max(measured, key=lambda each: (each.images_per_sec, -each.spec.num_ps))

@@ -40,13 +40,13 @@ def test_a_session_is_entered_when_it_ends(perf: PerfTests) -> None:
 # As a history of weeks makes it: how changes are found is tested in tests/history.
 CONFIRMED = """
 from pytest_dtfperf.history import enter
-from pytest_dtfperf.session import bench
+from pytest_dtfperf.session import context
 
 def remember(folder, address):
     assert enter.enter(folder, address) is None
     return enter.Remembered(["NEW since 12 March: -2.1 %"], ["since 12 March: -2.1 %"])
 
-bench.remember = remember
+context.remember = remember
 """
 
 

@@ -111,7 +111,7 @@ def test_hosts_between_two_measurements_are_refused_in_words(cloud: PerfTests) -
     say(cloud, 'allocation = "test"')
     cloud.write("def test_hosts(cluster): assert cluster.hosts\n")
     ended = cloud.run()
-    ended.line('its allocation = "test" lends them to each anew', 'say allocation = "session"')
+    ended.line('its allocation = "test" allocates them for each anew', 'set allocation = "session"')
     assert not (cloud.folder / "pretend.log").exists()
 
 

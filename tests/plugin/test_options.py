@@ -272,7 +272,7 @@ def test_a_wrong_variable_is_one_line(perf: PerfTests, name: str) -> None:
     perf.environment.pop("DTFPERF_HISTORY")
     ended = perf.run(**{name: OF_USERS[name]})
     assert ended.code == 4, ended.out
-    assert [line for line in ended.err.splitlines() if line] == [ended.line("ERROR: ", name.replace("PLANT", "SLOWDOWN"))]
+    assert [line for line in ended.err.splitlines() if line] == [ended.line("ERROR: ", name)]
     assert not (perf.folder / "perf_results").exists()
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_dtfperf.clusters import local
 from pytest_dtfperf.clusters.locks import LockHolder, lock_hosts
-from pytest_dtfperf.plugin import perf_session
+from pytest_dtfperf.plugin import adapter
 from pytest_dtfperf.testing.waiting import wait_until
 from tests.plugin.conftest import ENDS_S, PerfTests
 from tests.plugin.test_verdicts import records
@@ -121,8 +121,8 @@ Settings = namedtuple("Settings", ["timeout", "method"])
 def test_time_left_after_waits_is_what_was_left_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock of the test's own, two waits take nothing off a limit of 60 s, and all else does."""
     clock = iter([100.0, 110.0, 150.0, 155.0, 200.0])
-    monkeypatch.setattr("pytest_dtfperf.plugin.perf_session.monotonic", lambda: next(clock))
-    limit = perf_session.TimeLimit()
+    monkeypatch.setattr("pytest_dtfperf.plugin.adapter.monotonic", lambda: next(clock))
+    limit = adapter.TimeLimit()
     left_s: list[float] = []
 
     class Hook:
@@ -137,10 +137,10 @@ def test_time_left_after_waits_is_what_was_left_before(monkeypatch: pytest.Monke
     item: Any = SimpleNamespace(config=SimpleNamespace(hook=Hook()))
     limit.pytest_timeout_set_timer(item, Settings(60, "signal"))
     for _ in range(2):
-        with perf_session.stopped():
-            assert not perf_session._RUNNING
+        with adapter.pause_time_limit():
+            assert not adapter._RUNNING
     limit.pytest_timeout_cancel_timer(item)
-    with perf_session.stopped():
+    with adapter.pause_time_limit():
         pass
     assert left_s == [50.0, 45.0]
 

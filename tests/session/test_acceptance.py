@@ -16,8 +16,8 @@ from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.notes import collect_reasons, list_acceptance_remarks, suggest_accepting
 from pytest_dtfperf.report.progress import Progress
-from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.completion import accept_records
+from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.settings import Settings
 from tests.baselines.examples import entry_of, measurement_of
 
@@ -25,27 +25,27 @@ TERMS = Terms(margin=0.05)
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+def session(tmp_path: Path) -> SessionContext:
     _, config = named.choose("local", None, [str(tmp_path)])
-    return Bench(
+    return SessionContext(
         config=config,
         settings=Settings(update_baselines="all"),
         store=BaselineStore(tmp_path / "baselines"),
         results=tmp_path / "perf_results",
-        session_id="20260131T021503Z-9f3c1a",
+        id="20260131T021503Z-9f3c1a",
         command=["pytest"],
-        show=lambda: Progress(io.StringIO(), is_terminal=False),
+        make_progress=lambda: Progress(io.StringIO(), is_terminal=False),
     )
 
 
-def judged(bench: Bench, measurement: Measurement) -> Record:
+def judged(session: SessionContext, measurement: Measurement) -> Record:
     """Compared with what is stored, and written down."""
-    entry = bench.store.find_for(measurement)
+    entry = session.store.find_for(measurement)
     found = ask("baseline", TERMS, measurement, entry=entry)
-    record = bench.folder.add("perf/test_perf.py::test_throughput", measurement)
+    record = session.folder.add("perf/test_perf.py::test_throughput", measurement)
     side = Side(record=record.id, runs=len(measurement.runs), entry=entry)
     check = Check(kind="baseline", terms=TERMS, side=side, verdict=found.verdict, reason=found.reason)
-    return bench.folder.judge(record.id, verdict=found.verdict, reason=found.reason, check=check)
+    return session.folder.judge(record.id, verdict=found.verdict, reason=found.reason, check=check)
 
 
 FIRST = {
@@ -56,28 +56,28 @@ FIRST = {
 
 
 @pytest.mark.parametrize("case", FIRST)
-def test_only_what_is_stored_has_become_a_baseline(bench: Bench, case: str) -> None:
+def test_only_what_is_stored_has_become_a_baseline(session: SessionContext, case: str) -> None:
     """The last measurement of a training is accepted; one before it is not, and its reason is told all the same."""
     first, verdict = FIRST[case]
     stored = entry_of([100, 100.5, 99.5, 100])
-    bench.store.update("cpu-amd-epyc-9b45-2c", [stored])
-    before, last = judged(bench, first), judged(bench, measurement_of([101, 101.5, 100.5]))
+    session.store.update("cpu-amd-epyc-9b45-2c", [stored])
+    before, last = judged(session, first), judged(session, measurement_of([101, 101.5, 100.5]))
     assert (before.verdict, last.verdict) == (verdict, Verdict.PASSED)
-    acceptance = accept_records(bench, bench.folder.measurements(), Path.cwd())
+    acceptance = accept_records(session, session.folder.measurements(), Path.cwd())
     assert acceptance
     assert [list(change.new.samples) for change in acceptance.changes] == [[101, 101.5, 100.5]]
-    records = bench.folder.measurements()
+    records = session.folder.measurements()
     assert [record.accepted for record in records] == [False, True]
     assert [reason.verdict for reason in collect_reasons(records)] == [verdict]
 
 
-def test_what_another_has_become_the_baseline_of_lacks_none(bench: Bench) -> None:
+def test_what_another_has_become_the_baseline_of_lacks_none(session: SessionContext) -> None:
     """Where a training is measured twice before it has a baseline, nobody is told to accept the first one, too."""
     for rate in (99.0, 101.0):
-        judged(bench, measurement_of([rate, rate + 0.5]))
-    assert suggest_accepting(bench.folder.measurements())
-    accept_records(bench, bench.folder.measurements(), Path.cwd())
-    records = bench.folder.measurements()
+        judged(session, measurement_of([rate, rate + 0.5]))
+    assert suggest_accepting(session.folder.measurements())
+    accept_records(session, session.folder.measurements(), Path.cwd())
+    records = session.folder.measurements()
     assert [record.accepted for record in records] == [False, True]
     assert suggest_accepting(records) == []
 
@@ -89,36 +89,36 @@ def busy(measurement: Measurement) -> Measurement:
     return replace(measurement, runs=[replace(run, disturbances=[BUSY]) for run in measurement.runs])
 
 
-def test_what_would_be_refused_is_not_advised(bench: Bench) -> None:
+def test_what_would_be_refused_is_not_advised(session: SessionContext) -> None:
     """Of disturbed measurements it is said that no baseline can be made of them, and why; of a single run how many it takes."""
-    judged(bench, busy(measurement_of([99.0, 99.5])))
-    (line,) = suggest_accepting(bench.folder.measurements())
+    judged(session, busy(measurement_of([99.0, 99.5])))
+    (line,) = suggest_accepting(session.folder.measurements())
     assert line == (
         f"1 measurement has no baseline to be compared with. None can be made, for every run was disturbed: {BUSY}. "
         "Measure when the machine is quiet; where others are always at work, say alone = false in clusters.toml"
     )
-    judged(bench, measurement_of([99.0], gpus=4))
-    first, second = suggest_accepting(bench.folder.measurements())
+    judged(session, measurement_of([99.0], gpus=4))
+    first, second = suggest_accepting(session.folder.measurements())
     assert first.endswith("the same command with --update-baselines=new and --repeats=2 or more")
     assert second == line
 
 
 @pytest.mark.parametrize("mode", ["all", "new"])
-def test_nothing_accepted_is_told(bench: Bench, mode: Mode) -> None:
+def test_nothing_accepted_is_told(session: SessionContext, mode: Mode) -> None:
     """Where nothing of what was asked for may become a baseline, the session does not end with 0; with "new" alone, what has
     one already was not asked for."""
-    bench.settings = Settings(update_baselines=mode)
-    bench.store.update("cpu-amd-epyc-9b45-2c", [entry_of([100, 100.5, 99.5, 100])])
-    judged(bench, busy(measurement_of([100.0, 100.5])))
-    acceptance = accept_records(bench, bench.folder.measurements(), Path.cwd())
+    session.settings = Settings(update_baselines=mode)
+    session.store.update("cpu-amd-epyc-9b45-2c", [entry_of([100, 100.5, 99.5, 100])])
+    judged(session, busy(measurement_of([100.0, 100.5])))
+    acceptance = accept_records(session, session.folder.measurements(), Path.cwd())
     assert acceptance
     assert acceptance.is_fruitless == (mode == "all")
-    judged(bench, busy(measurement_of([100.0, 100.5], gpus=4)))
-    acceptance = accept_records(bench, bench.folder.measurements(), Path.cwd())
+    judged(session, busy(measurement_of([100.0, 100.5], gpus=4)))
+    acceptance = accept_records(session, session.folder.measurements(), Path.cwd())
     assert acceptance
     assert acceptance.is_fruitless
-    assert list_acceptance_remarks(acceptance, bench.folder.measurements())[-1].startswith("NOTHING ACCEPTED: ")
-    judged(bench, measurement_of([50.0, 50.5], gpus=1))
-    acceptance = accept_records(bench, bench.folder.measurements(), Path.cwd())
+    assert list_acceptance_remarks(acceptance, session.folder.measurements())[-1].startswith("NOTHING ACCEPTED: ")
+    judged(session, measurement_of([50.0, 50.5], gpus=1))
+    acceptance = accept_records(session, session.folder.measurements(), Path.cwd())
     assert acceptance
     assert not acceptance.is_fruitless

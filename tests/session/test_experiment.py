@@ -12,14 +12,16 @@ import pytest
 
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.again import judge_again
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.session.bench import Bench
+from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.experiment import SPARE_RUNS, Experiment
+from pytest_dtfperf.session.resolve import RepeatPlan, plan
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import Spec
 from tests.baselines.examples import HARDWARE, SOFTWARE, entry_of, run_of, spec_of
@@ -30,7 +32,7 @@ Rates = Iterable[tuple[float, Mapping[str, Any]]]
 
 @dataclass
 class Changing:
-    """A bench whose hosts are taken back between two runs, and others lent: each run is on the next of them."""
+    """A session whose hosts are taken back between two runs, and others allocated: each run is on the next of them."""
 
     folder: SessionFolder
     store: BaselineStore
@@ -38,6 +40,8 @@ class Changing:
     settings: Settings = field(default_factory=lambda: Settings(explain="never"))
     injected_slowdowns: Mapping[str, float] = field(default_factory=dict)
     tests: int = 1
+    plans: dict[str, RepeatPlan] = field(default_factory=dict)
+    terms: dict[tuple[str, str], Terms] = field(default_factory=dict)
     hardware: Mapping[str, Any] = field(default_factory=dict)
     config: Any = field(default_factory=lambda: SimpleNamespace(name="daint"))
 
@@ -48,7 +52,13 @@ class Changing:
     def fingerprint_of(self, run: Run) -> Mapping[str, Any]:
         return {"hardware": self.hardware, "software": SOFTWARE, "program": {}}
 
-    def thresholds(self, fingerprint: Mapping[str, Any]) -> Sequence[str]:
+    def plan(self, spec: Spec, repeats: int | None = None) -> RepeatPlan:
+        return self.plan_repeats(spec.model, repeats)
+
+    def plan_repeats(self, model: str, repeats: int | None = None) -> RepeatPlan:
+        return plan(self.settings, {}, repeats=repeats)
+
+    def threshold_systems(self, fingerprint: Mapping[str, Any]) -> Sequence[str]:
         return []
 
     @contextmanager
@@ -64,7 +74,7 @@ class Changing:
 
 
 class Busy(Changing):
-    """A bench that accepts baselines, of which something disturbs some runs."""
+    """A session that accepts baselines, of which something disturbs some runs."""
 
     def __init__(self, disturbed: Collection[int], tmp_path: Path, rates: Rates) -> None:
         folder = SessionFolder.create(tmp_path / "perf_results", cluster="daint", command=["pytest"], versions={})
@@ -85,7 +95,7 @@ def changing(tmp_path: Path, rates: Rates) -> Changing:
 
 
 def measured_on(tmp_path: Path, *rates: tuple[float, Mapping[str, Any]]) -> Any:
-    (measured,) = Experiment(cast("Bench", changing(tmp_path, rates)), "test").measure([spec_of()])
+    (measured,) = Experiment(cast("SessionContext", changing(tmp_path, rates)), "test").measure([spec_of()])
     return measured
 
 
@@ -107,11 +117,11 @@ def test_runs_on_other_hosts_of_the_same_kind_count(tmp_path: Path) -> None:
 def test_what_has_become_invalid_is_built_upon_no_more(tmp_path: Path) -> None:
     """A check against an anchor that has become INVALID decides nothing and makes no run; one of the measurement that has
     become so fails as the run did that has found it."""
-    bench = changing(tmp_path, [(50.0, HARDWARE), (98.0, HARDWARE), (98.1, HARDWARE), (50.1, HARDWARE)])
-    experiment = Experiment(cast("Bench", bench), "test")
+    session = changing(tmp_path, [(50.0, HARDWARE), (98.0, HARDWARE), (98.1, HARDWARE), (50.1, HARDWARE)])
+    experiment = Experiment(cast("SessionContext", session), "test")
     one, many = experiment.measure([spec_of(gpus=1), spec_of()])
     assert experiment.check_efficiency(many, anchor=one, at_least=0.7).judgement.verdict == "PASSED"
-    bench.folder.judge(one.id, verdict=Verdict.INVALID, reason="a step took no time")
+    session.folder.judge(one.id, verdict=Verdict.INVALID, reason="a step took no time")
     judged = experiment.check_efficiency(many, anchor=one, at_least=0.95)
     assert judged.judgement.verdict == judged.check.verdict == "INCONCLUSIVE"
     assert judged.judgement.reason == judged.check.reason
@@ -133,16 +143,16 @@ FURTHER: dict[str, tuple[Rates, int]] = {
 def test_further_runs_are_of_the_same_hosts(tmp_path: Path, further: Rates, runs: int) -> None:
     """A check that two runs do not decide has more made, all the repeats if need be. One on hosts of another kind is none of
     them, and the last: its rate is in no record, and decides nothing."""
-    bench = changing(tmp_path, (each for rates in (MADE, further) for each in rates))
-    bench.store.update(system_name(HARDWARE), [entry_of([99.0, 100.0, 101.0, 100.0, 100.0])])
-    experiment = Experiment(cast("Bench", bench), "test")
+    session = changing(tmp_path, (each for rates in (MADE, further) for each in rates))
+    session.store.update(system_name(HARDWARE), [entry_of([99.0, 100.0, 101.0, 100.0, 100.0])])
+    experiment = Experiment(cast("SessionContext", session), "test")
     (measured,) = experiment.measure([spec_of()])
     assert measured.measurement.rates == [100.0, 100.5]
     judged = experiment.check(measured, margin=0.001)
     assert judged.judgement.verdict is Verdict.INCONCLUSIVE
     assert judged.record.measurement.rates == [100.0, 100.5, *[100.0] * (runs - 2)]
     assert judged.check.side.runs == runs
-    assert bench.folder.measurements() == [judged.record]
+    assert session.folder.measurements() == [judged.record]
 
 
 def ended_by_ctrl_c() -> Iterator[tuple[float, Mapping[str, Any]]]:
@@ -152,10 +162,10 @@ def ended_by_ctrl_c() -> Iterator[tuple[float, Mapping[str, Any]]]:
 
 def test_what_was_measured_before_ctrl_c_is_recorded(tmp_path: Path) -> None:
     """The runs that were made have cost their time: they are written down, and not judged."""
-    bench = changing(tmp_path, ended_by_ctrl_c())
+    session = changing(tmp_path, ended_by_ctrl_c())
     with pytest.raises(KeyboardInterrupt):
-        Experiment(cast("Bench", bench), "test").measure([spec_of()])
-    assert [(record.measurement.rates, record.verdict) for record in bench.folder.measurements()] == [([100.0], None)]
+        Experiment(cast("SessionContext", session), "test").measure([spec_of()])
+    assert [(record.measurement.rates, record.verdict) for record in session.folder.measurements()] == [([100.0], None)]
 
 
 OUT_OF_STEP = {"disturbances": ["host n1: other processes used 2 of 2 cores"], "out_of_step": {"worker:1": 3.1}}
@@ -163,7 +173,7 @@ OUT_OF_STEP = {"disturbances": ["host n1: other processes used 2 of 2 cores"], "
 
 @dataclass
 class Disturbed(Changing):
-    """A bench whose runs are as the next of `made` says."""
+    """A session whose runs are as the next of `made` says."""
 
     made: Iterator[Mapping[str, Any]] = field(default_factory=lambda: iter(()))
 
@@ -178,41 +188,41 @@ def disturbed(tmp_path: Path, *made: Mapping[str, Any]) -> Disturbed:
 
 def test_a_worker_that_is_out_of_step_twice_makes_a_measurement_invalid(tmp_path: Path) -> None:
     """Two runs in which the same worker is late are no measurement, though other processes disturbed both; one run is."""
-    bench = disturbed(tmp_path, OUT_OF_STEP, OUT_OF_STEP)
+    session = disturbed(tmp_path, OUT_OF_STEP, OUT_OF_STEP)
     with pytest.raises(InvalidMeasurement, match=r"worker:1 was out of step with the chief by 3\.100 s, and by 3\.100 s"):
-        Experiment(cast("Bench", bench), "test").measure([spec_of()])
-    (record,) = bench.folder.measurements()
+        Experiment(cast("SessionContext", session), "test").measure([spec_of()])
+    (record,) = session.folder.measurements()
     assert (record.verdict, len(record.measurement.runs)) == (Verdict.INVALID, 1)
-    bench = disturbed(tmp_path / "once", OUT_OF_STEP, {}, {})
-    (measured,) = Experiment(cast("Bench", bench), "test").measure([spec_of()])
+    session = disturbed(tmp_path / "once", OUT_OF_STEP, {}, {})
+    (measured,) = Experiment(cast("SessionContext", session), "test").measure([spec_of()])
     assert len(measured.measurement.rates) == 2
 
 
 def test_a_further_run_may_show_that_a_worker_is_out_of_step(tmp_path: Path) -> None:
     """A run that a check asks for is held against the one before it, as it is in the session's folder."""
-    bench = disturbed(tmp_path, {}, {}, OUT_OF_STEP, OUT_OF_STEP)
-    bench.store.update(system_name(HARDWARE), [entry_of([99.0, 100.0, 101.0, 100.0, 100.0])])
-    experiment = Experiment(cast("Bench", bench), "test")
+    session = disturbed(tmp_path, {}, {}, OUT_OF_STEP, OUT_OF_STEP)
+    session.store.update(system_name(HARDWARE), [entry_of([99.0, 100.0, 101.0, 100.0, 100.0])])
+    experiment = Experiment(cast("SessionContext", session), "test")
     (measured,) = experiment.measure([spec_of()])
     with pytest.raises(InvalidMeasurement, match="worker:1 was out of step"):
         experiment.check(measured, margin=0.001)
-    (record,) = bench.folder.measurements()
+    (record,) = session.folder.measurements()
     assert record.verdict is Verdict.INVALID
 
 
 @pytest.mark.parametrize("disturbed, runs", [(range(11), 3), ({0, 1}, 10 + SPARE_RUNS), ((), 10)])
 def test_what_can_become_no_baseline_is_given_up_early(tmp_path: Path, disturbed: Collection[int], runs: int) -> None:
     """Where the first three runs are disturbed, no baseline comes of it, and no more are made; that is said at once."""
-    bench = Busy(disturbed, tmp_path, repeat((100.0, HARDWARE)))
-    (measured,) = Experiment(cast("Bench", bench), "test").measure([spec_of()])
+    session = Busy(disturbed, tmp_path, repeat((100.0, HARDWARE)))
+    (measured,) = Experiment(cast("SessionContext", session), "test").measure([spec_of()])
     assert len(measured.measurement.runs) == runs
     told = f"{spec_of().label}: no baseline: its first 3 runs were disturbed (a compiler)"
-    assert bench.remarks == [told] * (runs == 3)
+    assert session.remarks == [told] * (runs == 3)
 
 
 @dataclass
 class Drifting(Changing):
-    """A bench whose machine becomes faster or slower when the test says so; its runs differ by at most 0.4 %."""
+    """A session whose machine becomes faster or slower when the test says so; its runs differ by at most 0.4 %."""
 
     speed: float = 1.0
     of: Mapping[Any, float] = field(default_factory=dict)  # images/sec by number of devices, or by input
@@ -227,12 +237,12 @@ class Drifting(Changing):
 
 
 def drifting(tmp_path: Path, of: Mapping[Any, float]) -> Drifting:
-    bench = changing(tmp_path, ())
-    return Drifting(bench.folder, bench.store, bench.rates, of=of)
+    session = changing(tmp_path, ())
+    return Drifting(session.folder, session.store, session.rates, of=of)
 
 
-def judged_again(bench: Drifting) -> Sequence[tuple[str | None, str | None]]:
-    return [(record.verdict, record.reason) for record in judge_again(bench.folder.measurements())]
+def judged_again(session: Drifting) -> Sequence[tuple[str | None, str | None]]:
+    return [(record.verdict, record.reason) for record in judge_again(session.folder.measurements())]
 
 
 @pytest.mark.parametrize("speed", [1.0, 0.9, 1.1, 0.5])
@@ -240,26 +250,26 @@ def judged_again(bench: Drifting) -> Sequence[tuple[str | None, str | None]]:
 def test_efficiency_is_of_the_cluster_as_it_is_now(tmp_path: Path, efficiency: float, verdict: str, speed: float) -> None:
     """An anchor that was measured before the machine became faster or slower is measured again, and nothing else changes the
     answer; `dtfperf judge` comes to the same one."""
-    bench = drifting(tmp_path, {1: 100.0, 2: 200.0 * efficiency})
-    (one,) = Experiment(cast("Bench", bench), "first").measure([spec_of(gpus=1, num_ps=1)])
-    bench.speed = speed
-    experiment = Experiment(cast("Bench", bench), "second")
+    session = drifting(tmp_path, {1: 100.0, 2: 200.0 * efficiency})
+    (one,) = Experiment(cast("SessionContext", session), "first").measure([spec_of(gpus=1, num_ps=1)])
+    session.speed = speed
+    experiment = Experiment(cast("SessionContext", session), "second")
     (many,) = experiment.measure([spec_of(gpus=2, num_ps=1)])
-    assert bench.made == [1, 1, 2, 2]
+    assert session.made == [1, 1, 2, 2]
     judged = experiment.check_efficiency(many, anchor=one, at_least=0.90)
     assert judged.judgement.verdict == verdict, judged.judgement.reason
-    assert bench.made[4:6] == [1, 1]
-    assert (verdict, judged.judgement.reason) in judged_again(bench)
+    assert session.made[4:6] == [1, 1]
+    assert (verdict, judged.judgement.reason) in judged_again(session)
 
 
 def test_an_anchor_of_before_takes_two_runs_where_nothing_changed(tmp_path: Path) -> None:
     """Where the machine is as fast as it was, two runs of the anchor are all that it costs, and the reason tells of them."""
-    bench = drifting(tmp_path, {1: 100.0, 2: 190.0})
-    (one,) = Experiment(cast("Bench", bench), "first").measure([spec_of(gpus=1, num_ps=1)])
-    experiment = Experiment(cast("Bench", bench), "second")
+    session = drifting(tmp_path, {1: 100.0, 2: 190.0})
+    (one,) = Experiment(cast("SessionContext", session), "first").measure([spec_of(gpus=1, num_ps=1)])
+    experiment = Experiment(cast("SessionContext", session), "second")
     (many,) = experiment.measure([spec_of(gpus=2, num_ps=1)])
     judged = experiment.check_efficiency(many, anchor=one, at_least=0.70)
-    assert bench.made == [1, 1, 2, 2, 1, 1]
+    assert session.made == [1, 1, 2, 2, 1, 1]
     assert "; 2 runs against 4; trivial b32 gpus=1 num_ps=1 parameter_server was measured before and after it (" in (
         judged.judgement.reason
     )
@@ -267,12 +277,12 @@ def test_an_anchor_of_before_takes_two_runs_where_nothing_changed(tmp_path: Path
 
 def test_what_is_measured_in_turn_is_measured_once(tmp_path: Path) -> None:
     """Runs that were made in turn are compared as they are, and both sides share their rounds in the record."""
-    bench = drifting(tmp_path, {1: 100.0, 2: 190.0})
-    experiment = Experiment(cast("Bench", bench), "test")
+    session = drifting(tmp_path, {1: 100.0, 2: 190.0})
+    experiment = Experiment(cast("SessionContext", session), "test")
     one, many = experiment.measure([spec_of(gpus=1, num_ps=1), spec_of(gpus=2, num_ps=1)])
     judged = experiment.check_efficiency(many, anchor=one, at_least=0.70)
     assert judged.judgement.verdict == "PASSED"
-    assert bench.made == [1, 2, 2, 1]
+    assert session.made == [1, 2, 2, 1]
     rounds = [[run.round_s for run in each.measurement.runs] for each in (one, many)]
     assert rounds[0] == rounds[1]
     assert len(set(rounds[0])) == 2
@@ -282,23 +292,23 @@ def test_what_is_measured_in_turn_is_measured_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("overhead, verdict", [(0.0, "PASSED"), (0.15, "REGRESSED")])
 def test_an_overhead_is_of_the_machine_as_it_is_now(tmp_path: Path, overhead: float, verdict: str, speed: float) -> None:
     """Synthetic input that another test has measured before the machine changed is measured again, too."""
-    bench = drifting(tmp_path, {"synthetic": 100.0, "mnist": 100.0 * (1 - overhead)})
-    (synthetic,) = Experiment(cast("Bench", bench), "first").measure([spec_of(model="mnist", gpus=3)])
-    bench.speed = speed
-    experiment = Experiment(cast("Bench", bench), "second")
+    session = drifting(tmp_path, {"synthetic": 100.0, "mnist": 100.0 * (1 - overhead)})
+    (synthetic,) = Experiment(cast("SessionContext", session), "first").measure([spec_of(model="mnist", gpus=3)])
+    session.speed = speed
+    experiment = Experiment(cast("SessionContext", session), "second")
     (real,) = experiment.measure([spec_of(model="mnist", gpus=3, data="mnist", data_dir="/d")])
     judged = experiment.check_overhead(synthetic=synthetic, real=real, at_most=0.08)
     assert judged.judgement.verdict == verdict, judged.judgement.reason
-    assert (verdict, judged.judgement.reason) in judged_again(bench)
+    assert (verdict, judged.judgement.reason) in judged_again(session)
 
 
 def test_what_was_measured_first_is_measured_again(tmp_path: Path) -> None:
     """Where n devices were measured before their anchor, it is they that are measured again."""
-    bench = drifting(tmp_path, {1: 100.0, 2: 200.0})
-    (many,) = Experiment(cast("Bench", bench), "first").measure([spec_of(gpus=2, num_ps=1)])
-    bench.speed = 0.9
-    experiment = Experiment(cast("Bench", bench), "second")
+    session = drifting(tmp_path, {1: 100.0, 2: 200.0})
+    (many,) = Experiment(cast("SessionContext", session), "first").measure([spec_of(gpus=2, num_ps=1)])
+    session.speed = 0.9
+    experiment = Experiment(cast("SessionContext", session), "second")
     (one,) = experiment.measure([spec_of(gpus=1, num_ps=1)])
     judged = experiment.check_efficiency(many, anchor=one, at_least=0.70)
-    assert bench.made == [2, 2, 1, 1, 2, 2]
+    assert session.made == [2, 2, 1, 1, 2, 2]
     assert judged.judgement.verdict == "PASSED"

@@ -19,7 +19,7 @@ from pytest_dtfperf.explain.strain import PHRASES
 from pytest_dtfperf.explain.strain import strains as strains_of
 from pytest_dtfperf.launch.disturbance import disturbances
 from pytest_dtfperf.measurement import Measurement
-from pytest_dtfperf.session.explanation import of_entry, of_measurement, told
+from pytest_dtfperf.session.explanation import describe_cause, profile_entry, profile_measurement
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of, spec_of
 from tests.explain.sides import side, slower, stamped
 
@@ -52,9 +52,9 @@ def test_a_baseline_of_traced_steps_explains() -> None:
     entry = accepted(traced([457.1, 457.0, 457.2], good.anatomy))
     read = Entry.from_json(entry.key, json.loads(canonical(entry.to_json())))
     assert read == entry
-    assert of_entry(read, traced([1.0])).step_s[0] == pytest.approx(0.14, rel=1e-3)
+    assert profile_entry(read, traced([1.0])).step_s[0] == pytest.approx(0.14, rel=1e-3)
     now = traced([336.8, 336.9, 336.7], bad.anatomy)
-    why = told(checked(now, read), now, None, "daint")
+    why = describe_cause(checked(now, read), now, None, "daint")
     (cause,) = why["explanation"]["causes"]
     assert (cause["kind"], cause["location"]) == ("straggler", "worker:1")
     assert 1e3 * cause["seconds"] == pytest.approx(50, rel=0.05)
@@ -65,7 +65,7 @@ def test_all_wait_only_where_steps_are_common(how: dict[str, Any], waited_for: b
     """Of workers that train without waiting for each other one may be slower; nobody waits for it."""
     then = accepted(traced([457.1, 457.0, 457.2], side().anatomy, **how))
     now = traced([336.8, 336.9, 336.7], side(*slower(python=50)).anatomy, **how)
-    (cause,) = told(checked(now, then), now, None, None)["explanation"]["causes"]
+    (cause,) = describe_cause(checked(now, then), now, None, None)["explanation"]["causes"]
     assert cause["words"].endswith("; all wait for it") == waited_for
 
 
@@ -90,15 +90,17 @@ def test_damage_costs_the_explanation_alone() -> None:
     def with_anatomy(data: dict[str, Any]) -> Measurement:
         return replace(now, runs=[replace(run, anatomy=data if run.anatomy else None) for run in now.runs])
 
-    (why,) = told(check, with_anatomy({"tasks": 1}), None, None).items()
+    (why,) = describe_cause(check, with_anatomy({"tasks": 1}), None, None).items()
     assert why[0] == "unexplained"
     assert why[1].startswith("cannot be explained: TypeError: ")
     assert "\n" not in why[1]
-    endless = told(check, with_anatomy({**(now.runs[-2].anatomy or {}), "wall_s": float("nan"), "tasks": {}}), None, None)
+    endless = describe_cause(
+        check, with_anatomy({**(now.runs[-2].anatomy or {}), "wall_s": float("nan"), "tasks": {}}), None, None
+    )
     assert endless["explanation"]["causes"] == []
     assert endless["explanation"]["unexplained_s"] == pytest.approx(64 / 336 - 64 / 457)
     boundless = replace(check, side=replace(check.side, entry=replace(entry, samples=[float("nan")] * 2)))
-    assert told(boundless, now, None, None) == {
+    assert describe_cause(boundless, now, None, None) == {
         "unexplained": "cannot be explained: ValueError: Out of range float values are not JSON compliant"
     }
 
@@ -106,13 +108,13 @@ def test_damage_costs_the_explanation_alone() -> None:
 def test_green_verdicts_and_new_ones_need_no_reason() -> None:
     """What passed, and what has no baseline, is not explained."""
     good = traced([457.0, 457.0, 457.0])
-    assert told(checked(good, accepted(good)), good, None, None) == {}
-    assert told(checked(good, None), good, None, None) == {}
+    assert describe_cause(checked(good, accepted(good)), good, None, None) == {}
+    assert describe_cause(checked(good, None), good, None, None) == {}
 
 
 def test_a_traced_run_is_preferred() -> None:
     """Of several runs the last one counts that was traced and that nobody disturbed."""
-    found = of_measurement(traced([457.0, 457.0], side().anatomy), "daint")
+    found = profile_measurement(traced([457.0, 457.0], side().anatomy), "daint")
     assert found.anatomy
     assert found.disturbances == []
     assert len(found.step_s) == 2
@@ -121,8 +123,8 @@ def test_a_traced_run_is_preferred() -> None:
 
 def test_disturbances_count_where_the_runs_do() -> None:
     """What disturbed a run that was thrown away slowed no run that counts; what disturbed all of them is told."""
-    assert of_measurement(measurement_of([1.0, 1.0], disturbed=[0])).disturbances == []
-    assert of_measurement(measurement_of([1.0, 1.0], disturbed=[0, 1])).disturbances == ["somebody else's job"]
+    assert profile_measurement(measurement_of([1.0, 1.0], disturbed=[0])).disturbances == []
+    assert profile_measurement(measurement_of([1.0, 1.0], disturbed=[0, 1])).disturbances == ["somebody else's job"]
 
 
 def of_two_sides(kind: Literal["efficiency", "overhead"], **changes: Any) -> tuple[Check, Measurement, Measurement]:
@@ -164,12 +166,12 @@ GPUS = {**HARDWARE, "gpus": [{"name": "H100", "memory_gib": 80}] * 2}
 def test_what_is_no_baseline_is_called_none(kind: Literal["efficiency", "overhead"], name: str, when: str) -> None:
     """A check of two measurements of a session names the other one in each sentence, and no baseline anywhere."""
     check, now, other = of_two_sides(kind, hardware=GPUS)
-    found = told(check, on(now, "n1", "n2"), other, "daint")
+    found = describe_cause(check, on(now, "n1", "n2"), other, "daint")
     (cause,) = found["explanation"]["causes"]
     assert re.fullmatch(rf"worker:1 \(n2\) computes \d+ % slower than {name}; all wait for it", cause["words"])
     assert any(line.endswith(f" ms {when}") for line in cause["evidence"])
     assert "baseline" not in json.dumps({**found["explanation"], "baseline_step_s": 0}).replace('"baseline_step_s"', "")
-    untraced = told(check, measurement_of([336.8, 336.9]), measurement_of([457.0, 457.0]), None)
+    untraced = describe_cause(check, measurement_of([336.8, 336.9]), measurement_of([457.0, 457.0]), None)
     assert untraced["explanation"]["notes"][0].startswith(f"no step of {name} was taken apart")
 
 
@@ -186,7 +188,7 @@ def test_devices_of_one_memory_bus_are_no_cause(case: str) -> None:
     """Where several devices are cores of one machine, that each computes more slowly than one alone is nobody's fault."""
     hosts, machines, changes, is_told = APART[case]
     check, now, other = of_two_sides("efficiency", **changes)
-    found = told(check, on(now, *hosts, **machines), other, None)["explanation"]
+    found = describe_cause(check, on(now, *hosts, **machines), other, None)["explanation"]
     assert bool(found["causes"]) == is_told
     assert any("share a memory bus" in note for note in found["notes"]) != is_told
     assert found["step_s"] - found["baseline_step_s"] == pytest.approx(
@@ -198,7 +200,7 @@ def test_a_worker_that_is_made_to_sleep_is_a_cause_on_one_machine() -> None:
     """An injected slow-down has nothing to do with what devices share."""
     check, _, other = of_two_sides("efficiency")
     now = on(traced([336.8, 336.9], side(*slower(python=50)).anatomy, injected_slowdowns={"worker:1": 0.05}), "vm", "vm")
-    (cause,) = told(check, now, other, None)["explanation"]["causes"]
+    (cause,) = describe_cause(check, now, other, None)["explanation"]["causes"]
     assert cause["words"].startswith("worker:1 (vm) sleeps for 51.0 ms before it asks for a step, 1.00 ms in the anchor")
 
 
@@ -216,11 +218,11 @@ def test_what_may_be_no_loss_has_no_cause(high: float, is_told: bool) -> None:
         return replace(check, verdict=Verdict.INCONCLUSIVE), Judgement(Verdict.INCONCLUSIVE, "", estimate=estimate)
 
     check, judgement = undecided(checked(now, entry), 1)
-    assert bool(told(check, now, None, None, judgement)) == is_told
+    assert bool(describe_cause(check, now, None, None, judgement)) == is_told
     for kind, devices in (("overhead", 1), ("efficiency", 2)):
         check, now, other = of_two_sides(kind)  # type: ignore[arg-type]  # mypy takes them for any text
         check, judgement = undecided(check, devices)
-        assert bool(told(check, now, other, None, judgement)) == is_told
+        assert bool(describe_cause(check, now, other, None, judgement)) == is_told
 
 
 @pytest.mark.parametrize("batch_size", [0, 64])
@@ -232,9 +234,9 @@ def test_steps_of_a_program_are_those_it_reports(batch_size: int) -> None:
         replace(runs, runs=[replace(run, step_s={"worker:0": [each_s] * 4} if is_reported else {}) for run in runs.runs])
         for each_s, is_reported in ((0.5, True), (0.5, False))
     )
-    assert of_measurement(now).step_s == pytest.approx([0.25, 0.5])  # 25 images in the last run's steps
-    assert of_entry(accepted(runs), now).step_s == pytest.approx([0.25, 0.5])
-    assert bool(of_measurement(printed).step_s) == bool(batch_size)
+    assert profile_measurement(now).step_s == pytest.approx([0.25, 0.5])  # 25 images in the last run's steps
+    assert profile_entry(accepted(runs), now).step_s == pytest.approx([0.25, 0.5])
+    assert bool(profile_measurement(printed).step_s) == bool(batch_size)
 
 
 def test_every_disturbance_is_understood() -> None:

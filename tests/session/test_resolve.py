@@ -9,7 +9,14 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.session.cluster import ClusterInfo
-from pytest_dtfperf.session.resolve import RepeatPlan, least_efficiency, margin, plan, resolve, settings
+from pytest_dtfperf.session.resolve import (
+    RepeatPlan,
+    choose_margin,
+    choose_min_efficiency,
+    merge_cluster_settings,
+    plan,
+    resolve,
+)
 from pytest_dtfperf.session.settings import Settings
 
 
@@ -46,7 +53,7 @@ def test_the_report_protocol_comes_back_by_options() -> None:
 
 def test_a_models_table_goes_before_the_common_one() -> None:
     """What clusters.toml says of one model goes before what it says of all."""
-    assert settings({"steps": 1, "margin": 0.2}, {"mnist": {"steps": 2}}, "mnist") == {"steps": 2, "margin": 0.2}
+    assert merge_cluster_settings({"steps": 1, "margin": 0.2}, {"mnist": {"steps": 2}}, "mnist") == {"steps": 2, "margin": 0.2}
 
 
 @pytest.mark.parametrize("device, data_format", [("cpu", "NHWC"), ("gpu", "NCHW")])
@@ -170,7 +177,7 @@ def test_margin(
     options: Settings, given: float | None, system: float | None, cluster_settings: dict[str, Any], expected: float
 ) -> None:
     """Who says how much slower a rate may be, the first of them deciding."""
-    assert margin(options, given, system, cluster_settings) == expected
+    assert choose_margin(options, given, system, cluster_settings) == expected
 
 
 @pytest.mark.parametrize(
@@ -185,4 +192,4 @@ def test_margin(
 )
 def test_least_efficiency(options: Settings, given: float | None, system: float | None, expected: float) -> None:
     """Who says how well a training must scale, the first of them deciding."""
-    assert least_efficiency(options, given, system) == expected
+    assert choose_min_efficiency(options, given, system) == expected

@@ -76,13 +76,14 @@ def test_it_measures_without_pytest(project: PerfTests) -> None:
     assert "pytest" not in session_of(project)["versions"]
 
 
-def test_what_was_measured_is_judged_on_its_own_terms(project: PerfTests) -> None:
-    """A measurement carries the plan and the terms that it was made under, and its check is recorded with these very terms."""
+def test_check_uses_the_terms_of_the_measurement(project: PerfTests) -> None:
+    """The session keeps the plan and the terms that a measurement was made under, and records its check with these terms."""
     code = """
 with opened(settings=Settings(repeats=2, margin=0.2), tests=4) as session:
     measured = session.measure(session.spec("trivial", gpus=1))
     session.check(measured)
-print(json.dumps([measured.plan.repeats, measured.terms.to_json()]))
+terms = session.terms[measured.id, measured.test]
+print(json.dumps([session.plans[measured.id].repeats, terms.to_json()]))
 """
     ended = script(project, code)
     assert ended.code == 0, ended.err

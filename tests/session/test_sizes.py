@@ -7,7 +7,15 @@ import pytest
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.session.allocation_manager import covers, largest, most_servers, needed, needed_by, to_ask_for, too_large
+from pytest_dtfperf.session.allocation_manager import (
+    choose_request,
+    compute_need,
+    compute_need_of_test,
+    explain_lack_of_hosts,
+    find_largest,
+    is_enough,
+    most_servers,
+)
 from pytest_dtfperf.spec import Spec
 
 
@@ -32,7 +40,7 @@ def cluster(*, nodes: int | None = None, counts: dict[str, int] | None = None, *
 )
 def test_needed(gpus: int, num_ps: int, given: dict[str, Any], expected: Resources) -> None:
     """Devices as ordered, but not more than there are; hosts for parameter servers only where they have their own."""
-    assert needed(gpus, num_ps, cluster(**given)) == expected
+    assert compute_need(gpus, num_ps, cluster(**given)) == expected
 
 
 @pytest.mark.parametrize(
@@ -47,15 +55,15 @@ def test_needed(gpus: int, num_ps: int, given: dict[str, Any], expected: Resourc
 )
 def test_needed_by_a_collected_test(test: dict[str, Any], given: tuple[int, ...] | None, expected: Resources | None) -> None:
     """A test's own parameters go first, then --gpus; one that says nothing asks for nothing yet."""
-    assert needed_by(test, given, cluster(ps_on_worker_hosts=False)) == expected
+    assert compute_need_of_test(test, given, cluster(ps_on_worker_hosts=False)) == expected
 
 
 def test_the_largest_need_is_the_one_of_most_hosts() -> None:
     """Eight devices spread over eight hosts are more than sixteen on four, and cover them."""
     spread = cluster(counts={"8": 8})
-    assert largest([Resources(1), Resources(8), Resources(16)], spread) == Resources(8)
-    assert covers(Resources(8), Resources(16), spread)
-    assert not covers(Resources(16), Resources(8), spread)
+    assert find_largest([Resources(1), Resources(8), Resources(16)], spread) == Resources(8)
+    assert is_enough(Resources(8), Resources(16), spread)
+    assert not is_enough(Resources(16), Resources(8), spread)
 
 
 @pytest.mark.parametrize(
@@ -74,18 +82,18 @@ def test_the_largest_need_is_the_one_of_most_hosts() -> None:
 )
 def test_too_large(test: dict[str, Any], given: dict[str, Any], words: str | None) -> None:
     """A test that needs more hosts than the file says there are is too large, with the numbers; without a limit none is."""
-    assert too_large(test, cluster(ps_on_worker_hosts=False, **given)) == words
+    assert explain_lack_of_hosts(test, cluster(ps_on_worker_hosts=False, **given)) == words
 
 
 def test_what_is_asked_for() -> None:
     """For a session what the largest of all needs, one device where nothing is known; else what a measurement needs itself."""
     spec = Spec(model="trivial", batch_size=8, gpus=8, num_ps=1)
-    assert to_ask_for(spec, [Resources(16)], cluster()) == Resources(16)
-    assert to_ask_for(spec, [Resources(4)], cluster()) == Resources(8)
-    assert to_ask_for(None, [], cluster()) == Resources(1)
-    assert to_ask_for(spec, [Resources(16)], cluster(allocation="test")) == Resources(8)
+    assert choose_request(spec, [Resources(16)], cluster()) == Resources(16)
+    assert choose_request(spec, [Resources(4)], cluster()) == Resources(8)
+    assert choose_request(None, [], cluster()) == Resources(1)
+    assert choose_request(spec, [Resources(16)], cluster(allocation="test")) == Resources(8)
     with pytest.raises(UsageError, match="cluster daint has no hosts between two measurements"):
-        to_ask_for(None, [Resources(16)], cluster(allocation="test"))
+        choose_request(None, [Resources(16)], cluster(allocation="test"))
 
 
 @pytest.mark.parametrize(

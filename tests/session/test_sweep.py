@@ -14,7 +14,7 @@ from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.measurement import Run
-from pytest_dtfperf.session.bench import Bench
+from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.session.sweep import Sweep
 from pytest_dtfperf.spec import Spec
@@ -26,7 +26,7 @@ BUSY = ["host n1: other processes used 1.6 of 2 cores for the length of the run"
 
 @dataclass
 class OneHost:
-    """A bench on a single host, of which nothing is known before it trains; a `disturbed` run has a tenth of its rate."""
+    """A session on a single host, of which nothing is known before it trains; a `disturbed` run has a tenth of its rate."""
 
     config: ClusterConfig
     results: Path
@@ -37,9 +37,9 @@ class OneHost:
     cluster = SimpleNamespace(system="cpu-x-8c")
 
     @property
-    def lending(self) -> Any:
-        hosts = ["n1"]
-        return SimpleNamespace(launcher=SimpleNamespace(hosts=hosts, layout=self.layout))
+    def allocations(self) -> Any:
+        launcher = SimpleNamespace(hosts=["n1"], layout=self.layout)
+        return SimpleNamespace(get_launcher=lambda: launcher)
 
     @staticmethod
     def layout(spec: Spec) -> Layout:
@@ -69,17 +69,17 @@ def config(tmp_path: Path) -> ClusterConfig:
 @pytest.mark.parametrize("times", [0, 1])
 def test_a_disturbed_short_run_gives_up_no_count(config: ClusterConfig, tmp_path: Path, times: int) -> None:
     """What somebody else made slow is run again, and is in the race as if it had not been."""
-    bench = OneHost(config, tmp_path, Counter({FASTEST: times}))
+    session = OneHost(config, tmp_path, Counter({FASTEST: times}))
     spec = Spec(model="trivial", batch_size=10, gpus=8, num_ps=1, steps=10)
-    sweep = Sweep(cast("Bench", bench), "test", spec)
+    sweep = Sweep(cast("SessionContext", session), "test", spec)
     assert [left.num_ps for left in sweep.carry_out(finalists=1)] == [FASTEST]
     assert sweep.found.tried[f"{FASTEST} servers, 10 steps"] == 1000
-    assert bench.runs.count(FASTEST) == bench.runs.count(1) + times
+    assert session.runs.count(FASTEST) == session.runs.count(1) + times
 
 
 def test_who_is_always_disturbed_is_run_twice(config: ClusterConfig, tmp_path: Path) -> None:
     """Where the machine does not come to rest, nobody waits for it: the faster of two runs counts."""
-    bench = OneHost(config, tmp_path, Counter(dict.fromkeys(range(1, 9), 100)))
-    sweep = Sweep(cast("Bench", bench), "test", Spec(model="trivial", batch_size=10, gpus=8, num_ps=1, steps=10))
+    session = OneHost(config, tmp_path, Counter(dict.fromkeys(range(1, 9), 100)))
+    sweep = Sweep(cast("SessionContext", session), "test", Spec(model="trivial", batch_size=10, gpus=8, num_ps=1, steps=10))
     assert [left.num_ps for left in sweep.carry_out(finalists=1)] == [FASTEST]
-    assert set(Counter(bench.runs).values()) == {2}
+    assert set(Counter(session.runs).values()) == {2}

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.measurement import Measurement, Run
-from pytest_dtfperf.session.post_analysis import is_traced, most_runs, needs_a_run, short
+from pytest_dtfperf.session.post_analysis import count_extra_runs, is_traced, needs_traced_run, shorten
 from pytest_dtfperf.session.resolve import RepeatPlan
 from pytest_dtfperf.session.settings import ExplainWord, Settings
 from pytest_dtfperf.spec import Spec
@@ -48,20 +48,20 @@ def test_what_is_not_green_has_one_more_run(word: ExplainWord, made: bool) -> No
     """Unless it has been traced, or there is nothing that it is slower than, or its check is not about time."""
     settings, measurement = Settings(explain=word), Measurement(spec=SPEC, runs=[RUN], hosts=["n1"], fingerprint={})
     for verdict in (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.TAINTED):
-        assert needs_a_run(settings, "baseline", verdict, measurement) is made
-        assert not needs_a_run(settings, "accuracy", verdict, measurement)
+        assert needs_traced_run(settings, "baseline", verdict, measurement) is made
+        assert not needs_traced_run(settings, "accuracy", verdict, measurement)
     for verdict in (Verdict.PASSED, Verdict.IMPROVED, Verdict.NO_BASELINE, Verdict.INCOMPARABLE):
-        assert not needs_a_run(settings, "baseline", verdict, measurement)
+        assert not needs_traced_run(settings, "baseline", verdict, measurement)
     traced = replace(measurement, runs=[replace(RUN, anatomy={"schema": 1})])
-    assert not needs_a_run(settings, "baseline", Verdict.REGRESSED, traced)
-    assert not needs_a_run(settings, "baseline", Verdict.REGRESSED, replace(measurement, spec=COMMAND))
-    assert most_runs(settings, SPEC) == int(made)
+    assert not needs_traced_run(settings, "baseline", Verdict.REGRESSED, traced)
+    assert not needs_traced_run(settings, "baseline", Verdict.REGRESSED, replace(measurement, spec=COMMAND))
+    assert count_extra_runs(settings, SPEC) == int(made)
 
 
 def test_run_that_is_made_to_be_traced_is_short() -> None:
     """It is warmed up as ever and looks at no test set; a spec of fewer steps keeps them."""
-    assert short(SPEC) == SPEC.but(steps=10, evaluate=False)
-    assert short(SPEC.but(steps=3, evaluate=False)).steps == 3
+    assert shorten(SPEC) == SPEC.but(steps=10, evaluate=False)
+    assert shorten(SPEC.but(steps=3, evaluate=False)).steps == 3
 
 
 def test_traced_run_counts_for_nothing() -> None:

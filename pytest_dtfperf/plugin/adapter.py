@@ -1,0 +1,241 @@
+"""The adapter between pytest and a session, and pytest-timeout's limit of a test that waits for hosts."""
+
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from time import monotonic
+from typing import Any, NoReturn
+
+import pytest
+
+from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.clusters import capacity, named
+from pytest_dtfperf.errors import UsageError, shown
+from pytest_dtfperf.formats import counted
+from pytest_dtfperf.history.where import masked
+from pytest_dtfperf.plugin import options as command_line
+from pytest_dtfperf.plugin.display import Display
+from pytest_dtfperf.plugin.outcome import DRY_RUN
+from pytest_dtfperf.plugin.parametrise import cannot_hold
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.report.progress import Progress
+from pytest_dtfperf.report.time_estimates import ClusterPast, load_earlier_sessions
+from pytest_dtfperf.session.allocation_manager import compute_need_of_test, explain_lack_of_hosts
+from pytest_dtfperf.session.cluster import ClusterInfo
+from pytest_dtfperf.session.resolve import SLOWDOWN_VARIABLE, read_slowdowns
+from pytest_dtfperf.session.session import Session
+
+
+class _Remaining(float):
+    """Seconds that are left of a time limit; messages show the whole limit."""
+
+    whole: float = 0.0
+
+    @classmethod
+    def of(cls, whole: float, left_s: float) -> "_Remaining":
+        remaining = cls(max(left_s, 0.001))
+        remaining.whole = getattr(whole, "whole", whole)
+        return remaining
+
+    def __str__(self) -> str:
+        return str(self.whole)
+
+
+@dataclass
+class _Timer:
+    """The timer of the test that runs in this process."""
+
+    item: pytest.Item
+    settings: Any  # pytest-timeout's own, a named tuple
+    set_at_s: float
+
+
+_RUNNING: list[_Timer] = []  # the one, if there is any
+
+
+class TimeLimit:
+    """Hooks of pytest-timeout, which are called where that plugin is installed.
+
+    A test's wait for its turn, for hosts, and for their agents is no part of its time: such waits have limits of their own, and
+    end as INFRASTRUCTURE. Only pytest-timeout's two hooks are used: one gives the timer's settings, and both may be called to
+    stop it and to set it again (pytest-timeout's README, "Extending pytest-timeout").
+    """
+
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)
+    def pytest_timeout_set_timer(self, item: pytest.Item, settings: Any) -> None:
+        _RUNNING[:] = [_Timer(item, settings, monotonic())]
+
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)
+    def pytest_timeout_cancel_timer(self, item: pytest.Item) -> None:
+        _RUNNING.clear()
+
+
+@contextmanager
+def pause_time_limit() -> Iterator[None]:
+    """Stop the timer of the test that runs, if it has one, and start it again with what was left of its time."""
+    timer = _RUNNING[0] if _RUNNING else None
+    if timer is None:
+        yield
+        return
+    hook = timer.item.config.hook
+    left_s = timer.settings.timeout - (monotonic() - timer.set_at_s)
+    hook.pytest_timeout_cancel_timer(item=timer.item)
+    try:
+        yield
+    finally:
+        limit = _Remaining.of(timer.settings.timeout, left_s)
+        hook.pytest_timeout_set_timer(item=timer.item, settings=timer.settings._replace(timeout=limit))
+
+
+class SessionAdapter:
+    """Connects pytest with the session of this process; xdist workers have one each, over one session folder."""
+
+    def __init__(self, config: pytest.Config, session_id: str, starts: Sequence[Path]) -> None:
+        """Read the options, the cluster file and the baselines, before anything is started.
+
+        Args:
+            starts: where clusters.toml is looked for.
+
+        Raises:
+            UsageError: one of these cannot be.
+        """
+        self.options = command_line.read_options(config)
+        self.deselected: dict[str, int] = {}  # why -> how many tests
+        self.tests: Sequence[str] = ()  # pytest's node ids of those that are left
+        self.root = config.rootpath
+        self._pytest = config
+        self._exits = ExitStack()
+        self._display: Display | None = None
+        command = ["pytest", *(masked(str(word)) for word in config.invocation_params.args)]
+        for word in command:
+            if not _is_text(word):
+                raise UsageError(f"the argument {shown(word)} is not UTF-8, which the command is kept in with the results")
+        clusters_file, cluster = named.choose(self.options.cluster, self.options.clusters_file, starts)
+        self.session = Session(
+            config=cluster,
+            settings=self.options,
+            store=BaselineStore(self.options.baselines or self.root / "baselines"),
+            results=self.options.perf_results or self.root / "perf_results",
+            id=session_id,
+            command=command,
+            make_progress=self._make_progress,
+            tests=0,
+            injected_slowdowns=read_slowdowns(os.environ),
+            packages=("pytest",),
+            while_waiting=pause_time_limit,
+        )
+        # A dry run has no agents, so that a test which asks about the hosts is at its end.
+        self.cluster = ClusterInfo(cluster, _skip) if self.options.dry_run else self.session.cluster
+        capacity.predict_device(cluster)  # GPUs of this machine that cannot be listed are one line, too
+        self.session.check_baselines(f"{clusters_file}: [{cluster.name}]")
+
+    def expect(self, tests: Sequence[str], parameters: Sequence[Mapping[str, Any]]) -> None:
+        """Note the node ids of the tests that are left, which share the false alarms, and their parameters."""
+        config = self.session.config
+        needs = (compute_need_of_test(each, self.options.gpus, config) for each in parameters)
+        self.tests = tests
+        self.session.tests = len(tests)
+        self.session.allocations.expected = [need for need in needs if need]
+
+    def check_runnable(self) -> None:
+        """Check that tests can be run. Raises `UsageError`."""
+        if not self.options.dry_run:
+            self.session.check_runnable()
+
+    @cached_property
+    def past(self) -> ClusterPast:
+        """How long training took on this cluster."""
+        session = self.session
+        return ClusterPast(load_earlier_sessions(session.results, session.config.name), session.store.rates())
+
+    def cannot_hold(self, test: Mapping[str, Any]) -> str | None:
+        """Return why a test with these parameters cannot run here, or None."""
+        config, cluster = self.session.config, self.cluster
+        unfit = cannot_hold(test, cluster.name, capacity.count_devices(config), cluster.devices_per_host)
+        return unfit or explain_lack_of_hosts(test, config)
+
+    # -- what is shown
+
+    @property
+    def display(self) -> Display:
+        if self._display is None:
+            self._display = Display(self._pytest, tests=lambda: self.tests, expected_s=self._expected_s)
+            self._exits.callback(self._display.close)
+        return self._display
+
+    def _make_progress(self) -> Progress:
+        return Progress(io.StringIO(), is_terminal=False) if self.options.dry_run else self.display.progress
+
+    def _expected_s(self, test: str) -> float | None:
+        found = self.past.test(test, self._likely_runs)
+        return found.likely_s if found else None
+
+    def _likely_runs(self, record: Record) -> int:
+        """Return how many runs this session makes of what an earlier one has measured."""
+        planned = self.session.plan_repeats(record.spec.model)
+        if self.options.makes_all_repeats:
+            return planned.repeats
+        return min(max(len(record.measurement.runs), planned.fewest), planned.repeats)
+
+    def close(self) -> None:
+        """Release the hosts and the terminal. Called when the session ends, however it ends."""
+        try:
+            self.session.release()
+        finally:
+            self._exits.close()
+
+    def header(self) -> str:
+        """Return one line for pytest's start."""
+        cluster, session = self.cluster, self.session
+        devices = counted(cluster.devices, f"{cluster.device} device")
+        words = [f"cluster {cluster.name} ({', '.join([cluster.backend, *self._describe_hosts(), devices])})"]
+        words.append(f"baselines {session.store.folder}")
+        if self.options.dry_run:
+            words.append("DRY RUN: nothing is started")
+        elif warning := named.BACKENDS[session.config.backend].find_exposure(session.config):
+            words.append(warning)
+        if session.injected_slowdowns:
+            words.append(f"INJECTED SLOW-DOWN {SLOWDOWN_VARIABLE}={os.environ[SLOWDOWN_VARIABLE]}")
+        return "dtfperf: " + ", ".join(words)
+
+    @property
+    def few_repeats(self) -> str | None:
+        """Return one line if there may be fewer runs than it takes to confirm a loss; None: there are enough."""
+        if not self.session.tests or self.options.dry_run or self.options.update_baselines:
+            return None
+        from pytest_dtfperf.baselines.terms import least_runs_to_confirm, share
+
+        repeats = self.session.plan_repeats("").repeats
+        false_alarm = share(self.options.false_alarms, tests=self.session.tests, red=0, check=0)
+        needed = least_runs_to_confirm(false_alarm)
+        if repeats >= needed:
+            return None
+        return (
+            f"dtfperf: repeats={repeats} is too few to find a slower rate: it takes {needed} runs to confirm one. Give "
+            f"--repeats={needed} or more. Only where the noise is calibrated, less than half of what is allowed fails"
+        )
+
+    def _describe_hosts(self) -> list[str]:
+        """Return how many hosts there are; nothing for one."""
+        hosts = capacity.count_hosts(self.session.config)
+        if capacity.is_inside_allocation(self.session.config):
+            return [f"inside a job with {counted(hosts, 'host')}" if hosts else "inside a job"]
+        return [f"{hosts} hosts"] if hosts and hosts > 1 else []
+
+    @property
+    def rerun_options(self) -> list[str]:
+        """The options that run a test of this session again; not those that accept, or may have a password."""
+        return command_line.given_options(self._pytest, but=("update-baselines", "allow-regression", "history"))
+
+
+def _is_text(word: str) -> bool:
+    """Return whether the shell's bytes were UTF-8; Python has surrogates for others."""
+    return not any("\ud800" <= sign <= "\udfff" for sign in word)
+
+
+def _skip() -> NoReturn:
+    pytest.skip(DRY_RUN)

@@ -1,0 +1,234 @@
+"""What a session measures with: its hosts, the folder for its results, its baselines, and where its progress is shown."""
+
+import platform
+import subprocess
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf import extensions
+from pytest_dtfperf.baselines.comparability import system_name
+from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.errors import AllocationOver, DtfPerfError, first_line
+from pytest_dtfperf.explain.probes import ALL, Probes
+from pytest_dtfperf.history.enter import Remembered, enter, remember
+from pytest_dtfperf.history.where import Address, address_of, asked_for
+from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.report.progress import Progress
+from pytest_dtfperf.session.allocation_manager import AllocationManager
+from pytest_dtfperf.session.cluster import ClusterInfo
+from pytest_dtfperf.session.preflight import check_program
+from pytest_dtfperf.session.resolve import RepeatPlan, check_slowdowns, plan
+from pytest_dtfperf.session.settings import Settings
+from pytest_dtfperf.spec import Spec
+
+PACKAGES = ("pytest-dtfperf", "tensorflow", "tensorflow-cpu")
+GIT_TIMEOUT_S = 10.0  # a commit is worth a line, not a hanging session
+
+
+def versions(more: Sequence[str] = ()) -> dict[str, str]:
+    """Return the versions of what decides over the numbers, as far as it is installed; none of it is imported.
+
+    Args:
+        more: further packages, besides Python, this package, TensorFlow, and the packages that extend this one.
+    """
+    found = {"python": platform.python_version(), **extensions.packages()}
+    for package in (*more, *PACKAGES):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit_of(root: Path) -> str | None:
+    """Return the commit of the repository that `root` is in, if it is in one."""
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None if found.returncode == 0 else None
+
+
+@dataclass(kw_only=True, eq=False)
+class SessionContext:
+    """What the tests, sweeps and analyses of a session share. It allocates and writes nothing before that is needed."""
+
+    config: ClusterConfig
+    settings: Settings
+    store: BaselineStore
+    results: Path  # the folder of session folders
+    id: str
+    command: Sequence[str]  # what was started, as it is kept with the results
+    make_progress: Callable[[], Progress]  # called once, when there is something to show
+    tests: int = 1  # which share the false alarms that are allowed
+    expected: Sequence[Resources] = ()  # what will be needed, as far as that is known
+    injected_slowdowns: Mapping[str, float] = field(default_factory=dict)  # task -> seconds that it sleeps in every step
+    packages: Sequence[str] = ()  # further ones whose versions are kept with the results
+    while_waiting: Callable[[], AbstractContextManager[object]] = nullcontext  # entered while it waits for hosts
+    plans: dict[str, RepeatPlan] = field(default_factory=dict, init=False)  # record's id -> how often its spec is run
+    terms: dict[tuple[str, str], Terms] = field(default_factory=dict, init=False)  # record's id, test -> its own
+    _progress: Progress | None = field(default=None, init=False)
+    _folder: SessionFolder | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.allocations = AllocationManager(
+            self.config,
+            session=self.id,
+            expected=self.expected,
+            on_status=lambda text: self.progress.waiting(text),
+            on_cost=lambda bill: self.folder.spend(bill),
+            while_waiting=self.while_waiting,
+        )
+        self.cluster = ClusterInfo(self.config, self.allocations.get_launcher)
+
+    @property
+    def progress(self) -> Progress:
+        if self._progress is None:
+            self._progress = self.make_progress()
+        return self._progress
+
+    @property
+    def folder(self) -> SessionFolder:
+        """The session folder; the first process of the session that measures makes it."""
+        if self._folder is None:
+            self._folder = SessionFolder.create(
+                self.results,
+                session_id=self.id,
+                cluster=self.config.name,
+                command=self.command,
+                versions=versions(self.packages),
+                budget={"false_alarms": self.settings.false_alarms, "tests": self.tests},
+            )
+        return self._folder
+
+    @property
+    def has_measured(self) -> bool:
+        """Whether there is a session folder, made by this process or another one of this session."""
+        return self._folder is not None or (self.results / self.id / "session.json").exists()
+
+    @property
+    def write_error(self) -> str | None:
+        """Why the disk lacks measurements of this process, or None."""
+        return self._folder.refused if self._folder and self._folder.unwritten else None
+
+    def history(self) -> Address | None:
+        """Return where the session is entered when it ends; None: nowhere. Raises `UsageError`."""
+        return address_of(asked_for(self.settings.history), self.results)
+
+    def remember(self) -> Remembered:
+        """Enter the session in the history, where one is kept, and return what the history reports."""
+        address = self.history()
+        return remember(self.folder, address) if address else Remembered()
+
+    def fail(self, exit_code: int) -> None:
+        """Write to the folder and the history that the session ends with another exit code. Raises `SessionFileError`."""
+        self.folder.fail(exit_code)
+        if address := self.history():
+            enter(self.folder, address)
+
+    def threshold_systems(self, fingerprint: Mapping[str, Any]) -> list[str]:
+        """Return the systems whose files set thresholds for hosts: that of their hardware, then the one in clusters.toml."""
+        system = system_name(fingerprint.get("hardware", {}))
+        return [system, *([self.config.thresholds] if self.config.thresholds else [])]
+
+    def plan(self, spec: Spec, repeats: int | None = None) -> RepeatPlan:
+        """Return how often a spec is run, once it is known that it can be. Raises `SpecError`, `UsageError`."""
+        check_slowdowns(spec, self.injected_slowdowns)
+        check_program(spec, self.config)
+        return self.plan_repeats(spec.model, repeats)
+
+    def plan_repeats(self, model: str, repeats: int | None = None) -> RepeatPlan:
+        """Return how often trainings of a model are run. Raises `SpecError`."""
+        return plan(self.settings, self.cluster.settings(model), repeats=repeats)
+
+    @contextmanager
+    def measuring(self, spec: Spec, test: str) -> Iterator[None]:
+        """Enclose the runs of one measurement: other sessions do not use the same hosts then, and its progress is shown."""
+        try:
+            with self.allocations.measuring(spec, test):
+                yield
+        finally:
+            self.progress.measured()
+
+    def run(self, spec: Spec, test: str, *, number: int, of: int, explain: bool = False, without: Collection[str] = ()) -> Run:
+        """Train once, on other hosts where the cluster takes the first ones back, and keep the logs in any case.
+
+        Args:
+            number: which run of the measurement this is, `of` so many.
+            explain: trace some more steps after the measured ones.
+            without: hosts that are not used.
+
+        Raises:
+            DtfPerfError: whatever `Launcher.run` raises.
+        """
+        logs = self.folder.new_logs(test)
+        try:
+            for is_last_try in (False, True):
+                try:
+                    launcher = self.allocations.get_launcher(spec)
+                    self.progress.run_started(spec, number, of)
+                    run = launcher.run(
+                        spec,
+                        log_dir=logs,
+                        injected_slowdowns=self.injected_slowdowns,
+                        on_progress=self.progress.step,
+                        explain=explain,
+                        without=without,
+                    )
+                    break
+                except AllocationOver as over:
+                    if is_last_try:
+                        raise
+                    self.allocations.release()
+                    self.progress.waiting(f"{first_line(over)}: asking for other hosts")
+        except BaseException as error:
+            self.progress.run_failed(first_line(error))
+            raise
+        self.progress.run_ended(run)
+        return run
+
+    def probe(self, record: Record, *, pairs: bool = False) -> Record:
+        """Return the record with what its hosts and links can do (`Probes`), and keep that with it.
+
+        What was probed before on the same allocation is not probed again. The record stays as it is with `--explain=never`, and
+        where no hosts are allocated any more. Nothing is raised: what cannot be measured is `unknown`, with the reason.
+
+        Args:
+            pairs: probe each link by itself, too.
+        """
+        if self.settings.explain == "never":
+            return record
+        try:
+            found = self._probes(record, pairs)
+        except DtfPerfError as error:
+            found = Probes(unknown={ALL: first_line(error)})
+        return self.folder.note_probes(record.id, found.to_json()) if found else record
+
+    def _probes(self, record: Record, pairs: bool) -> Probes | None:
+        with self.allocations.between_runs(record.spec, record.test) as launcher:
+            if launcher is None:
+                return None
+            self.progress.waiting("measuring what the hosts can do")
+            try:
+                return launcher.probe(record.spec, pairs=pairs)
+            finally:
+                self.progress.measured()
+
+    def release(self) -> None:
+        """Release the hosts, if there are any, and leave the terminal as it was."""
+        try:
+            self.allocations.release()
+        finally:
+            if self._progress:
+                self._progress.close()
