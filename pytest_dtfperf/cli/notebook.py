@@ -48,7 +48,7 @@ SHAPE = {
 }
 TOKEN_BYTES = 24  # 192 bits
 TASK = "worker:0"  # JupyterLab's, as those of all programs are called
-HERE = "127.0.0.1"  # as launch/tunnel.py has it
+HERE = "127.0.0.1"  # as launch/program_run.py has it
 _MOST_PORT = 65535
 
 
@@ -69,8 +69,8 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.launch.program_run import Tunnel
     from pytest_dtfperf.launch.run_controller import log_path
-    from pytest_dtfperf.launch.tunnel import Tunnel
     from pytest_dtfperf.node import run_folder
     from pytest_dtfperf.session import preflight
     from pytest_dtfperf.session.allocation_manager import AllocationManager

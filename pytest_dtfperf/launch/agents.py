@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 from pytest_dtfperf.clusters.named import ClusterConfig, python
@@ -186,10 +187,10 @@ def start_order(
     run: str,
     spec: Spec,
     cluster: Mapping[str, Sequence[str]],
-    injected_slowdowns: Mapping[str, float],
-    checkpoint: str | None,
     cold: bool,
     isolated: bool,
+    injected_slowdowns: Mapping[str, float] = MappingProxyType({}),
+    checkpoint: str | None = None,
     traced_steps: int = 0,
     stamped: Sequence[bool] = (True,),
     streams: bool = False,

@@ -1,6 +1,5 @@
-"""Runs of training on lent hosts: one after the other, whatever becomes of each."""
+"""Runs on the hosts of one allocation: one after the other, whether or not one fails."""
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,8 +16,8 @@ from pytest_dtfperf.launch import placement
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, Roles, place
 from pytest_dtfperf.launch.probing import USUAL, Deadlines, Probing
-from pytest_dtfperf.launch.run_controller import OnOutput, OnProgress, RunController, log_path
-from pytest_dtfperf.launch.tunnel import Tunnel
+from pytest_dtfperf.launch.program_run import OnOutput, ProgramRun, Tunnel
+from pytest_dtfperf.launch.run_controller import MeasuredRun, OnProgress, RunController, log_path
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
@@ -29,14 +28,6 @@ OnSent = Callable[[Mapping[str, Mapping[str, str]]], object]  # "traces", "stamp
 _LAST_LINES = 20
 
 
-def _quiet(task: str, step: int, of: int, images_per_sec: float | None) -> None:
-    """Nobody is watching."""
-
-
-def _quiet_sent(sent: Mapping[str, Mapping[str, str]]) -> None:
-    """Nobody keeps it."""
-
-
 class Launcher:
     """The agents on an allocation's hosts, for the length of a `with` block, and the runs they carry out.
 
@@ -45,7 +36,7 @@ class Launcher:
     """
 
     def __init__(self, allocation: Allocation, config: ClusterConfig, resources: Resources | None = None) -> None:
-        """`resources` is what the allocation was asked for, to be compared with what it is."""
+        """Note the allocation; `resources` is what was requested, to be compared with what was allocated."""
         self._allocation = allocation
         self._config = config
         self._wanted_nodes = count_hosts_for(config, resources) if resources else None
@@ -54,14 +45,14 @@ class Launcher:
         self._probes = Probes()  # of all hosts that were probed
 
     def __enter__(self) -> Self:
-        agents = self._living_agents()
+        agents = self._get_agents()
         self._views = agents.hosts
         self._fingerprints = agents.fingerprints
         self.hosts: Sequence[str] = [host.name for host in agents.hosts]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._let_go()
+        self._close_agents()
 
     @property
     def placement(self) -> Mapping[str, Any]:
@@ -70,14 +61,14 @@ class Launcher:
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
-        """What all hosts are."""
-        return _common(self._fingerprints)
+        """What all hosts are: the keys and values that they have in common, or all values."""
+        return _merge_fingerprints(self._fingerprints)
 
     def fingerprint_of(self, hosts: Sequence[str]) -> Mapping[str, Any]:
-        """What those hosts are that a run was on, and whether they are what was asked for."""
+        """Return what the hosts are that a run was on, and whether they are what was requested."""
         used = [at for at, name in enumerate(self.hosts) if name in hosts]
         placed = placement.describe_allocation(self._config, [self._views[at] for at in used], wanted_nodes=len(used))
-        return {**_common([self._fingerprints[at] for at in used]), "placement": placed}
+        return {**_merge_fingerprints([self._fingerprints[at] for at in used]), "placement": placed}
 
     def run(
         self,
@@ -85,27 +76,32 @@ class Launcher:
         *,
         log_dir: Path,
         injected_slowdowns: Mapping[str, float] | None = None,
-        on_progress: OnProgress = _quiet,
+        on_progress: OnProgress = lambda task, step, of, images_per_sec: None,
         checkpoint: str | None = None,
         explain: bool = False,
         stamped: Sequence[bool] = (True,),
         without: Collection[str] = (),
-        on_sent: OnSent = _quiet_sent,
+        on_sent: OnSent = lambda sent: None,
     ) -> Run:
-        """Train once, on data that is brought to the hosts if need be. The tasks' logs are in `log_dir` in any case,
-        `worker:0`'s as worker-0.log.
+        """Train once, on data that is brought to the hosts if need be.
 
-        `without`: hosts that it may not use. `injected_slowdowns` makes tasks sleep so many seconds in every step; `checkpoint`
-        is where the chief saves what was learnt. To `explain` the run, some more steps are traced after the measured ones; the
-        file with all of it is beside the logs. `stamped`: see `TaskOrder`;
-        `on_sent` is given what tasks have traced and stamped, as they sent it, for what is to be taken apart again later.
-        Raises `SpecError`, `RunFailed`, `InfrastructureError`, `InvalidMeasurement`.
+        Args:
+            log_dir: where the tasks' logs are written in any case, `worker:0`'s as worker-0.log.
+            injected_slowdowns: task -> seconds that it sleeps in every step.
+            checkpoint: where the chief saves what was learnt.
+            explain: trace some more steps after the measured ones; the file with all of them is beside the logs.
+            stamped: see `TaskOrder`.
+            without: hosts that are not used.
+            on_sent: given what tasks have traced and stamped, as they sent it.
+
+        Raises:
+            SpecError, RunFailed, InfrastructureError, InvalidMeasurement: what has failed.
         """
         if self._staging.is_needed(spec):
-            self._let_go()  # an allocation has one channel at a time
+            self._close_agents()  # an allocation has one channel at a time
         spec = self._staging.on_hosts(spec)
-        controller = RunController(
-            self._living_agents(),
+        controller = MeasuredRun(
+            self._get_agents(),
             self._config,
             spec,
             injected_slowdowns=injected_slowdowns or {},
@@ -129,35 +125,25 @@ class Launcher:
         roles: Roles = WORKERS_LEAD,
         tunnel: Tunnel | None = None,
     ) -> str | None:
-        """Start an external command's tasks, and wait until who leads has ended well; nothing is measured or limited.
+        """Start an external command's tasks, and wait until those that lead have ended well; nothing is measured or limited.
 
-        Returns why its logs could not be written, or None.
+        Args:
+            on_output: given what the tasks print, as it comes.
+            roles: which of the spec's workers are a chief and an evaluator.
+            tunnel: leads to the first task's host.
 
-        `on_output` is given what they print as it comes. Of the spec's workers some may be a chief and an evaluator. A `tunnel`
-        leads to the first task's host.
-        Raises `SpecError`, `RunFailed`, `InfrastructureError`.
+        Returns:
+            Why the logs could not be written, or None.
+
+        Raises:
+            SpecError, RunFailed, InfrastructureError: what has failed.
         """
-        own = self._config.limits
-        leave_s = own.leave_s + roles.grace_s
-        limits = replace(own, first_step_s=math.inf, progress_s=math.inf, run_s=math.inf, leave_s=leave_s)
-        config = replace(self._config, limits=limits)
-        controller = RunController(
-            self._living_agents(),
-            config,
-            spec,
-            injected_slowdowns={},
-            on_progress=_quiet,
-            checkpoint=None,
-            explain=False,
-            on_output=on_output,
-            roles=roles,
-            tunnel=tunnel,
-        )
+        controller = ProgramRun(self._get_agents(), self._config, spec, roles=roles, on_output=on_output, tunnel=tunnel)
         self._carry_out(controller, log_dir)
         return controller.unwritten
 
     def layout(self, spec: Spec) -> Layout:
-        """Where its tasks would be. Raises `SpecError` where hosts have no room for them."""
+        """Return where the tasks of a spec would be. Raises `SpecError` where hosts have no room for them."""
         tasks = place(spec, self._views, self._config)
         return Layout(
             {t.name: self._views[t.host].name for t in tasks},
@@ -166,29 +152,33 @@ class Launcher:
         )
 
     def probe(self, spec: Spec, *, pairs: bool = False, again: bool = False, deadlines: Deadlines = USUAL) -> Probes:
-        """What the hosts that a training would be on can do, and the links it would use; with `pairs`, each link alone, too.
+        """Measure what the hosts of a training can do, and the links that it would use.
 
-        What was probed before is not probed again on the same allocation, unless `again`. Raises `SpecError`,
-        `InfrastructureError`.
+        Args:
+            pairs: measure each link by itself, too.
+            again: measure what was measured before on this allocation, too.
+
+        Raises:
+            SpecError, InfrastructureError: what has failed.
         """
         if not self._staging.is_needed(spec):  # else its files are not there, as the probe of the input then says
             with suppress(DataError):
                 spec = self._staging.on_hosts(spec)
         known = None if again else self._probes
-        probing = Probing(self._living_agents(), self._config, spec, known=known, pairs=pairs, deadlines=deadlines)
+        probing = Probing(self._get_agents(), self._config, spec, known=known, pairs=pairs, deadlines=deadlines)
         if probing.is_needed:
             try:
                 probing.carry_out()
             finally:  # Ctrl-C too: nothing goes on while something trains
                 probing.stop()
                 if not probing.all_quiet:
-                    self._let_go()
+                    self._close_agents()
         found = probing.found()
         self._probes = merged(self._probes, replace(found, unknown={}))  # what could not be measured is tried again
         return found
 
     def _carry_out(self, controller: RunController, log_dir: Path) -> None:
-        """With everything ended and all logs written, however it ends."""
+        """Carry a run out, end all that belongs to it, and write the logs, however it ends."""
         try:
             controller.carry_out()
         except RunFailed as failure:
@@ -203,23 +193,23 @@ class Launcher:
         controller.stop()
         controller.write_logs(log_dir)
         if not controller.all_quiet:
-            self._let_go()  # the next run starts with new agents
+            self._close_agents()  # the next run starts with new agents
 
-    def _living_agents(self) -> Agents:
+    def _get_agents(self) -> Agents:
         if self._agents and not self._agents.are_well():
-            self._let_go()
+            self._close_agents()
         if self._agents is None:
             self._agents = Agents(self._allocation, self._config)
         return self._agents
 
-    def _let_go(self) -> None:
+    def _close_agents(self) -> None:
         if self._agents:
             self._agents.close()
             self._agents = None
 
 
 def _with_log(culprit: Culprit, controller: RunController, log_dir: Path) -> Culprit:
-    """The culprit with its last words, where its host could still hand them over; and unless it told the reason, its log's."""
+    """Return the culprit with its log, if its host could send it, and the last lines of it, unless there are others."""
     text = controller.logs.get(culprit.task)
     if text is None:
         return culprit
@@ -228,16 +218,16 @@ def _with_log(culprit: Culprit, controller: RunController, log_dir: Path) -> Cul
     return replace(culprit, last_lines=last_lines, log=log, unwritten=controller.unwritten)
 
 
-def _common(fingerprints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One fingerprint for all hosts. Where they differ it names all there is: mixed hosts compare with mixed ones alone."""
+def _merge_fingerprints(fingerprints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return one fingerprint for all hosts; where they differ it has all values: mixed hosts compare with mixed ones alone."""
     return {
-        part: {key: _one_of([fingerprint[part][key] for fingerprint in fingerprints]) for key in fingerprints[0][part]}
+        part: {key: _merge_values([fingerprint[part][key] for fingerprint in fingerprints]) for key in fingerprints[0][part]}
         for part in fingerprints[0]
     }
 
 
-def _one_of(values: Sequence[Any]) -> Any:
-    """What all hosts say, or: the smallest number of cores, every name, every kind of GPU."""
+def _merge_values(values: Sequence[Any]) -> Any:
+    """Return the common value, or the smallest number of cores, every name, every kind of GPU."""
     if all(value == values[0] for value in values):
         return values[0]
     if all(isinstance(value, (int, float)) for value in values):

@@ -1,27 +1,91 @@
-"""The end of a tunnel that is here: a port of this machine's loopback, whose connections reach a program on a lent host.
+"""A run of any program as tasks, as `dtfperf launch` and `dtfperf notebook` start it, and a tunnel to one of its hosts.
 
     with Tunnel(port) as tunnel:
         launcher.launch(spec, ..., tunnel=tunnel)
 
-Who leads the run passes on what the agent says, and never waits for a browser; a thread does the rest. See `node/tunnel.py`.
+The tunnel's end here is a port of this machine's loopback; its connections reach a program on a host. The thread that leads the
+run passes on what the agent sends, and does not wait for a browser; the tunnel has a thread for the rest. See `node/tunnel.py`.
 """
 
 import itertools
+import math
 import selectors
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import HostLost, UsageError
+from pytest_dtfperf.launch.agents import Agents, Event
+from pytest_dtfperf.launch.placement import Roles, place
+from pytest_dtfperf.launch.run_controller import RunController
 from pytest_dtfperf.node.tunnel import Connections, Violation
+from pytest_dtfperf.spec import Spec
 
 HERE = "127.0.0.1"
 MOST = 100  # connections at once; more wait until there are fewer. JupyterLab has one for each kernel, and a browser six more
 _BACKLOG = 128
+
+
+OnOutput = Callable[[str, Sequence[str], int], object]  # task, lines that it has printed, how many more it has
+
+
+class ProgramRun(RunController):
+    """A run whose tasks may train, or wait, for any time; nothing is measured."""
+
+    def __init__(
+        self,
+        agents: Agents,
+        config: ClusterConfig,
+        spec: Spec,
+        *,
+        roles: Roles,
+        on_output: OnOutput | None,
+        tunnel: "Tunnel | None",
+    ) -> None:
+        """Place the tasks; see `Launcher.launch` for the arguments. Raises `SpecError`."""
+        own = config.limits
+        limits = replace(own, first_step_s=math.inf, progress_s=math.inf, run_s=math.inf, leave_s=own.leave_s + roles.grace_s)
+        tasks = roles.named(place(spec, agents.hosts, config))
+        super().__init__(
+            agents,
+            replace(config, limits=limits),
+            spec,
+            tasks,
+            roles=roles,
+            tunnel_host=tasks[0].host if tunnel else None,
+        )
+        self._on_output = on_output
+        self._tunnel = tunnel
+
+    def _start_options(self) -> dict[str, Any]:
+        return {"streams": self._on_output is not None}
+
+    def _start(self, cluster: Mapping[str, Sequence[str]]) -> None:
+        super()._start(cluster)
+        if self._tunnel:
+            self._tunnel.begin(partial(self._order, "tunnel"))
+
+    def _check_connection(self) -> None:
+        """Give up the tunnel's host where that has sent what it may not; raise what else has ended the tunnel."""
+        error = self._tunnel.error if self._tunnel else None
+        if isinstance(error, Violation) and self._tunnel_host is not None:
+            self._receive(self._agents.give_up(self._tunnel_host, str(error)))
+        elif error:
+            raise error
+
+    def _receive(self, event: Event) -> None:
+        super()._receive(event)
+        if event["event"] == "tunnel" and self._tunnel:
+            self._tunnel.hear(event)
+        elif event["event"] == "task" and event["kind"] == "output" and self._on_output:
+            self._on_output(event["task"], event["lines"], event["left_out"])
 
 
 class Tunnel:
