@@ -1,7 +1,5 @@
 """pytest-xdist: its workers train in turn and write into one session folder. What both sides say to each other, by key."""
 
-import ctypes
-import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,5 +65,8 @@ def join(config: pytest.Config) -> None:
     By itself it would go on to the test's end.
     """
     if is_worker(config):
+        import ctypes  # late: most runs of pytest need neither
+        import signal
+
         getattr(config, "workeroutput", {})[USED] = True
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

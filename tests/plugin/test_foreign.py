@@ -71,6 +71,7 @@ def test_foreign_run_loads_few_modules(foreign: PerfTests) -> None:
         "pytest_dtfperf.formats",
         "pytest_dtfperf.node",
         "pytest_dtfperf.node.files",
+        "pytest_dtfperf.plain",
         "pytest_dtfperf.plugin",
         "pytest_dtfperf.plugin.hooks",
         "pytest_dtfperf.plugin.hookspecs",
