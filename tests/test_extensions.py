@@ -18,7 +18,7 @@ from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import session_exports
 from pytest_dtfperf.report.session_exports import SessionResults
 from pytest_dtfperf.spec import INPUTS, MODELS, Model, Spec, inputs_of
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 
 REPOSITORY = Path(__file__).parents[1]
 ROWS = """

@@ -21,8 +21,8 @@ from pathlib import Path
 import tables
 from sphinx.application import Sphinx
 
-from pytest_dtfperf.cli.parser import parser as everything
-from pytest_dtfperf.cli.terms import ENDINGS, SIGNALS, Commands, Shape
+from pytest_dtfperf.cli.options import EXIT_CODES, SIGNALS, Commands, Shape
+from pytest_dtfperf.cli.parser import make_parser as everything
 from pytest_dtfperf.plugin.options import OPTIONS, Option
 
 COLUMNS = "100"  # that helps are wrapped to
@@ -92,7 +92,7 @@ def _cell(text: str) -> str:
 def commands() -> str:
     """All of them, and theirs, by what --help prints."""
     os.environ["COLUMNS"] = COLUMNS
-    endings = [f"| {code} | {words} |" for code, words in {**ENDINGS, **SIGNALS}.items()]
+    endings = [f"| {code} | {words} |" for code, words in {**EXIT_CODES, **SIGNALS}.items()]
     head = COMMANDS_HEAD.format(endings="\n".join(endings))
     (found,) = (action for action in everything()._actions if isinstance(action, argparse._SubParsersAction))
     sections = [

@@ -29,9 +29,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 
-from pytest_dtfperf.cli.output import say, stdout_for_programs
-from pytest_dtfperf.cli.parser import COMPLETING, parser
-from pytest_dtfperf.cli.terms import CUT_OFF, FAILED, INTERRUPTED, USAGE
+from pytest_dtfperf.cli.options import CUT_OFF, FAILED, INTERRUPTED, USAGE
+from pytest_dtfperf.cli.output import print_remark, reserve_stdout
+from pytest_dtfperf.cli.parser import COMPLETING, make_parser
 from pytest_dtfperf.errors import DtfPerfError, HistoryError, SessionFileError, UsageError
 from pytest_dtfperf.formats import DEGRADE
 from pytest_dtfperf.session.signals import leaving
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    root = parser()
+    root = make_parser()
     if COMPLETING in os.environ:  # a shell asks: it is answered there, and no command is run
         import argcomplete
 
@@ -76,7 +76,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         if unknown and not getattr(args, "passes_on", False):
             args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         args.passed_on = unknown
-        with stdout_for_programs() if getattr(args, "json", False) else nullcontext():
+        with reserve_stdout() if getattr(args, "json", False) else nullcontext():
             code: int = args.run(args)
     finally:
         sys.stdout.flush()  # while its errors can still be told
@@ -96,5 +96,5 @@ def _forget_output() -> None:
 
 
 def _report_error(error: object, code: int) -> int:
-    say(str(error))
+    print_remark(str(error))
     return code

@@ -1,14 +1,57 @@
-"""`dtfperf baselines ...`: what is to be done with accepted measurements besides accepting them."""
+"""`dtfperf baselines ...`: audit, remove and uncalibrate accepted measurements.
+
+Also the plugin with which the audit collects tests: pytest loads this module with `-p` and calls `pytest_itemcollected`.
+"""
 
 import argparse
-from importlib import import_module
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.terms import Commands, add_group
+from pytest_dtfperf.cli.calibrate import add_calibrate_parser
+from pytest_dtfperf.cli.options import (
+    DONE,
+    FAILED,
+    USAGE,
+    Commands,
+    Shape,
+    add_baselines,
+    add_command,
+    add_group,
+    add_json,
+    add_results,
+    find_baselines_folder,
+    find_results_folder,
+    print_table,
+)
+from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.clusters.file import PERF_TESTS
+from pytest_dtfperf.errors import SessionFileError, UsageError, quoted_lines
+from pytest_dtfperf.formats import counted
+from pytest_dtfperf.node import run_folder
+from pytest_dtfperf.node.module_command import project_command
 
-# Modules of this package, each with `add(commands)`, as for `dtfperf` itself; `remove` brings `uncalibrate`, too.
-SUBCOMMANDS = ("audit", "calibrate", "remove")
+if TYPE_CHECKING:
+    from pytest_dtfperf.baselines.audit import Finding, Sighting
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
-TEXT = """\
+from pytest_dtfperf.cli.options import (
+    complete_patterns,
+    set_completer,
+)
+from pytest_dtfperf.cli.output import confirm
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.baselines.entry import Entry
+    from pytest_dtfperf.baselines.store import BaselineStore
+
+
+BASELINES_TEXT = """\
 A baseline is a measurement that somebody has accepted (pytest perf_tests --update-baselines), and that later ones of the same
 training on the same hardware are compared with. They are kept in baselines/, a file for each kind of hardware.
 
@@ -18,8 +61,345 @@ training on the same hardware are compared with. They are kept in baselines/, a 
 """
 
 
-def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     text = "accepted measurements: audit, calibrate, remove"
-    baselines = add_group(commands, "baselines", help=text, text=TEXT)
-    for module in SUBCOMMANDS:
-        import_module(f"pytest_dtfperf.cli.{module}").add(baselines)
+    baselines = add_group(commands, "baselines", help=text, text=BASELINES_TEXT)
+    for add in (add_audit_parser, add_calibrate_parser, add_remove_parsers):
+        add(baselines)
+
+
+MAX_AGE_DAYS, BEATEN = 180, 5
+COLLECTED, NOTHING_COLLECTED = 0, 5  # pytest's exit codes
+COLLECTION_S = 120.0  # collecting imports test files, and trains nothing
+LAST_LINES = 15
+
+AUDIT = """\
+Looks through baselines/, the sessions in perf_results/ and the tests in perf_tests/, and measures nothing. Finds
+
+  no baseline  trainings that sessions have compared, or wanted to, and that nothing was accepted of
+  no test      baselines of tests that there are no longer
+  beaten       baselines that every one of the last sessions exceeded by more than the margin
+  too tight    baselines whose rates scatter too much for their margin: more than 10 runs would be needed
+  old          baselines that were measured long ago
+
+How many parameters a test has depends on the cluster, so that a test is there if its function is.
+
+    dtfperf baselines audit
+    dtfperf baselines audit perf_tests more_tests --max-age=90 --json
+"""
+AUDIT_ENDS = {
+    DONE: "nothing was found",
+    FAILED: "something was",
+    USAGE: "wrong arguments, a file that cannot be read, tests that cannot be collected",
+}
+AUDIT_SHAPE: Shape = {
+    "findings": [
+        {
+            "kind": "no baseline, no test, beaten, too tight or old",
+            "system": "the hardware",
+            "case": "the training",
+            "words": "what is the matter, and how to go on",
+        }
+    ],
+    "notes": "a list of what could not be found out, and why",
+    "baselines": "how many there are",
+    "systems": "likewise",
+    "tests": "likewise",
+    "sessions": "how many have compared something with baselines",
+}
+
+
+def add_audit_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
+    audit = add_command(
+        commands, "audit", help="which baselines are missing, old, beaten, unowned or too tight", text=AUDIT, ends=AUDIT_ENDS
+    )
+    audit.add_argument("tests", nargs="*", metavar="TESTS", help=f"files and folders of perf tests; {PERF_TESTS} by default")
+    add_baselines(audit)
+    add_results(audit)
+    audit.add_argument(
+        "--max-age", metavar="DAYS", type=int, default=MAX_AGE_DAYS, help=f"what is older is old; {MAX_AGE_DAYS} by default"
+    )
+    audit.add_argument(
+        "--beaten", metavar="N", type=int, default=BEATEN, help=f"by so many sessions in a row; {BEATEN} by default"
+    )
+    add_json(audit, AUDIT_SHAPE)
+    audit.set_defaults(run=run_audit)
+
+
+def run_audit(args: argparse.Namespace) -> int:
+    for name in ("max_age", "beaten"):
+        if getattr(args, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be 1 or more, not {getattr(args, name)}")
+    folder, results = find_baselines_folder(args), find_results_folder(args)
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder of baselines {folder}; name one with --baselines")
+
+    from pytest_dtfperf.baselines.audit import Known, audit
+    from pytest_dtfperf.baselines.store import BaselineStore
+
+    store = BaselineStore(folder)
+    store.check()
+    sightings, notes = _load_sightings(results)
+    tests = _collect_tests(args.tests or [PERF_TESTS])
+    known = Known(
+        entries={system: entries for system in store.systems() if (entries := store.entries(system))},
+        margins={system: margin for system in store.systems() if (margin := store.margin(system)) is not None},
+        sightings=sightings,
+        tests=tests,
+        now=datetime.now(UTC),
+        max_age_days=args.max_age,
+        beaten=args.beaten,
+    )
+    found = audit(known)
+    counts = {
+        "baselines": sum(map(len, known.entries.values())),
+        "systems": len(known.entries),
+        "tests": len(tests),
+        "sessions": len({each.session for each in sightings}),
+    }
+    if args.json:
+        print_json({"findings": [_make_finding_json(each) for each in found], "notes": notes, **counts})
+        return FAILED if found else DONE
+    _print_findings(found)
+    for note in notes:
+        print(f"note: {note}")
+    of_tests = f"{counted(counts['tests'], 'test')}, {counted(counts['sessions'], 'session')}"
+    what = counted(len(found), "finding") if found else "nothing was found"
+    print(f"dtfperf: {counted(counts['baselines'], 'baseline')} of {counted(counts['systems'], 'system')}, {of_tests}: {what}.")
+    return FAILED if found else DONE
+
+
+def _make_finding_json(found: "Finding") -> dict[str, str]:
+    return {"kind": found.kind, "system": found.system, "case": found.case, "words": found.words}
+
+
+def _load_sightings(results: Path) -> tuple[list["Sighting"], list[str]]:
+    """What the sessions have compared with baselines, and what cannot be known for want of them."""
+    from pytest_dtfperf.baselines.audit import Sighting
+    from pytest_dtfperf.records.session import each_once, session_folders
+
+    found: list[Sighting] = []
+    notes: list[str] = []
+    folders = each_once(session_folders(results), notes.append)
+    if not folders:
+        notes.append(f"{results} has no sessions, so nobody can tell what has no baseline or is beaten (--results)")
+    for folder in folders:
+        try:
+            records = folder.measurements()
+        except SessionFileError as error:
+            notes.append(f"left out: {error}")
+            continue
+        found += [
+            Sighting(
+                session=folder.id,
+                test=record.test,
+                measurement=record.measurement,
+                margin=record.baseline.margin if record.baseline else None,
+            )
+            for record in records
+            if record.is_valid
+            and not record.measurement.injected_slowdowns
+            and not record.measurement.misplaced
+            and any(check.kind == "baseline" for check in record.checks)
+        ]
+    return found, notes
+
+
+def _collect_tests(paths: Sequence[str]) -> list[str]:
+    """Node ids of all tests, whatever the cluster at hand can hold. Raises `UsageError`."""
+    for path in paths:
+        if not Path(path).exists():
+            raise UsageError(f"there are no tests at {path}; name files or folders of perf tests")
+
+    with run_folder.temporary() as folder:
+        file = Path(folder) / "tests"
+        file.touch()
+        command = project_command(
+            sys.executable, "pytest", "--collect-only", "-q", "-p", "pytest_dtfperf.cli.baselines", *paths
+        )
+        try:
+            ended = subprocess.run(
+                command,
+                env={**os.environ, COLLECTED_FILE: str(file)},
+                capture_output=True,
+                text=True,
+                timeout=COLLECTION_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as exc:
+            raise UsageError(f"pytest has not collected {' '.join(paths)} in {COLLECTION_S:.0f} s") from exc
+        if ended.returncode not in (COLLECTED, NOTHING_COLLECTED):
+            last = (ended.stdout + ended.stderr).strip().splitlines()[-LAST_LINES:]
+            raise UsageError(f"pytest cannot collect {' '.join(paths)} (exit code {ended.returncode}):{quoted_lines(last)}")
+        return file.read_text(encoding="utf-8").splitlines()
+
+
+def _print_findings(found: Sequence["Finding"]) -> None:
+    """On a terminal a table; in a log a line for each, to be searched."""
+    if not sys.stdout.isatty():
+        for each in found:
+            print(f"{each.kind}: {each.system}: {each.case}: {each.words}")
+        return
+    if not found:
+        return
+    headings = ("", "system", "case", "what is the matter")
+    print_table(headings, [(each.kind, each.system, each.case, each.words) for each in found])
+
+
+PATTERNS = """\
+Which ones is said by fields of their training, all of which must hold. Values may have *, ? and [...], quoted where the shell
+would take them; fields that are not named may be anything. model=* is all of them.
+"""
+
+REMOVE = f"""\
+Removes accepted measurements, after it has shown them and asked. Their tests have no baseline then (NO_BASELINE).
+
+    dtfperf baselines remove model=alexnet                              # of every system
+    dtfperf baselines remove model=resnet50 'gpus=[48]' --system='8x-*'
+    dtfperf baselines remove variable_update=horovod --yes              # where nobody can be asked
+
+{PATTERNS}
+Published results, thresholds and notes are never removed: they are no measurements that somebody accepted. A file that holds
+nothing else goes with its last baseline. To measure one anew it need not be removed: pytest --update-baselines.
+"""
+
+UNCALIBRATE = f"""\
+Forgets the noise that `dtfperf baselines calibrate` has found of accepted measurements, after it has shown them and asked: for
+a machine that has changed, or a calibration on a bad day. Verdicts estimate noise from the runs themselves then. Rates stay.
+
+    dtfperf baselines uncalibrate model=inception3 gpus=8
+    dtfperf baselines uncalibrate 'model=*' --system=cpu-amd-epyc-9b45-2c --yes
+
+{PATTERNS}"""
+REMOVE_ENDS = {
+    DONE: "done",
+    FAILED: "none is there, or the answer was no",
+    USAGE: "wrong arguments, a file that cannot be read, or there is nobody to ask and no --yes",
+}
+BASELINE_SHAPE: Shape = {
+    "system": "the hardware",
+    "case": "the training",
+    "images_per_sec": "that was accepted",
+    "runs": "that it is of",
+    "hosts": "that they were on",
+    "accepted": "when, UTC",
+    "session": "that measured it",
+    "calibrated": "when, UTC; null: it was not",
+}
+REMOVE_SHAPE: Shape = {"done": [BASELINE_SHAPE], "left": "how many were left as they are, having changed meanwhile"}
+
+FoundEntries = list[tuple[str, "Entry"]]  # each with its system
+
+
+def add_remove_parsers(commands: "Commands[argparse.ArgumentParser]") -> None:
+    _add_remove_parser(commands, "remove", "remove accepted measurements", REMOVE, run_remove)
+    _add_remove_parser(
+        commands, "uncalibrate", "forget how much rates scatter, and keep the rates", UNCALIBRATE, run_uncalibrate
+    )
+
+
+def _add_remove_parser(
+    commands: "Commands[argparse.ArgumentParser]", name: str, what: str, text: str, run: Callable[[argparse.Namespace], int]
+) -> None:
+    parser = add_command(commands, name, help=what, text=text, ends=REMOVE_ENDS)
+    text = "of the training: model, gpus, num_ps, ..."
+    set_completer(parser.add_argument("pattern", nargs="+", metavar="FIELD=VALUE", help=text), complete_patterns)
+    parser.add_argument("--system", metavar="NAME", default="*", help="of these systems alone: names of files without .json")
+    add_baselines(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_json(parser, REMOVE_SHAPE)
+    parser.set_defaults(run=run)
+
+
+def run_remove(args: argparse.Namespace) -> int:
+    store, found = _select_entries(args)
+    return _forget(args, store.folder, found, "baseline", "removed", store.remove)
+
+
+def run_uncalibrate(args: argparse.Namespace) -> int:
+    store, found = _select_entries(args)
+    calibrated = [(system, entry) for system, entry in found if entry.calibrated]
+    return _forget(args, store.folder, calibrated, "calibrated baseline", "uncalibrated", store.uncalibrate)
+
+
+def _select_entries(args: argparse.Namespace) -> tuple["BaselineStore", FoundEntries]:
+    """Raises `UsageError`."""
+    from fnmatch import fnmatchcase
+
+    from pytest_dtfperf.baselines.store import BaselinePattern, BaselineStore
+
+    pattern, folder = BaselinePattern.of(args.pattern), find_baselines_folder(args)
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder of baselines {folder}; name one with --baselines")
+    store = BaselineStore(folder)
+    store.check()
+    systems = [system for system in store.systems() if fnmatchcase(system, args.system)]
+    if not systems:
+        raise UsageError(f"--system: {folder} has none like {args.system!r}. There are: {', '.join(store.systems()) or 'none'}")
+    return store, [(system, entry) for system in systems for entry in store.entries(system) if pattern.matches(entry.key)]
+
+
+def _forget(
+    args: argparse.Namespace,
+    folder: Path,
+    found: FoundEntries,
+    what: str,
+    done: str,
+    forget: Callable[[str, "Iterable[Entry]"], "list[Entry]"],
+) -> int:
+    if not found:
+        if args.json:
+            print_json({"done": [], "left": 0})
+        print(f"dtfperf: no {what} in {folder} is like {' '.join(args.pattern)}; nothing was changed.")
+        return FAILED
+    for system, entry in found:
+        print(_format_entry(system, entry))
+    if not args.yes and not confirm(f"{counted(len(found), what)} of {folder} will be {done}. Go on?"):
+        if args.json:
+            print_json({"done": [], "left": 0})
+        print("dtfperf: nothing was changed.")
+        return FAILED
+    gone = [
+        (system, entry)
+        for system in dict.fromkeys(system for system, _ in found)
+        for entry in forget(system, [entry for of, entry in found if of == system])
+    ]
+    left = len(found) - len(gone)
+    if args.json:
+        print_json({"done": [_make_entry_json(system, entry) for system, entry in gone], "left": left})
+    changed = f" Left as it is, having changed meanwhile: {counted(left, what)}." if left else ""
+    print(f"dtfperf: {counted(len(gone), what)} {done}.{changed}")
+    return FAILED if left else DONE
+
+
+def _make_entry_json(system: str, entry: "Entry") -> dict[str, Any]:
+    from pytest_dtfperf.baselines.audit import label_of
+
+    return {
+        "system": system,
+        "case": label_of(entry.key),
+        "images_per_sec": entry.images_per_sec,
+        "runs": len(entry.samples),
+        "hosts": entry.hosts,
+        "accepted": entry.provenance.date,
+        "session": entry.provenance.session,
+        "calibrated": entry.calibrated.date if entry.calibrated else None,
+    }
+
+
+def _format_entry(system: str, entry: "Entry") -> str:
+    from pytest_dtfperf.baselines.audit import label_of
+
+    noise = f", calibrated on {entry.calibrated.date[:10]}" if entry.calibrated else ""
+    where = f", {entry.hosts} hosts" if entry.hosts > 1 else ""
+    accepted = f"accepted on {entry.provenance.date[:10]} of session {entry.provenance.session}"
+    rate = f"{entry.images_per_sec:.6g} images/sec in {counted(len(entry.samples), 'run')}"
+    return f"{system}: {label_of(entry.key)}: {rate}{where}, {accepted}{noise}"
+
+
+COLLECTED_FILE = "DTFPERF_COLLECTED"  # names, for the process that is started, where to write
+
+
+def pytest_itemcollected(item: Any) -> None:
+    with open(os.environ[COLLECTED_FILE], "a", encoding="utf-8") as file:
+        file.write(f"{item.nodeid}\n")

@@ -1,4 +1,4 @@
-"""`dtfperf baselines calibrate`: find out how much rates scatter where nothing changes, and keep that with the baselines."""
+"""`dtfperf baselines calibrate`: measure how much rates scatter without a change, and store that with the baselines."""
 
 import argparse
 import os
@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from pytest_dtfperf.cli.output import print_json, say
-from pytest_dtfperf.cli.terms import (
+from pytest_dtfperf.cli.options import (
     DONE,
     FAILED,
     USAGE,
@@ -20,21 +19,24 @@ from pytest_dtfperf.cli.terms import (
     add_command,
     add_json,
     add_results,
-    baselines_folder,
-    clusters_file,
-    completed_by,
+    complete_session_folders,
+    find_baselines_folder,
+    find_clusters_file,
+    find_results_folder,
     print_table,
-    results_folder,
+    set_completer,
 )
-from pytest_dtfperf.cli.terms import sessions as stored_sessions
+from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.clusters.file import PERF_TESTS
-from pytest_dtfperf.errors import DtfPerfError, UsageError
+from pytest_dtfperf.errors import DtfPerfError, InvalidMeasurement, UsageError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node.module_command import project_command
 
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.calibrate import Found, Seen
     from pytest_dtfperf.records.session import SessionFolder
+    from pytest_dtfperf.session.session import Session
+    from pytest_dtfperf.spec import Spec
 
 SESSIONS, REPEATS = 5, 4
 LEAST_REPEATS = 2  # one run of a session does not tell how much its runs scatter
@@ -93,16 +95,18 @@ SHAPE: Shape = {
 }
 
 
-def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+def add_calibrate_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     text = "how much rates scatter where nothing changes: measure it, keep it with the baselines"
     parser = add_command(commands, "calibrate", help=text, text=CALIBRATE, ends=ENDS)
     parser.add_argument("--sessions", metavar="N", type=int, help=f"how many to run; {SESSIONS} by default")
     parser.add_argument("--repeats", metavar="R", type=int, help=f"runs of each spec in each of them; {REPEATS} by default")
     parser.add_argument("--allow-noisy", action="store_true", help="write noise that no margin can be told with, too")
     text = "sessions that have been run already"
-    completed_by(parser.add_argument("--from", metavar="SESSION_DIR", dest="stored", nargs="+", help=text), stored_sessions)
+    set_completer(
+        parser.add_argument("--from", metavar="SESSION_DIR", dest="stored", nargs="+", help=text), complete_session_folders
+    )
     text = "measure what this session measured, instead of running tests"
-    completed_by(parser.add_argument("--like", metavar="SESSION_DIR", help=text), stored_sessions)
+    set_completer(parser.add_argument("--like", metavar="SESSION_DIR", help=text), complete_session_folders)
     parser.add_argument("--clusters-file", metavar="FILE", help="for --like; by default as pytest finds it")
     add_baselines(parser)
     add_results(parser)
@@ -110,12 +114,12 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "pytest", nargs=argparse.REMAINDER, metavar="TESTS ...", help=f"tests, then options of pytest; {PERF_TESTS} by default"
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run_calibrate)
 
 
-def run(args: argparse.Namespace) -> int:
-    _check(args)
-    folder = baselines_folder(args)
+def run_calibrate(args: argparse.Namespace) -> int:
+    _check_arguments(args)
+    folder = find_baselines_folder(args)
     if not folder.is_dir():
         raise UsageError(
             f"there is no folder of baselines {folder}, so nothing that noise could be kept with: accept some "
@@ -129,9 +133,9 @@ def run(args: argparse.Namespace) -> int:
     store.check()
     sessions = [SessionFolder.open(Path(path)) for path in args.stored] if args.stored else _new_sessions(args, folder)
     named = list({session.path.resolve(): session for session in sessions}.values())  # a shell's patterns may name one twice
-    sessions = each_once(named, say)
+    sessions = each_once(named, print_remark)
     copies = len(named) - len(sessions)
-    cases = cases_of([seen for session in sessions for seen in _seen(session)])
+    cases = cases_of([seen for session in sessions for seen in _load_measured(session)])
     found = calibrate(cases, store.entries, store.margin)
     written = 0
     for system in dict.fromkeys(each.case.system for each in found):
@@ -140,11 +144,11 @@ def run(args: argparse.Namespace) -> int:
         if noises:
             written += len(store.calibrate(system, noises))
     if args.json:
-        told = [_to_json(each, args) for each in found]
+        told = [_make_json(each, args) for each in found]
         names = [each.id for each in sessions]
         print_json({"sessions": names, "copies": copies, "written": written, "folder": str(folder), "cases": told})
     else:
-        _show(found, args)
+        _print_noise(found, args)
         for each in found:
             if each.case.changes:
                 changes = ", ".join(each.case.changes)
@@ -161,7 +165,7 @@ def _is_refused(found: "Found", args: argparse.Namespace) -> bool:
     return found.is_too_noisy and found.entry is not None and not args.allow_noisy
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check_arguments(args: argparse.Namespace) -> None:
     """Before anything is measured."""
     from pytest_dtfperf.baselines.calibrate import LEAST_SESSIONS
     from pytest_dtfperf.session import resolve
@@ -191,22 +195,21 @@ def _check(args: argparse.Namespace) -> None:
 def _new_sessions(args: argparse.Namespace, baselines: Path) -> list["SessionFolder"]:
     if not args.like:
         return _run_sessions(args, baselines)
-    from pytest_dtfperf.cli.again import measure_again
     from pytest_dtfperf.records.session import SessionFolder
 
     return measure_again(
         SessionFolder.open(Path(args.like)),
         sessions=args.sessions,
         repeats=args.repeats,
-        clusters_file=clusters_file(args),
+        clusters_file=find_clusters_file(args),
         baselines=baselines,
-        results=results_folder(args),
+        results=find_results_folder(args),
     )
 
 
 def _run_sessions(args: argparse.Namespace, baselines: Path) -> list["SessionFolder"]:
     tests = args.pytest if args.pytest and not args.pytest[0].startswith("-") else [PERF_TESTS, *args.pytest]
-    results = results_folder(args).absolute()
+    results = find_results_folder(args).absolute()
     options = [
         f"--dtfperf-repeats={args.repeats}",
         "--dtfperf-all-repeats",
@@ -252,7 +255,7 @@ def _pytest(arguments: Sequence[str], output: TextIO | None) -> int:
             raise
 
 
-def _seen(session: "SessionFolder") -> list["Seen"]:
+def _load_measured(session: "SessionFolder") -> list["Seen"]:
     from pytest_dtfperf.baselines.calibrate import Seen
 
     started = session.session["started"]
@@ -268,10 +271,10 @@ def _seen(session: "SessionFolder") -> list["Seen"]:
     ]
 
 
-def _show(found: Sequence["Found"], args: argparse.Namespace) -> None:
+def _print_noise(found: Sequence["Found"], args: argparse.Namespace) -> None:
     """On a terminal a table; in a log a line for each, to be searched."""
     headings = ("", "system", "case", "runs", "noise of runs", "of sessions", "margin it can tell", "")
-    rows = [_row(each, args) for each in found]
+    rows = [_make_row(each, args) for each in found]
     if not sys.stdout.isatty():
         for what, system, case, runs, of_runs, of_sessions, margin, words in rows:
             numbers = f"{runs}; noise of runs {of_runs}, of sessions {of_sessions}; margin it can tell: {margin}"
@@ -280,7 +283,7 @@ def _show(found: Sequence["Found"], args: argparse.Namespace) -> None:
     print_table(headings, rows)
 
 
-def _row(found: "Found", args: argparse.Namespace) -> tuple[str, ...]:
+def _make_row(found: "Found", args: argparse.Namespace) -> tuple[str, ...]:
     """`calibrated`, system, case, `20 in 5 sessions (2 left out)`, `1.2%`, `0.4%`, `3.1%`, what hinders."""
     case = found.case
     runs = f"{counted(case.runs, 'run')} in {counted(len(case.rates), 'session')}"
@@ -295,12 +298,21 @@ def _row(found: "Found", args: argparse.Namespace) -> tuple[str, ...]:
         margin = f"{found.margin:.1%}" if found.margin else "none"
     refused = _is_refused(found, args)
     what = "too noisy" if refused else "calibrated" if found.entry else "not written"
-    return what, case.system, case.spec.label, runs, of_runs, of_sessions, margin, found.words or _about_margin(found, refused)
+    return (
+        what,
+        case.system,
+        case.spec.label,
+        runs,
+        of_runs,
+        of_sessions,
+        margin,
+        found.words or _describe_margin(found, refused),
+    )
 
 
-def _to_json(found: "Found", args: argparse.Namespace) -> dict[str, Any]:
+def _make_json(found: "Found", args: argparse.Namespace) -> dict[str, Any]:
     case, noise = found.case, found.calibrated.noise if found.calibrated else None
-    what, *_, words = _row(found, args)
+    what, *_, words = _make_row(found, args)
     return {
         "what": what,
         "system": case.system,
@@ -319,7 +331,7 @@ def _to_json(found: "Found", args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _about_margin(found: "Found", refused: bool) -> str:
+def _describe_margin(found: "Found", refused: bool) -> str:
     """What follows for the case's verdicts, where they cannot tell what they are asked to tell."""
     from pytest_dtfperf.baselines.calibrate import MARGINS, MOST_RUNS
 
@@ -335,3 +347,45 @@ def _about_margin(found: "Found", refused: bool) -> str:
         f"its margin is {found.wanted:.1%}, so that many verdicts will be INCONCLUSIVE: allow {found.margin:.1%}, measure "
         "longer (--steps), or accept a baseline of more runs"
     )
+
+
+def measure_again(
+    like: "SessionFolder", *, sessions: int, repeats: int, clusters_file: str | Path | None, baselines: Path, results: Path
+) -> list["SessionFolder"]:
+    """One session after the other, each with hosts of its own, all of which do the same. Raises `DtfPerfError`."""
+    from pytest_dtfperf.session.session import Session
+    from pytest_dtfperf.session.settings import Settings
+
+    specs = list(dict.fromkeys(record.spec for record in like.measurements()))
+    if not specs:
+        raise UsageError(f"{like.path} has measured nothing that could be measured again")
+    found = []
+    for number in range(1, sessions + 1):
+        print(f"dtfperf: session {number} of {sessions}: as {like.id}", flush=True)
+        with Session.open(
+            like.session["cluster"],
+            clusters_file=clusters_file,
+            baselines=baselines,
+            results=results,
+            settings=Settings(repeats=repeats, all_repeats=True),
+            specs=specs,
+            tests=len(specs),
+        ) as session:
+            try:
+                for spec in specs:
+                    _measure_spec(session, spec)
+            except DtfPerfError as error:
+                raise DtfPerfError(
+                    f"session {number} was broken off. What the sessions before it have measured is in {results}; it can be "
+                    f"used with --from. {error}"
+                ) from error
+        found.append(session.folder)
+    return found
+
+
+def _measure_spec(session: "Session", spec: "Spec") -> None:
+    """Judged, too, so that its margin is known. What is INVALID is recorded as that, and left out."""
+    try:
+        session.check(session.measure(spec))
+    except InvalidMeasurement as error:
+        print(f"dtfperf: {spec.label}: {error}", flush=True)

@@ -1,4 +1,4 @@
-"""`dtfperf clusters ...`: what clusters.toml describes, and whether that can be used."""
+"""`dtfperf clusters ...`: list, show and check the clusters that clusters.toml describes."""
 
 import argparse
 import json
@@ -8,8 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_dtfperf.cli.output import print_json
-from pytest_dtfperf.cli.terms import (
+from pytest_dtfperf.cli.options import (
     DONE,
     FAILED,
     USAGE,
@@ -18,11 +17,12 @@ from pytest_dtfperf.cli.terms import (
     add_command,
     add_group,
     add_json,
-    cluster_names,
-    clusters_file,
-    completed_by,
+    complete_cluster_names,
+    find_clusters_file,
     print_table,
+    set_completer,
 )
+from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.errors import ClusterFileError, UsageError, unknown_name
 from pytest_dtfperf.formats import NONE, counted
 
@@ -79,23 +79,23 @@ SHAPES: Mapping[str, Shape] = {
 }
 
 
-def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     group = add_group(commands, "clusters", help="what clusters.toml describes", text=TEXT)
     listed = add_command(group, "list", help="all of them", text=LIST, ends={DONE: "listed"})
     shown = add_command(group, "show", help="what holds for one of them", text=SHOW, ends={DONE: "shown", USAGE: NO_SUCH})
-    completed_by(shown.add_argument("name", metavar="NAME"), cluster_names)
+    set_completer(shown.add_argument("name", metavar="NAME"), complete_cluster_names)
     ends = {DONE: "all can be used", FAILED: "some cannot", USAGE: NO_SUCH}
     checked = add_command(group, "check", help="whether they can be used", text=CHECK, ends=ends)
-    completed_by(checked.add_argument("names", metavar="NAME", nargs="*", help="by default all"), cluster_names)
-    for parser, run, name in ((listed, _list, "list"), (shown, _show, "show"), (checked, _check, "check")):
+    set_completer(checked.add_argument("names", metavar="NAME", nargs="*", help="by default all"), complete_cluster_names)
+    for parser, run, name in ((listed, run_list, "list"), (shown, run_show, "show"), (checked, run_check, "check")):
         parser.add_argument("--clusters-file", metavar="FILE", help="by default as pytest finds it")
         add_json(parser, SHAPES[name])
         parser.set_defaults(run=run)
 
 
-def _list(args: argparse.Namespace) -> int:
-    path, clusters = _clusters(args)
-    rows = [_row(config) for config in clusters.values()]
+def run_list(args: argparse.Namespace) -> int:
+    path, clusters = _load_clusters(args)
+    rows = [_make_row(config) for config in clusters.values()]
     if args.json:
         print_json({"file": str(path) if path else None, "clusters": rows})
         return DONE
@@ -107,7 +107,7 @@ def _list(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _row(config: "ClusterConfig") -> dict[str, Any]:
+def _make_row(config: "ClusterConfig") -> dict[str, Any]:
     """What tells clusters apart. `hosts`, `devices`: None where only the cluster itself knows."""
     from pytest_dtfperf.clusters import capacity
 
@@ -124,23 +124,23 @@ def _row(config: "ClusterConfig") -> dict[str, Any]:
     }
 
 
-def _show(args: argparse.Namespace) -> int:
-    path, clusters = _clusters(args)
-    config = _named(clusters, args.name)
-    given, usual = _settings(config)
+def run_show(args: argparse.Namespace) -> int:
+    path, clusters = _load_clusters(args)
+    config = _find_cluster(clusters, args.name)
+    given, usual = _list_settings(config)
     if args.json:
         found = {"file": str(path) if path else None, "name": config.name, "given": given, "defaults": usual}
         print_json(json.loads(json.dumps(found, default=str)))
         return DONE
-    print(f"[{_key(config.name)}]" + (f"  # {path}" if path else "  # no clusters.toml was found"))
+    print(f"[{_format_key(config.name)}]" + (f"  # {path}" if path else "  # no clusters.toml was found"))
     for key, value in given.items():
-        print(f"{key} = {_toml(value)}")
+        print(f"{key} = {_format_toml(value)}")
     for key, value in usual.items():
-        print(f"# {key} = {_toml(value)}")
+        print(f"# {key} = {_format_toml(value)}")
     return DONE
 
 
-def _settings(config: "ClusterConfig") -> tuple[dict[str, Any], dict[str, Any]]:
+def _list_settings(config: "ClusterConfig") -> tuple[dict[str, Any], dict[str, Any]]:
     """What is given, and what is as usual. A default that depends on the hosts is not known before they are."""
     from pytest_dtfperf.clusters.named import ClusterConfig
 
@@ -154,27 +154,27 @@ def _settings(config: "ClusterConfig") -> tuple[dict[str, Any], dict[str, Any]]:
     return given, left | {"limits": {k: v for k, v in limits.items() if k not in given.get("limits", {})}}
 
 
-def _key(name: str) -> str:
+def _format_key(name: str) -> str:
     """As clusters.toml has it: in quotes where dots, blanks and the like would mean something else."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
 
 
-def _toml(value: Any) -> str:
+def _format_toml(value: Any) -> str:
     """As clusters.toml has it."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_toml(each)}" for key, each in value.items()) + " }"
+        return "{ " + ", ".join(f"{_format_key(key)} = {_format_toml(each)}" for key, each in value.items()) + " }"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(_format_toml, value))}]"
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _check(args: argparse.Namespace) -> int:
+def run_check(args: argparse.Namespace) -> int:
     from pytest_dtfperf.clusters import named
 
-    _, clusters = _clusters(args)
+    _, clusters = _load_clusters(args)
     found: dict[str, str | None] = {}
     for name in args.names or clusters:
-        _named(clusters, name)
+        _find_cluster(clusters, name)
         try:
             named.pick(clusters, name)
             found[name] = None
@@ -190,14 +190,14 @@ def _check(args: argparse.Namespace) -> int:
     return FAILED if wrong else DONE
 
 
-def _clusters(args: argparse.Namespace) -> "tuple[Path | None, Mapping[str, ClusterConfig]]":
+def _load_clusters(args: argparse.Namespace) -> "tuple[Path | None, Mapping[str, ClusterConfig]]":
     from pytest_dtfperf.clusters import file, named
 
-    path = file.find_cluster_file(clusters_file(args), ["."])
+    path = file.find_cluster_file(find_clusters_file(args), ["."])
     return path, named.load(path)
 
 
-def _named(clusters: "Mapping[str, ClusterConfig]", name: str) -> "ClusterConfig":
+def _find_cluster(clusters: "Mapping[str, ClusterConfig]", name: str) -> "ClusterConfig":
     if name not in clusters:
         raise UsageError(unknown_name("cluster", name, clusters))
     return clusters[name]

@@ -1,4 +1,4 @@
-"""`dtfperf data push` and `dtfperf data pull`: data sets and session folders, to S3 and back."""
+"""`dtfperf data` and `dtfperf make-data`: copy data sets and session folders to and from S3, and generate data sets."""
 
 import argparse
 import re
@@ -8,16 +8,36 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.output import print_json, say
-from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE, Commands, add_command, add_group, add_json, colour, is_terminal
+from pytest_dtfperf.cli.options import (
+    DONE,
+    FAILED,
+    USAGE,
+    Commands,
+    add_command,
+    add_group,
+    add_json,
+    is_terminal,
+    wants_colour,
+)
+from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.formats import counted
 
 if TYPE_CHECKING:
     from pytest_dtfperf.staging.bucket import Bucket
     from pytest_dtfperf.staging.transfer import Done
+import importlib.util
+import json
+import os
+import secrets
+import shutil
+import subprocess
+from typing import Any
 
-TEXT = """\
+from pytest_dtfperf.errors import DataError
+from pytest_dtfperf.node.module_command import module_command
+
+DATA = """\
 Data sets and session folders, to S3 and back.
 
     dtfperf data push /data/imagenet s3://perf-data/imagenet
@@ -41,8 +61,8 @@ Credentials are found as by every AWS tool: AWS_PROFILE, ~/.aws, an instance's r
 
     dtfperf data pull s3://perf-data/imagenet /data/imagenet
 """
-ENDS = {FAILED: "it could not be done", USAGE: "wrong arguments, or boto3 is not installed"}
-SHAPE = {
+DATA_ENDS = {FAILED: "it could not be done", USAGE: "wrong arguments, or boto3 is not installed"}
+DATA_SHAPE = {
     "from": "a path or s3://BUCKET/PREFIX",
     "to": "likewise",
     "files": "how many there are",
@@ -52,54 +72,59 @@ SHAPE = {
 }
 _MB = 1e6
 _URL = re.compile(r"s3:|[A-Za-z][A-Za-z0-9+.-]*://")  # what is a folder all the same is ./s3:...
-_NAMED = 3  # of many files, some are named
+_MAX_NAMED = 3  # of many files, some are named
 
 
-def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    data = add_group(commands, "data", help="data sets and session folders, to S3 and back", text=TEXT)
-    push = add_command(data, "push", help="upload a file or folder to S3", text=PUSH, ends=ENDS)
+def add_data_parsers(commands: "Commands[argparse.ArgumentParser]") -> None:
+    data = add_group(commands, "data", help="data sets and session folders, to S3 and back", text=DATA)
+    push = add_command(data, "push", help="upload a file or folder to S3", text=PUSH, ends=DATA_ENDS)
     push.add_argument("local", metavar="LOCAL", help="a file or folder")
     push.add_argument("url", metavar="URL", help="s3://BUCKET/PREFIX")
-    add_json(push, SHAPE)
-    push.set_defaults(run=_push)
-    pull = add_command(data, "pull", help="fetch what lies below a prefix in S3", text=PULL, ends=ENDS)
+    add_json(push, DATA_SHAPE)
+    push.set_defaults(run=run_push)
+    pull = add_command(data, "pull", help="fetch what lies below a prefix in S3", text=PULL, ends=DATA_ENDS)
     pull.add_argument("local", metavar="LOCAL", help="a folder; the two may also stand the other way round")
     pull.add_argument("url", metavar="URL", help="s3://BUCKET/PREFIX")
-    add_json(pull, SHAPE)
-    pull.set_defaults(run=_pull)
+    add_json(pull, DATA_SHAPE)
+    pull.set_defaults(run=run_pull)
 
 
-def _push(args: argparse.Namespace) -> int:
-    local = _path(args.local, "push uploads from this machine: dtfperf data push LOCAL s3://BUCKET/PREFIX")
-    bucket = _open(args.url)
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
+    add_data_parsers(commands)
+    add_make_data_parser(commands)
+
+
+def run_push(args: argparse.Namespace) -> int:
+    local = _parse_path(args.local, "push uploads from this machine: dtfperf data push LOCAL s3://BUCKET/PREFIX")
+    bucket = _open_bucket(args.url)
     from pytest_dtfperf.staging import transfer
 
-    with _progress(f"to {bucket.location}") as show:
+    with _show_progress(f"to {bucket.location}") as show:
         done = transfer.push(bucket, local, show=show)
-    _report(args, done, str(local), str(bucket.location), "sent", "there")
+    _report_transfer(args, done, str(local), str(bucket.location), "sent", "there")
     return DONE
 
 
-def _pull(args: argparse.Namespace) -> int:
+def run_pull(args: argparse.Namespace) -> int:
     given, url = (args.url, args.local) if args.local.startswith("s3:") else (args.local, args.url)
-    local = _path(given, "pull fetches to this machine: dtfperf data pull s3://BUCKET/PREFIX LOCAL")
-    bucket = _open(url)
+    local = _parse_path(given, "pull fetches to this machine: dtfperf data pull s3://BUCKET/PREFIX LOCAL")
+    bucket = _open_bucket(url)
     from pytest_dtfperf.staging import transfer
 
-    with _progress(f"from {bucket.location}") as show:
+    with _show_progress(f"from {bucket.location}") as show:
         done = transfer.pull(bucket, local, show=show)
-    _report(args, done, str(bucket.location), str(local), "fetched", "here")
+    _report_transfer(args, done, str(bucket.location), str(local), "fetched", "here")
     return DONE
 
 
-def _path(given: str, usage: str) -> Path:
+def _parse_path(given: str, usage: str) -> Path:
     """What is to be a file or folder here. Raises `UsageError` for a URL, which would be taken for a folder's name."""
     if _URL.match(given):
         raise UsageError(f"{given!r} is a URL, where a file or folder of this machine must be. {usage}")
     return Path(given)
 
 
-def _open(url: str) -> "Bucket":
+def _open_bucket(url: str) -> "Bucket":
     """The bucket, with a word of warning if everybody can read it."""
     try:
         from pytest_dtfperf.staging.bucket import Bucket
@@ -107,24 +132,24 @@ def _open(url: str) -> "Bucket":
         raise UsageError(f'S3 needs {exc.name}, which is not installed: pip install "pytest-dtfperf[ec2]"') from exc
     bucket = Bucket.open(url)
     for warning in bucket.warnings:
-        say(f"warning: {warning}")
+        print_remark(f"warning: {warning}")
     return bucket
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+def _show_progress(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on a terminal, nothing elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    console = Console(stderr=True, markup=False, force_terminal=is_terminal(sys.stderr), no_color=not colour(sys.stderr))
+    console = Console(stderr=True, markup=False, force_terminal=is_terminal(sys.stderr), no_color=not wants_colour(sys.stderr))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what)
         yield lambda done, of: progress.update(task, completed=done, total=of)
 
 
-def _report(args: argparse.Namespace, done: "Done", origin: str, goal: str, moved: str, there: str) -> None:
+def _report_transfer(args: argparse.Namespace, done: "Done", origin: str, goal: str, moved: str, there: str) -> None:
     files = counted(done.files, "file")
     if args.json:
         of_files = {"files": done.files, "bytes": done.bytes, "moved": done.sent, "unverified": list(done.unverified)}
@@ -133,5 +158,131 @@ def _report(args: argparse.Namespace, done: "Done", origin: str, goal: str, move
         size, were = f"{done.bytes / _MB:.1f} MB", done.files - done.sent
         print(f"dtfperf: {origin} -> {goal}: {files}, {size}; {done.sent} {moved}, {were} were {there}.")
     if done.unverified:
-        some = ", ".join(done.unverified[:_NAMED]) + ", ..." * (len(done.unverified) > _NAMED)
-        say(f"warning: S3 knows no checksum that can be verified here of {some}")
+        some = ", ".join(done.unverified[:_MAX_NAMED]) + ", ..." * (len(done.unverified) > _MAX_NAMED)
+        print_remark(f"warning: S3 knows no checksum that can be verified here of {some}")
+
+
+MAKE_DATA = """\
+Makes a data set of generated pictures in the original's format, so that training from files can be tried and measured anywhere.
+
+  imagenet   train-00000-of-00008, validation-00000-of-00001: TFRecord files of JPEGs, as data=imagenet reads them
+  mnist      four idx files, as data=mnist reads them
+  cifar10    data_batch_1.bin to data_batch_5.bin and test_batch.bin, as data=cifar10 reads them
+
+Each class has a pattern, so that a network can learn them. The same arguments make the same pictures. The folder appears once
+all is in it.
+
+    dtfperf make-data mnist --out=/data/mnist
+    dtfperf make-data imagenet --out=/data/imagenet --images=4096 --shards=16 --json
+"""
+MAKE_DATA_ENDS = {FAILED: "it could not be done", USAGE: "wrong arguments, or what it needs is not installed"}
+MAKE_DATA_SHAPE = {
+    "folder": "the new one",
+    "data": "whose format",
+    "made": "what is in it, in words",
+    "bytes": "of all its files",
+}
+_SIZE = re.compile(r"([1-9]\d*)x([1-9]\d*)")
+_NEEDS = {"imagenet": "tensorflow", "mnist": "numpy", "cifar10": "numpy"}  # which brings numpy, too
+
+
+def add_make_data_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
+    make = add_command(
+        commands,
+        "make-data",
+        help="a made-up data set in ImageNet's, MNIST's or CIFAR-10's format",
+        text=MAKE_DATA,
+        ends=MAKE_DATA_ENDS,
+    )
+    make.add_argument("data", choices=tuple(_NEEDS), help="whose format")
+    make.add_argument("--out", type=Path, required=True, metavar="DIR", help="the new folder")
+    make.add_argument("--images", type=int, default=1024, metavar="N", help="to train on (default: 1024)")
+    make.add_argument("--test-images", type=int, metavar="N", help="to be asked about (default: a tenth of --images)")
+    make.add_argument("--seed", type=int, default=1234, metavar="N", help="another makes other pictures (default: 1234)")
+    only = make.add_argument_group("for imagenet")
+    only.add_argument("--shards", type=int, metavar="N", help="files to train on (default: 8); the original has 1024")
+    only.add_argument("--classes", type=int, metavar="N", help="1 to N are in it (default: 1000)")
+    only.add_argument("--size", metavar="WIDTHxHEIGHT", help="of the pictures (default: 400x350, about the original's mean)")
+    add_json(make, MAKE_DATA_SHAPE)
+    make.set_defaults(run=run_make_data)
+
+
+def run_make_data(args: argparse.Namespace) -> int:
+    wanted = _wanted(args)
+    if importlib.util.find_spec(_NEEDS[args.data]) is None:
+        raise UsageError(
+            f"make-data {args.data} needs {_NEEDS[args.data]}, which is not installed: "
+            'pip install "pytest-dtfperf[tensorflow]", or run this where training runs'
+        )
+    with _appearing(args.out) as folder:
+        made = _made({**wanted, "data": args.data, "out": str(folder)})
+        size = sum(path.stat().st_size for path in folder.iterdir())
+    if args.json:
+        print_json({"folder": str(args.out), "data": args.data, "made": made, "bytes": size})
+    else:
+        print(f"dtfperf: {args.out}: {made}, {size / 1e6:.1f} MB")
+    return DONE
+
+
+def _wanted(args: argparse.Namespace) -> dict[str, Any]:
+    """Raises `UsageError` for numbers that cannot be, and for options that mean nothing to a format."""
+    test_images = max(1, args.images // 10) if args.test_images is None else args.test_images
+    of_all = {"images": args.images, "test_images": test_images, "seed": args.seed}
+    given = {name: getattr(args, name) for name in ("shards", "classes", "size") if getattr(args, name) is not None}
+    if args.data != "imagenet":
+        if given:
+            raise UsageError(f"--{next(iter(given))} means nothing to {args.data}: it is for imagenet")
+        return _counted(of_all, least_images=5 if args.data == "cifar10" else 1)
+    size = _SIZE.fullmatch(given.get("size", "400x350"))
+    if not size:
+        raise UsageError(f"--size must be WIDTHxHEIGHT, like 400x350, not {args.size!r}")
+    shards = given.get("shards", min(8, args.images))
+    of_all |= {"shards": shards, "test_shards": min(test_images, max(1, shards // 8)), "classes": given.get("classes", 1000)}
+    return {**_counted(of_all, least_images=shards), "width": int(size[1]), "height": int(size[2])}
+
+
+def _counted(counts: dict[str, int], least_images: int) -> dict[str, Any]:
+    least = {"images": max(1, least_images), "seed": 0}
+    for name, value in counts.items():
+        if value < least.get(name, 1):
+            raise UsageError(f"--{name.replace('_', '-')} must be at least {least.get(name, 1)}, not {value}")
+    if counts.get("classes", 1) > 1000:
+        raise UsageError(f"--classes must be at most 1000, as many as ImageNet has, not {counts['classes']}")
+    return counts
+
+
+@contextmanager
+def _appearing(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that takes its name once all has gone well, and is removed otherwise."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir()) or out.samefile(Path.cwd())):
+        raise UsageError(f"{out} is there already. Name a new folder, or remove it first.")
+    goal = out.resolve()  # an empty folder is replaced, not a link to it
+    folder = goal.with_name(f".{goal.name}.{secrets.token_hex(8)}")  # named before it is made: a Ctrl-C may come in between
+    try:
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
+        yield folder
+        os.replace(folder, goal)
+    except OSError as exc:
+        raise DataError(f"{out} cannot be made: {exc}") from exc
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _made(wanted: dict[str, Any]) -> str:
+    """In a process of its own: this one never imports TensorFlow. Returns what was made, in words."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    maker = subprocess.Popen(
+        module_command(sys.executable, "pytest_dtfperf.training.making"),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+    with maker:
+        try:
+            output, errors = maker.communicate(json.dumps(wanted))
+        finally:
+            maker.kill()
+            maker.wait()  # `with` does not wait after a Ctrl-C, and what still writes cannot be removed
+    if maker.returncode:
+        last = errors.strip().splitlines() or [f"it ended with exit code {maker.returncode}"]
+        raise DataError(f"{wanted['data']} could not be made: {last[-1]}")
+    return output.strip()

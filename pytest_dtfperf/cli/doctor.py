@@ -1,4 +1,4 @@
-"""`dtfperf doctor`: look at every host of a cluster, side by side."""
+"""`dtfperf doctor`: check each host of a cluster, and show the results side by side."""
 
 import argparse
 import sys
@@ -6,8 +6,7 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from pytest_dtfperf.cli.output import print_json
-from pytest_dtfperf.cli.terms import (
+from pytest_dtfperf.cli.options import (
     DONE,
     FAILED,
     Commands,
@@ -15,11 +14,12 @@ from pytest_dtfperf.cli.terms import (
     add_cluster,
     add_command,
     add_json,
-    cluster_of,
-    colour,
-    columns,
+    count_columns,
     is_terminal,
+    load_cluster,
+    wants_colour,
 )
+from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ SHAPE: Shape = {
 }
 
 
-def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     doctor = add_command(
         commands, "doctor", help="look at every host of a cluster: is it fit to be measured?", text=DOCTOR, ends=ENDS
     )
@@ -74,36 +74,36 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     doctor.add_argument("--gpus", metavar="N", type=int, help="look at the hosts that so many devices need; by default at all")
     doctor.add_argument("--hosts", metavar="NAME,..", help="look at these alone, of an SSH or a Slurm cluster")
     add_json(doctor, SHAPE)
-    doctor.set_defaults(run=_doctor)
+    doctor.set_defaults(run=run_doctor)
 
 
-def _doctor(args: argparse.Namespace) -> int:
-    config = cluster_of(args)
+def run_doctor(args: argparse.Namespace) -> int:
+    config = load_cluster(args)
     if args.gpus is not None and args.gpus < 1:
         raise UsageError(f"--gpus must be 1 or more, not {args.gpus}")
     if args.hosts is not None and args.gpus is not None:
         raise UsageError("--gpus and --hosts both say which hosts to look at: give one of them")
-    return run(config, args.gpus, args.hosts, as_json=args.json)
+    return check_cluster(config, args.gpus, args.hosts, as_json=args.json)
 
 
-def run(config: "ClusterConfig", gpus: int | None, hosts: str | None = None, *, as_json: bool = False) -> int:
+def check_cluster(config: "ClusterConfig", gpus: int | None, hosts: str | None = None, *, as_json: bool = False) -> int:
     from pytest_dtfperf.doctor.examine import examine, expected
     from pytest_dtfperf.doctor.findings import findings
     from pytest_dtfperf.doctor.lending import alone
     from pytest_dtfperf.doctor.table import rows, show
 
-    with Progress() as progress:
+    with DoctorProgress() as progress:
         config = config if hosts is None else alone(config, hosts, progress.show)
         seen = examine(config, gpus, progress.show)
     found = findings(seen, expected(config))
     if as_json:
         print_json({"cluster": seen.cluster, "hosts": rows(seen), "findings": [asdict(finding) for finding in found]})
         return FAILED if any(finding.wrong for finding in found) else DONE
-    print(show(seen, found, width=columns(sys.stdout), colour=colour(sys.stdout)), end="")
+    print(show(seen, found, width=count_columns(sys.stdout), colour=wants_colour(sys.stdout)), end="")
     return FAILED if any(finding.wrong for finding in found) else DONE
 
 
-class Progress:
+class DoctorProgress:
     """What is going on, on stderr: on a terminal one line that goes away again, in a log a line for all that is new."""
 
     def __init__(self) -> None:
@@ -125,7 +125,9 @@ class Progress:
     def show(self, words: str) -> None:
         about = words.partition(",")[0]  # the rounds of one thing are one thing
         if self._line:
-            print(f"{_CLEAR}dtfperf: {words}"[: columns(sys.stderr) + len(_CLEAR) - 1], end="", file=sys.stderr, flush=True)
+            print(
+                f"{_CLEAR}dtfperf: {words}"[: count_columns(sys.stderr) + len(_CLEAR) - 1], end="", file=sys.stderr, flush=True
+            )
         elif about != self._shown:
             print(f"dtfperf: {about}", file=sys.stderr, flush=True)
         self._shown = about

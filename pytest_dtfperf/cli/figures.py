@@ -1,4 +1,4 @@
-"""`dtfperf figures`: measurements, or those of the report of 2017, as pictures."""
+"""`dtfperf figures`: draw measurements, or the figures of the report of 2017."""
 
 import argparse
 import re
@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.output import print_json, say, write_file
-from pytest_dtfperf.cli.terms import (
+from pytest_dtfperf.cli.options import (
     DONE,
     FAILED,
     USAGE,
@@ -16,10 +15,11 @@ from pytest_dtfperf.cli.terms import (
     Shape,
     add_command,
     add_json,
-    completed_by,
-    patterns,
-    session_ids,
+    complete_patterns,
+    complete_session_ids,
+    set_completer,
 )
+from pytest_dtfperf.cli.output import print_json, print_remark, write_file
 from pytest_dtfperf.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
@@ -44,21 +44,21 @@ SHAPE: Shape = {"figures": [{"name": "what is drawn", "files": "a list of their 
 FORMATS = ("svg", "png")
 
 
-def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "figures", help="measurements as pictures", text=TEXT, ends=ENDS)
     text = "a session's folder, a folder of such, a history's file or its URL"
     parser.add_argument("source", nargs="?", metavar="SOURCE", help=text)
     text = "with SOURCE: which trainings; all must hold, and values may have *, ? and [...]"
-    completed_by(parser.add_argument("pattern", nargs="*", metavar="FIELD=VALUE", help=text), patterns)
+    set_completer(parser.add_argument("pattern", nargs="*", metavar="FIELD=VALUE", help=text), complete_patterns)
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the pictures are written")
     text = "with SOURCE: an id, a date, a commit, a version, or `last`; by default all"
-    completed_by(parser.add_argument("--session", metavar="SESSION", help=text), session_ids)
+    set_completer(parser.add_argument("--session", metavar="SESSION", help=text), complete_session_ids)
     parser.add_argument("--format", default="svg", metavar="svg|png|svg,png", help="by default svg")
     add_json(parser, SHAPE)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run_figures)
 
 
-def run(args: argparse.Namespace) -> int:
+def run_figures(args: argparse.Namespace) -> int:
     if args.source is None and args.session:
         raise UsageError("--session goes with SOURCE: the figures of the report of 2017 are of no session")
     formats = args.format.split(",")
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         if given not in FORMATS:
             raise UsageError(unknown_name("format of a picture", given, FORMATS))
     try:
-        figures = [_write(drawing, args.out, formats) for drawing in _drawings(args)]
+        figures = [_write_figure(drawing, args.out, formats) for drawing in _draw_figures(args)]
     except ImportError as exc:
         from pytest_dtfperf.report.session_exports import INSTALL
 
@@ -74,11 +74,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"figures": figures})
     if not figures:
-        say("there is no measurement to draw.")
+        print_remark("there is no measurement to draw.")
     return DONE if figures else FAILED
 
 
-def _drawings(args: argparse.Namespace) -> "Iterable[NamedFigure]":
+def _draw_figures(args: argparse.Namespace) -> "Iterable[NamedFigure]":
     if args.source is None:
         from pytest_dtfperf.report.figures.report_2017 import draw_report_figures
 
@@ -87,19 +87,22 @@ def _drawings(args: argparse.Namespace) -> "Iterable[NamedFigure]":
     from pytest_dtfperf.report.series import find_published_rates
     from pytest_dtfperf.report.sources import load_sessions, select_sessions
 
-    sessions = [_matching(stored, args.pattern) for stored in select_sessions(load_sessions(args.source, say), args.session)]
+    sessions = [
+        _select_records(stored, args.pattern)
+        for stored in select_sessions(load_sessions(args.source, print_remark), args.session)
+    ]
     published = find_published_rates(record for stored in sessions for record in stored.records)
     return draw_session_figures(sessions, published)
 
 
-def _matching(stored: "StoredSession", words: Sequence[str]) -> "StoredSession":
+def _select_records(stored: "StoredSession", words: Sequence[str]) -> "StoredSession":
     from pytest_dtfperf.baselines.store import BaselinePattern
 
     pattern = BaselinePattern.of(words) if words else None
     return replace(stored, records=[each for each in stored.records if not pattern or pattern.matches(each.spec.key)])
 
 
-def _write(drawing: "NamedFigure", folder: Path, formats: Sequence[str]) -> dict[str, object]:
+def _write_figure(drawing: "NamedFigure", folder: Path, formats: Sequence[str]) -> dict[str, object]:
     from pytest_dtfperf.report.figures.style import convert_to_png, convert_to_svg
 
     name = re.sub(r"[^\w.+=-]", "-", drawing.name)  # models and clusters may be called anything

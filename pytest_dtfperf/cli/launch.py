@@ -1,4 +1,4 @@
-"""`dtfperf launch`: any program as parameter servers and workers on a cluster's hosts, with all that it prints."""
+"""`dtfperf launch`: run any program as parameter servers and workers on the hosts of a cluster, and show its output."""
 
 import argparse
 import math
@@ -10,9 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.doctor import Progress
-from pytest_dtfperf.cli.output import print_json, say
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, Endings, add_cluster, add_command, add_json, cluster_of, colour
+from pytest_dtfperf.cli.doctor import DoctorProgress
+from pytest_dtfperf.cli.options import (
+    DONE,
+    FAILED,
+    Commands,
+    ExitCodes,
+    add_cluster,
+    add_command,
+    add_json,
+    load_cluster,
+    wants_colour,
+)
+from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.clusters.capacity import count_devices, predict_device, predict_devices_per_worker
 from pytest_dtfperf.clusters.named import BACKENDS
 from pytest_dtfperf.errors import RunFailed, UsageError
@@ -42,7 +52,7 @@ TF_CONFIG in the environment tells each task who it is and where the others are,
 The program, its interpreter and its files must be on the hosts, in the same folder. Logs are kept in --logs. Ctrl-C ends all.
 docs/launch.md has the rest.
 """
-ENDS: Endings = {
+ENDS: ExitCodes = {
     DONE: "all workers ended well",
     FAILED: "the cluster failed",
     "any other": "that of the first task that did not end well (128 + N: killed by signal N)",
@@ -55,7 +65,7 @@ SHAPE = {
 COLOURS = (36, 33, 32, 35, 34, 31)  # of a terminal: cyan, yellow, green, magenta, blue, red
 
 
-def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "launch", help="any program as ps and worker tasks on a cluster", text=TEXT, ends=ENDS)
     add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
     parser.add_argument("--num-workers", metavar="N", type=int, default=1, help="worker tasks; 1 otherwise")
@@ -74,10 +84,10 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--logs", metavar="DIR", type=Path, help=text)
     add_json(parser, SHAPE, lines="line of a task, as it comes")
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM ...", help="the program and its words")
-    parser.set_defaults(run=run, cluster="local")
+    parser.set_defaults(run=run_launch, cluster="local")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_launch(args: argparse.Namespace) -> int:
     from pytest_dtfperf.session import preflight
     from pytest_dtfperf.session.allocation_manager import AllocationManager
     from pytest_dtfperf.session.signals import leaving
@@ -92,15 +102,15 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.grace < math.inf:
         raise UsageError(f"--grace must be a number of seconds, 0 or more, not {args.grace:g}")
     roles = Roles(args.chief, args.evaluator, args.grace if args.chief or args.evaluator else 0.0)
-    config = _config(cluster_of(args), args, args.num_workers + roles.more)
-    spec = _spec(args, config, args.num_workers + roles.more)
+    config = _load_config(load_cluster(args), args, args.num_workers + roles.more)
+    spec = _make_spec(args, config, args.num_workers + roles.more)
     _check_devices(args, config, spec)
     preflight.check_program(spec, config)
     session = new_session_id()
     logs = args.logs or Path("dtfperf_launches") / session
     preflight.check_folders([preflight.logs(logs), preflight.runtime(), preflight.temporary()])
-    show = _print_lines if args.json else Shown(_names(args)).show
-    with Progress() as progress, leaving():
+    show = _print_lines if args.json else LaunchOutput(_parse_names(args)).show
+    with DoctorProgress() as progress, leaving():
 
         def show_lines(task: str, lines: Sequence[str], left_out: int) -> None:
             progress.clear()
@@ -110,19 +120,19 @@ def run(args: argparse.Namespace) -> int:
         try:
             with allocations.measuring(spec, "dtfperf launch"):
                 launcher = allocations.get_launcher()
-                progress.show(f"{_counted(args)} on {' '.join(launcher.hosts)}")
+                progress.show(f"{_parse_count(args)} on {' '.join(launcher.hosts)}")
                 unwritten = launcher.launch(spec, log_dir=logs, on_output=show_lines, roles=roles)
         except RunFailed as failure:
             progress.clear()
-            say(str(failure))
+            print_remark(str(failure))
             return failure.culprit.code or FAILED
         finally:
             allocations.release()
-    say(unwritten or f"logs: {logs}")
+    print_remark(unwritten or f"logs: {logs}")
     return DONE
 
 
-def _counted(args: argparse.Namespace) -> str:
+def _parse_count(args: argparse.Namespace) -> str:
     """2 parameter servers and 4 workers and a chief: in a log, a line of what goes on ends at its first comma."""
     words = {
         counted(args.num_ps, "parameter server"): args.num_ps,
@@ -133,12 +143,12 @@ def _counted(args: argparse.Namespace) -> str:
     return " and ".join(word for word, is_there in words.items() if is_there)
 
 
-def _names(args: argparse.Namespace) -> list[str]:
+def _parse_names(args: argparse.Namespace) -> list[str]:
     counts = {"chief": int(args.chief), "ps": args.num_ps, "worker": args.num_workers, "evaluator": int(args.evaluator)}
     return [f"{job}:{index}" for job, count in counts.items() for index in range(count)]
 
 
-def _config(config: "ClusterConfig", args: argparse.Namespace, workers: int) -> "ClusterConfig":
+def _load_config(config: "ClusterConfig", args: argparse.Namespace, workers: int) -> "ClusterConfig":
     """As the file says, but for where parameter servers go; and this machine has as many devices as there are workers."""
     if args.separate_ps:
         config = replace(config, ps_on_worker_hosts=False)
@@ -147,11 +157,11 @@ def _config(config: "ClusterConfig", args: argparse.Namespace, workers: int) -> 
     return config
 
 
-def _spec(args: argparse.Namespace, config: "ClusterConfig", workers: int) -> Spec:
+def _make_spec(args: argparse.Namespace, config: "ClusterConfig", workers: int) -> Spec:
     words = list(args.program)
     if words[0].endswith(".py"):
         words = ["python", *words]
-    given = _role_flags(args.role_flags) if args.role_flags else None
+    given = _make_role_flags(args.role_flags) if args.role_flags else None
     return Spec(
         model=program_name(words),
         batch_size=0,
@@ -174,12 +184,12 @@ def _check_devices(args: argparse.Namespace, config: "ClusterConfig", spec: Spec
     there = count_devices(config)
     if there is not None and spec.gpus > there:
         raise UsageError(
-            f"{_counted(args)} need {counted(spec.gpus, 'device')}, but cluster {config.name!r} has {there}. "
+            f"{_parse_count(args)} need {counted(spec.gpus, 'device')}, but cluster {config.name!r} has {there}. "
             "Lower --num-workers, or raise devices_per_host in clusters.toml"
         )
 
 
-def _role_flags(text: str) -> list[str]:
+def _make_role_flags(text: str) -> list[str]:
     """As a shell splits them. Raises `UsageError`."""
     try:
         return shlex.split(text)
@@ -194,11 +204,11 @@ def _print_lines(task: str, lines: Sequence[str], left_out: int) -> None:
         print_json({"task": task, "line": None, "left_out": left_out})
 
 
-class Shown:
+class LaunchOutput:
     """Lines on stdout, each behind the name of its task."""
 
     def __init__(self, tasks: Sequence[str]) -> None:
-        width, coloured = max(map(len, tasks)), colour(sys.stdout)
+        width, coloured = max(map(len, tasks)), wants_colour(sys.stdout)
         self._begins = {
             task: f"\x1b[{COLOURS[number % len(COLOURS)]}m{task:{width}} |\x1b[0m " if coloured else f"{task:{width}} | "
             for number, task in enumerate(tasks)

@@ -1,4 +1,4 @@
-"""`dtfperf nightly`: one night of perf tests."""
+"""`dtfperf nightly`: run one night of perf tests."""
 
 import argparse
 import os
@@ -7,14 +7,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_dtfperf.cli.options import (
+    DONE,
+    FAILED,
+    USAGE,
+    Commands,
+    Shape,
+    add_command,
+    add_json,
+    complete_cluster_names,
+    set_completer,
+)
 from pytest_dtfperf.cli.output import print_json
-from pytest_dtfperf.cli.project import configured_history
-from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE, Commands, Shape, add_command, add_json, cluster_names, completed_by
+from pytest_dtfperf.cli.project import find_configured_history
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.history.where import FILE, VARIABLE
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.nightly.night import Done, Night
+    from pytest_dtfperf.nightly.night import Night, NightResult
 
 TEXT = """\
 One night of perf tests: runs them on a cluster, keeps their session folder, sums it up, and ends with the right exit code.
@@ -54,10 +64,10 @@ SHAPE: Shape = {
 }
 
 
-def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "nightly", help="one night of perf tests, and what it came to", text=TEXT, ends=ENDS)
     parser.allow_abbrev = False  # what is no option of ours is one of pytest's
-    completed_by(parser.add_argument("--cluster", metavar="NAME", help="where to train"), cluster_names)
+    set_completer(parser.add_argument("--cluster", metavar="NAME", help="where to train"), complete_cluster_names)
     parser.add_argument("--results", metavar="DIR", type=Path, help="where session folders are kept")
     parser.add_argument("--deadline", metavar="MINUTES", help="the night ends then, whatever goes on")
     parser.add_argument("--tests", metavar="DIR", action="append", help="what to run, once for each; perf_tests")
@@ -68,24 +78,24 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--fail-on-loss", action="store_true", help="exit code 1 where a rate without a baseline is slower")
     parser.add_argument("--site", metavar="DIR", type=Path, help="make the site of the history there: dtfperf site")
     add_json(parser, SHAPE)
-    parser.set_defaults(run=run, passes_on=True, wrong_arguments=WRONG_OPTIONS)
+    parser.set_defaults(run=run_nightly, passes_on=True, wrong_arguments=WRONG_OPTIONS)
 
 
-def run(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.nightly.night import LOCKED, carry_out
+def run_nightly(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.nightly.night import LOCKED, run_night
 
     try:
-        night = _night(args)
-        done = carry_out(night, output=sys.stderr if args.json else None)
+        night = _make_night(args)
+        done = run_night(night, output=sys.stderr if args.json else None)
     except UsageError as error:
         print(f"nightly: {error}", file=sys.stderr)
         return WRONG_OPTIONS
     if args.json and done.code != LOCKED:
-        print_json(_to_json(done, night.cluster))
+        print_json(_make_json(done, night.cluster))
     return done.code
 
 
-def _to_json(done: "Done", cluster: str) -> dict[str, Any]:
+def _make_json(done: "NightResult", cluster: str) -> dict[str, Any]:
     found = [(each.found, each.session) for each in done.losses]
     losses = [
         {"label": one.label, "then": one.then, "now": one.now, "session": session, "replaced": list(one.replaced)}
@@ -96,7 +106,7 @@ def _to_json(done: "Done", cluster: str) -> dict[str, Any]:
     return {"cluster": cluster, **outcome, "losses": losses, "site": done.site}
 
 
-def _night(args: argparse.Namespace) -> "Night":
+def _make_night(args: argparse.Namespace) -> "Night":
     from pytest_dtfperf.nightly.night import Night
 
     missing = [f"--{name}" for name in ("cluster", "results", "deadline") if not getattr(args, name)]
@@ -108,24 +118,24 @@ def _night(args: argparse.Namespace) -> "Night":
     return Night(
         cluster=args.cluster,
         results=args.results,
-        deadline_s=60 * _minutes(args.deadline),
+        deadline_s=60 * _parse_minutes(args.deadline),
         tests=tests,
         baselines=args.baselines,
         history=args.history,
-        project_history=configured_history(start=_common(tests)),
-        keep=_keep(args.keep),
+        project_history=find_configured_history(start=_find_common_folder(tests)),
+        keep=_parse_keep(args.keep),
         fail_on_loss=args.fail_on_loss,
         site=args.site,
         pytest=args.passed_on,
     )
 
 
-def _common(tests: Sequence[str]) -> Path:
+def _find_common_folder(tests: Sequence[str]) -> Path:
     """The folder that pytest looks for its configuration in first, and then in those above."""
     return Path(os.path.commonpath([os.path.abspath(each.partition("::")[0]) for each in tests]))
 
 
-def _minutes(text: str) -> float:
+def _parse_minutes(text: str) -> float:
     try:
         minutes = float(text)
     except ValueError:
@@ -135,7 +145,7 @@ def _minutes(text: str) -> float:
     return minutes
 
 
-def _keep(text: str | None) -> int | None:
+def _parse_keep(text: str | None) -> int | None:
     if text is None:
         return None
     if not text.isascii() or not text.isdecimal() or not int(text):

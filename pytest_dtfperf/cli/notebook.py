@@ -1,4 +1,4 @@
-"""`dtfperf notebook`: JupyterLab on a lent host, reached through a tunnel from the browser here."""
+"""`dtfperf notebook`: run JupyterLab on an allocated host, and reach it from the local browser through a tunnel."""
 
 import argparse
 import json
@@ -11,9 +11,9 @@ from dataclasses import replace
 from html import escape
 from pathlib import Path
 
-from pytest_dtfperf.cli.doctor import Progress
-from pytest_dtfperf.cli.output import print_json, say
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, Endings, add_cluster, add_command, add_json, cluster_of
+from pytest_dtfperf.cli.doctor import DoctorProgress
+from pytest_dtfperf.cli.options import DONE, FAILED, Commands, ExitCodes, add_cluster, add_command, add_json, load_cluster
+from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.clusters.capacity import predict_devices_per_host
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig, python
 from pytest_dtfperf.errors import RunFailed, UsageError
@@ -34,7 +34,7 @@ The host's Python must have JupyterLab: pip install jupyterlab there. On the hos
 a port of the loopback; the token in the URL is what keeps other users of this machine out. Ctrl-C ends it. docs/notebook.md has
 the rest.
 """
-ENDS: Endings = {
+ENDS: ExitCodes = {
     DONE: "JupyterLab was shut down",
     FAILED: "the cluster failed",
     "any other": "its own where it failed (128 + N: killed by signal N)",
@@ -52,7 +52,7 @@ HERE = "127.0.0.1"  # as launch/program_run.py has it
 _MOST_PORT = 65535
 
 
-def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "notebook", help="JupyterLab on a host of a cluster", text=TEXT, ends=ENDS)
     add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
     parser.add_argument("--gpus", metavar="N", type=int, default=1, help="devices of one host; 1 otherwise")
@@ -65,10 +65,10 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     add_json(parser, SHAPE)
     text = "where JupyterLab's log is kept; otherwise a new folder in dtfperf_notebooks"
     parser.add_argument("--logs", metavar="DIR", type=Path, help=text)
-    parser.set_defaults(run=run, cluster="local")
+    parser.set_defaults(run=run_notebook, cluster="local")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_notebook(args: argparse.Namespace) -> int:
     from pytest_dtfperf.launch.program_run import Tunnel
     from pytest_dtfperf.launch.run_controller import log_path
     from pytest_dtfperf.node import run_folder
@@ -80,14 +80,14 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--port must be a number from 0 to {_MOST_PORT}, not {args.port}")
     if args.open and not _has_display():
         raise UsageError("--open: there is no display here, so no browser. Leave it out, and open the URL where you have one")
-    config = _config(cluster_of(args), args.gpus)
+    config = _load_config(load_cluster(args), args.gpus)
     token = secrets.token_urlsafe(TOKEN_BYTES)
-    spec = _spec(args, config, token)
+    spec = _make_spec(args, config, token)
     session = new_session_id()
     logs = args.logs or Path("dtfperf_notebooks") / session
     log = log_path(logs, TASK)
     preflight.check_folders([preflight.logs(logs), preflight.runtime(), preflight.temporary()])
-    with Progress() as progress, leaving(), run_folder.temporary() as folder, Tunnel(args.port) as tunnel:
+    with DoctorProgress() as progress, leaving(), run_folder.temporary() as folder, Tunnel(args.port) as tunnel:
         allocations = AllocationManager(config, session=session, on_status=progress.show)
         try:
             with allocations.measuring(spec, "dtfperf notebook"):
@@ -98,28 +98,28 @@ def run(args: argparse.Namespace) -> int:
 
                 def tell() -> None:
                     progress.clear()
-                    _say_where(host, until)
+                    _print_address(host, until)
                     told = {"url": url, "host": host, "port": tunnel.port, "token": token, "log": str(log)}
                     if args.json:
                         print_json(told)
                     else:
                         print(url, flush=True)
                     if args.open:
-                        _open(url, folder)
+                        _open_browser(url, folder)
 
                 progress.show(f"JupyterLab starts on {host}")
                 tunnel.on_ready = tell
                 unwritten = launcher.launch(spec, log_dir=logs, on_output=None, tunnel=tunnel)
         except RunFailed as failure:
             progress.clear()
-            return _failed(failure)
+            return _report_failure(failure)
         finally:
             allocations.release()
-    say(f"JupyterLab was shut down; {unwritten or f'log: {log}'}")
+    print_remark(f"JupyterLab was shut down; {unwritten or f'log: {log}'}")
     return DONE
 
 
-def _config(config: ClusterConfig, gpus: int) -> ClusterConfig:
+def _load_config(config: ClusterConfig, gpus: int) -> ClusterConfig:
     """As the file says, with all devices in one process, which needs no TensorFlow."""
     there = predict_devices_per_host(config)
     if gpus < 1 or (there is not None and gpus > there):
@@ -130,7 +130,7 @@ def _config(config: ClusterConfig, gpus: int) -> ClusterConfig:
     return replace(config, devices_per_worker=gpus, workers_per_host=None)
 
 
-def _spec(args: argparse.Namespace, config: ClusterConfig, token: str) -> Spec:
+def _make_spec(args: argparse.Namespace, config: ClusterConfig, token: str) -> Spec:
     from pytest_dtfperf.node.notebook import VARIABLE
 
     told = {"token": token, "folder": args.dir, "else": os.getcwd()}
@@ -151,18 +151,18 @@ def _until(config: ClusterConfig) -> float | None:
     return None if lifetime_s is None else time.time() + lifetime_s
 
 
-def _say_where(host: str, until: float | None) -> None:
+def _print_address(host: str, until: float | None) -> None:
     if until is not None:
         words = time.strftime("%Y-%m-%d %H:%M", time.localtime(until))
-        say(f"{host} is lent until {words} at the latest")
-    say(f"JupyterLab is on {host}; Ctrl-C ends it")
+        print_remark(f"{host} is lent until {words} at the latest")
+    print_remark(f"JupyterLab is on {host}; Ctrl-C ends it")
 
 
 def _has_display() -> bool:
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
 
 
-def _open(url: str, folder: str) -> None:
+def _open_browser(url: str, folder: str) -> None:
     """Through a file of this user's: a browser's command line is seen by everybody."""
     import webbrowser
 
@@ -173,18 +173,18 @@ def _open(url: str, folder: str) -> None:
         with suppress(webbrowser.Error):
             if webbrowser.open(page.as_uri()):
                 return
-        say("no browser could be started: open the URL yourself")
+        print_remark("no browser could be started: open the URL yourself")
 
     # One that Python does not know is waited for until it ends: meanwhile it wants answers of whoever leads the run.
     threading.Thread(target=start, name="dtfperf-browser", daemon=True).start()
 
 
-def _failed(failure: RunFailed) -> int:
+def _report_failure(failure: RunFailed) -> int:
     from pytest_dtfperf.node.supervisor import CANNOT_START
 
     culprit = replace(failure.culprit, task="JupyterLab")
     if culprit.code == CANNOT_START and culprit.last_lines:  # what it refuses, it says in one line
-        say(f"{culprit.host}: {culprit.last_lines[-1]}")
+        print_remark(f"{culprit.host}: {culprit.last_lines[-1]}")
     else:
-        say(str(culprit))
+        print_remark(str(culprit))
     return culprit.code or FAILED

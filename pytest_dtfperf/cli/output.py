@@ -1,8 +1,7 @@
-"""What commands write besides tables: JSON for programs, files that somebody has asked for, and questions.
+"""Output of commands besides tables: JSON for programs, files, and questions.
 
-With --json there is JSON on stdout and nothing else: whatever is printed meanwhile goes to stderr, a stray word of a package
-that adds models included. Errors are what they are without: one line on stderr and the exit code, as gh, docker, kubectl and uv
-have it.
+With --json, stdout has JSON and nothing else. All other output goes to stderr, that of packages which add models included.
+Errors are the same as without --json: one line on stderr and the exit code, as with gh, docker, kubectl and uv.
 """
 
 import json
@@ -20,7 +19,7 @@ _for_programs: TextIO | None = None  # stdout, while what is printed goes elsewh
 
 
 @contextmanager
-def stdout_for_programs() -> Iterator[None]:
+def reserve_stdout() -> Iterator[None]:
     """Within, only `print_json` writes to stdout."""
     global _for_programs
     before, _for_programs = _for_programs, sys.stdout
@@ -36,26 +35,26 @@ def print_json(document: Mapping[str, Any]) -> None:
     print(json.dumps(document, allow_nan=False), file=_for_programs or sys.stdout, flush=True)
 
 
-def say(words: str) -> None:
+def print_remark(words: str) -> None:
     """A remark, on stderr, for stdout is for other programs."""
     print(f"dtfperf: {words}", file=sys.stderr)
 
 
 def write_file(path: Path, content: bytes) -> None:
     """Whole or not at all, and said on stderr, for stdout is for other programs. Raises `UsageError`."""
-    with _written(path):
+    with _translate_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():  # a pipe or a device is written to, and stays what it is
             path.write_bytes(content)
         else:
             with replacing(path) as file:
                 file.write(content)
-    say(f"written: {path}")
+    print_remark(f"written: {path}")
 
 
-def write_new(path: Path, content: bytes) -> bool:
+def write_new_file(path: Path, content: bytes) -> bool:
     """Whole or not at all; False where something is there already, which stays. Raises `UsageError`."""
-    with _written(path):
+    with _translate_errors(path):
         if path.exists() or path.is_symlink():
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,14 +64,14 @@ def write_new(path: Path, content: bytes) -> bool:
 
 
 @contextmanager
-def _written(path: Path) -> Iterator[None]:
+def _translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
         raise UsageError(f"{path} cannot be written: {exc.strerror or exc}") from exc
 
 
-def confirmed(question: str) -> bool:
+def confirm(question: str) -> bool:
     """Whether somebody says yes; asked on stderr. Raises `UsageError` where nobody can be asked."""
     if not sys.stdin.isatty():
         raise UsageError("nothing was changed: there is no terminal to ask at; add --yes if that is what you want")

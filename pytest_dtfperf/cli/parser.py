@@ -1,4 +1,4 @@
-"""The parser of all of `dtfperf`: what it does not understand is told in one line, with what was meant perhaps."""
+"""The parser of `dtfperf`, which reports errors in one line with a suggestion, and `dtfperf completion` for shells."""
 
 import argparse
 import difflib
@@ -9,12 +9,12 @@ from functools import cache
 from importlib import import_module, metadata
 from typing import Any, NoReturn
 
-from pytest_dtfperf.cli.terms import COMMANDS, USAGE, exit_codes
+from pytest_dtfperf.cli.options import COMMANDS, DONE, USAGE, Commands, add_command, format_exit_codes
 from pytest_dtfperf.errors import unknown_name
 from pytest_dtfperf.formats import printable
 
 COMPLETING = "_ARGCOMPLETE"  # in the environment where a shell asks what may follow
-TEXT = """\
+PROGRAM_TEXT = """\
 What there is to do besides running perf tests, which `pytest perf_tests --cluster=NAME` does.
 
     dtfperf init && pytest perf_tests
@@ -25,18 +25,19 @@ What there is to do besides running perf tests, which `pytest perf_tests --clust
 
 
 @cache
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     """With all commands. Who calls `main` again has the same: a hundred parsers and their texts take 20 ms to make."""
     root = Parser(
         prog="dtfperf",
-        description=TEXT,
-        epilog=f"Each command says more of itself: dtfperf COMMAND --help.\n\n{exit_codes()}",
+        description=PROGRAM_TEXT,
+        epilog=f"Each command says more of itself: dtfperf COMMAND --help.\n\n{format_exit_codes()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     root.add_argument("--version", action="version", version=f"pytest-dtfperf {metadata.version('pytest-dtfperf')}")
     commands = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in COMMANDS:
-        import_module(f"pytest_dtfperf.cli.{module}").add(commands)
+        import_module(f"pytest_dtfperf.cli.{module}").add_parser(commands)
+    add_completion_parser(commands)
     return root
 
 
@@ -99,3 +100,29 @@ class Parser(argparse.ArgumentParser):
                 nearest = difflib.get_close_matches(name, known, n=1)
                 return f" Did you mean {nearest[0]} instead of {printable(name)}?" if nearest else ""
         return ""
+
+
+COMPLETION_TEXT = """\
+Prints what a shell needs to complete dtfperf: commands, options, and names of clusters, models, modes and sessions. In the
+shell's own start-up file:
+
+    eval "$(dtfperf completion bash)"          # ~/.bashrc
+    eval "$(dtfperf completion zsh)"           # ~/.zshrc
+    dtfperf completion fish | source           # ~/.config/fish/config.fish
+"""
+COMPLETION_ENDS = {DONE: "printed"}
+
+
+def add_completion_parser(commands: "Commands[Any]") -> None:
+    parser = add_command(
+        commands, "completion", help="what a shell needs to complete all this", text=COMPLETION_TEXT, ends=COMPLETION_ENDS
+    )
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
+    parser.set_defaults(run=run_completion)
+
+
+def run_completion(args: argparse.Namespace) -> int:
+    from argcomplete.shell_integration import shellcode
+
+    print(shellcode(["dtfperf"], shell=args.shell))
+    return DONE

@@ -1,6 +1,6 @@
-"""The project's configuration of pytest, as far as it speaks to this package: commands that run without pytest obey it, too.
+"""The project's configuration of pytest, read for commands that run without pytest.
 
-Found as pytest finds it from the current folder: https://docs.pytest.org/en/stable/reference/customize.html
+The file is searched as pytest does, from the current folder: https://docs.pytest.org/en/stable/reference/customize.html
 """
 
 import tomllib
@@ -17,31 +17,31 @@ from pytest_dtfperf.node.files import read_text
 Values = Mapping[str, Any]
 
 
-def configured(name: str, start: Path | None = None) -> Path | None:
+def find_configured_path(name: str, start: Path | None = None) -> Path | None:
     """The path that `name`, such as `dtfperf_baselines`, has there: a relative one begins where the file is.
 
     None if nothing is said. Raises `UsageError` if the file cannot be read, or says something that is no path.
     """
-    found = _found(start)
-    return _path(found[0], name, found[1].get(name)) if found else None
+    found = _find_configuration(start)
+    return _make_path(found[0], name, found[1].get(name)) if found else None
 
 
-def configured_history(name: str = "dtfperf_history", start: Path | None = None) -> Path | str | None:
+def find_configured_history(name: str = "dtfperf_history", start: Path | None = None) -> Path | str | None:
     """The same of what may be a URL or a word, too."""
-    found = _found(start)
+    found = _find_configuration(start)
     value = found[1].get(name) if found else None
     if isinstance(value, str) and ("://" in value or value == NEVER):
         return value
-    return _path(found[0], name, value) if found else None
+    return _make_path(found[0], name, value) if found else None
 
 
-def configuration_file(start: Path) -> Path | None:
+def find_configuration_file(start: Path) -> Path | None:
     """The file that speaks to pytest in this folder or one above. Raises `UsageError` if it cannot be read."""
-    found = _found(start)
+    found = _find_configuration(start)
     return found[0] if found else None
 
 
-def _found(start: Path | None) -> tuple[Path, Values] | None:
+def _find_configuration(start: Path | None) -> tuple[Path, Values] | None:
     """The file that speaks to pytest, and what it says."""
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents):
@@ -60,7 +60,7 @@ def _found(start: Path | None) -> tuple[Path, Values] | None:
     return None
 
 
-def _path(file: Path, name: str, value: object) -> Path | None:
+def _make_path(file: Path, name: str, value: object) -> Path | None:
     if value is None or value == "":
         return None
     if not isinstance(value, str) or "\0" in value:
@@ -70,12 +70,12 @@ def _path(file: Path, name: str, value: object) -> Path | None:
     return file.parent / value
 
 
-def _pytest_toml(path: Path) -> Values | None:
+def _read_pytest_toml(path: Path) -> Values | None:
     table = tomllib.loads(read_text(path)).get("pytest")
     return table if isinstance(table, dict) else {}  # this file counts even if it is empty
 
 
-def _pyproject(path: Path) -> Values | None:
+def _read_pyproject(path: Path) -> Values | None:
     tool = tomllib.loads(read_text(path)).get("tool")
     table = tool.get("pytest") if isinstance(tool, dict) else None
     if not isinstance(table, dict):
@@ -84,7 +84,7 @@ def _pyproject(path: Path) -> Values | None:
     return old if isinstance(old, dict) else table
 
 
-def _section(name: str, *, counts_if_empty: bool = False) -> Callable[[Path], Values | None]:
+def _make_section_reader(name: str, *, counts_if_empty: bool = False) -> Callable[[Path], Values | None]:
     def read(path: Path) -> Values | None:
         sections = iniconfig.IniConfig(str(path), data=read_text(path)).sections
         return sections.get(name, {} if counts_if_empty else None)
@@ -93,11 +93,11 @@ def _section(name: str, *, counts_if_empty: bool = False) -> Callable[[Path], Va
 
 
 _FILES: Mapping[str, Callable[[Path], Values | None]] = {  # in pytest's order: the first that speaks to pytest is the one
-    "pytest.toml": _pytest_toml,
-    ".pytest.toml": _pytest_toml,
-    "pytest.ini": _section("pytest", counts_if_empty=True),
-    ".pytest.ini": _section("pytest", counts_if_empty=True),
-    "pyproject.toml": _pyproject,
-    "tox.ini": _section("pytest"),
-    "setup.cfg": _section("tool:pytest"),
+    "pytest.toml": _read_pytest_toml,
+    ".pytest.toml": _read_pytest_toml,
+    "pytest.ini": _make_section_reader("pytest", counts_if_empty=True),
+    ".pytest.ini": _make_section_reader("pytest", counts_if_empty=True),
+    "pyproject.toml": _read_pyproject,
+    "tox.ini": _make_section_reader("pytest"),
+    "setup.cfg": _make_section_reader("tool:pytest"),
 }

@@ -1,4 +1,4 @@
-"""`dtfperf run`: measure trainings that are named on the command line, without a test to be written for them."""
+"""`dtfperf run`: measure trainings that the command line names, without a test."""
 
 import argparse
 import json
@@ -7,25 +7,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_dtfperf.cli.output import print_json, say
-from pytest_dtfperf.cli.terms import (
+from pytest_dtfperf.cli.options import (
     DONE,
     FAILED,
-    RECORD,
+    RECORD_SHAPE,
     Commands,
     add_baselines,
     add_cluster,
     add_command,
     add_json,
     add_results,
-    baselines_folder,
-    clusters_file,
-    colour,
-    columns,
-    completed_by,
-    fields_and_values,
-    results_folder,
+    complete_fields,
+    count_columns,
+    find_baselines_folder,
+    find_clusters_file,
+    find_results_folder,
+    set_completer,
+    wants_colour,
 )
+from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.errors import DtfPerfError, InvalidMeasurement, RunFailed, SpecError, UsageError, unknown_name
 from pytest_dtfperf.spec import MODELS, inputs_of
 from pytest_dtfperf.spec.tables import is_own_model_name
@@ -56,7 +56,7 @@ NOT_HERE = ("model", "command", "command_dir", "rate_pattern", "rate_of", "role_
 
 
 @dataclass
-class Wanted:
+class WantedSpec:
     """One training, as it was asked for."""
 
     model: str  # of a table, or module:name
@@ -72,10 +72,10 @@ class Wanted:
         return " ".join([self.model, *(f"{name}={value}" for name, value in self.fields.items())])
 
 
-def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "run", help="measure trainings, and compare each with its baseline", text=TEXT, ends=ENDS)
     words = parser.add_argument("words", metavar="MODEL [FIELD=VALUE ...]", nargs="*", help="one training or several")
-    completed_by(words, _complete)
+    set_completer(words, _complete_word)
     text = "list the models, those of other packages too; with --json {models: [{name, batch_size, data, package, problem}]}"
     parser.add_argument("--models", action="store_true", help=text)
     add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
@@ -87,12 +87,12 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     add_baselines(parser)
     add_results(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="say what the numbers are, with published ones")
-    add_json(parser, RECORD, lines="measurement, as in measurements.jsonl")
-    parser.set_defaults(run=run, cluster="local")
+    add_json(parser, RECORD_SHAPE, lines="measurement, as in measurements.jsonl")
+    parser.set_defaults(run=run_measure, cluster="local")
 
 
-def _models(args: argparse.Namespace) -> int:
-    rows = [_model(name) for name in MODELS]
+def _load_models(args: argparse.Namespace) -> int:
+    rows = [_load_model(name) for name in MODELS]
     if args.json:
         print_json({"models": rows})
         return DONE
@@ -105,7 +105,7 @@ def _models(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _model(name: str) -> dict[str, Any]:
+def _load_model(name: str) -> dict[str, Any]:
     row: dict[str, Any] = {
         "name": name,
         "batch_size": None,
@@ -119,14 +119,14 @@ def _model(name: str) -> dict[str, Any]:
         return {**row, "problem": str(error)}
 
 
-def run(args: argparse.Namespace) -> int:
+def run_measure(args: argparse.Namespace) -> int:
     if args.models:
-        return _models(args)
+        return _load_models(args)
     if not args.words:
         raise UsageError("which training? dtfperf run mnist gpus=2; dtfperf run --models lists the models")
     from pytest_dtfperf.session import Session, Settings
 
-    wanted = list(read(args.words))
+    wanted = list(parse_words(args.words))
     if args.repeats is not None and args.repeats < 1:
         raise UsageError(f"--repeats must be 1 or more, not {args.repeats}")
     if args.margin is not None and not 0 < args.margin < 1:
@@ -135,9 +135,9 @@ def run(args: argparse.Namespace) -> int:
     failures: list[str] = []
     opened = Session.open(
         args.cluster,
-        clusters_file=clusters_file(args),
-        baselines=baselines_folder(args),
-        results=results_folder(args),
+        clusters_file=find_clusters_file(args),
+        baselines=find_baselines_folder(args),
+        results=find_results_folder(args),
         settings=settings,
         tests=len(wanted),
     )
@@ -145,38 +145,38 @@ def run(args: argparse.Namespace) -> int:
         _measure(opened, wanted, failures)
     except (DtfPerfError, KeyboardInterrupt):  # what was measured before is none the worse
         if opened.has_measured:
-            _show(opened, args, failures)
+            _print_summary(opened, args, failures)
         raise
-    _show(opened, args, failures)
+    _print_summary(opened, args, failures)
     accepted = opened.acceptance
     is_odd = accepted is not None and bool(accepted.loosened or accepted.is_fruitless)
     return FAILED if failures or is_odd or any(map(_is_red, opened.folder.measurements())) else DONE
 
 
-def _measure(opened: "Session", wanted: Sequence[Wanted], failures: list[str]) -> None:
+def _measure(opened: "Session", wanted: Sequence[WantedSpec], failures: list[str]) -> None:
     """All of it, unless the cluster fails."""
     with opened as session:
         for each in wanted:
-            _spec(session, each)  # what cannot be is told before anything is measured
+            _make_spec(session, each)  # what cannot be is told before anything is measured
         for each in wanted:
             try:
-                measured = _measured(session, each)
+                measured = _measure_specs(session, each)
                 session.check(measured)
             except (RunFailed, InvalidMeasurement, SpecError) as failure:
                 failures.append(f"{each}: {failure}")
 
 
-def read(words: Sequence[str]) -> Iterator[Wanted]:
+def parse_words(words: Sequence[str]) -> Iterator[WantedSpec]:
     """The trainings that are named. Raises `UsageError`."""
-    found: Wanted | None = None
+    found: WantedSpec | None = None
     for word in words:
         name, is_field, value = word.partition("=")
         if not is_field:
             if found:
                 yield found
             if ":" not in name and name not in MODELS:
-                raise UsageError(_unknown(name))
-            found = Wanted(name)
+                raise UsageError(_raise_unknown(name))
+            found = WantedSpec(name)
         elif found is None:
             raise UsageError(f"{word} is of no training: begin with a model, as in dtfperf run mnist {word}")
         elif name in NOT_HERE:
@@ -184,19 +184,19 @@ def read(words: Sequence[str]) -> Iterator[Wanted]:
         elif name in found.fields:
             raise UsageError(f"{found.model} has {name} twice: {found.fields[name]!r} and {value!r}")
         else:
-            found.fields[name] = _value(value)
+            found.fields[name] = _parse_value(value)
     if found:
         yield found
 
 
-def _unknown(name: str) -> str:
+def _raise_unknown(name: str) -> str:
     if is_own_model_name(name):  # so it is called in labels, which tell no module from a class
         module, _, attribute = name.rpartition(".")
         return f"{name}: a model of your own is a module, a colon and its name there: {module}:{attribute}"
     return unknown_name("model", name, MODELS)
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     """As JSON reads it: a number, true, false, null, a list; anything else is a word."""
     try:
         return json.loads(text)
@@ -204,7 +204,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _spec(session: "Session", wanted: Wanted) -> "Spec":
+def _make_spec(session: "Session", wanted: WantedSpec) -> "Spec":
     """Raises `UsageError`."""
     from pytest_dtfperf.session.own_models import imported
 
@@ -215,8 +215,8 @@ def _spec(session: "Session", wanted: Wanted) -> "Spec":
         raise UsageError(f"{wanted}: {str(error).removeprefix('train(): ')}") from error
 
 
-def _measured(session: "Session", wanted: Wanted) -> "Record":
-    spec = _spec(session, wanted)
+def _measure_specs(session: "Session", wanted: WantedSpec) -> "Record":
+    spec = _make_spec(session, wanted)
     if wanted.word == SWEEP and spec.mode.parameter_servers:
         return session.sweep(spec)
     if wanted.word == BEST and spec.mode.parameter_servers:
@@ -224,7 +224,7 @@ def _measured(session: "Session", wanted: Wanted) -> "Record":
     return session.measure(spec)
 
 
-def _show(session: "Session", args: argparse.Namespace, failures: Sequence[str]) -> None:
+def _print_summary(session: "Session", args: argparse.Namespace, failures: Sequence[str]) -> None:
     from pytest_dtfperf.report import notes
     from pytest_dtfperf.report.series import find_published_rates
     from pytest_dtfperf.report.terminal import format_failure, format_summary
@@ -237,8 +237,8 @@ def _show(session: "Session", args: argparse.Namespace, failures: Sequence[str])
         text = format_summary(
             records,
             find_published_rates(records) if args.verbose else (),
-            width=columns(sys.stdout),
-            colour=colour(sys.stdout),
+            width=count_columns(sys.stdout),
+            colour=wants_colour(sys.stdout),
             verbose=args.verbose,
             folder=session.folder.path,
             accepted=notes.list_accepted_baselines(session.acceptance, records),
@@ -247,18 +247,19 @@ def _show(session: "Session", args: argparse.Namespace, failures: Sequence[str])
         print(text, end="")
     for record in records:
         if _is_red(record):
-            told = format_failure(record, session=session.folder.path, rerun=session.folder.session["command"])
-            print(f"\n{told}", file=sys.stderr)
+            rerun, width = session.folder.session["command"], count_columns(sys.stderr)
+            failure = format_failure(record, session=session.folder.path, rerun=rerun, width=width)
+            print(f"\n{failure}", file=sys.stderr)
     for failure in failures:
-        say(failure)
+        print_remark(failure)
 
 
 def _is_red(record: "Record") -> bool:
     return bool(record.verdict and record.verdict.fails(strict=False) and not record.accepted)
 
 
-def _complete(prefix: str, **_: object) -> list[str]:
+def _complete_word(prefix: str, **_: object) -> list[str]:
     """Models, and fields of what is trained."""
     from pytest_dtfperf.session.resolve import SPEC_FIELDS
 
-    return [*MODELS, *fields_and_values(prefix, [name for name in SPEC_FIELDS if name not in NOT_HERE])]
+    return [*MODELS, *complete_fields(prefix, [name for name in SPEC_FIELDS if name not in NOT_HERE])]

@@ -1,13 +1,13 @@
-"""`dtfperf site`: a history as pages that any web server, or none, can show."""
+"""`dtfperf site`: write a history as a static site."""
 
 import argparse
 import re
 from dataclasses import asdict
 from pathlib import Path
 
-from pytest_dtfperf.cli.history.opened import add_history, opened
+from pytest_dtfperf.cli.history_data import add_history, open_history
+from pytest_dtfperf.cli.options import DONE, FAILED, USAGE, Commands, add_command, add_json, find_results_folder
 from pytest_dtfperf.cli.output import print_json
-from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE, Commands, add_command, add_json, results_folder
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.formats import counted, printable
 
@@ -33,7 +33,7 @@ SHAPE = {
 }
 
 
-def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "site", help="a history as a static site", text=TEXT, ends=ENDS)
     parser.add_argument(
         "--out", required=True, type=Path, metavar="DIR", help="its folder: a new one, or one that it was made in"
@@ -42,17 +42,17 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--title", metavar="TEXT", help="what stands above it")
     add_history(parser)
     add_json(parser, SHAPE)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run_site)
 
 
-def run(args: argparse.Namespace) -> int:
+def run_site(args: argparse.Namespace) -> int:
     from pytest_dtfperf.history import whole
     from pytest_dtfperf.report.site.build import TITLE, build_site
 
     if args.url and not re.fullmatch(r"https?://[^\s<>\"']+", args.url):
         raise UsageError(f"--url takes an address that begins with https:// or http://, not {args.url!r}")
-    found = whole.read(opened(args))
-    built = build_site(found, args.out, results=results_folder(args), url=args.url, title=args.title or TITLE)
+    found = whole.read(open_history(args))
+    built = build_site(found, args.out, results=find_results_folder(args), url=args.url, title=args.title or TITLE)
     if args.json:
         print_json(asdict(built))
         return DONE

@@ -4,8 +4,7 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from pytest_dtfperf.cli.output import print_json
-from pytest_dtfperf.cli.terms import (
+from pytest_dtfperf.cli.options import (
     DONE,
     FAILED,
     Commands,
@@ -14,9 +13,10 @@ from pytest_dtfperf.cli.terms import (
     add_command,
     add_group,
     add_json,
-    cluster_of,
+    load_cluster,
     print_table,
 )
+from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.errors import AllocationError, UsageError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node.owner import Fate
@@ -64,21 +64,21 @@ SHAPE: Shape = {
 }
 
 
-def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     slurm = add_group(commands, "slurm", help="jobs that sessions of perf tests have left in Slurm's queue", text=TEXT)
     reap = add_command(slurm, "reap", help="cancel jobs that sessions of perf tests have left", text=REAP, ends=ENDS)
     reap.add_argument("--all", action="store_true", help="also jobs whose pytest cannot be seen from here")
     reap.add_argument("--dry-run", action="store_true", help="only list them")
     add_cluster(reap, required=False, text="refuse to go on unless this is a Slurm cluster of clusters.toml")
     add_json(reap, SHAPE)
-    reap.set_defaults(run=_reap)
+    reap.set_defaults(run=run_reap)
 
 
-def _reap(args: argparse.Namespace) -> int:
+def run_reap(args: argparse.Namespace) -> int:
     from pytest_dtfperf.clusters.slurm import reap
     from pytest_dtfperf.clusters.slurm.client import SlurmClient
 
-    if args.cluster and (config := cluster_of(args)).backend != "slurm":
+    if args.cluster and (config := load_cluster(args)).backend != "slurm":
         raise UsageError(f"cluster {config.name!r} is one of backend {config.backend!r}: there are no Slurm jobs to look for")
     sruns = _end_sruns(args.dry_run)  # before Slurm is asked, which may be gone
     if not args.json:
@@ -91,14 +91,14 @@ def _reap(args: argparse.Namespace) -> int:
         print("dtfperf: no job of perf tests is in the queue.")
         return FAILED if is_left else DONE
     doomed = [left for left in found if left.fate is Fate.GONE or (args.all and left.fate is Fate.ELSEWHERE)]
-    done = {left.job.id: "would be cancelled" if args.dry_run else _cancel(client, left.job.id) for left in doomed}
+    done = {left.job.id: "would be cancelled" if args.dry_run else _cancel_jobs(client, left.job.id) for left in doomed}
     failures = sum(words.startswith("not cancelled") for words in done.values())
     if args.json:
-        print_json({"sruns": sruns, "jobs": [_row(left, done) for left in found]})
+        print_json({"sruns": sruns, "jobs": [_make_row(left, done) for left in found]})
         return FAILED if failures or is_left else DONE
-    _show(found, done)
+    _print_jobs(found, done)
     verb = "would be cancelled" if args.dry_run else "cancelled"
-    print(f"dtfperf: {len(done) - failures} of {counted(len(found), 'job')} {verb}.{_hint(found, done)}")
+    print(f"dtfperf: {len(done) - failures} of {counted(len(found), 'job')} {verb}.{_make_hint(found, done)}")
     return FAILED if failures or is_left else DONE
 
 
@@ -116,7 +116,7 @@ def _end_sruns(dry_run: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _cancel(client: "SlurmClient", job_id: str) -> str:
+def _cancel_jobs(client: "SlurmClient", job_id: str) -> str:
     try:
         client.cancel([job_id])
     except AllocationError as error:
@@ -124,15 +124,15 @@ def _cancel(client: "SlurmClient", job_id: str) -> str:
     return "cancelled"
 
 
-def _show(found: Iterable["LeftJob"], done: dict[str, str]) -> None:
-    rows = [_row(left, done) for left in found]
+def _print_jobs(found: Iterable["LeftJob"], done: dict[str, str]) -> None:
+    rows = [_make_row(left, done) for left in found]
     for row in rows:
         nodes = row["nodes"]
         row["nodes"] = f"{len(nodes)}: {nodes[0]} ..." if len(nodes) > 1 else "".join(nodes)
     print_table(("job", "state", "nodes", "session", "its pytest", ""), [list(row.values()) for row in rows])
 
 
-def _row(left: "LeftJob", done: dict[str, str]) -> dict[str, Any]:
+def _make_row(left: "LeftJob", done: dict[str, str]) -> dict[str, Any]:
     return {
         "job": left.job.id,
         "state": left.job.state,
@@ -143,7 +143,7 @@ def _row(left: "LeftJob", done: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _hint(found: Iterable["LeftJob"], done: dict[str, str]) -> str:
+def _make_hint(found: Iterable["LeftJob"], done: dict[str, str]) -> str:
     hosts = sorted({left.owner.location for left in found if left.fate is Fate.ELSEWHERE and left.job.id not in done})
     if not hosts:
         return ""

@@ -1,22 +1,149 @@
-"""The whole of a night: pytest between a lock and a summary."""
+"""Run a night: lock the cluster, run pytest until it ends or a deadline passes, write the summary and publish the site."""
 
+import fcntl
+import os
 import shutil
+import signal
+import socket
+import stat
+import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from pytest_dtfperf.errors import SessionFileError
-from pytest_dtfperf.formats import counted
-from pytest_dtfperf.history.where import Address, address_of, asked_for
-from pytest_dtfperf.nightly import ended, summary
-from pytest_dtfperf.nightly.lock import locked
-from pytest_dtfperf.nightly.losses import Loss, losses
-from pytest_dtfperf.nightly.site import publish
+from pytest_dtfperf.errors import DtfPerfError, SessionFileError, UsageError, exit_words
+from pytest_dtfperf.formats import counted, minute
+from pytest_dtfperf.history.where import Address, address_of, asked_for, masked
+from pytest_dtfperf.nightly import summary
+from pytest_dtfperf.nightly.summary import Loss, find_losses
+from pytest_dtfperf.node.files import kind_of
 from pytest_dtfperf.node.module_command import project_command
 from pytest_dtfperf.records.session import SessionFolder, session_folders
+from pytest_dtfperf.session import signals
+
+USAGE, DEADLINE = 4, 124  # pytest's own; timeout(1)'s
+GRACE_S = 60.0  # teardown stops agents on every host and gives an allocation back; a slow scheduler takes half of that
+
+OUTCOMES = {
+    0: "All tests passed.",
+    1: "Tests failed.",
+    2: "pytest was interrupted.",
+    3: "pytest itself broke.",
+    USAGE: "pytest refused its options.",
+    5: "No test was collected.",
+}
+
+
+def run_pytest(
+    argv: Sequence[str], *, deadline_s: float, lock: int, output: TextIO | None = None, grace_s: float = GRACE_S
+) -> tuple[int, str]:
+    """Run pytest to its end, or end it; returns the night's exit code and what happened.
+
+    `lock`: a descriptor it inherits. `output`: what it prints to; our own stdout by default.
+    """
+    print(f"nightly: {masked(' '.join(argv))}", flush=True)
+    with _record_signals() as received:
+        ends_at_s = time.monotonic() + deadline_s
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, process_group=0, pass_fds=[lock])
+        while process.poll() is None and not received and time.monotonic() < ends_at_s:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=min(1.0, max(0.0, ends_at_s - time.monotonic())))
+        code = process.poll()
+        if code is None:
+            _terminate(process, grace_s)
+        _kill_group(process)
+    if received:
+        return 128 + received[0], f"{signal.Signals(received[0]).name} came, and pytest was ended."
+    if code is None:
+        return DEADLINE, f"The deadline of {deadline_s / 60:g} min passed, and pytest was ended."
+    if code < 0:
+        return 128 - code, f"pytest {exit_words(code)}."
+    return code, OUTCOMES.get(code, f"pytest ended with exit code {code}.")
+
+
+@contextmanager
+def _record_signals() -> Iterator[list[int]]:
+    """Note the signals that ask us to end, instead of ending with pytest left running; but what nohup has ignored stays so."""
+    received: list[int] = []
+    restore = signals.install(lambda number, frame: received.append(number), (signal.SIGINT, *signals.NUMBERS))
+    try:
+        yield received
+    finally:
+        restore()
+
+
+def _terminate(process: subprocess.Popen[bytes], grace_s: float) -> None:
+    """Ask pytest to end and let its teardown run: only pytest itself, for its agents and xdist workers are its own to end."""
+    process.send_signal(signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=grace_s)
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """End what pytest left behind, or could not end of itself."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def publish_site(out: Path, history: Address | None, results: Path) -> str:
+    """Returns what became of it, in a line."""
+    from pytest_dtfperf.history import whole
+    from pytest_dtfperf.history.database import Database
+    from pytest_dtfperf.report.site.build import build_site
+
+    if history is None:
+        return "no site: no history is kept"
+    try:
+        built = build_site(whole.read(Database.open(history)), out, results=results)
+    except (DtfPerfError, OSError) as error:
+        return f"no site: {error}"
+    return f"site in {out / 'index.html'}: {counted(len(built.written), 'page')} written"
+
+
+@contextmanager
+def hold_lock(path: Path) -> Iterator[tuple[int | None, str]]:
+    """Hold a lock for the night: (descriptor, ""); or, if another has it, (None, who that is).
+
+    pytest inherits the descriptor, so that a night whose own program was killed is not over before its pytest is.
+    Raises `UsageError` where there can be no such file, or none that can be locked.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o644)
+    except OSError as exc:
+        raise UsageError(
+            f"the night's lock {path} cannot be opened: {exc.strerror}: --results must be a folder of yours"
+        ) from exc
+    if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UsageError(f"the night's lock {path} is {kind_of(mode)}, and no regular file: remove it, or name other --results")
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        yield None, os.pread(descriptor, 1000, 0).decode().strip() or "a night that has just begun"
+        return
+    except OSError as exc:
+        raise UsageError(
+            f"the night's lock {path} cannot be locked: {exc.strerror}: --results must be on a file system with locks, or one "
+            "night could not tell that another goes on"
+        ) from exc
+    else:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(
+            descriptor,
+            f"process {os.getpid()} on {socket.gethostname()} since {minute(datetime.now(UTC).isoformat())} UTC\n".encode(),
+            0,
+        )
+        yield descriptor, ""
+    finally:
+        os.close(descriptor)
+
 
 FAILED, LOCKED = 1, 75  # pytest's own; sysexits' EX_TEMPFAIL
 
@@ -54,7 +181,7 @@ class Night:
 
 
 @dataclass(frozen=True)
-class Done:
+class NightResult:
     """What came of it."""
 
     code: int  # exit code: pytest's, or as docs/nightly.md says
@@ -64,28 +191,28 @@ class Done:
     site: str | None = None  # what became of it
 
 
-def carry_out(night: Night, output: TextIO | None = None) -> Done:
+def run_night(night: Night, output: TextIO | None = None) -> NightResult:
     """What pytest prints goes to `output`, or to stdout. Raises `UsageError` where nothing can be kept in `results`."""
     history = night.kept_in
     lock = night.results / f"nightly.{night.cluster}.lock"
-    with locked(lock) as (descriptor, holder):
+    with hold_lock(lock) as (descriptor, holder):
         if descriptor is None:
             print(f"nightly: {lock} is held by {holder}: that night is not over. Nothing was started.", file=sys.stderr)
-            return Done(LOCKED)
-        earlier = _sessions(night)
-        code, outcome = ended.run(night.command, deadline_s=night.deadline_s, lock=descriptor, output=output)
-        folder, found = _sum_up(night, earlier, outcome, history)
+            return NightResult(LOCKED)
+        earlier = _load_sessions(night)
+        code, outcome = run_pytest(night.command, deadline_s=night.deadline_s, lock=descriptor, output=output)
+        folder, found = _write_summary(night, earlier, outcome, history)
         if found and night.fail_on_loss and code == 0:
             code, outcome = FAILED, f"{outcome} {counted(len(found), 'rate')} slower than in earlier nights."
-        site = publish(night.site, history, night.results) if night.site else None
+        site = publish_site(night.site, history, night.results) if night.site else None
         if site:
             print(f"nightly: {site}")
-        _remove_old(_sessions(night), night.keep)
+        _remove_old(_load_sessions(night), night.keep)
         print(f"nightly: {outcome} Exit code {code}.")
-        return Done(code, outcome, folder, found, site)
+        return NightResult(code, outcome, folder, found, site)
 
 
-def _sessions(night: Night) -> list[SessionFolder]:
+def _load_sessions(night: Night) -> list[SessionFolder]:
     """This cluster's session folders, oldest first; one that cannot be read is nobody's."""
     found = []
     for folder in session_folders(night.results):
@@ -95,21 +222,22 @@ def _sessions(night: Night) -> list[SessionFolder]:
     return found
 
 
-def _sum_up(
+def _write_summary(
     night: Night, earlier: Sequence[SessionFolder], outcome: str, history: Address | None
 ) -> tuple[Path | None, list[Loss]]:
     """Write the summary of what the night has measured; returns its session's folder, and what it has lost."""
-    new = [folder for folder in _sessions(night) if folder not in earlier]
+    new = [folder for folder in _load_sessions(night) if folder not in earlier]
     if not new:
-        summary.leave(night.results / "summary.md", summary.of_nothing(night.cluster, outcome), night.results / "summary.md")
+        path = night.results / "summary.md"
+        summary.write_summary(path, summary.format_empty_summary(night.cluster, outcome), path)
         return None, []
     folder = new[-1]
     previous = next((each for each in reversed(earlier) if each.session["exit_code"] is not None), None)
     found: list[Loss] = []
     with suppress(SessionFileError):  # which the summary says itself
-        found = losses(folder, earlier)
-    text = summary.of_session(folder, previous, found, outcome, history)
-    summary.leave(folder.path / "summary.md", text, folder.path)
+        found = find_losses(folder, earlier)
+    text = summary.format_session_summary(folder, previous, found, outcome, history)
+    summary.write_summary(folder.path / "summary.md", text, folder.path)
     return folder.path, found
 
 

@@ -1,41 +1,118 @@
-"""`summary.md` of a night: in its session's folder, or beside all folders where nothing was measured; and for GitHub."""
+"""`summary.md` of a night, with the rates that were lost since earlier nights.
+
+A project has no baseline in its second night, and may have lost half of a rate nevertheless. Two nights do not show how nights
+scatter: where that is not calibrated, it is assumed, and the summary reports so. The first night with another graph or another
+major version of the framework is compared with the last one before it, on the same hardware.
+"""
 
 import os
+from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from pytest_dtfperf.baselines import verdict
 from pytest_dtfperf.errors import SessionFileError
-from pytest_dtfperf.formats import minute
+from pytest_dtfperf.formats import change, minute, percent, rate
+from pytest_dtfperf.history.comparison import Compared, compared
 from pytest_dtfperf.history.enter import changes_known
+from pytest_dtfperf.history.rows import Row, SessionRows, rows_of
 from pytest_dtfperf.history.where import Address
-from pytest_dtfperf.nightly import losses
-from pytest_dtfperf.nightly.losses import Loss
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report.markdown import summary
+from pytest_dtfperf.report.markdown import format_markdown_summary
+from pytest_dtfperf.stats.noise import Noise
+
+MIN_LOSS = verdict.MARGIN  # what a baseline's check forgives as well
+ERROR_RATE = 0.025  # at most in so many nights without a loss any is told, if nights scatter as they are taken to
+ASSUMED_NOISE = Noise(run=0.01, session=0.02)  # of a machine that nobody has calibrated
+MAX_NIGHTS = 30  # that are gone back at most
 
 
-def of_session(
+@dataclass(frozen=True)
+class Loss:
+    """A training that is slower, and the session that it was faster in."""
+
+    found: Compared
+    session: str
+
+    def __str__(self) -> str:
+        found = self.found
+        between = "" if found.low is None or found.high is None else f" ({change(found.low)} to {change(found.high)})"
+        then = f"{rate(found.then)} images/sec of {self.session}"
+        since = f", since {' and '.join(found.replaced)}" if found.replaced else ""
+        noted = [each for each in found.noted if each not in found.replaced]
+        return "; meanwhile ".join([f"{found.label}: {change(found.change)}{between} against {then}{since}", *noted])
+
+
+ABOUT_LOSSES = (
+    f"Slower by more than {percent(MIN_LOSS)} than in the last night of the same training on the same hardware, where no "
+    f"baseline judges it. At most {percent(ERROR_RATE)} of nights without a loss tell any, if nights scatter as calibrated, "
+    f"or by {percent(ASSUMED_NOISE.session)} where they are not calibrated"
+)
+
+
+def find_losses(now: SessionFolder, earlier: Sequence[SessionFolder]) -> list[Loss]:
+    """`earlier`: sessions of the same cluster, the oldest first; those that cannot be read tell nothing.
+
+    Raises `SessionFileError` where `now` cannot be read.
+    """
+    tonight = _load_rows(now)
+    waiting = {row["id"]: row for row in tonight.measurements if row["in_series"] and row["baseline"] is None}
+    if not waiting:
+        return []
+    error, found, across = ERROR_RATE / len(waiting), list[Loss](), dict[str, Loss]()
+    for folder in reversed(earlier[-MAX_NIGHTS:]):
+        with suppress(SessionFileError):
+            for each in _compare_sessions(_load_rows(folder), tonight, list(waiting.values()), error):
+                if each.replaced:  # an earlier night may still be of the same series
+                    across.setdefault(each.spec_key, Loss(each, folder.id))
+                    continue
+                waiting = {name: row for name, row in waiting.items() if row["spec_key"] != each.spec_key}
+                found.append(Loss(each, folder.id))
+        if not waiting:
+            break
+    alone = {row["spec_key"] for row in waiting.values()}
+    found += [loss for key, loss in across.items() if key in alone]
+    return [loss for loss in found if loss.found.high is not None and loss.found.high < -MIN_LOSS]
+
+
+def _compare_sessions(then: SessionRows, now: SessionRows, wanted: Sequence[Row], error: float) -> list[Compared]:
+    """Compare those of the wanted that were measured on the same hardware."""
+    rates: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in (*then.runs, *now.runs):
+        rates[row["session"], row["measurement"]] += [] if row["disturbances"] else [row["images_per_sec"]]
+    contents = {**then.fingerprints, **now.fingerprints}
+    found = compared(then.measurements, wanted, rates, contents, error=error, assumed=ASSUMED_NOISE)
+    return [each for each in found if each.replaced or not each.foreign]
+
+
+def _load_rows(folder: SessionFolder) -> SessionRows:
+    return rows_of(folder.session, folder.measurements(), str(folder.path))
+
+
+def format_session_summary(
     folder: SessionFolder, previous: SessionFolder | None, found: Sequence[Loss], outcome: str, history: Address | None
 ) -> str:
     """What was measured, beside the night before, with what that has lost, and what has changed over time."""
-    return _measured(folder, previous, outcome) + _losses(found) + _changes(folder, history)
+    return _format_measurements(folder, previous, outcome) + _format_losses(found) + _format_changes(folder, history)
 
 
-def of_nothing(cluster: str, outcome: str) -> str:
+def format_empty_summary(cluster: str, outcome: str) -> str:
     return f"# Performance on {cluster}, {minute(datetime.now(UTC).isoformat())} UTC\n\n{outcome} Nothing was measured.\n"
 
 
-def leave(path: Path, text: str, artifact: Path) -> None:
+def write_summary(path: Path, text: str, artifact: Path) -> None:
     """Write the summary, and tell GitHub Actions of it. `artifact`: what is worth keeping of the night."""
-    if _written(path, text, "w"):
+    if _write_text(path, text, "w"):
         print(f"nightly: summary in {path}")
     _notify_github("GITHUB_STEP_SUMMARY", text)
     _notify_github("GITHUB_OUTPUT", f"artifact={artifact}\n")
 
 
-def _measured(folder: SessionFolder, previous: SessionFolder | None, outcome: str) -> str:
+def _format_measurements(folder: SessionFolder, previous: SessionFolder | None, outcome: str) -> str:
     """Nothing damaged hides how the night ended, and no old night what this one has measured."""
     note = ""
     try:
@@ -44,32 +121,32 @@ def _measured(folder: SessionFolder, previous: SessionFolder | None, outcome: st
     except SessionFileError as exc:
         previous, note = None, f"\nNot compared with the night before: {exc}\n"
     try:
-        return summary(folder, previous, outcome=outcome) + note
+        return format_markdown_summary(folder, previous, outcome=outcome) + note
     except SessionFileError as exc:
         return f"# Performance, {folder.id}\n\n{outcome} No summary: {exc}\n"
 
 
-def _losses(found: Sequence[Loss]) -> str:
-    return _section("Slower than in earlier nights", [*map(str, found)], f"{losses.ABOUT}.") if found else ""
+def _format_losses(found: Sequence[Loss]) -> str:
+    return _format_section("Slower than in earlier nights", [*map(str, found)], f"{ABOUT_LOSSES}.") if found else ""
 
 
-def _changes(folder: SessionFolder, history: Address | None) -> str:
+def _format_changes(folder: SessionFolder, history: Address | None) -> str:
     """What the history says of rates over time; nothing where it says nothing."""
     lines = changes_known(folder, history) if history else []
-    return _section("Changes over time", lines) if lines else ""
+    return _format_section("Changes over time", lines) if lines else ""
 
 
-def _section(title: str, lines: Sequence[str], *notes: str) -> str:
+def _format_section(title: str, lines: Sequence[str], *notes: str) -> str:
     return "\n".join(["", f"## {title}", "", *(f"- {line}" for line in lines), "", *(f"{note}\n" for note in notes)])
 
 
 def _notify_github(variable: str, text: str) -> None:
     """Append to the file that GitHub Actions names in a variable; elsewhere there is none."""
     if name := os.environ.get(variable):
-        _written(Path(name), text, "a")
+        _write_text(Path(name), text, "a")
 
 
-def _written(path: Path, text: str, mode: Literal["w", "a"]) -> bool:
+def _write_text(path: Path, text: str, mode: Literal["w", "a"]) -> bool:
     """Whether that was possible. Where it was not, the night ends as it would have: with its exit code."""
     try:
         with path.open(mode, encoding="utf-8") as file:

@@ -19,6 +19,7 @@ from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.explanations import list_explanation
+from pytest_dtfperf.report.tables import DEFAULT_COLUMNS
 from pytest_dtfperf.report.terminal import format_failure
 from pytest_dtfperf.session.completion import will_accept
 from pytest_dtfperf.session.experiment import Experiment, Judged
@@ -194,7 +195,10 @@ class Baseline:
             shown = replace(judged.record, test=self._item.nodeid, verdict=judgement.verdict, reason=judgement.reason)
             logs = perf.session.folder.logs_of(judged.record.test)
             session = perf.session.folder.path
-            pytest.fail(format_failure(shown, logs=logs, options=perf.rerun_options, session=session), pytrace=False)
+            reporter = self._item.config.pluginmanager.get_plugin("terminalreporter")  # None in a worker of xdist
+            width = reporter._tw.fullwidth if reporter else DEFAULT_COLUMNS
+            failure = format_failure(shown, logs=logs, options=perf.rerun_options, session=session, width=width)
+            pytest.fail(failure, pytrace=False)
         return judgement
 
 

@@ -1,1 +1,1 @@
-"""Show it: the terminal, CSV files, figures and Markdown. Values in, text and files out."""
+"""Reports: the terminal, Markdown, HTML pages, figures, and exports for other programs."""

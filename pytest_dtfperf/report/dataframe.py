@@ -1,4 +1,4 @@
-"""All runs as one table, a row for each run: what its columns are, in which unit, and how they follow from a record."""
+"""All runs as one table: its columns, `pytest_dtfperf.load` and `published` as pandas.DataFrame, CSV, Parquet."""
 
 import statistics
 import warnings
@@ -40,7 +40,7 @@ class RunContext:
 
     @property
     def step_s(self) -> list[float]:
-        """Of all its workers."""
+        """Return the seconds of all steps of all workers."""
         return [seconds for steps in self.run.step_s.values() for seconds in steps]
 
 
@@ -123,7 +123,7 @@ COLUMNS: Mapping[str, RunColumn] = {
 
 
 def make_run_rows(sessions: Iterable[StoredSession]) -> list[dict[str, object]]:
-    """A row for each run, in the order of sessions, measurements and runs. None: not known."""
+    """Return a row for each run, in the order of sessions, measurements and runs. An unknown value is None."""
     return [
         {name: column.value(each) if stored.has_steps or column.in_history else None for name, column in COLUMNS.items()}
         for stored in sessions
@@ -150,7 +150,7 @@ DTYPES: Mapping[ColumnKind, str] = {
 
 
 def load(source: str | Path) -> "pd.DataFrame":
-    """All runs of a session folder, a folder of session folders, a history's file or its URL: a row for each run.
+    """Return all runs of a session folder, a folder of session folders, or the file or URL of a history: a row for each run.
 
     docs/exports.md has the columns with their units. What is not known is `<NA>` or NaN; a history knows less than a folder.
     A session that lies there twice, in a copy of its folder, counts once, with a warning.
@@ -211,7 +211,7 @@ PUBLISHED_COLUMNS: Mapping[str, PublishedColumn] = {
 
 
 def published() -> "pd.DataFrame":
-    """All published rates that come with the package, a row for each, in the order of their systems' files.
+    """Return all published rates of the package, a row for each, in the order of the files of their systems.
 
     docs/exports.md has the columns with their units. What a publication does not say is `<NA>` or NaN. Raises `UsageError`
     where pandas is not installed.
@@ -235,7 +235,7 @@ def _convert_to_utc(times: "pd.Series[str]") -> "pd.Series[pd.Timestamp]":
 
 
 def format_csv(sessions: Sequence[StoredSession]) -> bytes:
-    """A heading and a line for each run. An empty cell: not known. Numbers have all their digits."""
+    """Return CSV with a heading and a line for each run. Unknown values are empty cells; numbers have all their digits."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -250,7 +250,7 @@ def _format_cell(value: object) -> object:
 
 
 def format_parquet(sessions: Sequence[StoredSession]) -> bytes:
-    """The same; each column's unit and meaning stand in its field's metadata. Raises `UsageError` without pyarrow."""
+    """Return the runs as Parquet, with units and meanings of columns as metadata. Raises `UsageError` without pyarrow."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

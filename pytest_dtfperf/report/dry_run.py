@@ -1,4 +1,4 @@
-"""What a dry run says at its end: what would be asked of the cluster, and where every task would run. Values in, text out."""
+"""The report of a dry run: the allocations that the session would request, and the placement of each task."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ def format_dry_run(
     width: int,
     colour: bool = False,
 ) -> str:
-    """The whole section. `allocation`: "session" or "test"; `workers`: processes of pytest that train; `at_once`: its limit."""
+    """Return the section. `allocation`: "session" or "test"; `workers`: pytest processes that train; `at_once`: its limit."""
     found = sorted(trainings, key=lambda each: each.position)
     durations = {id(each): duration_of(each) for each in _list_measured(found)}
     lines = [
@@ -62,7 +62,7 @@ def format_dry_run(
 
 
 def _format_allocations(trainings: Sequence[PlannedTraining], allocation: str, workers: int, at_once: int) -> Iterator[Text]:
-    """Each distinct one with its commands, in the order in which they are first needed."""
+    """Yield each distinct allocation with its commands, in the order of first use."""
     distinct: dict[tuple[int, tuple[str, ...]], int] = {}
     for training in _list_measured(trainings):
         key = training.nodes, tuple(training.commands)
@@ -80,7 +80,7 @@ def _format_allocations(trainings: Sequence[PlannedTraining], allocation: str, w
 
 
 def _format_tests(trainings: Sequence[PlannedTraining], durations: Mapping[int, Estimate | None]) -> Iterator[Text]:
-    """Every test with its trainings, file by file. What another test has measured is not measured again.
+    """Yield each test with its trainings, file by file. A training that an earlier test measures is not measured again.
 
     `durations`: of those that are, by their `id()`.
     """
@@ -101,7 +101,7 @@ def _format_tests(trainings: Sequence[PlannedTraining], durations: Mapping[int, 
 
 
 def _list_measured(trainings: Sequence[PlannedTraining]) -> Iterator[PlannedTraining]:
-    """Those that are not another test's already."""
+    """Yield the trainings that no earlier test measures."""
     first: dict[str, str] = {}
     for training in trainings:
         if first.setdefault(_make_key(training), training.test) == training.test:
@@ -140,7 +140,7 @@ def _format_seconds(seconds: float) -> str:
 
 
 def _format_time(found: Sequence[Estimate | None], at_once: int) -> Iterator[str]:
-    """How long all of them take, what that rests on, and of how many nothing is known."""
+    """Yield the time of all trainings, its grounds, and the number of trainings of unknown length."""
     known = [each for each in found if each]
     unknown = len(found) - len(known)
     if not known:

@@ -1,4 +1,4 @@
-"""Why a step takes longer, as people read it: the same in a test's own words, in the terminal, in Markdown and in JUnit."""
+"""Explanations as text: the causes of a slower step, and where the time of a step goes."""
 
 from collections.abc import Iterator, Sequence
 
@@ -21,7 +21,7 @@ def load_explanation(record: Record) -> Explanation | None:
 
 
 def list_explanation(record: Record) -> list[str]:
-    """The change, what of it is explained, and a row for each cause; or why that cannot be told; nothing where nobody asked."""
+    """Return the change and a row for each cause, or the reason why it is unexplained; empty if it was not examined."""
     found = load_explanation(record)
     if found is None:
         return [printable(record.unexplained)] if record.unexplained else []
@@ -29,12 +29,12 @@ def list_explanation(record: Record) -> list[str]:
 
 
 def list_experiments(record: Record) -> list[str]:
-    """What each experiment on its causes has said."""
+    """Return the result of each experiment on the causes."""
     return [f"tried: {printable(str(each['words']))}" for each in record.experiments]
 
 
 def format_largest_cause(record: Record) -> str:
-    """The largest cause in one line, where only one line is read; empty where none is known."""
+    """Return the largest cause in one line; empty if none is known."""
     found = load_explanation(record)
     if found is None or not found.causes:
         return ""
@@ -43,7 +43,7 @@ def format_largest_cause(record: Record) -> str:
 
 
 def list_next_commands(record: Record, session: str) -> list[str]:
-    """The commands that look further; `session`: its folder."""
+    """Return the commands that show more. `session`: its folder."""
     found = load_explanation(record)
     if found is None:
         return []
@@ -52,14 +52,14 @@ def list_next_commands(record: Record, session: str) -> list[str]:
 
 
 def _format_change(found: Explanation) -> str:
-    """`+108 of +112 ms per step (1,161 -> 1,273 ms)`."""
+    """Return `+108 of +112 ms per step (1,161 -> 1,273 ms)`."""
     known = f"{signed_ms(found.explained_s, found.change_s)} of " if found.causes else ""
     against = f", against {printable(found.against)}" if found.against not in ("", "its baseline") else ""
     return f"{known}{signed_ms(found.change_s)} ms per step ({ms(found.baseline_step_s)} -> {ms(found.step_s)} ms{against})"
 
 
 def _list_causes(found: Explanation) -> Iterator[str]:
-    """Seconds of each cause, right-aligned, and what is left of the change."""
+    """Yield the milliseconds of each cause, right-aligned, and the unexplained rest."""
     rows = [(signed_ms(cause.seconds, found.change_s), _format_cause(cause)) for cause in found.causes]
     rows.append((signed_ms(found.unexplained_s, found.change_s), "not explained"))
     width = max(len(seconds) for seconds, _ in rows)
@@ -72,7 +72,7 @@ def _format_cause(cause: Cause) -> str:
 
 
 def describe_explanation(found: Explanation) -> list[str]:
-    """The rows, and each cause with what speaks for it, for whoever asks further."""
+    """Return the rows, and the evidence of each cause."""
     evidence = [f"  {line}" for cause in found.causes for line in _describe_cause(cause)]
     noise = f"what is below {ms(found.noise_s)} ms is noise, and no cause"
     return [
@@ -95,12 +95,12 @@ NO_PATH = "Its critical path is not known: TensorFlow's profiler does not tell w
 
 
 def describe_anatomy(anatomy: Anatomy, *, width: int, colour: bool) -> str:
-    """Lines for a terminal or a log."""
+    """Return lines for a terminal or a log."""
     return render([*_make_path_blocks(anatomy), *_make_task_blocks(anatomy), *_make_link_blocks(anatomy)], width, colour)
 
 
 def compare_anatomies(changes: Sequence[Change], before: str, *, path: bool, width: int, colour: bool) -> str:
-    """What has become longer and shorter since another measurement, by its id; `path`: whether a critical path is known."""
+    """Return the changes since another measurement (by id). `path`: whether a critical path is known."""
     then, now = sum(change.before_s for change in changes), sum(change.after_s for change in changes)
     rows = [_make_change_row(change) for change in changes if abs(change.seconds) >= _MIN_SHARE * max(then, now)]
     rows.append(["the step", in_ms(then), in_ms(now), change_in_ms(now - then), ""])

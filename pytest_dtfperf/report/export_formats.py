@@ -1,6 +1,7 @@
-"""One session for programs that track benchmarks over commits. Of each spec the latest measurement that may be believed.
+"""One session for programs that track benchmarks: pytest-benchmark, github-action-benchmark, Bencher, OpenMetrics.
 
-Names and units are the same every night, so that a tracker finds a benchmark again: a benchmark is a spec's label.
+Names and units are the same every night, so that a tracker finds a benchmark again. A benchmark is the label of a spec; its
+value is the latest valid measurement. OpenMetrics: https://prometheus.io/docs/specs/om/open_metrics_spec/
 """
 
 import json
@@ -26,14 +27,14 @@ PYTEST_BENCHMARK_VERSION = "5.1.0"
 
 
 def find_valid_records(stored: StoredSession) -> dict[str, Record]:
-    """Label -> record, each label once: not what is INVALID, TAINTED, on other hosts or slowed down on purpose."""
+    """Return label -> record, without those that are INVALID, TAINTED, on other hosts, or slowed down on purpose."""
     found = latest_of_each_spec(record for record in stored.records if record.id in stored.comparable)
     named = labels(record.spec for record in found)
     return {named[record.spec]: record for record in found}
 
 
 def format_github_action(sessions: Sequence[StoredSession]) -> bytes:
-    """`customBiggerIsBetter` of github-action-benchmark: as its README and src/extract.ts have it."""
+    """Return `customBiggerIsBetter` of github-action-benchmark, as in its README and src/extract.ts."""
     (stored,) = sessions
     entries = [
         {
@@ -49,7 +50,7 @@ def format_github_action(sessions: Sequence[StoredSession]) -> bytes:
 
 
 def _make_range(record: Record) -> dict[str, str]:
-    """A single run has none."""
+    """Return the range of the runs; none for a single run."""
     spread = record.measurement.spread
     return {} if spread is None else {"range": f"± {percent(spread)}"}
 
@@ -62,7 +63,7 @@ def _list_details(stored: StoredSession, record: Record) -> list[str]:
 
 
 def format_bencher(sessions: Sequence[StoredSession]) -> bytes:
-    """Bencher Metric Format, https://bencher.dev/docs/reference/bencher-metric-format/: benchmark -> measure -> values.
+    """Return Bencher Metric Format, https://bencher.dev/docs/reference/bencher-metric-format/: benchmark -> measure -> values.
 
     `throughput` is a measure that every project has; here images/sec, with the slowest and the fastest run.
     """
@@ -78,7 +79,7 @@ def _make_measures(record: Record) -> dict[str, dict[str, float]]:
 
 
 def format_pytest_benchmark(sessions: Sequence[StoredSession]) -> bytes:
-    """What `pytest --benchmark-json` writes. A round is a run, its time is seconds per image: `ops` is images/sec."""
+    """Return what `pytest --benchmark-json` writes. A round is a run, its time is seconds per image: `ops` is images/sec."""
     (stored,) = sessions
     commit: dict[str, object] = {"id": stored.session.get("commit") or "unknown", **_UNKNOWN}
     return _encode_json(
@@ -114,7 +115,7 @@ def _make_benchmark(label: str, record: Record) -> dict[str, Any]:
 
 
 def _compute_stats(seconds: Sequence[float], iterations: int) -> Mapping[str, object]:
-    """As pytest-benchmark counts: Tukey's fences, sample standard deviation, 0 of one run."""
+    """Return statistics as pytest-benchmark defines them: Tukey's fences, sample standard deviation (0 for one run)."""
     q1, median, q3 = (float(value) for value in np.quantile(seconds, [0.25, 0.5, 0.75]))
     mean, spread = statistics.fmean(seconds), statistics.stdev(seconds) if len(seconds) > 1 else 0.0
     low, high = q1 - 1.5 * (q3 - q1), q3 + 1.5 * (q3 - q1)
@@ -173,7 +174,7 @@ GAUGES: Mapping[str, Gauge] = {
 
 
 def format_openmetrics(sessions: Sequence[StoredSession]) -> bytes:
-    """What may be believed of one session. Verdicts are counted over all of its tests."""
+    """Return the valid measurements of one session. Verdicts are counted over all of its tests."""
     (stored,) = sessions
     session, records = stored.session, find_valid_records(stored)
     where = {"cluster": session["cluster"]}

@@ -1,7 +1,4 @@
-"""In which forms measurements can be had for other programs: one table, a row each, written on demand.
-
-What each session leaves in its folder by itself is the table of exported.py.
-"""
+"""The formats of `dtfperf history export --format`."""
 
 import importlib
 from collections.abc import Mapping, Sequence
@@ -14,7 +11,7 @@ if TYPE_CHECKING:  # who shows the choices alone needs no more than this table
 
 class FormatWriter(Protocol):
     def __call__(self, sessions: "Sequence[StoredSession]") -> bytes:
-        """The whole file. `sessions`: one where the form's `of` says so. Raises `UsageError` where a library is missing."""
+        """Return the file. `sessions` has one if the format is of one. Raises `UsageError` if a library is missing."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What trainings have learnt: steps and seconds to a target, and what they knew of the test set in the end. Pure."""
+"""Tables of what trainings learned, of scores on test sets, and of sweeps over parameter servers."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ class Grid:
 
 
 def make_learning_grids(records: Iterable[Record]) -> list[Grid]:
-    """What it took to reach the target: a table for each model, input and target."""
+    """Return the effort to reach the target: a table for each model, input and target."""
     targeted = [record for record in latest_of_each_spec(records) if record.spec.stop_at_top_1_accuracy is not None]
     return [
         Grid(
@@ -53,7 +53,7 @@ def make_learning_grids(records: Iterable[Record]) -> list[Grid]:
 
 
 def make_score_grids(records: Iterable[Record]) -> list[Grid]:
-    """Loss and accuracy on the test set in the end, of what was to be evaluated: a table for each model and input."""
+    """Return final loss and accuracy on the test set: a table for each model and input."""
     asked = [r for r in latest_of_each_spec(records) if r.spec.evaluate or r.spec.stop_at_top_1_accuracy is None]
     evaluated = [record for record in asked if _list_last_evaluations(record.measurement)]
     return [
@@ -66,14 +66,14 @@ def make_score_grids(records: Iterable[Record]) -> list[Grid]:
 
 
 def _group_records(records: Iterable[Record], *names: str) -> list[tuple[tuple[Any, ...], list[Record]]]:
-    """By these fields of their specs; within a group the smallest first, then in the order in which they were measured."""
+    """Return the records by these fields of their specs; within a group by size, then in the order of measuring."""
     kind = attrgetter(*(f"spec.{name}" for name in names))
     ordered = sorted(records, key=lambda record: (kind(record), record.spec.gpus))
     return [(found, list(group)) for found, group in groupby(ordered, key=kind)]
 
 
 def _find_anchor(spec: Spec, records: Iterable[Record]) -> Record | None:
-    """The latest on one device that learns from as many images per step by the same rule; without parameter servers first."""
+    """Return the latest 1-device record that learns from as many images per step by the same rule, first without servers."""
     found = [
         record
         for record in records
@@ -122,7 +122,7 @@ def _list_last_evaluations(measurement: Measurement) -> list[Evaluation]:
 
 
 def _make_label_cells(spec: Spec) -> list[str]:
-    """The way of training, with what is unusual about it, and its size."""
+    """Return the way of training with its unusual options, and its size."""
     unlike = [
         word for word in spec.label.split()[1:] if not word.startswith(OMITTED_IN_LABELS) and word != f"b{spec.batch_size}"
     ]
@@ -135,7 +135,7 @@ ABOUT_SWEEPS = (
 
 
 def make_sweep_grids(records: Iterable[Record]) -> list[Grid]:
-    """One table with a row for each sweep, smallest first; none where nothing was swept."""
+    """Return one table with a row for each sweep, smallest first; none without sweeps."""
     found = [record for record in latest_of_each_spec(records) if record.sweep]
     ordered = sorted(found, key=lambda r: (r.spec.model, r.spec.batch_size, r.spec.variable_update, r.spec.gpus))
     headings = ("parameter servers", "gpus", "num_ps", "of", "images/sec", "efficiency", "short")
@@ -157,7 +157,7 @@ def _make_sweep_row(record: Record) -> list[str]:
 
 
 def _format_short_runs(sweep: Mapping[str, Any]) -> str:
-    """`1: 95.2, 2: 98.1`: of each count its longest run."""
+    """Return `1: 95.2, 2: 98.1`: the longest short run of each count."""
     longest: dict[int, tuple[int, float]] = {}
     for name, found in sweep["tried"].items():
         count, steps = (int(part.split()[0]) for part in name.split(", "))

@@ -1,4 +1,4 @@
-"""A session folder as Markdown: what a nightly job leaves behind to be read in the morning."""
+"""A session as Markdown, for the summary of a night."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -26,8 +26,8 @@ from pytest_dtfperf.report.terminal import format_verdict
 from pytest_dtfperf.spec import Spec, labels
 
 
-def summary(folder: SessionFolder, previous: SessionFolder | None = None, *, outcome: str = "") -> str:
-    """Verdicts counted, one table with the gravest first, then what each of the grave ones says of itself.
+def format_markdown_summary(folder: SessionFolder, previous: SessionFolder | None = None, *, outcome: str = "") -> str:
+    """Return counts of verdicts, a table with the gravest first, and the details of the grave ones.
 
     `previous` is a session to compare rates with, spec by spec; `outcome` one sentence on how the job ended. Raises
     `SessionFileError`.
@@ -37,34 +37,40 @@ def summary(folder: SessionFolder, previous: SessionFolder | None = None, *, out
     started = datetime.fromisoformat(session["started"])
     lines = [f"# Performance on {session['cluster']}, {started:%Y-%m-%d %H:%M} UTC", ""]
     lines += [f"{outcome}\n"] if outcome else []
-    lines += [_counts(session["verdicts"], session["wall_s"]), ""]
+    lines += [_format_counts(session["verdicts"], session["wall_s"]), ""]
     if records:
         ordered = sorted(records, key=lambda record: gravest_first(record.verdict))
-        lines += [*_table(ordered, before, previous), "", f"{format_footnote(record.measurement for record in records)}.", ""]
-        lines += [each for text in list_disturbed_notes(record.measurement for record in records) for each in (f"{text}.", "")]
-        lines += [f"{_plain(text)}\n" for text in arithmetic.lines(r.measurement for r in records if r.is_valid)]
-        lines += [f"{_plain(text)}\n" for text in measurement_text.list_limits(records)]
-        lines += _grids(make_sweep_grids(records), ABOUT_SWEEPS)
-        lines += _grids(make_learning_grids(records), ABOUT_LEARNING) + _grids(make_score_grids(records), ABOUT_SCORES)
+        measurements = [record.measurement for record in records]
+        lines += [*_format_table(ordered, before, previous), "", f"{format_footnote(measurements)}.", ""]
+        lines += [each for text in list_disturbed_notes(measurements) for each in (f"{text}.", "")]
+        lines += [f"{_escape_markdown(text)}\n" for text in arithmetic.lines(r.measurement for r in records if r.is_valid)]
+        lines += [f"{_escape_markdown(text)}\n" for text in measurement_text.list_limits(records)]
+        lines += _format_grids(make_sweep_grids(records), ABOUT_SWEEPS)
+        lines += _format_grids(make_learning_grids(records), ABOUT_LEARNING)
+        lines += _format_grids(make_score_grids(records), ABOUT_SCORES)
         lines += [f"{note}\n" for note in suggest_accepting(records)]
         for record in ordered:
-            lines += _details(record, folder) if record.verdict and record.verdict.row.says_why and not record.accepted else []
+            lines += (
+                _format_details(record, folder)
+                if record.verdict and record.verdict.row.says_why and not record.accepted
+                else []
+            )
     if previous:
         lines += [f"Previous session: `{previous.id}`", ""]
     lines += [f"Session: `{folder.id}`, started as `{' '.join(session['command'])}`"]
     return printable_lines("\n".join(lines)) + "\n"
 
 
-def _counts(verdicts: dict[str, int], wall_s: float | None) -> str:
+def _format_counts(verdicts: dict[str, int], wall_s: float | None) -> str:
     found = sorted(map(Verdict, verdicts), key=gravest_first)
     counts = [f"{verdicts[name]} {name}" for name in found] or ["no verdicts"]
     if any(verdict.row.alarms for verdict in found):
         counts[0] = f"**{counts[0]}**"
-    ended = f" in {_duration(wall_s)}" if wall_s is not None else "; the session was ended before it could finish"
+    ended = f" in {_format_duration(wall_s)}" if wall_s is not None else "; the session was ended before it could finish"
     return ", ".join(counts) + ended
 
 
-def _table(records: Iterable[Record], before: dict[Spec, Record], previous: SessionFolder | None) -> list[str]:
+def _format_table(records: Iterable[Record], before: dict[Spec, Record], previous: SessionFolder | None) -> list[str]:
     records = list(records)
     limited = ["of limit"] if any(record.share_of_limit for record in records) else []
     compared = ["previous"] if previous else []
@@ -81,35 +87,35 @@ def _table(records: Iterable[Record], before: dict[Spec, Record], previous: Sess
             rate(record.baseline.images_per_sec) if record.baseline else NONE,
             change(record.baseline.change) if record.baseline else NONE,
         ]
-        rows.append(cells + ([_since(record, before.get(record.spec))] if previous else []))
+        rows.append(cells + ([_format_change_since(record, before.get(record.spec))] if previous else []))
     alignment = [":--", ":--", *("--:" for _ in headings[2:])]
-    return [_row(headings), _row(alignment), *map(_row, rows)]
+    return [_format_row(headings), _format_row(alignment), *map(_format_row, rows)]
 
 
-def _grids(grids: Iterable[Grid], about: str) -> list[str]:
+def _format_grids(grids: Iterable[Grid], about: str) -> list[str]:
     lines: list[str] = []
     for grid in grids:
         alignment = [":--", *("--:" for _ in grid.headings[1:])]
-        lines += [_row(grid.headings), _row(alignment), *map(_row, grid.rows), ""]
+        lines += [_format_row(grid.headings), _format_row(alignment), *map(_format_row, grid.rows), ""]
     return [*lines, f"{about}.", ""] if lines else []
 
 
-def _since(record: Record, before: Record | None) -> str:
+def _format_change_since(record: Record, before: Record | None) -> str:
     if before is None:
         return NONE
     return f"{rate(before.images_per_sec)} ({change(record.images_per_sec / before.images_per_sec - 1)})"
 
 
-def _details(record: Record, folder: SessionFolder) -> list[str]:
+def _format_details(record: Record, folder: SessionFolder) -> list[str]:
     logs = folder.logs_of(record.test)
     lines = [
         f"### {record.verdict}: {record.spec.label}",
         "",
         f"- test: `{record.test}`",
-        f"- reason: {_plain(record.reason or '')}",
+        f"- reason: {_escape_markdown(record.reason or '')}",
     ]
     lines += [
-        f"- why: {_plain(text)}" if number == 0 else f"  - {_plain(text)}"
+        f"- why: {_escape_markdown(text)}" if number == 0 else f"  - {_escape_markdown(text)}"
         for number, text in enumerate(list_explanation(record))
     ]
     lines += [f"- next: `{command}`" for command in list_next_commands(record, f"{folder.path.parent.name}/{folder.id}")]
@@ -122,15 +128,15 @@ def _details(record: Record, folder: SessionFolder) -> list[str]:
     return [*lines, ""]
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(map(_plain, cells))} |"
+def _format_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(_escape_markdown, cells))} |"
 
 
-def _plain(text: str) -> str:
-    """On one line, and without the characters that end a cell or begin HTML."""
+def _escape_markdown(text: str) -> str:
+    """Return the text on one line, without characters that end a cell or begin HTML."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"

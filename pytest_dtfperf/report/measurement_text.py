@@ -1,4 +1,4 @@
-"""A measurement's rate as people read it, the same in the terminal, in Markdown and in figures."""
+"""The numbers of a measurement as text, the same in all reports: rate and spread, limit, versions."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -21,7 +21,7 @@ def list_disturbed_notes(measurements: Iterable[Measurement]) -> list[str]:
 
 
 def format_rate_with_spread(measurement: Measurement) -> str:
-    """The median rate, and half the range of the runs over it: `9.81 ±2.1 %`. A single run has no spread to show.
+    """Return the median rate, and half the range of the runs over it: `9.81 ±2.1 %`. A single run has no spread.
 
     A mark says that each run was disturbed.
     """
@@ -31,7 +31,7 @@ def format_rate_with_spread(measurement: Measurement) -> str:
 
 
 def format_footnote(measurements: Iterable[Measurement]) -> str:
-    """What the number before the ± is, what the ± is, and over how many runs: those that the rate rests on."""
+    """Return the meaning of the rate and of ±, and the number of runs."""
     counts = {len(measurement.rates) for measurement in measurements}
     least, most = min(counts), max(counts)
     if most == 1:
@@ -44,36 +44,36 @@ ABOUT_LIMITS = "limit: what cores or GPUs, links and memory each allow alone; a 
 
 
 def format_limit_share(record: Record) -> str:
-    """`91 % link`: for a table."""
+    """Return `91 % link`, for a table."""
     return f"{format_share_of_limit(record)} {find_binding_resource(record)}" if record.share_of_limit else NONE
 
 
 def format_share_of_limit(record: Record) -> str:
-    """`91 %`: where there is no room for more."""
+    """Return `91 %`, for a narrow table."""
     share = record.share_of_limit
     return NONE if share is None else f"{100 * share:.0f} %"
 
 
 def find_binding_resource(record: Record) -> str | None:
-    """The resource that allows no more: cores, gpus, link or memory."""
+    """Return the resource that limits the rate: cores, gpus, link or memory."""
     found = Limit.from_json(record.limit).binding if record.limit else None
     return found.resource if found else None
 
 
 def format_limit(record: Record) -> str:
-    """As `Limit.words` has it; empty where it is not known."""
+    """Return `Limit.words`; empty if the limit is unknown."""
     return Limit.from_json(record.limit).words(record.images_per_sec) if record.limit else ""
 
 
 def format_limit_or_reason(record: Record) -> str:
-    """The same, or why it is not known; empty where nobody has looked for it."""
+    """Return the limit, or why it is unknown; empty if it was not computed."""
     if not record.limit or record.share_of_limit:
         return format_limit(record)
     return f"not known: {next(iter(record.limit['unknown'].values()), 'nothing binds it that was looked for')}"
 
 
 def list_limits(records: Iterable[Record]) -> list[str]:
-    """Of each model the fastest that has one, and what it is. Nothing where none has; the table has those of all."""
+    """Return the limit of the fastest measurement of each model, and what a limit is; empty if none is known."""
     limited = [record for record in records if record.is_valid and record.share_of_limit]
     fastest = {record.spec.model: record for record in sorted(limited, key=lambda record: record.images_per_sec)}
     label = labels(record.spec for record in fastest.values())
@@ -82,6 +82,6 @@ def list_limits(records: Iterable[Record]) -> list[str]:
 
 
 def format_versions(record: Record, session: Mapping[str, Any]) -> str:
-    """Of what trained, as its hosts said, and of what measured it: `tensorflow=2.21.0 python=3.11.9 pytest-dtfperf=0.1.0`."""
+    """Return the versions of what trained and measured: `tensorflow=2.21.0 python=3.11.9 pytest-dtfperf=0.1.0`."""
     found = {**session["versions"], **record.measurement.fingerprint.get("software", {})}
     return " ".join(f"{name}={str(version).replace(' ', '_')}" for name, version in sorted(found.items()) if version)

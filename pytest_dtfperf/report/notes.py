@@ -1,4 +1,4 @@
-"""What of a session is not green, and why: the same words in the terminal, in Markdown and on the page."""
+"""Notes below and above the table of a session: reasons of verdicts, how to accept, accepted baselines, error rates."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class VerdictReason:
 
 
 def collect_reasons(records: Iterable[Record]) -> list[VerdictReason]:
-    """Of all that is not green and has something to say, the gravest first."""
+    """Return the reasons of all verdicts that are not green, the gravest first."""
     found: dict[tuple[Verdict, str], list[Record]] = {}
     for record in sorted(records, key=lambda record: gravest_first(record.verdict)):
         verdict = record.verdict
@@ -38,7 +38,7 @@ def collect_reasons(records: Iterable[Record]) -> list[VerdictReason]:
 
 
 def suggest_accepting(records: Sequence[Record]) -> list[str]:
-    """A line for measurements that there was nothing to compare with, and is not now; none if there are no such.
+    """Return a line for measurements that still have no baseline; empty if there are none.
 
     Those on hosts that were not what was asked for can be no baselines, nor those that were slowed down on purpose.
     """
@@ -71,7 +71,7 @@ def _lacks_baseline(record: Record) -> bool:
 
 
 def list_injected_slowdowns(records: Iterable[Record]) -> list[str]:
-    """The sleeps that somebody has put into steps, each different set of them once."""
+    """Return each distinct set of sleeps that were injected into steps."""
     slept = (record.measurement.injected_slowdowns for record in records)
     words = (
         ", ".join(f"{task} slept {sleep_s:g} s in every step" for task, sleep_s in sorted(found.items())) for found in slept
@@ -80,7 +80,7 @@ def list_injected_slowdowns(records: Iterable[Record]) -> list[str]:
 
 
 def list_error_rates(records: Iterable[Record], budget: Mapping[str, float]) -> list[str]:
-    """How often such a session says REGRESSED of what is not; nothing where nothing was compared."""
+    """Return the rate of false alarms of such a session; empty if nothing was compared."""
     compared = any(
         check.kind in CHECKS_OF_RATES and check.verdict.row.compared for record in records for check in record.checks
     )
@@ -108,7 +108,7 @@ class AcceptedBaseline:
 
 
 def list_accepted_baselines(acceptance: Acceptance | None, records: Iterable[Record]) -> list[AcceptedBaseline]:
-    """The baselines that are others now; `records`: what was measured."""
+    """Return the baselines that have changed; `records`: the measurements of the session."""
     label = {record.spec.key: record.spec.label for record in records}
     return [
         AcceptedBaseline(label[each.new.key], each.old.images_per_sec if each.old else None, each.new.images_per_sec)
@@ -117,7 +117,7 @@ def list_accepted_baselines(acceptance: Acceptance | None, records: Iterable[Rec
 
 
 def list_acceptance_remarks(acceptance: Acceptance | None, records: Iterable[Record]) -> Sequence[str]:
-    """What else is to be said of baselines than which were written."""
+    """Return remarks on baselines that were refused, kept their noise, or were loosened."""
     if not acceptance:
         return []
     label = {record.spec.key: record.spec.label for record in records}

@@ -1,6 +1,6 @@
-"""What is shown while training runs: a live bar on a terminal, else one line when a run starts and one when it ends.
+"""Progress of training: a live bar on a terminal, otherwise one line when a run starts and one when it ends.
 
-It shares its cores with what it watches, so there is no thread that redraws, and events that come quickly are not all drawn.
+Progress shares its cores with the training that it reports, so no thread redraws it, and not every event is drawn.
 """
 
 import textwrap
@@ -41,7 +41,7 @@ def cut(text: str, width: int) -> str:
 
 
 def _harmless(event: Callable[Concatenate["Progress", P], None]) -> Callable[Concatenate["Progress", P], None]:
-    """An event that cannot be shown is dropped, and so are all that follow: a closed terminal must not end a measurement."""
+    """Return a method that drops all events after one that cannot be shown: a closed terminal must not end a measurement."""
 
     def guarded(self: "Progress", /, *args: P.args, **kwargs: P.kwargs) -> None:
         if self._broken:
@@ -72,7 +72,7 @@ class Progress:
         where: Callable[[], str] = lambda: "",
         is_quiet: bool = False,
     ) -> None:
-        """`width`: columns that lines are wrapped at, if at all; `is_quiet`: one line for each run, that fits."""
+        """Create it. `width`: columns at which lines wrap, if any; `is_quiet`: one short line for each run."""
         self._width = width
         self._is_quiet = is_quiet
         self._file = file
@@ -94,7 +94,7 @@ class Progress:
 
     @_harmless
     def run_started(self, spec: Spec, number: int, of: int) -> None:
-        """Called before the tasks of a run are started; `of` is the most runs there can be."""
+        """Show a run before its tasks are started; `of` is the maximum of runs."""
         self._title, self._short = f"{spec.label}, run {number} of {of}", (spec.label, f" {number}/{of}: ")
         self._phase, self._steps, self._of, self._rate = "starting", {}, 0, None
         self._waits_since = None
@@ -105,7 +105,7 @@ class Progress:
 
     @_harmless
     def waiting(self, words: str) -> None:
-        """Called as often as there is something to say while hosts are waited for. A log gets a line when the words change."""
+        """Show the state of waiting for hosts. A log gets a line when the text changes."""
         self._phase, self._steps = words, {}
         if self._waits_since is None:
             self._waits_since = self._clock()
@@ -117,7 +117,7 @@ class Progress:
 
     @_harmless
     def step(self, task: str, step: int, of: int, images_per_sec: float | None = None) -> None:
-        """Called as often as a task reports, at most some times a second. The slowest task is shown.
+        """Show the step of a task, called up to some times a second. The slowest task is shown.
 
         `of` is 0 for an external command: its lines are counted.
         """
@@ -130,7 +130,7 @@ class Progress:
 
     @_harmless
     def run_ended(self, run: Run) -> None:
-        """Called when a run has yielded its numbers."""
+        """Show the result of a run."""
         shown = f"{rate(run.images_per_sec)} images/sec"
         if self._console is None and self._is_quiet:
             self._say_short(shown + ", disturbed" * bool(run.disturbances))
@@ -143,26 +143,26 @@ class Progress:
 
     @_harmless
     def remark(self, words: str) -> None:
-        """Called with what must be known before the session's end: a line that stays, on a terminal, too."""
+        """Show a line that stays, on a terminal, too."""
         self._erase()
         self._say(words)
 
     @_harmless
     def run_failed(self, reason: str) -> None:
-        """Called when a run has yielded none, or there were no hosts for it; `reason` is one line."""
+        """Show that a run failed, or that there were no hosts for it; `reason` is one line."""
         if self._console is None and self._title:
             self._say_short(reason) if self._is_quiet else self._say(f"{self._headline}: {reason}")
         self._erase()
 
     @_harmless
     def measured(self) -> None:
-        """Called when a spec's last run is over, or waiting for the first one is: pytest goes on writing where it was."""
+        """End the display after the last run of a spec, or after a failed wait: pytest continues its own line."""
         self._erase()
         self._title, self._waited_for, self._waits_since = "", "", None
 
     @_harmless
     def close(self) -> None:
-        """Called at the end, whatever happened. Leaves the terminal as it was."""
+        """Restore the terminal at the end, whatever happened."""
         self._erase()
 
     @property
@@ -175,7 +175,7 @@ class Progress:
         self._file.flush()
 
     def _say_short(self, result: str) -> None:
-        """In one line: of what is too long for it, the name of the training gives way first."""
+        """Print a result in one line; the name of the training is cut first."""
         label, run = self._short
         where = f"{self._where()} " if self._where() else ""
         width = self._width or NARROW
@@ -215,13 +215,13 @@ class Progress:
         return _line(ProgressBar(total=self._of, completed=step), words)
 
     def _words(self) -> Table:
-        """What goes on, and if that is waiting, for how long by now."""
+        """Return the current phase, with the time that it has lasted if it is a wait."""
         waited = "" if self._waits_since is None else duration(self._clock() - self._waits_since)
         return _line(Text(f"  {self._phase}", style="dim", no_wrap=True, overflow="ellipsis"), waited)
 
 
 def _line(left: RenderableType, right: str) -> Table:
-    """Both in one line of the terminal; the left part gives way."""
+    """Return both texts in one line; the left one is cut."""
     line = Table.grid(padding=(0, 2, 0, 0), expand=True)
     line.add_column(ratio=1)
     line.add_column(no_wrap=True)

@@ -1,4 +1,4 @@
-"""The lines of a scaling figure, as values: which points belong together, and what they are called."""
+"""Points and lines of scaling: the measured ones, the published ones beside them, and the groups that share a figure."""
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -53,11 +53,11 @@ class PublishedRate:
         )
 
     def name(self, measured: Iterable[Spec]) -> str:
-        """The system, its input where that is not synthetic, and what of its training nobody here has measured."""
+        """Return the system, its input if not synthetic, and options that nothing measured here has."""
         return self.system + self.marks(measured)
 
     def marks(self, measured: Iterable[Spec]) -> str:
-        """What stands behind the system in its name: ", imagenet, b64"."""
+        """Return the options after the system's name: ", imagenet, b64"."""
         specs = list(measured)
         marks = [self.data] if self.data != "synthetic" else []
         if self.batch_size not in {spec.batch_size for spec in specs}:
@@ -72,7 +72,7 @@ class PublishedRate:
 
 
 def find_nearest(published: Iterable[PublishedRate], measured: Collection[Spec], most: int) -> list[PublishedRate]:
-    """The few rows that say most beside `measured`; ordered by system and devices.
+    """Return the `most` rows that are nearest to `measured`, ordered by system and devices.
 
     First what ran on as many devices as were measured here, on the most of them because that says most; then what was
     trained alike. Of every system one row before any has a second.
@@ -85,7 +85,7 @@ def find_nearest(published: Iterable[PublishedRate], measured: Collection[Spec],
 
 
 def take_in_turns(items: Sequence[T], kinds: Sequence[Hashable]) -> list[T]:
-    """The first item of every kind, then every second, ...; otherwise in the order they came."""
+    """Return the first item of each kind, then each second, and so on, in their order."""
     seen: Counter[Hashable] = Counter()
     turns = []
     for kind in kinds:
@@ -95,7 +95,7 @@ def take_in_turns(items: Sequence[T], kinds: Sequence[Hashable]) -> list[T]:
 
 
 def _rank_likeness(row: PublishedRate, measured: Collection[Spec]) -> tuple[object, ...]:
-    """In what a row is unlike everything measured here, the weightiest first."""
+    """Return the fields in which a row differs from everything measured, the weightiest first."""
     unlike = (
         getattr(row, name) not in {getattr(spec, name) for spec in measured}
         for name in ("data", "variable_update", "batch_size", "num_ps")
@@ -104,7 +104,7 @@ def _rank_likeness(row: PublishedRate, measured: Collection[Spec]) -> tuple[obje
 
 
 def find_published_rates(records: Iterable[Record]) -> list[PublishedRate]:
-    """Published trainings of the models that were measured."""
+    """Return published rates of the models that were measured."""
     one_of_each_model = {record.spec.model: record.spec for record in records}.values()
     return [PublishedRate.of(reference) for spec in one_of_each_model for reference in references_for(spec)]
 
@@ -125,7 +125,7 @@ class ScalingPoint:
 
     @property
     def ideal(self) -> float | None:
-        """The rate at which efficiency would be 1."""
+        """Return the rate at which efficiency would be 1."""
         return self.images_per_sec / self.efficiency if self.efficiency else None
 
 
@@ -144,7 +144,7 @@ class ScalingSeries:
 
 
 def make_measured_series(records: Iterable[Record]) -> list[ScalingSeries]:
-    """One line per configuration and policy for parameter servers; efficiencies are the records' own.
+    """Return a line per configuration and policy for parameter servers; efficiencies are those of the records.
 
     Where every device count was measured with one number of parameter servers, that is one line; else there is a line for
     each number. A line without a 1-device measurement of its own begins with the one that its efficiencies are divided by.
@@ -162,7 +162,7 @@ def make_measured_series(records: Iterable[Record]) -> list[ScalingSeries]:
 
 
 def find_latest_shown(records: Iterable[Record]) -> list[Record]:
-    """What may be shown of each spec: its latest valid measurement, or if it has none, the latest that was disturbed."""
+    """Return the latest valid record of each spec, or the latest disturbed one if none is valid."""
     found: dict[tuple[object, ...], Record] = {}
     for record in records:
         key = (*configuration(record.spec), record.spec.gpus, record.spec.num_ps)
@@ -188,7 +188,7 @@ def _make_sort_key(record: Record) -> tuple[object, ...]:
 
 
 def _is_lone(record: Record) -> bool:
-    """One process, which shares variables with nobody."""
+    """Return whether a record is of one process, which shares no variables."""
     return record.spec.gpus == 1 and record.spec.num_ps == 0
 
 
@@ -200,13 +200,13 @@ def _group_by_policy(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def _find_distinguishing_fields(specs: Sequence[Spec]) -> list[str]:
-    """What the lines of a figure differ in."""
+    """Return the fields in which the lines of a figure differ."""
     names = [name for name in (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS, "learning_rate") if name not in TITLED]
     return [name for name in names if len({getattr(spec, name) for spec in specs}) > 1]
 
 
 def make_names(specs: Sequence[Spec]) -> list[str]:
-    """The way of each, what is unusual about it, and what else tells it from the others; nothing of its size."""
+    """Return the way of each spec, with its unusual options and distinguishing fields, without its size."""
     told = _find_distinguishing_fields(specs)
     return [" ".join([*(words := _list_label_parts(spec)), *_list_missing_fields(spec, told, words)]) for spec in specs]
 
@@ -225,7 +225,7 @@ def _has_field(word: str, name: str) -> bool:
 
 
 def _make_label(line: Sequence[Record], name: str) -> str:
-    """With the number of parameter servers along the line."""
+    """Return the name with the number of parameter servers along the line."""
     num_ps = [record.spec.num_ps for record in line if len(line) == 1 or not _is_lone(record)]
     if num_ps == [0] * len(num_ps):
         return name
@@ -250,7 +250,7 @@ def make_point(record: Record) -> ScalingPoint:
 
 
 def make_published_series(published: Iterable[PublishedRate], measured: Sequence[Spec], most_gpus: int) -> list[ScalingSeries]:
-    """Lines of other systems with the same model, one per system; those trained most like this, and each GPU, come first.
+    """Return lines of other systems with the same model, the most similar first and one of each GPU.
 
     `measured` are specs of one model. What is published of another batch or precision says so in its name.
     """
@@ -319,25 +319,25 @@ class FigureGroup:
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """Return the name of its files."""
         return file_stem(self.model, self.batch_size)
 
     @property
     def title(self) -> str:
-        """A precision that not all of them have stands in the lines' names."""
+        """Return the title. A precision that not all of them have is in the names of the lines."""
         precisions = sorted({record.spec.precision for record in self.records})
         batch = [f"{self.batch_size} images per device and step"] if self.batch_size else []
         return ", ".join([self.model, *batch, *(precisions if len(precisions) == 1 else [])])
 
 
 def group_by_figure(measured: Iterable[SessionRecord]) -> list[FigureGroup]:
-    """By model and batch size, in their order, of all that may be a point in a figure."""
+    """Return the groups by model and batch size, of all records that can be a point in a figure."""
     shown = sorted((each for each in measured if _may_be_shown(each.record)), key=_make_group_key)
     return [FigureGroup(*key, list(found)) for key, found in groupby(shown, key=_make_group_key)]
 
 
 def describe_origin(measured: Iterable[SessionRecord]) -> list[str]:
-    """Machine and date on a line, versions on another."""
+    """Return machine and date on a line, versions on another."""
     found = list(measured)
     clusters = dict.fromkeys(each.session["cluster"] for each in found)
     systems = dict.fromkeys(each.system for each in found)

@@ -1,6 +1,7 @@
-"""What a session leaves for other programs and for people, beside its own files: one table.
+"""The exports that a session writes into its folder at its end: the table of them, CSV files, and scaling figures.
 
-Each is called at the session's end, on its own: what keeps one from being written keeps no other.
+Each export is called on its own: a failure of one does not prevent another. measurements.csv has one row for each line of
+measurements.jsonl, in its order; docs/numbers.md describes its columns.
 """
 
 import csv
@@ -42,7 +43,7 @@ class Writer(Protocol):
     """Writes files of one form, with `SessionFolder.write`."""
 
     def __call__(self, folder: SessionFolder, results: SessionResults) -> list[str]:
-        """Returns what there is to say about it, in lines; none where nothing was written, for there was nothing to write."""
+        """Write the files; return remarks. None are returned if there was nothing to write."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ EXPORTS: Table[Export] = Table("pytest_dtfperf.exports", Export, _OURS)
 
 
 def write_export(name: str, folder: SessionFolder, results: SessionResults) -> list[str]:
-    """One of `EXPORTS`. Whatever another package's raises is an `ExportFailed` that names it."""
+    """Write one of `EXPORTS`. An error of another package's export becomes an `ExportFailed` that names the package."""
     package = EXPORTS.package_of(name)
     try:
         return EXPORTS[name].write(folder, results)
@@ -148,7 +149,7 @@ def write_csv_files(folder: SessionFolder, results: SessionResults) -> list[str]
 
 
 def format_measurements_csv(records: Iterable[Record], session: Mapping[str, Any]) -> str:
-    """One row for each record, nothing left out."""
+    """Return one row for each record."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -163,7 +164,7 @@ def _format_cell(value: object) -> object:
 
 
 def escape_formula(value: object) -> object:
-    """Mark a text that a spreadsheet would take for a formula as text, and write out what a terminal would obey.
+    """Return a text that no spreadsheet takes for a formula and that has no control characters.
 
     Hosts and tests may be called anything.
     """
@@ -173,19 +174,19 @@ def escape_formula(value: object) -> object:
 
 
 def group_by_model(records: Iterable[Record]) -> dict[tuple[str, int], list[Record]]:
-    """The latest valid record of each spec, by model and batch size."""
+    """Return the latest valid record of each spec, by model and batch size."""
     ordered = sorted(latest_of_each_spec(records), key=lambda r: (r.spec.model, r.spec.batch_size))
     return {key: list(group) for key, group in groupby(ordered, key=lambda r: (r.spec.model, r.spec.batch_size))}
 
 
 def find_best_of_each_count(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
-    """(data, devices) -> the fastest configuration: what a user of so many devices would choose."""
+    """Return (data, devices) -> the fastest configuration, which a user of so many devices would choose."""
     slowest_first = sorted(records, key=lambda r: (r.spec.data, r.spec.gpus, r.images_per_sec))
     return {(record.spec.data, record.spec.gpus): record for record in slowest_first}
 
 
 def make_scaling_table(records: Iterable[Record]) -> "pd.DataFrame":
-    """The fastest configuration of each device count, per kind of input; `spec` says which it is.
+    """Return the fastest configuration of each device count, per kind of input; `spec` is its label.
 
     efficiency is the record's own, 1 on one device; ideal is the rate at which it would be 1. Both are empty where the
     configuration was not measured on one device. spread is the number behind the terminal's ±, and a single run has none.

@@ -1,4 +1,4 @@
-"""Where measurements come from: a session's folder, a folder of such, or a history. All give the same."""
+"""Load sessions from a session's folder, a folder of session folders, or a history."""
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,7 +29,7 @@ class StoredSession:
 
 
 def load_sessions(source: str | Path, on_status: Callable[[str], object] = lambda words: None) -> list[StoredSession]:
-    """The sessions of a folder, a history's file or a URL, the oldest first, each once: `on_status` is told of copies.
+    """Return the sessions of a folder, the file or URL of a history, the oldest first, each once. `on_status` reports copies.
 
     Raises `UsageError`, `SessionFileError` or `HistoryError` in one line.
     """
@@ -51,7 +51,7 @@ def load_sessions(source: str | Path, on_status: Callable[[str], object] = lambd
 
 
 def select_sessions(sessions: Sequence[StoredSession], given: str | None) -> list[StoredSession]:
-    """Those that somebody means: by an id, a date, a commit, a version or `last`. None: all. Raises `UsageError`."""
+    """Return the sessions of an id, a date, a commit, a version or `last`; all for None. Raises `UsageError`."""
     if given is None:
         return list(sessions)
     ids = {row["id"] for row in all_chosen([{"commit": None, **stored.session} for stored in sessions], given)}
@@ -59,7 +59,7 @@ def select_sessions(sessions: Sequence[StoredSession], given: str | None) -> lis
 
 
 def load_history_sessions(address: Address) -> list[StoredSession]:
-    """All of its sessions. Raises `HistoryError`."""
+    """Return all sessions of a history. Raises `HistoryError`."""
     from pytest_dtfperf.history import store  # SQLAlchemy: only where there is a history
     from pytest_dtfperf.history.database import Database
     from pytest_dtfperf.history.recorded import Recorded, recorded

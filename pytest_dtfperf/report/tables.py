@@ -1,6 +1,7 @@
-"""Tables and notes for a terminal of a given width. Values in, text out."""
+"""Tables and wrapped text for a terminal of a given width."""
 
 import io
+import re
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
@@ -14,6 +15,8 @@ from pytest_dtfperf.formats import printable
 
 MIN_TEXT = 12  # columns that words keep however narrow the terminal is
 GAP = 2  # blanks between two columns
+DEFAULT_COLUMNS = 80  # of a terminal that does not report its width
+_SHELL_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|\\.|[^\s'"\\])+""")
 
 
 def measure_columns(rows: Sequence[Sequence[str]]) -> list[int]:
@@ -41,7 +44,7 @@ def make_table(
     words: Collection[int] = (0, -1),
     styles: Mapping[str, str] | None = None,
 ) -> Table:
-    """Words to the left, by default those of the first and last column; numbers to the right. `styles`: those of some cells.
+    """Return a table with text to the left (by default the first and last column) and numbers to the right.
 
     A column without a width has the room that its cells need, and where there is not so much, folds them.
     """
@@ -59,13 +62,25 @@ def make_table(
     return drawn
 
 
-def wrap_note(text: str, width: int) -> Text:
-    """Wrapped between words only, so that a path or a command stays whole to be copied. Nothing in it obeys a terminal."""
+def wrap_text(text: str, width: int) -> list[str]:
+    """Return the lines of a text, wrapped between words only, so that each path stays whole and can be copied."""
     indent = " " * (len(text) - len(text.lstrip()) + 2)
-    lines = textwrap.wrap(
-        printable(text.replace("\n", " ")), width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
-    return Text("\n".join(lines), no_wrap=True, overflow="ignore")
+    return textwrap.wrap(text, max(1, width), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def wrap_command(command: str, width: int) -> list[str]:
+    """Return the lines of a shell command, wrapped between its words, each but the last with a backslash at its end."""
+    lines = [""]
+    for word in _SHELL_WORD.findall(command):
+        if lines[-1].strip() and len(lines[-1]) + len(word) + 3 > width:
+            lines.append("  ")
+        lines[-1] += f" {word}" if lines[-1].strip() else word
+    return [*(f"{line} \\" for line in lines[:-1]), lines[-1]] if len(command) > width else [command]
+
+
+def wrap_note(text: str, width: int) -> Text:
+    """Return a note as `wrap_text` wraps it, without characters that control a terminal."""
+    return Text("\n".join(wrap_text(printable(text.replace("\n", " ")), width)), no_wrap=True, overflow="ignore")
 
 
 def render(blocks: Iterable[RenderableType], width: int, colour: bool) -> str:

@@ -1,8 +1,8 @@
-"""What a session says at its end, and what a failing test says for itself. Values in, text out."""
+"""The report of a session on the terminal, and the text of a failed test."""
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,17 @@ from pytest_dtfperf.report.notes import (
     suggest_accepting,
 )
 from pytest_dtfperf.report.series import PublishedRate, find_nearest
-from pytest_dtfperf.report.tables import fit_columns, make_table, measure_columns, render, sum_widths, wrap_note
+from pytest_dtfperf.report.tables import (
+    DEFAULT_COLUMNS,
+    fit_columns,
+    make_table,
+    measure_columns,
+    render,
+    sum_widths,
+    wrap_command,
+    wrap_note,
+    wrap_text,
+)
 from pytest_dtfperf.spec import labels
 
 MAX_PUBLISHED = 2  # rows per model; the page has more
@@ -57,7 +67,7 @@ def format_summary(
     remarks: Sequence[str] = (),
     budget: Mapping[str, float] | None = None,
 ) -> str:
-    """What is not green and why, the table of what was measured, and what was written. Empty if nothing was measured.
+    """Return verdicts that are not green, the table of measurements, and remarks; empty if nothing was measured.
 
     `verbose` adds what the session's page shows, too: what the numbers are, learning, scores, published results. `remarks` are
     further lines for the notes, such as the files that were written or why none were. `budget`: how many false alarms there may
@@ -77,7 +87,7 @@ def format_summary(
 
 
 def _make_verdict_blocks(records: Sequence[Record], width: int) -> list[RenderableType]:
-    """What is not green, with its reason."""
+    """Return the verdicts that are not green, with their reasons."""
     found = collect_reasons(records)
     blocks: list[RenderableType] = []
     for reason in found[:MAX_REASONS]:
@@ -101,7 +111,7 @@ def _format_reason(reason: VerdictReason, width: int) -> Text:
 def _make_detail_blocks(
     records: Sequence[Record], published: Sequence[PublishedRate], budget: Mapping[str, float], width: int
 ) -> list[RenderableType]:
-    """What the numbers are, what was learnt, what others have published, and how often a session errs."""
+    """Return the meaning of the numbers, learning, published rates, and error rates."""
     texts = [
         format_footnote(record.measurement for record in records),
         *arithmetic.lines(r.measurement for r in records if r.is_valid),
@@ -124,43 +134,51 @@ def format_failure(
     options: Sequence[str] = (),
     session: Path | None = None,
     rerun: Sequence[str] | None = None,
+    width: int = DEFAULT_COLUMNS,
 ) -> str:
-    """Why a test failed, in a few lines. `options` are those the session was started with that the test needs again, `session`
-    is its folder; `rerun` is what measures it again where that is no test of pytest's.
+    """Return the reasons why a test failed, in a few lines.
+
+    Args:
+        record: The measurement that failed.
+        logs: The folder of its logs.
+        options: The options of the session that the test needs again.
+        session: The session's folder.
+        rerun: The command that measures it again, for a measurement that no test of pytest made.
+        width: Columns of the terminal. Lines wrap between words, commands with a backslash.
     """
     measurement = record.measurement
-    lines = {
-        "measured": f"{format_rate_with_spread(measurement)} images/sec (runs: {', '.join(map(rate, measurement.rates))})",
-        "baseline": format_baseline(record) if record.baseline else "",
-        "efficiency": percent(record.efficiency.value) if record.efficiency else "",
-        "limit": measurement_text.format_limit(record),
+    texts: dict[str, Sequence[str]] = {
+        "measured": [f"{format_rate_with_spread(measurement)} images/sec (runs: {', '.join(map(rate, measurement.rates))})"],
+        "baseline": [format_baseline(record)] if record.baseline else [],
+        "efficiency": [percent(record.efficiency.value)] if record.efficiency else [],
+        "limit": [measurement_text.format_limit(record)],
         "why": list_explanation(record),
-        "reason": record.reason or "",
-        "hosts": ", ".join(measurement.hosts),
-        "injected": ", ".join(list_injected_slowdowns([record])),
-        "logs": str(logs) if logs else "",
-        "rerun": shlex.join(rerun or ["pytest", *options, record.test]),
-        "next": "     ".join(list_next_commands(record, _shorten_path(session))) if session else "",
+        "reason": [record.reason or ""],
+        "hosts": [", ".join(measurement.hosts)],
+        "injected": [", ".join(list_injected_slowdowns([record]))],
+        "logs": [str(logs) if logs else ""],
     }
-    width = max(map(len, lines))
-    title = f"{record.verdict or 'not judged'}: {record.spec.label}"
-    return "\n".join([title, *(line for name, text in lines.items() for line in _list_named_lines(name, text, width))])
-
-
-def _list_named_lines(name: str, text: str | Sequence[str], width: int) -> Iterator[str]:
-    """A line under its name, or several; none where there is nothing to say."""
-    lines = [text] if isinstance(text, str) else text
-    for number, line in enumerate(line for line in lines if line):
-        yield f"  {'' if number else name:{width}}  {line}"
+    commands = {
+        "rerun": [shlex.join(rerun or ["pytest", *options, record.test])],
+        "next": list_next_commands(record, _shorten_path(session)) if session else [],
+    }
+    indent = 4 + max(map(len, texts))
+    lines = [f"{record.verdict or 'not judged'}: {record.spec.label}"]
+    for wrap, named in ((wrap_text, texts), (wrap_command, commands)):
+        for name, each in named.items():
+            wrapped = [line for text in each if text for line in wrap(text, width - indent)]
+            heads = [f"  {name}", *[""] * len(wrapped)]
+            lines += [f"{head:{indent}}{line}" for head, line in zip(heads, wrapped, strict=False)]
+    return "\n".join(lines)
 
 
 def _shorten_path(path: Path) -> str:
-    """As one would type it."""
+    """Return the path as you would type it."""
     return shlex.quote(os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path))
 
 
 def list_costs(costs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the hosts have cost, in a line; nothing where none had a price."""
+    """Return the cost of the hosts in a line; empty if none had a price."""
     if not costs:
         return []
     sources = sorted({f"{cost['price_source']}, {cost['price_date']}" for cost in costs})
@@ -168,7 +186,7 @@ def list_costs(costs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _make_measurement_blocks(records: Sequence[Record], width: int) -> list[RenderableType]:
-    """One table with whole labels if the width allows; else a table per kind of training, under its name."""
+    """Return one table with whole labels if the width allows, else a table per kind of training."""
     label = labels(record.spec for record in records)
     kind = {spec: without_size(words) for spec, words in label.items()}
     ordered = sorted(records, key=lambda r: (r.spec.model, r.spec.batch_size, kind[r.spec], r.spec.gpus, r.spec.num_ps))
@@ -218,7 +236,7 @@ def format_verdict(record: Record) -> str:
 
 
 def _make_grid_blocks(grids: Iterable[Grid], about: str, width: int) -> list[RenderableType]:
-    """Tables beneath each other, and what is to be said about all of them."""
+    """Return tables below each other, and the note about all of them."""
     blocks: list[RenderableType] = []
     for grid in grids:
         columns = fit_columns(measure_columns([grid.headings, *grid.rows]), width, positions=[0])
@@ -229,7 +247,7 @@ def _make_grid_blocks(grids: Iterable[Grid], about: str, width: int) -> list[Ren
 def _make_published_blocks(
     model: str, records: Iterable[Record], published: Iterable[PublishedRate], width: int
 ) -> list[RenderableType]:
-    """The nearest rows. Their sources stand beside them where there is room, else beneath the table by number."""
+    """Return the nearest rows, with their sources beside them, or below by number if there is no room."""
     of_model = [row for row in published if row.model == model]
     if not of_model:
         return []
@@ -250,7 +268,7 @@ def _make_published_blocks(
 
 
 def _shorten_name(row: PublishedRate, marks: str, width: int) -> str:
-    """Its name within so many columns: rather less of the system than of how otherwise it was trained."""
+    """Return a published row's name within `width` columns; the system is cut before the options."""
     room = width - len(marks) - 2
     system = row.system if len(row.system) <= room else f"{row.system[: max(0, room - 1)]}…"
     return f"  {system}{marks}"
@@ -262,7 +280,7 @@ def _make_published_cells(row: PublishedRate, name: str, source: str) -> list[st
 
 
 def _list_accepted(accepted: Sequence[AcceptedBaseline], verbose: bool) -> list[str]:
-    """What has changed, always; of many that are new how many they are, for the table has their numbers."""
+    """Return changed baselines, and of many new ones the count, as the table has their numbers."""
     if not accepted:
         return []
     shown = [entry for entry in accepted if verbose or len(accepted) <= MAX_ACCEPTED or entry.old is not None]
@@ -272,7 +290,7 @@ def _list_accepted(accepted: Sequence[AcceptedBaseline], verbose: bool) -> list[
 
 
 def format_baseline(record: Record) -> str:
-    """The baseline it was compared with, the change and its interval, the margin and the noise; of a record that has one."""
+    """Return the baseline of a record that has one, with change, interval, margin and noise."""
     assert record.baseline
     found = record.baseline
     between = "" if found.low is None or found.high is None else f", {change(found.low)} to {change(found.high)}"

@@ -1,12 +1,12 @@
-"""How long trainings will take, from what earlier sessions and baselines tell. Values in, seconds out.
+"""Estimates of how long trainings and the rest of a session take, from earlier sessions and baselines.
 
-There are three grounds, the surest first. Where there is none of them, nothing is said: no time is ever taken to be 0.
+An estimate has one of three grounds, the best first. Without any of them there is no estimate.
 
-    MEASURED  earlier sessions on the same cluster have measured this very training: so long its runs took
-    SIMILAR   they have measured the same network, input and batch on other devices or in another mode: a step may take as long
-    BASELINE  an accepted rate says how long the steps take; getting ready takes as long as it does for other trainings there
+    MEASURED  earlier sessions on the same cluster measured the same training: its runs take as long again
+    SIMILAR   they measured the same network, input and batch on other devices or in another mode: a step takes as long
+    BASELINE  an accepted rate gives the time of the steps; start-up takes as long as for other trainings on the cluster
 
-Seconds are those of runs. Waiting for hosts, in a queue or for other sessions, is nothing that can be foreseen.
+Seconds are those of runs. Time in a queue or spent on waiting for other sessions is not part of them.
 """
 
 import math
@@ -62,7 +62,7 @@ class Estimate(Duration):
 
 
 def load_earlier_sessions(results: Path, cluster: str) -> list[list[Record]]:
-    """What the latest sessions on a cluster have measured, session by session, oldest first.
+    """Return the records of the latest sessions on a cluster, session by session, oldest first.
 
     A session that cannot be read tells nothing, and keeps nobody from anything.
     """
@@ -97,7 +97,7 @@ class ClusterPast:
     rates: Mapping[str, Sequence[float]]  # images/sec; several where baselines of several systems are kept
 
     def training(self, spec: Spec, runs: tuple[int, int]) -> Estimate | None:
-        """How long the runs of a training take; `runs`: the fewest and the most there can be. None: nobody can tell."""
+        """Return the time of the runs of a training; `runs`: the minimum and maximum. None: unknown."""
         if same := self._records_by_training.get(_make_training_key(spec)):
             each = [_estimate_run_s(run, record.spec, spec) for record in same for run in record.measurement.runs]
             usual = statistics.median(len(record.measurement.runs) for record in same)
@@ -110,7 +110,7 @@ class ClusterPast:
         return _estimate_runs(EstimateBasis.BASELINE, each, runs, usual=runs[0]) if each else None
 
     def test(self, test: str, runs: Callable[[Record], int] | None = None) -> Duration | None:
-        """How long the runs of a test (pytest's node id) took in each of the sessions that made some. None: none did.
+        """Return the time of the runs of a test (pytest's node id) over the sessions that ran it. None: no session did.
 
         `runs` returns how many runs of a measurement there will be now; by default as many as there were. A test that found all
         it needed in another's measurements has left no trace of its own.
@@ -134,7 +134,7 @@ class ClusterPast:
 
     @cached_property
     def _records(self) -> list[Record]:
-        """Those whose times mean something, oldest first."""
+        """Return the records with valid times, oldest first."""
         return [r for session in self.sessions for r in session if r.is_valid and not r.measurement.injected_slowdowns]
 
     @cached_property
@@ -146,13 +146,13 @@ class ClusterPast:
         return _group_by_spec(self._records, _make_network_key)
 
     def _most_similar(self, spec: Spec) -> Record | None:
-        """The latest of those that are most like it, if any is: it trains the same network on the same batches."""
+        """Return the latest of the most similar records: of the same network on the same batches."""
         found = self._records_by_network.get(_make_network_key(spec), ())
         return max(reversed(found), key=lambda record: _rank_likeness(record.spec, spec), default=None)
 
     @cached_property
     def _start_s(self) -> float:
-        """How long a run takes here that makes no step."""
+        """Return the time of a run on this cluster without its steps."""
         starts = [
             _compute_start_s(run) for record in self._records if not record.spec.command for run in record.measurement.runs
         ]
@@ -160,7 +160,7 @@ class ClusterPast:
 
 
 def sum_durations(durations: Iterable[Duration]) -> Duration:
-    """Of all of them, one after the other."""
+    """Return the duration of all of them, one after the other."""
     return sum(durations, start=Duration(least_s=0.0, likely_s=0.0, most_s=0.0))
 
 
@@ -175,7 +175,7 @@ def _group_by_spec(
 
 
 def _make_training_key(spec: Spec) -> tuple[object, ...]:
-    """What must be the same for times to be the same; the numbers of steps can be made up for."""
+    """Return what must be equal for times to be equal; numbers of steps are corrected for."""
     return spec.key, spec.evaluate, spec.stop_at_top_1_accuracy, spec.eval_during_training_every_n_steps
 
 
@@ -189,7 +189,7 @@ def _rank_likeness(one: Spec, other: Spec) -> tuple[bool, float]:
 
 
 def _estimate_runs(basis: EstimateBasis, each_s: Sequence[float], runs: tuple[int, int], *, usual: int) -> Estimate:
-    """`each_s`: how long a run may take; `usual`: how many runs a verdict has needed."""
+    """Return an estimate. `each_s`: possible times of a run; `usual`: number of runs that a verdict has needed."""
     fewest, most = runs
     factor = 1.0 if basis is EstimateBasis.MEASURED else ROUGH
     return Estimate(
@@ -208,7 +208,7 @@ def _estimate_measurement_s(record: Record, runs: Callable[[Record], int] | None
 
 
 def _estimate_run_s(run: Run, was: Spec, will_be: Spec) -> float:
-    """How long this run would have taken with the steps of another spec."""
+    """Return the time of this run with the steps of another spec."""
     steps = len(run.step_s.get(CHIEF, ()))
     if not steps or (was.warmup_steps, was.steps) == (will_be.warmup_steps, will_be.steps):
         return run.wall_s
@@ -216,7 +216,7 @@ def _estimate_run_s(run: Run, was: Spec, will_be: Spec) -> float:
 
 
 def _compute_start_s(run: Run) -> float:
-    """How long it took to get ready and to end."""
+    """Return the time of start-up and end of a run."""
     return max(0.0, run.wall_s - run.elapsed_s - run.startup_s.get(WARM_UP, 0.0))
 
 
@@ -280,7 +280,7 @@ class Outlook:
             self._unbegun_s += number * expected_s
 
     def words(self, test: str) -> str:
-        """`test 3 of 25, about 12 min left`; `more than` while a test takes longer than was expected, as with further runs."""
+        """Return `test 3 of 25, about 12 min left`, with `more than` once a test takes longer than expected."""
         if test not in self._begun:
             return ""
         position = f"test {self._positions[test]} of {len(self.tests)}"
@@ -294,7 +294,7 @@ class Outlook:
         return f"{self._positions[test]}/{len(self.tests)}" if test in self._positions else ""
 
     def left_s(self) -> float | None:
-        """None: for some of the tests that are left nothing tells how long they take."""
+        """Return the remaining time; None if nothing is known of some remaining tests."""
         running = [self._left_s(test) for test in self._running]
         unknown = {function: number for function, number in self._unbegun_unknown.items() if number > 0}
         if None in running or (unknown and not self._ended):
@@ -307,7 +307,7 @@ class Outlook:
 
     @property
     def _factor(self) -> float:
-        """How much longer tests take in this session than was expected."""
+        """Return how much longer tests take in this session than expected."""
         expected_s, in_fact_s = self._compared_s
         return min(MAX_FACTOR, max(1 / MAX_FACTOR, in_fact_s / expected_s)) if expected_s else 1.0
 

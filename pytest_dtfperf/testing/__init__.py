@@ -1,1 +1,1 @@
-"""Contracts of what other packages may add (docs/extending.md): test classes to be derived from."""
+"""Contracts for extensions of other packages (docs/extending.md): test classes to derive from."""

@@ -11,15 +11,18 @@
 The hosts' processes are found by their session in /proc of this machine, so these are backends whose hosts are at hand.
 """
 
+import os
 import pickle
 import shlex
+import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -28,17 +31,33 @@ from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.node.module_command import project_command
 from pytest_dtfperf.testing import parrot
-from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 
-PARROT = (sys.executable, "-P", "-c", Path(parrot.__file__).read_text())
+PATIENCE_S = 30.0  # decides only whether something happens at all, also on a machine that is busy with other things
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
+_PAUSES_PER_POLL = 4  # to ask Slurm, or all processes there are, takes the core that is waited for
+
+
+def wait_until(what: str, true: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+    """Look until it is true: the more seldom, the longer a look takes. Raises `AssertionError` when it does not come."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        began = time.monotonic()
+        if true():
+            return
+        polled_s = time.monotonic() - began
+        assert time.monotonic() < deadline, f"not within {patience_s} s: {what}"
+        time.sleep(min(max(_FIRST_PAUSE_S, _PAUSES_PER_POLL * polled_s), _LONGEST_PAUSE_S))
+
+
+PARROT_COMMAND = (sys.executable, "-P", "-c", Path(parrot.__file__).read_text())
 TOO_MANY = 1000
-HOW_IT_ENDED = {
+EXPECTED_LOSSES = {
     "exit": Lost(LossReason.ENDED, "the agent left with exit code 3"),
     "kill": Lost(LossReason.ENDED, "the agent was killed by SIGKILL"),
 }
 
 
-class Parrots:
+class ParrotChannel:
     """One parrot per host."""
 
     def __init__(self, channel: Channel, hosts: int) -> None:
@@ -77,8 +96,8 @@ class BackendContract:
         raise NotImplementedError
 
     @pytest.fixture
-    def parrots(self, cluster: Cluster) -> Iterator[Parrots]:
-        with cluster.allocate(Resources(devices=2)) as allocation, started(allocation) as parrots:
+    def parrots(self, cluster: Cluster) -> Iterator[ParrotChannel]:
+        with cluster.allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
             yield parrots
 
     def left_by(self, session: str) -> list[int]:
@@ -100,24 +119,24 @@ class BackendContract:
         with pytest.raises(AllocationError, match=rf"2 host.*{TOO_MANY} device"), cluster.allocate(Resources(devices=TOO_MANY)):
             pass
 
-    def test_every_host_knows_its_index(self, parrots: Parrots) -> None:
+    def test_every_host_knows_its_index(self, parrots: ParrotChannel) -> None:
         """Each process finds its place among the hosts in its environment."""
         assert parrots.answers("environment DTFPERF_HOST_INDEX") == [b"0", b"1"]
 
-    def test_all_share_a_session(self, parrots: Parrots) -> None:
+    def test_all_share_a_session(self, parrots: ParrotChannel) -> None:
         """All processes of one start carry one id, by which a sweep finds them."""
         assert parrots.session != "(unset)"
 
     def test_environment_reaches_the_hosts(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         """What the controller has in its environment, blanks and quotes included, the hosts have, too."""
         monkeypatch.setenv("DTFPERF_CONFORMS", words := """it's "so", $HOME; 7 = 7, a comma""")
-        with cluster.allocate(Resources(devices=2)) as allocation, started(allocation) as parrots:
+        with cluster.allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
             assert parrots.answers("environment DTFPERF_CONFORMS") == [words.encode()] * 2
 
     def test_secrets_stay_here(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         """No process on a host knows what nobody has asked for of the controller's environment; here they know all of it."""
         monkeypatch.setenv("CANARY_TOKEN", canary := uuid.uuid4().hex)
-        with cluster.allocate(Resources(devices=2)) as allocation, started(allocation) as parrots:
+        with cluster.allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
             seen = parrots.answers("environment CANARY_TOKEN")
             assert seen == [b"(unset)" if self.keeps_secrets else canary.encode()] * 2
             if self.keeps_secrets:
@@ -128,9 +147,9 @@ class BackendContract:
     def test_started_again(self, cluster: Cluster) -> None:
         """Once a channel is closed, another can be opened on the same hosts, whose processes are others."""
         with cluster.allocate(Resources(devices=2)) as allocation:
-            with started(allocation) as parrots:
+            with start_parrots(allocation) as parrots:
                 first = parrots.session
-            with started(allocation) as parrots:
+            with start_parrots(allocation) as parrots:
                 assert parrots.session != first
                 assert parrots.answers("say again") == [b"again"] * 2
         assert self.left_by(first) == []
@@ -139,14 +158,14 @@ class BackendContract:
         """Programs and arguments are handed on as they are, whatever is in their names."""
         program = tmp_path / "a folder's" / "par rot"
         program.parent.mkdir()
-        program.write_text(f'#!/bin/sh\n[ "$1" = "two words" ] && exec {shlex.join(PARROT)}\n')
+        program.write_text(f'#!/bin/sh\n[ "$1" = "two words" ] && exec {shlex.join(PARROT_COMMAND)}\n')
         program.chmod(0o755)
         with cluster.allocate(Resources(devices=2)) as allocation:
             channel = allocation.start([str(program), "two words"])
-            assert Parrots(channel, 2).answers("say here") == [b"here"] * 2
+            assert ParrotChannel(channel, 2).answers("say here") == [b"here"] * 2
             channel.close()
 
-    def test_lines_go_both_ways_whole(self, parrots: Parrots) -> None:
+    def test_lines_go_both_ways_whole(self, parrots: ParrotChannel) -> None:
         """Short and very long lines arrive as they were sent, in order, on every host."""
         long = "y" * 300_000
         assert parrots.answers(f"say {long}") == [long.encode()] * 2
@@ -156,12 +175,12 @@ class BackendContract:
         heard = parrots.lines(200)
         assert [line for host, line in heard if host == 1] == [str(i).encode() for i in range(100)]
 
-    def test_silence_is_none(self, parrots: Parrots) -> None:
+    def test_silence_is_none(self, parrots: ParrotChannel) -> None:
         """When nothing comes in time, `receive` says so."""
         assert parrots.channel.receive(0.05) is None
 
     @pytest.mark.parametrize("end", ["exit", "kill"])
-    def test_lost_host_is_told_once(self, parrots: Parrots, end: str) -> None:
+    def test_lost_host_is_told_once(self, parrots: ParrotChannel, end: str) -> None:
         """A host whose process ends is told once, after its last words, with how it ended; the others go on."""
         parrots.channel.send(f"{end} 1".encode())
         heard = parrots.lines(1)
@@ -170,12 +189,12 @@ class BackendContract:
         assert all(host == 1 for host, _ in heard)
         if end == "exit":
             assert (1, b"bye") in heard
-        assert heard[-1] == (1, HOW_IT_ENDED[end])
+        assert heard[-1] == (1, EXPECTED_LOSSES[end])
         parrots.channel.send(b"say still here")
         assert parrots.lines(1) == [(0, b"still here")]
         assert parrots.channel.receive(0.05) is None
 
-    def test_sending_to_nobody_is_an_error(self, parrots: Parrots) -> None:
+    def test_sending_to_nobody_is_an_error(self, parrots: ParrotChannel) -> None:
         """When the last host is lost, sending says so, and why."""
         for host in (0, 1):
             parrots.channel.send(f"kill {host}".encode())
@@ -188,8 +207,8 @@ class BackendContract:
     def test_close_ends_everything(self, cluster: Cluster, state: str) -> None:
         """Closing ends all processes, whether they listen, hang, are stopped, have daemonised or are dead already."""
         with cluster.allocate(Resources(devices=2)) as allocation:
-            channel = allocation.start(PARROT)
-            session = Parrots(channel, 2).session
+            channel = allocation.start(PARROT_COMMAND)
+            session = ParrotChannel(channel, 2).session
             channel.send(b"daemon")
             wait_until("their daemons are there", lambda: len(self.left_by(session)) >= 4)
             channel.send(state.encode())
@@ -201,9 +220,9 @@ class BackendContract:
         with (
             cluster.allocate(Resources(devices=2)) as first,
             cluster.allocate(Resources(devices=2)) as second,
-            started(first) as one,
+            start_parrots(first) as one,
         ):
-            with started(second) as other:
+            with start_parrots(second) as other:
                 assert one.session != other.session
                 assert one.answers("say one") == [b"one"] * 2
                 assert other.answers("say other") == [b"other"] * 2
@@ -219,23 +238,47 @@ class BackendContract:
 
     def test_what_a_dead_controller_left_is_swept(self, cluster: Cluster) -> None:
         """Allocating ends what a session left whose controller is no more, and nothing of those that live."""
-        abandoned = leave_a_daemon(cluster)
-        with cluster.allocate(Resources(devices=2)) as living, started(living) as parrots:
+        abandoned = leave_daemon(cluster)
+        with cluster.allocate(Resources(devices=2)) as living, start_parrots(living) as parrots:
             with cluster.allocate(Resources(devices=1)):
                 assert parrots.answers("say alive") == [b"alive"] * 2
             wait_until("the abandoned daemon is gone", lambda: not processes.inspect(abandoned))
 
 
 @contextmanager
-def started(allocation: Allocation) -> Iterator[Parrots]:
-    channel = allocation.start(PARROT)
+def start_parrots(allocation: Allocation) -> Iterator[ParrotChannel]:
+    channel = allocation.start(PARROT_COMMAND)
     try:
-        yield Parrots(channel, len(allocation.hosts))
+        yield ParrotChannel(channel, len(allocation.hosts))
     finally:
         channel.close()
 
 
-def leave_a_daemon(cluster: Cluster) -> int:
+def leave_daemon(cluster: Cluster) -> int:
     """Have another controller start something that daemonises, and die without closing anything. Returns the daemon."""
-    command = project_command(sys.executable, "pytest_dtfperf.testing.dying_controller")
+    command = project_command(sys.executable, "pytest_dtfperf.testing.backends")
     return int(subprocess.run(command, input=pickle.dumps(cluster), stdout=subprocess.PIPE, check=True).stdout)
+
+
+def leave_orphan(kill: Callable[[ParrotChannel, str], object]) -> NoReturn:
+    """Die once `kill` has ended all of the session, which it is told, but the daemon, whose process id is printed."""
+    cluster: Cluster = pickle.load(sys.stdin.buffer)
+    with cluster.allocate(Resources(devices=1)) as allocation:
+        parrots = ParrotChannel(allocation.start(PARROT_COMMAND), 1)
+        session = parrots.session
+        assert parrots.answers("daemon") == [b"daemon"]
+        kill(parrots, session)
+        wait_until("the daemon alone is left", lambda: len(sweep.left_by([session])) == 1)
+        print(*sweep.left_by([session]), flush=True)
+        os._exit(0)
+
+
+def _kill_session(parrots: ParrotChannel, session: str) -> None:
+    if sys.argv[1:] == ["with-all-its-processes"]:
+        print(session, flush=True)
+        os.killpg(0, signal.SIGKILL)
+    parrots.channel.send(b"kill 0")
+
+
+if __name__ == "__main__":
+    leave_orphan(_kill_session)

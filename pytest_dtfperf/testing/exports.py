@@ -22,7 +22,7 @@ from pytest_dtfperf.report.session_exports import EXPORTS, SessionResults
 from pytest_dtfperf.spec import Spec
 
 
-def measurement(spec: Spec, images_per_sec: float) -> Measurement:
+def make_measurement(spec: Spec, images_per_sec: float) -> Measurement:
     """Of one run, as two tasks on this machine would have made it."""
     step_s = spec.batch_size * spec.gpus / images_per_sec
     run = Run(
@@ -54,7 +54,7 @@ class ExportContract:
     def records(self, folder: SessionFolder) -> list[Record]:
         """Two measurements, of which the second is named as a spreadsheet's formula and another language's letters are."""
         for name, gpus, rate in (("test_one", 1, 9.5), ('=test_\u00fc, "two"', 2, 17.0)):
-            folder.add(name, measurement(Spec(model="lenet", batch_size=8, gpus=gpus), rate))
+            folder.add(name, make_measurement(Spec(model="lenet", batch_size=8, gpus=gpus), rate))
         return list(folder.measurements())
 
     def written(self, folder: SessionFolder) -> set[str]:

@@ -1,4 +1,4 @@
-"""What an input brings to one tower, two batches for each spec: a program, with a list of specs on stdin."""
+"""A program that prints the first two batches of an input for each spec in a list on stdin."""
 
 import json
 import sys
@@ -20,10 +20,10 @@ _CPU = "/device:CPU:0"
 
 
 def main() -> None:
-    print(json.dumps([_fed(Spec.from_json(spec)) for spec in json.load(sys.stdin)]))
+    print(json.dumps([_feed_batches(Spec.from_json(spec)) for spec in json.load(sys.stdin)]))
 
 
-def _fed(spec: Spec) -> list[dict[str, Any]]:
+def _feed_batches(spec: Spec) -> list[dict[str, Any]]:
     order = TaskOrder(run="fed", spec=spec, job="worker", index=0, cluster={}, num_devices=1, device="cpu", threads=1)
     feed: Input = load(spec.input.implementation)(order, network_of(spec), _CPU)
     with tf.Graph().as_default(), v1.device(_CPU):
@@ -32,10 +32,10 @@ def _fed(spec: Spec) -> list[dict[str, Any]]:
         with v1.Session() as session:
             session.run(prepared)
             feed.start(session)
-            return [_described(*session.run(batch)) for _ in range(2)]
+            return [_describe_batch(*session.run(batch)) for _ in range(2)]
 
 
-def _described(images: Any, labels: Any) -> dict[str, Any]:
+def _describe_batch(images: Any, labels: Any) -> dict[str, Any]:
     return {
         "images": [images.shape, str(images.dtype)],
         "finite": bool(np.isfinite(images).all()),

@@ -1,6 +1,6 @@
-"""What the contract of backends starts on every host: says hello, and answers lines.
+"""The program that the contract of backends starts on each host: it prints hello, and answers lines.
 
-Its text is handed to a host's Python (`python -c`), which finds `pytest_dtfperf.node` there and needs nothing else.
+Its text is passed to the Python of a host (`python -c`), which finds `pytest_dtfperf.node` there and needs no other module.
 """
 
 import os

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.plugin import zygote
 from tests.plugin.conftest import LIGHT
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from pytest_dtfperf.cli.parser import parser
-from pytest_dtfperf.cli.terms import OTHERS
+from pytest_dtfperf.cli.options import OTHER_KEYS
+from pytest_dtfperf.cli.parser import make_parser
 
 
 @cache
 def everything() -> Mapping[str, argparse.ArgumentParser]:
     """`history changes` and its parser; those that only have commands of their own, and the one of all, are there, too."""
-    return dict(_all(parser()))
+    return dict(_all(make_parser()))
 
 
 def _all(of: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -52,8 +52,8 @@ def has_shape(found: Any, shape: Any, where: str) -> None:
             has_shape(each, shape[0], where)
     else:
         assert isinstance(found, dict), where
-        documented = shape.keys() - {OTHERS}
+        documented = shape.keys() - {OTHER_KEYS}
         assert documented <= found.keys(), where
-        assert OTHERS in shape or found.keys() == documented, where
+        assert OTHER_KEYS in shape or found.keys() == documented, where
         for name in documented:
             has_shape(found[name], shape[name], f"{where}: {name}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pytest_dtfperf.cli
-from pytest_dtfperf.cli.terms import colour
+from pytest_dtfperf.cli.options import wants_colour
 from tests.cli import place
 from tests.plugin import zygote
 from tests.plugin.conftest import LIGHT
@@ -48,7 +48,7 @@ def test_rule(is_terminal: bool, variables: dict[str, str], expected: bool, monk
     for name, value in {"TERM": "xterm", **variables}.items():
         monkeypatch.setenv(name, value)
     stream = Stream(is_terminal)
-    assert colour(stream) is expected
+    assert wants_colour(stream) is expected
     assert should_do_markup(stream) is expected
 
 
@@ -103,4 +103,4 @@ def test_nobody_else_decides() -> None:
     """All commands ask one function whether there is a terminal to draw on: a second way would be another rule."""
     folder = Path(pytest_dtfperf.cli.__file__).parent
     asking = {path.name for path in folder.rglob("*.py") if "NO_COLOR" in (text := path.read_text()) or "FORCE_COLOR" in text}
-    assert asking == {"terms.py"}
+    assert asking == {"options.py"}

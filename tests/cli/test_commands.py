@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.cli.parser import parser
-from pytest_dtfperf.cli.run import read as trainings
-from pytest_dtfperf.cli.terms import SIGNALS
+from pytest_dtfperf.cli.options import SIGNALS
+from pytest_dtfperf.cli.parser import make_parser
+from pytest_dtfperf.cli.run import parse_words as trainings
 from pytest_dtfperf.clusters.local import machines
 from pytest_dtfperf.clusters.locks import LockHolder, lock_hosts
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.cli import place
 from tests.cli.table import commands, everything, read
 from tests.plugin import zygote
@@ -62,7 +62,7 @@ def test_help_has_examples_that_are_understood(name: str, capsys: pytest.Capture
     examples = examples_of(help_)
     assert any(" ".join(words).startswith(name) for words in examples), help_
     for words in examples:
-        args, unknown = parser().parse_known_args(words)
+        args, unknown = make_parser().parse_known_args(words)
         assert not unknown or args.passes_on, words
         if words[0] == "run" and not args.models:
             assert list(trainings(args.words))
@@ -89,7 +89,7 @@ def test_words_may_stand_before_and_behind_options(name: str) -> None:
         kept = [word for word in words[ours:] if word not in moved]
         if any(word.startswith("-") for word in kept):
             continue  # with its value as the next word, which must stay there
-        read = [parser().parse_args([*words[:ours], *kept[:at], *moved, *kept[at:]]) for at in range(len(kept) + 1)]
+        read = [make_parser().parse_args([*words[:ours], *kept[:at], *moved, *kept[at:]]) for at in range(len(kept) + 1)]
         assert all({**vars(each), "parser": None} == {**vars(read[0]), "parser": None} for each in read), words
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE
+from pytest_dtfperf.cli.options import DONE, FAILED, USAGE
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report.markdown import summary
+from pytest_dtfperf.report.markdown import format_markdown_summary
 from tests.records.damage import contents, damaged, whole_session, write
 
 MANY = int(os.environ.get("DTFPERF_FUZZ", "250"))
@@ -51,6 +51,6 @@ def test_no_damage_is_a_traceback(
                 assert code in (DONE, FAILED)
                 assert output.err == ""
                 assert output.out.replace("\n", "").isprintable()
-                summary(SessionFolder.open(path))
+                format_markdown_summary(SessionFolder.open(path))
         except Exception as exc:
             raise AssertionError(f"damage {number}") from exc

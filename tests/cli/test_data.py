@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.cli.table import read
 from tests.plugin import zygote
 from tests.s3 import HEARS_CTRL_C, NAME, PATIENCE_S, S3, amazon, child, s3

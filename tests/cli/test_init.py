@@ -10,7 +10,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.cli.init.files import BACKENDS, NIGHTS, PERF_TESTS
+from pytest_dtfperf.cli.init import BACKENDS, NIGHTS, PERF_TESTS
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.node.probes import Gpu
 from tests.plugin import zygote
@@ -25,8 +25,8 @@ EDITED = "# somebody's own\n"
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, on a machine without GPUs and without Slurm."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pytest_dtfperf.cli.init.files.probes.gpus", list)
-    monkeypatch.setattr("pytest_dtfperf.cli.init.files.shutil.which", lambda _: None)
+    monkeypatch.setattr("pytest_dtfperf.cli.init.probes.gpus", list)
+    monkeypatch.setattr("pytest_dtfperf.cli.init.shutil.which", lambda _: None)
     return tmp_path
 
 
@@ -56,7 +56,7 @@ def test_the_start_is_this_repositorys_own(project: Path) -> None:
 def test_every_cluster_file_is_one(backend: str, gpus: int, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written for a backend can be read, has its table beside this machine's, and sizes for what this machine has."""
     found = [Gpu(str(index), "NVIDIA H200", 143771, "1") for index in range(gpus)]
-    monkeypatch.setattr("pytest_dtfperf.cli.init.files.probes.gpus", lambda: found)
+    monkeypatch.setattr("pytest_dtfperf.cli.init.probes.gpus", lambda: found)
     hosts = ["--hosts=alice,bob"] if backend == "ssh" else []
     assert main(["init", f"--backend={backend}", *hosts]) == 0
     clusters = named.load(project / "perf_tests" / "clusters.toml")
@@ -122,7 +122,7 @@ def test_slurm_is_asked_for_its_nodes(
     sinfo.write_text(f"#!/bin/sh\n{script}\n")
     sinfo.chmod(0o755)
     monkeypatch.setenv("PATH", str(sinfo.parent), prepend=":")
-    monkeypatch.setattr("pytest_dtfperf.cli.init.files.shutil.which", lambda _: str(sinfo))
+    monkeypatch.setattr("pytest_dtfperf.cli.init.shutil.which", lambda _: str(sinfo))
     assert main(["init", "--backend=slurm", "--cluster=daint"]) == 0
     assert chosen in capsys.readouterr().out
     path = project / "perf_tests" / "clusters.toml"

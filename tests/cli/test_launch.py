@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.cli.table import read
 from tests.clusters.slurm.conftest import new_site, shared_site, site
 from tests.clusters.slurm.site import Site

@@ -25,7 +25,7 @@ from pytest_dtfperf.clusters.slurm import keys
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.node.notebook import enter
 from pytest_dtfperf.steps import VARIABLE as STEPS
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.cli.table import read
 from tests.cli.test_launch import ENTRY, LOCAL, environment, on_a_disk
 from tests.clusters.slurm.conftest import new_site, shared_site, site

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.cli.project import configured
+from pytest_dtfperf.cli.project import find_configured_path
 from pytest_dtfperf.errors import UsageError
 from tests.plugin import zygote
 from tests.plugin.conftest import WITHOUT
@@ -45,14 +45,14 @@ def test_each_file_of_pytest_is_obeyed(file: str, tmp_path: Path) -> None:
     write(tmp_path, file, "accepted")
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
-    assert configured("dtfperf_baselines", below) == tmp_path / "accepted"
-    assert configured("dtfperf_clusters_file", below) is None
+    assert find_configured_path("dtfperf_baselines", below) == tmp_path / "accepted"
+    assert find_configured_path("dtfperf_clusters_file", below) is None
 
 
 def test_pyprojects_own_table_is_obeyed(tmp_path: Path) -> None:
     """pytest 9 reads [tool.pytest], too."""
     (tmp_path / "pyproject.toml").write_text('[tool.pytest]\ndtfperf_baselines = "/accepted"\n', encoding="utf-8")
-    assert configured("dtfperf_baselines", tmp_path) == Path("/accepted")
+    assert find_configured_path("dtfperf_baselines", tmp_path) == Path("/accepted")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,11 @@ def test_the_file_that_pytest_takes_is_the_one(nearer: str, farther: str, tmp_pa
     """Where two speak to pytest, this package and pytest obey the same."""
     write(tmp_path, nearer, "one")
     write(tmp_path, farther, "other")
-    assert configured("dtfperf_baselines", tmp_path) == as_pytest_has_it(tmp_path, "dtfperf_baselines") == tmp_path / "one"
+    assert (
+        find_configured_path("dtfperf_baselines", tmp_path)
+        == as_pytest_has_it(tmp_path, "dtfperf_baselines")
+        == tmp_path / "one"
+    )
 
 
 def test_a_file_that_does_not_speak_to_pytest_is_passed_over(tmp_path: Path) -> None:
@@ -71,14 +75,14 @@ def test_a_file_that_does_not_speak_to_pytest_is_passed_over(tmp_path: Path) -> 
     within = tmp_path / "package"
     within.mkdir()
     (within / "pyproject.toml").write_text('[project]\nname = "package"\n', encoding="utf-8")
-    assert configured("dtfperf_baselines", within) == tmp_path / "accepted"
+    assert find_configured_path("dtfperf_baselines", within) == tmp_path / "accepted"
 
 
 def test_an_empty_pytest_ini_is_the_one(tmp_path: Path) -> None:
     """As for pytest, it ends the search."""
     write(tmp_path, "pyproject.toml", "accepted")
     (tmp_path / "pytest.ini").write_text("", encoding="utf-8")
-    assert configured("dtfperf_baselines", tmp_path) is None
+    assert find_configured_path("dtfperf_baselines", tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +97,7 @@ def test_what_cannot_be_read_is_named(file: str, text: str, tmp_path: Path) -> N
     """One message with the file, no traceback."""
     (tmp_path / file).write_text(text, encoding="utf-8")
     with pytest.raises(UsageError, match=file):
-        configured("dtfperf_baselines", tmp_path)
+        find_configured_path("dtfperf_baselines", tmp_path)
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

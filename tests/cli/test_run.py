@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.cli.run import Wanted
-from pytest_dtfperf.cli.run import read as trainings_of
+from pytest_dtfperf.cli.run import WantedSpec
+from pytest_dtfperf.cli.run import parse_words as trainings_of
 from pytest_dtfperf.errors import UsageError
 from tests.cli.table import read
 from tests.plugin.conftest import Ended, PerfTests, perf_tests_in
@@ -26,16 +26,16 @@ def dtfperf(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
 @pytest.mark.parametrize(
     "words, expected",
     [
-        ("mnist", [Wanted("mnist")]),
-        ("mnist gpus=2 xla=true", [Wanted("mnist", {"gpus": 2, "xla": True})]),
-        ("mnist mnist gpus=2", [Wanted("mnist"), Wanted("mnist", {"gpus": 2})]),
-        ("trivial data=cifar10 data_dir=/a=b", [Wanted("trivial", {"data": "cifar10", "data_dir": "/a=b"})]),
-        ("vgg16 learning_rate=1e-3 num_ps=sweep", [Wanted("vgg16", {"learning_rate": 0.001, "num_ps": "sweep"})]),
-        ('trivial environment=["A=1"]', [Wanted("trivial", {"environment": ["A=1"]})]),
-        ("mine:cnn gpus=2 kit.nets:Kit.cnn", [Wanted("mine:cnn", {"gpus": 2}), Wanted("kit.nets:Kit.cnn")]),
+        ("mnist", [WantedSpec("mnist")]),
+        ("mnist gpus=2 xla=true", [WantedSpec("mnist", {"gpus": 2, "xla": True})]),
+        ("mnist mnist gpus=2", [WantedSpec("mnist"), WantedSpec("mnist", {"gpus": 2})]),
+        ("trivial data=cifar10 data_dir=/a=b", [WantedSpec("trivial", {"data": "cifar10", "data_dir": "/a=b"})]),
+        ("vgg16 learning_rate=1e-3 num_ps=sweep", [WantedSpec("vgg16", {"learning_rate": 0.001, "num_ps": "sweep"})]),
+        ('trivial environment=["A=1"]', [WantedSpec("trivial", {"environment": ["A=1"]})]),
+        ("mine:cnn gpus=2 kit.nets:Kit.cnn", [WantedSpec("mine:cnn", {"gpus": 2}), WantedSpec("kit.nets:Kit.cnn")]),
     ],
 )
-def test_words(words: str, expected: list[Wanted]) -> None:
+def test_words(words: str, expected: list[WantedSpec]) -> None:
     """A model begins a training, what follows is of it; values are as JSON has them, or words."""
     assert list(trainings_of(words.split())) == expected
 

@@ -22,7 +22,7 @@ from pytest_dtfperf.clusters import locks as host_lock
 from pytest_dtfperf.clusters.locks import LockHolder, LockWait, lock_hosts
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node import processes
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.full_disk import full_behind
 from tests.node.namespaces import in_pid_namespace, why_not
 

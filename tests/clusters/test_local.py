@@ -7,7 +7,7 @@ import pytest
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Cluster, Lost, Resources
-from pytest_dtfperf.testing.backends import BackendContract, started
+from pytest_dtfperf.testing.backends import BackendContract, start_parrots
 
 TWO_HOSTS = ClusterConfig(name="twins", backend_keys={"hosts": 2}, devices_per_host=1)
 
@@ -25,7 +25,7 @@ class TestLocal(BackendContract):
 def test_hosts_on_one_machine_divide_its_cores() -> None:
     """Hosts that are only called so have no core in common while there are enough, and starting them moves nobody else."""
     mine = os.sched_getaffinity(0)
-    with named.open_cluster(TWO_HOSTS).allocate(Resources(devices=2)) as allocation, started(allocation) as parrots:
+    with named.open_cluster(TWO_HOSTS).allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
         first, second = (set(eval_cores(line)) for line in parrots.answers("cores"))
     assert first <= mine
     assert second <= mine
@@ -36,7 +36,7 @@ def test_hosts_on_one_machine_divide_its_cores() -> None:
 def test_one_host_has_all_cores() -> None:
     """Without `hosts` this machine is one host, and everything of it."""
     cluster = named.open_cluster(ClusterConfig(name="local"))
-    with cluster.allocate(Resources(devices=1)) as allocation, started(allocation) as parrots:
+    with cluster.allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
         assert set(eval_cores(parrots.answers("cores")[0])) == os.sched_getaffinity(0)
 
 

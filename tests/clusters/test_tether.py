@@ -9,7 +9,7 @@ import pytest
 
 from pytest_dtfperf.clusters.process_guards import guard_against_parent_death
 from pytest_dtfperf.node import processes
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 
 START_CAT = """
 import os, subprocess, sys

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from pytest_dtfperf.cli.parser import parser
+from pytest_dtfperf.cli.parser import make_parser
 from pytest_dtfperf.clusters import named
 from tests.docs.pages import REPOSITORY
 from tests.docs.project import Project
@@ -161,7 +161,7 @@ def _dtfperf(command: Command, project: Project) -> Ended | None:
 
 @cache
 def _parser() -> argparse.ArgumentParser:
-    return parser()
+    return make_parser()
 
 
 def understood(arguments: Sequence[str]) -> argparse.Namespace:

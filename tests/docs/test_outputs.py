@@ -16,7 +16,7 @@ from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.explain.experiments import SYNTHETIC, Planned, Suspect, read
 from pytest_dtfperf.history import words
 from pytest_dtfperf.history.comparison import Compared
-from pytest_dtfperf.nightly.losses import Loss
+from pytest_dtfperf.nightly.summary import Loss
 from pytest_dtfperf.spec.command import ROLE_FLAGS
 from tests.baselines.examples import entry_of, measurement_of
 from tests.docs.pages import REPOSITORY, blocks

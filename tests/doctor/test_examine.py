@@ -16,7 +16,7 @@ from pytest_dtfperf.doctor.findings import Expected, findings
 from pytest_dtfperf.doctor.lending import needed
 from pytest_dtfperf.errors import AllocationError, UsageError
 from pytest_dtfperf.node import processes
-from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
+from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 from tests.doctor.interpreters import SHORT_S, interpreter
 from tests.fixed_ports import fixed_ports_held
 

@@ -11,7 +11,7 @@ from pytest_dtfperf.doctor import examination
 from pytest_dtfperf.doctor.diagnosis import Diagnosis
 from pytest_dtfperf.doctor.examine import examine, expected
 from pytest_dtfperf.doctor.findings import findings
-from pytest_dtfperf.testing.waiting import PATIENCE_S
+from pytest_dtfperf.testing.backends import PATIENCE_S
 from tests.clusters.ssh.lab import Lab, why_not
 from tests.doctor.interpreters import SHORT_S, interpreter
 

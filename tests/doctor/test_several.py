@@ -13,8 +13,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Lost, Resources
 from pytest_dtfperf.doctor.several import Lender, LentHosts, one_by_one
 from pytest_dtfperf.errors import AllocationError, HostLost
-from pytest_dtfperf.testing.backends import PARROT
-from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
+from pytest_dtfperf.testing.backends import PARROT_COMMAND, PATIENCE_S, wait_until
 
 IDLE = b"nothing"
 
@@ -48,7 +47,7 @@ def next_line(lent_hosts: LentHosts, besides: bytes = b"hello") -> tuple[int, by
 
 def test_those_that_answer_are_spoken_to() -> None:
     """Hosts that cannot be had are missing with the reason; the others hear what is sent, and are told apart."""
-    with one_by_one(known("a", "b", "c"), [well, down, well], PARROT, at_once=16, idle=IDLE) as lent_hosts:
+    with one_by_one(known("a", "b", "c"), [well, down, well], PARROT_COMMAND, at_once=16, idle=IDLE) as lent_hosts:
         assert lent_hosts.missing == {1: "it does not answer"}
         assert lent_hosts.hosts[1] == Host("b", "b.example")
         assert lent_hosts.hosts[0].address == "127.0.0.1"
@@ -58,7 +57,7 @@ def test_those_that_answer_are_spoken_to() -> None:
 
 def test_none_answers() -> None:
     """When no host can be had, there is nobody to speak to, and the reasons are all told."""
-    with one_by_one(known("a", "b"), [down, down], PARROT, at_once=16, idle=IDLE) as lent_hosts:
+    with one_by_one(known("a", "b"), [down, down], PARROT_COMMAND, at_once=16, idle=IDLE) as lent_hosts:
         assert lent_hosts.missing.keys() == {0, 1}
         assert lent_hosts.channel.receive(0.0) is None
         with pytest.raises(HostLost):
@@ -67,7 +66,7 @@ def test_none_answers() -> None:
 
 def test_lost_hosts_are_told_once() -> None:
     """A host whose process ends is told once; when none is left, sending says so."""
-    with one_by_one(known("a", "b"), [well, well], PARROT, at_once=1, idle=IDLE) as lent_hosts:
+    with one_by_one(known("a", "b"), [well, well], PARROT_COMMAND, at_once=1, idle=IDLE) as lent_hosts:
         lent_hosts.channel.send(b"say pid")
         assert {next_line(lent_hosts)[0], next_line(lent_hosts)[0]} == {0, 1}
         lent_hosts.channel.send(b"kill 0")  # every one of them is host 0 of its own allocation
@@ -104,7 +103,7 @@ def test_hosts_that_wait_for_others_hear_something() -> None:
         raise AllocationError("too late")
 
     lenders: list[Lender] = [lambda: nullcontext(Told([Host("a", "127.0.0.1")])), late]
-    with one_by_one(known("a", "b"), lenders, PARROT, at_once=16, idle=b"say still waiting") as lent_hosts:
+    with one_by_one(known("a", "b"), lenders, PARROT_COMMAND, at_once=16, idle=b"say still waiting") as lent_hosts:
         assert next_line(lent_hosts) == (0, b"still waiting")
         assert lent_hosts.missing == {1: "too late"}
 
@@ -119,7 +118,7 @@ def test_each_is_told_its_number() -> None:
 
 def test_no_thread_is_left() -> None:
     """When it is over, so are its threads, each of which has closed its channel."""
-    with one_by_one(known("a"), [well], PARROT, at_once=16, idle=IDLE) as lent_hosts:
+    with one_by_one(known("a"), [well], PARROT_COMMAND, at_once=16, idle=IDLE) as lent_hosts:
         lent_hosts.channel.send(b"say here")
         next_line(lent_hosts)
         assert any(thread.name.startswith("dtfperf-host") for thread in threading.enumerate())
@@ -130,7 +129,7 @@ def test_an_error_of_the_caller_ends_everything() -> None:
     """Whatever is raised while the hosts are lent, they are given back."""
     with (
         pytest.raises(KeyboardInterrupt),
-        one_by_one(known("a"), [well], PARROT, at_once=16, idle=IDLE),
+        one_by_one(known("a"), [well], PARROT_COMMAND, at_once=16, idle=IDLE),
     ):
         raise KeyboardInterrupt
     assert not any(thread.name.startswith("dtfperf-host") for thread in threading.enumerate())

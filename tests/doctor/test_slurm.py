@@ -10,7 +10,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig, Limits
 from pytest_dtfperf.doctor import examination
 from pytest_dtfperf.doctor.examine import examine, expected
 from pytest_dtfperf.doctor.findings import findings
-from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
+from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 from tests.clusters.slurm.site import Site, why_not
 from tests.doctor.interpreters import SHORT_S, interpreter
 

@@ -16,7 +16,7 @@ from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import changes_known, enter, enter_all
 from pytest_dtfperf.history.tables import hosts, measurements, runs
 from pytest_dtfperf.history.where import Address, address_of
-from pytest_dtfperf.nightly.summary import of_session
+from pytest_dtfperf.nightly.summary import format_session_summary
 from pytest_dtfperf.records.session import SessionFolder
 from tests.history.sessions import folder_of
 
@@ -228,7 +228,9 @@ def test_a_history_that_cannot_be_looked_for_costs_a_line(tmp_path: Path) -> Non
     address = address_of(tmp_path / ("long" * 99), tmp_path)
     assert address
     assert changes_known(folder, address) == [f"not known: [Errno 36] File name too long: '{address.path}'"]
-    assert "## Changes over time\n\n- not known: [Errno 36]" in of_session(folder, None, [], "All tests passed.", address)
+    assert "## Changes over time\n\n- not known: [Errno 36]" in format_session_summary(
+        folder, None, [], "All tests passed.", address
+    )
 
 
 def test_there_is_none_yet(address: Address, capsys: pytest.CaptureFixture[str]) -> None:

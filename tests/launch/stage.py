@@ -15,7 +15,7 @@ from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.node.handheld import TOY
 
 LIMITS = Limits(hello_s=120, ready_s=60, first_step_s=60, progress_s=60, silence_s=4, stop_s=5)

@@ -19,7 +19,7 @@ from pytest_dtfperf.explain.stragglers import stragglers
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.launch.stage import CONFIG, LIMITS, Stage, session_of, staged
 
 REPOSITORY = Path(__file__).parents[2]

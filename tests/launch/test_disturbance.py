@@ -17,7 +17,7 @@ from pytest_dtfperf.launch import disturbance
 from pytest_dtfperf.launch.disturbance import disturbances, others_s, taken_s
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node.host_state import with_siblings
-from pytest_dtfperf.testing.waiting import PATIENCE_S
+from pytest_dtfperf.testing.backends import PATIENCE_S
 from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, staged
 
 

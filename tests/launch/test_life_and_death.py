@@ -14,7 +14,7 @@ from pytest_dtfperf.clusters.children import ChildrenChannel
 from pytest_dtfperf.clusters.protocol import LossReason, Lost
 from pytest_dtfperf.errors import DtfPerfError, HostLost, TaskFailed, TaskStopped
 from pytest_dtfperf.node import processes, sweep
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.launch.stage import TWO_HOSTS, Stage, parent_of, pid_in, session_of, staged, wait_until_nothing_is_left
 from tests.plugin import zygote
 

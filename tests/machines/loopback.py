@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.machines.machine import PACKAGES, Machine
 from tests.machines.network import PATH, Folder, missing
 

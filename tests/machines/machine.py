@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pytest_dtfperf.node import processes
-from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
+from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 from tests.machines import network as networks
 from tests.machines import scripts
 from tests.machines.network import PATH, MachineError, Network, missing

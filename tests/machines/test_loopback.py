@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from pytest_dtfperf.node import processes
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ssh.lab import Lab
 from tests.machines.loopback import LoopbackMachine, why_not
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.node import processes
-from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
+from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 from tests.machines.machine import SWITCHED_OFF, Machine, why_not
 from tests.machines.network import MachineError, Network
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.nightly.lock import locked
+from pytest_dtfperf.nightly.night import hold_lock
 from tests.lockless_disk import without_locks
 
 
@@ -15,7 +15,7 @@ from tests.lockless_disk import without_locks
 def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """Where two nights could go on at once, none begins: one line says which folder must be another."""
     without_locks(monkeypatch, code)
-    with pytest.raises(UsageError) as refused, locked(tmp_path / "nightly.lock"):
+    with pytest.raises(UsageError) as refused, hold_lock(tmp_path / "nightly.lock"):
         pytest.fail("the night began")
     assert str(refused.value) == (
         f"the night's lock {tmp_path}/nightly.lock cannot be locked: {os.strerror(code)}: --results must be on a file system "

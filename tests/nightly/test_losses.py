@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.nightly.losses import LEAST, losses
+from pytest_dtfperf.nightly.summary import MIN_LOSS, find_losses
 from pytest_dtfperf.records.record import Compared
 from tests.history.sessions import HARDWARE, folder_of
 
@@ -22,11 +22,11 @@ def test_the_last_night_that_may_be_compared_counts(tmp_path: Path) -> None:
         folder_of(tmp_path, 3, {1: [48.0, 50.5]}),
     ]
     (nights[3].path / "measurements.jsonl").write_text("{}\n")
-    (found,) = losses(folder_of(tmp_path, 4, {1: [42.0, 42.4]}, software={"kernel": "6.2"}), nights)
+    (found,) = find_losses(folder_of(tmp_path, 4, {1: [42.0, 42.4]}, software={"kernel": "6.2"}), nights)
     assert found.session == nights[0].id
     assert found.found.change == pytest.approx(-0.58, abs=0.002)
     assert found.found.high is not None
-    assert found.found.high < -LEAST
+    assert found.found.high < -MIN_LOSS
     assert str(found).startswith("inception3 b8 gpus=1 num_ps=0 parameter_server: -58.0 % (")
     assert str(found).endswith(f" against 100.5 images/sec of {nights[0].id}; meanwhile kernel none -> 6.2")
 
@@ -41,17 +41,17 @@ def test_what_is_within_the_noise_is_no_loss(tmp_path: Path) -> None:
             for gpus, shared in zip((1, 2, 4, 8), np.exp(random.normal(0, 0.02, 4)), strict=True)
         }
         folders.append(folder_of(tmp_path, night, rates))
-    assert [losses(folder, folders[:number]) for number, folder in enumerate(folders)] == [[]] * 20
-    assert losses(folder_of(tmp_path, 20, {1: [42.0]}), [folder_of(tmp_path, 19, {1: [100.0]})]) == []
+    assert [find_losses(folder, folders[:number]) for number, folder in enumerate(folders)] == [[]] * 20
+    assert find_losses(folder_of(tmp_path, 20, {1: [42.0]}), [folder_of(tmp_path, 19, {1: [100.0]})]) == []
 
 
 def test_what_a_baseline_has_judged_is_left_to_it(tmp_path: Path) -> None:
     """Where a baseline was compared with, its verdict stands, and nothing is said a second time."""
     then, now = folder_of(tmp_path, 0, {1: [100.0, 101.0]}), folder_of(tmp_path, 1, {1: [42.0, 42.4]})
-    assert len(losses(now, [then])) == 1
+    assert len(find_losses(now, [then])) == 1
     (record,) = now.measurements()
     now.judge(record.id, verdict=Verdict.PASSED, reason="as accepted", baseline=Compared(images_per_sec=42.0, change=0.005))
-    assert losses(now, [then]) == []
+    assert find_losses(now, [then]) == []
 
 
 def test_a_loss_that_comes_with_another_version_is_found(tmp_path: Path) -> None:
@@ -67,16 +67,18 @@ def test_a_loss_that_comes_with_another_version_is_found(tmp_path: Path) -> None
     nights = [folder_of(tmp_path, night, {1: [100.0, 101.0, 99.0]}, **old) for night in range(3)]
     nights.append(folder_of(tmp_path, 3, {1: [70.0, 70.5]}, hardware={**HARDWARE, "cores": 4}, **old))
     now = folder_of(tmp_path, 4, {1: [80.0, 80.5, 79.5]}, verdict=Verdict.INCOMPARABLE, **new)
-    (found,) = losses(now, nights)
+    (found,) = find_losses(now, nights)
     assert found.session == nights[2].id
     assert f"of {nights[2].id}, since tensorflow 2.20.0 -> 3.0.0 and training graph: 4 Conv2D less" in str(found)
     assert str(found).count("tensorflow") == 1
-    assert losses(folder_of(tmp_path, 5, {1: [80.0, 80.5, 79.5]}, verdict=Verdict.INCOMPARABLE, **new), [*nights, now]) == []
-    assert losses(folder_of(tmp_path, 6, {1: [99.0, 100.5, 99.5]}, **new), nights) == []
+    assert (
+        find_losses(folder_of(tmp_path, 5, {1: [80.0, 80.5, 79.5]}, verdict=Verdict.INCOMPARABLE, **new), [*nights, now]) == []
+    )
+    assert find_losses(folder_of(tmp_path, 6, {1: [99.0, 100.5, 99.5]}, **new), nights) == []
 
 
 def test_a_night_of_the_same_series_counts_before_a_break(tmp_path: Path) -> None:
     """Where an earlier night had the same version, that is compared with, and not the later one of another version."""
     old, new = {"tensorflow": "2.20.0"}, {"tensorflow": "3.0.0"}
     nights = [folder_of(tmp_path, 0, {1: [80.0, 80.5]}, software=old), folder_of(tmp_path, 1, {1: [100.0, 99.5]}, software=new)]
-    assert losses(folder_of(tmp_path, 2, {1: [80.0, 80.5]}, software=old), nights) == []
+    assert find_losses(folder_of(tmp_path, 2, {1: [80.0, 80.5]}, software=old), nights) == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.nightly.ended import run
+from pytest_dtfperf.nightly.night import run_pytest
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 from tests.cli.table import read
 from tests.plugin import zygote
@@ -26,7 +26,7 @@ MEASURES = """
 import os
 from pathlib import Path
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.nightly.ended import run
+from pytest_dtfperf.nightly.night import run_pytest
 from pytest_dtfperf.records.session import SessionFolder
 from tests.records.samples import measurement, spec
 
@@ -414,7 +414,7 @@ def test_who_does_not_hear_is_killed(tmp_path: Path) -> None:
     """A pytest that does not end on SIGTERM is killed once its grace is over, with all that it started."""
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        code, outcome = run([sys.executable, "-c", DEAF], deadline_s=3.0, lock=lock.fileno(), grace_s=0.1)
+        code, outcome = run_pytest([sys.executable, "-c", DEAF], deadline_s=3.0, lock=lock.fileno(), grace_s=0.1)
     assert (code, outcome) == (124, "The deadline of 0.05 min passed, and pytest was ended.")
     # Whoever is left would hold the lock that it inherited.
     subprocess.run([sys.executable, "-c", TAKE_LOCK, tmp_path / "lock"], check=True, timeout=ENDS_S)

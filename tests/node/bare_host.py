@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from pytest_dtfperf.clusters.ssh.bootstrap import LOADER, make_bundle
 from pytest_dtfperf.node import boot, processes
-from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
+from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 
 
 class BareHost:

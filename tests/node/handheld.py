@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pytest_dtfperf.node import processes, sweep, wire
-from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
+from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 
 TOY = "tests.node.toy_task:run"
 

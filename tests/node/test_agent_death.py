@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from pytest_dtfperf.node import processes
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.node.handheld import HandheldAgent
 
 

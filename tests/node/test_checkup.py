@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.node import checkup, probes, processes, wire
-from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
+from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 from tests.doctor.interpreters import interpreter
 
 REPOSITORY = Path(__file__).parents[2]

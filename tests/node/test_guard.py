@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from pytest_dtfperf.node.guard import Guard, why_not
-from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
+from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 from tests.machines import network as networks
 from tests.machines import ordinary
 from tests.machines.network import Network

@@ -21,7 +21,7 @@ from pytest_dtfperf.node.host_state import (
     swapped_in,
     with_siblings,
 )
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 
 STAT = """cpu  900 90 300 5000 40 3 20 16 0 0
 cpu0 100 10 50 1000 10 1 5 4 0 0

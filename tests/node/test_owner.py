@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtfperf.node.owner import Fate, Owner
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.machines import ordinary
 from tests.node.namespaces import hiding_others, in_pid_namespace, why_not
 

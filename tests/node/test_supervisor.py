@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.node import processes, supervisor, sweep
+from pytest_dtfperf.testing.backends import wait_until
 from pytest_dtfperf.testing.parrot import DAEMONISE
-from pytest_dtfperf.testing.waiting import wait_until
 from tests.node.bare_host import BareHost
 from tests.node.test_sweep import SLEEP
 

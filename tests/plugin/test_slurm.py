@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.node import processes
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.slurm import site_files
 from tests.clusters.slurm.conftest import NewSite, new_site, shared_site, site
 from tests.clusters.slurm.site import Site

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ssh.conftest import lab, shared_lab
 from tests.clusters.ssh.lab import Lab
 from tests.plugin.conftest import ENDS_S, REPOSITORY, Ended, PerfTests

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.session.sweep import Found, kept
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.plugin.conftest import ENDS_S, Ended, PerfTests
 from tests.plugin.test_verdicts import records
 

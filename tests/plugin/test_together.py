@@ -15,7 +15,7 @@ import pytest
 from pytest_dtfperf.clusters import local
 from pytest_dtfperf.clusters.locks import LockHolder, lock_hosts
 from pytest_dtfperf.plugin import adapter
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.plugin.conftest import ENDS_S, PerfTests
 from tests.plugin.test_verdicts import records
 

@@ -472,7 +472,7 @@ def test_what_was_accepted_lacks_nothing(perf: PerfTests) -> None:
     ended.line("2 passed in")
     ended.line("2000", "gpus=2", "accepted")
     (folder,) = session_folders(perf.folder / "perf_results")
-    for text in (ended.out, markdown.summary(folder).partition("\n\n")[2].partition("\n\n")[2]):
+    for text in (ended.out, markdown.format_markdown_summary(folder).partition("\n\n")[2].partition("\n\n")[2]):
         assert "NO_BASELINE" not in text
         assert "no baseline" not in text
     assert [record["accepted"] for record in records(perf)] == [True, True]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.cli.test_notebook import Notebook, assert_nothing_left, folder, left, started
 from tests.report.page import browser as browsers
 from tests.report.page.browser import Browser

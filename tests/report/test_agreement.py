@@ -82,7 +82,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
         folder=folder,
         records=records,
         terminal=terminal.format_summary(records, width=200),
-        markdown=markdown.summary(folder),
+        markdown=markdown.format_markdown_summary(folder),
         rows={row["id"]: row for row in csv.DictReader(tables[0])},
         scaling={row["spec"]: row for row in csv.DictReader(tables[1])},
         svg=ET.parse(folder.path / "figures" / "inception3_b8.svg", builder).getroot(),

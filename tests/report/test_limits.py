@@ -59,7 +59,7 @@ def test_of_each_model_the_fastest() -> None:
 
 def test_a_failing_test_says_it() -> None:
     """Beside what was measured; nothing where it is not known."""
-    with_limit, without = (terminal.format_failure(each) for each in records(LIMIT, UNKNOWN))
+    with_limit, without = (terminal.format_failure(each, width=200) for each in records(LIMIT, UNKNOWN))
     assert f"limit       {WORDS}" in with_limit
     assert "limit" not in without
 
@@ -105,7 +105,7 @@ def test_the_records_the_page_and_the_markdown(tmp_path: Path) -> None:
     known, unknown = folder.measurements()
     assert unknown.share_of_limit is None
     assert known.to_json()["share_of_limit"] == pytest.approx(0.91)
-    text = markdown.summary(folder)
+    text = markdown.format_markdown_summary(folder)
     assert "| of limit |" in text
     assert "| 91 % link |" in text
     assert WORDS in text
@@ -120,4 +120,4 @@ def test_a_page_without(tmp_path: Path) -> None:
     """Where no measurement has a limit there is no column for it."""
     folder = folder_with(tmp_path, [UNKNOWN])
     assert not make_page(PageInput(session=folder.session, results=SessionResults(records=folder.measurements()))).has_limits
-    assert "of limit" not in markdown.summary(folder)
+    assert "of limit" not in markdown.format_markdown_summary(folder)

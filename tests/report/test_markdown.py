@@ -10,7 +10,7 @@ from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.measurement import Evaluation, Score
 from pytest_dtfperf.records.record import Compared
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report.markdown import summary
+from pytest_dtfperf.report.markdown import format_markdown_summary
 from pytest_dtfperf.spec import Spec
 from tests.records.samples import measurement, run, spec
 
@@ -39,7 +39,7 @@ def test_the_gravest_comes_first(folder: SessionFolder) -> None:
         measured(folder, gpus, 10.0, verdict)
     folder.finish(exit_code=1, wall_s=312.2)
 
-    text = summary(folder, outcome="Tests failed.")
+    text = format_markdown_summary(folder, outcome="Tests failed.")
     rows = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ") and "`" in line]
     assert rows == ["| REGRESSED", "| INCONCLUSIVE", "| NO_BASELINE", "| PASSED", "| not judged"]
     assert text.startswith("# Performance on daint, 2026-01-31 02:15 UTC\n\nTests failed.\n\n**1 REGRESSED**, 1 INCONCLUSIVE,")
@@ -52,7 +52,7 @@ def test_a_grave_verdict_is_explained(folder: SessionFolder) -> None:
     measured(folder, 2, 15.0, "REGRESSED", reason="slower | much", change=-0.25)
     folder.finish(exit_code=1, wall_s=1.0)
 
-    lines = summary(folder).splitlines()
+    lines = format_markdown_summary(folder).splitlines()
     logs = folder.logs_of(TEST).relative_to(folder.path).as_posix()
     row = "| REGRESSED | `inception3 b8 gpus=2 num_ps=1 parameter_server` | 15.00 ±0.0 % | - | 20.00 | -25.0 % |"
     explained = [
@@ -69,7 +69,7 @@ def test_a_grave_verdict_is_explained(folder: SessionFolder) -> None:
 def test_a_session_that_was_killed_says_so(folder: SessionFolder) -> None:
     """A session that never wrote its end is not taken for one that passed."""
     measured(folder, 1, 10.0, "PASSED")
-    assert "no verdicts; the session was ended before it could finish" in summary(folder)
+    assert "no verdicts; the session was ended before it could finish" in format_markdown_summary(folder)
 
 
 def test_only_valid_rates_are_compared_with(folder: SessionFolder, tmp_path: Path) -> None:
@@ -80,18 +80,18 @@ def test_only_valid_rates_are_compared_with(folder: SessionFolder, tmp_path: Pat
     measured(folder, 1, 10.0, "PASSED")
     measured(folder, 2, 18.0, "PASSED")
 
-    rows = [line for line in summary(folder, previous).splitlines() if line.startswith("| PASSED")]
+    rows = [line for line in format_markdown_summary(folder, previous).splitlines() if line.startswith("| PASSED")]
     assert [row.split(" | ")[-1] for row in rows] == ["8.00 (+25.0 %) |", "- |"]
 
 
 def test_arithmetic_and_learning_stand_beneath(folder: SessionFolder) -> None:
     """FLOP/s are a line beneath the rates, scores a table; neither is there for what was not measured."""
     measured(folder, 1, 10.0, "PASSED")
-    without = summary(folder)
+    without = format_markdown_summary(folder)
     evaluations = [Evaluation(step=200, trained_s=8.0, score=Score(images=9, loss=0.1, total_loss=0.5, top_1=0.9, top_5=1.0))]
     what = Spec(model="mnist", batch_size=64, data="mnist", data_dir="/digits", evaluate=True)
     folder.add(TEST, replace(measurement(what, []), runs=[run(500.0, evaluations=evaluations)]))
-    text = summary(folder)
+    text = format_markdown_summary(folder)
     assert "inception3: 34.3 GFLOP per training image; best 10.00 images/sec = 343 GFLOP/s\n" in without
     assert "top-5" not in without
     assert "| parameter_server | 1 | 0 | 64 | 200 | 0.100 | 0.500 | 90.0 % | 100.0 % |\n" in text

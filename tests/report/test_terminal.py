@@ -1,6 +1,7 @@
 """The table at a session's end, word for word."""
 
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -244,8 +245,23 @@ REGRESSED: inception3 b8 gpus=2 num_ps=1 parameter_server
   hosts       localhost
   injected    worker:1 slept 0.2 s in every step
   logs        perf_results/x/logs/y
-  rerun       pytest --cluster=daint 'perf_tests/test_inception3.py::test_throughput[2-1]'"""
+  rerun       pytest --cluster=daint \\
+                'perf_tests/test_inception3.py::test_throughput[2-1]'"""
     )
+
+
+def test_failure_wraps_between_words() -> None:
+    """Texts wrap within the terminal's width; commands do with a backslash, so that they can be pasted; words stay whole."""
+    reason = "every run is slower than 16.72 images/sec, " * 4
+    options = ["--cluster=daint", "-k", "throughput and not 64", f"--clusters-file={'long/' * 20}clusters.toml"]
+    text = format_failure(replace(REGRESSED, reason=reason), options=options, width=60)
+    lines = text.splitlines()
+    assert all(len(line) <= 60 or "/" in line.split()[0] for line in lines)
+    first, last = (next(n for n, line in enumerate(lines) if line.startswith(f"  {name} ")) for name in ("reason", "hosts"))
+    assert " ".join(line[14:] for line in lines[first:last]).split() == reason.split()
+    command = "\n".join(line[14:] for line in lines[lines.index(next(line for line in lines if "rerun" in line)) :])
+    assert shlex.split(command.replace("\\\n", "")) == ["pytest", *options, REGRESSED.test]
+    assert command.count("\\\n") == command.count("\n") == 3
 
 
 def test_what_is_not_known_has_no_line() -> None:

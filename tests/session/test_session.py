@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.plugin.conftest import ENDS_S, Ended, PerfTests, perf_tests_in
 from tests.plugin.test_lending import CLOUD
 

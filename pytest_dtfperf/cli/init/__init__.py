@@ -1,18 +1,250 @@
-"""`dtfperf init`: a working start in a project: perf tests, the clusters they train on, and a night of them."""
+"""`dtfperf init`: write perf tests, a cluster file and a nightly job into a project."""
 
 import argparse
+import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
-from pytest_dtfperf.cli.init.files import BACKENDS, NIGHTS, File, Wanted, files_of
-from pytest_dtfperf.cli.output import print_json, write_new
-from pytest_dtfperf.cli.terms import DONE, USAGE, Commands, Shape, add_command, add_json
+from jinja2 import Environment, StrictUndefined
+
+from pytest_dtfperf.cli.options import DONE, USAGE, Commands, Shape, add_command, add_json
+from pytest_dtfperf.cli.output import print_json, write_new_file
+from pytest_dtfperf.cli.project import find_configuration_file
+from pytest_dtfperf.clusters.slurm import keys
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.formats import printable
+from pytest_dtfperf.formats import counted, printable
+from pytest_dtfperf.node import probes
+from pytest_dtfperf.node.files import read_file
+
+# What a cluster is called where nobody says.
+BACKENDS: Mapping[str, str] = {"local": "local", "ssh": "lab", "slurm": "cluster", "ec2": "cloud"}
+# Where a job of the night is written.
+NIGHTS: Mapping[str, str] = {
+    "github": ".github/workflows/perf-nightly.yml",
+    "gitlab": ".gitlab/perf-nightly.yml",
+    "sbatch": "perf-nightly.sbatch",
+    "cron": "perf-nightly.crontab",
+}
+PERF_TESTS = ("__init__.py", "conftest.py", "digits.py", "test_inception3.py", "test_mnist.py")
+INI = """\
+[pytest]
+dtfperf_clusters_file = perf_tests/clusters.toml
+dtfperf_baselines = baselines
+dtfperf_perf_results = perf_results
+"""
+IGNORED = "/perf_results/"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+HOST = re.compile(r"[A-Za-z0-9_.@:,\[\]-]+")
+SINFO_S = 10.0
+_MOST_NAMED = 6  # groups of nodes that were not chosen
+GpuKind = tuple[str, int]  # of a node's GPUs: their type, "" where it has none, and how many
+
+
+@dataclass(frozen=True)
+class InitAnswers:
+    """What somebody has answered."""
+
+    backend: str
+    cluster: str
+    hosts: Sequence[str] = ()
+    nightly: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class ProjectFile:
+    path: str  # below the project
+    content: str | None  # None: it is not to be written
+    note: str = ""  # what to do by hand with what was written
+    if_kept: str = ""  # what to do by hand where it was not
+
+
+@dataclass(frozen=True)
+class SlurmSite:
+    """What sinfo shows of Slurm's nodes; the usual where there is no sinfo."""
+
+    nodes: int = 2
+    gpus_per_node: int | None = None
+    partition: str | None = None
+    gres: str | None = None  # where the partition has GPUs of several kinds: the chosen one
+    chosen: str = ""  # what it was chosen from
+
+
+def list_project_files(wanted: InitAnswers, folder: Path) -> list[ProjectFile]:
+    """All that belongs into a project. Raises `UsageError`."""
+    if not NAME.fullmatch(wanted.cluster):
+        raise UsageError(f"--cluster takes letters, digits, - and _, not {wanted.cluster!r}")
+    if wanted.backend != "local" and wanted.cluster == "local":
+        raise UsageError("--cluster=local is this machine: give the other a name of its own")
+    for host in wanted.hosts:
+        if not HOST.fullmatch(host):
+            raise UsageError(f"--hosts: {host!r} is no host's name")
+    site = _find_slurm_site() if wanted.backend == "slurm" or "sbatch" in wanted.nightly else SlurmSite()
+    content = render_template("clusters.toml", wanted=wanted, gpus=_list_gpus(), site=site, region=_get_region())
+    _, _, table = content.partition(f"[{wanted.cluster}]\n")
+    if_kept = f"to train on {wanted.cluster}, add\n\n[{wanted.cluster}]\n{table}" if wanted.backend != "local" else ""
+    return [
+        *_list_perf_tests(folder),
+        ProjectFile(
+            "perf_tests/clusters.toml", content, note=site.chosen if wanted.backend == "slurm" else "", if_kept=if_kept
+        ),
+        *_make_ini(folder),
+        ProjectFile(".gitignore", f"{IGNORED}\n", if_kept="" if _ignores(folder) else f"it should have {IGNORED}"),
+        *(_make_nightly_file(kind, wanted.cluster, site) for kind in wanted.nightly),
+    ]
+
+
+def _list_gpus() -> Sequence[probes.Gpu]:
+    try:
+        return probes.gpus()
+    except probes.GpusUnknown as exc:
+        raise UsageError(
+            f"the GPUs of this machine cannot be listed: {exc}. To begin without them set CUDA_VISIBLE_DEVICES= (empty)"
+        ) from exc
+
+
+def render_template(name: str, **shown: object) -> str:
+    template = resources.files("pytest_dtfperf.cli.init").joinpath("templates", name).read_text(encoding="utf-8")
+    return _make_environment().from_string(template).render(**shown)
+
+
+def _make_environment() -> Environment:
+    """With signs of its own: GitHub's and bash's files are full of jinja2's usual ones."""
+    return Environment(
+        variable_start_string="<<",
+        variable_end_string=">>",
+        block_start_string="<%",
+        block_end_string="%>",
+        comment_start_string="<#",
+        comment_end_string="#>",
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def find_perf_tests_folder() -> Path:
+    """Those of this repository: in the installed package, or in the checkout that it is imported from."""
+    package = Path(__file__).parent / "perf_tests"
+    return package if package.is_dir() else Path(__file__).parents[3] / "perf_tests"
+
+
+def _list_perf_tests(folder: Path) -> list[ProjectFile]:
+    """None beside tests that are there: a conftest.py of theirs would lack what ours need."""
+    source, there = find_perf_tests_folder(), [*(folder / "perf_tests").glob("*.py")]
+    ours = {name: (source / name).read_text(encoding="utf-8") for name in PERF_TESTS}
+    if ours.keys() <= {path.name for path in there} or all(_has_content(path, ours.get(path.name)) for path in there):
+        return [ProjectFile(f"perf_tests/{name}", content) for name, content in ours.items()]
+    return [ProjectFile("perf_tests/", None, if_kept="it has tests of its own, and got none of ours")]
+
+
+def _has_content(path: Path, content: str | None) -> bool:
+    """Whether an earlier call has written it, though it may have been broken off before it had written the others."""
+    try:
+        return content is not None and read_file(path) == content.encode()
+    except OSError:
+        return False
+
+
+def _make_ini(folder: Path) -> list[ProjectFile]:
+    """Where pytest has a file of the project's already, that one is left as it is: what we say is what holds without it."""
+    found = find_configuration_file(folder)
+    return [] if found else [ProjectFile("pytest.ini", INI)]
+
+
+def _ignores(folder: Path) -> bool:
+    try:
+        return "perf_results" in read_file(folder / ".gitignore").decode(errors="replace")
+    except OSError:
+        return True
+
+
+def _make_nightly_file(kind: str, cluster: str, site: SlurmSite) -> ProjectFile:
+    note = {
+        "github": "its head says which variables it wants of the repository",
+        "gitlab": "its head says what it wants of .gitlab-ci.yml and of the runner",
+        "sbatch": "edit its head: nodes, time, account",
+        "cron": "edit its paths, and add it with crontab -e",
+    }[kind]
+    return ProjectFile(NIGHTS[kind], render_template(kind, cluster=cluster, nodes=site.nodes), note=note)
+
+
+def _get_region() -> str:
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+
+
+def _find_slurm_site() -> SlurmSite:
+    """Return the nodes to begin with: those of the default partition, or of another where that one alone has GPUs.
+
+    A partition may have nodes of several kinds, each a line of sinfo's: those that have most GPUs together are taken.
+    """
+    if not shutil.which("sinfo"):
+        return SlurmSite(chosen="there is no sinfo here, so that partition, nodes and GPUs are examples")
+    command = ["sinfo", "--noheader", "--format=%P|%D|%G"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SINFO_S, check=True)
+    except subprocess.TimeoutExpired:
+        return SlurmSite(chosen=f"sinfo has not answered for {SINFO_S:g} s, so that partition, nodes and GPUs are examples")
+    except (OSError, subprocess.CalledProcessError) as exc:
+        words = printable(" ".join((getattr(exc, "stderr", "") or str(exc)).split()))
+        return SlurmSite(chosen=f"sinfo failed, so that partition, nodes and GPUs are examples: {words}")
+    partitions, default = _parse_partitions(done.stdout)
+    if not partitions:
+        return SlurmSite(chosen="sinfo names no partition, so that partition, nodes and GPUs are examples")
+    with_gpus = [name for name, kinds in partitions.items() if any(count for _, count in kinds)]
+    among = [default] if default in with_gpus or (default and not with_gpus) else with_gpus or [*partitions]
+    name, kind = max(
+        ((name, kind) for name in among for kind in partitions[name]),
+        key=lambda each: (each[1][1] * partitions[each[0]][each[1]], partitions[each[0]][each[1]]),
+    )
+    others = [_format_group(*each) for each in _list_groups(partitions) if each[:2] != (name, kind)]
+    more = [f"and {len(others) - _MOST_NAMED} more"] if len(others) > _MOST_NAMED else []
+    also = f"; there are also {', '.join([*others[:_MOST_NAMED], *more])}" if others else ""
+    nodes, (type_, count) = partitions[name][kind], kind
+    gres = f"gpu:{type_}:{count}" if type_ and sum(each[1] > 0 for each in partitions[name]) > 1 else None
+    return SlurmSite(nodes, count, name, gres, f"chosen of what sinfo shows: {_format_group(name, kind, nodes)}{also}")
+
+
+def _parse_partitions(shown: str) -> tuple[dict[str, Counter[GpuKind]], str]:
+    """Return how many nodes of each kind each partition has, and the default one's name, "" where there is none.
+
+    Nodes with GPUs of several kinds (parts of GPUs, MIG) are of each of these.
+    """
+    found: dict[str, Counter[GpuKind]] = {}
+    default = ""
+    for row in (line.split("|") for line in shown.splitlines()):
+        if len(row) != 3 or not row[1].strip().isdecimal():
+            continue
+        name = row[0].strip().rstrip("*")
+        default = name if row[0].strip().endswith("*") else default
+        counts: Counter[str] = Counter()
+        for type_, count in keys.gpus_of(row[2]):
+            counts[type_] += count
+        for kind in [*((type_, count) for type_, count in counts.items() if count)] or [("", 0)]:
+            found.setdefault(name, Counter())[kind] += int(row[1])
+    return found, default
+
+
+def _list_groups(partitions: Mapping[str, Counter[GpuKind]]) -> Iterator[tuple[str, GpuKind, int]]:
+    for name, kinds in partitions.items():
+        for kind, nodes in kinds.items():
+            yield name, kind, nodes
+
+
+def _format_group(name: str, kind: GpuKind, nodes: int) -> str:
+    """`normal, 8 nodes of 4 GPUs (a100)`."""
+    type_, count = kind
+    each = f"of {counted(count, 'GPU')}{f' ({type_})' if type_ else ''}" if count else "without GPUs"
+    return printable(f"{name}, {counted(nodes, 'node')} {each}")
+
 
 TEXT = """\
 Writes perf tests of InceptionV3 and of the deep MNIST network into a project, and the clusters that they can train on: this
@@ -33,7 +265,7 @@ SHAPE: Shape = {
 }
 
 
-def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "init", help="a working start in a project", text=TEXT, ends=ENDS)
     parser.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="the project; by default here")
     parser.add_argument("--backend", choices=BACKENDS, help="what to train on besides this machine")
@@ -44,11 +276,11 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     text = "a job of the night, too; may be given several times"
     parser.add_argument("--nightly", choices=sorted(NIGHTS), action="append", default=[], help=text)
     add_json(parser, SHAPE)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run_init)
 
 
-def run(args: argparse.Namespace) -> int:
-    backend = args.backend or _asked()
+def run_init(args: argparse.Namespace) -> int:
+    backend = args.backend or _ask_for_backend()
     if args.hosts and backend != "ssh":
         raise UsageError("--hosts goes with --backend=ssh: other backends find their hosts themselves")
     if args.cluster and backend == "local":
@@ -56,29 +288,29 @@ def run(args: argparse.Namespace) -> int:
     hosts = [name for name in re.split(r",(?![^\[]*\])", args.hosts or "") if name]  # not at the commas of node[1,4]
     if backend == "ssh" and not hosts:
         raise UsageError("which hosts? --hosts=alice,bob, as one types `ssh alice`")
-    wanted = Wanted(backend, args.cluster or BACKENDS[backend], hosts, tuple(dict.fromkeys(args.nightly)))
-    written = [_written(args.folder, file) for file in files_of(wanted, args.folder)]
+    wanted = InitAnswers(backend, args.cluster or BACKENDS[backend], hosts, tuple(dict.fromkeys(args.nightly)))
+    written = [_write_file(args.folder, file) for file in list_project_files(wanted, args.folder)]
     if args.json:
         print_json({"files": [{"file": each.path, "written": each.is_new, "note": each.note} for each in written]})
     else:
-        _print(written, wanted, args.folder)
+        _print_written(written, wanted, args.folder)
     return DONE
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFile:
     path: str
     is_new: bool  # False: there was one, which stays
     note: str
 
 
-def _written(folder: Path, file: File) -> Written:
+def _write_file(folder: Path, file: ProjectFile) -> WrittenFile:
     """Raises `UsageError` where it cannot be written; what was written before it stays."""
-    is_new = file.content is not None and write_new(folder / file.path, file.content.encode())
-    return Written(file.path, is_new, file.note if is_new else file.if_kept)
+    is_new = file.content is not None and write_new_file(folder / file.path, file.content.encode())
+    return WrittenFile(file.path, is_new, file.note if is_new else file.if_kept)
 
 
-def _asked() -> str:
+def _ask_for_backend() -> str:
     """The backend; without a terminal, this machine alone."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return "local"
@@ -89,7 +321,7 @@ def _asked() -> str:
     return answer
 
 
-def _print(written: Sequence[Written], wanted: Wanted, folder: Path) -> None:
+def _print_written(written: Sequence[WrittenFile], wanted: InitAnswers, folder: Path) -> None:
     for each in written:
         note = f": {each.note}" if each.note else ""
         print(f"{'written' if each.is_new else 'kept   '}  {printable(each.path)}{note}")

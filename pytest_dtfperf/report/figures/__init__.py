@@ -1,1 +1,1 @@
-"""Pictures of measurements: one module for each kind, one for what they show, one for how all of them look."""
+"""Figures, drawn with matplotlib: charts.py draws one of each kind, sessions.py and report_2017.py choose what is drawn."""

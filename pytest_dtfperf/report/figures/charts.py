@@ -1,4 +1,4 @@
-"""Groups of bars with their values written on them: what rates.py and overhead.py draw into axes."""
+"""The charts: bars of rates and of I/O overhead, scaling, heat maps of parameter servers, and steps."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ class Bars:
 
 
 def draw_bars(axes: Axes, kinds: Sequence[Bars], written: Callable[[float], str]) -> list[Patch]:
-    """A group for each number of devices; returns what a legend shows.
+    """Draw a group for each number of devices; return the entries of the legend.
 
     Ids in the SVG: `bar-0-8` is the first kind's on 8 devices. What is TAINTED is pale, and has a dashed edge.
     """
@@ -96,7 +96,7 @@ def draw_bars(axes: Axes, kinds: Sequence[Bars], written: Callable[[float], str]
 def draw_rates(
     title: str, lines: Sequence[ScalingSeries], *, beneath: Sequence[str] = (), written: Callable[[float], str] = rate
 ) -> Figure:
-    """`written`: a rate as it stands on its bar. Speed-ups have a half of the figure where one is known on several devices.
+    """Draw rates as bars, and speed-ups beside them if any is known on several devices. `written`: formats the rate on a bar.
 
     Ids in the SVG: those of the bars, `speedups-0` of the first line, and `ideal`.
     """
@@ -121,7 +121,7 @@ def _bars(series: ScalingSeries) -> Bars:
 
 
 def _draw_speedups(axes: Axes, lines: Sequence[ScalingSeries]) -> None:
-    """On how many times as many devices as one how many times the line's own rate on one."""
+    """Draw the rate over the line's own 1-device rate, against the number of devices."""
     found = [
         [(point.gpus, point.gpus * point.efficiency) for point in series.points if point.efficiency and not point.is_tainted]
         for series in lines
@@ -148,7 +148,7 @@ def _draw_speedups(axes: Axes, lines: Sequence[ScalingSeries]) -> None:
 
 @apply_style()
 def draw_overhead(title: str, overheads: Mapping[str, Mapping[int, float]], *, beneath: Sequence[str] = ()) -> Figure:
-    """`overheads`: fractions by label and number of devices; below zero, real input was the faster. Ids: those of the bars."""
+    """Draw overheads: fractions by label and number of devices, below zero where real input was faster. Ids: as in the bars."""
     bars = INCHES_A_BAR * sum(map(len, overheads.values()))
     figure = make_figure(title, max(6.0, 1.5 + bars), 4.2 + 0.18 * (len(overheads) + len(beneath)))
     axes = figure.subplots()
@@ -168,7 +168,7 @@ INCHES = 0.95, 0.5  # of a cell
 
 @apply_style()
 def draw_heat_map(title: str, maps: Mapping[str, HeatMapCells], *, beneath: Sequence[str] = ()) -> Figure:
-    """One map below the other, each with the name of its way to train.
+    """Draw one map below the other, each with the name of its way to train.
 
     Colour is a cell's share of the best of its column, for that is what one chooses from; the best has an edge. A TAINTED cell
     is written with an x, is never the best, and has no colour. Ids: `cell-0-4-8` is the first map's, 4 servers, 8 devices.
@@ -224,7 +224,7 @@ MOST_NAMED = 16  # workers: more have no room in a legend
 
 @apply_style()
 def draw_steps(title: str, step_s: Mapping[str, Sequence[float]], *, beneath: Sequence[str] = ()) -> Figure:
-    """`step_s`: seconds of each measured step, by worker. Left over the steps, right the share that was as short or shorter.
+    """Draw step times over the steps (left) and as cumulative shares (right). `step_s`: seconds of each step, by worker.
 
     Ids: `steps-0` and `shares-0` of the first worker, in the order of their numbers.
     """
@@ -258,7 +258,7 @@ LEAST_AXIS = 8  # devices: published systems are drawn so far at least, for most
 
 
 def draw_group_scaling(group: FigureGroup, published: Iterable[PublishedRate]) -> Figure:
-    """What was measured, and some of what was published beside it."""
+    """Draw the measured lines of a group, with some published ones."""
     specs = [record.spec for record in group.records]
     beside = make_published_series(published, specs, max(LEAST_AXIS, *(spec.gpus for spec in specs)))
     return draw_scaling(group.title, group.lines, beside, beneath=describe_origin(group.measured))
@@ -268,7 +268,7 @@ def draw_group_scaling(group: FigureGroup, published: Iterable[PublishedRate]) -
 def draw_scaling(
     title: str, lines: Sequence[ScalingSeries], beside: Sequence[ScalingSeries] = (), *, beneath: Sequence[str] = ()
 ) -> Figure:
-    """Measured lines and published ones; `beneath` says where, when and with what these were. No half of it is empty.
+    """Draw measured and published lines; `beneath`: where, when and with what the former were measured.
 
     What is drawn of a line has an id in the SVG: `rates-0`, `efficiencies-0`, `ideal-0` and `tainted-0` of the first.
     """
@@ -326,7 +326,7 @@ def _draw_series(rates: Axes, efficiencies: Axes | None, series: ScalingSeries, 
 
 
 def _draw_ideals(rates: Axes, lines: Sequence[ScalingSeries]) -> list[Line2D]:
-    """For each line, the rates at which its efficiencies would be 1; returns what the legend shows of them."""
+    """Draw the rates of efficiency 1 for each line; return the entries of the legend."""
     drawn = []
     for number, series in enumerate(lines):
         ideals = [(point.gpus, point.ideal) for point in series.points if point.ideal]

@@ -53,7 +53,7 @@ TRAINED = f"{MODEL}, {BATCH_SIZE} images per GPU and step, fp32"
 
 
 def draw_report_figures() -> Iterator[NamedFigure]:
-    """All seven, in their order."""
+    """Yield all seven figures, in their order."""
     for each in FIGURES:
         found = [_find_rows(system, data, each.most_gpus) for system, data in each.lines]
         beneath = [*_describe_origin(found), *([each.remark] if each.remark else [])]
@@ -90,7 +90,7 @@ def _compute_overheads(synthetic: Sequence[Reference], real: Sequence[Reference]
 
 
 def _describe_origin(lines: Sequence[Sequence[Reference]]) -> list[str]:
-    """The machines, a line for each publication, and with what it measured."""
+    """Return the machines, and a line with the software of each publication."""
     machines = dict.fromkeys(f"{rows[0].title}: {_describe_machine(rows[0])}" for rows in lines)
     software = dict.fromkeys(
         f"{rows[0].source.authors}, {rows[0].source.measured}: {_find_software_name(rows[0])}" for rows in lines
@@ -105,10 +105,10 @@ def _describe_machine(row: Reference) -> str:
 
 
 def _find_software_name(row: Reference) -> str:
-    """What names the software; the rest of it stands in the file of published rates."""
+    """Return the name of the software, without the details that the file of published rates has."""
     return row.source.software.split(" (")[0].split(",")[0]
 
 
 def _format_rate(images_per_sec: float) -> str:
-    """As the tables have it."""
+    """Return the rate with the digits of the tables."""
     return f"{images_per_sec:g}" if images_per_sec < 1000 else f"{images_per_sec:.2f}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""The figures of measurements, wherever they are from: a session, several of them, or a history."""
+"""The figures of the measurements of a session, of several sessions, or of a history."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ OF_INPUT = frozenset(
 
 
 def draw_session_figures(sessions: Sequence[StoredSession], published: Collection[PublishedRate] = ()) -> Iterator[NamedFigure]:
-    """Of each machine, model and batch size what there is to show: docs/figures.md has the list.
+    """Yield the figures of each machine, model and batch size that docs/figures.md lists.
 
     Of each spec the latest measurement counts, a valid one before a disturbed one. Steps are drawn of the last session alone.
     """
@@ -64,7 +64,7 @@ def _draw_group(group: FigureGroup, published: Collection[PublishedRate]) -> Ite
 
 
 def _compute_overheads(records: Iterable[Record]) -> dict[str, dict[int, float]]:
-    """What real input cost, by the way to train with it, then by number of devices; of several numbers of servers, the fastest.
+    """Return the cost of real input, by way to train, then by number of devices; the fastest number of servers counts.
 
     What was disturbed is left out.
     """
@@ -90,7 +90,7 @@ def _replace_input(spec: Spec) -> Spec:
 
 
 def _make_maps(records: Iterable[Record]) -> dict[str, dict[tuple[int, int], ScalingPoint]]:
-    """The points of each way to train that was measured with several numbers of servers and on several numbers of devices."""
+    """Return the points of each way to train that has several numbers of servers and of devices."""
     groups: dict[tuple[object, ...], dict[tuple[int, int], Record]] = defaultdict(dict)
     for record in find_latest_shown(records):
         if record.spec.num_ps:
@@ -101,7 +101,7 @@ def _make_maps(records: Iterable[Record]) -> dict[str, dict[tuple[int, int], Sca
 
 
 def _draw_steps(stored: StoredSession) -> Iterator[NamedFigure]:
-    """Of each measurement the run whose rate is the nearest to the measurement's own, of those that this rests on."""
+    """Yield the steps of each measurement: of the run whose rate is nearest to that of the measurement."""
     for record in stored.records:
         measurement = record.measurement
         run = min(measurement.samples, key=lambda run: abs(run.images_per_sec - measurement.images_per_sec))

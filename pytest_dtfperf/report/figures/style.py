@@ -1,4 +1,4 @@
-"""How all figures look, and how they become files. The same numbers give the same bytes."""
+"""The style of all figures, and their conversion to SVG and PNG. The same numbers give the same bytes."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -46,13 +46,13 @@ STYLE: dict[Any, Any] = {  # keys are a closed set to some versions of matplotli
 
 @contextmanager
 def apply_style() -> Iterator[None]:
-    """While it lasts, or in a function with it as a decorator, matplotlib draws so, whatever this process or user has set."""
+    """Apply this style to matplotlib, as a context manager or a decorator, whatever the process or user has set."""
     with style.context(["default", STYLE]):
         yield
 
 
 def make_figure(title: str, width: float = 10.5, height: float = 4.2) -> Figure:
-    """In inches."""
+    """Return an empty figure. `width` and `height` are inches."""
     figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     return figure

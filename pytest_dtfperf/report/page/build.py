@@ -1,4 +1,4 @@
-"""A session's records as a page. Pure."""
+"""Build a session's page: read its folder, make the view of its records, and render it."""
 
 import os
 import shlex
@@ -42,12 +42,12 @@ TOTAL_BYTES = 30_000  # of a session: where more have failed, their logs stay in
 
 
 def read_tails(folder: SessionFolder, tests: Collection[str]) -> Mapping[str, Sequence[Log]]:
-    """Of each test's last run; of the first tests, as far as the room reaches."""
+    """Return the ends of the logs of the last run of each test, up to the size limit."""
     return _limit_size((test, _read_run_tails(folder.path, folder.logs_of(test))) for test in tests)
 
 
 def find_tests_without_measurement(folder: SessionFolder, measured: Collection[str]) -> list[WithoutMeasurement]:
-    """Tests whose tasks have said something and that have no measurement: they failed before there was one."""
+    """Return tests that have logs but no measurement, as they failed before."""
     known = {path_safe(test) for test in measured}
     found = (path for path in _list_folder(folder.path / "logs") if path.name not in known)
     logs = _limit_size((path.name, _read_run_tails(folder.path, path)) for path in found)
@@ -75,7 +75,7 @@ def _read_run_tails(root: Path, logs: Path) -> list[Log]:
 
 
 def _list_folder(folder: Path) -> Iterator[Path]:
-    """What is there, by name; nothing where that cannot be told."""
+    """Yield the entries of a folder by name; none if it cannot be read."""
     try:
         names = sorted(os.listdir(folder))
     except OSError:
@@ -84,7 +84,7 @@ def _list_folder(folder: Path) -> Iterator[Path]:
 
 
 def _read_tail(root: Path, path: Path) -> Log | None:
-    """None of what is empty, no file, or cannot be read: reading a pipe would wait for ever."""
+    """Return the end of a log; None if it is empty, unreadable or no regular file (reading a pipe would block)."""
     try:
         size = os.stat(path, follow_symlinks=False)
         if not stat.S_ISREG(size.st_mode) or not size.st_size:
@@ -168,7 +168,7 @@ def _describe_omissions(measurements: int) -> str:
 
 
 def _count_verdicts(verdicts: Mapping[str, int], records: Iterable[Record]) -> list[tuple[Standing, int]]:
-    """Of the tests; of measurements where no test was counted, as in a session that was ended early."""
+    """Return counts of tests, or of measurements if no test was counted, as in a session that was ended early."""
     found = verdicts or Counter(str(record.verdict) for record in records if record.verdict)
     ordered = sorted(map(Verdict, found), key=gravest_first)
     return [(Standing.of(verdict), found[verdict]) for verdict in ordered]
@@ -217,7 +217,7 @@ def _make_learning_sections(records: Sequence[Record]) -> list[Section]:
 
 
 def _make_plugin_sections(sections: Iterable[tuple[str, Sequence[str]]]) -> list[Section]:
-    """What other plugins have to say, as they print it: their titles are theirs, so that anchors are counted."""
+    """Return the sections of other plugins as they print them. Anchors are numbered, as titles are arbitrary."""
     return [Section(title, f"section{number}", [], [], lines=lines) for number, (title, lines) in enumerate(sections, start=1)]
 
 
@@ -261,7 +261,7 @@ def _list_verdicts(records: Iterable[Record]) -> list[tuple[Standing, str]]:
 
 
 def _remove_links(markdown: str) -> str:
-    """`[something else](fingerprints.md)` as it reads."""
+    """Return Markdown text without the target of its link: `something else` of `[something else](fingerprints.md)`."""
     before, opened, rest = markdown.partition("[")
     words, _, after = rest.partition("](")
     return before + words + after.partition(")")[2] if opened else markdown
@@ -272,7 +272,7 @@ _BESIDE = ("session.json", "measurements.jsonl", "measurements.csv", "figures/*.
 
 
 def write_page(folder: SessionFolder, results: SessionResults) -> list[str]:
-    """Returns what there is to say about it.
+    """Write the page; return remarks on it.
 
     No session ends badly for its page: whatever keeps it from being made is said in one line.
     """
@@ -286,7 +286,7 @@ def write_page(folder: SessionFolder, results: SessionResults) -> list[str]:
 
 
 def load_page_input(folder: SessionFolder, results: SessionResults) -> PageInput:
-    """What the page is made of, read from the folder."""
+    """Return the data of the page, read from the folder."""
     records = results.records
     failed = dict.fromkeys(record.test for record in records if _has_failed(record))
     return PageInput(
@@ -309,5 +309,5 @@ def _list_files_beside(folder: SessionFolder) -> list[str]:
 
 
 def render_page(shown: Page, root: str | None = None) -> str:
-    """`root`: as a page of a site."""
+    """Return the page as HTML. `root`: as for `html.render_template`."""
     return html.render_template("page.html", scripts=("script.js",), root=root, page=shown)

@@ -1,4 +1,4 @@
-"""One measurement's part of the page. Pure."""
+"""The part of one measurement on a session's page."""
 
 import shlex
 import statistics
@@ -37,7 +37,7 @@ SELECTING = ("-k", "-m", "--deselect", "--ignore")
 
 
 def make_rerun_command(command: Sequence[str], test: str) -> str:
-    """The session's own command for this test alone, without what selects tests and what accepts baselines.
+    """Return the session's command for this test alone, without options that select tests or accept baselines.
 
     A session without pytest has one command for all that it measures, which is given as it was.
     """
@@ -72,7 +72,7 @@ T = TypeVar("T", bound=Plain)
 
 
 def make_steps(now: Anatomy, then: Anatomy | None) -> Steps | None:
-    """None of a step that took no time at all, which nothing can be a part of."""
+    """Return the bars and the table of a step; None if it took no time."""
     whole_s = max(now.wall_s, then.wall_s if then else 0.0)
     if whole_s <= 0:
         return None
@@ -88,7 +88,7 @@ def make_steps(now: Anatomy, then: Anatomy | None) -> Steps | None:
 
 
 def make_parts(anatomy: Anatomy) -> list[Part]:
-    """By kind, in the order that all bars have."""
+    """Return the parts of a step by kind, in the order that all bars have."""
     sums: Counter[str] = Counter()
     for part in anatomy.parts:
         sums[part.kind] += part.seconds  # type: ignore[assignment]  # typeshed: whole numbers
@@ -147,12 +147,12 @@ def make_causes(explanation: Explanation, command: str) -> Causes:
 
 
 def find_latest_anatomy(anatomies: Sequence[Any]) -> Anatomy | None:
-    """The last that can be read."""
+    """Return the last one that can be read."""
     return next((found for data in reversed(anatomies) if (found := decode(Anatomy, data))), None)
 
 
 def decode(kind: type[T], data: Any) -> T | None:
-    """As it is, or as records keep it in plain values; None where there is none, or where this version cannot read it."""
+    """Return an object of its JSON; None if there is none, or if this version cannot read it."""
     if not isinstance(data, Mapping):
         return data if isinstance(data, kind) else None
     try:
@@ -167,7 +167,7 @@ ABOUT_WORKERS = "CPU s of a task: of a worker in its measured window, of a param
 
 
 def make_workers(run: Run, scores: Scores | None, anatomy: Anatomy | None, *, number: int, of: int) -> Workers | None:
-    """None of a run that tells nothing of its tasks, as of an external command."""
+    """Return the numbers of each task; None for a run without data of tasks, such as that of an external command."""
     tasks = sorted({*run.step_s, *run.peak_rss_bytes, *run.cpu_s}, key=_make_task_key)
     if not tasks:
         return None
@@ -200,7 +200,7 @@ def _make_columns(run: Run, scores: Scores | None, anatomy: Anatomy | None) -> M
 
 
 def _make_task_key(task: str) -> tuple[bool, str, int]:
-    """Workers first, by their numbers."""
+    """Return a sort key: workers first, by their numbers."""
     job, _, index = task.partition(":")
     return job == "ps", job, int(index) if index.isdecimal() else 0
 
@@ -214,7 +214,7 @@ def _format_ms(values: Sequence[float] | None, of: Callable[[Sequence[float]], f
 
 
 def _format_bytes(anatomy: Anatomy | None, task: str, end: str) -> str:
-    """Per step, over all its links. Of an anatomy that has as many as one keeps, others may have been left out."""
+    """Return bytes per step over all links; NONE if the anatomy has the maximum of links, as others may be missing."""
     if anatomy is None or len(anatomy.links) >= MOST_LINKS:
         return NONE
     found = [link.size_bytes for link in anatomy.links if getattr(link, end) == task]
@@ -259,14 +259,14 @@ class CardContext:
 
 
 def axis_limit(records: Iterable[Record]) -> float:
-    """Where the axis of changes ends: a little beyond the largest, within reason."""
+    """Return the end of the axis of changes: a little beyond the largest, within limits."""
     found = [record.baseline for record in records if record.baseline]
     largest = max((abs(x) for b in found for x in (b.change, b.low, b.high, b.margin) if x is not None), default=0.0)
     return min(max(1.1 * largest, LEAST_AXIS), MOST_AXIS)
 
 
 def make_card(record: Record, anchor: str, around: CardContext, *, whole: bool = True) -> Card:
-    """`whole`: with the anatomy of a step, with its tasks and its past in numbers; causes are always told."""
+    """Return the view of a record. `whole`: with the step, the tasks and earlier rates in numbers."""
     entry = find_entry(record)
     traced = record.measurement.traced_run
     anatomy = decode(Anatomy, traced.anatomy if traced else None)
@@ -302,7 +302,7 @@ def make_card(record: Record, anchor: str, around: CardContext, *, whole: bool =
 
 
 def find_entry(record: Record) -> Entry | None:
-    """The baseline that it was last held against."""
+    """Return the baseline that the record was last compared with."""
     found = [check.side.entry for check in record.checks if check.kind == "baseline" and check.side.entry]
     return found[-1] if found else None
 
@@ -316,7 +316,7 @@ def _draw_interval(record: Record, limit: float) -> Markup | None:
 
 
 def make_earlier(past: Past | None, name: str, *, whole: bool) -> Earlier | None:
-    """`name`: id of its drawing. One session alone has none."""
+    """Return the earlier rates; None if there is one session only. `name`: id of the drawing."""
     if past is None or len(past.points) < 2:
         return None
     shown = list(past.points)
@@ -349,7 +349,7 @@ def _list_facts(record: Record, entry: Entry | None, around: CardContext) -> lis
 
 
 def _list_other_checks(record: Record) -> list[Any]:
-    """Those whose words are not its reason."""
+    """Return the checks whose reason is not that of the record."""
     return [check for check in record.checks if check.reason != record.reason]
 
 
@@ -375,7 +375,7 @@ def _list_differences(record: Record, entry: Entry | None) -> list[str] | None:
 
 
 def _make_workers_of_record(record: Record) -> Workers | None:
-    """Of the last run that its rate rests on."""
+    """Return the tasks of the last run that the rate rests on."""
     runs: Sequence[Run] = record.measurement.samples
     run = runs[-1]
     number = list(record.measurement.runs).index(run) + 1

@@ -1,4 +1,8 @@
-"""Templates, styles and scripts: how anything becomes a page that needs nothing beside itself and lets nothing in."""
+"""Render pages: templates with their styles and scripts, and SVG that takes its colours from the page's style.
+
+Widths of drawings are percentages of the available room, so that they are not stretched. Each drawing has a title, and the page
+has a table with the same numbers beside it.
+"""
 
 import base64
 import hashlib
@@ -20,7 +24,7 @@ STYLE, SCRIPT = "style.css", "theme.js"  # of all pages; a page's own come behin
 def render_template(
     name: str, *, styles: Sequence[str] = (), scripts: Sequence[str] = (), root: str | None = None, **shown: Any
 ) -> str:
-    """The template `name` with what it shows. `root`: the way to the site's first page; None: the page is none of a site."""
+    """Return a rendered template. `root`: the path to the site's first page; None if the page is not part of a site."""
     script = "\n".join(map(read_template, (SCRIPT, *scripts)))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     style = "\n".join(map(read_template, (STYLE, *styles)))
@@ -33,7 +37,7 @@ def render_template(
 
 @cache
 def load_environment() -> Environment:
-    """Templates are compiled once."""
+    """Return the environment, which compiles each template once."""
     return Environment(
         loader=FunctionLoader(read_template),
         autoescape=True,
@@ -45,13 +49,13 @@ def load_environment() -> Environment:
 
 
 def _escape_value(value: object) -> object:
-    """Whatever a template puts out: nothing that a browser obeys and a reader does not see."""
+    """Return an output of a template without control characters."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 @cache
 def read_template(name: str) -> str:
-    """A template, style or script. Raises `FileNotFoundError`."""
+    """Return a template, style or script. Raises `FileNotFoundError`."""
     report = resources.files("pytest_dtfperf.report")
     paths = (report.joinpath(folder, "templates", name) for folder in FOLDERS)
     found = next((path for path in paths if path.is_file()), None)
@@ -66,7 +70,7 @@ _SPARK_EDGE = 6.0
 
 
 def make_element(name: str, *children: str, **attributes: object) -> Markup:
-    """`class_` and `text_anchor` are the attributes class and text-anchor; one that is None is left out."""
+    """Return an SVG element. `class_` and `text_anchor` become class and text-anchor; attributes that are None are left out."""
     told = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
     words = (Markup(' {}="{}"').format(key, _format_text(value)) for key, value in told.items())
     begin = Markup("<{}{}").format(Markup(name), Markup("").join(words))
@@ -88,7 +92,7 @@ def _format_percent(value: float) -> str:
 def draw_interval(
     at: float, low: float | None, high: float | None, *, margin: float | None, limit: float, described: str
 ) -> Markup:
-    """A change against the baseline with its interval, on an axis from -limit to +limit: a row of a forest plot.
+    """Draw a change and its interval against the baseline, on an axis from -limit to +limit: a row of a forest plot.
 
     What lies beyond the axis is drawn at its end, by an arrow.
     """
@@ -111,7 +115,7 @@ def _make_upright(at: float, **attributes: str) -> Markup:
 
 
 def draw_stack(parts: Sequence[Part], whole_s: float, described: str) -> Markup:
-    """A step's parts beside each other, as wide as they are long; `whole_s` fills the drawing."""
+    """Draw the parts of a step side by side, as wide as they are long; `whole_s` fills the drawing."""
     marks, begin = [make_element("title", described)], 0.0
     for part in parts:
         width = 100 * part.seconds / whole_s
@@ -125,7 +129,7 @@ def draw_stack(parts: Sequence[Part], whole_s: float, described: str) -> Markup:
 def draw_trend(
     values: Sequence[tuple[str, float]], name: str | None, began: int | None = None, *, is_disturbed: bool = False
 ) -> Markup:
-    """Rates over time, the latest with a dot, as a group with the id `name`, if any.
+    """Draw rates over time, the latest with a dot, as a group with the id `name`, if any.
 
     `values`: (time, images/sec), the oldest first. `began`: the first of the present rate, before which there is a line.
     `is_disturbed`: the latest was, and is a ring that is joined to nothing.

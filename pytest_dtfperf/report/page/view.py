@@ -1,4 +1,4 @@
-"""What the page shows, in words: numbers are formatted here already, for templates compute nothing."""
+"""The view of a session's page. Numbers are formatted here, as templates compute nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

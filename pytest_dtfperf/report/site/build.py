@@ -1,4 +1,4 @@
-"""A history as a site: which pages there are, and what each is made from. Those made from the same stay."""
+"""Build a site of a history. A page is rendered only if the data that it is made from have changed."""
 
 import hashlib
 from collections import defaultdict
@@ -57,7 +57,7 @@ class _SiteBuild:
         return self._folder.finish()
 
     def _page(self, name: str, template: str, data: object, **shown: Any) -> None:
-        """`data`: what `shown` is made from, as far as it may be another next time. What is costly comes as functions."""
+        """Write a page if `data`, from which it is made, has changed. Costly arguments are functions."""
         root = files.make_root_path(name)
 
         def make() -> str:
@@ -85,7 +85,7 @@ class _SiteBuild:
                 self._page(page, "system.html", shown, **shown)
 
     def _recent(self) -> list[Row]:
-        """Of the last 90 days of the history, the latest first: by the clock pages would change by themselves."""
+        """Return the changes of the 90 days before the last session, the latest first. By the clock pages would change."""
         if not self._whole.sessions:
             return []
         least = (datetime.fromisoformat(self._whole.sessions[-1]["started"]) - RECENT).isoformat()
@@ -155,7 +155,7 @@ class _SiteBuild:
         self._folder.page(files.JSON, told, lambda: changes.format_json_feed(entries, title=self._title, url=self._url))
 
     def _event_pages(self) -> dict[str, str]:
-        """On which page each event stands, by its anchor."""
+        """Return the page of each event, by its anchor."""
         found = _split_into_pages(self._whole.events[::-1], changes.ON_A_PAGE)
         return {
             changes.make_event_anchor(event): files.make_page_name(files.CHANGES, number)
@@ -169,7 +169,7 @@ def _make_page_name(series: Series) -> str:
 
 
 def _split_into_pages(found: Sequence[T], size: int) -> list[tuple[int, int, Sequence[T]]]:
-    """(number from 1, of how many, what is on it): at least one page."""
+    """Return (number from 1, number of pages, items of the page), at least one page."""
     of = max(1, -(-len(found) // size))
     return [(number + 1, of, found[number * size : (number + 1) * size]) for number in range(of)]
 
@@ -180,7 +180,7 @@ def _defer(function: Any, *arguments: Any) -> Any:
 
 @cache
 def compute_version_digest() -> str:
-    """What all pages rest on beside their data: this version's code and templates."""
+    """Return a digest of this version's code and templates, on which all pages depend."""
     digest = hashlib.sha256(metadata.version("pytest-dtfperf").encode())
     for folder in ("page", "site", "page/templates", "site/templates"):
         for file in sorted(resources.files("pytest_dtfperf.report").joinpath(folder).iterdir(), key=lambda each: each.name):

@@ -1,4 +1,4 @@
-"""Changes over time, the latest first. Pure."""
+"""Changes of rates, the latest first: views for pages, and feeds in Atom (RFC 4287) and JSON Feed 1.1."""
 
 import json
 import uuid
@@ -58,7 +58,7 @@ class EventView:
 
 
 def make_event_view(event: Row, pages: Mapping[str, str], sessions: Collection[str]) -> EventView:
-    """`pages`: by series, where it is shown; `sessions`: ids of those that have a page."""
+    """Return the view of an event. `pages`: page by series; `sessions`: ids of those that have a page."""
     is_withdrawn = event["state"] != "confirmed"
     left_out = len(event["members"]) - MAX_MEMBERS
     return EventView(
@@ -76,7 +76,7 @@ def make_event_view(event: Row, pages: Mapping[str, str], sessions: Collection[s
 
 
 def make_event_anchor(event: Row) -> str:
-    """Its number, by which it is linked to on a page. Numbers are those of `dtfperf history changes`."""
+    """Return the anchor of an event. Its number is that of `dtfperf history changes`."""
     return f"change-{event['id']}"
 
 
@@ -112,7 +112,7 @@ class FeedEntry:
 
 
 def make_feed_entries(events: Sequence[Row], pages: Sequence[str]) -> list[FeedEntry]:
-    """`pages`: of each event. Those found last come first; what was withdrawn stays, and says so."""
+    """Return the entries, the latest first; withdrawn ones are marked. `pages`: the page of each event."""
     numbers: Counter[str] = Counter()
     found = []
     for event, page in zip(events, pages, strict=True):
@@ -122,7 +122,7 @@ def make_feed_entries(events: Sequence[Row], pages: Sequence[str]) -> list[FeedE
 
 
 def _make_entry(event: Row, page: str, number: int) -> FeedEntry:
-    """It keeps its id when its size becomes known better: by the session that confirmed it, and its number there."""
+    """Return an entry. Its id is made of the confirming session and a number, so that it stays if the size is refined."""
     line = words.line_of(event)
     withdrawn = "" if event["state"] == "confirmed" else "Withdrawn, the rate came back: "
     members = [
@@ -143,7 +143,7 @@ def _format_time(started: str) -> str:
 
 
 def format_atom(found: Sequence[FeedEntry], *, title: str, url: str, updated: str) -> str:
-    """`url`: where the site is, with a slash at its end, or nothing: then links are relative. `updated`: where no entry is."""
+    """Return the Atom feed. `url`: of the site, ending in a slash, or "" for relative links."""
     ET.register_namespace("", _ATOM)
     feed = ET.Element(f"{{{_ATOM}}}feed")
     _add_element(feed, "title", title)
@@ -170,7 +170,7 @@ def _add_element(parent: ET.Element, name: str, text: str) -> ET.Element:
 
 
 def format_json_feed(found: Sequence[FeedEntry], *, title: str, url: str) -> str:
-    """Links are left out where the site's address is not known: there they must be whole."""
+    """Return the JSON feed. It has no links if the address of the site is unknown, as they must be absolute."""
     items = [
         {"id": each.id, "title": each.title, "content_text": each.text, "date_published": each.published}
         | ({"url": f"{url}{each.link}"} if url else {})

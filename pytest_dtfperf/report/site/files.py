@@ -1,8 +1,7 @@
-"""The folder of a site: a page is written where it is another than before, and removed where it is no page any more.
+"""The folder and the names of the pages of a site. A page is written only if it has changed; old pages are removed.
 
-`site.json` says of each page what it was made from (`of`) and what it is (`is`), both as digests. A page whose data are the
-same and whose file is what was written stays as it is. `site.json` itself is written last, so that a build that was
-killed leaves pages that the next one makes again, and never one that is taken for another.
+`site.json` has two digests of each page: of its data (`of`) and of its content (`is`). It is written last,
+so that pages of a killed build are made again by the next one. Names have plain characters only.
 """
 
 import hashlib
@@ -28,7 +27,7 @@ def make_training_page_name(spec_key: str, model: str) -> str:
 
 
 def make_system_page_prefix(name: str) -> str:
-    """Begins the names of its pages."""
+    """Return the begin of the names of a system's pages."""
     return f"systems/{_make_readable(name)}-{_hash_name(name)}"
 
 
@@ -37,12 +36,12 @@ def make_session_page_name(name: str) -> str:
 
 
 def make_page_name(begin: str, number: int) -> str:
-    """Page `number`, from 1, of a list."""
+    """Return the name of page `number`, from 1, of a list."""
     return f"{begin}.html" if number == 1 else f"{begin}-{number}.html"
 
 
 def make_root_path(page: str) -> str:
-    """The way from a page to the site's first."""
+    """Return the path from a page to the site's first page."""
     return "../" * page.count("/")
 
 
@@ -84,7 +83,7 @@ class SiteFolder:
             raise UsageError(f"the site cannot be written to {path}: {exc.strerror}") from exc
 
     def page(self, name: str, data: object, make: Callable[[], str]) -> None:
-        """`data`: all that the page is made from, as JSON has it; `make` is called where that is new. Raises `UsageError`."""
+        """Write a page if `data` (JSON), from which `make` makes it, has changed. Raises `UsageError`."""
         digest = hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode(errors="surrogatepass")).hexdigest()
         before, content = self._known.get(name, {}), self._read(name)
         if content is None or before.get("of") != digest or before.get("is") != _hash_content(content):
@@ -125,7 +124,7 @@ class SiteFolder:
 
 
 def _load_manifest(path: Path) -> dict[str, Mapping[str, str]]:
-    """Pages that were built before. One that is named otherwise than a page may be is nobody's of ours."""
+    """Return the pages of the previous build. Names that no page can have are ignored."""
     try:
         told: Any = json.loads(read_file(path / MANIFEST))
         pages = told["pages"] if told["dtfperf_site"] == MANIFEST_VERSION else {}

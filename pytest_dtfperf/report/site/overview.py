@@ -1,4 +1,4 @@
-"""All systems, and how the trainings on each of them stand. Pure."""
+"""The systems of a history, with the latest rates of the trainings on each."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ def get_direction(change: float) -> Standing:
 
 
 def group_by_system(all_series: Iterable[Series]) -> dict[str, list[Series]]:
-    """The system that was measured last comes first."""
+    """Return the series of each system; the system that was measured last comes first."""
     found: dict[str, list[Series]] = defaultdict(list)
     for series in sorted(all_series, key=_get_latest_time, reverse=True):
         found[series.system].append(series)
@@ -63,7 +63,7 @@ def _get_latest_time(series: Series) -> str:
 
 
 def make_systems(found: Mapping[str, Sequence[Series]], changes: Mapping[str, Change]) -> list[System]:
-    """For the first page: of each system as many series as there is room for, those that changed and the latest first."""
+    """Return each system for the first page, with as many series as fit: changed ones and the latest first."""
     room = max(1, MAX_ROWS // max(1, len(found)))
     return [
         make_system(name, all_of_it, _select_first(all_of_it, changes)[:room], changes) for name, all_of_it in found.items()
@@ -71,7 +71,7 @@ def make_systems(found: Mapping[str, Sequence[Series]], changes: Mapping[str, Ch
 
 
 def _select_first(series: Sequence[Series], changes: Mapping[str, Change]) -> list[Series]:
-    """Present ones before those that nobody measures any more; by their labels."""
+    """Return series that are still measured before the others, each by label."""
     latest = max(map(_get_latest_time, series))
     return sorted(series, key=lambda each: (_get_latest_time(each) < latest, each.name not in changes, each.label))
 

@@ -1,4 +1,4 @@
-"""Sessions, the latest first; and one of them as far as the history alone knows it. Pure."""
+"""The list of sessions, and the page of one: from its folder, or from the history where that is gone."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -91,7 +91,7 @@ def make_session_summary(row: Row, measured: Sequence[Row], why: str) -> Session
 
 
 def _list_verdicts(counts: Mapping[str, Any]) -> list[tuple[Standing, int]]:
-    """The gravest first; a word of another version comes last."""
+    """Return the counts, the gravest first; a verdict of another version comes last."""
     known = sorted((Verdict(name) for name in counts if name in Verdict.__members__), key=gravest_first)
     strange = sorted(name for name in counts if name not in Verdict.__members__)
     return [(Standing.of(verdict), counts[verdict]) for verdict in known] + [
@@ -116,13 +116,13 @@ class SessionPages:
         self._nights = nights
 
     def folder_of(self, row: Row) -> Path | None:
-        """Where it was when it was entered, or among the sessions' folders: they may have been moved together."""
+        """Return the folder where it was when it was entered, or among the sessions' folders, if they were moved."""
         name = row["id"]
         candidates = [Path(row["folder"]), *([self._results / name] if FOLDER_NAME.fullmatch(name) else [])]
         return next((path for path in candidates if path.name == name and _is_there(path)), None)
 
     def state(self, folder: Path | None) -> object:
-        """By which it is told whether anything in the folder was changed since: sizes and times of its files."""
+        """Return sizes and times of the folder's files, by which changes are recognised."""
         if folder is None:
             return None
         found = []
@@ -135,14 +135,14 @@ class SessionPages:
         return [str(folder), found]
 
     def pasts_of_disturbed(self, row: Row) -> Sequence[Past]:
-        """What its page shows of earlier sessions beside nights of its own: of measurements that were TAINTED."""
+        """Return the earlier rates of the TAINTED measurements of a session."""
         if Verdict.TAINTED not in row["verdicts"]:
             return ()
         theirs = [each for each in self._whole.measured(row["id"]) if each["verdict"] == Verdict.TAINTED]
         return list(self._disturbed(row["started"], theirs).values())
 
     def page(self, row: Row, folder: Path | None) -> str:
-        """What cannot be made of the folder is made of the history, and says why."""
+        """Return the page, made of the folder, or of the history with the reason why not."""
         if folder is None:
             return self._short(row, GONE)
         try:
@@ -179,7 +179,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _load_records(path: Path, content: str) -> tuple[SessionFolder, Sequence[Record]]:
-    """Records that are what was entered were checked then, and need no schema again, which takes ten times as long."""
+    """Return the records of a folder, without a schema check (ten times as slow) if they are those that were entered."""
     folder = SessionFolder.open(path)
     try:
         records = replace(folder, is_ours=True).measurements()

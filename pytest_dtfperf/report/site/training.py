@@ -1,4 +1,8 @@
-"""How the rates of one training went, on each system that it was measured on. Pure."""
+"""The page of one training: its rates over time on each system, as chart and table.
+
+Rates are drawn in an inner SVG of SIDE x SIDE units, stretched to the available room. Lines keep their width, and a script
+zooms by showing fewer units. Text must not be stretched, and is placed in percent beside it.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,7 +65,7 @@ class Chart:
 
 
 def draw_chart(nights: Sequence[Night], marks: Sequence[ChangeMark], described: str) -> Chart:
-    """`nights`: at least one, the oldest first."""
+    """Draw a chart. `nights`: at least one, the oldest first."""
     time = _Scale.of_time(nights[0].at, nights[-1].at)
     values = _make_rate_scale(nights)
     shown = [mark for mark in marks if time.begin <= mark.at <= time.end]
@@ -118,7 +122,7 @@ class _Scale:
         return self.edges[0] + room * (value - self.begin) / (self.end - self.begin)
 
     def down(self, value: float) -> float:
-        """As screens count, from the top, and within the drawing."""
+        """Return units from the top, limited to the drawing."""
         return min(max(SIDE - self(value), 0.0), float(SIDE))
 
     def back(self, units: float) -> float:
@@ -126,14 +130,14 @@ class _Scale:
         return self.begin + (self.end - self.begin) * (units - self.edges[0]) / room
 
     def ticks(self) -> list[float]:
-        """Round values, about Y_TICKS."""
+        """Return round values, about Y_TICKS."""
         step = _round_step((self.end - self.begin) / Y_TICKS)
         first = math.ceil(self.begin / step)
         return [step * n for n in range(first, math.floor(self.end / step) + 1)]
 
 
 def _make_rate_scale(nights: Sequence[Night]) -> _Scale:
-    """All rates and baselines; intervals as far as they lie not much farther."""
+    """Return a scale for all rates and baselines, and for intervals unless they reach much farther."""
     values = [night.rate for night in nights] + [night.baseline for night in nights if night.baseline is not None]
     low, high = min(values), max(values)
     wider = (high - low) or LEAST_RANGE * high
@@ -144,7 +148,7 @@ def _make_rate_scale(nights: Sequence[Night]) -> _Scale:
 
 
 def _round_step(least: float) -> float:
-    """1, 2 or 5 times a power of ten."""
+    """Return 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
 
@@ -158,7 +162,7 @@ def _draw_intervals(nights: Iterable[Night], time: _Scale, values: _Scale) -> st
 
 
 def _draw_baseline(nights: Sequence[Night], time: _Scale, values: _Scale) -> str:
-    """Each baseline from its night to the next; where there is none, nothing."""
+    """Return a path of each baseline from its night to the next, with gaps where there is none."""
     parts, before = [], None
     for night, after in zip(nights, [*nights[1:], None], strict=True):
         if night.baseline is None:
@@ -245,7 +249,7 @@ class TrainingView:
 def make_training_view(
     all_series: Sequence[Series], events: Mapping[str, Sequence[Change]], contents: Contents
 ) -> TrainingView:
-    """`all_series`: of this one training; `events`: by series, those that hold, the oldest first."""
+    """Return the view of one training. `events`: by series, the confirmed ones, the oldest first."""
     ordered = sorted(all_series, key=lambda series: series.points[-1]["started"], reverse=True)
     shown = ordered[:MOST_SERIES]
     most = max(LEAST_NIGHTS, MOST_NIGHTS // len(shown))
@@ -264,7 +268,7 @@ def make_training_view(
 
 
 def _find_predecessor(series: Series, others: Iterable[Series]) -> Series | None:
-    """The one that it took the place of: on the same system, and over when it began."""
+    """Return the series on the same system that ended before this one began."""
     began = series.points[0]["started"]
     earlier = [
         each
@@ -326,7 +330,7 @@ def _format_noise(last: Row) -> str:
 
 
 def _make_night(point: Row, half: float | None) -> Night:
-    """Its interval is that of the geometric mean of its runs; the dot is their median, as everywhere."""
+    """Return a point: the median of the runs, with the interval of their geometric mean."""
     middle = point["mean_log"]
     low, high = (None, None) if half is None else (math.exp(middle - half), math.exp(middle + half))
     return Night(_parse_time_s(point["started"]), point["images_per_sec"], low, high, point["baseline"])

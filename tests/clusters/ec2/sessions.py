@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pytest_dtfperf.clusters.ec2.ledger import state_folder
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ec2.cloud import guard
 from tests.clusters.ec2.driver import Order, Watch
 

@@ -11,7 +11,7 @@ from pytest_dtfperf.clusters.ec2 import contact
 from pytest_dtfperf.clusters.ec2.contact import READY, ROTATE
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint
 from pytest_dtfperf.errors import AllocationError
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING
 from tests.clusters.ec2.cloud.datacenter import DataCenter

@@ -8,7 +8,7 @@ import pytest
 from pytest_dtfperf.clusters.ec2 import reap
 from pytest_dtfperf.clusters.ec2.account import Account
 from pytest_dtfperf.clusters.ec2.ledger import state_folder
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests import campaign
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.cloud.faults import Hang

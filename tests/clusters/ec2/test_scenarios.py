@@ -16,8 +16,7 @@ from pytest_dtfperf.clusters.ec2.cluster import Ec2, InstanceGroup
 from pytest_dtfperf.clusters.protocol import Channel, Lost
 from pytest_dtfperf.clusters.ssh import endpoints
 from pytest_dtfperf.errors import AllocationError, AllocationOver
-from pytest_dtfperf.testing.backends import PARROT, Parrots, started
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import PARROT_COMMAND, ParrotChannel, start_parrots, wait_until
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.cloud.datacenter import DataCenter
 from tests.clusters.ec2.cloud.hands import client, describe, launch, state, wait_for
@@ -202,7 +201,7 @@ def test_two_instances_work_together(datacenter: DataCenter) -> None:
         shown = describe(*(host.name for host in allocation.hosts))
         assert [host.address for host in allocation.hosts] == [each["PrivateIpAddress"] for each in shown.values()]
         assert [shown[host.name]["AmiLaunchIndex"] for host in allocation.hosts] == [0, 1]
-        with started(allocation) as parrots:
+        with start_parrots(allocation) as parrots:
             assert parrots.answers("environment DTFPERF_HOST_INDEX") == [b"0", b"1"]
         one, other = (datacenter.machines[host.name] for host in allocation.hosts)
         reach = f"read -r line </dev/tcp/{one.instance.private_ip}/22 && echo $line"
@@ -264,13 +263,13 @@ def test_dead_mans_switch(datacenter: DataCenter, sessions: Sessions) -> None:
 def test_spot_interruption(datacenter: DataCenter) -> None:
     """A spot instance that Amazon takes back during the work is a lost host, and the reason is told."""
     with on_machines(datacenter, spot=True).allocate(Heard().resources()) as allocation:
-        with closing(allocation.start(PARROT)) as channel:
-            Parrots(channel, 2)
+        with closing(allocation.start(PARROT_COMMAND)) as channel:
+            ParrotChannel(channel, 2)
             datacenter.interrupt_spot(allocation.hosts[1].name)
             heard = until_lost(channel, 1)
             assert "has taken spot instance" in next(line.words for _, line in heard if isinstance(line, Lost))
         with pytest.raises(AllocationOver, match="SpotInstanceTermination"):
-            allocation.start(PARROT)
+            allocation.start(PARROT_COMMAND)
     assert datacenter.left() == NOTHING
 
 
@@ -279,8 +278,8 @@ def test_instance_falls_silent(datacenter: DataCenter, monkeypatch: pytest.Monke
     sooner = tuple(word.replace("ServerAliveInterval=5", "ServerAliveInterval=1") for word in endpoints.SSH_OPTIONS)
     monkeypatch.setattr(endpoints, "SSH_OPTIONS", sooner)
     with on_machines(datacenter).allocate(Heard().resources()) as allocation:
-        with closing(allocation.start(PARROT)) as channel:
-            Parrots(channel, 2)
+        with closing(allocation.start(PARROT_COMMAND)) as channel:
+            ParrotChannel(channel, 2)
             datacenter.crash(allocation.hosts[0].name)
             until_lost(channel, 0)
         assert state(allocation.hosts[0].name) == "running"

@@ -12,7 +12,7 @@ import pytest
 from pytest_dtfperf.clusters.ec2 import watchdog
 from pytest_dtfperf.clusters.ec2.account import Account
 from pytest_dtfperf.clusters.ec2.ledger import Ledger
-from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
+from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.sessions import Sessions

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pytest_dtfperf.node import sweep
 from pytest_dtfperf.node.owner import Owner
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 
 ME = Owner.me()
 OWNERS = {"gone": ME._replace(pid=4194304), "at work": ME, "elsewhere": ME._replace(namespace="1")}

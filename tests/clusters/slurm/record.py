@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_dtfperf.clusters.slurm.parse import SACCT_DELIMITER, SACCT_FORMAT, SQUEUE_FORMAT
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.slurm.site import Site, SiteError
 
 TRANSCRIPTS = Path(__file__).with_name("transcripts")

@@ -14,7 +14,7 @@ from typing import IO, Any
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
 from pytest_dtfperf.clusters.slurm import queue
 from pytest_dtfperf.node import processes, sweep
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.slurm.site import Site
 from tests.launch.stage import Stage, pid_in, staged
 from tests.node.handheld import TOY

@@ -29,7 +29,7 @@ from types import TracebackType
 from typing import Self
 
 from pytest_dtfperf.node import processes
-from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
+from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 from tests.clusters.slurm import site_files
 
 PARTITIONS = {"all": "Default=YES MaxTime=INFINITE", "short": "MaxTime=1"}

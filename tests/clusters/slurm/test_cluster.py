@@ -15,8 +15,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node import sweep
-from pytest_dtfperf.testing.backends import PARROT, BackendContract, started
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import PARROT_COMMAND, BackendContract, start_parrots, wait_until
 from tests import campaign
 from tests.clusters.slurm.conftest import LogIn
 from tests.clusters.slurm.site import Site, why_not
@@ -30,7 +29,7 @@ class SlurmContract(BackendContract):
 
     def test_what_a_dead_controller_left_is_swept(self, cluster: Cluster) -> None:
         """A controller killed with its whole process group, srun and all, leaves no job and no process, daemons included."""
-        command = [sys.executable, "-m", "pytest_dtfperf.testing.dying_controller", "with-all-its-processes"]
+        command = [sys.executable, "-m", "pytest_dtfperf.testing.backends", "with-all-its-processes"]
         dead = subprocess.run(command, input=pickle.dumps(cluster), stdout=subprocess.PIPE, start_new_session=True, check=False)
         session = dead.stdout.decode().strip()
         assert session
@@ -97,7 +96,7 @@ def test_setup_lines(on_site: Site) -> None:
         "module A 'one \"quoted\"  two'  # as on many sites",
         'export WHERE="$SLURMD_NODENAME\'s"; read -r nothing || export READ=nothing',
     )
-    with cluster.allocate(Resources(devices=2)) as allocation, started(allocation) as parrots:
+    with cluster.allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
         assert parrots.answers("environment LOADED_A") == [b'one "quoted"  two'] * 2
         assert parrots.answers("environment WHERE") == [f"{host.name}'s".encode() for host in allocation.hosts]
         assert parrots.answers("environment READ") == [b"nothing"] * 2
@@ -107,7 +106,7 @@ def test_failing_setup_line_is_named(on_site: Site) -> None:
     """A setup line that fails is told with its number, its words and its node; what it printed before is shown."""
     cluster = prepared("true", 'echo "from the site"; [ "$SLURM_PROCID" = 0 ]')
     with cluster.allocate(Resources(devices=2)) as allocation, pytest.raises(AllocationError) as error:
-        allocation.start(PARROT)
+        allocation.start(PARROT_COMMAND)
     assert str(error.value).startswith(f"the agent on {allocation.hosts[1].name} could not be started")
     assert "from the site" in str(error.value)
     assert 'setup line 2 failed with exit code 1: echo "from the site"; [ "$SLURM_PROCID" = 0 ]' in str(error.value)

@@ -17,7 +17,7 @@ from pytest_dtfperf.clusters.slurm.client import SlurmClient
 from pytest_dtfperf.clusters.slurm.job_keepalive import Keepalive
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node import processes
-from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
+from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 from tests.clusters.slurm.conftest import LogIn, NewSite
 from tests.clusters.slurm.scene import Driver, children, command, driver, slurm
 from tests.clusters.slurm.site import Site

@@ -18,7 +18,7 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost, TaskFailed
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.node import sweep
-from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
+from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 from tests.clusters.slurm.conftest import LogIn, NewSite
 from tests.clusters.slurm.scene import ENDLESS, Driver, Scene, children, driver, scene, slurm, wait_until_nothing_is_left
 from tests.clusters.slurm.site import Site, why_not

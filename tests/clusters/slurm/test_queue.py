@@ -17,7 +17,7 @@ from pytest_dtfperf.clusters.slurm.client import ControllerDown, SlurmClient
 from pytest_dtfperf.clusters.slurm.parse import Job
 from pytest_dtfperf.clusters.slurm.queue import SharedQueue, wait_until_running
 from pytest_dtfperf.errors import AllocationError, AllocationOver
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.slurm.site import Site
 from tests.full_disk import full_behind
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.node import processes
-from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
+from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 from tests.clusters.slurm.scene import Driver, children, command, driver, environment, slurm
 from tests.clusters.slurm.site import Site
 

@@ -17,7 +17,7 @@ from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.slurm import request
 from pytest_dtfperf.errors import AllocationError, UsageError
-from pytest_dtfperf.testing.waiting import PATIENCE_S
+from pytest_dtfperf.testing.backends import PATIENCE_S
 from tests.clusters.slurm.conftest import NewSite
 from tests.clusters.slurm.site import Site
 

@@ -8,7 +8,7 @@ import pytest
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.testing.backends import started
+from pytest_dtfperf.testing.backends import start_parrots
 from tests.clusters.slurm.site import Site
 
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "CANARY")
@@ -23,7 +23,7 @@ def test_no_secret_reaches_slurm(on_site: Site, monkeypatch: pytest.MonkeyPatch,
     tmp_path.chmod(0o755)
     backend_keys = {"nodes": 2, "gpus_per_node": 1, "time_limit": 5, "shared": str(tmp_path)}
     config = ClusterConfig(name="twins", backend="slurm", backend_keys=backend_keys, environment=("WANTED_*", "SAID=so"))
-    with named.open_cluster(config).allocate(Resources(devices=2)) as allocation, started(allocation) as parrots:
+    with named.open_cluster(config).allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
         assert parrots.answers("environment CANARY") == [b"(unset)"] * 2
         assert parrots.answers("environment WANTED_HERE") == [wanted.encode()] * 2
         assert parrots.answers("environment SAID") == [b"so"] * 2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.node import processes
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.slurm.conftest import NewSite
 from tests.clusters.slurm.site import Site, SiteError, why_not
 

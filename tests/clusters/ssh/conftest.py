@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ssh.lab import Lab, why_not
 from tests.machines.machine import Machine
 

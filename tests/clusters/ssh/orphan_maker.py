@@ -4,15 +4,14 @@ A program, with a pickled cluster on stdin; it says the daemon's process id.
 """
 
 from pytest_dtfperf.node import processes, sweep
-from pytest_dtfperf.testing.backends import Parrots
-from pytest_dtfperf.testing.dying_controller import orphan
+from pytest_dtfperf.testing.backends import ParrotChannel, leave_orphan
 
 
-def kill_supervisor(parrots: Parrots, session: str) -> None:
+def kill_supervisor(parrots: ParrotChannel, session: str) -> None:
     ours = {pid: processes.inspect(pid) for pid in sweep.left_by([session])}
     (supervisor,) = {each.parent for each in ours.values() if each and each.parent not in ours}
     processes.kill(supervisor)
 
 
 if __name__ == "__main__":
-    orphan(kill_supervisor)
+    leave_orphan(kill_supervisor)

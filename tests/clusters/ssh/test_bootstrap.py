@@ -14,7 +14,7 @@ import pytest
 
 from pytest_dtfperf.clusters.ssh import bootstrap
 from pytest_dtfperf.node import boot
-from pytest_dtfperf.testing.waiting import PATIENCE_S
+from pytest_dtfperf.testing.backends import PATIENCE_S
 
 SHELLS = [each for each in ("sh", "dash", "bash", "zsh", "csh", "tcsh", "fish", "ksh") if shutil.which(each)]
 # Says what it was given, instead of doing it.

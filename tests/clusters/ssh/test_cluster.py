@@ -18,8 +18,7 @@ from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.node import processes, supervisor, sweep
 from pytest_dtfperf.node.owner import Owner
-from pytest_dtfperf.testing.backends import started
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import start_parrots, wait_until
 from tests.clusters.ssh.lab import Lab
 from tests.clusters.ssh.test_conformance import ROOT
 from tests.node.handheld import TOY
@@ -99,7 +98,7 @@ def test_environment_of_the_hosts(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> 
     away = {"AWS_SECRET_ACCESS_KEY": "s", "LD_LIBRARY_PATH": "/here", "HOME": "/here", "DTFPERF_OWNER": "me"}
     for name, value in {**kept, **away}.items():
         monkeypatch.setenv(name, value)
-    with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=1)) as allocation, started(allocation) as parrots:
+    with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
         for name, value in kept.items():
             assert parrots.answers(f"environment {name}") == [value.encode()]
         for name in ("AWS_SECRET_ACCESS_KEY", "LD_LIBRARY_PATH", "DTFPERF_OWNER"):
@@ -112,7 +111,7 @@ def test_nothing_of_it_is_in_argv(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> 
     """What everybody may see in a list of processes holds neither the environment nor the set-up lines."""
     monkeypatch.setenv("DTFPERF_TOKEN", "verysecret1")
     config = lab.config(setup=[*SEES_FILES, "export OTHER=verysecret2"])
-    with Ssh(config).allocate(Resources(devices=1)) as allocation, started(allocation) as parrots:
+    with Ssh(config).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
         assert parrots.answers("environment DTFPERF_TOKEN") == [b"verysecret1"]
         assert parrots.answers("environment OTHER") == [b"verysecret2"]
         seen = [[_command(pid) for pid in pids] for pids in (lab["m1"].sessions(), _children())]
@@ -126,7 +125,7 @@ def test_one_connection_per_host(lab: Lab) -> None:
         # A thread that ends hands its children on, and for a moment nobody has them.
         wait_until("each has one", lambda: len(_children()) == 2)
         lent = _children()
-        with started(allocation):
+        with start_parrots(allocation):
             assert _children() == lent
     assert _children() == []
 

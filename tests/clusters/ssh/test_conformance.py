@@ -10,8 +10,7 @@ import pytest
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
 from pytest_dtfperf.clusters.ssh.cluster import Ssh
 from pytest_dtfperf.node import processes
-from pytest_dtfperf.testing.backends import BackendContract, started
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import BackendContract, start_parrots, wait_until
 from tests.clusters.ssh.lab import Lab
 
 ROOT = Path(__file__).parents[3]  # the hosts are at hand: they see this machine's files, and these programs
@@ -30,7 +29,7 @@ class TestSsh(BackendContract):
         left = subprocess.run(command, input=pickle.dumps(cluster), stdout=subprocess.PIPE, check=True)
         abandoned = int(left.stdout)
         assert processes.inspect(abandoned)
-        with cluster.allocate(Resources(devices=2)) as living, started(living) as parrots:
+        with cluster.allocate(Resources(devices=2)) as living, start_parrots(living) as parrots:
             with cluster.allocate(Resources(devices=1)):
                 assert parrots.answers("say alive") == [b"alive"] * 2
             wait_until("the abandoned daemon is gone", lambda: abandoned not in {each.pid for each in processes.everything()})

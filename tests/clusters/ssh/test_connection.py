@@ -10,7 +10,7 @@ from pytest_dtfperf.clusters.ssh import connection
 from pytest_dtfperf.clusters.ssh.bootstrap import Handshake
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, list_endpoints
 from pytest_dtfperf.clusters.ssh.ssh_process import Unreachable
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ssh.conftest import NewLab
 from tests.clusters.ssh.lab import Lab
 

@@ -18,7 +18,7 @@ from pytest_dtfperf.clusters.ssh.connection import run_everywhere
 from pytest_dtfperf.clusters.ssh.connection_failures import ConnectionFailure, explain_failure
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, list_endpoints, make_ssh_argv
 from pytest_dtfperf.errors import AllocationError
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ssh.lab import Lab, why_not
 from tests.machines.machine import make_key
 

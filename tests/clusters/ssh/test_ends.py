@@ -16,7 +16,7 @@ import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.node import boot, processes
-from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
+from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 from tests.clusters.ssh.conftest import NewLab
 from tests.clusters.ssh.lab import Lab
 from tests.clusters.ssh.test_conformance import ROOT

@@ -19,8 +19,7 @@ from pytest_dtfperf.clusters.ssh.cluster import Ssh, SshAllocation
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.node import processes, sweep
-from pytest_dtfperf.testing.backends import PARROT, Parrots, started
-from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
+from pytest_dtfperf.testing.backends import PARROT_COMMAND, PATIENCE_S, ParrotChannel, start_parrots, wait_until
 from tests.clusters.ssh.conftest import NewLab
 from tests.clusters.ssh.lab import Lab
 from tests.clusters.ssh.test_conformance import ROOT
@@ -134,7 +133,7 @@ def test_without_tensorflow(new_lab: NewLab) -> None:
 def test_full_disk(new_lab: NewLab) -> None:
     """A host whose home is full is lent nevertheless; one that has no room at all says where."""
     lab = new_lab(1, disk="64k")
-    with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=1)) as allocation, started(allocation) as parrots:
+    with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
         assert parrots.answers("say here") == [b"here"]
     words = refusal(lab.config(setup=[f"export TMPDIR={lab['m1'].home}"]), hosts=1)
     assert words.startswith(
@@ -148,7 +147,7 @@ def test_cache_that_cannot_be_written(new_lab: NewLab) -> None:
     """Without a cache, what runs on a host lies in a temporary folder, which is gone afterwards."""
     lab = new_lab(1, environment={"XDG_CACHE_HOME": "/proc/none"})
     config = lab.config(setup=[*SEES_FILES, f"export TMPDIR={lab['m1'].home}"])
-    with Ssh(config).allocate(Resources(devices=1)) as allocation, started(allocation) as parrots:
+    with Ssh(config).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
         assert parrots.answers("say here") == [b"here"]
         assert list(lab["m1"].home.glob("dtfperf-*"))
     wait_until("the temporary folder is gone", lambda: not list(lab["m1"].home.glob("dtfperf-*")))
@@ -183,7 +182,7 @@ def test_shell_that_greets(new_lab: NewLab) -> None:
     for name in (".bashrc", ".profile"):
         with (lab["m1"].home / name).open("a") as file:
             file.write("echo Welcome; printf 'dtfperf: welcomes you too\\nand more'\n")
-    with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=1)) as allocation, started(allocation) as parrots:
+    with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
         assert parrots.answers("say here") == [b"here"]
 
 
@@ -236,7 +235,7 @@ HOW: dict[str, tuple[Callable[[Lab, str], int], str]] = {
 def test_killed_on_the_way(lab: Lab, whom: str) -> None:
     """Whoever is killed between controller and agent: the host is told as lost, why, and nothing is left there."""
     find, words = HOW[whom]
-    with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=2)) as allocation, started(allocation) as parrots:
+    with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
         session = parrots.session
         if whom != "supervisor":  # else the daemon, which has the agent's stdout, keeps the line: its silence tells
             assert parrots.answers("daemon") == [b"daemon"] * 2
@@ -275,11 +274,11 @@ def test_hosts_that_are_gone_are_over(new_lab: NewLab) -> None:
     """Agents cannot be started again on hosts that were lent and are gone: the allocation is over."""
     lab = new_lab(2)
     with Ssh(lab.config(setup=SEES_FILES, connect_s=3)).allocate(Resources(devices=2)) as allocation:
-        with started(allocation):
+        with start_parrots(allocation):
             pass
         lab["m2"].power_off()
         with pytest.raises(AllocationOver, match="m2"):
-            allocation.start(PARROT)
+            allocation.start(PARROT_COMMAND)
 
 
 def test_line_lost_before_its_use(lab: Lab) -> None:
@@ -287,14 +286,14 @@ def test_line_lost_before_its_use(lab: Lab) -> None:
     with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=2)) as allocation:
         assert isinstance(allocation, SshAllocation)
         os.kill(ssh_of_first_host(), signal.SIGKILL)
-        with started(allocation) as parrots:
+        with start_parrots(allocation) as parrots:
             assert parrots.answers("environment DTFPERF_HOST_INDEX") == [b"0", b"1"]
 
 
 def test_stopped_agent_does_not_outlive_its_heartbeat(lab: Lab) -> None:
     """An agent that is stopped for longer than its time-out cannot end itself: its supervisor does, with all below."""
     config = dataclasses.replace(lab.config(setup=SEES_FILES), heartbeat_timeout_s=1.0)
-    with Ssh(config).allocate(Resources(devices=1)) as allocation, started(allocation) as parrots:
+    with Ssh(config).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
         session = parrots.session
         assert parrots.answers("daemon") == [b"daemon"]
         parrots.channel.send(b"stop")
@@ -302,7 +301,7 @@ def test_stopped_agent_does_not_outlive_its_heartbeat(lab: Lab) -> None:
         assert until_lost(parrots) == Lost(LossReason.ENDED, "the agent was ended by what watches over it")
 
 
-def until_lost(parrots: Parrots) -> Lost:
+def until_lost(parrots: ParrotChannel) -> Lost:
     """How the first host is lost, after all that it says before."""
     while not isinstance((heard := parrots.lines(1)[0])[1], Lost):
         assert heard[0] == 0

@@ -1,5 +1,6 @@
 """The page as a browser shows it: Debian's Chromium, started once."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from pytest_dtfperf.report.page import build
 from pytest_dtfperf.report.series import find_published_rates
 from pytest_dtfperf.report.session_exports import SessionResults
+from pytest_dtfperf.spec import Spec
+from tests.records.samples import record
 from tests.report.page.browser import CONTRASTS, Browser
 from tests.report.page.hostile import hostile_page
 from tests.report.page.samples import HISTORY, folder_of, session_records
@@ -39,6 +42,45 @@ def test_every_screen_shows_it_whole(browser: Browser, page: Path, width: int, t
     dark = browser.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(251, 251, 250)"
     assert dark == (theme == "dark")
     assert browser.console == []
+
+
+LONG_NAME = "train-" * 40 + "x"
+# How many words of each heading of a card and of each command stand on several lines.
+BROKEN_WORDS = """
+[...document.querySelectorAll('.card > summary h3, pre.command, .facts code')].map((text) => {
+  const walker = document.createTreeWalker(text, NodeFilter.SHOW_TEXT), range = document.createRange();
+  let broken = 0;
+  while (walker.nextNode()) for (const word of walker.currentNode.textContent.matchAll(/\\S+/g)) {
+    range.setStart(walker.currentNode, word.index);
+    range.setEnd(walker.currentNode, word.index + word[0].length);
+    broken += new Set([...range.getClientRects()].map((box) => box.top)).size > 1;
+  }
+  return broken;
+})
+"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_headings_wrap_between_words(browser: Browser, tmp_path: Path, width: int) -> None:
+    """A long name or command wraps at blanks alone, not at hyphens or slashes; a word that is too wide scrolls."""
+    options: dict[str, Any] = {
+        "learning_rate": 0.05,
+        "precision": "fp16",
+        "gpus": 8,
+        "num_ps": 8,
+        "rate_pattern": r"([\d.]+) images/sec",
+    }
+    command = ("python", "train-it.py", "--data=/data/image-net/train-00000", "--rate={learning_rate}", "--type={precision}")
+    specs = [Spec(model=name, batch_size=8, command=command, **options) for name in ("resnet-50-v1.5", LONG_NAME)]
+    records = [replace(record(each, 9.0), id=f"r{n}", test=f"test_{n}") for n, each in enumerate(specs)]
+    folder = folder_of(tmp_path, records)
+    build.write_page(folder, SessionResults(records))
+    browser.open(folder.path / "report.html", width=width)
+    browser.evaluate("document.getElementById('unfold').click()")
+    assert (broken := browser.evaluate(BROKEN_WORDS)) == [0] * 6, broken
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    wide = "[...document.querySelectorAll('h3 .word')].filter((each) => each.scrollWidth > each.clientWidth).length"
+    assert browser.evaluate(wide) == 1
 
 
 def test_without_scripts_nothing_is_missing(browser: Browser, page: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.staging.on_host import job as fetching
 from pytest_dtfperf.staging.on_host.job import TRIES, Job, Trouble
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.staging.on_host.file_server import SECRET, Answer, FileServer, file_server
 
 CONTENT = random.Random(7).randbytes(300_000)

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.checks import ZMQ_PRODUCER
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.training.inputs.conftest import Ask, Deliver, Delivery, Driver
 
 PATIENCE_S = 60.0  # far more than it takes on a busy machine

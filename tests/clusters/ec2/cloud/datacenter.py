@@ -10,7 +10,7 @@ from typing import Self
 
 from moto.ec2.models.instances import Instance
 
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ec2.cloud import ending, world
 from tests.clusters.ec2.cloud.cloud import Cloud
 from tests.clusters.ec2.cloud.computer import Computer

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from time import sleep
 from typing import NoReturn
 
-from pytest_dtfperf.testing.waiting import PATIENCE_S
+from pytest_dtfperf.testing.backends import PATIENCE_S
 from tests.clusters.ec2.cloud.wire import Answer, Call, Environ, StartResponse, answer_error
 
 Application = Callable[[Environ, StartResponse], Answer]

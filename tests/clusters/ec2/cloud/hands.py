@@ -10,7 +10,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ec2.cloud.cloud import Cloud
 
 ONCE = Config(retries={"mode": "standard", "total_max_attempts": 1})

@@ -15,7 +15,7 @@ from moto.moto_api._internal.models import moto_api_backend
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
 
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ec2.cloud import catalogue, descriptions, quotas, world
 from tests.clusters.ec2.cloud.describing import Describing
 from tests.clusters.ec2.cloud.ending import Ending

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.node import processes
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ec2.cloud import cloudinit
 from tests.clusters.ec2.cloud.cloud import NOTHING
 from tests.clusters.ec2.cloud.datacenter import DataCenter, why_not

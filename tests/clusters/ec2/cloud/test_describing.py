@@ -1,6 +1,6 @@
 """DescribeInstances knows late, and finds by what it is asked for."""
 
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ec2.cloud.cloud import Cloud
 from tests.clusters.ec2.cloud.hands import client, describe, launch, refused, wait_for
 

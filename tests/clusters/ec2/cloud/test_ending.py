@@ -1,6 +1,6 @@
 """The ends of instances, and what goes with them."""
 
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.cloud.hands import client, describe, launch, refused, state, wait_for
 

@@ -1,6 +1,6 @@
 """Placement groups and security groups: there, in use, gone."""
 
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.cloud.hands import client, launch, refused, wait_for
 

@@ -1,22 +1,103 @@
-"""`dtfperf ec2`: the instances of perf tests, without pytest. What is done stands in clusters/ec2; here it is called and shown.
-
-launch.py has `up` and `cost`, running.py `status` and `ssh`, end.py `down` and `reap`.
-"""
+"""`dtfperf ec2 ...`: the commands for instances of perf tests, with `up` and `cost`; ec2_instances.py has the others."""
 
 import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.ec2 import end, launch, running
-from pytest_dtfperf.cli.terms import (
+from pytest_dtfperf.cli import ec2_instances
+from pytest_dtfperf.cli.options import (
     DONE,
     FAILED,
     Commands,
-    Endings,
+    ExitCodes,
     Shape,
     add_cluster,
     add_command,
     add_group,
     add_json,
 )
+from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.clusters import capacity
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.errors import ClusterFileError, UsageError
+from pytest_dtfperf.records.session import new_session_id
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.clusters.ec2.account import Account
+
+
+def run_up(args: argparse.Namespace) -> int:
+    config = ec2_instances.load_ec2_cluster(args)
+    if not config.backend_keys.get("keep"):
+        raise UsageError(
+            f"sessions of cluster {config.name!r} would not use what is launched now: say keep = true in its table, or let "
+            f"`pytest --cluster={config.name}` launch and end its own"
+        )
+    from pytest_dtfperf.clusters.ec2 import costs
+    from pytest_dtfperf.clusters.ec2.account import Account
+    from pytest_dtfperf.clusters.ec2.cluster import Ec2
+
+    config, count = _compute_size(config, Account.open(config), args.gpus)
+    devices = count * (config.devices_per_host or 1)
+    cluster = Ec2(config, ask=(lambda question: True) if args.yes else costs.ask_at_terminal)
+    with cluster.allocate(Resources(devices, session=new_session_id(), on_status=ec2_instances.print_status)) as allocation:
+        hosts = [{"name": host.name, "address": host.address} for host in allocation.hosts]
+    if args.json:
+        print_json({"cluster": config.name, "hosts": hosts})
+    return DONE
+
+
+def run_cost(args: argparse.Namespace) -> int:
+    config = ec2_instances.load_ec2_cluster(args)
+    from pytest_dtfperf.clusters.ec2 import costs, instance_types
+    from pytest_dtfperf.clusters.ec2.account import Account
+    from pytest_dtfperf.clusters.ec2.costs import CostEstimate
+    from pytest_dtfperf.clusters.ec2.keys import DEFAULT_MAX_HOURS
+
+    backend_keys = config.backend_keys
+    account = Account.open(config)
+    config, count = _compute_size(config, account, args.gpus)
+    offer = instance_types.get_offer(account, backend_keys["instance_type"])
+    if problem := instance_types.find_problem(offer, backend_keys):
+        raise ClusterFileError(f"cluster {config.name!r}: {problem}")
+    spot = bool(backend_keys.get("spot"))
+    price = costs.get_price(account, offer, spot, given=backend_keys.get("usd_per_hour"))
+    max_hours, limit = backend_keys.get("max_hours", DEFAULT_MAX_HOURS), backend_keys.get("max_usd")
+    estimate = CostEstimate(str(account), offer.instance_type, count, max_hours, price, spot)
+    counts = instance_types.find_quota(offer.instance_type, spot=spot)
+    most = instance_types.get_quota_vcpus(account, counts) if counts else None
+    if args.json:
+        of_type = {name: getattr(offer, name) for name in ("gpus", "vcpus", "baseline_gbps", "peak_gbps")}
+        of_price = {"spot": spot, "usd_per_hour": price.usd, "source": f"{price.source}, {price.date}"}
+        of_limits = {"max_hours": max_hours, "worst_usd": estimate.worst_usd, "max_usd": limit, "quota_vcpus": most}
+        print_json({"instance_type": offer.instance_type, "count": count, **of_type, **of_price, **of_limits})
+        return DONE
+    print(offer)
+    if offer.bursts:
+        print(f"The network bursts to {offer.peak_gbps:g} Gbit/s while credits last: how fast depends on what ran before.")
+    print(estimate)
+    if limit:
+        print(f"max_usd = {limit:g} in clusters.toml")
+    if counts and most is not None:
+        enough = "enough, if nothing else runs" if most >= count * offer.vcpus else "too few"
+        print(f"{count * offer.vcpus} vCPUs of {most:g} in quota {counts.name!r} ({counts.code}): {enough}")
+    return DONE
+
+
+def _compute_size(config: ClusterConfig, account: "Account", gpus: int | None) -> tuple[ClusterConfig, int]:
+    """The cluster with the devices per host that its type has, and how many instances are wanted."""
+    from pytest_dtfperf.clusters.ec2 import instance_types
+
+    offer = instance_types.get_offer(account, config.backend_keys["instance_type"])
+    on_each = config.devices_per_host or (0 if config.device == "cpu" else offer.gpus) or 1
+    config = replace(config, devices_per_host=on_each)
+    if gpus is None:
+        return config, config.max_hosts or 1
+    if gpus < 1:
+        raise UsageError(f"--gpus must be at least 1, not {gpus}")
+    return config, capacity.require_hosts(config, Resources(gpus), "count")
+
 
 TEXT = """\
 Instances of Amazon EC2: what a cluster of backend ec2 costs, what runs, and how it is ended for certain.
@@ -72,7 +153,7 @@ was launched: the keys are there and nowhere else.
     dtfperf ec2 ssh                           # the first one
     dtfperf ec2 ssh 1 -- nvidia-smi
 """
-SSH_ENDS: Endings = {
+SSH_ENDS: ExitCodes = {
     DONE: "the command's",
     FAILED: "there is no such instance, or the command's",
     "any other": "ssh's, which is the command's; 255: there is no connection",
@@ -138,42 +219,42 @@ COST_SHAPE: Shape = {
 }
 
 
-def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     ec2 = add_group(commands, "ec2", help="instances of Amazon EC2", text=TEXT)
     up = add_command(ec2, "up", help="launch instances, and keep them for the sessions that follow", text=UP, ends=UP_ENDS)
     add_cluster(up, required=True, text="a cluster of backend ec2 in clusters.toml")
     _add_gpus(up)
     up.add_argument("--yes", action="store_true", help="agree to what they cost, where there is no max_usd to do so")
     add_json(up, UP_SHAPE)
-    up.set_defaults(run=launch.up)
+    up.set_defaults(run=run_up)
     status = add_command(
         ec2, "status", help="what runs now, until when, and what it has cost so far", text=STATUS, ends=STATUS_ENDS
     )
     _add_where(status)
     add_json(status, STATUS_SHAPE)
-    status.set_defaults(run=running.status)
+    status.set_defaults(run=ec2_instances.run_status)
     ssh = add_command(ec2, "ssh", help="log in to an instance", text=SSH, ends=SSH_ENDS)
     ssh.add_argument("which", nargs="?", default="0", metavar="N|ID", help="its number or id, as status shows it; 0 by default")
     ssh.add_argument("words", nargs="*", metavar="COMMAND", help="what to run there, after --; a shell by default")
     _add_where(ssh)
-    ssh.set_defaults(run=running.ssh)
+    ssh.set_defaults(run=ec2_instances.run_ssh)
     down = add_command(ec2, "down", help="end instances, and prove it", text=DOWN, ends=DOWN_ENDS)
     down.add_argument("runs", nargs="*", metavar="RUN", help="only these")
     down.add_argument("--all", action="store_true", help="also runs that sessions are at work with, here or elsewhere")
     _add_where(down)
     add_json(down, ENDED)
-    down.set_defaults(run=end.down)
+    down.set_defaults(run=ec2_instances.run_down)
     reap = add_command(ec2, "reap", help="end instances that sessions of perf tests have left", text=REAP, ends=REAP_ENDS)
     reap.add_argument("--all", action="store_true", help="also runs whose pytest cannot be seen from here")
     reap.add_argument("--dry-run", action="store_true", help="only list them")
     _add_where(reap)
     add_json(reap, ENDED)
-    reap.set_defaults(run=end.reap)
+    reap.set_defaults(run=ec2_instances.run_reap)
     cost = add_command(ec2, "cost", help="what a cluster would cost; launches nothing", text=COST, ends=COST_ENDS)
     add_cluster(cost, required=True, text="a cluster of backend ec2 in clusters.toml")
     _add_gpus(cost)
     add_json(cost, COST_SHAPE)
-    cost.set_defaults(run=launch.cost)
+    cost.set_defaults(run=run_cost)
 
 
 def _add_gpus(parser: argparse.ArgumentParser) -> None:

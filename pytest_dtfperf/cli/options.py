@@ -1,4 +1,4 @@
-"""What all commands of dtfperf share: their names, how they end, what --json prints, options of several, how tables look."""
+"""What all commands of dtfperf share: exit codes, shapes of --json, common options with completion, and tables."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from pytest_dtfperf.cli.project import configured
+from pytest_dtfperf.cli.project import find_configured_path
 from pytest_dtfperf.clusters import file, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import DtfPerfError
@@ -17,14 +17,14 @@ from pytest_dtfperf.errors import DtfPerfError
 # Modules of this package. Each has `add(commands)`, which makes its parser and sets `run`, a function of the arguments that
 # returns an exit code; it imports what it works with when it runs.
 COMMANDS = (
-    "init", "clusters", "doctor", "run", "judge", "explain", "nightly", "history", "site", "figures", "baselines", "slurm",
-    "ec2", "launch", "notebook", "data", "make_data", "completion",
+    "init", "clusters", "doctor", "run", "stored_session", "nightly", "history", "site", "figures", "baselines", "slurm", "ec2",
+    "launch", "notebook", "data",
 )  # fmt: skip
 
 DONE, FAILED, USAGE = 0, 1, 2
 HUNG_UP, INTERRUPTED, CUT_OFF, TERMINATED = 129, 130, 141, 143  # as shells say it: 128 + the signal's number
-Endings = Mapping[Any, str]  # by code, or by words for codes that others decide
-ENDINGS: Endings = {  # of all commands; what 0, 1 and 2 mean to one of them, and what else it has, its own help says
+ExitCodes = Mapping[Any, str]  # by code, or by words for codes that others decide
+EXIT_CODES: ExitCodes = {  # of all commands; what 0, 1 and 2 mean to one of them, and what else it has, its own help says
     DONE: "done",
     FAILED: "it could not be done, or what one would not like to find was found",
     USAGE: "wrong arguments, or a file that cannot be read",
@@ -37,10 +37,10 @@ SIGNALS: Mapping[int, str] = {
 }
 BASELINES, RESULTS = "baselines", "perf_results"  # folders, where neither an option nor the project names another
 HELP_COLUMNS = 126  # as the texts are written
-WIDE = 200  # columns of a log: lines there are searched, not looked at
+LOG_COLUMNS = 200  # columns of a log: lines there are searched, not looked at
 
 SESSION_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
-OTHERS = "..."  # in a shape: there are more keys
+OTHER_KEYS = "..."  # in a shape: there are more keys
 
 Commands = argparse._SubParsersAction  # what `add_subparsers` returns has no public name
 
@@ -55,12 +55,12 @@ def add_command(
     *,
     help: str,  # noqa: A002
     text: str,
-    ends: Endings | None = None,
+    ends: ExitCodes | None = None,
 ) -> argparse.ArgumentParser:
     """A command whose `--help` shows `text` as it is, and how it ends: as all do, but for what `ends` says."""
-    endings: Endings = {**ENDINGS, **(ends or {})}
+    endings: ExitCodes = {**EXIT_CODES, **(ends or {})}
     raw = argparse.RawDescriptionHelpFormatter
-    made = commands.add_parser(name, help=help, description=text, epilog=exit_codes(endings), formatter_class=raw)
+    made = commands.add_parser(name, help=help, description=text, epilog=format_exit_codes(endings), formatter_class=raw)
     made.set_defaults(parser=made, endings=endings)
     return made
 
@@ -74,12 +74,12 @@ def add_group(
 ) -> "Commands[argparse.ArgumentParser]":
     """A command that has commands of its own, which are added to what this gives."""
     raw = argparse.RawDescriptionHelpFormatter
-    epilog = f"Each says more of itself: dtfperf {name} COMMAND --help.\n\n{exit_codes()}"
+    epilog = f"Each says more of itself: dtfperf {name} COMMAND --help.\n\n{format_exit_codes()}"
     group = commands.add_parser(name, help=help, description=text, epilog=epilog, formatter_class=raw)
     return group.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
 
-def exit_codes(endings: Endings = ENDINGS) -> str:
+def format_exit_codes(endings: ExitCodes = EXIT_CODES) -> str:
     """`Exit codes: 0 done; 1 ...`, in lines of a help."""
     each = [f"{code} {words}" for code, words in endings.items()]
     signals = ", ".join(f"{code} {words.partition(',')[0].partition(':')[0]}" for code, words in SIGNALS.items())
@@ -90,15 +90,15 @@ def exit_codes(endings: Endings = ENDINGS) -> str:
 def add_json(parser: argparse.ArgumentParser, shape: Shape, *, lines: str = "") -> None:
     """--json, which prints an object of this shape, or a line for each of what `lines` names, where that may go on for long."""
     what = f"a line of JSON for each {lines}" if lines else "JSON"
-    parser.add_argument("--json", action="store_true", help=f"print {what} instead: {keys_of(shape)}".replace("%", "%%"))
+    parser.add_argument("--json", action="store_true", help=f"print {what} instead: {format_keys(shape)}".replace("%", "%%"))
     parser.set_defaults(shape=shape, is_lines=bool(lines))
 
 
-def keys_of(shape: Shape) -> str:
+def format_keys(shape: Shape) -> str:
     """`{file, clusters: [{name, ...}]}`"""
 
     def value(of: "str | Shape | list[Shape]") -> str:
-        return "" if isinstance(of, str) else f": [{keys_of(of[0])}]" if isinstance(of, list) else f": {keys_of(of)}"
+        return "" if isinstance(of, str) else f": [{format_keys(of[0])}]" if isinstance(of, list) else f": {format_keys(of)}"
 
     return f"{{{', '.join(f'{key}{value(of)}' for key, of in shape.items())}}}"
 
@@ -106,37 +106,37 @@ def keys_of(shape: Shape) -> str:
 def add_cluster(parser: argparse.ArgumentParser, *, required: bool, text: str) -> None:
     """--cluster and --clusters-file."""
     action = parser.add_argument("--cluster", metavar="NAME", required=required, help=text)
-    completed_by(action, cluster_names)
+    set_completer(action, complete_cluster_names)
     text = (
         "by default what the project's dtfperf_clusters_file says, or clusters.toml here, in perf_tests, or in a folder above"
     )
     parser.add_argument("--clusters-file", metavar="FILE", help=text)
 
 
-def completed_by(action: argparse.Action, complete: Callable[..., Iterable[str]]) -> None:
+def set_completer(action: argparse.Action, complete: Callable[..., Iterable[str]]) -> None:
     """What a shell offers for the argument: argcomplete calls it with `prefix`, `parsed_args` and more."""
     vars(action)["completer"] = complete
 
 
-def cluster_names(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
+def complete_cluster_names(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
     """Of the cluster file that would be read; none where it cannot be."""
     given = getattr(parsed_args, "clusters_file", None)  # of a command that has the option
     try:
         return list(
-            named.load(file.find_cluster_file(given or configured("dtfperf_clusters_file"), ["."]))
+            named.load(file.find_cluster_file(given or find_configured_path("dtfperf_clusters_file"), ["."]))
         )  # a mapping would be taken for words on each
     except DtfPerfError:
         return ()
 
 
-def cluster_of(args: argparse.Namespace) -> ClusterConfig:
+def load_cluster(args: argparse.Namespace) -> ClusterConfig:
     """The cluster that --cluster names. Raises `ClusterFileError`, `UsageError`."""
-    return named.choose(args.cluster, clusters_file(args), ["."])[1]
+    return named.choose(args.cluster, find_clusters_file(args), ["."])[1]
 
 
-def clusters_file(args: argparse.Namespace) -> str | Path | None:
+def find_clusters_file(args: argparse.Namespace) -> str | Path | None:
     """The one that was named, by an option or by the project. Raises `UsageError`."""
-    return args.clusters_file or configured("dtfperf_clusters_file")
+    return args.clusters_file or find_configured_path("dtfperf_clusters_file")
 
 
 def add_baselines(parser: argparse.ArgumentParser) -> None:
@@ -145,9 +145,9 @@ def add_baselines(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--baselines", metavar="DIR", help=text)
 
 
-def baselines_folder(args: argparse.Namespace) -> Path:
+def find_baselines_folder(args: argparse.Namespace) -> Path:
     """The folder of baselines, which need not be there. Raises `UsageError`."""
-    return Path(args.baselines or configured("dtfperf_baselines") or BASELINES)
+    return Path(args.baselines or find_configured_path("dtfperf_baselines") or BASELINES)
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
@@ -156,13 +156,13 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", metavar="DIR", help=text)
 
 
-def results_folder(args: argparse.Namespace) -> Path:
+def find_results_folder(args: argparse.Namespace) -> Path:
     """The folder of sessions' folders, which need not be there; also of a command without --results. Raises `UsageError`."""
-    return Path(getattr(args, "results", None) or configured("dtfperf_perf_results") or RESULTS)
+    return Path(getattr(args, "results", None) or find_configured_path("dtfperf_perf_results") or RESULTS)
 
 
 # What measurements.jsonl has of each, of which programs need these; docs/session.md has the rest.
-RECORD: Shape = {
+RECORD_SHAPE: Shape = {
     "id": "of the measurement",
     "test": "that measured it; null: none did",
     "spec": "what was trained: model, gpus, num_ps, variable_update, ...",
@@ -170,16 +170,16 @@ RECORD: Shape = {
     "runs": "a list of its runs, each with images_per_sec",
     "verdict": "PASSED, REGRESSED, ...; null: it was not judged",
     "reason": "of the verdict",
-    OTHERS: "see docs/session.md",
+    OTHER_KEYS: "see docs/session.md",
 }
 
 
-def session_ids(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+def complete_session_ids(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Of the sessions whose folders are here, and the word for the latest."""
     return [*(path.name for path in _session_folders(parsed_args)), "last"]
 
 
-def sessions(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+def complete_session_folders(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Their folders, and where they are not meant, all others."""
     from argcomplete.completers import DirectoriesCompleter
 
@@ -190,20 +190,20 @@ def sessions(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[
 def _session_folders(args: argparse.Namespace) -> list[Path]:
     """By their names alone: nothing is read."""
     try:
-        found = [each for each in sorted(results_folder(args).iterdir()) if SESSION_ID.fullmatch(each.name)]
+        found = [each for each in sorted(find_results_folder(args).iterdir()) if SESSION_ID.fullmatch(each.name)]
     except (DtfPerfError, OSError):
         return []
     return [Path(os.path.relpath(each)) for each in found]
 
 
-def patterns(prefix: str, **_: object) -> list[str]:
+def complete_patterns(prefix: str, **_: object) -> list[str]:
     """Fields of a training and, behind one, its values, as far as these are names."""
     from pytest_dtfperf.baselines.store import PATTERN_FIELDS
 
-    return fields_and_values(prefix, PATTERN_FIELDS)
+    return complete_fields(prefix, PATTERN_FIELDS)
 
 
-def fields_and_values(prefix: str, fields: Iterable[str]) -> list[str]:
+def complete_fields(prefix: str, fields: Iterable[str]) -> list[str]:
     name, equals, _ = prefix.partition("=")
     if not equals:
         return [f"{field}=" for field in fields]
@@ -213,7 +213,7 @@ def fields_and_values(prefix: str, fields: Iterable[str]) -> list[str]:
     return [f"{name}={value}" for value in known.get(name, ())]
 
 
-def colour(stream: TextIO) -> bool:
+def wants_colour(stream: TextIO) -> bool:
     """Whether to write colours and bold letters there. As pytest has it, so that all that is ours looks alike."""
     if os.environ.get("NO_COLOR"):  # https://no-color.org: whatever it says, unless it is empty
         return False
@@ -232,12 +232,12 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from pytest_dtfperf.report.tables import make_table, render
 
     drawn = make_table(headings, rows, [None] * len(headings), words=range(len(headings)))
-    print(render([drawn], columns(sys.stdout), colour(sys.stdout)), end="")
+    print(render([drawn], count_columns(sys.stdout), wants_colour(sys.stdout)), end="")
 
 
-def columns(stream: TextIO) -> int:
+def count_columns(stream: TextIO) -> int:
     """Columns of what is printed there: COLUMNS, or what the terminal says; of one that says nothing, as many as all have."""
     if not stream.isatty():
-        return WIDE
+        return LOG_COLUMNS
     given = os.environ.get("COLUMNS", "")
     return int(given) if re.fullmatch("[1-9][0-9]{0,3}", given) else os.get_terminal_size(stream.fileno()).columns or 80

@@ -1,0 +1,285 @@
+"""`dtfperf history import`, `prune` and `export`, and the options that name a history."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from pytest_dtfperf.cli.options import add_results, find_results_folder
+from pytest_dtfperf.cli.project import find_configured_history
+from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.history.where import VARIABLE, Address, address_of, asked_for
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.history.database import Database
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_dtfperf.cli.options import DONE, FAILED, USAGE, Commands, Shape, add_command, add_json
+from pytest_dtfperf.cli.output import confirm, print_json, print_remark
+from pytest_dtfperf.errors import shown
+from pytest_dtfperf.formats import counted, printable
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.history.rows import Row
+import csv
+import sys
+from typing import TYPE_CHECKING
+
+from pytest_dtfperf.cli.options import (
+    OTHER_KEYS,
+    complete_session_ids,
+    set_completer,
+)
+from pytest_dtfperf.cli.output import write_file
+from pytest_dtfperf.report.forms import EXPORT_FORMATS
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.report.sources import StoredSession
+
+
+def add_history(parser: argparse.ArgumentParser) -> None:
+    """--history and --results."""
+    text = f"by default what {VARIABLE} or the project's dtfperf_history says, or history.sqlite among the sessions' folders"
+    parser.add_argument("--history", metavar="FILE|URL", help=text)
+    add_results(parser)
+
+
+def parse_count(text: str) -> int:
+    """What --last takes."""
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"takes a whole number of at least 1, not {text!r}")
+    return int(text)
+
+
+def find_address(args: argparse.Namespace) -> Address:
+    """Raises `UsageError` where the project keeps none."""
+    found = address_of(asked_for(args.history) or find_configured_history(), find_results_folder(args))
+    if found is None:
+        raise UsageError("no history is kept here, as the project says (`never`); name one with --history")
+    return found
+
+
+def open_history(args: argparse.Namespace) -> "Database":
+    """The history, which must be there. Raises `HistoryError`, `UsageError`."""
+    from pytest_dtfperf.history.database import Database
+
+    return Database.open(find_address(args))
+
+
+IMPORT = """\
+Enters session folders: those that a history could not be written for when they ended, and those from before there was one. What
+is there already stays as it is, so that it may be done again and again. Folders are read, and left as they are.
+
+    dtfperf history import perf_results                                  # all sessions in it
+    dtfperf history import perf_results/20260131T021503Z-9f3c1a
+    dtfperf history import perf_results --history=postgresql://perf@db/perf
+"""
+IMPORT_ENDS = {
+    DONE: "all of them are in the history now",
+    FAILED: "some could not be read",
+    USAGE: "wrong arguments, or a history that cannot be written",
+}
+IMPORT_SHAPE: Shape = {
+    "new": "a list of sessions that were entered",
+    "known": "likewise, of those that were there",
+    "refused": [{"folder": "that cannot be read", "why": "in words"}],
+}
+
+
+def add_import_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = add_command(commands, "import", help="enter session folders", text=IMPORT, ends=IMPORT_ENDS)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="a session's folder, or one that has them")
+    add_history(parser)
+    add_json(parser, IMPORT_SHAPE)
+    parser.set_defaults(run=run_import)
+
+
+def run_import(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.history.enter import enter_all, folders_of
+
+    folders = [folder for path in args.folders for folder in folders_of(path)]
+    where = find_address(args)
+    done = enter_all(folders, where)
+    if args.json:
+        refused = [{"folder": path, "why": why} for path, why in done.refused.items()]
+        print_json({"new": done.new, "known": done.known, "refused": refused})
+    else:
+        for path, why in done.refused.items():
+            print_remark(f"{printable(path)} was not entered: {why}")
+        known = f", {len(done.known)} known already" if done.known else ""
+        unread = f", {len(done.refused)} that cannot be read" if done.refused else ""
+        print(f"dtfperf: {counted(len(done.new), 'session')} entered in {where}{known}{unread}.")
+    return FAILED if done.refused else DONE
+
+
+PRUNE = """\
+Forgets old sessions, after it has said how many and asked: all but the latest, or those before a date. Session folders stay as
+they are, and can be entered again with `dtfperf history import`. Changes are then searched for in what is left.
+
+    dtfperf history prune --keep=400
+    dtfperf history prune --before=2025-01-01 --yes            # where nobody can be asked
+"""
+PRUNE_ENDS = {
+    DONE: "they were forgotten",
+    FAILED: "there are none such, or the answer was no",
+    USAGE: "wrong arguments, a history that cannot be written, or there is nobody to ask and no --yes",
+}
+PRUNE_SHAPE = {"forgotten": "a list of sessions"}
+
+
+def add_prune_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = add_command(commands, "prune", help="forget old sessions", text=PRUNE, ends=PRUNE_ENDS)
+    parser.add_argument("--keep", metavar="N", type=int, help="all but the latest N")
+    parser.add_argument("--before", metavar="DATE", help="those that began before this day: 2025-01-01")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_history(parser)
+    add_json(parser, PRUNE_SHAPE)
+    parser.set_defaults(run=run_prune)
+
+
+def run_prune(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.history import store
+
+    if (args.keep is None) == (args.before is None) or (args.keep is not None and args.keep < 1):
+        raise UsageError("prune takes --keep=N, with N of at least 1, or --before=DATE")
+    if args.before is not None and not _is_day(args.before):
+        raise UsageError(f"--before takes a day, as 2025-01-01, not {shown(args.before)}")
+    database = open_history(args)
+    with database.reading() as connection:
+        names = [row["id"] for row in _select_old(store.all_sessions(connection), args)]
+    question = f"{counted(len(names), 'session')} of {database.address} will be forgotten. Go on?"
+    if names and (args.yes or confirm(question)):
+        database.write(lambda connection: store.remove(connection, names))
+    else:
+        if args.json:
+            print_json({"forgotten": []})
+        print_remark("nothing was changed.")
+        return FAILED
+    if args.json:
+        print_json({"forgotten": names})
+    else:
+        print(f"dtfperf: {counted(len(names), 'session')} forgotten.")
+    return DONE
+
+
+def _is_day(text: str) -> bool:
+    """As sessions' times begin, so that texts sort as days do."""
+    with suppress(ValueError):
+        return date.fromisoformat(text).isoformat() == text
+    return False
+
+
+def _select_old(sessions: "Sequence[Row]", args: argparse.Namespace) -> "Sequence[Row]":
+    if args.keep is not None:
+        return sessions[: -args.keep]
+    return [row for row in sessions if row["started"] < args.before]
+
+
+EXPORT = """\
+Prints all measurements of a history, the oldest first: a table with commas, or with --json a line of JSON for each, which says
+of the training, of its fingerprint and of its anatomy all that is known. docs/history.md describes the columns.
+
+    dtfperf history export >rates.csv
+    dtfperf history export --json | jq 'select(.model == "alexnet") | .images_per_sec'
+
+With --format it writes what other programs read, of a history or of a folder: all runs, a row for each, or one session, the
+latest unless --session names another. docs/exports.md describes each format.
+
+    dtfperf history export --format=csv --out=runs.csv
+    dtfperf history export --format=parquet --out=runs.parquet perf_results
+    dtfperf history export --format=pytest-benchmark --out=tonight.json
+    dtfperf history export --format=bencher --session=2026-01-31 | bencher run --adapter json --file /dev/stdin
+    dtfperf history export --format=openmetrics perf_results/20260131T021503Z-9f3c1a
+"""
+EXPORT_ENDS = {DONE: "written", FAILED: "there is none", USAGE: "wrong arguments, or a history or a folder that cannot be read"}
+EXPORT_SHAPE: Shape = {
+    "session": "the id of the session",
+    "id": "of the measurement",
+    "label": "of the training",
+    "images_per_sec": "its rate",
+    "fingerprint": "of what it was measured on and with, as an object",
+    OTHER_KEYS: "every column of the table of measurements: see docs/history.md",
+}
+
+MEASUREMENT_COLUMNS = (
+    "session", "started", "cluster", "commit", "id", "test", "label", "model", "batch_size", "gpus", "num_ps",
+    "variable_update", "system", "hosts", "fingerprint", "program", "verdict", "runs", "images_per_sec", "mean_log", "spread",
+    "noise_run", "noise_session", "efficiency", "baseline", "change", "accepted", "in_series",
+)  # fmt: skip
+NO_TEXT = "parquet is no text: write it with --out=FILE"
+
+
+def add_export_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = add_command(commands, "export", help="measurements and runs for other programs", text=EXPORT, ends=EXPORT_ENDS)
+    text = "with --format: a session's folder, or a folder of such, instead of the history"
+    parser.add_argument("source", nargs="?", metavar="DIR", help=text)
+    parser.add_argument("--format", choices=sorted(EXPORT_FORMATS), help="what is to read it")
+    text = "with --format: an id, a date, a commit, a version, or `last`"
+    set_completer(parser.add_argument("--session", metavar="SESSION", help=text), complete_session_ids)
+    parser.add_argument("--out", metavar="FILE", type=Path, help="with --format: write there, and not on stdout")
+    add_history(parser)
+    add_json(parser, EXPORT_SHAPE, lines="measurement")
+    parser.set_defaults(run=run_export)
+
+
+def run_export(args: argparse.Namespace) -> int:
+    if args.format:
+        return _write_format(args)
+    given = [name for name in ("source", "session", "out") if getattr(args, name)]
+    if given:
+        argument = "DIR" if given[0] == "source" else f"--{given[0]}"
+        raise UsageError(f"{argument} goes with --format, one of {', '.join(sorted(EXPORT_FORMATS))}")
+    return _print_measurements(args)
+
+
+def _write_format(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.history.chosen import LAST
+    from pytest_dtfperf.report.sources import load_history_sessions, load_sessions, select_sessions
+
+    if args.json:
+        raise UsageError("--json and --format exclude each other: which JSON is meant?")
+    if args.format == "parquet" and not args.out and sys.stdout.isatty():
+        raise UsageError(NO_TEXT)
+    form = EXPORT_FORMATS[args.format]
+    one = form.of == "one session"
+    found = load_sessions(args.source, print_remark) if args.source else load_history_sessions(find_address(args))
+    sessions = select_sessions(found, args.session or (LAST if one and found else None))[-1 if one else 0 :]
+    if not any(stored.records for stored in sessions):
+        print_remark("there is no measurement to export.")
+        return FAILED
+    content = form.write(sessions)
+    if one:
+        _report_left_out(sessions[-1])
+    if args.out:
+        write_file(args.out, content)
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    return DONE
+
+
+def _report_left_out(stored: "StoredSession") -> None:
+    left = len(stored.records) - len(stored.comparable)
+    if left:
+        why = "INVALID, TAINTED, on other hosts than asked for, or slowed down on purpose"
+        print_remark(f"{counted(left, 'measurement')} of {stored.id} left out: {why}.")
+
+
+def _print_measurements(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.history import store
+    from pytest_dtfperf.report.session_exports import escape_formula
+
+    with open_history(args).reading() as connection:
+        rows = store.measured(connection, whole=True)
+        contents = store.all_fingerprints(connection) if args.json else {}
+    if args.json:
+        for row in rows:
+            print_json({**row, "fingerprint": contents[row["fingerprint"]]})
+    else:
+        writer = csv.DictWriter(sys.stdout, MEASUREMENT_COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: escape_formula(row[name]) for name in MEASUREMENT_COLUMNS} for row in rows)
+    return DONE if rows else FAILED

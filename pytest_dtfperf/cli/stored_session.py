@@ -1,0 +1,288 @@
+"""`dtfperf judge` and `dtfperf explain`: judge a stored session again, and explain its measurements, offline."""
+
+import argparse
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_dtfperf.baselines.verdict import MOST_EFFICIENT
+from pytest_dtfperf.cli.options import (
+    DONE,
+    FAILED,
+    RECORD_SHAPE,
+    Commands,
+    Shape,
+    add_command,
+    add_json,
+    complete_session_folders,
+    count_columns,
+    find_results_folder,
+    set_completer,
+    wants_colour,
+)
+from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.errors import SessionFileError, UsageError
+from pytest_dtfperf.formats import printable
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.explain.anatomy import Anatomy
+    from pytest_dtfperf.explain.causes import Explanation
+    from pytest_dtfperf.explain.difference import Change
+    from pytest_dtfperf.measurement import Run
+    from pytest_dtfperf.records.record import Record
+    from pytest_dtfperf.session.explanation import Reference
+
+
+JUDGE = """\
+Judges again what a session has measured, from its folder alone: nothing is trained, no cluster is asked.
+
+Without options the verdicts are those of then, word for word: each rests on the runs, the baselines and the budget of false
+alarms that there were, and these are kept in the folder. An option puts something else in their place.
+
+    dtfperf judge perf_results/20260131T021503Z-9f3c1a
+    dtfperf judge perf_results/20260131T021503Z-9f3c1a --margin 0.02
+    dtfperf judge perf_results/20260131T021503Z-9f3c1a --baselines baselines
+"""
+JUDGE_ENDS = {DONE: "no verdict fails its test", FAILED: "some verdict does"}
+
+
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
+    add_judge_parser(commands)
+    add_explain_parser(commands)
+
+
+def add_judge_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = add_command(commands, "judge", help="judge a stored session again, offline", text=JUDGE, ends=JUDGE_ENDS)
+    text = "the session's own folder, below perf_results/"
+    set_completer(parser.add_argument("session", type=Path, metavar="SESSION_DIR", help=text), complete_session_folders)
+    parser.add_argument(
+        "--margin", type=_parse_fraction, metavar="FRACTION", help="how much slower a rate may be: 0.05 is 5 %%"
+    )
+    parser.add_argument(
+        "--min-efficiency", type=_parse_efficiency, metavar="FRACTION", help="least scaling efficiency: 0.9 is 90 %%"
+    )
+    parser.add_argument(
+        "--baselines", type=Path, metavar="DIR", help="compare with what is in this folder, not with the baselines of then"
+    )
+    parser.add_argument(
+        "--strict-verdicts", action="store_true", help="verdicts that decide nothing (INCONCLUSIVE, NO_BASELINE, ...) fail, too"
+    )
+    add_json(parser, RECORD_SHAPE, lines="measurement, as measurements.jsonl would have it now")
+    parser.set_defaults(run=run_judge)
+
+
+def run_judge(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.baselines.store import BaselineStore
+    from pytest_dtfperf.records.again import Otherwise, judge_again
+    from pytest_dtfperf.records.session import SessionFolder
+    from pytest_dtfperf.report import terminal
+
+    folder = SessionFolder.open(args.session)
+    store = BaselineStore(args.baselines) if args.baselines else None
+    if store:
+        if not args.baselines.is_dir():
+            raise UsageError(f"--baselines: {args.baselines} is no folder")
+        store.check()
+    before = folder.measurements()
+    otherwise = Otherwise(margin=args.margin, min_efficiency=args.min_efficiency, baseline_of=store.find_for if store else None)
+    kept: list[str] = []
+    try:
+        after = judge_again(before, otherwise, kept.append)
+    except SessionFileError as error:
+        raise SessionFileError(f"{folder.path}: {error}") from error
+    if args.json:
+        for record in after:
+            print_json(record.to_json())
+    else:
+        changed = [
+            f"{now.spec.label}: {then.verdict} then, {now.verdict} now: {now.reason}"
+            for then, now in zip(before, after, strict=True)
+            if then.verdict != now.verdict
+        ]
+        remarks = [*(changed or ["All verdicts are those of then."]), *kept]
+        budget = folder.session.get("budget", {})
+        text = terminal.format_summary(
+            after,
+            width=count_columns(sys.stdout),
+            colour=wants_colour(sys.stdout),
+            folder=folder.path,
+            remarks=remarks,
+            budget=budget,
+        )
+        print(text or "Nothing was measured in this session.")
+    verdicts = [record.verdict for record in after if record.verdict]
+    return FAILED if any(verdict.fails(args.strict_verdicts) for verdict in verdicts) else DONE
+
+
+def _parse_fraction(text: str) -> float:
+    value = _parse_number(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"takes a fraction, as 0.05 for 5 %, not {text!r}")
+    return value
+
+
+def _parse_efficiency(text: str) -> float:
+    value = _parse_number(text)
+    if not 0 < value <= MOST_EFFICIENT:
+        raise argparse.ArgumentTypeError(f"takes an efficiency, as 0.9 for 90 %, not {text!r}")
+    return value
+
+
+def _parse_number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+EXPLAIN = """\
+Shows why a measurement is slower than what it was compared with, and where the time of its steps went, from what is stored
+alone: nothing is trained, no cluster is asked.
+
+    dtfperf explain perf_results/20260131T021503Z-9f3c1a
+    dtfperf explain perf_results/20260131T021503Z-9f3c1a 1a2b3c     # one measurement, by its id
+    dtfperf explain 1a2b3c                                          # the same, looked for where sessions are kept
+    dtfperf explain perf_results/20260131T021503Z-9f3c1a --json     # for programs
+    dtfperf explain perf_results/20260131T021503Z-9f3c1a --against perf_results/20260130T021503Z-a81b22
+    dtfperf explain perf_results/20260131T021503Z-9f3c1a --against baselines
+
+Without --against it is what was said when the measurement was judged. --against holds each against another session's last one
+of the same spec, or against a baseline: a file, or the folder of them. The causes add up to what a step takes longer, with what
+nothing explains; the changes of the critical path by kind of work do, too. What two measurements of the same differ by says
+nothing.
+
+Of several runs it is the last one that was traced. All events of it are in trace.json.gz beside the run's logs, for
+https://ui.perfetto.dev. docs/explaining.md says what the kinds of work are, docs/causes.md what causes there are, and how sure
+all of it is.
+"""
+EXPLAIN_ENDS = {DONE: "shown", FAILED: "nothing of it was traced or explained, or nothing of what --against has"}
+EXPLAIN_SHAPE: Shape = {
+    "measurements": [
+        {
+            "id": "of the measurement",
+            "anatomy": "where a step's time went, as its run has it in measurements.jsonl; null: it was not traced",
+            "unexplained": "why there is no anatomy; empty: there is one, or nobody wanted one",
+            "explanation": "why it is slower, as its record has it in measurements.jsonl; null: nobody has asked",
+            "against": "with --against: its id, and changes of a step by kind of work; null: nothing to hold it against",
+        }
+    ]
+}
+
+
+def add_explain_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = add_command(
+        commands,
+        "explain",
+        help="why a stored measurement is slower, and where a step's time went",
+        text=EXPLAIN,
+        ends=EXPLAIN_ENDS,
+    )
+    session = parser.add_argument(
+        "session",
+        metavar="SESSION_DIR|MEASUREMENT",
+        help="the session's own folder, below perf_results/, or a measurement's id",
+    )
+    set_completer(session, complete_session_folders)
+    parser.add_argument("measurement", nargs="?", metavar="MEASUREMENT", help="the id of one measurement; by default all")
+    against = parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="SESSION_DIR|BASELINE",
+        help="a session or baselines that were faster: what has become longer?",
+    )
+    set_completer(against, complete_session_folders)
+    add_json(parser, EXPLAIN_SHAPE)
+    parser.set_defaults(run=run_explain)
+
+
+def run_explain(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.session.explanation import Reference, find_records
+
+    records = find_records(args.session, args.measurement, find_results_folder(args))
+    other = Reference.at(args.against) if args.against else None
+    told = [_make_explained(record, other) for record in records]
+    if args.json:
+        print_json({"measurements": [_make_explained_json(each) for each in told]})
+    else:
+        for each in told:
+            print("\n".join([*_list_lines(each), ""]))
+    return DONE if any(each.is_known and (other is None or each.is_compared) for each in told) else FAILED
+
+
+def _make_explained(record: "Record", other: "Reference | None") -> "StoredExplanation":
+    from pytest_dtfperf.session.explanation import explain_record
+
+    return StoredExplanation(
+        record, record.measurement.traced_run, other.record_like(record) if other else None, explain_record(record, other)
+    )
+
+
+@dataclass(frozen=True)
+class StoredExplanation:
+    """What is known of one measurement."""
+
+    record: "Record"
+    run: "Run | None"
+    before: "Record | None"  # what it is held against, if that is another measurement
+    explanation: "Explanation | None"  # why it is slower than that, or than what it was judged by
+
+    @property
+    def is_compared(self) -> bool:
+        return self.changes is not None or bool(self.explanation and self.explanation.causes)
+
+    @property
+    def is_known(self) -> bool:
+        return self.anatomy is not None or self.explanation is not None
+
+    @property
+    def anatomy(self) -> "Anatomy | None":
+        return _load_anatomy(self.run)
+
+    @property
+    def changes(self) -> "Sequence[Change] | None":
+        """None where one of the two has no anatomy."""
+        from pytest_dtfperf.explain.difference import difference
+
+        now, then = self.anatomy, _load_anatomy(self.before.measurement.traced_run) if self.before else None
+        return difference(then, now) if then and now else None
+
+
+def _load_anatomy(run: "Run | None") -> "Anatomy | None":
+    from pytest_dtfperf.explain.anatomy import Anatomy
+
+    return Anatomy.from_json(run.anatomy) if run and run.anatomy else None
+
+
+def _make_explained_json(told: StoredExplanation) -> dict[str, Any]:
+    anatomy, why_not = (told.run.anatomy, told.run.unexplained) if told.run else (None, "")
+    found: dict[str, Any] = {"id": told.record.id, "anatomy": anatomy, "unexplained": why_not}
+    found |= {"explanation": told.explanation.to_json() if told.explanation else None, "against": None}
+    if told.before and told.changes is not None:
+        changes = [{**change.to_json(), "change_s": change.seconds} for change in told.changes]
+        found["against"] = {"id": told.before.id, "changes": changes}
+    return found
+
+
+def _list_lines(told: StoredExplanation) -> Iterator[str]:
+    from pytest_dtfperf.report import explanations
+
+    width, coloured = count_columns(sys.stdout), wants_colour(sys.stdout)
+    yield f"{printable(told.record.id)}: {told.record.spec.label}"
+    if told.explanation:
+        yield "\n".join(
+            ["", *explanations.describe_explanation(told.explanation), *explanations.list_experiments(told.record), ""]
+        )
+    if told.anatomy:
+        if told.before and told.changes is not None:
+            path = bool(told.anatomy.path)
+            yield explanations.compare_anatomies(
+                told.changes, printable(told.before.id), path=path, width=width, colour=coloured
+            )
+        yield explanations.describe_anatomy(told.anatomy, width=width, colour=coloured)
+    elif told.run:
+        yield f"cannot be explained: {printable(told.run.unexplained)}"
+    else:
+        yield "no step of it was traced"
