@@ -21,13 +21,14 @@ from pytest_dtfperf.clusters import capacity
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import ClusterFileError, UsageError
-from pytest_dtfperf.records.session import new_session_id
 
 if TYPE_CHECKING:
     from pytest_dtfperf.clusters.ec2.account import Account
 
 
 def run_up(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.records.session import new_session_id
+
     config = ec2_instances.load_ec2_cluster(args)
     if not config.backend_keys.get("keep"):
         raise UsageError(

@@ -28,7 +28,6 @@ from pytest_dtfperf.clusters.named import BACKENDS
 from pytest_dtfperf.errors import RunFailed, UsageError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch.placement import Roles
-from pytest_dtfperf.records.session import new_session_id
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import ROLE_FLAGS, TF_CONFIG, program_name
 
@@ -88,6 +87,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run_launch(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.records.session import new_session_id
     from pytest_dtfperf.session import preflight
     from pytest_dtfperf.session.allocation_manager import AllocationManager
     from pytest_dtfperf.session.signals import leaving

@@ -18,7 +18,6 @@ from pytest_dtfperf.clusters.capacity import predict_devices_per_host
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig, python
 from pytest_dtfperf.errors import RunFailed, UsageError
 from pytest_dtfperf.node.module_command import module_command
-from pytest_dtfperf.records.session import new_session_id
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import TF_CONFIG, literal
 
@@ -72,6 +71,7 @@ def run_notebook(args: argparse.Namespace) -> int:
     from pytest_dtfperf.launch.program_run import Tunnel
     from pytest_dtfperf.launch.run_controller import log_path
     from pytest_dtfperf.node import run_folder
+    from pytest_dtfperf.records.session import new_session_id
     from pytest_dtfperf.session import preflight
     from pytest_dtfperf.session.allocation_manager import AllocationManager
     from pytest_dtfperf.session.signals import leaving
