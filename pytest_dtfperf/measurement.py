@@ -5,51 +5,66 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
-from pytest_dtfperf.plain import Plain
+from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.spec import Spec
 
 # A task may be off its core for this long without anybody being wrong: a few time slices of a busy Linux host.
 CLOCK_SLACK_S = 0.02
 
 
+_MOST_COUNTED = 10**18  # of whatever is counted in a run
+
+_OBJECTS: Mapping[str, Any] = {"type": "object", "additionalProperties": {"type": "object"}}
+_ANATOMY: Mapping[str, Any] = {"$ref": "anatomy.json"}
+_STRAGGLERS: Mapping[str, Any] = {"$ref": "stragglers.json"}
+_seconds: dict[str, Any] = {"unit": "s", "at_least": 0, "at_most": 1e12}
+_positive_seconds: dict[str, Any] = {"unit": "s", "above": 0, "at_most": 1e12}
+_count: dict[str, Any] = {"at_least": 0, "at_most": _MOST_COUNTED}
+_bytes: dict[str, Any] = {"unit": "bytes", **_count}
+_fraction: dict[str, Any] = {"at_least": 0, "at_most": 1}
+_rate: dict[str, Any] = {"unit": "images/sec", "at_least": 1e-9, "at_most": 1e12}
+
+
 @dataclass(frozen=True, kw_only=True)
-class Score(Plain):
+class Score(JsonData):
     """How well the whole test set is answered."""
 
-    images: int
-    loss: float  # cross-entropy, mean over the images
-    total_loss: float  # and what weight decay adds: its factor times half the sum of squares of all variables that decay
-    top_1: float  # the part of the images that is answered rightly, 0 to 1; a tie is no answer
-    top_5: float  # for which the right answer is among the best five
+    images: int = field(metadata=describe("How many the test set has", at_least=1))
+    loss: float = field(metadata=describe("Cross-entropy, mean over the images", is_finite=False))
+    # The weight decay's part is its factor times half the sum of squares of all variables that decay.
+    total_loss: float = field(metadata=describe("With weight decay's part", is_finite=False))
+    top_1: float = field(metadata=describe("The part of the images that is answered rightly; a tie is no answer", **_fraction))
+    top_5: float = field(metadata=describe("The part whose right answer is among the best five", **_fraction))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation(Plain):
+class Evaluation(JsonData):
     """An evaluation on the test set, within training or after it."""
 
-    step: int  # steps trained until then, warm-up included
-    trained_s: float  # seconds of measured steps until then, on the chief's clock; looking is not among them
-    score: Score
+    step: int = field(metadata=describe("Steps trained until then, warm-up included", at_least=1))
+    trained_s: float = field(
+        metadata=describe("Measured steps until then, on the chief's clock, without evaluations", **_seconds)
+    )
+    score: Score = field(metadata=describe("Its result"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkFacts(Plain):
+class NetworkFacts(JsonData):
     """What an own model is, as the task that trained it has found."""
 
-    image_shape: Sequence[int]  # height, width, channels
-    classes: int
-    parameters: int  # of all variables
-    trained_parameters: int  # of those that replicas exchange
-    multiply_adds: int | None = None  # forward, per image; None: not known
-    uncounted: str = ""  # why that is not known
-    variables: Mapping[str, Sequence[int]] = field(default_factory=dict)  # trained ones and their shapes; not kept in records
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in super().to_json().items() if value or name != "variables"}
+    image_shape: Sequence[int] = field(metadata=describe("Height, width, channels", **_count))
+    classes: int = field(metadata=describe("Of its output", **_count))
+    parameters: int = field(metadata=describe("All numbers of its variables", **_count))
+    trained_parameters: int = field(metadata=describe("Of these, the ones that replicas exchange", **_count))
+    multiply_adds: int | None = field(default=None, metadata=describe("Forward, per image; null: not known", at_least=0))
+    uncounted: str = field(default="", metadata=describe("Why that is not known"))
+    variables: Mapping[str, Sequence[int]] = field(
+        default_factory=dict, metadata=describe("Trained variables to their shapes; not kept in records", omit_empty=True)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskReport(Plain):
+class TaskReport(JsonData):
     """One task's account of a run. All times are seconds on the task's own monotonic clock."""
 
     job: str
@@ -57,7 +72,7 @@ class TaskReport(Plain):
     num_devices: int = 0
     step_s: Sequence[float] = ()  # one per measured step, as seen by this worker; empty for a ps
     elapsed_s: float = 0.0  # measured window: from the common start to this worker's end (asynchronous: to everybody's)
-    loss: Sequence[float] = ()  # one per measured step
+    loss: Sequence[float] = field(default=(), metadata=describe("One per measured step", is_finite=False))
     startup_s: Mapping[str, float] = field(default_factory=dict)  # server, build, session, first_step, warmup
     bytes_sent: int = 0  # by the task's host, all interfaces, during the measured window
     bytes_received: int = 0
@@ -69,79 +84,108 @@ class TaskReport(Plain):
     graph: Mapping[str, Any] = field(default_factory=dict)  # what a step computes: {"hash": ..., "operations": {kind: count}}
     settings: Mapping[str, str] = field(default_factory=dict)  # how TensorFlow runs it: what is in no graph
     reported_rate: str | None = None  # an external command's own images/sec
-    unclear_rate: str | None = None  # why the last one that it has printed cannot be read
+    unclear_rate: str | None = field(
+        default=None, metadata=describe("Why the last rate that it has printed cannot be read", omit_empty=True)
+    )
     last_lines: Sequence[str] = ()  # of such a program that has printed none; or the one line that cannot be read
-    images: float = 0.0  # trained in the steps that such a program has reported, by this worker
-    window_s: float = 0.0  # from the end of its warm-up to that of its last step, with what lies between steps
-    window_at_s: float = 0.0  # when that window began, after its start; programs are started together
-    impossible_steps: str | None = None  # why what it has reported of its steps is not believed
-    network: NetworkFacts | None = None  # of an own model, the chief's
+    images: float = field(
+        default=0.0, metadata=describe("Trained by this worker in the steps that a program has reported", omit_empty=True)
+    )
+    window_s: float = field(
+        default=0.0,
+        metadata=describe(
+            "From the end of its warm-up to that of its last step, with what is between steps", unit="s", omit_empty=True
+        ),
+    )
+    window_at_s: float = field(
+        default=0.0,
+        metadata=describe("From its start until that window; programs are started together", unit="s", omit_empty=True),
+    )
+    impossible_steps: str | None = field(
+        default=None, metadata=describe("Why its reported steps are not believed", omit_empty=True)
+    )
+    network: NetworkFacts | None = field(default=None, metadata=describe("Of an own model, the chief's", omit_empty=True))
 
     @property
     def name(self) -> str:
         return f"{self.job}:{self.index}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Without what only a program that reports its steps has, or an own model."""
-        own = {"unclear_rate", "images", "window_s", "window_at_s", "impossible_steps", "network"}
-        return {name: value for name, value in super().to_json().items() if value or name not in own}
-
-
-_WHERE_KNOWN = (
-    "round_s",
-    "task_hosts",
-    "task_threads",
-    "task_devices",
-    "anatomy",
-    "unexplained",
-    "stragglers",
-    "network",
-    "out_of_step",
-)  # of a run: else they are not written
-
 
 @dataclass(frozen=True, kw_only=True)
-class Run(Plain):
+class Run(JsonData):
     """One training of one spec, over all its tasks."""
 
-    images_per_sec: float  # devices x batch x measured steps / the chief's elapsed time, or as an external command says
-    elapsed_s: float  # the chief's measured window; of an external command: its life, or the steps it reports
-    step_s: Mapping[str, Sequence[float]]  # worker -> its measured steps; empty where an external command reports none
-    loss: Sequence[float]  # the chief's, one per measured step; empty likewise
-    startup_s: Mapping[str, float]  # phase -> seconds, the slowest task's; with launch phases (reserve, fork, ready, stop)
-    bytes_sent: int  # by all hosts of workers, all interfaces, during the measured window
-    bytes_received: int
-    peak_rss_bytes: Mapping[str, int]  # task -> bytes
-    cpu_s: Mapping[str, float]  # task -> user and system seconds during the measured window (a ps: over its life)
-    wall_s: float  # from the first order to the last exit, on the controller's clock
-    accuracy: float | None = None  # of the last evaluation on the test set, 0 to 1
-    evaluations: Sequence[Evaluation] = field(default_factory=list)
-    round_s: float | None = None  # Unix time at which its round began; runs of several specs in turn share one; old: unknown
-    hosts: Sequence[str] = field(default_factory=list)  # those that its tasks ran on; old records do not tell
-    task_hosts: Mapping[str, str] = field(default_factory=dict)  # task -> its host; old records do not tell
-    task_threads: Mapping[str, int] = field(default_factory=dict)  # task -> cores it may use; old records do not tell
-    task_devices: Mapping[str, int] = field(default_factory=dict)  # worker -> how many it had; old records do not tell
-    reported_rates: Mapping[str, str] = field(default_factory=dict)  # by worker, as it printed it
-    state: Mapping[str, Any] = field(default_factory=dict)  # what its hosts said of themselves before, during and after it
-    disturbances: Sequence[str] = field(default_factory=list)  # by whom or what; empty: the run may be believed
-    # Worker -> seconds by which it was out of step with the chief, where a disturbance excuses that; positive: it was later.
-    out_of_step: Mapping[str, float] = field(default_factory=dict)
-    anatomy: Mapping[str, Any] | None = None  # where the time of a step goes (`explain/`), if it was asked and could be told
-    unexplained: str = ""  # why that could not be told
-    stragglers: Mapping[str, Any] | None = None  # who was late in the measured steps (`explain/scores.py`), if that is known
-    network: NetworkFacts | None = None  # what an own model is; of ours, `Spec.model` says all
-    program: Mapping[str, Any] = field(default_factory=dict)  # what it ran: a part of the measurement's fingerprint, kept there
-
-    def to_json(self) -> dict[str, Any]:
-        left_out = {
-            "program",
-            *(name for name in _WHERE_KNOWN if not getattr(self, name)),
-        }
-        return {name: value for name, value in super().to_json().items() if name not in left_out}
+    # Devices x batch x measured steps / the chief's elapsed time, or as an external command reports it.
+    images_per_sec: float = field(metadata=describe("Of the whole cluster", **_rate))
+    elapsed_s: float = field(
+        metadata=describe(
+            "The chief's measured window; of an external command: its life, or the steps that it reports", **_positive_seconds
+        )
+    )
+    step_s: Mapping[str, Sequence[float]] = field(metadata=describe("Worker to its measured steps", **_positive_seconds))
+    loss: Sequence[float] = field(metadata=describe("The chief's, one per measured step", is_finite=False))
+    startup_s: Mapping[str, float] = field(metadata=describe("By phase, of the slowest task", **_seconds))
+    bytes_sent: int = field(metadata=describe("By all hosts of workers, all interfaces, within the measured steps", **_bytes))
+    bytes_received: int = field(metadata=describe("Likewise", **_bytes))
+    peak_rss_bytes: Mapping[str, int] = field(metadata=describe("By task", **_bytes))
+    cpu_s: Mapping[str, float] = field(
+        metadata=describe("By task, within the measured steps; of a ps over its life", **_seconds)
+    )
+    wall_s: float = field(metadata=describe("From the first order to the last exit, on the controller's clock", **_seconds))
+    accuracy: float | None = field(default=None, metadata=describe("Of the last evaluation", **_fraction))
+    evaluations: Sequence[Evaluation] = field(default_factory=list, metadata=describe("On the test set"))
+    round_s: float | None = field(
+        default=None,
+        metadata=describe(
+            "Unix time at which its round began, which runs that are made in turn share", **_seconds, omit_empty=True
+        ),
+    )
+    hosts: Sequence[str] = field(default_factory=list, metadata=describe("That its tasks ran on"))
+    task_hosts: Mapping[str, str] = field(default_factory=dict, metadata=describe("Task to its host", omit_empty=True))
+    task_threads: Mapping[str, int] = field(
+        default_factory=dict, metadata=describe("Task to the cores that it may use", **_count, omit_empty=True)
+    )
+    task_devices: Mapping[str, int] = field(
+        default_factory=dict, metadata=describe("Worker to how many devices it had", **_count, omit_empty=True)
+    )
+    reported_rates: Mapping[str, str] = field(
+        default_factory=dict, metadata=describe("Worker to an external command's own images/sec")
+    )
+    state: Mapping[str, Any] = field(
+        default_factory=dict, metadata=describe("Host to its own state before, during and after the run", schema=_OBJECTS)
+    )
+    disturbances: Sequence[str] = field(
+        default_factory=list, metadata=describe("Why this run does not show the hosts' speed, one phrase each. Empty: it does")
+    )
+    out_of_step: Mapping[str, float] = field(
+        default_factory=dict,
+        metadata=describe(
+            "Worker to how much later than the chief it was, where a disturbance excuses that. Below 0: it was earlier",
+            unit="s",
+            omit_empty=True,
+        ),
+    )
+    anatomy: Mapping[str, Any] | None = field(
+        default=None,
+        metadata=describe("Where the time of a step goes, if it was traced", omit_empty=True, schema=_ANATOMY),
+    )
+    unexplained: str = field(default="", metadata=describe("Why it could not be traced", omit_empty=True))
+    stragglers: Mapping[str, Any] | None = field(
+        default=None,
+        metadata=describe(
+            "Times of its workers in the measured steps, as far as they are known",
+            omit_empty=True,
+            schema={"$ref": "stragglers.json"},
+        ),
+    )
+    network: NetworkFacts | None = field(default=None, metadata=describe("What an own model is", omit_empty=True))
+    program: Mapping[str, Any] = field(
+        default_factory=dict, metadata=describe("What it ran: a part of the fingerprint", is_stored=False)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement(Plain):
+class Measurement(JsonData):
     """The runs of one spec on one set of hosts."""
 
     spec: Spec

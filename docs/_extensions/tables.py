@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
-from pytest_dtfperf.baselines.files import SCHEMAS
+from pytest_dtfperf.baselines.files import load_schema
 from pytest_dtfperf.clusters.named import BACKENDS, KEYS, ClusterConfig, Limits
 from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES
@@ -51,7 +51,7 @@ def _default(field: Any) -> str:
 def files() -> str:
     sections = []
     for name, title, about, parts in FILES:
-        schema = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
+        schema = load_schema(name)
         sections += [f"## {title}", about, table(HEAD, [*_rows(schema, schema)])]
         for part, heading in parts.items():
             sections += [f"### {heading}", table(HEAD, [*_rows(schema["$defs"][part], schema)])]
@@ -69,7 +69,7 @@ FILES = (
         "measurement",
         "measurements.jsonl",
         "One JSON object in each line: a measurement, the test it was made for, and what became of it.",
-        {"run": A_RUN, "look": "An evaluation"},
+        {"run": A_RUN},
     ),
     (
         "baseline",
@@ -82,7 +82,7 @@ FILES_HEAD = """# Files
 
 Every session leaves a folder, `perf_results/<time>-<id>/`, and every system has a file of accepted measurements. All of them
 are held against JSON schemas
-whenever they are read: `pytest_dtfperf/baselines/schema/`. This page is made of these. What the numbers are: [What the
+whenever they are read. This page is made of these. What the numbers are: [What the
 numbers mean](../numbers.md).
 [A spec](#a-spec) is what `train(...)` takes, and what `dtfperf run` is told."""
 

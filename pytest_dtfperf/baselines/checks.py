@@ -9,14 +9,14 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.thresholds import judge_accuracy, judge_efficiency, judge_learning, judge_overhead
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.measurement import Measurement
-from pytest_dtfperf.plain import Plain
 
 Kind = Literal["baseline", "published", "efficiency", "overhead", "accuracy", "learning"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side(Plain):
+class Side(JsonData):
     """A measurement as far as it had come, and the baseline it had."""
 
     record: str  # id
@@ -34,7 +34,7 @@ class Side(Plain):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check(Plain):
+class Check(JsonData):
     """What was asked of a measurement, and the answer."""
 
     kind: Kind

@@ -14,9 +14,9 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.references import Reference
 from pytest_dtfperf.baselines.terms import ASSUMED, Terms, least_runs_to_confirm
 from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Judgement, Verdict
+from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.formats import change, counted, percent, rate
 from pytest_dtfperf.measurement import CLOCK_SLACK_S, Measurement
-from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.stats.comparison import Answer, RatioEstimate, against_stored, runs_needed
 from pytest_dtfperf.stats.noise import Noise
 from pytest_dtfperf.stats.rare import RARE
@@ -210,7 +210,7 @@ _CPU_MODEL = re.compile(r"\b[EWX]\d?-\d{4}\b|\b(?:Gold|Platinum) \d{4}\b|\bEPYC 
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishedRate(Plain):
+class PublishedRate(JsonData):
     """What of a published number a comparison rests on."""
 
     system: str

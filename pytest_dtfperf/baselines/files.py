@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 from collections.abc import Mapping
 from datetime import datetime
 
+from pytest_dtfperf.codec import JsonData, json_schema
+from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node.files import read_text
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS
 
@@ -71,6 +73,8 @@ def _write(data: Any, indent: int, used: int) -> str:
 
 
 SCHEMAS = Path(__file__).parent / "schema"
+# Definitions that are made of dataclasses.
+_MADE: Mapping[str, Mapping[str, type[JsonData]]] = {"measurement": {"run": Run}}
 KINDS = ("baseline", "measurement", "session")  # a file in baselines/, a line of measurements.jsonl, a session.json
 SHOWN = 60  # characters of an offending value
 HALF_A_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # JSON may write one, no text file may
@@ -110,6 +114,13 @@ def validate(kind: str, data: Any, where: str) -> None:
         raise BaselineFileError(f"{where}: {message}{more}")
 
 
+def load_schema(name: str) -> dict[str, Any]:
+    """Return the schema of a kind of file, with the definitions that are made of the data model."""
+    schema: dict[str, Any] = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
+    made = {each: json_schema(cls) for each, cls in _MADE.get(name, {}).items()}
+    return {**schema, "$defs": {**schema["$defs"], **made}} if made else schema
+
+
 @cache
 def _validator(kind: str) -> "Validator":
     with grammar_awaited():
@@ -118,7 +129,7 @@ def _validator(kind: str) -> "Validator":
 
     if kind not in KINDS:
         raise ValueError(unknown_name("kind of file", kind, KINDS))
-    schemas = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in SCHEMAS.glob("*.json")}
+    schemas = {path.name: load_schema(path.stem) for path in SCHEMAS.glob("*.json")}
     schemas["verdict.json"] = verdict.schema()
     resources: Iterable[tuple[str, Resource[Any]]] = ((name, Resource.from_contents(schemas[name])) for name in schemas)
     # JSON Schema takes 2.0 for an integer; whoever counts runs with it does not.

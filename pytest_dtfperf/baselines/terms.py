@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_dtfperf.baselines import verdict
+from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.stats.comparison import Question
 from pytest_dtfperf.stats.noise import DEGREES_FOR_ONE_RUN, Noise
 from pytest_dtfperf.stats.rare import runs_to_confirm
@@ -15,7 +15,7 @@ FIRST_CHECK = 1 / 2  # of a test's share of the false alarms, where it does not 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms(Plain):
+class Terms(JsonData):
     """How strictly."""
 
     margin: float = verdict.MARGIN  # largest loss of rate against a baseline, as a part of it

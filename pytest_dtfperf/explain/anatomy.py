@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.explain import partition
 from pytest_dtfperf.explain.clocks import Bounds, Clocks, align
 from pytest_dtfperf.explain.events import ClusterStep, Event, cluster_step
 from pytest_dtfperf.explain.kinds import task_of
 from pytest_dtfperf.explain.path import critical_path
-from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace
 
 SCHEMA = 1
@@ -30,7 +30,7 @@ _CLOCK_PART = 0.2  # of a link's time: where the clocks may be off by more, ther
 
 
 @dataclass(frozen=True)
-class Part(Plain):
+class Part(JsonData):
     """Some of the critical path."""
 
     kind: str
@@ -40,7 +40,7 @@ class Part(Plain):
 
 
 @dataclass(frozen=True)
-class TaskTime(Plain):
+class TaskTime(JsonData):
     """Where one task's time goes."""
 
     wall_s: float
@@ -49,7 +49,7 @@ class TaskTime(Plain):
 
 
 @dataclass(frozen=True)
-class Link(Plain):
+class Link(JsonData):
     """What one task sends another."""
 
     source: str
@@ -64,7 +64,7 @@ class Link(Plain):
 
 
 @dataclass(frozen=True)
-class Anatomy(Plain):
+class Anatomy(JsonData):
     """Of some steps of one training."""
 
     steps: int

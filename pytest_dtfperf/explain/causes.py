@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.explain.case import Case, Confidence, Reason
 from pytest_dtfperf.explain.evidence import Evidence
 from pytest_dtfperf.explain.guesses import guesses
@@ -24,7 +25,6 @@ from pytest_dtfperf.explain.stragglers import described, increases, stragglers
 from pytest_dtfperf.explain.suspects import REST, error_of, least_of_floor, suspects
 from pytest_dtfperf.explain.tables import Both, of_both
 from pytest_dtfperf.explain.words import ends_of, ms, with_host
-from pytest_dtfperf.plain import Plain
 
 SCHEMA = 1
 
@@ -36,7 +36,7 @@ _LEAST_OF_STEP = 0.01  # however well runs agree: nobody looks for less
 
 
 @dataclass(frozen=True)
-class Cause(Plain):
+class Cause(JsonData):
     """Something that makes a step longer."""
 
     kind: str  # one of `KINDS`
@@ -50,7 +50,7 @@ class Cause(Plain):
 
 
 @dataclass(frozen=True)
-class Explanation(Plain):
+class Explanation(JsonData):
     """Why a step takes longer."""
 
     causes: Sequence[Cause]  # the largest first

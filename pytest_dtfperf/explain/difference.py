@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.explain.anatomy import Anatomy
-from pytest_dtfperf.plain import Plain
 
 
 @dataclass(frozen=True)
-class Change(Plain):
+class Change(JsonData):
     """One kind of work on the critical path, or of the slowest worker where none is known, then and now. Seconds per step."""
 
     kind: str

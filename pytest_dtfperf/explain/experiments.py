@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.explain.anatomy import Anatomy
-from pytest_dtfperf.plain import Plain
 
 Reading = Literal["gone", "stays"]
 Outcome = Literal["confirmed", "refuted", "open"]
@@ -84,7 +84,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Tried(Plain):
+class Tried(JsonData):
     """An experiment that was made, or why not."""
 
     kind: str  # of the cause

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_dtfperf.plain import Plain
+from pytest_dtfperf.codec import JsonData
 
 LEAST_STEPS = 20  # of fewer, nobody knows what is usual
 LEAST_PART, SPREADS = 0.5, 6.0
@@ -33,7 +33,7 @@ Indices = np.ndarray[Any, np.dtype[np.intp]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pause(Plain):
+class Pause(JsonData):
     """A step that was much longer than those around it."""
 
     step: int  # among the measured ones; the first is 1
@@ -42,7 +42,7 @@ class Pause(Plain):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Period(Plain):
+class Period(JsonData):
     """Pauses that come again and again."""
 
     steps: float  # from one to the next

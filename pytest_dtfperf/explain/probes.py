@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_dtfperf.plain import Plain
+from pytest_dtfperf.codec import JsonData
 
 ALL = "*"  # in the name of a link: all the others at once, as in "*>node07"
 # Two sessions differ by more than the repeats of one: other pages, another temperature, another place of the buffers in memory.
@@ -20,7 +20,7 @@ _ROUNDED = 1e-5  # of a limit: baselines keep six digits of a fraction
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading(Plain):
+class Reading(JsonData):
     """One thing, measured a few times in a row."""
 
     per_s: float  # median of the repeats: FLOP/s, bytes/s or images/s
@@ -40,7 +40,7 @@ class Link(Reading):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostProbe(Plain):
+class HostProbe(JsonData):
     """What a host can do."""
 
     readings: Mapping[str, Reading] = field(default_factory=dict)  # by the names of `WORDS`; a GPU's as "gpu.0.matmul"
@@ -54,7 +54,7 @@ class HostProbe(Plain):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probes(Plain):
+class Probes(JsonData):
     """Of the hosts of one measurement."""
 
     hosts: Mapping[str, HostProbe] = field(default_factory=dict)

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.explain.pauses import Indices, Numbers, Pause, Period, beyond_usual, periodic, standing_out
-from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.stamps import Column, Stamps
 
 SCHEMA = 1
@@ -32,7 +32,7 @@ _DIGITS = 6  # of seconds: the stamps' own microseconds
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerScore(Plain):
+class WorkerScore(JsonData):
     """Means over one worker's steps, in seconds per step. None: not known."""
 
     steps: int  # that were stamped
@@ -53,7 +53,7 @@ class WorkerScore(Plain):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scores(Plain):
+class Scores(JsonData):
     """Of the workers of one run."""
 
     steps: int  # the measured ones

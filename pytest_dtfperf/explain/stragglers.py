@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.explain.scores import CLEARLY, Scores, WorkerScore, blocks
-from pytest_dtfperf.plain import Plain
 
 ALWAYS = 0.75  # of the steps: who is last in turn with others, or half of the time by chance, is no straggler
 # By the number of blocks, the standard errors that chance exceeds twice in a thousand times: Student's t, one-sided.
@@ -13,7 +13,7 @@ _CERTAIN = {4: 8.05, 5: 5.95, 6: 5.03, 7: 4.52, 8: 4.21, 9: 3.99, 10: 3.83}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Straggler(Plain):
+class Straggler(JsonData):
     """A worker that the others wait for in most steps."""
 
     worker: str

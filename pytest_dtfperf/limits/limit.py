@@ -11,10 +11,10 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.explain.probes import ALL, HostProbe, Link, Probes
 from pytest_dtfperf.formats import counted, percent, rate, with_prefix
 from pytest_dtfperf.limits.needs import Flow, Layout, Phase, devices_of, flop, traffic, update_bytes
-from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.records.arithmetic import NO_TF32, peak_of
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.training.models.outline import outline_of
@@ -23,7 +23,7 @@ CORES, GPUS, LINK, MEMORY = "cores", "gpus", "link", "memory"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound(Plain):
+class Bound(JsonData):
     """What one resource of one host needs for a step, at least."""
 
     resource: str  # cores, gpus, link or memory
@@ -33,7 +33,7 @@ class Bound(Plain):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limit(Plain):
+class Limit(JsonData):
     """Of one measurement. `images_per_sec` is None where nothing is known that would bound it."""
 
     images_per_sec: float | None = None

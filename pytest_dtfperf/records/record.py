@@ -9,8 +9,8 @@ from pytest_dtfperf.baselines.checks import Check
 from pytest_dtfperf.baselines.comparability import other_hosts
 from pytest_dtfperf.baselines.files import SCHEMA
 from pytest_dtfperf.baselines.verdict import Judgement, Numbers, Verdict, gravest_first
+from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.measurement import Measurement, efficiency
-from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.records.arithmetic import flops_per_sec, share_of_peak
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
 
@@ -18,7 +18,7 @@ SIZE = ("gpus", "num_ps")  # what differs along a scaling curve
 
 
 @dataclass(frozen=True, kw_only=True)
-class Efficiency(Plain):
+class Efficiency(JsonData):
     """rate(n) / (n x rate(1)), and which measurement rate(1) was."""
 
     value: float
@@ -26,7 +26,7 @@ class Efficiency(Plain):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared(Plain):
+class Compared(JsonData):
     """The baseline a measurement was held against."""
 
     images_per_sec: float
@@ -65,7 +65,7 @@ _WITHOUT_CAUSES: Mapping[str, Any] = {"explanation": None, "unexplained": "", "e
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record(Plain):
+class Record(JsonData):
     """A measurement as a session folder keeps it. `verdict` is None until it is judged; many never are."""
 
     id: str

@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.formats import counted, duration
-from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.report.tables import render
 from pytest_dtfperf.report.time_estimates import Estimate, sum_durations
 
@@ -18,7 +18,7 @@ FREE_PORTS = "free ones, found on each node when a run starts"
 
 
 @dataclass(frozen=True)
-class PlannedTraining(Plain):
+class PlannedTraining(JsonData):
     """One training of one test, as it would be."""
 
     position: int  # of its test among all

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, first_line
 from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.launch.summary import check_repetition
@@ -24,7 +25,6 @@ from pytest_dtfperf.limits import proposal
 from pytest_dtfperf.limits.limit import Links
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.node.files import read_file, replacing
-from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.session import allocation_manager, post_analysis
 from pytest_dtfperf.session.context import SessionContext
@@ -36,7 +36,7 @@ _NAME = re.compile(r"[1-9]\d* servers, [1-9]\d* steps", re.ASCII)
 
 
 @dataclass(kw_only=True)
-class Found(Plain):
+class Found(JsonData):
     """What is known so far, and is kept with the measurement of the count that was chosen."""
 
     most: int  # the largest count that was considered

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from pytest_dtfperf.plain import Plain
+from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.spec import tables
 from pytest_dtfperf.spec.checks import check, check_field
 from pytest_dtfperf.spec.command import ASKED, COMMAND_FIELDS, TF_CONFIG, flags_of, names_in, program_name, values_of
@@ -33,7 +33,7 @@ NOT_IN_KEY = frozenset({
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spec(Fields, Plain):
+class Spec(Fields, JsonData):
     """One training: model, input, devices, strategy and length. Raises `SpecError` if no such training can be."""
 
     def __post_init__(self) -> None:
@@ -122,7 +122,7 @@ UNUSUAL_KEY_FIELDS = tuple(field.name for field in fields(Spec) if field.name no
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskOrder(Plain):
+class TaskOrder(JsonData):
     """What one task is told: the training, its own part in it, and who the others are."""
 
     run: str  # id of the run

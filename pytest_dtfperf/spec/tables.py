@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.errors import SpecError, UsageError, shown
 from pytest_dtfperf.extensions import Table
-from pytest_dtfperf.plain import Plain
 
 # How gradients may be added over devices: spec/all_reduce.py.
 ALGORITHMS = ("nccl", "nccl/xring", "nccl/rechd", "nccl/pscpu", "xring", "pscpu", "psgpu", "pscpu/pscpu", "collective")
@@ -328,7 +328,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnModel(Plain):
+class OwnModel(JsonData):
     """A model that no table has."""
 
     module: str

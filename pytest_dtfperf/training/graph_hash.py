@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_dtfperf.plain import Plain
+from pytest_dtfperf.codec import JsonData
 
 ROUNDS = 8  # how far one sees; over InceptionV3's 3,000 operations and 5,000 edges a few milliseconds
 DIGITS = 12
@@ -41,7 +41,7 @@ Colours = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 @dataclass(frozen=True)
-class Computed(Plain):
+class Computed(JsonData):
     """What a graph computes."""
 
     hash: str  # DIGITS hexadecimal ones

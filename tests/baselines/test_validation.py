@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.files import IRI_GRAMMAR, KINDS, SCHEMAS, parse, published_folder, read_baseline_file, validate
+from pytest_dtfperf.baselines.files import (
+    IRI_GRAMMAR,
+    KINDS,
+    SCHEMAS,
+    load_schema,
+    parse,
+    published_folder,
+    read_baseline_file,
+    validate,
+)
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import BaselineFileError
 from pytest_dtfperf.measurement import Measurement, NetworkFacts
@@ -173,7 +182,7 @@ def test_a_measurement_passes_its_schema_and_comes_back() -> None:
     data = json.loads(json.dumps(record(measured)))
     validate("measurement", data, "measurements.jsonl:1")
     assert Measurement.from_json(data) == measured
-    schema = json.loads((SCHEMAS / "measurement.json").read_text())
+    schema = load_schema("measurement")
     assert set(schema["$defs"]["spec"]["properties"]) == set(Spec(model="mine.cnn", own_model="layers", batch_size=1).to_json())
     optional: dict[str, Any] = {"anatomy": {"schema": 1}, "unexplained": "it was not traced", "stragglers": {"schema": 1}}
     network = NetworkFacts(image_shape=(8, 8, 3), classes=10, parameters=20, trained_parameters=18, uncounted="a loop")

@@ -1,13 +1,12 @@
 """The reference that is made from the code leaves nothing out, and says of everything what it means."""
 
-import json
 import re
 import tomllib
 from dataclasses import fields
 
 import pytest
 
-from pytest_dtfperf.baselines.files import SCHEMAS
+from pytest_dtfperf.baselines.files import load_schema
 from pytest_dtfperf.baselines.references import references
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.clusters.environment import SHARED, TRAINING
@@ -54,7 +53,6 @@ def test_the_marker() -> None:
         ("session", "session.json", None),
         ("measurement", "measurements.jsonl", None),
         ("measurement", "A run", "run"),
-        ("measurement", "An evaluation", "look"),
         ("baseline", "baselines/SYSTEM.json", None),
         ("baseline", "An entry", "entry"),
         ("baseline", "Provenance", "provenance"),
@@ -62,7 +60,7 @@ def test_the_marker() -> None:
 )
 def test_files(name: str, heading: str, part: str | None) -> None:
     """Each key of a file that the schema knows has a row with what it is and what it means."""
-    schema = json.loads((SCHEMAS / f"{name}.json").read_text())
+    schema = load_schema(name)
     found = rows("files", heading)
     assert (schema["$defs"][part] if part else schema)["properties"].keys() <= found.keys()
     assert [key for key, (kind, meaning) in found.items() if not (kind and meaning.strip())] == []

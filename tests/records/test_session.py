@@ -130,7 +130,7 @@ def test_a_change_costs_its_own_record_alone(folder: SessionFolder) -> None:
 
 def test_lines_that_do_not_count_take_no_more_room_than_those_that_do(folder: SessionFolder) -> None:
     """A record of megabytes that changes again and again does not fill the disk: now and then its last lines alone are kept."""
-    steps = [float(number) / 7 for number in range(150_000)]
+    steps = [float(number) / 7 for number in range(1, 150_001)]
     big = measurement(spec(), [9.8])
     big = replace(big, runs=[replace(run, step_s={"worker:0": steps}) for run in big.runs])
     record = folder.add("t.py::test_a", big)
@@ -469,7 +469,7 @@ def test_any_other_damage_is_an_error_with_its_line(folder: SessionFolder, line:
 
 
 def test_what_others_left_is_held_against_its_schema(folder: SessionFolder) -> None:
-    """A line that this session's own reading would believe is refused where it comes from elsewhere, in one printable line."""
+    """A line with a value of another type is refused, in one printable line."""
     folder.add("t.py::test_a", measurement(spec(), [9.8]))
     path = folder.path / "measurements.jsonl"
     path.write_text(path.read_text().replace('"bytes_sent": 1000', '"bytes_sent": "\\u001b[31mmany"'))
@@ -478,7 +478,6 @@ def test_what_others_left_is_held_against_its_schema(folder: SessionFolder) -> N
     assert str(caught.value) == (
         f'{path}:1: is no measurement: runs[0].bytes_sent: must be of type integer, not "\\u001b[31mmany"'
     )
-    assert len(folder.measurements()) == 1
 
 
 @pytest.mark.parametrize("changes", [{"schema": 2}, {"schema": 2, "oracle": "a new key"}], ids=["alike", "with new keys"])

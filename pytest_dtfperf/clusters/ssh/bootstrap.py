@@ -151,7 +151,7 @@ BUNDLE_CONTENT = (
     "extensions.py",
     "measurement.py",
     "node",
-    "plain.py",
+    "codec.py",
     "spec",
     "stamps.py",
     "staging/__init__.py",

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from pytest_dtfperf.baselines.comparability import must_match, noted
 from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.explain.anatomy import MOST_LINKS, Anatomy
 from pytest_dtfperf.explain.causes import Explanation
 from pytest_dtfperf.explain.difference import difference
@@ -20,7 +21,6 @@ from pytest_dtfperf.explain.words import ms, signed_ms
 from pytest_dtfperf.formats import NONE, change, change_in_ms, counted, in_ms, minute, percent, rate
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.measurement import Run
-from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.grids import Grid
@@ -68,7 +68,7 @@ def _is_selector_of(word: str, test: str) -> bool:
     return not word.startswith("-") and (path == "." or test == path or test.startswith((f"{path}/", f"{path}::", f"{path}[")))
 
 
-T = TypeVar("T", bound=Plain)
+T = TypeVar("T", bound=JsonData)
 
 
 def make_steps(now: Anatomy, then: Anatomy | None) -> Steps | None:

@@ -1,0 +1,346 @@
+"""The codec of the data model: writes, reads, checks and describes dataclasses as JSON, from their fields and type hints.
+
+    @dataclass(frozen=True, kw_only=True)
+    class Score(JsonData):
+        images: int = field(metadata=describe("Images of the test set", at_least=1))
+        loss: float = field(metadata=describe("Mean cross-entropy"))
+
+A field is declared once. `to_json` writes it, `from_json` reads and checks it, `json_schema` and `field_rows` describe it. A
+number must be finite and within the field's range; in a list or an object this holds for each. Unknown keys are refused.
+
+It goes to the hosts, so it needs nothing but Python there.
+"""
+
+import math
+import re
+import reprlib
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
+
+Reader = Callable[[Any], Any]  # makes a value of what JSON has
+Check = Callable[[Any], None]  # raises `ValidationError`
+Schema = dict[str, Any]
+
+_RANGE = {"at_least": "minimum", "above": "exclusiveMinimum", "at_most": "maximum", "below": "exclusiveMaximum"}
+_SIGNS = {"at_least": ">=", "above": ">", "at_most": "<=", "below": "<"}
+_TYPES = {int: "integer", float: "number", bool: "boolean", str: "string", NoneType: "null"}
+_NAMES = {"integer": "a whole number", "number": "a finite number", "boolean": "true or false", "string": "text"}
+
+
+class ValidationError(TypeError, ValueError):
+    """A value is not what its field allows; the message has the path to it."""
+
+    def __init__(self, allowed: str, value: Any, path: str = "") -> None:
+        short = reprlib.Repr()
+        short.maxstring = short.maxother = 60
+        self.allowed, self.path, self.shown = allowed, path, short.repr(value)
+        super().__init__(f"{path}{': ' if path else ''}must be {allowed}, not {self.shown}")
+
+    def below(self, step: object) -> "ValidationError":
+        """Return the same error one level up: `step` is the key or the index that leads to it."""
+        error = ValidationError(self.allowed, None, f"{str(step)[:40]}{'.' if self.path else ''}{self.path}")
+        error.shown = self.shown
+        error.args = (f"{error.path}: must be {self.allowed}, not {self.shown}",)
+        return error
+
+
+def describe(
+    description: str = "",
+    *,
+    unit: str = "",
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    pattern: str | None = None,
+    is_finite: bool = True,
+    omit_empty: bool = False,
+    is_stored: bool = True,
+    schema: Mapping[str, Any] | None = None,
+) -> Mapping[str, Any]:
+    """Return the metadata of a dataclass field that is stored or travels as JSON.
+
+    Args:
+        description: For the schema and the reference.
+        unit: Of its numbers, as in "s" or "bytes".
+        at_least, above, at_most, below: Range of each number in it.
+        pattern: Regular expression that all of each text in it matches.
+        is_finite: Whether NaN and infinities are refused.
+        omit_empty: Whether it is left out of JSON while it is empty, None or zero.
+        is_stored: Whether it is written.
+        schema: JSON Schema of its value, where that has no type yet.
+    """
+    limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
+    return {
+        "description": description,
+        "unit": unit,
+        "range": {name: value for name, value in limits.items() if value is not None},
+        "pattern": pattern,
+        "is_finite": is_finite,
+        "omit_empty": omit_empty,
+        "is_stored": is_stored,
+        "schema": schema,
+    }
+
+
+class JsonData:
+    """Gives a dataclass `to_json` and `from_json`; where a class has its own, those that hold it use that."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its fields as JSON has them, in their order."""
+        return {
+            field.name: _write(value)
+            for field in _stored_fields(type(self))
+            if (value := getattr(self, field.name)) or not field.metadata.get("omit_empty")
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Return what `to_json` wrote; a key that is missing has its field's default.
+
+        Raises:
+            ValidationError: A key is unknown or missing, or a value has another type or is out of its range.
+        """
+        _check_of(cls)(data)  # type: ignore[arg-type]  # mypy asks instances of it for __hash__
+        readers = _readers(cls)  # type: ignore[arg-type]  # likewise
+        return cls(**{**data, **{name: readers[name](data[name]) for name in readers.keys() & data.keys()}})
+
+
+def json_schema(cls: type[JsonData]) -> Schema:
+    """Return the JSON Schema of a dataclass, of its fields and of all that they hold."""
+    hints, stored = get_type_hints(cls), _stored_fields(cls)
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": [field.name for field in stored if not _has_default(field)],
+        "properties": {field.name: _description(field) | _schema(hints[field.name], field.metadata) for field in stored},
+    }
+
+
+def field_rows(cls: type[JsonData]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield name, JSON type, unit and description of each field that is stored: the rows of a reference."""
+    for name, schema in json_schema(cls)["properties"].items():
+        kinds, metadata = schema.get("type", "any"), cls.__dataclass_fields__[name].metadata
+        kind = kinds if isinstance(kinds, str) else " or ".join(kinds)
+        yield name, kind, metadata.get("unit", ""), metadata.get("description", "")
+
+
+def _stored_fields(cls: Any) -> list["Field[Any]"]:
+    return [field for field in fields(cls) if field.metadata.get("is_stored", True)]
+
+
+def _has_default(field: "Field[Any]") -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+def _description(field: "Field[Any]") -> Schema:
+    text, unit = field.metadata.get("description", ""), field.metadata.get("unit", "")
+    return {"description": f"{text} ({unit})" if unit else text} if text else {}
+
+
+def _write(value: Any) -> Any:
+    if isinstance(value, JsonData):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return {key: _write(each) for key, each in value.items()}
+    return [_write(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+@cache
+def _readers(cls: Hashable) -> Mapping[str, Reader]:
+    """Return how to read those fields that are not as JSON has them."""
+    return {name: reader for name, hint in get_type_hints(cls).items() if (reader := _reader(hint))}
+
+
+def _reader(hint: Any) -> Reader | None:
+    if isinstance(hint, type) and issubclass(hint, JsonData):
+        return _if_it_is(dict, hint.from_json)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _if_it_is(str, hint)
+    origin, inner = get_origin(hint), next(filter(None, map(_reader, get_args(hint))), None)
+    if origin is tuple:
+        return _if_it_is(list, lambda value: tuple(map(inner, value) if inner else value))
+    if inner is None or origin in (Union, UnionType):
+        return inner
+    if origin is Sequence:
+        return _if_it_is(list, lambda value: [inner(each) for each in value])
+    return _if_it_is(dict, lambda value: {key: inner(each) for key, each in value.items()})
+
+
+def _if_it_is(kind: type, reader: Reader) -> Reader:
+    """Read values of this kind; any other, such as null, stays as it is."""
+    return lambda value: reader(value) if isinstance(value, kind) else value
+
+
+@cache
+def _check_of(cls: Hashable) -> Check:
+    """Return the check of an object whose keys are the fields of a dataclass."""
+    assert isinstance(cls, type)
+    hints = get_type_hints(cls)
+    own: Any = fields(cls)
+    checks = {field.name: _check(hints[field.name], field.metadata) for field in own}
+    required = [field.name for field in own if not _has_default(field)]
+
+    def check(value: Any) -> None:
+        if not isinstance(value, Mapping):
+            raise ValidationError("an object", value)
+        for name in required:
+            if name not in value:
+                raise ValidationError(f"an object with the key {name!r}", sorted(value))
+        for name, each in value.items():
+            if name not in checks:
+                raise ValidationError(f"one of the keys {', '.join(checks)}", name)
+            _check_below(name, checks[name], each)
+
+    return check
+
+
+def _check_below(step: object, check: Check, value: Any) -> None:
+    try:
+        check(value)
+    except ValidationError as error:
+        raise error.below(step) from None
+
+
+def _check(hint: Any, metadata: Mapping[str, Any]) -> Check:
+    origin, args = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return lambda value: None
+    if isinstance(hint, type) and issubclass(hint, JsonData):
+        reads_itself = hint.from_json.__func__ is not JsonData.from_json.__func__  # type: ignore[attr-defined]  # bound methods have it
+        return _check_object if reads_itself else _check_of(hint)  # type: ignore[arg-type]  # as above
+    if origin in (Union, UnionType):
+        return _check_union(hint, [_check(each, metadata) for each in args])
+    if origin is Literal or (isinstance(hint, type) and issubclass(hint, Enum)):
+        return _check_choice(list(args) or [each.value for each in hint])
+    if origin in (Sequence, tuple, list):
+        return _check_list(_check(args[0], metadata), is_numeric=args[0] is float)
+    if origin in (Mapping, dict):
+        return _check_mapping(_check(args[1], metadata))
+    # Any other class checks itself where it is made.
+    return _check_scalar(hint, metadata) if hint in _TYPES else lambda value: None
+
+
+def _check_object(value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise ValidationError("an object", value)
+
+
+def _check_union(hint: Any, checks: Sequence[Check]) -> Check:
+    def check(value: Any) -> None:
+        errors = []
+        for each in checks:
+            try:
+                return each(value)
+            except ValidationError as error:
+                errors.append(error)
+        # The error of the alternative that got deepest into the value is the one of interest.
+        deepest = max(errors, key=lambda error: len(error.path))
+        raise deepest if deepest.path else ValidationError(" or ".join(dict.fromkeys(each.allowed for each in errors)), value)
+
+    return check
+
+
+def _check_choice(choices: Sequence[Any]) -> Check:
+    def check(value: Any) -> None:
+        if value not in choices:
+            raise ValidationError(f"one of {', '.join(map(repr, map(str, choices)))}", value)
+
+    return check
+
+
+def _check_list(check: Check, *, is_numeric: bool) -> Check:
+    def check_all(value: Any) -> None:
+        if not isinstance(value, list | tuple):
+            raise ValidationError("a list", value)
+        if is_numeric and value and set(map(type, value)) <= {int, float} and all(map(math.isfinite, value)):
+            value = [min(value), max(value)]  # what bounds two holds for thousands of step times
+        for index, each in enumerate(value):
+            _check_below(index, check, each)
+
+    return check_all
+
+
+def _check_mapping(check: Check) -> Check:
+    def check_all(value: Any) -> None:
+        if not isinstance(value, Mapping):
+            raise ValidationError("an object", value)
+        for key, each in value.items():
+            if not isinstance(key, str):
+                raise ValidationError("text as a key", key)
+            _check_below(key, check, each)
+
+    return check_all
+
+
+def _check_scalar(hint: Any, metadata: Mapping[str, Any]) -> Check:
+    kind = _TYPES[hint]
+    allowed = _NAMES.get(kind, kind)
+    if kind in ("integer", "number"):
+        allowed += "".join(f" {_SIGNS[name]} {limit:g}" for name, limit in metadata.get("range", {}).items())
+    pattern = re.compile(metadata["pattern"]) if kind == "string" and metadata.get("pattern") else None
+    accepted = (int, float) if hint is float else (hint,)
+
+    def check(value: Any) -> None:
+        if type(value) not in accepted and not (hint is str and isinstance(value, str)):
+            raise ValidationError(allowed, value)
+        if kind in ("integer", "number") and not _is_in_range(value, metadata):
+            raise ValidationError(allowed, value)
+        if pattern and not pattern.fullmatch(value):
+            raise ValidationError(f"text of the form {pattern.pattern}", value)
+
+    return check
+
+
+def _is_in_range(value: float, metadata: Mapping[str, Any]) -> bool:
+    limits = metadata.get("range", {})
+    if not math.isfinite(value):
+        return not metadata.get("is_finite", True)
+    return (
+        limits.get("at_least", value) <= value <= limits.get("at_most", value)
+        and not ("above" in limits and value <= limits["above"])
+        and not ("below" in limits and value >= limits["below"])
+    )
+
+
+def _schema(hint: Any, metadata: Mapping[str, Any]) -> Schema:
+    origin, args = get_origin(hint), get_args(hint)
+    if metadata.get("schema"):
+        return dict(metadata["schema"])
+    if (hint not in _TYPES and isinstance(hint, type) and not issubclass(hint, JsonData | Enum)) or hint is Any:
+        return {}
+    if isinstance(hint, type) and issubclass(hint, JsonData):
+        return json_schema(hint)
+    if origin in (Union, UnionType):
+        return _join_schemas([_schema(each, metadata) for each in args])
+    if origin is Literal:
+        return {"enum": list(args)}
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return {"enum": [each.value for each in hint]}
+    if origin in (Sequence, tuple, list):
+        return {"type": "array", "items": _schema(args[0], metadata)}
+    if origin in (Mapping, dict):
+        return {"type": "object", "additionalProperties": _schema(args[1], metadata)}
+    found: Schema = {"type": _TYPES[hint]}
+    if hint in (int, float):
+        found |= {_RANGE[name]: limit for name, limit in metadata.get("range", {}).items()}
+    if hint is str and metadata.get("pattern"):
+        found["pattern"] = f"^({metadata['pattern']})$"
+    return found
+
+
+def _join_schemas(schemas: Sequence[Schema]) -> Schema:
+    """Join alternatives: their types go into one list, and other keywords, which hold for their own type alone, beside it."""
+    joined: Schema = {"type": []}
+    for each in schemas:
+        if "enum" in each:
+            return {"enum": [*each["enum"], *([None] if {"type": "null"} in schemas else [])]}
+        kinds = each.get("type", [])
+        joined = {**joined, **each, "type": [*joined["type"], *([kinds] if isinstance(kinds, str) else kinds)]}
+    return joined

@@ -1,0 +1,139 @@
+"""Dataclasses as JSON has them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import jsonschema
+import pytest
+
+from pytest_dtfperf.codec import JsonData, ValidationError, describe, field_rows, json_schema
+from pytest_dtfperf.measurement import Run
+from tests.records.samples import run
+
+
+@dataclass(frozen=True)
+class Inner(JsonData):
+    """One thing."""
+
+    x: int = 0
+
+
+@dataclass(frozen=True)
+class Outer(JsonData):
+    """Every kind of field that there is."""
+
+    one: Inner
+    none: Inner | None = None
+    several: Sequence[Inner] = ()
+    fixed: tuple[Inner, ...] = ()
+    named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    words: tuple[str, ...] | str | None = None
+    anything: Mapping[str, Any] = field(default_factory=dict)
+
+
+def test_there_and_back() -> None:
+    """Whatever is within whatever comes back as it was, its fields in their order."""
+    outer = Outer(Inner(1), Inner(2), [Inner(3)], (Inner(4),), {"a": ("b",)}, ("c", "d"), {"e": [1, {"f": None}]})
+    data = json.loads(json.dumps(outer.to_json()))
+    assert Outer.from_json(data) == outer
+    assert list(data) == ["one", "none", "several", "fixed", "named", "words", "anything"]
+
+
+def test_what_is_not_there_is_as_usual() -> None:
+    """An older version's has fewer names, and text is no list of letters."""
+    assert Outer.from_json({"one": {}, "words": "cd"}) == Outer(Inner(), words="cd")
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "missing": ({}, "must be an object with the key 'one', not "),
+    "unknown within": ({"one": {"y": 1}}, "one: must be one of the keys x, not 'y'"),
+    "unknown": ({"one": {}, "two": 2}, "must be one of the keys one, none, several, fixed, named, words, anything, not 'two'"),
+    "another type": ({"one": {"x": True}}, "one.x: must be a whole number, not True"),
+    "within a list": ({"one": {}, "several": [{}, {"x": "1"}]}, "several.1.x: must be a whole number, not '1'"),
+    "no list": ({"one": {}, "several": {}}, "several: must be a list, not {}"),
+    "none of its types": ({"one": {}, "words": 1}, "words: must be a list or text or null, not 1"),
+}
+
+
+@pytest.mark.parametrize("data, message", WRONG.values(), ids=WRONG)
+def test_from_json_refuses_what_fields_do_not_allow(data: dict[str, Any], message: str) -> None:
+    """Unknown and missing keys and other types are refused with the path and what is allowed."""
+    with pytest.raises(ValidationError) as caught:
+        Outer.from_json(data)
+    assert str(caught.value).startswith(message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limited(JsonData):
+    """Fields with metadata."""
+
+    count: int = field(default=1, metadata=describe("How many", at_least=1, at_most=9))
+    step_s: Sequence[float] = field(default=(), metadata=describe("Steps", unit="s", above=0))
+    loss: float = field(default=0.5, metadata=describe("Loss", is_finite=False))
+    note: str = field(default="", metadata=describe("A note", pattern="[a-z]*", omit_empty=True))
+    memory: int = field(default=0, metadata=describe(is_stored=False))
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        ({"count": 0}, "count: must be a whole number >= 1 <= 9, not 0"),
+        ({"count": 10}, "count: must be a whole number >= 1 <= 9, not 10"),
+        ({"step_s": [1.0, 0.0]}, "step_s.0: must be a finite number > 0, not 0.0"),
+        ({"step_s": [1.0, float("nan")]}, "step_s.1: must be a finite number > 0, not nan"),
+        ({"note": "A"}, "note: must be text of the form [a-z]*, not 'A'"),
+    ],
+)
+def test_from_json_refuses_numbers_out_of_range(data: dict[str, Any], message: str) -> None:
+    """A range holds for each number of a field, and NaN is a number only where the field says so."""
+    with pytest.raises(ValidationError) as caught:
+        Limited.from_json(data)
+    assert str(caught.value) == message
+    assert Limited.from_json({"loss": float("inf")}).loss == float("inf")
+
+
+def test_json_schema_has_what_the_fields_declare() -> None:
+    """Types, ranges, units and descriptions; what is not stored is in none of it."""
+    assert json_schema(Limited) == {
+        "type": "object",
+        "additionalProperties": False,
+        "required": [],
+        "properties": {
+            "count": {"description": "How many", "type": "integer", "minimum": 1, "maximum": 9},
+            "step_s": {
+                "description": "Steps (s)",
+                "type": "array",
+                "items": {"type": "number", "exclusiveMinimum": 0},
+            },
+            "loss": {"description": "Loss", "type": "number"},
+            "note": {"description": "A note", "type": "string", "pattern": "^([a-z]*)$"},
+        },
+    }
+    assert json_schema(Outer)["properties"]["words"] == {"type": ["array", "string", "null"], "items": {"type": "string"}}
+    assert [row[:3] for row in field_rows(Limited)][:2] == [("count", "integer", ""), ("step_s", "array", "s")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunWithFaults(Run):
+    """A run with one field more."""
+
+    faults: Mapping[str, int] = field(
+        default_factory=dict, metadata=describe("Task to its page faults", at_least=0, omit_empty=True)
+    )
+
+
+def test_a_new_field_of_a_run_takes_one_declaration() -> None:
+    """It is written, read, checked, and in the schema and the reference, by its declaration alone."""
+    values = {each.name: getattr(run(10.0), each.name) for each in fields(Run)}
+    faulty = RunWithFaults(**values, faults={"worker:0": 3})
+    data = json.loads(json.dumps(faulty.to_json()))
+    assert data["faults"] == {"worker:0": 3}
+    assert RunWithFaults.from_json(data).faults == {"worker:0": 3}
+    with pytest.raises(ValidationError, match=r"^faults\.worker:0: must be a whole number >= 0, not -1$"):
+        RunWithFaults.from_json(data | {"faults": {"worker:0": -1}})
+    schema = json_schema(RunWithFaults)
+    assert set(json_schema(Run)["properties"]) | {"faults"} == set(schema["properties"])
+    jsonschema.validate(data["faults"], schema["properties"]["faults"])
+    assert ("faults", "object", "", "Task to its page faults") in field_rows(RunWithFaults)
