@@ -40,7 +40,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code. SIGTERM and SIGHUP end it as Ctrl-C does: what is half made goes, what was lent is given back."""
+    """Run the command; return its exit code. SIGTERM and SIGHUP end it as Ctrl-C does: partial files go, hosts are released."""
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # whose encoding need not have all that tasks print, and files are called
@@ -84,14 +84,14 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """What was closed is empty, or goes nowhere; and no file that is opened later is taken for it."""
+    """Open closed streams on /dev/null, so that no file that is opened later takes their place."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115  # to the end
 
 
 def _forget_output() -> None:
-    """What Python still holds for stdout goes nowhere, and is not tried again at the end."""
+    """Discard what Python still holds for stdout, so that it is not written again at the end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -174,7 +174,7 @@ def _make_finding_json(found: "Finding") -> dict[str, str]:
 
 
 def _load_sightings(results: Path) -> tuple[list["Sighting"], list[str]]:
-    """What the sessions have compared with baselines, and what cannot be known for want of them."""
+    """Return what the sessions compared with baselines, and notes on what is unknown."""
     from pytest_dtfperf.baselines.audit import Sighting
     from pytest_dtfperf.records.session import each_once, session_folders
 
@@ -206,7 +206,7 @@ def _load_sightings(results: Path) -> tuple[list["Sighting"], list[str]]:
 
 
 def _collect_tests(paths: Sequence[str]) -> list[str]:
-    """Node ids of all tests, whatever the cluster at hand can hold. Raises `UsageError`."""
+    """Return the node ids of all tests, whatever the cluster can hold. Raises `UsageError`."""
     for path in paths:
         if not Path(path).exists():
             raise UsageError(f"there are no tests at {path}; name files or folders of perf tests")
@@ -235,7 +235,7 @@ def _collect_tests(paths: Sequence[str]) -> list[str]:
 
 
 def _print_findings(found: Sequence["Finding"]) -> None:
-    """On a terminal a table; in a log a line for each, to be searched."""
+    """Print a table on a terminal, or a line for each finding in a log."""
     if not sys.stdout.isatty():
         for each in found:
             print(f"{each.kind}: {each.system}: {each.case}: {each.words}")
@@ -323,7 +323,7 @@ def run_uncalibrate(args: argparse.Namespace) -> int:
 
 
 def _select_entries(args: argparse.Namespace) -> tuple["BaselineStore", FoundEntries]:
-    """Raises `UsageError`."""
+    """Return the entries that match the pattern. Raises `UsageError`."""
     from fnmatch import fnmatchcase
 
     from pytest_dtfperf.baselines.store import BaselinePattern, BaselineStore

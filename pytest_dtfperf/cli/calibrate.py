@@ -166,7 +166,7 @@ def _is_refused(found: "Found", args: argparse.Namespace) -> bool:
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
-    """Before anything is measured."""
+    """Check the arguments before anything is measured."""
     from pytest_dtfperf.baselines.calibrate import LEAST_SESSIONS
     from pytest_dtfperf.session import resolve
 
@@ -272,7 +272,7 @@ def _load_measured(session: "SessionFolder") -> list["Seen"]:
 
 
 def _print_noise(found: Sequence["Found"], args: argparse.Namespace) -> None:
-    """On a terminal a table; in a log a line for each, to be searched."""
+    """Print a table on a terminal, or a line for each case in a log."""
     headings = ("", "system", "case", "runs", "noise of runs", "of sessions", "margin it can tell", "")
     rows = [_make_row(each, args) for each in found]
     if not sys.stdout.isatty():
@@ -284,7 +284,7 @@ def _print_noise(found: Sequence["Found"], args: argparse.Namespace) -> None:
 
 
 def _make_row(found: "Found", args: argparse.Namespace) -> tuple[str, ...]:
-    """`calibrated`, system, case, `20 in 5 sessions (2 left out)`, `1.2%`, `0.4%`, `3.1%`, what hinders."""
+    """Return `calibrated`, system, case, `20 in 5 sessions (2 left out)`, `1.2%`, `0.4%`, `3.1%`, and what prevents it."""
     case = found.case
     runs = f"{counted(case.runs, 'run')} in {counted(len(case.rates), 'session')}"
     if case.left_out:
@@ -332,7 +332,7 @@ def _make_json(found: "Found", args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _describe_margin(found: "Found", refused: bool) -> str:
-    """What follows for the case's verdicts, where they cannot tell what they are asked to tell."""
+    """Return a remark on a case whose noise is too large for its margin."""
     from pytest_dtfperf.baselines.calibrate import MARGINS, MOST_RUNS
 
     if refused:
@@ -352,7 +352,7 @@ def _describe_margin(found: "Found", refused: bool) -> str:
 def measure_again(
     like: "SessionFolder", *, sessions: int, repeats: int, clusters_file: str | Path | None, baselines: Path, results: Path
 ) -> list["SessionFolder"]:
-    """One session after the other, each with hosts of its own, all of which do the same. Raises `DtfPerfError`."""
+    """Run one session after the other, each with its own hosts, that measure the same. Raises `DtfPerfError`."""
     from pytest_dtfperf.session.session import Session
     from pytest_dtfperf.session.settings import Settings
 
@@ -384,7 +384,7 @@ def measure_again(
 
 
 def _measure_spec(session: "Session", spec: "Spec") -> None:
-    """Judged, too, so that its margin is known. What is INVALID is recorded as that, and left out."""
+    """Measure a spec and judge it, so that its margin is known. An INVALID measurement is recorded, and left out."""
     try:
         session.check(session.measure(spec))
     except InvalidMeasurement as error:

@@ -108,7 +108,7 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def _make_row(config: "ClusterConfig") -> dict[str, Any]:
-    """What tells clusters apart. `hosts`, `devices`: None where only the cluster itself knows."""
+    """Return what distinguishes clusters. `hosts`, `devices`: None if only the cluster itself knows them."""
     from pytest_dtfperf.clusters import capacity
 
     try:
@@ -141,7 +141,7 @@ def run_show(args: argparse.Namespace) -> int:
 
 
 def _list_settings(config: "ClusterConfig") -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is given, and what is as usual. A default that depends on the hosts is not known before they are."""
+    """Return given and default settings. Defaults that depend on the hosts are unknown here."""
     from pytest_dtfperf.clusters.named import ClusterConfig
 
     usual = ClusterConfig(name=config.name)
@@ -155,12 +155,12 @@ def _list_settings(config: "ClusterConfig") -> tuple[dict[str, Any], dict[str, A
 
 
 def _format_key(name: str) -> str:
-    """As clusters.toml has it: in quotes where dots, blanks and the like would mean something else."""
+    """Return a key as in clusters.toml: in quotes if it has dots, blanks or the like."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
 
 
 def _format_toml(value: Any) -> str:
-    """As clusters.toml has it."""
+    """Return a value as in clusters.toml."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_format_key(key)} = {_format_toml(each)}" for key, each in value.items()) + " }"
     if isinstance(value, list | tuple):

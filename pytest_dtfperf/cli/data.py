@@ -61,7 +61,7 @@ Credentials are found as by every AWS tool: AWS_PROFILE, ~/.aws, an instance's r
 
     dtfperf data pull s3://perf-data/imagenet /data/imagenet
 """
-DATA_ENDS = {FAILED: "it could not be done", USAGE: "wrong arguments, or boto3 is not installed"}
+DATA_ENDS = {FAILED: "the command failed", USAGE: "wrong arguments, or boto3 is not installed"}
 DATA_SHAPE = {
     "from": "a path or s3://BUCKET/PREFIX",
     "to": "likewise",
@@ -118,14 +118,14 @@ def run_pull(args: argparse.Namespace) -> int:
 
 
 def _parse_path(given: str, usage: str) -> Path:
-    """What is to be a file or folder here. Raises `UsageError` for a URL, which would be taken for a folder's name."""
+    """Return a local path. Raises `UsageError` for a URL, which would become the name of a folder."""
     if _URL.match(given):
         raise UsageError(f"{given!r} is a URL, where a file or folder of this machine must be. {usage}")
     return Path(given)
 
 
 def _open_bucket(url: str) -> "Bucket":
-    """The bucket, with a word of warning if everybody can read it."""
+    """Return the bucket; print a warning if it is public."""
     try:
         from pytest_dtfperf.staging.bucket import Bucket
     except ModuleNotFoundError as exc:
@@ -138,7 +138,7 @@ def _open_bucket(url: str) -> "Bucket":
 
 @contextmanager
 def _show_progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, nothing elsewhere."""
+    """Show a bar on a terminal only."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -175,7 +175,7 @@ all is in it.
     dtfperf make-data mnist --out=/data/mnist
     dtfperf make-data imagenet --out=/data/imagenet --images=4096 --shards=16 --json
 """
-MAKE_DATA_ENDS = {FAILED: "it could not be done", USAGE: "wrong arguments, or what it needs is not installed"}
+MAKE_DATA_ENDS = {FAILED: "the command failed", USAGE: "wrong arguments, or what it needs is not installed"}
 MAKE_DATA_SHAPE = {
     "folder": "the new one",
     "data": "whose format",

@@ -87,7 +87,7 @@ def run_cost(args: argparse.Namespace) -> int:
 
 
 def _compute_size(config: ClusterConfig, account: "Account", gpus: int | None) -> tuple[ClusterConfig, int]:
-    """The cluster with the devices per host that its type has, and how many instances are wanted."""
+    """Return the cluster with the devices per host of its instance type, and the number of instances."""
     from pytest_dtfperf.clusters.ec2 import instance_types
 
     offer = instance_types.get_offer(account, config.backend_keys["instance_type"])

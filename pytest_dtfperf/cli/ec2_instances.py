@@ -53,7 +53,7 @@ def load_ec2_cluster(args: argparse.Namespace) -> ClusterConfig:
 
 
 def find_running(args: argparse.Namespace, problems: list[str]) -> list[tuple["Account", "RunningInstance"]]:
-    """All instances. To `problems` come words about regions that do not answer, where others do."""
+    """Return all instances. Regions that do not answer are reported in `problems`, unless none answers."""
     given = _load_given_prices(args)
 
     def inspect(account: "Account") -> "list[RunningInstance]":
@@ -69,7 +69,7 @@ def find_running(args: argparse.Namespace, problems: list[str]) -> list[tuple["A
 
 
 def find_left(args: argparse.Namespace, problems: list[str]) -> list[tuple["Account", "OpenRun"]]:
-    """All runs. Likewise."""
+    """Return all runs. Regions that do not answer are reported in `problems`, unless none answers."""
 
     def inspect(account: "Account") -> "list[OpenRun]":
         from pytest_dtfperf.clusters.ec2 import reap
@@ -84,7 +84,7 @@ def find_left(args: argparse.Namespace, problems: list[str]) -> list[tuple["Acco
 def _inspect_regions(
     args: argparse.Namespace, inspect: "Callable[[Account], list[T]]", problems: list[str]
 ) -> list[tuple["Account", T]]:
-    """Where there may be something: where it is said, else wherever a ledger knows of a run, and where boto3 goes by itself.
+    """Return the results of the given region, or of those that ledgers name and of boto3's default.
 
     What one region does not tell, an account that may not use it any more for one, keeps nobody from ending what others have.
     """
@@ -119,7 +119,7 @@ def _inspect_regions(
 
 
 def _report_damage(regions: Sequence[str]) -> None:
-    """A ledger that cannot be read may be of a region that nobody looks in."""
+    """Report ledgers that cannot be read, as their runs may be in another region."""
     from pytest_dtfperf.clusters.ec2 import ledger
 
     for each in ledger.list_damaged_ledgers():
@@ -131,7 +131,7 @@ def _report_damage(regions: Sequence[str]) -> None:
 
 
 def _load_given_prices(args: argparse.Namespace) -> dict[str, float]:
-    """What clusters.toml says that instances cost, if there is one."""
+    """Return the prices of instances in clusters.toml, if there is one."""
     clusters = named.load(file.find_cluster_file(find_clusters_file(args), ["."]))
     return {
         name: config.backend_keys["usd_per_hour"] for name, config in clusters.items() if "usd_per_hour" in config.backend_keys

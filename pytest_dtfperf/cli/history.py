@@ -291,7 +291,7 @@ def list_left_out(rows: "Sequence[Row]") -> list[str]:
 
 
 def _choose_bar(value: float, low: float, high: float) -> str:
-    """The lowest sign for the lowest rate. Where all are the same, one in the middle."""
+    """Return the lowest sign for the lowest rate, or the middle one if all rates are equal."""
     return BARS[len(BARS) // 2] if high == low else BARS[round((value - low) / (high - low) * (len(BARS) - 1))]
 
 

@@ -40,21 +40,21 @@ if TYPE_CHECKING:
 
 
 def add_history(parser: argparse.ArgumentParser) -> None:
-    """--history and --results."""
+    """Add --history and --results."""
     text = f"by default what {VARIABLE} or the project's dtfperf_history says, or history.sqlite among the sessions' folders"
     parser.add_argument("--history", metavar="FILE|URL", help=text)
     add_results(parser)
 
 
 def parse_count(text: str) -> int:
-    """What --last takes."""
+    """Return the value of --last."""
     if not text.isascii() or not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"takes a whole number of at least 1, not {text!r}")
     return int(text)
 
 
 def find_address(args: argparse.Namespace) -> Address:
-    """Raises `UsageError` where the project keeps none."""
+    """Return the address of the history. Raises `UsageError` if the project keeps none."""
     found = address_of(asked_for(args.history) or find_configured_history(), find_results_folder(args))
     if found is None:
         raise UsageError("no history is kept here, as the project says (`never`); name one with --history")
@@ -62,7 +62,7 @@ def find_address(args: argparse.Namespace) -> Address:
 
 
 def open_history(args: argparse.Namespace) -> "Database":
-    """The history, which must be there. Raises `HistoryError`, `UsageError`."""
+    """Open the history, which must exist. Raises `HistoryError`, `UsageError`."""
     from pytest_dtfperf.history.database import Database
 
     return Database.open(find_address(args))
@@ -165,7 +165,7 @@ def run_prune(args: argparse.Namespace) -> int:
 
 
 def _is_day(text: str) -> bool:
-    """As sessions' times begin, so that texts sort as days do."""
+    """Return whether the text is a day in the form of sessions' times, so that texts sort as days do."""
     with suppress(ValueError):
         return date.fromisoformat(text).isoformat() == text
     return False

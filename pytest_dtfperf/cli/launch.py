@@ -133,7 +133,7 @@ def run_launch(args: argparse.Namespace) -> int:
 
 
 def _parse_count(args: argparse.Namespace) -> str:
-    """2 parameter servers and 4 workers and a chief: in a log, a line of what goes on ends at its first comma."""
+    """Return the counts of tasks, such as `2 parameter servers and 4 workers and a chief`, without a comma."""
     words = {
         counted(args.num_ps, "parameter server"): args.num_ps,
         counted(args.num_workers, "worker"): args.num_workers,
@@ -149,7 +149,7 @@ def _parse_names(args: argparse.Namespace) -> list[str]:
 
 
 def _load_config(config: "ClusterConfig", args: argparse.Namespace, workers: int) -> "ClusterConfig":
-    """As the file says, but for where parameter servers go; and this machine has as many devices as there are workers."""
+    """Return the cluster with the placement of servers; the local one has as many devices as workers."""
     if args.separate_ps:
         config = replace(config, ps_on_worker_hosts=False)
     if BACKENDS[config.backend].is_local and config.devices_per_host is None and predict_device(config) == "cpu":
@@ -190,7 +190,7 @@ def _check_devices(args: argparse.Namespace, config: "ClusterConfig", spec: Spec
 
 
 def _make_role_flags(text: str) -> list[str]:
-    """As a shell splits them. Raises `UsageError`."""
+    """Return the words, split as a shell does. Raises `UsageError`."""
     try:
         return shlex.split(text)
     except ValueError as exc:

@@ -131,7 +131,7 @@ def _make_night(args: argparse.Namespace) -> "Night":
 
 
 def _find_common_folder(tests: Sequence[str]) -> Path:
-    """The folder that pytest looks for its configuration in first, and then in those above."""
+    """Return the folder in which pytest first searches its configuration."""
     return Path(os.path.commonpath([os.path.abspath(each.partition("::")[0]) for each in tests]))
 
 

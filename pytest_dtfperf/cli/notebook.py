@@ -120,7 +120,7 @@ def run_notebook(args: argparse.Namespace) -> int:
 
 
 def _load_config(config: ClusterConfig, gpus: int) -> ClusterConfig:
-    """As the file says, with all devices in one process, which needs no TensorFlow."""
+    """Return the cluster with all devices in one process, which needs no TensorFlow."""
     there = predict_devices_per_host(config)
     if gpus < 1 or (there is not None and gpus > there):
         most = f", and on {config.name!r} at most {there}, what one host has" if there is not None else ""
@@ -146,7 +146,7 @@ def _make_spec(args: argparse.Namespace, config: ClusterConfig, token: str) -> S
 
 
 def _until(config: ClusterConfig) -> float | None:
-    """When hosts that are lent by now are taken back at the latest, where the cluster file tells."""
+    """Return the latest time at which the hosts are released, if the cluster file limits it."""
     lifetime_s = BACKENDS[config.backend].get_lifetime_s(config.backend_keys)
     return None if lifetime_s is None else time.time() + lifetime_s
 
@@ -163,7 +163,7 @@ def _has_display() -> bool:
 
 
 def _open_browser(url: str, folder: str) -> None:
-    """Through a file of this user's: a browser's command line is seen by everybody."""
+    """Open the URL through a private file, as all users can read the command line of a browser."""
     import webbrowser
 
     page = Path(folder, "open.html")

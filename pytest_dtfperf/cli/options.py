@@ -14,8 +14,8 @@ from pytest_dtfperf.clusters import file, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import DtfPerfError
 
-# Modules of this package. Each has `add(commands)`, which makes its parser and sets `run`, a function of the arguments that
-# returns an exit code; it imports what it works with when it runs.
+# Modules of this package. Each has `add_parser(commands)`, which makes the parsers of its commands and sets `run`, a function
+# of the arguments that returns an exit code. A module imports what it works with when it runs.
 COMMANDS = (
     "init", "clusters", "doctor", "run", "stored_session", "nightly", "history", "site", "figures", "baselines", "slurm", "ec2",
     "launch", "notebook", "data",
@@ -26,13 +26,13 @@ HUNG_UP, INTERRUPTED, CUT_OFF, TERMINATED = 129, 130, 141, 143  # as shells say 
 ExitCodes = Mapping[Any, str]  # by code, or by words for codes that others decide
 EXIT_CODES: ExitCodes = {  # of all commands; what 0, 1 and 2 mean to one of them, and what else it has, its own help says
     DONE: "done",
-    FAILED: "it could not be done, or what one would not like to find was found",
+    FAILED: "the command failed, or a check found a problem",
     USAGE: "wrong arguments, or a file that cannot be read",
 }
 SIGNALS: Mapping[int, str] = {
     HUNG_UP: "SIGHUP, as of a terminal that is closed",
     INTERRUPTED: "SIGINT: Ctrl-C",
-    CUT_OFF: "SIGPIPE: whoever read the output has gone",
+    CUT_OFF: "SIGPIPE: the reader of the output has ended",
     TERMINATED: "SIGTERM, as of batch systems and CI",
 }
 BASELINES, RESULTS = "baselines", "perf_results"  # folders, where neither an option nor the project names another
@@ -57,7 +57,7 @@ def add_command(
     text: str,
     ends: ExitCodes | None = None,
 ) -> argparse.ArgumentParser:
-    """A command whose `--help` shows `text` as it is, and how it ends: as all do, but for what `ends` says."""
+    """Add a command. Its help shows `text` and the exit codes: those of all commands, changed by `ends`."""
     endings: ExitCodes = {**EXIT_CODES, **(ends or {})}
     raw = argparse.RawDescriptionHelpFormatter
     made = commands.add_parser(name, help=help, description=text, epilog=format_exit_codes(endings), formatter_class=raw)
@@ -72,7 +72,7 @@ def add_group(
     help: str,  # noqa: A002
     text: str,
 ) -> "Commands[argparse.ArgumentParser]":
-    """A command that has commands of its own, which are added to what this gives."""
+    """Add a command that has commands of its own, and return the object to add them to."""
     raw = argparse.RawDescriptionHelpFormatter
     epilog = f"Each says more of itself: dtfperf {name} COMMAND --help.\n\n{format_exit_codes()}"
     group = commands.add_parser(name, help=help, description=text, epilog=epilog, formatter_class=raw)
@@ -80,7 +80,7 @@ def add_group(
 
 
 def format_exit_codes(endings: ExitCodes = EXIT_CODES) -> str:
-    """`Exit codes: 0 done; 1 ...`, in lines of a help."""
+    """Return `Exit codes: 0 done; 1 ...`, in lines of a help."""
     each = [f"{code} {words}" for code, words in endings.items()]
     signals = ", ".join(f"{code} {words.partition(',')[0].partition(':')[0]}" for code, words in SIGNALS.items())
     text = "; ".join([*each, f"128 + N signal N has ended it: {signals}"])
@@ -88,14 +88,14 @@ def format_exit_codes(endings: ExitCodes = EXIT_CODES) -> str:
 
 
 def add_json(parser: argparse.ArgumentParser, shape: Shape, *, lines: str = "") -> None:
-    """--json, which prints an object of this shape, or a line for each of what `lines` names, where that may go on for long."""
+    """Add --json, which prints an object of this shape, or a line for each of `lines`."""
     what = f"a line of JSON for each {lines}" if lines else "JSON"
     parser.add_argument("--json", action="store_true", help=f"print {what} instead: {format_keys(shape)}".replace("%", "%%"))
     parser.set_defaults(shape=shape, is_lines=bool(lines))
 
 
 def format_keys(shape: Shape) -> str:
-    """`{file, clusters: [{name, ...}]}`"""
+    """Return `{file, clusters: [{name, ...}]}`."""
 
     def value(of: "str | Shape | list[Shape]") -> str:
         return "" if isinstance(of, str) else f": [{format_keys(of[0])}]" if isinstance(of, list) else f": {format_keys(of)}"
@@ -104,7 +104,7 @@ def format_keys(shape: Shape) -> str:
 
 
 def add_cluster(parser: argparse.ArgumentParser, *, required: bool, text: str) -> None:
-    """--cluster and --clusters-file."""
+    """Add --cluster and --clusters-file."""
     action = parser.add_argument("--cluster", metavar="NAME", required=required, help=text)
     set_completer(action, complete_cluster_names)
     text = (
@@ -114,12 +114,12 @@ def add_cluster(parser: argparse.ArgumentParser, *, required: bool, text: str) -
 
 
 def set_completer(action: argparse.Action, complete: Callable[..., Iterable[str]]) -> None:
-    """What a shell offers for the argument: argcomplete calls it with `prefix`, `parsed_args` and more."""
+    """Set what a shell offers for the argument: argcomplete calls it with `prefix`, `parsed_args` and more."""
     vars(action)["completer"] = complete
 
 
 def complete_cluster_names(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
-    """Of the cluster file that would be read; none where it cannot be."""
+    """Return the names in the cluster file; none if it cannot be read."""
     given = getattr(parsed_args, "clusters_file", None)  # of a command that has the option
     try:
         return list(
@@ -130,34 +130,34 @@ def complete_cluster_names(parsed_args: argparse.Namespace, **_: object) -> Iter
 
 
 def load_cluster(args: argparse.Namespace) -> ClusterConfig:
-    """The cluster that --cluster names. Raises `ClusterFileError`, `UsageError`."""
+    """Return the cluster that --cluster names. Raises `ClusterFileError`, `UsageError`."""
     return named.choose(args.cluster, find_clusters_file(args), ["."])[1]
 
 
 def find_clusters_file(args: argparse.Namespace) -> str | Path | None:
-    """The one that was named, by an option or by the project. Raises `UsageError`."""
+    """Return the file that an option or the project names. Raises `UsageError`."""
     return args.clusters_file or find_configured_path("dtfperf_clusters_file")
 
 
 def add_baselines(parser: argparse.ArgumentParser) -> None:
-    """--baselines: `baselines_folder` is what it means."""
+    """Add --baselines, which `find_baselines_folder` reads."""
     text = f"their folder; by default what the project's dtfperf_baselines says, or {BASELINES} here"
     parser.add_argument("--baselines", metavar="DIR", help=text)
 
 
 def find_baselines_folder(args: argparse.Namespace) -> Path:
-    """The folder of baselines, which need not be there. Raises `UsageError`."""
+    """Return the folder of baselines, which may not exist. Raises `UsageError`."""
     return Path(args.baselines or find_configured_path("dtfperf_baselines") or BASELINES)
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
-    """--results: `results_folder` is what it means."""
+    """Add --results, which `find_results_folder` reads."""
     text = f"where sessions are kept; by default what the project's dtfperf_perf_results says, or {RESULTS} here"
     parser.add_argument("--results", metavar="DIR", help=text)
 
 
 def find_results_folder(args: argparse.Namespace) -> Path:
-    """The folder of sessions' folders, which need not be there; also of a command without --results. Raises `UsageError`."""
+    """Return the folder of sessions, which may not exist, also for commands without --results. Raises `UsageError`."""
     return Path(getattr(args, "results", None) or find_configured_path("dtfperf_perf_results") or RESULTS)
 
 
@@ -175,12 +175,12 @@ RECORD_SHAPE: Shape = {
 
 
 def complete_session_ids(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
-    """Of the sessions whose folders are here, and the word for the latest."""
+    """Return the ids of sessions with a local folder, and `last`."""
     return [*(path.name for path in _session_folders(parsed_args)), "last"]
 
 
 def complete_session_folders(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
-    """Their folders, and where they are not meant, all others."""
+    """Return folders of sessions, or other folders if none matches."""
     from argcomplete.completers import DirectoriesCompleter
 
     found = [str(path) for path in _session_folders(parsed_args)]
@@ -188,7 +188,7 @@ def complete_session_folders(prefix: str, parsed_args: argparse.Namespace, **_: 
 
 
 def _session_folders(args: argparse.Namespace) -> list[Path]:
-    """By their names alone: nothing is read."""
+    """Return session folders, recognised by their names."""
     try:
         found = [each for each in sorted(find_results_folder(args).iterdir()) if SESSION_ID.fullmatch(each.name)]
     except (DtfPerfError, OSError):
@@ -197,7 +197,7 @@ def _session_folders(args: argparse.Namespace) -> list[Path]:
 
 
 def complete_patterns(prefix: str, **_: object) -> list[str]:
-    """Fields of a training and, behind one, its values, as far as these are names."""
+    """Return fields of a training, or the values of one as far as they are names."""
     from pytest_dtfperf.baselines.store import PATTERN_FIELDS
 
     return complete_fields(prefix, PATTERN_FIELDS)
@@ -228,7 +228,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """On stdout, as wide as the terminal, or as a log may be."""
+    """Print a table on stdout, as wide as the terminal or a log."""
     from pytest_dtfperf.report.tables import make_table, render
 
     drawn = make_table(headings, rows, [None] * len(headings), words=range(len(headings)))
@@ -236,7 +236,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def count_columns(stream: TextIO) -> int:
-    """Columns of what is printed there: COLUMNS, or what the terminal says; of one that says nothing, as many as all have."""
+    """Return the columns of a stream: COLUMNS, or the terminal's width, or 80 if it reports none."""
     if not stream.isatty():
         return LOG_COLUMNS
     given = os.environ.get("COLUMNS", "")

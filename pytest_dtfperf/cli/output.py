@@ -20,7 +20,7 @@ _for_programs: TextIO | None = None  # stdout, while what is printed goes elsewh
 
 @contextmanager
 def reserve_stdout() -> Iterator[None]:
-    """Within, only `print_json` writes to stdout."""
+    """Let only `print_json` write to stdout, within the context."""
     global _for_programs
     before, _for_programs = _for_programs, sys.stdout
     try:
@@ -31,17 +31,17 @@ def reserve_stdout() -> Iterator[None]:
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """On one line, and at once. What is not ASCII is escaped, so that it passes through any locale and pipe."""
+    """Print on one line, and flush. Characters that are not ASCII are escaped, so that any locale can print it."""
     print(json.dumps(document, allow_nan=False), file=_for_programs or sys.stdout, flush=True)
 
 
 def print_remark(words: str) -> None:
-    """A remark, on stderr, for stdout is for other programs."""
+    """Print a remark on stderr."""
     print(f"dtfperf: {words}", file=sys.stderr)
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Whole or not at all, and said on stderr, for stdout is for other programs. Raises `UsageError`."""
+    """Write a file whole or not at all, and report it on stderr. Raises `UsageError`."""
     with _translate_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():  # a pipe or a device is written to, and stays what it is
@@ -53,7 +53,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def write_new_file(path: Path, content: bytes) -> bool:
-    """Whole or not at all; False where something is there already, which stays. Raises `UsageError`."""
+    """Write a file whole or not at all; return False if it exists already. Raises `UsageError`."""
     with _translate_errors(path):
         if path.exists() or path.is_symlink():
             return False

@@ -26,7 +26,7 @@ What there is to do besides running perf tests, which `pytest perf_tests --clust
 
 @cache
 def make_parser() -> argparse.ArgumentParser:
-    """With all commands. Who calls `main` again has the same: a hundred parsers and their texts take 20 ms to make."""
+    """Return the parser with all commands, cached: to make them takes 20 ms."""
     root = Parser(
         prog="dtfperf",
         description=PROGRAM_TEXT,
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
     _mixes = False  # argparse reads what it was given, in several passes
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Words may stand before options, between them and behind: `figures DIR --out=X model=vgg16`."""
+        """Parse arguments; positional ones may be before, between and after options."""
         if self._mixes:
             return super().parse_known_args(args, namespace)
         self._words = sys.argv[1:] if args is None else list(args)
@@ -61,31 +61,31 @@ class Parser(argparse.ArgumentParser):
             self._mixes = False
 
     def _may_mix(self) -> bool:
-        """Not where what follows a word is somebody else's: of a command of this one's, of a program, of pytest."""
+        """Return False where later words belong to a subcommand, a program or pytest."""
         if self.get_default("passes_on") or "--" in self._words or COMPLETING in os.environ:
             return False
         return all(action.nargs not in (argparse.PARSER, argparse.REMAINDER) for action in self._actions)
 
     def error(self, message: str) -> NoReturn:
-        """One line on stderr. Of a command that hands its arguments on to pytest, the exit code is pytest's."""
+        """Print one line on stderr. A command that passes arguments to pytest exits with pytest's code."""
         wrong = self.get_default("wrong_arguments") or USAGE
         self.exit(wrong, f"dtfperf: {printable(message)}.{self._hint()} See: {self.prog} --help\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Of help that cannot be printed, argparse says nothing, where Python does not keep it until the end."""
+        """Print help with errors of writing, which argparse would ignore."""
         if file is None or file is not sys.stdout:
             super()._print_message(message, file)
         else:
             file.write(message)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """What is none of the choices; of these, argparse would name all but the nearest."""
+        """Raise an error with the nearest choice, where argparse would list all of them."""
         if action.choices is not None and value not in action.choices:
             kind = "command" if isinstance(action, argparse._SubParsersAction) else "value"
             raise argparse.ArgumentError(action, unknown_name(kind, value, action.choices).removesuffix("."))
 
     def _hint(self) -> str:
-        """Which commands there are, where one is missing; or which option the first unknown one may be meant to be."""
+        """Return the commands if one is missing, or the option that is nearest to the first unknown one."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction) and all(word.startswith("-") for word in self._words):
                 return f" COMMAND is one of {', '.join(action.choices)}."

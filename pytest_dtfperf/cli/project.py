@@ -18,7 +18,7 @@ Values = Mapping[str, Any]
 
 
 def find_configured_path(name: str, start: Path | None = None) -> Path | None:
-    """The path that `name`, such as `dtfperf_baselines`, has there: a relative one begins where the file is.
+    """Return the path of an option such as `dtfperf_baselines`; a relative one is relative to the file.
 
     None if nothing is said. Raises `UsageError` if the file cannot be read, or says something that is no path.
     """
@@ -27,7 +27,7 @@ def find_configured_path(name: str, start: Path | None = None) -> Path | None:
 
 
 def find_configured_history(name: str = "dtfperf_history", start: Path | None = None) -> Path | str | None:
-    """The same of what may be a URL or a word, too."""
+    """Return the same for an option that may also be a URL or a word."""
     found = _find_configuration(start)
     value = found[1].get(name) if found else None
     if isinstance(value, str) and ("://" in value or value == NEVER):
@@ -36,13 +36,13 @@ def find_configured_history(name: str = "dtfperf_history", start: Path | None = 
 
 
 def find_configuration_file(start: Path) -> Path | None:
-    """The file that speaks to pytest in this folder or one above. Raises `UsageError` if it cannot be read."""
+    """Return pytest's configuration file in this folder or one above. Raises `UsageError` if it cannot be read."""
     found = _find_configuration(start)
     return found[0] if found else None
 
 
 def _find_configuration(start: Path | None) -> tuple[Path, Values] | None:
-    """The file that speaks to pytest, and what it says."""
+    """Return pytest's configuration file and its values."""
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents):
         for file, read in _FILES.items():

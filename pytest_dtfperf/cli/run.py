@@ -64,7 +64,7 @@ class WantedSpec:
 
     @property
     def word(self) -> str:
-        """`best`, `sweep`, or nothing."""
+        """Return `best`, `sweep`, or ""."""
         given = self.fields.get("num_ps")
         return given if given in (BEST, SWEEP) else ""
 
@@ -154,7 +154,7 @@ def run_measure(args: argparse.Namespace) -> int:
 
 
 def _measure(opened: "Session", wanted: Sequence[WantedSpec], failures: list[str]) -> None:
-    """All of it, unless the cluster fails."""
+    """Measure all trainings, unless the cluster fails."""
     with opened as session:
         for each in wanted:
             _make_spec(session, each)  # what cannot be is told before anything is measured
@@ -167,7 +167,7 @@ def _measure(opened: "Session", wanted: Sequence[WantedSpec], failures: list[str
 
 
 def parse_words(words: Sequence[str]) -> Iterator[WantedSpec]:
-    """The trainings that are named. Raises `UsageError`."""
+    """Return the trainings that the words name. Raises `UsageError`."""
     found: WantedSpec | None = None
     for word in words:
         name, is_field, value = word.partition("=")
@@ -197,7 +197,7 @@ def _raise_unknown(name: str) -> str:
 
 
 def _parse_value(text: str) -> Any:
-    """As JSON reads it: a number, true, false, null, a list; anything else is a word."""
+    """Return a JSON value: a number, true, false, null, a list; any other text is a string."""
     try:
         return json.loads(text)
     except ValueError:
@@ -205,7 +205,7 @@ def _parse_value(text: str) -> Any:
 
 
 def _make_spec(session: "Session", wanted: WantedSpec) -> "Spec":
-    """Raises `UsageError`."""
+    """Return the spec. Raises `UsageError`."""
     from pytest_dtfperf.session.own_models import imported
 
     told = {name: value for name, value in wanted.fields.items() if name != "num_ps" or not wanted.word}
@@ -259,7 +259,7 @@ def _is_red(record: "Record") -> bool:
 
 
 def _complete_word(prefix: str, **_: object) -> list[str]:
-    """Models, and fields of what is trained."""
+    """Return models, and fields of a training."""
     from pytest_dtfperf.session.resolve import SPEC_FIELDS
 
     return [*MODELS, *complete_fields(prefix, [name for name in SPEC_FIELDS if name not in NOT_HERE])]

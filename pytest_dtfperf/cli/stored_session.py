@@ -243,7 +243,7 @@ class StoredExplanation:
 
     @property
     def changes(self) -> "Sequence[Change] | None":
-        """None where one of the two has no anatomy."""
+        """Return the changes of a step; None if one of the two has no breakdown."""
         from pytest_dtfperf.explain.difference import difference
 
         now, then = self.anatomy, _load_anatomy(self.before.measurement.traced_run) if self.before else None

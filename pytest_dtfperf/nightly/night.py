@@ -92,7 +92,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def publish_site(out: Path, history: Address | None, results: Path) -> str:
-    """Returns what became of it, in a line."""
+    """Write the site; return the result in a line."""
     from pytest_dtfperf.history import whole
     from pytest_dtfperf.history.database import Database
     from pytest_dtfperf.report.site.build import build_site
@@ -176,7 +176,7 @@ class Night:
 
     @property
     def kept_in(self) -> Address | None:
-        """The history that pytest enters the session into. Raises `UsageError`."""
+        """Return the history that pytest enters the session into. Raises `UsageError`."""
         return address_of(asked_for(self.history) or self.project_history, self.results)
 
 
@@ -192,7 +192,7 @@ class NightResult:
 
 
 def run_night(night: Night, output: TextIO | None = None) -> NightResult:
-    """What pytest prints goes to `output`, or to stdout. Raises `UsageError` where nothing can be kept in `results`."""
+    """Run a night. pytest prints to `output`, or to stdout. Raises `UsageError` if `results` cannot be written."""
     history = night.kept_in
     lock = night.results / f"nightly.{night.cluster}.lock"
     with hold_lock(lock) as (descriptor, holder):
@@ -213,7 +213,7 @@ def run_night(night: Night, output: TextIO | None = None) -> NightResult:
 
 
 def _load_sessions(night: Night) -> list[SessionFolder]:
-    """This cluster's session folders, oldest first; one that cannot be read is nobody's."""
+    """Return the cluster's session folders, oldest first, without unreadable ones."""
     found = []
     for folder in session_folders(night.results):
         with suppress(SessionFileError):

@@ -55,7 +55,7 @@ ABOUT_LOSSES = (
 
 
 def find_losses(now: SessionFolder, earlier: Sequence[SessionFolder]) -> list[Loss]:
-    """`earlier`: sessions of the same cluster, the oldest first; those that cannot be read tell nothing.
+    """Return the losses. `earlier`: sessions of the same cluster, the oldest first; unreadable ones are skipped.
 
     Raises `SessionFileError` where `now` cannot be read.
     """
@@ -96,7 +96,7 @@ def _load_rows(folder: SessionFolder) -> SessionRows:
 def format_session_summary(
     folder: SessionFolder, previous: SessionFolder | None, found: Sequence[Loss], outcome: str, history: Address | None
 ) -> str:
-    """What was measured, beside the night before, with what that has lost, and what has changed over time."""
+    """Return the measurements beside those of the night before, the losses, and the changes over time."""
     return _format_measurements(folder, previous, outcome) + _format_losses(found) + _format_changes(folder, history)
 
 
@@ -113,7 +113,7 @@ def write_summary(path: Path, text: str, artifact: Path) -> None:
 
 
 def _format_measurements(folder: SessionFolder, previous: SessionFolder | None, outcome: str) -> str:
-    """Nothing damaged hides how the night ended, and no old night what this one has measured."""
+    """Return the measurements and how the night ended, even if a session is damaged."""
     note = ""
     try:
         if previous:
@@ -131,7 +131,7 @@ def _format_losses(found: Sequence[Loss]) -> str:
 
 
 def _format_changes(folder: SessionFolder, history: Address | None) -> str:
-    """What the history says of rates over time; nothing where it says nothing."""
+    """Return the changes of rates that the history reports; empty if there are none."""
     lines = changes_known(folder, history) if history else []
     return _format_section("Changes over time", lines) if lines else ""
 

@@ -38,7 +38,7 @@ _PAUSES_PER_POLL = 4  # to ask Slurm, or all processes there are, takes the core
 
 
 def wait_until(what: str, true: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
-    """Look until it is true: the more seldom, the longer a look takes. Raises `AssertionError` when it does not come."""
+    """Wait until `true()` is true, polling less often if it takes long. Raises `AssertionError` after `patience_s`."""
     deadline = time.monotonic() + patience_s
     while True:
         began = time.monotonic()
@@ -66,7 +66,7 @@ class ParrotChannel:
         assert sorted(self.lines(hosts)) == [(host, b"hello") for host in range(hosts)]
 
     def lines(self, count: int) -> list[tuple[int, bytes | Lost]]:
-        """The next lines, whoever says them."""
+        """Return the next lines of any host."""
         heard: list[tuple[int, bytes | Lost]] = []
         deadline = time.monotonic() + PATIENCE_S
         while len(heard) < count:
@@ -76,7 +76,7 @@ class ParrotChannel:
         return heard
 
     def answers(self, order: str) -> list[bytes | Lost]:
-        """What each host answers to an order, in their order."""
+        """Return the answers of the hosts to an order, in their order."""
         self.channel.send(order.encode())
         return [line for _, line in sorted(self.lines(self.hosts), key=lambda heard: heard[0])]
 
@@ -101,7 +101,7 @@ class BackendContract:
             yield parrots
 
     def left_by(self, session: str) -> list[int]:
-        """The processes on the hosts that carry a session's id."""
+        """Return the processes on the hosts that carry a session's id."""
         return sweep.left_by([session])
 
     def test_hosts_have_names_and_addresses(self, cluster: Cluster) -> None:
@@ -255,13 +255,13 @@ def start_parrots(allocation: Allocation) -> Iterator[ParrotChannel]:
 
 
 def leave_daemon(cluster: Cluster) -> int:
-    """Have another controller start something that daemonises, and die without closing anything. Returns the daemon."""
+    """Return the process id of a daemon that another controller has started before it died without closing."""
     command = project_command(sys.executable, "pytest_dtfperf.testing.backends")
     return int(subprocess.run(command, input=pickle.dumps(cluster), stdout=subprocess.PIPE, check=True).stdout)
 
 
 def leave_orphan(kill: Callable[[ParrotChannel, str], object]) -> NoReturn:
-    """Die once `kill` has ended all of the session, which it is told, but the daemon, whose process id is printed."""
+    """Die after `kill` has ended the session, except for its daemon, whose process id is printed."""
     cluster: Cluster = pickle.load(sys.stdin.buffer)
     with cluster.allocate(Resources(devices=1)) as allocation:
         parrots = ParrotChannel(allocation.start(PARROT_COMMAND), 1)

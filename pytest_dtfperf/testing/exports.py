@@ -23,7 +23,7 @@ from pytest_dtfperf.spec import Spec
 
 
 def make_measurement(spec: Spec, images_per_sec: float) -> Measurement:
-    """Of one run, as two tasks on this machine would have made it."""
+    """Return a measurement of one run, as of two tasks on this machine."""
     step_s = spec.batch_size * spec.gpus / images_per_sec
     run = Run(
         images_per_sec=images_per_sec,
@@ -52,13 +52,13 @@ class ExportContract:
 
     @pytest.fixture
     def records(self, folder: SessionFolder) -> list[Record]:
-        """Two measurements, of which the second is named as a spreadsheet's formula and another language's letters are."""
+        """Return two measurements; the second is named like a spreadsheet's formula with non-ASCII letters."""
         for name, gpus, rate in (("test_one", 1, 9.5), ('=test_\u00fc, "two"', 2, 17.0)):
             folder.add(name, make_measurement(Spec(model="lenet", batch_size=8, gpus=gpus), rate))
         return list(folder.measurements())
 
     def written(self, folder: SessionFolder) -> set[str]:
-        """All files but the session's own."""
+        """Return all files but the session's own."""
         files = {str(path.relative_to(folder.path)) for path in folder.path.rglob("*") if path.is_file()}
         return {name for name in files if name not in ("session.json", "measurements.jsonl") and not name.startswith(".")}
 

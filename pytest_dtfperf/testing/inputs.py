@@ -34,7 +34,7 @@ class InputContract:
 
     @pytest.fixture(autouse=True)
     def elsewhere(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """In a folder without anybody's clusters.toml."""
+        """Run each test in a folder without a clusters.toml."""
         monkeypatch.chdir(tmp_path)
 
     def wanted(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class ModelContract:
 
     @pytest.fixture
     def network(self) -> Network:
-        """At its own size."""
+        """Return the network at its own size."""
         return default_network(self.model)
 
     def test_its_name_is_free(self) -> None:

@@ -78,7 +78,7 @@ class SlurmSite:
 
 
 def list_project_files(wanted: InitAnswers, folder: Path) -> list[ProjectFile]:
-    """All that belongs into a project. Raises `UsageError`."""
+    """Return all files of the project. Raises `UsageError`."""
     if not NAME.fullmatch(wanted.cluster):
         raise UsageError(f"--cluster takes letters, digits, - and _, not {wanted.cluster!r}")
     if wanted.backend != "local" and wanted.cluster == "local":
@@ -116,7 +116,7 @@ def render_template(name: str, **shown: object) -> str:
 
 
 def _make_environment() -> Environment:
-    """With signs of its own: GitHub's and bash's files are full of jinja2's usual ones."""
+    """Return an environment with its own delimiters, as files of GitHub and bash contain those of jinja2."""
     return Environment(
         variable_start_string="<<",
         variable_end_string=">>",
@@ -132,13 +132,13 @@ def _make_environment() -> Environment:
 
 
 def find_perf_tests_folder() -> Path:
-    """Those of this repository: in the installed package, or in the checkout that it is imported from."""
+    """Return the folder of the perf tests: in the installed package, or in the checkout."""
     package = Path(__file__).parent / "perf_tests"
     return package if package.is_dir() else Path(__file__).parents[3] / "perf_tests"
 
 
 def _list_perf_tests(folder: Path) -> list[ProjectFile]:
-    """None beside tests that are there: a conftest.py of theirs would lack what ours need."""
+    """Return the perf tests; none if there are others, as their conftest.py would lack what these need."""
     source, there = find_perf_tests_folder(), [*(folder / "perf_tests").glob("*.py")]
     ours = {name: (source / name).read_text(encoding="utf-8") for name in PERF_TESTS}
     if ours.keys() <= {path.name for path in there} or all(_has_content(path, ours.get(path.name)) for path in there):
@@ -155,7 +155,7 @@ def _has_content(path: Path, content: str | None) -> bool:
 
 
 def _make_ini(folder: Path) -> list[ProjectFile]:
-    """Where pytest has a file of the project's already, that one is left as it is: what we say is what holds without it."""
+    """Return pytest.ini, unless the project has a configuration of pytest: the defaults hold there."""
     found = find_configuration_file(folder)
     return [] if found else [ProjectFile("pytest.ini", INI)]
 
@@ -240,7 +240,7 @@ def _list_groups(partitions: Mapping[str, Counter[GpuKind]]) -> Iterator[tuple[s
 
 
 def _format_group(name: str, kind: GpuKind, nodes: int) -> str:
-    """`normal, 8 nodes of 4 GPUs (a100)`."""
+    """Return `normal, 8 nodes of 4 GPUs (a100)`."""
     type_, count = kind
     each = f"of {counted(count, 'GPU')}{f' ({type_})' if type_ else ''}" if count else "without GPUs"
     return printable(f"{name}, {counted(nodes, 'node')} {each}")
@@ -305,13 +305,13 @@ class WrittenFile:
 
 
 def _write_file(folder: Path, file: ProjectFile) -> WrittenFile:
-    """Raises `UsageError` where it cannot be written; what was written before it stays."""
+    """Write a file. Raises `UsageError` if it cannot be written; files before it stay."""
     is_new = file.content is not None and write_new_file(folder / file.path, file.content.encode())
     return WrittenFile(file.path, is_new, file.note if is_new else file.if_kept)
 
 
 def _ask_for_backend() -> str:
-    """The backend; without a terminal, this machine alone."""
+    """Return the backend that the user chooses; without a terminal, local."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return "local"
     print(f"What to train on besides this machine: {', '.join(BACKENDS)}? [local] ", end="", file=sys.stderr, flush=True)
