@@ -16,7 +16,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from pytest_dtfperf.baselines.compare import judge
 from pytest_dtfperf.baselines.entry import Entry, Provenance
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.spec import Spec
 
@@ -122,7 +122,7 @@ def test_comparison(benchmark: BenchmarkFixture, count: int) -> None:
     """Judging 10,000 measurements of five runs against their baselines."""
     measured = [measurement(100 + i / count) for i in range(count)]
     entry = Entry.of(measured[0], Provenance(session="", test="", date="2026-01-01T00:00:00+00:00"))
-    benchmark.pedantic(lambda: [judge(each, entry, Terms(margin=0.05)) for each in measured], rounds=3)
+    benchmark.pedantic(lambda: [judge(each, entry, ComparisonPolicy(margin=0.05)) for each in measured], rounds=3)
 
 
 SAMPLES = """

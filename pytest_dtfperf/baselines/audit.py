@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.baselines.terms import ASSUMED, Terms, share
+from pytest_dtfperf.baselines.terms import ASSUMED, ComparisonPolicy, share
 from pytest_dtfperf.baselines.verdict import FALSE_ALARMS
 from pytest_dtfperf.formats import change, percent
 from pytest_dtfperf.measurement import Measurement
@@ -16,7 +16,7 @@ from pytest_dtfperf.stats.comparison import runs_needed
 from pytest_dtfperf.stats.noise import pooled
 
 MISSING, UNOWNED, OLD, BEATEN, TIGHT = "no baseline", "no test", "old", "beaten", "too tight"
-USUAL = Terms()  # the margin and the most runs of a test that says nothing else
+USUAL = ComparisonPolicy()  # the margin and the most runs of a test that says nothing else
 
 
 @dataclass(frozen=True, kw_only=True)

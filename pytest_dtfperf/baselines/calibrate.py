@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from pytest_dtfperf.baselines.comparability import must_match, noted, system_name
 from pytest_dtfperf.baselines.entry import Calibrated, Entry
-from pytest_dtfperf.baselines.terms import Terms, share
+from pytest_dtfperf.baselines.terms import ComparisonPolicy, share
 from pytest_dtfperf.baselines.verdict import FALSE_ALARMS
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.formats import counted
@@ -17,7 +17,7 @@ from pytest_dtfperf.stats.rare import estimate_noise
 
 LEAST_SESSIONS = 2
 MARGINS = [permille / 1000 for permille in range(1, 301)]  # a gate that lets a third be lost is none
-MOST_RUNS = Terms().most
+MOST_RUNS = ComparisonPolicy().most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class Found:
     calibrated: Calibrated | None = None
     entry: Entry | None = None
     margin: float | None = None  # the smallest that can be told
-    wanted: float = Terms().margin  # what its verdicts are asked to tell
+    wanted: float = ComparisonPolicy().margin  # what its verdicts are asked to tell
     words: str = ""
 
     @property
@@ -165,7 +165,7 @@ def calibrate(
         margin = smallest_margin(
             entry.samples if entry else max(case.rates.values(), key=len), calibrated.noise, tests=max(1, len(entries))
         )
-        wanted = next(each for each in (case.margin, margin_of(case.system), Terms().margin) if each is not None)
+        wanted = next(each for each in (case.margin, margin_of(case.system), ComparisonPolicy().margin) if each is not None)
         found.append(Found(case=case, calibrated=calibrated, entry=entry, margin=margin, wanted=wanted, words=words))
     return found
 

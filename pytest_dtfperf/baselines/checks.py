@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pytest_dtfperf.baselines.compare import PublishedRate, judge, judge_published
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.thresholds import judge_accuracy, judge_efficiency, judge_learning, judge_overhead
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.codec import JsonData
@@ -38,7 +38,7 @@ class Check(JsonData):
     """What was asked of a measurement, and the answer."""
 
     kind: Kind
-    terms: Terms
+    terms: ComparisonPolicy
     side: Side
     other: Side | None = None  # the anchor, or the synthetic input
     published: PublishedRate | None = None
@@ -48,7 +48,7 @@ class Check(JsonData):
 
 def ask(
     kind: Kind,
-    terms: Terms,
+    terms: ComparisonPolicy,
     measurement: Measurement,
     other: Measurement | None = None,
     *,

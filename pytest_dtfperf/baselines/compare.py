@@ -12,7 +12,7 @@ from typing import Any, Self
 from pytest_dtfperf.baselines.comparability import format_exchange, noted, same_but_for_exchange
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.references import Reference
-from pytest_dtfperf.baselines.terms import ASSUMED, Terms, least_runs_to_confirm
+from pytest_dtfperf.baselines.terms import ASSUMED, ComparisonPolicy, least_runs_to_confirm
 from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Judgement, Verdict
 from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.formats import change, counted, percent, rate
@@ -31,7 +31,7 @@ VERDICTS = {
 }
 
 
-def judge(measurement: Measurement, entry: Entry | None, terms: Terms) -> Judgement:
+def judge(measurement: Measurement, entry: Entry | None, terms: ComparisonPolicy) -> Judgement:
     """Compare a measurement with its baseline."""
     baseline_rate = entry.images_per_sec if entry else None
     if measurement.misplaced:
@@ -117,14 +117,14 @@ def interval(estimate: RatioEstimate, of: float = 1.0) -> str:
     return f"{percent(estimate.low / of)} to {percent(estimate.high / of)}"
 
 
-def _words(estimate: RatioEstimate, entry: Entry, terms: Terms, runs: int) -> str:
+def _words(estimate: RatioEstimate, entry: Entry, terms: ComparisonPolicy, runs: int) -> str:
     """`-4.1 % against 100.0 images/sec: 94.8 % to 97.0 % of it, margin 5.0 %; 3 runs, noise 1.2 %`."""
     text = f"{change(estimate.ratio - 1)} against {rate(entry.images_per_sec)} images/sec: {interval(estimate)} of it, "
     text += f"margin {percent(terms.margin)}; {counted(runs, 'run')}, noise {percent(estimate.spread)}"
     return text + _why_open(estimate, entry, terms, runs)
 
 
-def _why_open(estimate: RatioEstimate, entry: Entry, terms: Terms, runs: int) -> str:
+def _why_open(estimate: RatioEstimate, entry: Entry, terms: ComparisonPolicy, runs: int) -> str:
     if (found := explain_too_few_runs(estimate, terms, runs)) or estimate.answer is not Answer.OPEN:
         return found
     noise = replace(entry.noise or ASSUMED, run=estimate.spread)
@@ -137,7 +137,7 @@ def _why_open(estimate: RatioEstimate, entry: Entry, terms: Terms, runs: int) ->
     return f"; the margin lies within that: more runs (--repeats), or a margin of {percent(1 - estimate.low)}, would decide"
 
 
-def explain_too_few_runs(estimate: RatioEstimate, terms: Terms, runs: int) -> str:
+def explain_too_few_runs(estimate: RatioEstimate, terms: ComparisonPolicy, runs: int) -> str:
     """Return what is missing where the runs are too few for an interval, or for a loss to be confirmed; else nothing."""
     needed = least_runs_to_confirm(terms.false_alarm)
     if estimate.answer is Answer.OPEN and not (estimate.degrees_of_freedom and estimate.low):
@@ -154,7 +154,7 @@ def explain_too_few_runs(estimate: RatioEstimate, terms: Terms, runs: int) -> st
     return f"; it is worse, but no further run has confirmed that: one more would decide (--repeats={runs + 1})"
 
 
-def explain_no_answer(estimate: RatioEstimate, terms: Terms, runs: int, *, asked: str, other: str) -> str:
+def explain_no_answer(estimate: RatioEstimate, terms: ComparisonPolicy, runs: int, *, asked: str, other: str) -> str:
     """Return why there is no answer and what would decide, and which runs were slow; nothing where neither is so.
 
     Args:
@@ -189,7 +189,7 @@ def _unsteady(measurement: Measurement, margin: float) -> str:
     return f"no steady state: the second half of {which} had {ran}; more --warmup-steps may help"
 
 
-def _caveats(measurement: Measurement, entry: Entry, terms: Terms) -> Iterable[str]:
+def _caveats(measurement: Measurement, entry: Entry, terms: ComparisonPolicy) -> Iterable[str]:
     """What a reader should know before believing the number."""
     shortest = min(run.elapsed_s for run in measurement.samples)
     if shortest * terms.margin < CLOCK_SLACK_S:
@@ -234,7 +234,7 @@ class PublishedRate(JsonData):
 
 
 def judge_published(
-    measurement: Measurement, published: PublishedRate, terms: Terms, *, entry: Entry | None = None
+    measurement: Measurement, published: PublishedRate, terms: ComparisonPolicy, *, entry: Entry | None = None
 ) -> Judgement:
     """Compare a measurement with a published rate. On other hardware than it was published of, it is INCOMPARABLE.
 

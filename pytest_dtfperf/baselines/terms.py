@@ -15,7 +15,7 @@ FIRST_CHECK = 1 / 2  # of a test's share of the false alarms, where it does not 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms(JsonData):
+class ComparisonPolicy(JsonData):
     """How strictly."""
 
     margin: float = verdict.MARGIN  # largest loss of rate against a baseline, as a part of it

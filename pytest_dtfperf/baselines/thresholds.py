@@ -20,7 +20,7 @@ from pytest_dtfperf.baselines.compare import (
     noise_of,
 )
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.baselines.terms import ASSUMED, Terms, least_runs
+from pytest_dtfperf.baselines.terms import ASSUMED, ComparisonPolicy, least_runs
 from pytest_dtfperf.baselines.verdict import MOST_EFFICIENT, Judgement, Verdict
 from pytest_dtfperf.errors import SpecError, UsageError
 from pytest_dtfperf.formats import change, counted, percent, rate
@@ -41,7 +41,7 @@ class Comparison:
 
 
 def compare_in_turns(
-    measurement: Measurement, other: Measurement, noises: tuple[Noise, Noise], floor: float, terms: Terms
+    measurement: Measurement, other: Measurement, noises: tuple[Noise, Noise], floor: float, terms: ComparisonPolicy
 ) -> Comparison:
     """Compare two rates by the runs that may be compared: does their ratio reach `floor`?
 
@@ -129,7 +129,7 @@ def _unknown(measurement: Measurement, other: Measurement, note: str) -> Compari
 def judge_efficiency(
     measurement: Measurement,
     anchor: Measurement,
-    terms: Terms,
+    terms: ComparisonPolicy,
     *,
     entry: Entry | None = None,
     anchor_entry: Entry | None = None,
@@ -174,7 +174,7 @@ def _efficiency(measurement: Measurement, anchor: Measurement) -> tuple[float, s
 def judge_overhead(
     synthetic: Measurement,
     real: Measurement,
-    terms: Terms,
+    terms: ComparisonPolicy,
     *,
     entry: Entry | None = None,
     synthetic_entry: Entry | None = None,
@@ -207,7 +207,7 @@ def judge_overhead(
     return Judgement(VERDICTS[estimate.answer], reason, baseline_rate=synthetic.images_per_sec, value=value, estimate=estimate)
 
 
-def judge_accuracy(measurement: Measurement, terms: Terms) -> Judgement:
+def judge_accuracy(measurement: Measurement, terms: ComparisonPolicy) -> Judgement:
     """Compare accuracy on the test set with a threshold. Every run must reach it: one that does not is no noise of a clock."""
     at_least = _threshold(terms)
     if at_least > 1:
@@ -229,7 +229,7 @@ def _anchor_alone_moved(
     verdict: Verdict,
     measurement: Measurement,
     anchor: Measurement,
-    terms: Terms,
+    terms: ComparisonPolicy,
     entry: Entry | None,
     anchor_entry: Entry | None,
 ) -> str:
@@ -249,7 +249,7 @@ def _anchor_alone_moved(
     return ""
 
 
-def _explain_no_answer(found: Comparison, terms: Terms, other: str) -> str:
+def _explain_no_answer(found: Comparison, terms: ComparisonPolicy, other: str) -> str:
     runs = min(len(found.measurement.rates), len(found.other.rates))
     return explain_no_answer(found.estimate, terms, runs, asked="what is asked for", other=other)
 
@@ -259,7 +259,7 @@ def _runs(found: Comparison) -> str:
     return f"{text}; {found.note}" if found.note else text
 
 
-def _threshold(terms: Terms) -> float:
+def _threshold(terms: ComparisonPolicy) -> float:
     if terms.threshold is None or not math.isfinite(terms.threshold):
         raise UsageError(f"a check against a threshold needs one, not {terms.threshold!r}")
     return terms.threshold
@@ -318,7 +318,7 @@ def _effort(run: Run, target: float) -> Effort | None:
     )
 
 
-def judge_learning(measurement: Measurement, anchor: Measurement, terms: Terms) -> Judgement:
+def judge_learning(measurement: Measurement, anchor: Measurement, terms: ComparisonPolicy) -> Judgement:
     """Judge whether the target took at most so many times (`terms.threshold`) the anchor's steps.
 
     Runs differ in how many steps they take, so one run of either side decides nothing. Seconds are shown and not judged. The

@@ -12,7 +12,7 @@ from typing import Any
 from pytest_dtfperf import extensions
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.store import BaselineStore
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import AllocationOver, DtfPerfError, first_line
@@ -77,7 +77,7 @@ class SessionContext:
     packages: Sequence[str] = ()  # further ones whose versions are kept with the results
     while_waiting: Callable[[], AbstractContextManager[object]] = nullcontext  # entered while it waits for hosts
     plans: dict[str, RepeatPlan] = field(default_factory=dict, init=False)  # record's id -> how often its spec is run
-    terms: dict[tuple[str, str], Terms] = field(default_factory=dict, init=False)  # record's id, test -> its own
+    terms: dict[tuple[str, str], ComparisonPolicy] = field(default_factory=dict, init=False)  # record's id, test -> its own
     _progress: Progress | None = field(default=None, init=False)
     _folder: SessionFolder | None = field(default=None, init=False)
 

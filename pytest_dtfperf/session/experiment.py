@@ -11,7 +11,7 @@ from pytest_dtfperf.baselines.checks import Check, Kind, Side, ask
 from pytest_dtfperf.baselines.comparability import must_match, other_hosts
 from pytest_dtfperf.baselines.compare import PublishedRate, judge, noise_of
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.baselines.terms import Terms, share
+from pytest_dtfperf.baselines.terms import ComparisonPolicy, share
 from pytest_dtfperf.baselines.thresholds import are_in_turn, runs_around, shared_rounds, to_measure_again
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import InvalidMeasurement, SpecError
@@ -43,7 +43,7 @@ class _SpecRuns:
     plan: RepeatPlan
     runs: list[Run] = field(default_factory=list)
     fingerprint: Mapping[str, Any] = field(default_factory=dict)  # of the hosts that the last run was on
-    terms: Terms | None = None  # known once the hosts are
+    terms: ComparisonPolicy | None = None  # known once the hosts are
     record: Record | None = None  # where further runs are written, each as it is made
     invalid: str = ""  # why what its last run has yielded cannot be true
 
@@ -273,20 +273,20 @@ class Experiment:
 
     # -- what is judged by
 
-    def _comparison_terms(self, spec: Spec, fingerprint: Mapping[str, Any]) -> Terms:
+    def _comparison_terms(self, spec: Spec, fingerprint: Mapping[str, Any]) -> ComparisonPolicy:
         """Return the terms of the test's first comparison with a baseline, on hosts with this fingerprint."""
         session = self._session
         cluster_settings, planned = session.cluster.settings(spec.model), session.plan_repeats(spec.model)
         margins = (session.store.margin(system) for system in session.threshold_systems(fingerprint))
         stored = next((margin for margin in margins if margin is not None), None)
-        return Terms(
+        return ComparisonPolicy(
             margin=choose_margin(session.settings, self._margin, stored, cluster_settings),
             false_alarm=self._false_alarm_share(0),
             least=planned.min_repeats,
             most=planned.repeats,
         )
 
-    def _check_terms(self, record: Record, margin: float | None, threshold: float | None) -> Terms:
+    def _check_terms(self, record: Record, margin: float | None, threshold: float | None) -> ComparisonPolicy:
         """Return the terms that the record was measured under, with the check's own margin and its share of false alarms."""
         terms = self._session.terms.get((record.id, self._name))
         if terms is None:  # another test has measured it
@@ -451,7 +451,7 @@ def _before(runs: Sequence[Run], other: Sequence[str]) -> list[Run]:
     return [replace(run, disturbances=[*run.disturbances, words]) for run in runs] if other else list(runs)
 
 
-def _may_have_more(cases: Sequence[_SpecRuns], terms: Terms) -> bool:
+def _may_have_more(cases: Sequence[_SpecRuns], terms: ComparisonPolicy) -> bool:
     """Where the test has said how many runs it wants, or the repeats are spent, there are no more."""
     if any(case.plan.is_fixed for case in cases):
         return False

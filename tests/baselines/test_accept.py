@@ -7,7 +7,7 @@ import pytest
 from pytest_dtfperf.baselines.accept import Candidate, Mode, accept, refusal
 from pytest_dtfperf.baselines.compare import judge
 from pytest_dtfperf.baselines.store import BaselineStore
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from tests.baselines.examples import MISPLACED, calibrated_of, entry_of, measurement_of, provenance_of
 
@@ -59,7 +59,8 @@ def test_accepting_writes_what_may_be_written(tmp_path: Path) -> None:
     store.update("cpu-amd-epyc-9b45-2c", [entry_of([100, 100]), entry_of([50, 50], gpus=1)])
     measured = [measurement_of([120, 122]), measurement_of([30, 31, 30], gpus=1), measurement_of([200, 201], gpus=4)]
     candidates = [
-        Candidate(one, judge(one, store.find_for(one), Terms()), provenance_of(date="2026-02-01T00:00:00Z")) for one in measured
+        Candidate(one, judge(one, store.find_for(one), ComparisonPolicy()), provenance_of(date="2026-02-01T00:00:00Z"))
+        for one in measured
     ]
     done = accept(store, candidates, mode="all")
     assert [str(change).partition(": ")[2] for change in done.changes] == [
@@ -78,7 +79,7 @@ def test_reason_of_a_slower_baseline_is_kept(tmp_path: Path) -> None:
     store = BaselineStore(tmp_path)
     measured = measurement_of([30, 31, 30])
     store.update("cpu-amd-epyc-9b45-2c", [entry_of([100, 100])])
-    slower = Candidate(measured, judge(measured, store.find_for(measured), Terms()), provenance_of())
+    slower = Candidate(measured, judge(measured, store.find_for(measured), ComparisonPolicy()), provenance_of())
     assert accept(store, [slower], mode="all", reason="kernel 6.8 mitigations").refused == []
     assert '"reason": "kernel 6.8 mitigations"' in (tmp_path / "cpu-amd-epyc-9b45-2c.json").read_text()
 

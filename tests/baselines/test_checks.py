@@ -5,14 +5,18 @@ import json
 import pytest
 
 from pytest_dtfperf.baselines.checks import Check, Side, ask, ask_again
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from tests.baselines.examples import entry_of, measurement_of
 
 ENTRY = entry_of([100, 100.5, 99.5])
 MEASURED = measurement_of([94, 94.5, 120])
 CHECK = Check(
-    kind="baseline", terms=Terms(margin=0.1), side=Side(record="a", runs=2, entry=ENTRY), verdict=Verdict.PASSED, reason="then"
+    kind="baseline",
+    terms=ComparisonPolicy(margin=0.1),
+    side=Side(record="a", runs=2, entry=ENTRY),
+    verdict=Verdict.PASSED,
+    reason="then",
 )
 
 
@@ -34,4 +38,4 @@ def test_check_looks_at_the_runs_that_there_were() -> None:
 def test_comparison_needs_something_to_compare_with() -> None:
     """A check of two measurements with one of them is a mistake of the caller's."""
     with pytest.raises(ValueError, match="a check of overhead compares two measurements"):
-        ask("overhead", Terms(threshold=0.1), MEASURED)
+        ask("overhead", ComparisonPolicy(threshold=0.1), MEASURED)

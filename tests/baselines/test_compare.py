@@ -7,14 +7,14 @@ import pytest
 
 from pytest_dtfperf.baselines.compare import judge
 from pytest_dtfperf.baselines.entry import Calibrated, Entry
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.stats.noise import Noise
 from tests.baselines.examples import AS_ASKED, HARDWARE, MISPLACED, SOFTWARE, entry_of, measurement_of
 
 BASELINE = [99.0, 100.0, 101.0, 100.0, 100.0]  # its median is 100, and its runs spread by 0.7 %
-TERMS = Terms(margin=0.05)
+TERMS = ComparisonPolicy(margin=0.05)
 
 
 def calibrated(entry: Entry, run: float) -> Entry:
@@ -240,7 +240,7 @@ def test_baseline_of_another_spec_is_a_mistake() -> None:
 def test_margin_that_is_no_part_is_refused(margin: float) -> None:
     """A margin of 5 where 0.05 was meant would let everything pass."""
     with pytest.raises(UsageError, match=r"margin must be at least 0 and less than 1, not .*: 0.05 means 5 %"):
-        Terms(margin=margin)
+        ComparisonPolicy(margin=margin)
 
 
 def test_faster_is_never_judged_worse() -> None:

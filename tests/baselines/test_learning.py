@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.thresholds import judge_learning
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SpecError, UsageError
@@ -19,7 +19,7 @@ LEARNING: dict[str, Any] = {
 }  # fmt: skip
 
 
-ASKED = Terms(threshold=1.5)
+ASKED = ComparisonPolicy(threshold=1.5)
 
 
 def learnt(*runs: Mapping[int, float], **spec: Any) -> Measurement:
@@ -113,4 +113,4 @@ def test_nonsense_is_refused() -> None:
     with pytest.raises(SpecError, match="say stop_at_top_1_accuracy"):
         judge_learning(learnt({10: 0.9}, stop_at_top_1_accuracy=None), learnt({}, stop_at_top_1_accuracy=None), ASKED)
     with pytest.raises(UsageError, match="at_most must be more than 0"):
-        judge_learning(ANCHOR, ANCHOR, Terms(threshold=0.0))
+        judge_learning(ANCHOR, ANCHOR, ComparisonPolicy(threshold=0.0))

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_dtfperf.baselines.compare import PublishedRate, judge_published
 from pytest_dtfperf.baselines.references import find
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from tests.baselines.examples import HARDWARE, SOFTWARE, measurement_of
 
@@ -29,7 +29,7 @@ def on(*gpus: dict[str, Any], cpu: str = "Intel Xeon E5-2698 v4") -> dict[str, A
 def test_rule(rates: list[float], verdict: Verdict) -> None:
     """On eight P100 a rate is held against Google's DGX-1, as one value whose spread is assumed; the reason says so."""
     measured = measurement_of(rates, gpus=8, hardware=on(*[P100] * 8))
-    judgement = judge_published(measured, DGX1, Terms(margin=0.08))
+    judgement = judge_published(measured, DGX1, ComparisonPolicy(margin=0.08))
     assert judgement.verdict is verdict, judgement.reason
     assert f"against {DGX1.images_per_sec:.6g} images/sec (Google" in judgement.reason
     assert "against one value, noise 1.0 % (2.0 % is assumed of the published value)" in judgement.reason
@@ -45,7 +45,7 @@ ELSEWHERE: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("hardware, words", ELSEWHERE.values(), ids=ELSEWHERE)
 def test_other_hardware_is_incomparable(hardware: dict[str, Any], words: str) -> None:
     """On other GPUs, or another number of them in a host, a published rate says nothing of the measurement."""
-    judgement = judge_published(measurement_of([2000, 2000], hardware=hardware, software=SOFTWARE), DGX1, Terms())
+    judgement = judge_published(measurement_of([2000, 2000], hardware=hardware, software=SOFTWARE), DGX1, ComparisonPolicy())
     assert judgement.verdict is Verdict.INCOMPARABLE
     assert words in judgement.reason
 
@@ -60,7 +60,7 @@ def test_processors_are_told_by_their_model(cpu: str, verdict: Verdict) -> None:
         system="x", citation="Google", images_per_sec=100, gpu=None, cpu="Intel Xeon E5-2686 v4 (Broadwell)", gpus_per_node=0
     )
     measured = measurement_of([100, 100, 100], hardware=on(cpu=cpu))
-    assert judge_published(measured, published, Terms(margin=0.1)).verdict is verdict
+    assert judge_published(measured, published, ComparisonPolicy(margin=0.1)).verdict is verdict
 
 
 def test_it_comes_back_from_json() -> None:

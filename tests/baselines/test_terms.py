@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from pytest_dtfperf.baselines.terms import Terms, least_runs, share
+from pytest_dtfperf.baselines.terms import ComparisonPolicy, least_runs, share
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.stats.noise import Noise
 
@@ -43,12 +43,12 @@ def test_least_runs(degrees_of_freedom: float, runs: int) -> None:
     """One run is worth judging only where the spread is known from elsewhere."""
     noise = Noise(run=0.02, degrees_of_freedom=degrees_of_freedom)
     assert least_runs(noise) == runs
-    assert Terms().question(0.95, noise).least == runs
-    assert Terms(least=3).question(0.95, noise).least == 3
-    assert Terms(least=3, most=2).question(0.95, noise).least == 2
+    assert ComparisonPolicy().question(0.95, noise).least == runs
+    assert ComparisonPolicy(least=3).question(0.95, noise).least == 3
+    assert ComparisonPolicy(least=3, most=2).question(0.95, noise).least == 2
 
 
 def test_terms_come_back_from_json() -> None:
-    """Terms are kept with every check, and read again as they were."""
-    terms = Terms(margin=0.02, threshold=0.9, false_alarm=0.001, least=2, most=7)
-    assert Terms.from_json(terms.to_json()) == terms
+    """The policy is kept with every check, and read again as they were."""
+    terms = ComparisonPolicy(margin=0.02, threshold=0.9, false_alarm=0.001, least=2, most=7)
+    assert ComparisonPolicy.from_json(terms.to_json()) == terms

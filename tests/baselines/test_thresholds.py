@@ -8,7 +8,7 @@ import pytest
 
 from pytest_dtfperf.baselines.checks import ask
 from pytest_dtfperf.baselines.entry import Calibrated, Entry
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.thresholds import judge_accuracy, judge_efficiency, judge_overhead
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SpecError, UsageError
@@ -16,8 +16,8 @@ from pytest_dtfperf.stats.noise import Noise
 from tests.baselines.examples import AS_ASKED, HARDWARE, MISPLACED, entry_of, measurement_of
 
 
-def asking(threshold: float) -> Terms:
-    return Terms(threshold=threshold)
+def asking(threshold: float) -> ComparisonPolicy:
+    return ComparisonPolicy(threshold=threshold)
 
 
 EFFICIENCY: dict[str, tuple[list[float], list[float], float, Verdict]] = {
@@ -212,7 +212,7 @@ def test_what_was_disturbed_throughout_is_held_against_no_threshold(which: int) 
 @pytest.mark.parametrize("threshold", [None, float("nan"), float("inf")])
 def test_a_check_needs_a_threshold(threshold: float | None) -> None:
     """What is no number would be neither reached nor missed."""
-    terms, measured = Terms(threshold=threshold), measurement_of([100.0], accuracies=[0.9])
+    terms, measured = ComparisonPolicy(threshold=threshold), measurement_of([100.0], accuracies=[0.9])
     with pytest.raises(UsageError, match=f"a check against a threshold needs one, not {threshold!r}"):
         judge_accuracy(measured, terms)
 

@@ -12,7 +12,7 @@ from pytest_dtfperf.baselines.checks import Check, Side, ask
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.records.session import SessionFolder
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> SessionFolder:
     )
     measured = measurement_of([94, 94.1, 93.9, 94, 94])
     record = folder.add("t.py::test_a", measured)
-    terms = Terms(margin=0.10)
+    terms = ComparisonPolicy(margin=0.10)
     judgement = ask("baseline", terms, measured, entry=ENTRY)
     check = Check(
         kind="baseline",

@@ -11,7 +11,7 @@ from pytest_dtfperf.baselines.checks import Check, Side, ask
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.explain.anatomy import anatomy_of
 from pytest_dtfperf.records.session import SessionFolder
@@ -159,7 +159,7 @@ def _nights(folder: Path) -> str:
         for model, entry in zip(OURS, entries, strict=True):
             measured = measurement_of([100.1, 99.9, 100, 100.2], model=model, gpus=8)
             measured = replace(measured, runs=[replace(run, anatomy=anatomy) for run in measured.runs])
-            terms = Terms(margin=0.05)
+            terms = ComparisonPolicy(margin=0.05)
             judgement = ask("baseline", terms, measured, entry=entry)
             record = session.add(f"perf_tests/test_{model}.py::test_throughput", measured)
             check = Check(

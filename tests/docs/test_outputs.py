@@ -12,7 +12,7 @@ import pytest
 
 from pytest_dtfperf.baselines.checks import ask
 from pytest_dtfperf.baselines.comparability import must_match
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.explain.experiments import SYNTHETIC, Planned, Suspect, read
 from pytest_dtfperf.history import words
 from pytest_dtfperf.history.comparison import Compared
@@ -26,7 +26,7 @@ HERE = "tests/docs/test_outputs.py"
 
 
 def reason() -> str:
-    return ask("baseline", Terms(margin=0.05), measurement_of([95.9] * 4), entry=entry_of([100.0] * 4)).reason
+    return ask("baseline", ComparisonPolicy(margin=0.05), measurement_of([95.9] * 4), entry=entry_of([100.0] * 4)).reason
 
 
 def event() -> str:

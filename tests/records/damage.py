@@ -12,7 +12,7 @@ from typing import Any
 from pytest_dtfperf.baselines.checks import Check, Kind, Side, ask
 from pytest_dtfperf.baselines.compare import PublishedRate
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.records.record import Record, compared, efficiency_of
 from pytest_dtfperf.records.session import SessionFolder
@@ -79,7 +79,7 @@ def judge(
     published: PublishedRate | None = None,
 ) -> None:
     """As an experiment does it."""
-    terms = Terms(margin=0.05, threshold=threshold)
+    terms = ComparisonPolicy(margin=0.05, threshold=threshold)
     second = other.measurement if other else None
     found = ask(kind, terms, record.measurement, second, entry=entry, other_entry=other_entry, published=published)
     check = Check(

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_dtfperf.baselines.checks import Check, Side, ask
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.records.again import Otherwise, judge_again
@@ -18,9 +18,9 @@ ONE = Record(id="one", test="t.py::test_a", measurement=measurement_of([80, 80.5
 TWO = Record(id="two", test="t.py::test_a", measurement=measurement_of([99, 99.5, 60], gpus=2))
 
 
-def checked(record: Record, *, runs: int, entry: Entry | None = None, terms: Terms | None = None) -> Record:
+def checked(record: Record, *, runs: int, entry: Entry | None = None, terms: ComparisonPolicy | None = None) -> Record:
     """A record as it is when it was compared with a baseline after so many runs."""
-    terms = terms or Terms(margin=0.05)
+    terms = terms or ComparisonPolicy(margin=0.05)
     measurement = replace(record.measurement, runs=record.measurement.runs[:runs])
     judgement = ask("baseline", terms, measurement, entry=entry)
     side = Side(record=record.id, runs=runs, entry=entry)
@@ -70,7 +70,7 @@ def test_other_baselines() -> None:
 
 def test_efficiency_is_judged_against_its_anchor() -> None:
     """A check of efficiency finds its anchor among the records, as far as it had come, and takes another threshold."""
-    terms = Terms(threshold=0.5)
+    terms = ComparisonPolicy(threshold=0.5)
     judgement = ask("efficiency", terms, TWO.measurement.with_runs([]), ONE.measurement)
     sides = Side(record="two", runs=3), Side(record="one", runs=4)
     check = Check(kind="efficiency", terms=terms, side=sides[0], other=sides[1], verdict=judgement.verdict, reason="then")
@@ -87,7 +87,7 @@ def test_efficiency_is_judged_against_its_anchor() -> None:
 def test_what_cannot_be_asked_any_more_stays() -> None:
     """A judgement that an older version passed, on terms that none can have today, is told as it was; the others are passed."""
     was = replace(checked(TWO, runs=2, entry=ENTRY).checks[0], kind="efficiency", verdict=Verdict.REGRESSED, reason="too slow")
-    was = replace(was, terms=Terms(threshold=0.5), other=Side(record="two", runs=2))  # two devices are no anchor
+    was = replace(was, terms=ComparisonPolicy(threshold=0.5), other=Side(record="two", runs=2))  # two devices are no anchor
     record = TWO.judged(Verdict.REGRESSED, "too slow", check=was)
     told: list[str] = []
     (again,) = judge_again([record], on_status=told.append)

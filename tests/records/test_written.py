@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pytest_dtfperf.baselines.checks import Check, Side
 from pytest_dtfperf.baselines.compare import PublishedRate
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.measurement import Evaluation, Score, TaskReport
 from pytest_dtfperf.records.record import Compared, Record
@@ -48,7 +48,7 @@ def full() -> Record:
     checks = [
         Check(
             kind="published",
-            terms=Terms(least=3),
+            terms=ComparisonPolicy(least=3),
             side=sides[0],
             published=published,
             verdict=Verdict.PASSED,
@@ -56,7 +56,7 @@ def full() -> Record:
         ),
         Check(
             kind="efficiency",
-            terms=Terms(threshold=0.9),
+            terms=ComparisonPolicy(threshold=0.9),
             side=sides[0],
             other=sides[1],
             verdict=Verdict.PASSED,

@@ -9,7 +9,7 @@ import pytest
 from pytest_dtfperf.baselines.accept import Mode
 from pytest_dtfperf.baselines.checks import Check, Side, ask
 from pytest_dtfperf.baselines.store import BaselineStore
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.measurement import Measurement
@@ -21,7 +21,7 @@ from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.settings import Settings
 from tests.baselines.examples import entry_of, measurement_of
 
-TERMS = Terms(margin=0.05)
+TERMS = ComparisonPolicy(margin=0.05)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.store import BaselineStore
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.measurement import Run
@@ -41,7 +41,7 @@ class Changing:
     injected_slowdowns: Mapping[str, float] = field(default_factory=dict)
     tests: int = 1
     plans: dict[str, RepeatPlan] = field(default_factory=dict)
-    terms: dict[tuple[str, str], Terms] = field(default_factory=dict)
+    terms: dict[tuple[str, str], ComparisonPolicy] = field(default_factory=dict)
     hardware: Mapping[str, Any] = field(default_factory=dict)
     config: Any = field(default_factory=lambda: SimpleNamespace(name="daint"))
 

@@ -10,7 +10,7 @@ import pytest
 from pytest_dtfperf.baselines.checks import Check, Side, ask
 from pytest_dtfperf.baselines.entry import MOST_TASKS, Entry
 from pytest_dtfperf.baselines.files import canonical
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.explain.anatomy import Anatomy
 from pytest_dtfperf.explain.evidence import Evidence
@@ -35,9 +35,11 @@ def traced(rates: list[float], anatomy: Anatomy | None = None, scores: Scores | 
 
 
 def checked(measurement: Measurement, entry: Entry | None) -> Check:
-    judgement = ask("baseline", Terms(margin=0.05), measurement, entry=entry)
+    judgement = ask("baseline", ComparisonPolicy(margin=0.05), measurement, entry=entry)
     seen = Side(record="x", runs=len(measurement.runs), entry=entry)
-    return Check(kind="baseline", terms=Terms(margin=0.05), side=seen, verdict=judgement.verdict, reason=judgement.reason)
+    return Check(
+        kind="baseline", terms=ComparisonPolicy(margin=0.05), side=seen, verdict=judgement.verdict, reason=judgement.reason
+    )
 
 
 def accepted(measurement: Measurement) -> Entry:
@@ -134,7 +136,7 @@ def of_two_sides(kind: Literal["efficiency", "overhead"], **changes: Any) -> tup
     now = traced([336.8, 336.9], side(*slower(backward=50), cpu_ms=(90.0, 140.0)).anatomy, **changes)
     if kind == "overhead":
         other = traced([457.0, 457.0], side().anatomy, **changes)
-    terms = Terms(margin=0.05, threshold=0.9)
+    terms = ComparisonPolicy(margin=0.05, threshold=0.9)
     seen = Side(record="x", runs=2)
     return Check(kind=kind, terms=terms, side=seen, other=seen, verdict=Verdict.REGRESSED, reason=""), now, other
 
@@ -210,7 +212,7 @@ def test_what_may_be_no_loss_has_no_cause(high: float, is_told: bool) -> None:
     and an anchor, where nothing is lost with as many times the rate as there are devices."""
 
     now, entry = traced([336.8, 336.9, 336.7], side(*slower(python=50)).anatomy), accepted(traced([457.0] * 2, side().anatomy))
-    known = ask("baseline", Terms(margin=0.05), now, entry=entry).estimate
+    known = ask("baseline", ComparisonPolicy(margin=0.05), now, entry=entry).estimate
     assert known
 
     def undecided(check: Check, devices: int) -> tuple[Check, Judgement]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pytest_dtfperf.baselines.checks import Check, Side
 from pytest_dtfperf.baselines.entry import Entry, Provenance
-from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.explain.anatomy import Anatomy, Link, Part, TaskTime
 from pytest_dtfperf.explain.causes import Cause, Explanation
@@ -118,7 +118,7 @@ def compared(what: Record, rate: float, low: float, high: float, reason: str) ->
     change = what.images_per_sec / rate - 1
     found = Compared(images_per_sec=rate, change=change, margin=0.05, low=low, high=high, noise=0.012)
     side = Side(record=what.id, runs=len(what.measurement.runs), entry=entry)
-    check = Check(kind="baseline", terms=Terms(), side=side, verdict=what.verdict, reason=reason)
+    check = Check(kind="baseline", terms=ComparisonPolicy(), side=side, verdict=what.verdict, reason=reason)
     return replace(what, baseline=found, checks=(check,), reason=reason)
 
 
