@@ -89,9 +89,9 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _program(options: argparse.Namespace) -> int:
     from pytest_dtfperf.steps import Steps
+    from pytest_dtfperf.training.devices import keep_freed_memory
     from pytest_dtfperf.training.graph import GraphTraining
     from pytest_dtfperf.training.measured_steps import MeasuredSteps, run_measured_steps
-    from pytest_dtfperf.training.memory import keep_freed_memory
     from pytest_dtfperf.training.task import Progress
 
     keep_freed_memory()  # as our own tasks do

@@ -20,8 +20,7 @@ from pytest_dtfperf.launch.watch import Watch
 from pytest_dtfperf.measurement import Run, TaskReport
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import needs_addresses
-from pytest_dtfperf.training.models.facts import outline_in
-from pytest_dtfperf.training.models.outline import remember
+from pytest_dtfperf.training.models.outline import outline_in, remember
 
 OnProgress = Callable[[str, int, int, float | None], object]  # task, step, of how many, images/sec so far if it is known
 

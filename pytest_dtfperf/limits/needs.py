@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pytest_dtfperf.records.arithmetic import flop_per_image
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.training.exchanged import bytes_on_servers
+from pytest_dtfperf.training.exchange_plan import bytes_on_servers
 from pytest_dtfperf.training.models.outline import outline_of
 
 VALUE_BYTES = 4  # of a variable or gradient where it is not made shorter

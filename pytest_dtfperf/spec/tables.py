@@ -105,24 +105,24 @@ _IMAGENET, _CIFAR10, _MNIST = (*_MADE, "imagenet"), (*_MADE, "cifar10"), (*_MADE
 
 # Batch sizes and learning rates are tf_cnn_benchmarks', but where another source is named.
 _OUR_MODELS: Mapping[str, Model] = {
-    "trivial": Model(f"{_MODELS}.trivial:Trivial", batch_size=32, data=(*_IMAGENET, "cifar10")),
+    "trivial": Model(f"{_MODELS}.small:Trivial", batch_size=32, data=(*_IMAGENET, "cifar10")),
     "mnist": Model(
-        f"{_MODELS}.mnist:DeepMnist",
+        f"{_MODELS}.small:DeepMnist",
         batch_size=64,
         data=_MNIST,
         optimizer="adam",
         learning_rate=1e-4,  # the TensorFlow tutorial's, which the 2017 report trains
     ),
-    "mnist_softmax": Model(f"{_MODELS}.mnist:MnistSoftmax", batch_size=100, data=_MNIST, learning_rate=0.5),  # as well
-    "lenet": Model(f"{_MODELS}.lenet:LeNet", batch_size=32, data=_MNIST),
-    "alexnet": Model(f"{_MODELS}.alexnet:AlexNet", batch_size=512, data=(*_IMAGENET, "cifar10")),
-    "overfeat": Model(f"{_MODELS}.overfeat:OverFeat", batch_size=32, data=_IMAGENET),
-    "vgg11": Model(f"{_MODELS}.vgg:vgg11", batch_size=64, data=_IMAGENET),
-    "vgg16": Model(f"{_MODELS}.vgg:vgg16", batch_size=64, data=_IMAGENET),
-    "vgg19": Model(f"{_MODELS}.vgg:vgg19", batch_size=64, data=_IMAGENET),
-    "googlenet": Model(f"{_MODELS}.googlenet:GoogLeNet", batch_size=32, data=_IMAGENET),
+    "mnist_softmax": Model(f"{_MODELS}.small:MnistSoftmax", batch_size=100, data=_MNIST, learning_rate=0.5),  # as well
+    "lenet": Model(f"{_MODELS}.small:LeNet", batch_size=32, data=_MNIST),
+    "alexnet": Model(f"{_MODELS}.sequential:AlexNet", batch_size=512, data=(*_IMAGENET, "cifar10")),
+    "overfeat": Model(f"{_MODELS}.sequential:OverFeat", batch_size=32, data=_IMAGENET),
+    "vgg11": Model(f"{_MODELS}.sequential:vgg11", batch_size=64, data=_IMAGENET),
+    "vgg16": Model(f"{_MODELS}.sequential:vgg16", batch_size=64, data=_IMAGENET),
+    "vgg19": Model(f"{_MODELS}.sequential:vgg19", batch_size=64, data=_IMAGENET),
+    "googlenet": Model(f"{_MODELS}.inception:GoogLeNet", batch_size=32, data=_IMAGENET),
     "inception3": Model(f"{_MODELS}.inception:InceptionV3", batch_size=64, data=_IMAGENET),  # 2017's batch, the report's
-    "inception4": Model(f"{_MODELS}.inception4:InceptionV4", batch_size=32, data=_IMAGENET),
+    "inception4": Model(f"{_MODELS}.inception:InceptionV4", batch_size=32, data=_IMAGENET),
     # ResNets learn at 0.128 per 256 images, once tf_cnn_benchmarks' warm-up of five epochs is over.
     "resnet50": Model(f"{_MODELS}.resnet:resnet50", batch_size=64, data=_IMAGENET, learning_rate=0.032),
     "resnet50_v1.5": Model(f"{_MODELS}.resnet:resnet50_v1_5", batch_size=64, data=_IMAGENET, learning_rate=0.032),
@@ -180,9 +180,9 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
         | {"local_parameter_device", "all_reduce_spec", "hierarchical_copy", "gradient_repacking", "variable_consistency"},
         all_reduce=ALGORITHMS,
     ),
-    "independent": VariableUpdate(f"{_UPDATES}.independent:Independent", workers_communicate=True, lockstep=False),
+    "independent": VariableUpdate(f"{_UPDATES}.replicated:Independent", workers_communicate=True, lockstep=False),
     "distributed_all_reduce": VariableUpdate(
-        f"{_UPDATES}.distributed_all_reduce:DistributedAllReduce",
+        f"{_UPDATES}.replicated:DistributedAllReduce",
         workers_communicate=True,
         single_session=True,
         knows=_PACKING | {"all_reduce_spec", "wire_precision"},
@@ -191,7 +191,7 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
         inputs=(*_DATASETS, "python-queue", "zmq"),  # a dataset of Python's lives in the chief's process alone
     ),
     "collective_all_reduce": VariableUpdate(
-        f"{_UPDATES}.collective_all_reduce:CollectiveAllReduce",
+        f"{_UPDATES}.replicated:CollectiveAllReduce",
         workers_communicate=True,
         knows=_PACKING | {"all_reduce_spec", "wire_precision"},
         all_reduce=("collective",),
@@ -219,7 +219,7 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
         "tensorflow:distribute.MultiWorkerMirroredStrategy",
         one_cpu=True,
         workers_communicate=True,
-        engine=f"{_STRATEGIES}.multi_worker_mirrored:MultiWorkerMirrored",
+        engine=f"{_STRATEGIES}.mirrored:MultiWorkerMirrored",
         knows=frozenset({"all_reduce_spec"}),
         all_reduce=("nccl", "xring"),
         all_reduce_shards=(),
@@ -244,9 +244,9 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
 
 _OUR_INPUTS: Mapping[str, Input] = {
     "synthetic": Input(f"{_INPUTS}.synthetic:Synthetic"),
-    "synthetic-host": Input(f"{_INPUTS}.synthetic_host:SyntheticHost"),
-    "python-queue": Input(f"{_INPUTS}.python_queue:PythonQueue"),
-    "python-dataset": Input(f"{_INPUTS}.python_dataset:PythonDataset"),
+    "synthetic-host": Input(f"{_INPUTS}.synthetic:SyntheticHost"),
+    "python-queue": Input(f"{_INPUTS}.python_sources:PythonQueue"),
+    "python-dataset": Input(f"{_INPUTS}.python_sources:PythonDataset"),
     "zmq": Input(f"{_INPUTS}.from_zmq:ZmqProducer"),
     "imagenet": Input(
         f"{_INPUTS}.imagenet:TFRecords",
@@ -256,7 +256,7 @@ _OUR_INPUTS: Mapping[str, Input] = {
         images_per_epoch=1_281_167,
     ),
     "cifar10": Input(
-        f"{_INPUTS}.cifar10:BinaryFiles",
+        f"{_INPUTS}.in_memory:BinaryFiles",
         needs_data_dir=True,
         image_shape=(32, 32, 3),
         classes=10,
@@ -264,7 +264,7 @@ _OUR_INPUTS: Mapping[str, Input] = {
         images_per_epoch=50_000,
     ),
     "mnist": Input(
-        f"{_INPUTS}.mnist:IdxFiles",
+        f"{_INPUTS}.in_memory:IdxFiles",
         needs_data_dir=True,
         image_shape=(28, 28, 1),
         classes=10,

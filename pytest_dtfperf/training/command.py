@@ -1,4 +1,4 @@
-"""A task that runs an external command, and tells of it as of our own training. Needs no TensorFlow.
+"""A task that runs an external command and reports it as our own training. Needs no TensorFlow.
 
     agent -- forks --> this task -- starts --> the program, in the task's process group
                        log, progress, report <-- its output
@@ -7,24 +7,168 @@ Whatever ends the task ends the program: it is killed with its parent, and where
 whole process group along.
 """
 
+import ctypes
 import os
+import re
 import resource
+import select
+import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from threading import Event, Thread
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.spec.command import rate_pattern_of
+from pytest_dtfperf.spec.spec import task_arguments, task_variables
 from pytest_dtfperf.stamps import InvalidStamps, pack
+from pytest_dtfperf.steps import VARIABLE
 from pytest_dtfperf.training.connection import Connection
 from pytest_dtfperf.training.output import Output
-from pytest_dtfperf.training.program import Program, refuse, take_group_along
 from pytest_dtfperf.training.reported_steps import ReportedSteps
+
+CANNOT_START = 127  # what shells say of a program that is not there
+_TICK_S = 0.1  # how late the end of a program that has left its output to somebody else may be noticed
+_REST_S = 2.0  # for what it has printed and nobody has read yet, where somebody whom it has started prints on and on
+_READ_BYTES = 1 << 16
+_PR_SET_PDEATHSIG = 1
+# What this process was given for our own TensorFlow and numpy (node/zygote.py), and the program's user has not set.
+_OURS = ("OPENBLAS_NUM_THREADS", "TF_CPP_MIN_LOG_LEVEL", "TF_GRPC_REUSE_PORT")
+
+# What Slurm's step tells the agent, which is one process on its host, of itself: no task is that process. And TF_CONFIG,
+# which a host may have of another cluster.
+_OF_THE_AGENT = re.compile(
+    r"TF_CONFIG|PMI2?_.*|PMIX_(?!MCA_).*"
+    r"|SLURM_(?:PROCID|LOCALID|NODEID|GTIDS|TASK_PID|NTASKS.*|NPROCS|TASKS_PER_NODE|STEP.*|SRUN_.*|DISTRIBUTION|CPU_BIND.*)"
+)
+
+_libc = ctypes.CDLL(None)
+
+
+class Program:
+    """Started when it is made. Where it cannot be, says why in the log and ends this process.
+
+    What it reports of its steps, if it does, comes through `steps`.
+    """
+
+    def __init__(self, order: TaskOrder, steps: ReportedSteps | None = None) -> None:
+        argv, folder, environment = task_arguments(order), order.spec.command_dir, _environment(order)
+        self._steps = steps
+        if steps:
+            environment[VARIABLE] = steps.path
+        print("$", shlex.join(argv), flush=True)
+        if folder is not None and not os.path.isdir(folder):
+            refuse(
+                f"there is no folder {folder} on this host for it to run in: say command_dir=..., a folder that is on all hosts"
+            )
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                preexec_fn=partial(_die_with, os.getpid()),
+            )
+        except OSError as exc:
+            refuse(_why_not(argv[0], environment["PATH"], exc))
+        assert self._process.stdout is not None
+        self._output = self._process.stdout.fileno()
+        self.peak_rss_bytes = 0  # of this process, not of those that it starts
+
+    def wait(self, output: Output) -> int:
+        """Feed `output` to the end. Returns the exit code, or minus the signal. What outlives the program is not waited for."""
+        pipes: list[Any] = [self._output, *([self._steps] if self._steps else [])]
+        ended_at: float | None = None
+        while True:
+            ready = select.select(pipes, [], [], _TICK_S)[0]
+            if self._steps in ready and self._steps:
+                self._steps.take(output)
+            if self._output in ready:
+                data = os.read(self._output, _READ_BYTES)
+                if data:
+                    output.take(data)
+                else:
+                    pipes.remove(self._output)  # closed; its steps may go on
+            if self._process.poll() is not None:
+                ended_at = perf_counter() if ended_at is None else ended_at
+                if not ready or self._output not in pipes or perf_counter() - ended_at > _REST_S:
+                    break
+            self._note_memory()
+            output.flush()
+        output.end()
+        if self._steps:
+            self._steps.end()
+        return self._process.wait()
+
+    def end(self, own_s: float, grace_s: float) -> None:
+        """Let it go on for `own_s`; then end it by SIGTERM, or by SIGKILL if that takes too long."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(own_s)
+        self._process.terminate()
+        try:
+            self._process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def _note_memory(self) -> None:
+        """Its highest memory so far. The kernel's account of dead children would do, but a child begins with its parent's."""
+        with suppress(OSError), open(f"/proc/{self._process.pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"VmHWM:"):
+                    self.peak_rss_bytes = int(line.split()[1]) * 1024
+
+
+def take_group_along() -> None:
+    """Where the kernel is to kill this process with its parent, have it say so instead, and end the whole process group.
+
+    A program may have started others, who die with nobody.
+    """
+    if os.getpgrp() == os.getpid():
+        signal.signal(signal.SIGHUP, lambda *_: os.killpg(0, signal.SIGKILL))
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGHUP, 0, 0, 0)
+
+
+def _die_with(parent: int) -> None:
+    """In the fork: be killed by the kernel with the task."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the kernel was told
+        os._exit(CANNOT_START)
+
+
+def _environment(order: TaskOrder) -> dict[str, str]:
+    """The host's own, the task's devices, what the spec says, and the interpreter that runs tasks as `python`."""
+    with open("/proc/self/environ", "rb") as file:  # as it was when the agent started, whatever has been set since
+        hosts = dict(entry.split("=", 1) for entry in os.fsdecode(file.read()).split("\0") if "=" in entry)
+    found = {name: value for name, value in os.environ.items() if name not in _OURS}
+    found |= {name: hosts[name] for name in _OURS if name in hosts}
+    found = {name: value for name, value in found.items() if not _OF_THE_AGENT.fullmatch(name)}
+    folders, own = found.get("PATH", os.defpath).split(os.pathsep), os.path.dirname(sys.executable)
+    found["PATH"] = os.pathsep.join(folders if own in folders else [own, *folders])
+    # Python keeps what it prints into a pipe until it has 8 KiB: no line would come for minutes.
+    return {"PYTHONUNBUFFERED": "1", **found, **task_variables(order)}
+
+
+def _why_not(program: str, path: str, exc: OSError) -> str:
+    if not isinstance(exc, FileNotFoundError):
+        return f"cannot start {program}: {exc.strerror}"
+    if os.sep in program:
+        return f"cannot start {program}: there is no such file on this host, or not what it is a script for"
+    return f"cannot start {program}: there is no such program on this host's PATH, {path}"
+
+
+def refuse(why: str) -> NoReturn:
+    """End this process with its last words in the log."""
+    print(why, flush=True)
+    sys.exit(CANNOT_START)
+
 
 GRACE_S = 1.0  # between a parameter server's SIGTERM and its SIGKILL
 

@@ -9,15 +9,15 @@ from pytest_dtfperf.measurement import Score
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.stamps import Stamps
 from pytest_dtfperf.traces import TaskTrace
-from pytest_dtfperf.training import outcome
+from pytest_dtfperf.training import engine
 from pytest_dtfperf.training.devices import config_of, devices_of, start_server
 from pytest_dtfperf.training.evaluation import score
 from pytest_dtfperf.training.graph_hash import Computed, computed
-from pytest_dtfperf.training.inputs.asked import asking
+from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.replica import Replica, build, lend
 from pytest_dtfperf.training.step import Step
 from pytest_dtfperf.training.tracing import traced
-from pytest_dtfperf.training.variable_update.wire import Wire
+from pytest_dtfperf.training.variable_update.parameter_server import Wire
 
 v1 = tf.compat.v1
 
@@ -77,7 +77,7 @@ class GraphTraining:
             return score(self._session, self._replica.evaluation)
 
     def save(self, path: Path) -> None:
-        outcome.save(self._session, self._replica.variables, path, Wire(self._order).dtype)
+        engine.save(self._session, self._replica.variables, path, Wire(self._order).dtype)
 
     def stamps(self, step_s: Sequence[float]) -> Sequence[Stamps]:
         return self._step.log.of(step_s) if not self._lends and all(self._order.stamped) else ()
@@ -102,7 +102,7 @@ class GraphTraining:
 
     @property
     def variable_bytes(self) -> Mapping[str, int]:
-        return outcome.bytes_by_device(self._replica.held)
+        return engine.bytes_by_device(self._replica.held)
 
     @property
     def computed(self) -> Computed | None:

@@ -13,8 +13,7 @@ from pytest_dtfperf.training.evaluation import EvaluationTensors
 from pytest_dtfperf.training.inputs import Input
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.packing import packed
-from pytest_dtfperf.training.splitting import parted
+from pytest_dtfperf.training.packing import packed, parted
 from pytest_dtfperf.training.stamping import Pair, stamps_of
 from pytest_dtfperf.training.tower import Tower
 from pytest_dtfperf.training.variable_update.barrier import Barrier, Broadcast

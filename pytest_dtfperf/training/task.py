@@ -18,18 +18,16 @@ from pytest_dtfperf.stamps import pack as pack_stamps
 from pytest_dtfperf.traces import pack
 from pytest_dtfperf.training import command
 from pytest_dtfperf.training.connection import Connection
-from pytest_dtfperf.training.devices import start_server
+from pytest_dtfperf.training.devices import keep_freed_memory, settings_of, start_server
 from pytest_dtfperf.training.engine import Training
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.measured_steps import MeasuredSteps, lend_devices, run_measured_steps
-from pytest_dtfperf.training.memory import keep_freed_memory
-from pytest_dtfperf.training.models.facts import facts_of
+from pytest_dtfperf.training.models.outline import facts_of
 from pytest_dtfperf.training.own import building
 from pytest_dtfperf.training.probing import host
 from pytest_dtfperf.training.reason import reason
-from pytest_dtfperf.training.runtime_settings import settings_of
 from pytest_dtfperf.training.shutdown import run_at_shutdown
-from pytest_dtfperf.training.step_timer import time_steps
+from pytest_dtfperf.training.step import time_steps
 
 # Imported now, so that a zygote has them before it forks.
 _ENGINES = {engine: load(engine) for engine in {mode.engine for mode in VARIABLE_UPDATES.values()}}

@@ -1,7 +1,7 @@
-"""One replica of the network, on one device: its loss and its gradients, or its loss alone."""
+"""One replica of the network on one device: its loss and its gradients, weights' gradients first."""
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -10,15 +10,44 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.evaluation import EvaluationTensors, evaluation_of
 from pytest_dtfperf.training.inputs import Input
-from pytest_dtfperf.training.joined import joined, parts_in
+from pytest_dtfperf.training.joined_values import joined, parts_in
 from pytest_dtfperf.training.loss_scale import loss_scale_of
 from pytest_dtfperf.training.models import Network
-from pytest_dtfperf.training.models.averages import Average, PackedAverages
 from pytest_dtfperf.training.models.outline import Outlined, outline
-from pytest_dtfperf.training.models.tensors import TensorLayers, first_value
-from pytest_dtfperf.training.weights_first import weights_first
+from pytest_dtfperf.training.models.tensors import Average, PackedAverages, TensorLayers, first_value
 
 v1 = tf.compat.v1
+
+_GRADIENTS = {"Conv2D": "DtfperfWeightsFirstConv2D", "MatMul": "DtfperfWeightsFirstMatMul"}
+
+
+@contextmanager
+def weights_first() -> Iterator[None]:
+    """For the convolutions and matrix products that are added to the current graph within. Weights are their second operand."""
+    with v1.get_default_graph().gradient_override_map(_GRADIENTS):
+        yield
+
+
+@tf.RegisterGradient(_GRADIENTS["Conv2D"])  # type: ignore[untyped-decorator]  # TensorFlow has no types
+def _of_conv2d(op: tf.Operation, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    images, weights = op.inputs
+    same = {name: op.get_attr(name) for name in ("strides", "explicit_paddings", "dilations")}
+    same |= {name: op.get_attr(name).decode() for name in ("padding", "data_format")} | {"out_backprop": gradient}
+    sizes, filter_sizes = tf.shape(images), tf.shape(weights)
+    of_weights = tf.raw_ops.Conv2DBackpropFilter(input=images, filter_sizes=filter_sizes, **same)
+    with v1.control_dependencies([of_weights]):
+        of_images = tf.raw_ops.Conv2DBackpropInput(input_sizes=sizes, filter=weights, **same)
+    return of_images, of_weights
+
+
+@tf.RegisterGradient(_GRADIENTS["MatMul"])  # type: ignore[untyped-decorator]  # TensorFlow has no types
+def _of_matmul(op: tf.Operation, gradient: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    vectors, weights = op.inputs
+    of_weights = tf.raw_ops.MatMul(a=vectors, b=gradient, transpose_a=True)
+    with v1.control_dependencies([of_weights]):
+        of_vectors = tf.raw_ops.MatMul(a=gradient, b=weights, transpose_b=True)
+    return of_vectors, of_weights
+
 
 DTYPES = {"fp32": tf.float32, "fp16": tf.float16, "bf16": tf.bfloat16}
 

@@ -1,16 +1,53 @@
-"""Further steps after the measured ones, each with TensorFlow's full account of it."""
+"""Further steps after the measured ones that are traced: by sessions, and by TensorFlow's profiler for its own strategies."""
 
+import resource
+import threading
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
 
 import tensorflow as tf
 
+from pytest_dtfperf.node import run_folder
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.traces import TaskTrace
-from pytest_dtfperf.training.inputs.asked import asking
+from pytest_dtfperf.traces import NO_BATCH, InvalidTrace, Operation, Ran, TaskTrace, TracedStep
+from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.replica import Replica
 from pytest_dtfperf.training.step_stats import Tracer, queues_of
-from pytest_dtfperf.training.wall_clock import WallClock
+from pytest_dtfperf.training.subprocess_call import Answer, NoAnswer, apart
+from pytest_dtfperf.training.xspace import Activity, Profile
+
+SLACK_NS = 1_000_000  # both clocks are slewed alike, and differ by the same for ever; no step of a clock is so small
+
+
+class WallClock:
+    """From when it is made on, against the monotonic clock, which nobody sets."""
+
+    def __init__(self, wall_ns: Callable[[], int] = time.time_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._wall_ns = wall_ns
+        self._monotonic_ns = monotonic_ns
+        self._before = self._ahead()
+
+    def check(self) -> None:
+        """Raises `InvalidTrace` where the clock was set since."""
+        (least, most), (now_least, now_most) = self._before, self._ahead()
+        if now_least > most + SLACK_NS or now_most < least - SLACK_NS:
+            by_s = (now_least + now_most - least - most) / 2e9
+            raise InvalidTrace(
+                f"its host's clock was set by {by_s:+.3g} s while steps were traced, so that where their time went is not known"
+            )
+
+    def _ahead(self) -> tuple[int, int]:
+        """How far it is ahead, at least and at most: whoever reads both may be off its core in between."""
+        before = self._monotonic_ns()
+        wall = self._wall_ns()
+        return wall - self._monotonic_ns(), wall - before
+
 
 v1 = tf.compat.v1
 
@@ -48,3 +85,156 @@ def traced(
     for metadata, (begin_us, called_us, end_us, cpu_us) in taken:  # not in between: the others would wait for it
         tracer.add(metadata.step_stats, begin_us=begin_us, called_us=called_us, end_us=end_us, cpu_us=cpu_us)
     return tracer.trace(dict(queues_of(session.graph.get_operations())))
+
+
+MOST_BYTES = 64 << 20  # of a profile: some hundred thousand events
+# Where one thread has begun an activity and another ended it, TensorFlow 2.21 may lose where that is kept, and frees what is
+# not its own (`TraceMeRecorder::Consume`): the process is aborted. Collective operations have such activities in all workers
+# but the first, which they ask how to go on. Whether it happens depends on how many threads have recorded anything: in each of
+# 84 states that were tried some of these attempts were aborted, if any, and never all.
+_MORE_THREADS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55)  # in one attempt after the other
+_STOPS_S = 10.0  # at most, all attempts: each takes some milliseconds, and what one has hung on the next hangs on, too
+
+_OPTIONS = {"host_tracer_level": 2, "python_tracer_level": 0, "device_tracer_level": 1}  # operations; no Python; kernels
+
+
+@dataclass
+class Profiled:
+    """What a profiled stretch of work has left, once it is over."""
+
+    profile: Profile | None = None
+    why_not: Exception | None = None
+    steps: list[tuple[int, int, int, int]] = field(default_factory=list)  # begin, called, end, CPU: microseconds
+
+    @contextmanager
+    def or_say_why(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.why_not = error
+
+
+@contextmanager
+def profiled(order: TaskOrder) -> Iterator[Profiled]:
+    """Around some steps. A profiler that fails ends none of them, for other workers may count on this one: it says so after."""
+    done, clock = Profiled(), WallClock()
+    with ExitStack() as held:
+        with done.or_say_why():
+            stop = _way_to_stop(order)
+            folder = held.enter_context(run_folder.temporary())
+            tf.profiler.experimental.start(folder, tf.profiler.experimental.ProfilerOptions(**_OPTIONS))
+        yield done
+        if done.why_not is None:
+            with done.or_say_why():
+                stop()
+                clock.check()
+                done.profile = Profile(_read(Path(folder)), order.name)
+
+
+def _way_to_stop(order: TaskOrder) -> Callable[[], None]:
+    """How this task's profiler is stopped without an end of the task. Raises `ValueError` where there is no such way."""
+    if order.is_chief or not order.spec.mode.workers_communicate:
+        return _stop_here
+    if order.device == "gpu":
+        raise ValueError("TensorFlow's profiler may abort all workers but the first, and a copy of the process has no GPU")
+    return _stop_apart
+
+
+def _stop_here() -> None:
+    tf.profiler.experimental.stop()
+
+
+def _stop_apart() -> None:
+    """In a copy of this process, which writes the profile and may be aborted. Here the profiler goes on until the task ends.
+
+    Raises `ValueError` if no copy has written it.
+    """
+    until_s = time.monotonic() + _STOPS_S
+    for more_threads in _MORE_THREADS:
+        try:
+            with warnings.catch_warnings():  # that there are threads: what they hold costs the profile, and nothing else
+                warnings.simplefilter("ignore", DeprecationWarning)
+                apart(partial(_stop, more_threads), round(until_s - time.monotonic(), 2))
+            return
+        except NoAnswer as error:
+            why = error
+        if time.monotonic() > until_s:
+            break
+    raise ValueError(f"TensorFlow's profiler could not be stopped: {why}")
+
+
+def _stop(more_threads: int) -> Answer:
+    """After so many threads have recorded something."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # of what is known nobody needs gigabytes
+    threads = [threading.Thread(target=_record) for _ in range(more_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    tf.profiler.experimental.stop()
+    return {}
+
+
+def _record() -> None:
+    with tf.profiler.experimental.Trace("more threads"):
+        pass
+
+
+def _read(folder: Path) -> object:
+    """The `XSpace` that the profiler has written. Raises `ValueError` if it has written too much, or nothing."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    files = sorted(folder.rglob("*.xplane.pb"))
+    if len(files) != 1:
+        raise ValueError(f"TensorFlow's profiler has written {len(files)} files")
+    if (size := files[0].stat().st_size) > MOST_BYTES:
+        raise ValueError(f"the profile has {size >> 20} MiB, {MOST_BYTES >> 20} can be read")
+    return xplane_pb2.XSpace.FromString(files[0].read_bytes())
+
+
+def stepped(done: Profiled, steps: int, step: Callable[[], object], sleep_s: float, after_each: Callable[[], None]) -> None:
+    """Train so many steps, and note when each was."""
+    ended = time.time_ns()
+    for _ in range(steps):
+        begun, used = ended, time.process_time_ns()
+        called = begun + round(1e9 * sleep_s)  # `step` sleeps first
+        step()
+        ended = time.time_ns()
+        after_each()
+        done.steps.append((begun // 1000, called // 1000, ended // 1000, (time.process_time_ns() - used) // 1000))
+
+
+def trace_of_steps(task: str, done: Profiled) -> TaskTrace:
+    """Of a worker that steps itself. Raises what has kept the profiler from its work."""
+    profile = _profile(done)
+    return _trace(task, profile.activities(), done.steps)
+
+
+def trace_of_batches(task: str, done: Profiled) -> TaskTrace:
+    """Of a worker that a coordinator gives batches: each of them is a step, with the wait for it. Likewise."""
+    profile = _profile(done)
+    batches = profile.batches()
+    idle = Operation("", NO_BATCH, f"{task}/CPU:0", ())
+    waits = [Activity(idle, before[1], after[0]) for before, after in pairwise(batches)]
+    begins = [batches[0][0], *(end for _, end in batches)] if batches else []
+    steps = [(begin, begin, end, None) for begin, (_, end) in zip(begins, batches, strict=False)]
+    return _trace(task, [*profile.activities(), *waits], steps)
+
+
+def _profile(done: Profiled) -> Profile:
+    if done.profile is None:
+        raise done.why_not or ValueError("TensorFlow's profiler has told nothing")
+    return done.profile
+
+
+def _trace(task: str, activities: Sequence[Activity], steps: Sequence[tuple[int, int, int, int | None]]) -> TaskTrace:
+    operations: dict[Operation, int] = {}
+    traced = []
+    for begin, called, end, cpu in steps:
+        ran = [
+            Ran(operations.setdefault(each.operation, len(operations)), each.start_us, each.start_us, min(each.end_us, end))
+            for each in activities
+            if begin <= each.start_us < end
+        ]
+        traced.append(TracedStep(begin, called, end, cpu, ran, []))
+    return TaskTrace(task, list(operations), [], traced, edges=False)

@@ -11,8 +11,7 @@ import pytest
 
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.testing.backends import wait_until
-from pytest_dtfperf.training.inputs.cifar import TEST_FILES, TRAINING_FILES, open_files
-from pytest_dtfperf.training.inputs.idx import open_pair
+from pytest_dtfperf.training.inputs.formats import TEST_FILES, TRAINING_FILES, open_files, open_pair
 from tests.plugin import zygote
 
 PATIENCE_S = 60.0

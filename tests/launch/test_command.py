@@ -200,7 +200,7 @@ def test_who_outlives_a_program_is_not_waited_for(stage: Stage, tmp_path: Path, 
 
 WRAPPED = """
 import os, signal, subprocess, sys
-from pytest_dtfperf.training.program import take_group_along
+from pytest_dtfperf.training.command import take_group_along
 if os.fork() == 0:
     os.setpgid(0, 0)
     take_group_along()

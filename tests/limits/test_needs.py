@@ -8,7 +8,7 @@ import pytest
 from pytest_dtfperf.limits.needs import SLOTS, Flow, Layout, devices_of, flop, traffic, update_bytes
 from pytest_dtfperf.records.arithmetic import flop_per_image
 from pytest_dtfperf.spec import OPTIMIZERS, VARIABLE_UPDATES, Spec
-from pytest_dtfperf.training.exchanged import bytes_on_servers
+from pytest_dtfperf.training.exchange_plan import bytes_on_servers
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.models.outline import outline
 

@@ -35,7 +35,7 @@ IMPORTED = (
     "pytest_dtfperf.session.session",
     "pytest_dtfperf.session.sweep",
     "pytest_dtfperf.stats.sequential",
-    "pytest_dtfperf.training.models.trivial",
+    "pytest_dtfperf.training.models.small",
     "xdist.dsession",
 )
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.training.inputs.shards import find
-from pytest_dtfperf.training.inputs.tfrecord import records
+from pytest_dtfperf.training.inputs.shards import find, records
 from tests.real import imported
 
 

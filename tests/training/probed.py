@@ -6,17 +6,17 @@ from typing import Any
 import tensorflow as tf
 
 from pytest_dtfperf.spec import Spec, TaskOrder
-from pytest_dtfperf.training.probing import arithmetic, images
+from pytest_dtfperf.training.probing import throughput
 
 v1 = tf.compat.v1
 CPU = "/device:CPU:0"
 CHAINS = (1, 3)
 
 
-def counted(operation: arithmetic.Operation, chain: int) -> dict[str, float]:
+def counted(operation: throughput.Operation, chain: int) -> dict[str, float]:
     """The operations of a chain by TensorFlow's profiler and by ours, and those that draw what it is fed."""
     with tf.Graph().as_default() as graph:
-        arithmetic._chained(operation, chain)
+        throughput._chained(operation, chain)
         options = v1.profiler.ProfileOptionBuilder(v1.profiler.ProfileOptionBuilder.float_operation())
         theirs = v1.profiler.profile(graph, options=options.with_empty_output().build()).total_float_ops
     drawn = sum(2 * tf.TensorShape(shape).num_elements() for shape in (operation.shape, operation.weights))
@@ -25,26 +25,26 @@ def counted(operation: arithmetic.Operation, chain: int) -> dict[str, float]:
 
 def of_two_gpus() -> str:
     try:
-        return str(arithmetic.of_gpus(2))
+        return str(throughput.of_gpus(2))
     except RuntimeError as error:
         return f"RuntimeError: {error}"
 
 
 def fetched() -> Any:
     spec = Spec(model="trivial", batch_size=4, gpus=1, num_ps=0, variable_update="replicated", data="synthetic-host", steps=1)
-    return images.of_worker(TaskOrder(run="r", job="worker", index=0, spec=spec, cluster={}, threads=1), [])
+    return throughput.of_worker(TaskOrder(run="r", job="worker", index=0, spec=spec, cluster={}, threads=1), [])
 
 
 def main() -> None:
     operations = {
-        "matmul": arithmetic.matmul(24),
-        "convolution": arithmetic.convolution(2, 9, 4, "NHWC"),
-        **{f"{name} of one core": operation for name, operation in arithmetic.on_cores(1).items()},
+        "matmul": throughput.matmul(24),
+        "convolution": throughput.convolution(2, 9, 4, "NHWC"),
+        **{f"{name} of one core": operation for name, operation in throughput.on_cores(1).items()},
     }
     found = {
         "counted": {name: {chain: counted(each, chain) for chain in CHAINS} for name, each in operations.items()},
-        "cpu": arithmetic.tried(arithmetic.matmul(64), CPU, v1.ConfigProto(), None, chain=arithmetic.CHAIN),
-        "no such device": arithmetic.tried(arithmetic.matmul(64), "/device:GPU:7", v1.ConfigProto(), None),
+        "cpu": throughput.tried(throughput.matmul(64), CPU, v1.ConfigProto(), None, chain=throughput.CHAIN),
+        "no such device": throughput.tried(throughput.matmul(64), "/device:GPU:7", v1.ConfigProto(), None),
         "two gpus": of_two_gpus(),
         "input": fetched(),
     }

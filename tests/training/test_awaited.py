@@ -6,8 +6,7 @@ from itertools import pairwise
 import pytest
 
 from pytest_dtfperf.spec import Spec, TaskOrder
-from pytest_dtfperf.training.awaited import BEYOND, Wave, waves_of
-from pytest_dtfperf.training.exchanged import bytes_on_servers, servers_of, sizes_of
+from pytest_dtfperf.training.exchange_plan import BEYOND, Wave, bytes_on_servers, servers_of, sizes_of, waves_of
 
 CASES = 200
 

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_dtfperf.spec import MODE_OPTIONS, VARIABLE_PLACEMENTS, VARIABLE_UPDATES, Spec, VariableUpdate
 from pytest_dtfperf.spec.tables import OPTIMIZERS, WIRE_PRECISIONS
-from pytest_dtfperf.training.exchanged import part_names, servers_of
+from pytest_dtfperf.training.exchange_plan import part_names, servers_of
 from tests.training.conftest import Trained, assert_same_variables, orders_of
 
 VARIABLE_BYTES = 4 * (9 * 8 + 8 + 9 * 8 * 12 + 12 + 108 * 64 + 64 + 64 * 10 + 10)  # of the network "tiny"

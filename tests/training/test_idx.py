@@ -8,7 +8,7 @@ import pytest
 
 from perf_tests import digits
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.training.inputs.idx import open_idx, open_pair
+from pytest_dtfperf.training.inputs.formats import open_idx, open_pair
 
 NAME = "train-images-idx3-ubyte"
 IMAGES = bytes((0, 0, 8, 3)) + struct.pack(">3I", 2, 28, 28) + bytes(2 * 784)

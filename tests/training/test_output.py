@@ -9,8 +9,7 @@ import pytest
 
 from pytest_dtfperf.spec.command import RATE_PATTERN
 from pytest_dtfperf.training import output as module
-from pytest_dtfperf.training.output import LINE_BYTES, Output
-from pytest_dtfperf.training.terminal import lines
+from pytest_dtfperf.training.output import LINE_BYTES, Output, lines
 
 
 class Unheard:

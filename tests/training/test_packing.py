@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.training.exchange_plan import PACK_BYTES, SMALL_BYTES, plan
 from pytest_dtfperf.training.models import default_network
 from pytest_dtfperf.training.models.outline import outline
-from pytest_dtfperf.training.packs import PACK_BYTES, SMALL_BYTES, plan
 from tests.training.conftest import Trained, assert_same_variables
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec, TaskOrder
-from pytest_dtfperf.training.exchanged import bytes_on_servers, packs_of, parts_of, servers_of, shapes_of, sizes_of
+from pytest_dtfperf.training.exchange_plan import bytes_on_servers, packs_of, parts_of, servers_of, shapes_of, sizes_of
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import default_network
 from pytest_dtfperf.training.models.outline import outline
@@ -156,7 +156,7 @@ def test_parts_are_large_enough_to_be_updated_in_one_pass(tmp_path: Path) -> Non
     (cut,) = [(shape, pieces) for shape, pieces in zip(shapes, placed, strict=True) if len(pieces) > 1]
     shape, pieces = cut
     assert shape == (4096, 1001)
-    large = told(tmp_path / "log", "-c", "from pytest_dtfperf.training.compiled import LARGE_BYTES; print(LARGE_BYTES)")
+    large = told(tmp_path / "log", "-c", "from pytest_dtfperf.training.optimizers import LARGE_BYTES; print(LARGE_BYTES)")
     assert int(large) == LEAST_PIECE_BYTES
     assert [piece.server for piece in pieces] == [1, 1, 0]
     assert all(size_of((piece.rows, *shape[1:])) >= LEAST_PIECE_BYTES for piece in pieces)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.training.probing import memory
+from pytest_dtfperf.training.probing import readings
 from pytest_dtfperf.training.probing.readings import LEAST_REPEATS, REPEATS, repeated
 from tests.training.programs import told
 
@@ -115,11 +115,11 @@ def test_a_device_that_is_not_there_is_an_error_of_its_own(probed: dict[str, Any
 
 def test_memory() -> None:
     """A core copies some bytes a second; where little is free, it leaves that to others."""
-    found = memory.of_all(1, None)
+    found = readings.of_all(1, None)
     assert found["per_s"] > 0
-    assert found["how"] == {"threads": 1, "bytes": 2 * memory.BUFFER_BYTES}
+    assert found["how"] == {"threads": 1, "bytes": 2 * readings.BUFFER_BYTES}
     with pytest.raises(MemoryError, match="100 MiB are free, and it takes 512"):
-        memory.of_all(1, 100 << 20)
+        readings.of_all(1, 100 << 20)
 
 
 def test_input(probed: dict[str, Any]) -> None:
@@ -130,7 +130,7 @@ def test_input(probed: dict[str, Any]) -> None:
 
 APART = """
 import os, sys, time
-from pytest_dtfperf.training.apart import NoAnswer, apart
+from pytest_dtfperf.training.subprocess_call import NoAnswer, apart
 
 def answer(function, within_s=60.0):
     looks = []

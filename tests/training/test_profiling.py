@@ -58,7 +58,7 @@ def test_a_profiler_that_hangs_is_waited_for_once(tmp_path: Path) -> None:
 BREAKS = """
 import tensorflow as tf
 from pytest_dtfperf.spec import Spec, TaskOrder
-from pytest_dtfperf.training.profiling import profiled, stepped, trace_of_steps
+from pytest_dtfperf.training.tracing import profiled, stepped, trace_of_steps
 def start(*_):
     raise OSError("no room\\nfor it")
 tf.profiler.experimental.start = start

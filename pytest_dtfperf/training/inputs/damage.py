@@ -1,8 +1,8 @@
-"""Which file, and where in it, was behind an error of the pipeline that reads ImageNet."""
+"""The file and the place in it that caused an error of the pipeline that reads ImageNet."""
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
@@ -13,8 +13,9 @@ from typing import Any
 import tensorflow as tf
 
 from pytest_dtfperf.errors import DataError
-from pytest_dtfperf.training.inputs.shards import all_records
-from pytest_dtfperf.training.inputs.tfrecord import TFRecord, check_content, content_of, records
+from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs.shards import TFRecord, all_records, check_content, content_of, records
+from pytest_dtfperf.training.reason import message_of
 
 FOREIGN = "this record is no labelled image"
 IMAGE, LABEL = "image/encoded", "image/class/label"
@@ -169,3 +170,15 @@ def _values(features: Mapping[str, Any], name: str) -> list[Any]:
 def _jpeg(content: bytes) -> bytes:
     values = tf.train.Example.FromString(content).features.feature[IMAGE].bytes_list.value
     return bytes(values[0]) if values else b""
+
+
+@contextmanager
+def asking(feeds: Iterable[Input]) -> Iterator[None]:
+    """If TensorFlow fails here, the inputs are asked first whether they know why."""
+    try:
+        yield
+    except (tf.errors.OpError, UnicodeDecodeError) as error:
+        for feed in feeds:
+            if cause := feed.explain(message_of(error)):
+                raise cause from error
+        raise

@@ -16,10 +16,9 @@ from pytest_dtfperf.errors import InfrastructureError, exit_words
 from pytest_dtfperf.node.module_command import module_command
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.spec.checks import ZMQ_PRODUCER
-from pytest_dtfperf.training.inputs.fed import FedInput
-from pytest_dtfperf.training.inputs.made import Batch
+from pytest_dtfperf.training.inputs.python_sources import FedInput
 from pytest_dtfperf.training.inputs.share import share_of
-from pytest_dtfperf.training.inputs.zmq_producer import OTHERS_PATH
+from pytest_dtfperf.training.inputs.zmq_producer import OTHERS_PATH, Batch
 from pytest_dtfperf.training.models import Network
 
 VERSION = 1  # of what goes over the socket

@@ -1,15 +1,106 @@
-"""The files of ImageNet's original layout, and what is wrong with one. Needs no TensorFlow."""
+"""The TFRecord files of ImageNet's original layout, and what is wrong with one. Needs no TensorFlow."""
 
 import math
+import os
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.training.inputs.formats import candidates, folder_found, names_in
+from pytest_dtfperf.errors import DataError, SpecError
+from pytest_dtfperf.training.inputs.formats import candidates, folder_found, format_of, names_in
 from pytest_dtfperf.training.inputs.share import Share
-from pytest_dtfperf.training.inputs.tfrecord import TFRecord, records
+
+HEADER_BYTES = 12
+FOOTER_BYTES = 4
+_POLYNOMIAL = 0x82F63B78  # CRC-32C (Castagnoli), bits reversed: RFC 3720, appendix B.4
+_MASK_DELTA = 0xA282EAD8  # as the format's description has it
+
+
+@dataclass(frozen=True)
+class TFRecord:
+    """Where a record lies in its file."""
+
+    offset: int  # of its header
+    length: int  # of its content
+
+    @property
+    def content(self) -> int:
+        return self.offset + HEADER_BYTES
+
+    @property
+    def end(self) -> int:
+        return self.content + self.length + FOOTER_BYTES
+
+
+def records(path: Path) -> Iterator[TFRecord]:
+    """From header to header, without reading what lies between. Raises `DataError` where there is none, or the file ends."""
+    try:
+        file = path.open("rb", buffering=0)
+    except OSError as exc:
+        raise DataError(f"{path} cannot be read: {exc.strerror}") from exc
+    with file:
+        size, offset = os.fstat(file.fileno()).st_size, 0
+        if not size:
+            raise DataError(f"{path} is empty: fetch or make it again")
+        while offset < size:
+            file.seek(offset)
+            record = _record(path, offset, file.read(HEADER_BYTES))
+            if record.end > size:
+                raise DataError(
+                    f"{path} is cut short: the record at byte {offset} ends at byte {record.end}, the file at byte {size}. "
+                    "Fetch or make it again."
+                )
+            yield record
+            offset = record.end
+
+
+def check_content(path: Path, record: TFRecord) -> None:
+    """Raises `DataError` if a record's content is not what was written."""
+    content, footer = _read(path, record)
+    if struct.unpack("<I", footer)[0] != masked_crc(content):
+        raise DataError(f"{path} is damaged: the checksum of the record at byte {record.offset} is wrong. Fetch it again.")
+
+
+def content_of(path: Path, record: TFRecord) -> bytes:
+    return _read(path, record)[0]
+
+
+def masked_crc(content: bytes) -> int:
+    """The checksum of a length or a content."""
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def _record(path: Path, offset: int, header: bytes) -> TFRecord:
+    if len(header) < HEADER_BYTES:
+        raise DataError(f"{path} is cut short: the record at byte {offset} has only {len(header)} of its header's 12 bytes")
+    if struct.unpack("<I", header[8:])[0] != masked_crc(header[:8]):
+        if offset == 0 and (other := format_of(header)):
+            raise DataError(f"{path} is no TFRecord file: it is {other}. Fetch or make it again, not compressed.")
+        what = "is no TFRecord file: it begins with" if offset == 0 else f"is damaged: no record begins at byte {offset}, but"
+        raise DataError(f"{path} {what} {header.hex(' ')}. Fetch or make it again.")
+    return TFRecord(offset, struct.unpack("<Q", header[:8])[0])
+
+
+def _read(path: Path, record: TFRecord) -> tuple[bytes, bytes]:
+    with path.open("rb") as file:
+        file.seek(record.content)
+        return file.read(record.length), file.read(FOOTER_BYTES)
+
+
+def _remainder(byte: int) -> int:
+    for _ in range(8):
+        byte = byte >> 1 ^ (_POLYNOMIAL if byte & 1 else 0)
+    return byte
+
+
+_TABLE = tuple(_remainder(byte) for byte in range(256))
+
 
 MOST_LANES = 256  # open files of a lone process
 WALKED_BYTES = 1 << 30  # so much is looked through before training, from header to header; of more, each file's first record

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_dtfperf.training.inputs.cifar import CHANNELS, CLASSES, EDGE, TEST_FILES, TRAINING_FILES
+from pytest_dtfperf.training.inputs.formats import CHANNELS, CLASSES, EDGE, TEST_FILES, TRAINING_FILES
 from pytest_dtfperf.training.making.pictures import enlarged, labels_of, noisy, pattern
 
 

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.measurement import NetworkFacts
 from pytest_dtfperf.spec import Spec, tables
 from pytest_dtfperf.training.models import Network, default_network, network_of
 from pytest_dtfperf.training.models.layers import BATCH_NORM, BatchNorm, Deviation, by_inputs, by_inputs_exactly, paddings
@@ -208,3 +209,24 @@ def _slid(pixels: int, size: int, stride: int, padding: str) -> int:
     if positions < 1:
         raise SpecError(f"images are too small for this network: a window of {size} does not fit into {pixels} pixels")
     return positions
+
+
+def facts_of(spec: Spec) -> NetworkFacts:
+    """Of the spec's network."""
+    network = network_of(spec)
+    found = outline(network)
+    return NetworkFacts(
+        image_shape=network.image_shape,
+        classes=network.classes,
+        parameters=found.parameters,
+        trained_parameters=found.trained_parameters,
+        multiply_adds=found.multiply_adds,
+        uncounted=found.uncounted,
+        variables={variable.name: variable.shape for variable in found.trained},
+    )
+
+
+def outline_in(facts: NetworkFacts) -> Outline:
+    """As far as it counts for who only plans: of what is trained."""
+    variables = tuple(Variable(name, tuple(shape)) for name, shape in facts.variables.items())
+    return Outline(variables, {"logits": (facts.classes,)}, facts.multiply_adds, facts.uncounted)

@@ -10,8 +10,8 @@ from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.training.models.outline import Outline, Variable
 from pytest_dtfperf.training.models.tensors import TensorLayers
-from pytest_dtfperf.training.own.tracing import FirstValue, logits_of, traced
-from pytest_dtfperf.training.own.words import in_words
+from pytest_dtfperf.training.own import describe_error
+from pytest_dtfperf.training.own.counting import FirstValue, logits_of, traced
 
 v1 = tf.compat.v1
 
@@ -91,7 +91,7 @@ class FunctionNetwork:
         try:
             return logits_of(_called(self._function, images, training=net.training, creator=given, getter=named))
         except Exception as error:
-            raise SpecError(f"{self._name} cannot be trained within a graph: {in_words(error)}") from error
+            raise SpecError(f"{self._name} cannot be trained within a graph: {describe_error(error)}") from error
 
 
 def _called(

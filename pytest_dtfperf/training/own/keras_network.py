@@ -13,8 +13,8 @@ from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.training.models.outline import Outline, Variable
 from pytest_dtfperf.training.models.tensors import TensorLayers
-from pytest_dtfperf.training.own.tracing import FirstValue, logits_of, traced
-from pytest_dtfperf.training.own.words import in_words
+from pytest_dtfperf.training.own import describe_error
+from pytest_dtfperf.training.own.counting import FirstValue, logits_of, traced
 
 v1 = tf.compat.v1
 
@@ -55,7 +55,7 @@ class KerasNetwork:
                 trained, states, images, **_told(self._model, net.training), return_losses=True
             )
         except Exception as error:
-            raise SpecError(f"{self._name} cannot be trained within a graph: {in_words(error)}") from error
+            raise SpecError(f"{self._name} cannot be trained within a graph: {describe_error(error)}") from error
         net.penalties += [tf.cast(loss, tf.float32) for loss in losses]
         if net.training:
             for each, kept_as, value in zip(self._states, kept, moved, strict=True):
@@ -76,7 +76,7 @@ def _image_shape(spec: Spec, model: Any, asked: tuple[int, int, int] | None) -> 
         try:
             model(keras.Input(asked))
         except Exception as error:
-            raise SpecError(f"{spec.model} does not take images of {asked}: {in_words(error)}") from error
+            raise SpecError(f"{spec.model} does not take images of {asked}: {describe_error(error)}") from error
         return asked
     inputs, outputs = list(model.inputs), list(model.outputs)
     if (len(inputs), len(outputs)) != (1, 1):

@@ -15,10 +15,10 @@ from typing import Any
 
 from pytest_dtfperf.node import host_state, limits, links
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.apart import NoAnswer, apart, in_words
 from pytest_dtfperf.training.connection import Connection
-from pytest_dtfperf.training.probing import arithmetic, images, memory
+from pytest_dtfperf.training.probing import readings, throughput
 from pytest_dtfperf.training.reason import reason
+from pytest_dtfperf.training.subprocess_call import NoAnswer, apart, in_words
 
 # For all that is done in one process, TensorFlow's start and the first call included.
 CORES_S, GPUS_S, MEMORY_S, INPUT_S = 20.0, 60.0, 15.0, 20.0
@@ -74,16 +74,16 @@ def _compute(order: Told, connection: Connection, _: int) -> None:
 
 def _families(order: Told) -> Iterator[Family]:
     cores = len(os.sched_getaffinity(0))
-    operations = list(arithmetic.on_cores(1))
-    yield Family("core", operations, partial(arithmetic.of_cores, 1), CORES_S)
-    yield Family("cores", operations, partial(arithmetic.of_cores, cores), CORES_S)
+    operations = list(throughput.on_cores(1))
+    yield Family("core", operations, partial(throughput.of_cores, 1), CORES_S)
+    yield Family("cores", operations, partial(throughput.of_cores, cores), CORES_S)
     if gpus := order["gpus"]:
-        members = [f"{gpu}.{name}" for gpu in range(gpus) for name in arithmetic.on_gpu()]
-        yield Family("gpu", members, partial(arithmetic.of_gpus, gpus), GPUS_S)
-    yield Family("memory", [""], lambda: {"": memory.of_all(cores, _free_bytes())}, MEMORY_S)
+        members = [f"{gpu}.{name}" for gpu in range(gpus) for name in throughput.on_gpu()]
+        yield Family("gpu", members, partial(throughput.of_gpus, gpus), GPUS_S)
+    yield Family("memory", [""], lambda: {"": readings.of_all(cores, _free_bytes())}, MEMORY_S)
     if worker := order["input"]:
         task = TaskOrder.from_json(worker)
-        yield Family("input", [""], lambda: {"": images.of_worker(task, order["input_cpus"])}, INPUT_S)
+        yield Family("input", [""], lambda: {"": throughput.of_worker(task, order["input_cpus"])}, INPUT_S)
 
 
 def _in_words(error: Exception) -> str:

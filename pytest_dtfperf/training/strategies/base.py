@@ -1,4 +1,4 @@
-"""What engines on TensorFlow 2's own strategies have in common."""
+"""Shared parts of the engines on TensorFlow 2's own strategies, and the settings of its eager runtime."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -12,21 +12,41 @@ from pytest_dtfperf.measurement import Score
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.stamps import Stamps
 from pytest_dtfperf.traces import TaskTrace
-from pytest_dtfperf.training import outcome
-from pytest_dtfperf.training.devices import devices_of
+from pytest_dtfperf.training import engine
+from pytest_dtfperf.training.devices import config_of, devices_of
 from pytest_dtfperf.training.graph_hash import Computed, computed
 from pytest_dtfperf.training.inputs import Input
-from pytest_dtfperf.training.inputs.asked import asking
+from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.profiling import profiled, stepped, trace_of_steps
 from pytest_dtfperf.training.stamping import StampLog, added_to_function, fetches_of
 from pytest_dtfperf.training.step import as_asked
 from pytest_dtfperf.training.strategies.evaluation import Evaluator
 from pytest_dtfperf.training.strategies.feeding import sources
 from pytest_dtfperf.training.strategies.replicas import Replicas
-from pytest_dtfperf.training.strategies.settings import set_up
 from pytest_dtfperf.training.strategies.variables import Variables
+from pytest_dtfperf.training.tracing import profiled, stepped, trace_of_steps
+
+
+def set_up(order: TaskOrder, *, computes: bool = True) -> None:
+    """`computes`: whether this process's eager runtime does the arithmetic itself, or a server beside it.
+
+    Raises `InfrastructureError` if the task was promised GPUs that TensorFlow does not see.
+    """
+    devices_of(order)
+    config = config_of(order)
+    tf.config.threading.set_intra_op_parallelism_threads(config.intra_op_parallelism_threads)
+    tf.config.threading.set_inter_op_parallelism_threads(config.inter_op_parallelism_threads)
+    tf.config.set_soft_device_placement(False)  # what cannot be where it should be, fails
+    tf.config.optimizer.set_jit("autoclustering" if order.spec.xla else False)
+    tf.random.set_seed(order.spec.seed)  # with those of the operations, as in a graph
+    gpus = tf.config.list_physical_devices("GPU")[: order.num_devices if order.device == "gpu" and computes else 0]
+    tf.config.set_visible_devices(gpus, "GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, config.gpu_options.allow_growth)
+    if order.device == "cpu" and order.num_devices > 1 and computes:
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * order.num_devices)
 
 
 class MirroredTraining:
@@ -67,7 +87,7 @@ class MirroredTraining:
         return Evaluator(self._order)
 
     def save(self, path: Path) -> None:
-        outcome.write(self._variables.trained, path)
+        engine.write(self._variables.trained, path)
 
     def stamps(self, step_s: Sequence[float]) -> Sequence[Stamps]:
         return self._log.of(step_s) if any(self._order.stamped) else ()
@@ -85,7 +105,7 @@ class MirroredTraining:
 
     @property
     def variable_bytes(self) -> Mapping[str, int]:
-        return outcome.bytes_by_device(self._variables.copies)
+        return engine.bytes_by_device(self._variables.copies)
 
     @property
     def computed(self) -> Computed:

@@ -10,7 +10,7 @@ from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import config_of
 from pytest_dtfperf.training.evaluation import evaluation_of, score
 from pytest_dtfperf.training.inputs import Input
-from pytest_dtfperf.training.inputs.asked import asking
+from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.models.outline import outline

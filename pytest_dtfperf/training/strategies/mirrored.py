@@ -1,8 +1,10 @@
-"""mirrored: `tf.distribute.MirroredStrategy`, one process, a copy of all variables on each of its devices."""
+"""mirrored and multi_worker_mirrored: a copy of all variables on each device of one process, or of all workers."""
+
+from contextlib import suppress
 
 import tensorflow as tf
 
-from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.spec.all_reduce import parse
 from pytest_dtfperf.training.devices import devices_of
 from pytest_dtfperf.training.strategies.base import MirroredTraining
@@ -40,3 +42,54 @@ def cross_device_ops(spec: Spec) -> tf.distribute.CrossDeviceOps | None:
     if asked.algorithm == "nccl":
         return tf.distribute.NcclAllReduce(num_packs=asked.shards)
     return tf.distribute.ReductionToOneDevice("/device:CPU:0" if asked.algorithm == "pscpu" else None)
+
+
+class MultiWorkerMirrored(MirroredTraining):
+    """Workers add their gradients by collective operations. They meet and agree by adding a number."""
+
+    def build(self) -> None:
+        """All is made in `initialise`: the strategy's own server must run first, and its start waits for all others."""
+
+    def initialise(self) -> None:
+        order = self._order
+        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_of(order), communication_of(order.spec))
+        self._make(self._strategy)
+        self._sum = tf.function(self._added, autograph=False).get_concrete_function(tf.TensorSpec((), tf.float32))
+        self.barrier("initialised")
+
+    def barrier(self, name: str) -> None:
+        self.broadcast(False)
+
+    def broadcast(self, value: bool) -> bool:
+        """Of all words the sum: the others' are False."""
+        return float(self._sum(tf.constant(float(value)))) > 0
+
+    def shut_down(self) -> None:
+        """Whoever comes to the second barrier has all that it needs of the first. There, a slow worker may find others gone."""
+        self.barrier("shutdown")
+        with suppress(tf.errors.OpError):
+            self.barrier("gone")
+
+    def _added(self, number: tf.Tensor) -> tf.Tensor:
+        """Over all devices of all workers."""
+        return self._strategy.reduce(tf.distribute.ReduceOp.SUM, self._strategy.run(lambda: tf.identity(number)), axis=None)
+
+
+def cluster_of(order: TaskOrder) -> tf.distribute.cluster_resolver.ClusterResolver:
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": list(order.cluster["worker"])} if order.cluster else {}),
+        task_type=order.job,
+        task_id=order.index,
+        num_accelerators={"GPU": order.num_devices} if order.device == "gpu" else {},
+        rpc_layer="grpc",
+    )
+
+
+def communication_of(spec: Spec) -> tf.distribute.experimental.CommunicationOptions:
+    """How gradients are added. By default as TensorFlow chooses: NCCL on GPUs, a ring on CPUs."""
+    kinds = tf.distribute.experimental.CommunicationImplementation
+    implementation = kinds.AUTO
+    if spec.all_reduce_spec is not None:
+        (asked,) = parse(spec.all_reduce_spec)
+        implementation = {"nccl": kinds.NCCL, "xring": kinds.RING}[asked.algorithm]
+    return tf.distribute.experimental.CommunicationOptions(implementation=implementation)

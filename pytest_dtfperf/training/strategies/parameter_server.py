@@ -22,23 +22,23 @@ from pytest_dtfperf.measurement import Score
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.stamps import Stamps
 from pytest_dtfperf.traces import TaskTrace
-from pytest_dtfperf.training import outcome
+from pytest_dtfperf.training import engine
 from pytest_dtfperf.training.devices import devices_of
 from pytest_dtfperf.training.engine import Training
 from pytest_dtfperf.training.graph import GraphTraining
 from pytest_dtfperf.training.graph_hash import Computed, computed
 from pytest_dtfperf.training.inputs import Input
-from pytest_dtfperf.training.inputs.asked import asking
+from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.profiling import profiled, trace_of_batches
 from pytest_dtfperf.training.stamping import added_to_function, fetches_of, of_batches, stamp
 from pytest_dtfperf.training.step import is_one_of
+from pytest_dtfperf.training.strategies.base import set_up
 from pytest_dtfperf.training.strategies.evaluation import Evaluator
 from pytest_dtfperf.training.strategies.feeding import dataset_of_worker
 from pytest_dtfperf.training.strategies.replicas import Replicas
-from pytest_dtfperf.training.strategies.settings import set_up
 from pytest_dtfperf.training.strategies.variables import Variables
+from pytest_dtfperf.training.tracing import profiled, trace_of_batches
 
 # Steps that are scheduled before they are waited for. A worker so many times slower than others does not hold them up.
 READ_AHEAD = 16
@@ -158,7 +158,7 @@ class Coordinator(GraphTraining):
         return Evaluator(self._order)
 
     def save(self, path: Path) -> None:
-        outcome.write(self._variables.trained, path)
+        engine.write(self._variables.trained, path)
 
     @property
     def devices(self) -> Sequence[str]:
@@ -170,7 +170,7 @@ class Coordinator(GraphTraining):
 
     @property
     def variable_bytes(self) -> Mapping[str, int]:
-        return outcome.bytes_by_device(self._variables.copies)
+        return engine.bytes_by_device(self._variables.copies)
 
     @property
     def computed(self) -> Computed:

@@ -9,11 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, TaskOrder
-from pytest_dtfperf.training.exchanged import parts_of, servers_of
-from pytest_dtfperf.training.joined import joined
+from pytest_dtfperf.training.exchange_plan import parts_of, servers_of
+from pytest_dtfperf.training.joined_values import joined
 from pytest_dtfperf.training.models.outline import Variable, outline_of
 from pytest_dtfperf.training.models.tensors import first_value
-from pytest_dtfperf.training.splitting import cut
+from pytest_dtfperf.training.packing import cut
 
 
 class Variables:

@@ -6,8 +6,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
-from pytest_dtfperf.training.variable_update.servers import Servers
-from pytest_dtfperf.training.variable_update.wire import widened
+from pytest_dtfperf.training.variable_update.parameter_server import Servers, widened
 
 v1 = tf.compat.v1
 

@@ -3,17 +3,63 @@
 Horovod is started by us, as every training is, and not by mpirun: see `horovod_start`.
 """
 
+import importlib
+import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.devices import Devices
+from pytest_dtfperf.training.devices import Devices, config_of
 from pytest_dtfperf.training.shutdown import at_shutdown
-from pytest_dtfperf.training.variable_update.copies import Copies
-from pytest_dtfperf.training.variable_update.horovod_start import start
+from pytest_dtfperf.training.variable_update.horovod_slots import interface_of, slots
+from pytest_dtfperf.training.variable_update.replicated import Copies
 
 v1 = tf.compat.v1
+
+
+def start(order: TaskOrder) -> Any:
+    """The module horovod.tensorflow, initialised. Returns when all workers have come here."""
+    hosts = _hosts(order)
+    found = slots(hosts)
+    os.environ |= {f"HOROVOD_{name.upper()}": str(value) for name, value in found[order.index].items()}
+    os.environ |= {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
+    if order.workers > 1:
+        interface = interface_of(hosts[order.index])
+        if interface:  # a host's name may lead to an address that others cannot reach
+            os.environ.setdefault("HOROVOD_GLOO_IFACE", interface)
+        port = _rendezvous(found) if order.is_chief else 0
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = hosts[0]
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(_broadcast(port, order))
+    horovod = importlib.import_module("horovod.tensorflow")
+    horovod.init()
+    return horovod
+
+
+def _hosts(order: TaskOrder) -> list[str]:
+    """Of each worker: its host's address."""
+    return [address.rpartition(":")[0].strip("[]") for address in order.cluster.get("worker", ("localhost:0",))]
+
+
+def _rendezvous(found: Sequence[Mapping[str, Any]]) -> int:
+    """Start the server, for the rest of the process's life. Returns its port."""
+    server = importlib.import_module("horovod.runner.http.http_server").RendezvousServer()
+    slot_info = importlib.import_module("horovod.runner.common.util.hosts").SlotInfo
+    port: int = server.start()
+    server.init([slot_info(**slot) for slot in found])
+    return port
+
+
+def _broadcast(port: int, order: TaskOrder) -> int:
+    """The chief's port, for all: through a queue on its CPU, as TensorFlow's servers already know each other."""
+    with tf.Graph().as_default(), v1.device("/job:worker/task:0/device:CPU:0"):
+        queue = v1.FIFOQueue(order.workers, tf.int32, shapes=[()], shared_name="horovod's rendezvous")
+        told, heard = queue.enqueue_many([tf.fill([order.workers], port)]), queue.dequeue()
+        with v1.Session(f"grpc://{order.cluster['worker'][order.index]}", config=config_of(order)) as session:
+            if order.is_chief:
+                session.run(told)
+            return int(session.run(heard))
 
 
 class Horovod(Copies):

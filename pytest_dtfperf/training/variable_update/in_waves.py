@@ -9,8 +9,7 @@ something to do until all of that is there and the servers know of it.
 import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.awaited import Wave, waves_of
-from pytest_dtfperf.training.exchanged import servers_of, sizes_of
+from pytest_dtfperf.training.exchange_plan import Wave, servers_of, sizes_of, waves_of
 
 v1 = tf.compat.v1
 

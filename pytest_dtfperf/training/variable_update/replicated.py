@@ -1,17 +1,53 @@
-"""One process, a copy of all variables on each of its devices."""
+"""Variable updates without parameter servers: every device has a copy of all variables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.spec.all_reduce import Range, parse
 from pytest_dtfperf.training.devices import Devices
-from pytest_dtfperf.training.variable_update.all_reduce.reduction import HIERARCHICAL_COPY, Reduction
-from pytest_dtfperf.training.variable_update.all_reduce.repacking import Towers, repacked
+from pytest_dtfperf.training.optimizers import Update, apply_all, mean_of
+from pytest_dtfperf.training.variable_update.all_reduce_graph import HIERARCHICAL_COPY, Collective, Reduction, Towers, repacked
 from pytest_dtfperf.training.variable_update.base import one_per_device
-from pytest_dtfperf.training.variable_update.copies import Copies
+from pytest_dtfperf.training.variable_update.parameter_server import Wire, widened
 from pytest_dtfperf.training.variable_update.staging import stage
+
+v1 = tf.compat.v1
+
+
+class Copies:
+    """What modes have in common whose towers have their own variables. How gradients become updates is for each to say."""
+
+    def __init__(self, order: TaskOrder, devices: Devices) -> None:
+        self._order = order
+        self._spec = order.spec
+        self._devices = devices
+        self._copies: dict[str, list[tf.Variable]] = {}
+
+    @property
+    def variables(self) -> Mapping[str, Sequence[tf.Variable]]:
+        return self._copies
+
+    def variable(self, tower: int, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
+        """On the tower itself. The first value follows from the name, so all copies start equal, in all workers."""
+        with v1.device(self._devices.towers[tower]), v1.name_scope(None):
+            collections = [v1.GraphKeys.LOCAL_VARIABLES]
+            copy = v1.Variable(initial, name=f"copy{tower}/{name}", use_resource=True, collections=collections)
+            self._copies.setdefault(name, []).append(copy)
+            return copy.read_value()
+
+    def begin(self) -> tf.Operation:
+        return tf.no_op()
+
+    def _apply(self, gradients: Mapping[str, Sequence[tf.Tensor]]) -> list[tf.Operation]:
+        """A gradient for each copy."""
+        updates = [
+            Update(name, copy, [gradient])
+            for name, copies in self._copies.items()
+            for copy, gradient in zip(copies, gradients[name], strict=True)
+        ]
+        return apply_all(self._spec, updates)
 
 
 class Replicated(Copies):
@@ -53,3 +89,59 @@ def _ranges(spec: Spec) -> Sequence[Range]:
     if spec.hierarchical_copy:
         return [Range(HIERARCHICAL_COPY)]
     return [Range({"cpu": "pscpu", "gpu": "psgpu"}[spec.local_parameter_device])]
+
+
+class Independent(Copies):
+    """Nothing is exchanged: workers only start and end their measured steps together. Networks drift apart, as is meant."""
+
+    @property
+    def variables(self) -> Mapping[str, Sequence[tf.Variable]]:
+        """Those of the first tower: the others are other networks."""
+        return {name: copies[:1] for name, copies in self._copies.items()}
+
+    def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
+        return one_per_device(self._apply({name: [tower[name] for tower in gradients] for name in self._copies}))
+
+
+class CollectiveAllReduce(Copies):
+    """Each worker has a graph of its own, and TensorFlow's collectives join them: all devices apply the same mean.
+
+    A worker's first device adds for all of its devices, and is its place in the ring: what crosses the wire is as much as if
+    there were no others.
+
+    In bf16, TensorFlow's ring adds what it sends: the sum so far is rounded wherever it passes.
+    """
+
+    def __init__(self, order: TaskOrder, devices: Devices) -> None:
+        super().__init__(order, devices)
+        (range_,) = parse(order.spec.all_reduce_spec or "collective")
+        self._first = devices.towers[0]
+        self._wire = Wire(order)
+        self._reduce = Collective([self._first], size=order.workers, shards=range_.shards, divides=not self._wire.narrows)
+        # The ring's mean counts workers. One with more devices than others must weigh more.
+        self._weight = order.num_devices * order.workers / order.spec.gpus
+
+    def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
+        means = {name: [self._mean([tower[name] for tower in gradients])] * len(gradients) for name in self._copies}
+        return one_per_device(self._apply(means))
+
+    def _mean(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
+        with v1.device(self._first):
+            own = mean_of(gradients)
+            weighed = own if self._weight == 1 else own * self._weight
+            if not self._wire.narrows:
+                return self._reduce([weighed])[0]
+            (total,) = self._reduce([self._wire.narrow(weighed)])
+            return widened(total) * (1.0 / self._order.workers)
+
+
+class DistributedAllReduce(Copies):
+    """The chief's graph has a tower on every device there is; the other workers lend theirs. Every tower has all variables."""
+
+    def __init__(self, order: TaskOrder, devices: Devices) -> None:
+        super().__init__(order, devices)
+        self._reduce = Reduction(order, devices, parse(order.spec.all_reduce_spec or "xring"))
+
+    def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
+        means = {name: self._reduce([tower[name] for tower in gradients]) for name in self._copies}
+        return one_per_device(self._apply(means))

@@ -1,8 +1,13 @@
-"""What one step leaves for the next."""
+"""Values that wait for the next step, and where a worker keeps what it fetches from parameter servers."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
+
+from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.training.devices import Devices
+from pytest_dtfperf.training.placement import FLOAT_BYTES, GreedyLoadBalancing, size_of
 
 v1 = tf.compat.v1
 
@@ -28,3 +33,72 @@ def stage(tensor: tf.Tensor, device: str, area: str) -> Staged:
         # First in, first out: whichever of the two a step does first, this gets the older one.
         (old,) = tf.raw_ops.Unstage(dtypes=[tensor.dtype], shared_name=area)
         return Staged(tf.ensure_shape(old, tensor.shape), put, fill)
+
+
+class Stage:
+    """Every tower's values of this step, which give place to those of the next one once they are read.
+
+    Local variables rather than staging areas: what evaluates between two steps may read them, too.
+    """
+
+    def __init__(self, towers: Sequence[str]) -> None:
+        self._towers = towers
+        self._puts: list[tuple[tf.Variable, tf.Tensor, tf.Tensor]] = []
+
+    def pass_through(self, tower: int, name: str, fetched: tf.Tensor) -> tf.Tensor:
+        """What `fetched` was a step ago, on a tower."""
+        with v1.device(self._towers[tower]), v1.name_scope(None):
+            kept = v1.Variable(
+                lambda: tf.zeros(fetched.shape),
+                name=f"stage{tower}/{name}",
+                trainable=False,
+                use_resource=True,
+                collections=[v1.GraphKeys.LOCAL_VARIABLES],
+            )
+            value = tf.raw_ops.ReadVariableOp(resource=kept.handle, dtype=kept.dtype)
+        self._puts.append((kept, value, fetched))
+        return value
+
+    def fill(self) -> list[tf.Operation]:
+        """Keep what is fetched now."""
+        filled = []
+        for kept, value, fetched in self._puts:
+            with v1.device(kept.device), v1.control_dependencies([value.op]):  # what was kept has been read
+                filled.append(kept.assign(fetched, read_value=False))
+        return filled
+
+
+# Smaller ones stay on the host: there are many, and a GPU copies each with a start-up time of its own. tf_cnn_benchmarks'
+# threshold for what it caches.
+SMALL_BYTES = 64 * 1024 * FLOAT_BYTES
+
+
+class LocalDevices:
+    """The device of each variable's value, as `local_parameter_device` says.
+
+    `cpu`: on the host, from where towers copy it. `gpu`: on the tower that has the fewest bytes so far, from where the others
+    copy it, over their own links; what is small stays on the host. Never is one fetched twice: the wire is the slowest.
+
+    A lone process has no wire: its variables themselves are on these devices, the small ones as well.
+    """
+
+    def __init__(self, order: TaskOrder, devices: Devices) -> None:
+        self._host = devices.host
+        self._distributed = bool(devices.servers)
+        self._on_towers = order.spec.local_parameter_device == "gpu"
+        self.all: tuple[str, ...] = devices.towers if self._on_towers else (devices.host,)
+        self._balance = GreedyLoadBalancing(len(self.all))
+        self._found: dict[str, str] = {}
+
+    def place(self, name: str, shape: Sequence[int], holder: str) -> str:
+        """Of the next variable, which lies on the device `holder`."""
+        self._found[name] = self._next(size_of(shape)) if self._distributed else holder
+        return self._found[name]
+
+    def _next(self, size_bytes: int) -> str:
+        if self._on_towers and size_bytes < SMALL_BYTES:
+            return self._host
+        return self.all[self._balance.place(size_bytes)]
+
+    def __getitem__(self, name: str) -> str:
+        return self._found[name]

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.inputs import Input
-from pytest_dtfperf.training.inputs.asked import asking
+from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.task import run
 from tests.training.inputs.sight import Sight

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from itertools import islice
 
-from pytest_dtfperf.training.inputs.made import Batch
-from pytest_dtfperf.training.inputs.python_dataset import PythonDataset
-from pytest_dtfperf.training.inputs.python_queue import PythonQueue
+from pytest_dtfperf.training.inputs.python_sources import PythonDataset, PythonQueue
+from pytest_dtfperf.training.inputs.zmq_producer import Batch
 
 DELIVERED = 3  # batches, before it happens
 

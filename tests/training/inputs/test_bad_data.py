@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.training.inputs.shards import find
-from pytest_dtfperf.training.inputs.tfrecord import records
+from pytest_dtfperf.training.inputs.shards import find, records
 from tests.training.conftest import RunTasks, orders_of
 from tests.training.inputs.test_files import framed
 

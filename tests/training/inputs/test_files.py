@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.errors import DataError, SpecError
-from pytest_dtfperf.training.inputs.cifar import RECORD_BYTES, TRAINING_FILES, open_files
-from pytest_dtfperf.training.inputs.idx import open_pair
-from pytest_dtfperf.training.inputs.shards import check_shards, find, reading
+from pytest_dtfperf.training.inputs.formats import RECORD_BYTES, TRAINING_FILES, open_files, open_pair
+from pytest_dtfperf.training.inputs.shards import check_content, check_shards, find, masked_crc, reading, records
 from pytest_dtfperf.training.inputs.share import Share
-from pytest_dtfperf.training.inputs.tfrecord import check_content, masked_crc, records
 from tests.training.inputs.conftest import Ask, Deliver
 from tests.training.inputs.test_inputs import spec_of
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_dtfperf.spec import INPUTS, MODELS, Spec
-from pytest_dtfperf.training.inputs.made import IMAGES as MADE_IN_PYTHON
+from pytest_dtfperf.training.inputs.zmq_producer import IMAGES as MADE_IN_PYTHON
 from tests.training.inputs.conftest import EDGE, IMAGES, Ask, Deliver, DeliverInTurn, Delivery
 
 MADE_BY_TENSORFLOW = 256  # synthetic_host's; this process cannot import it

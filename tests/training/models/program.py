@@ -21,12 +21,12 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.training.devices import devices_of
-from pytest_dtfperf.training.joined import joined, parts_in, product_by_parts
+from pytest_dtfperf.training.joined_values import joined, parts_in, product_by_parts
 from pytest_dtfperf.training.models import Network, default_network, made
 from pytest_dtfperf.training.models.tensors import TensorLayers
 from pytest_dtfperf.training.replica import build
 from pytest_dtfperf.training.stamping import fetches_of
-from pytest_dtfperf.training.weights_first import weights_first
+from pytest_dtfperf.training.tower import weights_first
 
 v1 = tf.compat.v1
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.training.variable_update.all_reduce.subdivisions import CHUNK_BYTES, subdivisions
+from pytest_dtfperf.training.variable_update.all_reduce_algorithms import CHUNK_BYTES, subdivisions
 from tests.training.conftest import RunTasks, Trained, assert_same_variables, orders_of
 
 RELAXED: Mapping[str, Any] = {"variable_update": "replicated", "gpus": 2, "variable_consistency": "relaxed"}

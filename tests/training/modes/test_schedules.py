@@ -5,11 +5,17 @@ from fractions import Fraction
 import pytest
 
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.training.variable_update.all_reduce.halving import rechd
-from pytest_dtfperf.training.variable_update.all_reduce.levels import across_hosts, hierarchical_copy, nccl
-from pytest_dtfperf.training.variable_update.all_reduce.ring import xring
-from pytest_dtfperf.training.variable_update.all_reduce.shuffle import pscpu, psgpu
-from pytest_dtfperf.training.variable_update.all_reduce.work import Algorithm, Topology
+from pytest_dtfperf.training.variable_update.all_reduce_algorithms import (
+    Algorithm,
+    Topology,
+    across_hosts,
+    hierarchical_copy,
+    nccl,
+    pscpu,
+    psgpu,
+    rechd,
+    xring,
+)
 from tests.training.modes.bookkeeping import Bookkeeping, Numbers
 
 ALGORITHMS: dict[str, Algorithm] = {

@@ -10,11 +10,10 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import OPTIMIZERS, Spec, TaskOrder
 from pytest_dtfperf.spec.learning_rate import learning_rate_of
-from pytest_dtfperf.training import compiled
+from pytest_dtfperf.training import optimizers as own_optimizers
 from pytest_dtfperf.training.devices import config_of, variables_of
-from pytest_dtfperf.training.learning_rate import rate_after
 from pytest_dtfperf.training.loss_scale import loss_scale_of
-from pytest_dtfperf.training.optimizers import Update, apply_all
+from pytest_dtfperf.training.optimizers import Update, apply_all, rate_after
 from tests.training.numerics.tables import CONFIGS, HYPERPARAMETERS, OVERFLOWS, RATES, STEPS
 
 v1 = tf.compat.v1
@@ -85,9 +84,9 @@ def optimizers() -> dict[str, Any]:
 @contextmanager
 def compiling_all() -> Iterator[None]:
     """As if every variable were a large one."""
-    usual, compiled.LARGE_BYTES = compiled.LARGE_BYTES, 0
+    usual, own_optimizers.LARGE_BYTES = own_optimizers.LARGE_BYTES, 0
     yield
-    compiled.LARGE_BYTES = usual
+    own_optimizers.LARGE_BYTES = usual
 
 
 def compiled_updates() -> dict[str, dict[str, Any]]:

@@ -1,18 +1,20 @@
-"""TensorFlow queues that a Python thread fills."""
+"""Images from Python: threads that fill TensorFlow's queues, and generators through tf.data."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import cycle
 from time import perf_counter
 
 import tensorflow as tf
 
-from pytest_dtfperf.errors import InfrastructureError
+from pytest_dtfperf.errors import InfrastructureError, SpecError
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.traces import FED_QUEUE
 from pytest_dtfperf.training.inputs import Input
-from pytest_dtfperf.training.inputs.made import Batch
-from pytest_dtfperf.training.inputs.pipeline import around_zero, in_format, on_host
+from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, on_host, unconverted
+from pytest_dtfperf.training.inputs.share import share_of
+from pytest_dtfperf.training.inputs.zmq_producer import Batch, made
 from pytest_dtfperf.training.models import Network
 
 v1 = tf.compat.v1
@@ -117,3 +119,59 @@ class _Filler:
                 self._session.run(self._queue.dropped)
         except tf.errors.OutOfRangeError:
             return
+
+
+class PythonQueue(FedInput):
+    """A thread and a queue per tower; the queue holds `datasets_prefetch_buffer_size` batches."""
+
+    def feeds(self) -> Sequence[tuple[Sequence[int], Callable[[], Iterator[Batch]]]]:
+        return [([tower], partial(self.batches, tower)) for tower in range(self._order.num_devices)]
+
+    def batches(self, tower: int) -> Iterator[Batch]:
+        """A tower's, for ever."""
+        return made(share_of(self._order, tower), self._network.image_shape, self._network.classes, self._order.spec.seed)
+
+
+class PythonDataset(PipelineInput):
+    """A generator per tower, asked by `tf.data.Dataset.from_generator`, `datasets_prefetch_buffer_size` batches ahead."""
+
+    def __init__(self, order: TaskOrder, network: Network, host: str) -> None:
+        if order.spec.mode.single_session and order.workers > 1:
+            raise SpecError(
+                f"variable_update={order.spec.variable_update} has one session for all workers, and data=python-dataset a "
+                "generator in each worker, which that session could not ask. data=python-queue feeds any worker."
+            )
+        self._order = order
+        self._network = network
+        self._host = host
+        self._failures: list[Failure] = []
+
+    def dataset(self, tower: int) -> tf.data.Dataset:
+        batch_size = self._order.spec.batch_size
+        kinds = (
+            tf.TensorSpec((batch_size, *self._network.image_shape), tf.uint8),
+            tf.TensorSpec((batch_size,), tf.int32),
+        )
+        return tf.data.Dataset.from_generator(partial(self._watched, tower), output_signature=kinds).map(self._numbers)
+
+    def batches(self, tower: int) -> Iterator[Batch]:
+        """A tower's, for ever."""
+        return made(share_of(self._order, tower), self._network.image_shape, self._network.classes, self._order.spec.seed)
+
+    def explain(self, message: str) -> InfrastructureError | None:
+        return self._failures[0].error(self._order.name) if self._failures else None
+
+    @unconverted
+    def _numbers(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return in_format(around_zero(images), self._order.spec.data_format), labels
+
+    def _watched(self, tower: int) -> Iterator[Batch]:
+        delivered = 0
+        try:
+            for batch in self.batches(tower):
+                yield batch
+                delivered += 1
+        except Exception as exc:
+            self._failures.append(Failure(exc, delivered, perf_counter()))
+            raise
+        self._failures.append(Failure(ENDED, delivered, perf_counter()))

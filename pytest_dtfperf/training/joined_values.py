@@ -1,8 +1,8 @@
-"""Values in parts along their first axis, joined for whoever wants them whole.
+"""Values that come in parts along their first axis, and operations on them.
 
-A value that nobody wants whole is never joined: who computes with its parts begins with each when it has come, and copies none.
-So do dense layers: of VGG16, whose largest has 411 MB, a step over four servers at 0.5 Gbit/s waited 1.9 s for the one copy
-that joined its parts and the one gradient that was cut.
+A value is joined only where an operation needs it whole. Dense layers multiply by its parts, so that they begin when the first
+part has arrived and copy nothing: VGG16's largest value has 411 MB, and a step over four servers at 0.5 Gbit/s waited 1.9 s for
+the copy that joined its parts and for the gradient that was cut.
 """
 
 from collections.abc import Sequence
@@ -33,3 +33,6 @@ def product_by_parts(vectors: tf.Tensor, matrices: Sequence[tf.Tensor]) -> tf.Te
     columns = tf.split(vectors, [int(matrix.shape[0]) for matrix in matrices], axis=1)
     products = [tf.raw_ops.MatMul(a=theirs, b=matrix) for theirs, matrix in zip(columns, matrices, strict=True)]
     return tf.cast(tf.add_n([tf.cast(each, tf.float32) for each in products]), vectors.dtype)
+
+
+v1 = tf.compat.v1

@@ -1,0 +1,160 @@
+"""Data sets that fit into memory, which are read once: MNIST from idx files and CIFAR-10 from its binary files."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+import tensorflow as tf
+
+from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.training.inputs import TestSet
+from pytest_dtfperf.training.inputs.formats import (
+    CHANNELS,
+    EDGE,
+    RECORD_BYTES,
+    TEST_FILES,
+    TRAINING_FILES,
+    IdxFile,
+    open_files,
+    open_pair,
+)
+from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, on_host, unconverted
+from pytest_dtfperf.training.inputs.share import Share, share_of
+from pytest_dtfperf.training.models import Network
+
+ROUNDS = 4  # of the cipher that shuffles; TensorFlow's default
+
+
+def drawn(pixels: tf.Tensor, labels: tf.Tensor, share: Share, seed: int) -> tf.data.Dataset:
+    """A tower's batches: of `pixels` and `labels`, each with one row per image, and the images' places in the sequence, int64.
+
+    The order of a pass is computed where it is needed, number by number, instead of by a buffer that is filled and shuffled:
+    a batch costs a gather, whoever else takes part.
+    """
+    images = int(pixels.shape[0])
+
+    @unconverted
+    def batch(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        positions = share.start(step) + tf.range(share.batch_size, dtype=tf.int64)
+        chosen = _shuffled(positions, images, seed)
+        return tf.gather(pixels, chosen), tf.gather(labels, chosen), positions
+
+    return tf.data.Dataset.counter().map(batch)
+
+
+def _shuffled(positions: tf.Tensor, images: int, seed: int) -> tf.Tensor:
+    """Places in the sequence -> numbers of images: every number once in each pass, in an order of the pass's own."""
+    epochs = positions // images
+    seeds = tf.stack([tf.fill(tf.shape(epochs), tf.constant(seed, tf.int64)), epochs, tf.zeros_like(epochs)], axis=1)
+    return tf.raw_ops.RandomIndexShuffle(
+        index=positions % images, seed=seeds, max_index=tf.constant(images - 1, tf.int64), rounds=ROUNDS
+    )
+
+
+def chance(positions: tf.Tensor, seed: int) -> tf.Tensor:
+    """A number from 0 to 2^40 for each place in the sequence, that looks like chance and follows from the seed, int64.
+
+    So the distortions of an image do not depend on which worker it went to.
+    """
+    seeds = tf.constant([seed, 1, 1], tf.int64)
+    return tf.raw_ops.RandomIndexShuffle(index=positions, seed=seeds, max_index=tf.constant(2**40, tf.int64), rounds=ROUNDS)
+
+
+v1 = tf.compat.v1
+
+TEST_BATCH = 500  # images per step of the evaluation; divides the original test set of 10,000
+
+
+class IdxFiles(PipelineInput):
+    """The training files in memory, shuffled anew in every pass. Pixels from 0 to 1, as in the TensorFlow tutorial."""
+
+    def __init__(self, order: TaskOrder, network: Network, host: str) -> None:
+        self._order = order
+        self._host = host
+        self._shape, self._classes = network.image_shape, network.classes
+        self._folder = Path(order.spec.data_dir or ".")
+
+    def dataset(self, tower: int) -> tf.data.Dataset:
+        return drawn(*self._held, share_of(self._order, tower), self._order.spec.seed).map(self._decode)
+
+    @cached_property
+    def _held(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """All towers draw from the same."""
+        images, labels = open_pair(self._folder, "train", self._shape, self._classes)
+        return _content(images), _content(labels)
+
+    def test_set(self) -> TestSet:
+        images, labels = open_pair(self._folder, "t10k", self._shape, self._classes)
+        with on_host(self._host):
+            pairs = tf.data.Dataset.from_tensor_slices((_content(images), _content(labels)))
+            iterator = v1.data.make_initializable_iterator(pairs.batch(TEST_BATCH).map(self._decode))
+            return TestSet(iterator.initializer, *iterator.get_next())
+
+    @unconverted
+    def _decode(self, pixels: tf.Tensor, answers: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        images = tf.cast(tf.reshape(pixels, [-1, *self._shape]), tf.float32) * (1 / 255)
+        return in_format(images, self._order.spec.data_format), tf.cast(answers, tf.int32)
+
+
+def _content(file: IdxFile) -> tf.Tensor:
+    """Unsigned bytes in the shape that the header tells, read when the training begins."""
+    content = tf.io.read_file(str(file.path))
+    if file.is_gzip:
+        content = tf.io.decode_compressed(content, "GZIP")
+    return tf.reshape(tf.io.decode_raw(content, tf.uint8)[file.header_bytes :], file.shape)
+
+
+CIFAR_TEST_BATCH = 500  # images per step of the evaluation; divides the original test set of 10,000
+MARGIN = 4  # pixels on each side, within which a distorted image is shifted: tf_cnn_benchmarks', after arXiv 1512.03385
+
+
+class BinaryFiles(PipelineInput):
+    """The training files in memory, shuffled anew in every pass. Pixels from -1 to 1, as tf_cnn_benchmarks has them."""
+
+    def __init__(self, order: TaskOrder, network: Network, host: str) -> None:
+        self._order = order
+        self._host = host
+        self._folder = Path(order.spec.data_dir or ".")
+
+    def dataset(self, tower: int) -> tf.data.Dataset:
+        return drawn(*self._held, share_of(self._order, tower), self._order.spec.seed).map(self._training)
+
+    @cached_property
+    def _held(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """All towers draw from the same."""
+        return _cifar_content(open_files(self._folder, TRAINING_FILES))
+
+    def test_set(self) -> TestSet:
+        with on_host(self._host):
+            pairs = tf.data.Dataset.from_tensor_slices(_cifar_content(open_files(self._folder, TEST_FILES)))
+            iterator = v1.data.make_initializable_iterator(pairs.batch(CIFAR_TEST_BATCH).map(self._decode))
+            return TestSet(iterator.initializer, *iterator.get_next())
+
+    @unconverted
+    def _training(self, pixels: tf.Tensor, labels: tf.Tensor, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return self._decode(self._shifted(pixels, positions) if self._order.spec.distortions else pixels, labels)
+
+    @unconverted
+    def _decode(self, pixels: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        images = around_zero(pixels)  # (batch, channels, height, width)
+        if self._order.spec.data_format == "NHWC":
+            images = tf.transpose(images, [0, 2, 3, 1])
+        return images, tf.cast(labels, tf.int32)
+
+    def _shifted(self, pixels: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        """Shifted by up to `MARGIN` pixels each way, black where there was nothing, and one in two mirrored."""
+        chances = chance(positions, self._order.spec.seed)[:, None]
+        span = 2 * MARGIN + 1
+        inside = tf.range(EDGE, dtype=tf.int64)
+        rows = chances % span + inside
+        columns = chances // span % span + tf.where(tf.equal(chances // span**2 % 2, 0), inside, EDGE - 1 - inside)
+        padded = tf.pad(pixels, [[0, 0], [0, 0], [MARGIN, MARGIN], [MARGIN, MARGIN]])
+        padded = tf.gather(padded, tf.repeat(rows[:, None, :], CHANNELS, axis=1), axis=2, batch_dims=2)
+        return tf.gather(padded, tf.repeat(columns[:, None, :], CHANNELS, axis=1), axis=3, batch_dims=2)
+
+
+def _cifar_content(files: Mapping[Path, int]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Pixels (images, channels, height, width) and labels (images,), unsigned bytes, read when the training begins."""
+    read = tf.strings.join([tf.io.read_file(str(path)) for path in files])
+    records = tf.reshape(tf.io.decode_raw(read, tf.uint8), [sum(files.values()), RECORD_BYTES])
+    return tf.reshape(records[:, 1:], [-1, CHANNELS, EDGE, EDGE]), records[:, 0]

@@ -1,0 +1,97 @@
+"""Networks whose layers follow one another: AlexNet in one column (arXiv 1404.5997), OverFeat (arXiv 1312.6229) and VGG (arXiv 1409.1556)."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from pytest_dtfperf.training.models.layers import Layers, T, by_inputs_of_relu, deviation
+
+LEAST_PIXELS = 67  # of a side: below, the last of three pools has nothing left to look at
+
+
+@dataclass(frozen=True)
+class AlexNet:
+    """61,838,248 parameters at 1000 classes. Its 3 pixels more than 224 stand for the first layer's padding."""
+
+    image_shape: tuple[int, int, int] = (227, 227, 3)
+    classes: int = 1001
+
+    def logits(self, net: Layers[T], images: T) -> T:
+        large = min(self.image_shape[:2]) >= LEAST_PIXELS
+        return net.dense((_of_imagenet if large else _of_cifar10)(net, images), self.classes)
+
+
+def _of_imagenet(net: Layers[T], images: T) -> T:
+    x = net.relu(net.conv(images, 64, 11, 11, stride=4, padding="VALID", bias=0.0))  # 55 x 55 x 64
+    x = net.stage("pool1", net.max_pool(x, 3, stride=2))  # 27 x 27 x 64
+    x = net.relu(net.conv(x, 192, 5, 5, bias=0.0))  # 27 x 27 x 192
+    x = net.stage("pool2", net.max_pool(x, 3, stride=2))  # 13 x 13 x 192
+    for filters in (384, 384, 256):
+        x = net.relu(net.conv(x, filters, 3, 3, bias=0.0))  # 13 x 13
+    x = net.stage("pool5", net.max_pool(x, 3, stride=2))  # 6 x 6 x 256
+    x = net.flatten(x)  # 9,216
+    for _ in range(2):
+        x = net.dropout(net.relu(net.dense(x, 4096, weights=by_inputs_of_relu)), rate=0.5)
+    return x
+
+
+def _of_cifar10(net: Layers[T], images: T) -> T:
+    """The network of TensorFlow's CIFAR-10 tutorial, after Krizhevsky's cuda-convnet, with its first values."""
+    x = net.relu(net.conv(images, 64, 5, 5, weights=deviation(0.05), bias=0.0))  # 32 x 32 x 64
+    x = net.stage("pool1", net.max_pool(x, 3, stride=2, padding="SAME"))  # 16 x 16 x 64
+    x = net.lrn(x, radius=4, bias=1.0, alpha=0.001 / 9, beta=0.75)
+    x = net.relu(net.conv(x, 64, 5, 5, weights=deviation(0.05), bias=0.1))  # 16 x 16 x 64
+    x = net.lrn(x, radius=4, bias=1.0, alpha=0.001 / 9, beta=0.75)
+    x = net.stage("pool2", net.max_pool(x, 3, stride=2, padding="SAME"))  # 8 x 8 x 64
+    x = net.flatten(x)  # 4,096
+    for units in (384, 192):
+        x = net.relu(net.dense(x, units, weights=deviation(0.04), bias=0.1))
+    return x
+
+
+@dataclass(frozen=True)
+class OverFeat:
+    """145,920,872 parameters at 1000 classes: the paper says 145 million."""
+
+    image_shape: tuple[int, int, int] = (231, 231, 3)
+    classes: int = 1001
+
+    def logits(self, net: Layers[T], images: T) -> T:
+        x = net.relu(net.conv(images, 96, 11, 11, stride=4, padding="VALID", bias=0.0))  # 56 x 56 x 96
+        x = net.stage("pool1", net.max_pool(x, 2, stride=2))  # 28 x 28 x 96
+        x = net.relu(net.conv(x, 256, 5, 5, padding="VALID", bias=0.0))  # 24 x 24 x 256
+        x = net.stage("pool2", net.max_pool(x, 2, stride=2))  # 12 x 12 x 256
+        for filters in (512, 1024, 1024):
+            x = net.relu(net.conv(x, filters, 3, 3, bias=0.0))  # 12 x 12
+        x = net.stage("pool5", net.max_pool(x, 2, stride=2))  # 6 x 6 x 1024
+        x = net.flatten(x)  # 36,864
+        for units in (3072, 4096):
+            x = net.dropout(net.relu(net.dense(x, units, weights=by_inputs_of_relu)), rate=0.5)
+        return net.dense(x, self.classes)
+
+
+_FILTERS = (64, 128, 256, 512, 512)  # of the five stages, each of which ends with a pool
+
+
+@dataclass(frozen=True)
+class Vgg:
+    """132,863,336, 138,357,544 and 143,667,240 parameters at 1000 classes."""
+
+    image_shape: tuple[int, int, int] = (224, 224, 3)
+    classes: int = 1001
+    convolutions: tuple[int, ...] = (2, 2, 3, 3, 3)  # in each stage
+
+    def logits(self, net: Layers[T], images: T) -> T:
+        x = images
+        for number, (filters, convolutions) in enumerate(zip(_FILTERS, self.convolutions, strict=True), 1):
+            for _ in range(convolutions):
+                x = net.relu(net.conv(x, filters, 3, 3, bias=0.0))
+            x = net.stage(f"pool{number}", net.max_pool(x, 2, stride=2))  # 112, 56, 28, 14, 7 pixels
+        x = net.flatten(x)  # 25,088
+        for _ in range(2):
+            x = net.dropout(net.relu(net.dense(x, 4096, weights=by_inputs_of_relu)), rate=0.5)
+        return net.dense(x, self.classes)
+
+
+vgg11 = partial(Vgg, convolutions=(1, 1, 2, 2, 2))
+vgg16 = partial(Vgg, convolutions=(2, 2, 3, 3, 3))
+vgg19 = partial(Vgg, convolutions=(2, 2, 4, 4, 4))
