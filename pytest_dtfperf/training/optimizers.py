@@ -1,4 +1,7 @@
-"""How gradients change variables: update rules, learning rate and updates compiled into one pass through memory."""
+"""How gradients change variables: update rules, learning rate and updates compiled into one pass through memory.
+
+All state of an optimizer is on the device of its variable, so that an update never crosses the network.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial

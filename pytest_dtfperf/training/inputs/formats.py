@@ -1,4 +1,4 @@
-"""The file formats of MNIST (idx) and CIFAR-10 (binary), and what a file or folder of another format holds. Needs no TensorFlow."""
+"""The file formats of MNIST (idx) and CIFAR-10 (binary), and how files of other formats are recognised. Needs no TensorFlow."""
 
 import math
 import os

@@ -1,4 +1,8 @@
-"""The Inception family as tf_cnn_benchmarks trains it: GoogLeNet (arXiv 1409.4842), InceptionV3 (arXiv 1512.00567) and V4 (arXiv 1602.07261)."""
+"""The Inception family as tf_cnn_benchmarks trains it, without auxiliary heads.
+
+GoogLeNet: Szegedy et al., arXiv 1409.4842, table 1. InceptionV3: arXiv 1512.00567. InceptionV4: arXiv 1602.07261, figures 3 to
+9.
+"""
 
 from dataclasses import dataclass
 
