@@ -1,7 +1,7 @@
 """Networks whose layers follow one another.
 
 AlexNet in one column: Krizhevsky, arXiv 1404.5997, and tf_cnn_benchmarks' form of it for small images. OverFeat's fast network:
-Sermanet et al., arXiv 1312.6229, table 1. VGG with 11, 16 and 19 layers: Simonyan and Zisserman, arXiv 1409.1556, table 1, A, D and E.
+Sermanet et al., arXiv 1312.6229, table 1. VGG with 11, 16 and 19 layers: Simonyan and Zisserman, arXiv 1409.1556, table 1.
 """
 
 from dataclasses import dataclass
