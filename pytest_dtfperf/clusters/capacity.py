@@ -1,6 +1,6 @@
-"""How much a cluster has, and how much of it a training takes: found without asking other machines, or starting anything there.
+"""How many hosts and devices a cluster has, and how many a training takes: the rules of the prediction and of the placement.
 
-Of this machine nvidia-smi is asked, once.
+Predictions ask no other machine and start nothing there. Of this machine nvidia-smi is asked, once.
 """
 
 import os
@@ -15,6 +15,21 @@ from pytest_dtfperf.node import probes
 
 # Of this process's environment and of clusters.toml's: what decides which GPUs an agent sees.
 _COUNTED_BY = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PATH")
+
+
+DEFAULT_DEVICES = 2  # of a host without GPUs, where the cluster file sets no number
+
+
+def choose_device(config: ClusterConfig, has_gpus: bool) -> str:
+    """Return "gpu" or "cpu": what the cluster file says, or else GPUs where every host has some."""
+    return config.device or ("gpu" if has_gpus else "cpu")
+
+
+def count_devices_of_host(config: ClusterConfig, device: str, *, cores: int, gpus: int) -> int:
+    """Return how many devices a host with so many cores and GPUs has: GPUs, or shares of the cores."""
+    if device == "gpu":
+        return min(config.devices_per_host or gpus, gpus)
+    return config.devices_per_host or min(DEFAULT_DEVICES, cores)
 
 
 def count_hosts(config: ClusterConfig) -> int | None:
@@ -41,7 +56,8 @@ def predict_devices_per_host(config: ClusterConfig) -> int | None:
         return config.devices_per_host or BACKENDS[config.backend].count_gpus(config.backend_keys) or None
     if config.device != "cpu" and (gpus := _local_gpus(config)):
         return gpus
-    return min(2, max(1, len(os.sched_getaffinity(0)) // (config.max_hosts or 1)))
+    cores = max(1, len(os.sched_getaffinity(0)) // (config.max_hosts or 1))
+    return count_devices_of_host(config, "cpu", cores=cores, gpus=0)
 
 
 def count_hosts_for(config: ClusterConfig, resources: Resources) -> int:

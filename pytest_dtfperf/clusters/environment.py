@@ -7,7 +7,7 @@ batch system would keep them in its records. What is secret cannot be told from 
 import re
 from collections.abc import Iterable, Mapping
 
-from pytest_dtfperf.clusters.validators import Validator
+from pytest_dtfperf.clusters.file import Validator
 
 # What training and its libraries read, on every host.
 TRAINING = ("DTFPERF_*", "TF_*", "NCCL_*", "XLA_*", "GRPC_*", "OMP_*", "KMP_*")

@@ -1,10 +1,12 @@
 """The file clusters.toml: where it is looked for, and how its text is read. What it may say, `named` knows."""
 
 import json
+import math
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -97,3 +99,32 @@ def _find_deepest_line(text: str) -> str:
     numbered = enumerate(text.splitlines(), start=1)
     number, _ = max(chain([(0, "")], numbered), key=lambda pair: sum(map(pair[1].count, "[{.")))
     return f"line {number}"
+
+
+@dataclass(frozen=True)
+class Validator:
+    """What a key's value must be."""
+
+    what: str
+    accepts: Callable[[Any], bool]
+
+
+def one_of(*words: str) -> Validator:
+    return Validator(" or ".join(f'"{word}"' for word in words), lambda value: value in words)
+
+
+COUNT = Validator("a whole number of at least 1", lambda value: type(value) is int and value >= 1)
+SECONDS = Validator("a number above 0", lambda value: type(value) in (int, float) and 0 < value < math.inf)
+FRACTION = Validator("a fraction, as 0.05 for 5 %", lambda value: type(value) in (int, float) and 0 < value < 1)
+TEXT = Validator("text", lambda value: isinstance(value, str) and value != "" and "\0" not in value)
+TEXTS = Validator(
+    "a list of texts", lambda value: isinstance(value, list) and all(each == "" or TEXT.accepts(each) for each in value)
+)
+NAMES = Validator("a list of at least one text", lambda value: bool(value) and TEXTS.accepts(value))
+FLAG = Validator("true or false", lambda value: isinstance(value, bool))
+TABLE = Validator("a table", lambda value: isinstance(value, dict))
+CODE = Validator('"module:function"', lambda value: isinstance(value, str) and value.count(":") == 1)
+S3 = Validator(
+    '"s3://bucket" or "s3://bucket/prefix"',
+    lambda value: isinstance(value, str) and bool(re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?", value)),
+)

@@ -12,10 +12,10 @@ from functools import partial
 from pytest_dtfperf.clusters.capacity import require_hosts
 from pytest_dtfperf.clusters.children import Child, ChildrenChannel
 from pytest_dtfperf.clusters.environment import select_variables
+from pytest_dtfperf.clusters.file import COUNT, Validator, one_of
 from pytest_dtfperf.clusters.named import Backend, ClusterConfig
 from pytest_dtfperf.clusters.process_guards import sweep_machine
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
-from pytest_dtfperf.clusters.validators import COUNT, Validator, one_of
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node import isolation, sweep
 from pytest_dtfperf.node.module_command import module_command

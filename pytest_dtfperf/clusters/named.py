@@ -19,8 +19,8 @@ from typing import Any
 
 from pytest_dtfperf.clusters import file
 from pytest_dtfperf.clusters.environment import ENVIRONMENT
+from pytest_dtfperf.clusters.file import CODE, COUNT, FLAG, FRACTION, S3, SECONDS, TABLE, TEXT, Validator, one_of
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
-from pytest_dtfperf.clusters.validators import CODE, COUNT, FLAG, FRACTION, S3, SECONDS, TABLE, TEXT, Validator, one_of
 from pytest_dtfperf.errors import ClusterFileError, SpecError, shown, unknown_name
 from pytest_dtfperf.extensions import Table
 from pytest_dtfperf.formats import counted

@@ -11,13 +11,18 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from pytest_dtfperf.clusters.capacity import get_worker_hosts, predict_device, predict_devices_per_worker
+from pytest_dtfperf.clusters.capacity import (
+    choose_device,
+    count_devices_of_host,
+    get_worker_hosts,
+    predict_device,
+    predict_devices_per_worker,
+)
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.spec import Spec
 
-DEFAULT_SHARES = 2  # devices of a host without GPUs, where the cluster file does not say
 FIRST_FIXED_PORT = {"ps": 2230, "worker": 2220}  # of the launchers of 2017, whose users have them open in their firewalls
 _WORKERS_PORTS = FIRST_FIXED_PORT["ps"] - FIRST_FIXED_PORT["worker"]
 
@@ -74,14 +79,12 @@ def place(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> tuple
 
 def device_of(hosts: Sequence[HostView], config: ClusterConfig) -> str:
     """What does the arithmetic: GPUs where every host has some, unless the cluster file says otherwise."""
-    return config.device or ("gpu" if all(host.gpus for host in hosts) else "cpu")
+    return choose_device(config, has_gpus=all(host.gpus for host in hosts))
 
 
 def devices_on(host: HostView, device: str, config: ClusterConfig) -> int:
     """How many devices a host has for us. Fewer GPUs than the cluster file says is for `describe_allocation` to report."""
-    if device == "gpu":
-        return min(config.devices_per_host or len(host.gpus), len(host.gpus))
-    return config.devices_per_host or min(DEFAULT_SHARES, len(host.cpus))
+    return count_devices_of_host(config, device, cores=len(host.cpus), gpus=len(host.gpus))
 
 
 def _hosts_apart(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> int:

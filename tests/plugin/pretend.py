@@ -15,10 +15,10 @@ from typing import Any, cast
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.capacity import predict_devices_per_host
 from pytest_dtfperf.clusters.children import ChildrenChannel
+from pytest_dtfperf.clusters.file import COUNT, Validator
 from pytest_dtfperf.clusters.local import ADDRESS, LocalAllocation
 from pytest_dtfperf.clusters.named import Backend, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
-from pytest_dtfperf.clusters.validators import COUNT, Validator
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 
 

@@ -12,6 +12,7 @@ from botocore.config import Config
 from botocore.loaders import Loader
 
 from pytest_dtfperf.clusters.ec2 import refusals
+from pytest_dtfperf.clusters.retry import retry
 from pytest_dtfperf.errors import AllocationError, ClusterFileError, unknown_name
 
 if TYPE_CHECKING:
@@ -246,14 +247,16 @@ def call_unless(codes: tuple[str, ...], call: Callable[[], T]) -> T | None:
 
 def call_once_known(call: Callable[[], T], *codes: str) -> T:
     """What a call gives that needs something made a moment ago, of which not all of Amazon may know yet."""
-    for _ in attempts(_SEEN_WITHIN_S):
-        try:
-            return call()
-        except exceptions.ClientError as error:
-            if refusals.code_of(error) not in codes:
-                raise
-            last = error
-    raise last
+    return retry(
+        call,
+        exceptions.ClientError,
+        within_s=_SEEN_WITHIN_S,
+        first_pause_s=0.1,
+        longest_pause_s=5.0,
+        growth=1.5,
+        spread=0.2,
+        is_transient=lambda error: refusals.code_of(error) in codes,
+    )
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_dtfperf.clusters.validators import COUNT, FLAG, NAMES, SECONDS, TEXT, TEXTS, Validator, one_of
+from pytest_dtfperf.clusters.file import COUNT, FLAG, NAMES, SECONDS, TEXT, TEXTS, Validator, one_of
 from pytest_dtfperf.errors import shown
 
 DEFAULT_USER = "ubuntu"  # of the images that are taken where no other is named

@@ -6,13 +6,18 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pytest_dtfperf.clusters.environment import SHARED, TRAINING, select_variables
+from pytest_dtfperf.clusters.retry import Result, retry
 from pytest_dtfperf.clusters.slurm import parse
 from pytest_dtfperf.clusters.slurm.parse import Job, ParseError
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.node import sweep
+from pytest_dtfperf.node.backoff import pause_s
 from pytest_dtfperf.node.owner import Owner
 
+OUTAGE_S = 600.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+PAUSE_GROWTH = 1.1  # makes each pause a tenth of the time waited so far: so late a change is noticed, at most
 ANSWER_S = 60.0  # a busy controller answers within seconds; clients give up by themselves after some 10 s without one
 
 # Options that a user has set for all jobs (SBATCH_ACCOUNT, SQUEUE_FORMAT), and what the job says that pytest may run in, would
@@ -141,6 +146,27 @@ class SlurmClient:
         if or_none and or_none.search(words):
             return ""
         raise classify_error(words)(f"{argv[0]}: {words}")
+
+
+def get_pause_s(attempt: int) -> float:
+    """Return how long to wait after so many questions to the controller, in seconds."""
+    return pause_s(attempt, FIRST_PAUSE_S, LONGEST_PAUSE_S, growth=PAUSE_GROWTH)
+
+
+def retry_while_down(call: Callable[[], Result], on_status: Callable[[str], object]) -> Result:
+    """Return what `call` returns, and repeat it while the controller does not answer: a restart takes minutes.
+
+    Raises `ControllerDown` after `OUTAGE_S`.
+    """
+    return retry(
+        call,
+        ControllerDown,
+        within_s=OUTAGE_S,
+        first_pause_s=FIRST_PAUSE_S,
+        longest_pause_s=LONGEST_PAUSE_S,
+        growth=PAUSE_GROWTH,
+        on_failure=lambda exc: on_status(f"{exc}: asking again for up to {OUTAGE_S / 60:.0f} minutes"),
+    )
 
 
 def classify_error(words: str) -> type[AllocationError]:

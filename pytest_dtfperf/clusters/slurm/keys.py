@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_dtfperf.clusters import hostlists
+from pytest_dtfperf.clusters.file import COUNT, FLAG, SECONDS, TEXT, TEXTS, Validator, one_of
 from pytest_dtfperf.clusters.hostlists import HostListError
-from pytest_dtfperf.clusters.validators import COUNT, FLAG, SECONDS, TEXT, TEXTS, Validator, one_of
 from pytest_dtfperf.errors import shown
 from pytest_dtfperf.formats import counted
 

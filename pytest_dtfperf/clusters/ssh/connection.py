@@ -8,16 +8,15 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
 
 from pytest_dtfperf.clusters.children import LineTooLong
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.retry import retry
 from pytest_dtfperf.clusters.ssh import bootstrap
 from pytest_dtfperf.clusters.ssh.bootstrap import Handshake
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint
 from pytest_dtfperf.clusters.ssh.ssh_process import Cancelled, CancelToken, SshProcess, TransientError, Unreachable
 from pytest_dtfperf.formats import counted
-from pytest_dtfperf.node import backoff
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.3, 2.25  # before another try at a host that was too busy to talk
 _STATUS_S = 0.5
@@ -33,25 +32,36 @@ def open_process(
     Meanwhile, what the host is busy with stands in `stages` under its name.
     """
     deadline = time.monotonic() + handshake.limit_s
-    for tried in count(1):
+
+    def connect() -> SshProcess:
+        process = _start(handshake, index, endpoint, {} if stages is None else stages)
         try:
-            line = SshProcess(index, endpoint, handshake, {} if stages is None else stages)
-        except OSError as exc:
-            hint = ". Hint: install OpenSSH's client" if exc.filename == "ssh" else ""  # or no file can be made, no process
-            raise Unreachable(f"cannot start ssh: {exc.strerror or exc}{hint}") from exc
-        try:
-            line.shake_hands(deadline, over)
-            return line
-        except TransientError as exc:
-            line.let_go()
-            pause_s = backoff.pause_s(tried, _FIRST_PAUSE_S, _LONGEST_PAUSE_S, spread=1 / 3)
-            if time.monotonic() + pause_s > deadline:
-                raise Unreachable(f"{exc}, again and again for {handshake.limit_s:g} s") from None
-            over.wait([], pause_s)
+            process.shake_hands(deadline, over)
         except BaseException:
-            line.let_go()
+            process.let_go()
             raise
-    raise AssertionError("it is tried for ever")
+        return process
+
+    try:
+        return retry(
+            connect,
+            TransientError,
+            within_s=handshake.limit_s,
+            first_pause_s=_FIRST_PAUSE_S,
+            longest_pause_s=_LONGEST_PAUSE_S,
+            spread=1 / 3,
+            sleep=lambda pause_s: over.wait([], pause_s),
+        )
+    except TransientError as exc:
+        raise Unreachable(f"{exc}, again and again for {handshake.limit_s:g} s") from None
+
+
+def _start(handshake: Handshake, index: int, endpoint: Endpoint, stages: MutableMapping[str, str]) -> SshProcess:
+    try:
+        return SshProcess(index, endpoint, handshake, stages)
+    except OSError as exc:
+        hint = ". Hint: install OpenSSH's client" if exc.filename == "ssh" else ""  # or no file can be made, no process
+        raise Unreachable(f"cannot start ssh: {exc.strerror or exc}{hint}") from exc
 
 
 def open_processes(

@@ -6,8 +6,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
 
 from pytest_dtfperf.clusters import hostlists
+from pytest_dtfperf.clusters.file import COUNT, NAMES, SECONDS, TEXT, TEXTS, Validator, one_of
 from pytest_dtfperf.clusters.hostlists import HostListError
-from pytest_dtfperf.clusters.validators import COUNT, NAMES, SECONDS, TEXT, TEXTS, Validator, one_of
 from pytest_dtfperf.errors import shown
 
 CONNECT_S = 30.0  # a sleeping laptop or a VPN takes some seconds; a machine that is off never answers

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.slurm import queue
+from pytest_dtfperf.clusters.slurm import client
 from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.slurm.site import Site, why_not
 
@@ -55,7 +55,7 @@ def new_site() -> Iterator[NewSite]:
 @pytest.fixture
 def log_in(monkeypatch: pytest.MonkeyPatch) -> LogIn:
     """Makes this process one on a site's login node, and of nobody who must be polite: it looks into the queue often."""
-    monkeypatch.setattr(queue, "FIRST_PAUSE_S", 0.1)
+    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.1)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
 
     def enter(site: Site) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
-from pytest_dtfperf.clusters.slurm import queue
+from pytest_dtfperf.clusters.slurm import client
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.slurm.site import Site
@@ -34,7 +34,7 @@ def slurm(**changes: Any) -> ClusterConfig:
 
 def hurry() -> None:
     """Look into the queue sooner than is polite on a site that others use."""
-    queue.FIRST_PAUSE_S = 0.1
+    client.FIRST_PAUSE_S = 0.1
 
 
 @dataclass

@@ -8,7 +8,7 @@ import pytest
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.clusters.slurm import cluster, outage
+from pytest_dtfperf.clusters.slurm import client, cluster
 from pytest_dtfperf.clusters.slurm.client import ControllerDown, SlurmClient
 from pytest_dtfperf.errors import AllocationError
 from tests.clusters.slurm.conftest import LogIn, NewSite
@@ -19,7 +19,7 @@ ONE_NODE = ClusterConfig(name="one", backend="slurm", backend_keys={"nodes": 1, 
 
 def test_it_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that comes after two refusals is the answer, and who waits is told what for."""
-    monkeypatch.setattr(outage, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.0)
     answers: Iterator[ControllerDown | str] = iter([ControllerDown("squeue: away"), ControllerDown("squeue: away"), "17"])
 
     def ask() -> str:
@@ -29,15 +29,15 @@ def test_it_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
         return answer
 
     told: list[str] = []
-    assert outage.through_outages(ask, told.append) == "17"
+    assert client.retry_while_down(ask, told.append) == "17"
     assert told == ["squeue: away: asking again for up to 10 minutes"] * 2
 
 
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A controller that stays away is given up."""
-    monkeypatch.setattr(outage, "OUTAGE_S", -1.0)
+    monkeypatch.setattr(client, "OUTAGE_S", -1.0)
     with pytest.raises(ControllerDown, match="away"):
-        outage.through_outages(lambda: (_ for _ in ()).throw(ControllerDown("away")), lambda words: None)
+        client.retry_while_down(lambda: (_ for _ in ()).throw(ControllerDown("away")), lambda words: None)
 
 
 @pytest.mark.parametrize("taken", [True, False], ids=["taken", "not taken"])

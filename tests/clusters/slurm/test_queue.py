@@ -11,11 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_dtfperf.clusters import retry
 from pytest_dtfperf.clusters.locks import lock_file
-from pytest_dtfperf.clusters.slurm import outage, parse, queue
+from pytest_dtfperf.clusters.slurm import cluster, parse
 from pytest_dtfperf.clusters.slurm.client import ControllerDown, SlurmClient
+from pytest_dtfperf.clusters.slurm.cluster import SharedQueue, wait_until_running
 from pytest_dtfperf.clusters.slurm.parse import Job
-from pytest_dtfperf.clusters.slurm.queue import SharedQueue, wait_until_running
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.slurm.site import Site
@@ -27,7 +28,7 @@ READER = f"""
 import sys, time
 from pathlib import Path
 from pytest_dtfperf.clusters.slurm.client import SlurmClient
-from pytest_dtfperf.clusters.slurm.queue import SharedQueue
+from pytest_dtfperf.clusters.slurm.cluster import SharedQueue
 queue, since = SharedQueue(SlurmClient(), Path(sys.argv[1])), float(sys.argv[2])
 for moment in range({READS}):
     assert queue.find(sys.argv[3], not_before=since + moment).state == "RUNNING"
@@ -53,8 +54,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     stand_in = SimpleNamespace(time=clock.time, monotonic=clock.time, sleep=clock.sleep)
-    monkeypatch.setattr(queue, "time", stand_in)
-    monkeypatch.setattr(outage, "time", stand_in)
+    monkeypatch.setattr(cluster, "time", stand_in)
+    monkeypatch.setattr(retry, "time", stand_in)
     return clock
 
 

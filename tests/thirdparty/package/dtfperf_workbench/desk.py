@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from pytest_dtfperf.clusters.file import COUNT, Validator
 from pytest_dtfperf.clusters.local import ADDRESS, Local, LocalAllocation
 from pytest_dtfperf.clusters.named import Backend, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
-from pytest_dtfperf.clusters.validators import COUNT, Validator
 
 
 class Desk(Local):

@@ -1,0 +1,49 @@
+"""Calls that are made again after a failure that may pass, with pauses that grow."""
+
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import TypeVar
+
+from pytest_dtfperf.node.backoff import pause_s
+
+Result = TypeVar("Result")
+Error = TypeVar("Error", bound=Exception)
+
+
+def retry(
+    call: Callable[[], Result],
+    error: type[Error],
+    *,
+    within_s: float,
+    first_pause_s: float,
+    longest_pause_s: float,
+    growth: float = 2.0,
+    spread: float = 0.0,
+    is_transient: Callable[[Error], bool] = lambda exc: True,
+    on_failure: Callable[[Error], object] = lambda exc: None,
+    sleep: Callable[[float], object] | None = None,
+) -> Result:
+    """Return what `call` returns, and call it again while it raises an `error` that may pass.
+
+    Args:
+        within_s: Seconds after the first call during which another one may begin.
+        first_pause_s, longest_pause_s, growth, spread: As in `node.backoff.pause_s`.
+        is_transient: Whether another call may help after this error.
+        on_failure: Called with each error before the pause after it.
+        sleep: Waits so many seconds; by default `time.sleep`.
+
+    Raises:
+        The last error, if it is final or if the next pause would end after `within_s` seconds.
+    """
+    deadline = time.monotonic() + within_s
+    for attempt in count(1):
+        try:
+            return call()
+        except error as exc:
+            pause = pause_s(attempt, first_pause_s, longest_pause_s, growth=growth, spread=spread)
+            if not is_transient(exc) or time.monotonic() + pause > deadline:
+                raise
+            on_failure(exc)
+            (sleep or time.sleep)(pause)
+    raise AssertionError("count() has no end")
