@@ -1,7 +1,6 @@
-"""Processes that are this process's children, each at the end of two pipes, and a channel over them.
+"""Child processes at the end of two pipes, their lines, and a channel over them.
 
-What runs on a host is such a child where the host is this machine; where it is another one, the child is the program that
-talks to it.
+On this machine, an agent is such a child. For another host, the child is the program that connects to it.
 """
 
 import os

@@ -1,7 +1,8 @@
-"""Which of this process's environment variables reach hosts: names that training reads, and what the cluster file adds. Pure.
+"""The environment variables that hosts get: names that training reads, and those of the cluster file. Pure.
 
-The whole environment would hand every process there this user's secrets (AWS_SECRET_ACCESS_KEY, tokens of all kinds), and a
-batch system would keep them in its records. What is secret cannot be told from a name, so names are let through one by one.
+The whole environment would give every process there this user's secrets (AWS_SECRET_ACCESS_KEY, tokens of all kinds), and a
+batch system would keep them in its records. A name does not show whether its value is secret, so names are allowed one by
+one.
 """
 
 import re

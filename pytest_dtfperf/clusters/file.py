@@ -1,4 +1,7 @@
-"""The file clusters.toml: where it is looked for, and how its text is read. What it may say, `named` knows."""
+"""The file clusters.toml: where it is looked for, how its text is read, and what the values of its keys may be.
+
+The keys themselves are in `named` and in the backends.
+"""
 
 import json
 import math

@@ -1,4 +1,12 @@
-"""A lock file that is gone when nobody needs it, and keeps nobody out when its holder was killed."""
+"""Locks among processes: one for a file, and tickets for hosts, which are served in the order of their numbers.
+
+A process that wants a host draws a ticket: a file that it keeps locked (flock) while it waits or has the host. The kernel drops
+the lock when the process ends, however it ends, and the next process that looks deletes the ticket. All checks and changes are
+made under a lock on the folder itself.
+
+The folder is this user's own, which the user's sessions on this machine share, or the one that DTFPERF_LOCKS names, which
+several machines, users and containers can share.
+"""
 
 import errno
 import fcntl

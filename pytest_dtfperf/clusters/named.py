@@ -1,11 +1,11 @@
-"""Clusters by name: what clusters.toml says about each of them, checked, and the way from a name to a cluster that lends hosts.
+"""Clusters by name: their configuration, the backends, and the checks of what clusters.toml contains.
 
 [daint]                          # one table per cluster
-backend = "slurm"                # which of BACKENDS lends its hosts
+backend = "slurm"                # which of BACKENDS allocates its hosts
 partition = "normal"             # what only this backend knows
 nodes = 8
-devices_per_host = 1             # what every cluster may say: KEYS
-training = { warmup_steps = 10 } # what its runs do unless a test or the command line says otherwise
+devices_per_host = 1             # a common key: KEYS
+training = { warmup_steps = 10 } # defaults of its runs, below those of a test and the command line
 models.inception3 = { batch_size = 64 }
 """
 
@@ -172,7 +172,7 @@ BACKENDS: Table[Backend] = Table("pytest_dtfperf.backends", Backend, {})
 BACKENDS.data = _ImportedRows(_IMPLEMENTATIONS)
 
 
-# What every cluster may say.
+# The keys that every cluster has.
 KEYS: Mapping[str, Validator] = {
     "backend": TEXT,
     "devices_per_host": COUNT,

@@ -1,4 +1,4 @@
-"""A small process beside pytest that cleans up when pytest is gone without a word, killed with SIGKILL for instance."""
+"""Guards that keep processes from outliving pytest: a watchdog, a parent-death guard, and a sweep of this machine."""
 
 import errno
 import os

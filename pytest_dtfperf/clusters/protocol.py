@@ -1,4 +1,4 @@
-"""What a cluster backend implements: lend hosts, and start one command on each of them with its lines connected."""
+"""The interface of a cluster: allocate hosts, start one command on each of them, and exchange lines with it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager

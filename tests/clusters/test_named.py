@@ -387,9 +387,9 @@ def rows(title: str) -> set[str]:
 
 def test_reference_has_every_key() -> None:
     """The reference's tables have the keys that are known, and no other."""
-    assert rows("What every cluster may say") == set(named.KEYS)
+    assert rows("Common keys") == set(named.KEYS)
     for backend, row in BACKENDS.items():
-        assert rows(f"What `{backend}` may say") == set(row.keys)
+        assert rows(f"Keys of `{backend}`") == set(row.keys)
     assert {each.name for each in fields(Limits)} <= set(re.findall(r"`(\w+_s)`", DOCUMENT))
 
 

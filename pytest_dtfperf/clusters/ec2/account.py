@@ -1,4 +1,8 @@
-"""The way to Amazon: boto3's own credential chain, and one client per service and manner of retrying."""
+"""An AWS account: its credentials, its clients, Amazon's clock, and calls that are made more than once.
+
+This machine's clock may be wrong by days, and must not end what belongs to others. What has just been made or deleted shows at
+Amazon only after a while.
+"""
 
 import os
 from dataclasses import dataclass, field

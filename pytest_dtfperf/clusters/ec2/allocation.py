@@ -1,7 +1,7 @@
-"""Instances in use: lent by the SSH backend, and asked about at Amazon when a line to one of them ends.
+"""Instances in use, over the SSH backend. Amazon is asked about an instance when the connection to it ends.
 
-A spot instance that is taken back, or one that somebody terminates, looks like a lost host at first. What Amazon says of it
-makes it one of the cluster's failures in words, and never a slow training.
+A spot instance that is taken back, or one that is terminated, looks like a lost host at first. Amazon's reason makes it a
+failure of the cluster, and never a slow training.
 """
 
 from collections import deque

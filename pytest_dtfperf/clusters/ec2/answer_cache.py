@@ -1,7 +1,7 @@
 """Answers of Amazon that stay true for hours or days, kept on disk so that not every session waits for them again.
 
-One JSON file per answer, with the time at which it was given. Losing one costs a question; so damage, a full disk or a folder
-that may not be written are no errors: the question is asked again.
+One JSON file per answer, with the time at which it was given. A damaged file, a full disk or a folder without write permission
+is no error: the question is asked again.
 """
 
 import hashlib

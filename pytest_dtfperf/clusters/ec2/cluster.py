@@ -1,8 +1,8 @@
-"""Amazon EC2 as a cluster: instances are launched, lent to the SSH backend, and given back whatever happens.
+"""Amazon EC2 as a cluster: instances are launched, used over SSH, and released whatever happens.
 
-Their lives end in four ways, each of which works without the others: the end of the `with` block; a process beside this one
-that sees it die (`watchdog`); a timer in the instances themselves (`userdata`); and the next session, which looks for what
-others have left (`reap`).
+They end in four ways, each of which works without the others: the end of the `with` block; a process beside this one that sees
+it die (`watchdog`); a timer in the instances themselves (`contact`); and the next session, which looks for what others have
+left (`reap`).
 """
 
 import os

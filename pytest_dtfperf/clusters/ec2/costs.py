@@ -1,4 +1,7 @@
-"""What an instance costs per hour: Amazon's price list, the present spot price, or what clusters.toml says."""
+"""What instances cost: the price per hour, the estimate before a launch, its confirmation, and the bill afterwards.
+
+Prices come from Amazon's price list, from the present spot price, or from clusters.toml.
+"""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,6 +1,8 @@
-"""What an instance type is, as EC2 itself says: GPUs, network, vCPUs. No table of ours could keep up.
+"""Instance types as EC2 describes them (GPUs, network, vCPUs), and the quota that counts their vCPUs.
 
-The answer is kept on disk: what a type is does not change, and tests are collected without a network.
+The description is kept on disk: it does not change, and tests are collected without a network. EC2 counts vCPUs per group of
+families, and its refusal names neither the group nor the quota. The quotas' codes and names:
+docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html (2026-11).
 """
 
 import difflib

@@ -1,4 +1,4 @@
-"""What clusters.toml may say of a cluster of EC2 instances. Pure."""
+"""The keys of a cluster of EC2 instances. Pure."""
 
 import ipaddress
 import re

@@ -1,6 +1,6 @@
-"""From a plan to running instances: all of them or none, in the first zone that has room for all.
+"""The launch of a plan: all of its instances or none, in the first zone that has room for all.
 
-Whatever happens here, the end of what was made is the caller's: it stands in the ledger.
+What was made is in the ledger. The caller deletes it.
 """
 
 from collections import deque

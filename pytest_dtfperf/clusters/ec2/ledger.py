@@ -1,10 +1,10 @@
-"""What a run has asked Amazon for, written down before it is asked: so that nothing that may cost money can be forgotten.
+"""The ledger of a run: each request to Amazon is written down before it is sent, so that no cost can be forgotten.
 
-One file of JSON lines per run, only ever appended to, on disk (fsync) before the next call leaves this machine. The first line
-is the plan. Before everything that is made stands an intent; after it what was got, or that it was refused. The last line says
-that Amazon was asked and showed nothing of the run any more. A crash leaves an intent without an answer at worst.
+One file of JSON lines per run, only appended to, and on disk (fsync) before the next call leaves this machine. The first line
+is the plan. An intent comes before everything that is made, and after it what was received, or that it was refused. The last
+line records that Amazon showed nothing of the run any more. A crash leaves an intent without an answer at worst.
 
-Where the disk takes no more, nothing more is made: each intent raises `AllocationError`. What ends a run goes on all the same.
+If the disk is full, nothing more is made: each intent raises `AllocationError`. The end of a run goes on all the same.
 """
 
 import fcntl

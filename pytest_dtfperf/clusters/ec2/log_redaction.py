@@ -1,9 +1,9 @@
-"""Nothing of anybody's credentials in logs. Loads no boto3.
+"""Credentials are kept out of logs. Loads no boto3.
 
 At DEBUG, botocore prints the headers and bodies of its requests: the access key's id, the session's token, user data with a
-host key in it; urllib3 prints addresses, and a presigned one is a credential. pytest's own handler takes all of it as soon as
-somebody says --log-level=DEBUG, and writes it into reports and JUnit files. CVE-2019-14846 was this in Ansible; botocore was
-asked to help, and declined (botocore#2945).
+host key in it. urllib3 prints addresses, and a presigned one is a credential. pytest's handler takes all of it with
+--log-level=DEBUG, and writes it into reports and JUnit files. CVE-2019-14846 was this in Ansible; botocore was asked to help,
+and declined (botocore#2945).
 """
 
 import logging

@@ -1,7 +1,8 @@
-"""What a run is going to ask Amazon for: all of it decided, and on disk, before anything is asked for. Pure.
+"""The plan of a run of instances, and the requests that are made of it. Pure.
 
-A request that is repeated after a crash must be the same to the byte, or its token is refused. So whatever goes into one is
-made here once: names, times, the order of zones, and a number nobody else has drawn.
+Everything is decided, and on disk, before Amazon is asked for anything. A request that is repeated after a crash must be the
+same to the byte, or its token is refused. So all that goes into one is made here once: names, times, the order of zones, and a
+random number.
 """
 
 import hashlib

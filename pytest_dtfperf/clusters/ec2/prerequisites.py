@@ -1,4 +1,4 @@
-"""What a launch needs to know and can only ask for: the image, the subnets, and where we knock from."""
+"""What a launch must look up first: the image, the subnets, and the address from which this machine logs in."""
 
 import ipaddress
 import urllib.error

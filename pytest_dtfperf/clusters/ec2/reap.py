@@ -1,9 +1,9 @@
-"""Runs that are still there: whose they are, and the end of those that are nobody's.
+"""Runs that are not known to be over: their owners, their costs, and the end of those that are abandoned.
 
-What a session leaves is found in two ways. Its ledger, on the machine it ran on, knows what it asked for, also when Amazon does
-not show it yet. The tags on everything tell any machine whose it is and when its time is over, also where the ledger is damaged
-or says that nothing is left. Only where a session's process can be seen can anybody tell whether it is still at work; so what
-others have launched, on other machines or in other containers, is left alone until its time is over by Amazon's clock.
+A run is found in two ways. Its ledger, on the machine it ran on, has what was requested, even if Amazon does not show it yet.
+The tags on everything give any machine the owner and the expiry, even if the ledger is damaged or reports that nothing is left.
+Only where a session's process can be seen is it known whether it still works. So runs of other machines and containers are left
+alone until they have expired by Amazon's clock.
 """
 
 import time

@@ -1,4 +1,7 @@
-"""The end of a run: asked for until Amazon shows that nothing is left. Whoever cannot prove that says so, loudly."""
+"""What a run has in the account, and its deletion: repeated until Amazon shows that nothing is left.
+
+What belongs to a run is found by the tag that everything carries from the start, and by its ledger.
+"""
 
 import math
 import shlex

@@ -1,7 +1,7 @@
-"""The process that ends a run when its session is gone without a word: `python -m pytest_dtfperf.clusters.ec2.watchdog`.
+"""The process that ends a run when its session was killed: `python -m pytest_dtfperf.clusters.ec2.watchdog`.
 
-It waits at the end of a pipe (`clusters.watchdog`), and does nothing until that breaks: not even boto3 is imported before. Then
-it goes on until Amazon shows that nothing of the run is left; a kept run that had begun to work is left for the next session.
+It waits at the end of a pipe (`clusters.process_guards`), and imports not even boto3 until that breaks. Then it goes on until
+Amazon shows that nothing of the run is left. A kept run that was ready is left for the next session.
 """
 
 import argparse

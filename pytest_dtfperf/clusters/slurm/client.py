@@ -1,4 +1,4 @@
-"""Slurm's commands, run with an environment that nobody has set options in, and with words for what goes wrong."""
+"""Slurm's commands: run with an environment without a user's options, and with readable errors."""
 
 import os
 import re

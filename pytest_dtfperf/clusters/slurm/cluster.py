@@ -1,4 +1,8 @@
-"""Slurm as a cluster: a job of its own that holds the nodes, or the job that pytest already runs in."""
+"""Slurm as a backend: submit a job, poll until it runs, use its nodes, cancel it. Or use the job in which pytest runs.
+
+The queue is polled with few questions, which all processes of this user on this machine share, and not where waiting cannot
+help.
+"""
 
 import hashlib
 import itertools

@@ -1,13 +1,13 @@
-"""What holds a job's nodes, and what ends it when nobody needs them any more.
+"""What holds a job's nodes, and what ends the job when it is no longer needed.
 
-    pytest ──pipe──> watchdog               on this machine: cancels the job, pending or running, when pytest is gone, and ends
-                                            sruns that stay: they wait for a controller that is gone as well
+    pytest ──pipe──> watchdog               on this machine: cancels the job, pending or running, when pytest is gone, and
+ends                                             sruns that stay: they wait for a controller that is gone as well
     pytest ──srun──> keep-alive step        on the job's first node: ends when pytest is gone, silent or cut off
-                     holder <- looks at it  the batch script: ends with the keep-alive step, and with it Slurm ends the job
+                     job script <- reads it the batch script: ends with the keep-alive step, and with it Slurm ends the job
 
-Each works without the others: the watchdog when the nodes do not answer, the keep-alive step when this machine is gone. Beside
-them stands the job's time limit, and `dtfperf slurm reap`. In a job that was there before pytest only the watchdog is started,
-and looks after sruns alone.
+Each works without the others: the watchdog when the nodes do not answer, the keep-alive step when this machine is gone. The
+job's time limit and `dtfperf slurm reap` come on top. In a job that was there before pytest, only the watchdog is started,
+and it ends only sruns.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What clusters.toml may say of a cluster that Slurm runs. Pure."""
+"""The keys of a cluster that Slurm runs. Pure."""
 
 import os
 import re

@@ -1,7 +1,7 @@
-"""What squeue, scontrol and sacct print, as values. Reads what Slurm 20.11 to 24.11 print; starts nothing.
+"""Parse what squeue, scontrol and sacct of Slurm 20.11 to 24.11 print. Starts nothing.
 
-People write what they like into a job's name and comment: blanks, `|`, `=`, new lines, even what looks like a field. So squeue
-and sacct are asked to put control characters between fields, and scontrol's KEY=VALUE are looked up only where Slurm writes.
+A job's name and comment may contain anything: blanks, `|`, `=`, new lines, even what looks like a field. So squeue and sacct
+are asked to put control characters between fields, and scontrol's KEY=VALUE are looked up only where Slurm writes.
 """
 
 import re

@@ -1,9 +1,8 @@
-"""Jobs and sruns that an outage has left: pytest, its watchdog and its keep-alive step are gone, and so was Slurm when it
-should have been told.
+"""Jobs and sruns that an outage has left behind: pytest, its watchdog and its keep-alive step are gone.
 
-Every job of ours says in its comment which process it is for, and every srun in its environment. Only on that machine, and in
-that process's PID namespace, can anybody see whether it is still there; jobs of others are shown, and cancelled only if whoever
-calls is sure. An srun is on the same machine, and waits for Slurm's controller for ever.
+Each job has its process in its comment, and each srun in its environment. Only on that machine, and in that process's PID
+namespace, is it known whether the process still runs. Other jobs are shown, and cancelled only on request. An srun is on the
+same machine, and waits for Slurm's controller without end.
 """
 
 from collections import defaultdict

@@ -1,9 +1,9 @@
-"""What is asked of Slurm: how many nodes, and the arguments of sbatch and srun. Pure: nothing is run here.
+"""The arguments of sbatch and srun, and the comment of a job. Pure: nothing is run here.
 
-sbatch   a job that holds the nodes; its script comes on stdin                         `submission`
-srun     in that job, a step that shows that pytest is alive                           `keepalive`
-srun     in that job, one agent on every node, inside a shell that prepares its node   `agents` of a `wrapper`
-srun     in that job, something short on every node                                    `sweep`
+sbatch   a job that holds the nodes; its script comes on stdin                         `make_submit_command`
+srun     in that job, a step that shows that pytest is alive                           `make_keepalive_step`
+srun     in that job, one agent on every node, inside a shell that prepares its node   `make_agents_command` of a `make_wrapper`
+srun     in that job, something short on every node                                    `make_sweep_command`
 """
 
 import os

@@ -1,7 +1,7 @@
-"""What Slurm's words mean: a job's state, why it waits, why it is over, and what srun says meanwhile. Pure.
+"""The meaning of Slurm's words: a job's state, why it waits, why it is over, and srun's messages. Pure.
 
-Slurm's words are judged here last of all. First come the tasks' own reports, then srun's: a task that ignores SIGTERM makes a
-cancelled srun end with code 0, and a node that is cut off is missed by Slurm only after its SlurmdTimeout.
+Slurm's words are judged last. First come the tasks' own reports, then srun's: a task that ignores SIGTERM makes a cancelled
+srun end with code 0, and Slurm misses a node that is cut off only after its SlurmdTimeout.
 """
 
 import re

@@ -1,10 +1,11 @@
-"""What the host's shell runs until Python does: a short command for whatever shell the user has there, and a script after it.
+"""What is sent to a host until Python runs there: a command for its login shell, a script, a header and a bundle of code.
 
-Nothing of the cluster file stands in the command, which everybody on the host can read: the script comes on stdin, its length
-being known. It runs the set-up lines with stdin and stdout out of their reach, in bash as a login shell reads them where there
-is one: that is what defines `module` on most sites. Then it becomes Python, which is given `node/boot.py`.
+The command, which everyone on the host can read, contains nothing of the cluster file: the script comes on stdin, and its
+length is known. It runs the set-up lines without access to its stdin and stdout, in bash as a login shell where there is one:
+that is what defines `module` on most sites. Then it becomes Python, which gets `node/boot.py`.
 
-While set-up lines run, the controller says nothing; so a process that waits for a byte sees the end of the line, and ends them.
+While set-up lines run, the controller sends nothing. So a process that waits for a byte sees the end of the connection, and
+ends them.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Hosts that SSH reaches as a cluster: they are there already, so lending them is to find them well."""
+"""Hosts that SSH reaches as a backend: they exist already, so an allocation connects to them and checks them."""
 
 import ipaddress
 import os

@@ -1,4 +1,4 @@
-"""The lines to hosts, side by side: all of them or none to train on, or as many as there are to ask something.
+"""Connections to hosts, side by side: all of them or none to train on, or as many as there are for a short command.
 
 ssh -- script --> sh -- set-up lines --> python <-- header, bundle -- supervisor <-- orders: "sweep", "run"
 """

@@ -1,7 +1,7 @@
-"""What ssh says when it cannot reach a host, or loses it, as one sentence for people that says how to go on. Pure.
+"""The meaning of ssh's messages when it cannot reach a host, or loses it: one sentence with what to do. Pure.
 
-ssh's last words count: before them stand those of jump hosts, whose own ssh runs behind this one, and banners, which say
-anything. The texts are those of OpenSSH 7.4 to 10.5; what is not known is quoted.
+ssh's last lines count: those before them are of jump hosts, whose own ssh runs behind this one, and of banners, which may
+contain anything. The texts are those of OpenSSH 7.4 to 10.5; an unknown one is quoted.
 """
 
 import re

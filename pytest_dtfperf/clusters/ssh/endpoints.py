@@ -1,4 +1,7 @@
-"""One machine as ssh reaches it, and the command that does. Pure."""
+"""The hosts of a cluster as ssh reaches them: read from clusters.toml and the files it names, and the command that connects.
+
+Nothing here connects to a host.
+"""
 
 import math
 import shlex

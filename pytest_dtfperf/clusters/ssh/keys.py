@@ -1,4 +1,4 @@
-"""What clusters.toml may say of a cluster that SSH reaches. Pure: files that it names are read when hosts are asked for."""
+"""The keys of a cluster that SSH reaches. Pure: files that they name are read when hosts are requested."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping

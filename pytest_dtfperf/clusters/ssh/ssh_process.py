@@ -1,7 +1,7 @@
-"""One line: an ssh process, from its handshake to its end, and what all that it may say means.
+"""An ssh process with a supervisor at its other end: its handshake, its orders, its end, and its errors.
 
-What the far side says of itself are lines that begin with MARK; whatever else comes before them, banners say. Once it has said
-"started", the line is between the controller and what was started.
+The supervisor's messages are lines that begin with MARK; other lines before them come from banners. After the message
+"started", the lines are those of the controller and of what was started.
 """
 
 import json

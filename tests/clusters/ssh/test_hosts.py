@@ -191,7 +191,7 @@ def test_more_than_there_is(load: Load) -> None:
 
 def test_reference_example_is_read(folder: Path) -> None:
     """The example of the reference is a cluster file that may be used as it stands."""
-    section = DOCUMENT.read_text().partition("## What `ssh` may say\n")[2].partition("\n## ")[0]
+    section = DOCUMENT.read_text().partition("## Keys of `ssh`\n")[2].partition("\n## ")[0]
     (example,) = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
     (folder / "clusters.toml").write_text(example)
     clusters = named.load(folder / "clusters.toml")
