@@ -33,17 +33,17 @@ def count_devices_of_host(config: ClusterConfig, device: str, *, cores: int, gpu
 
 
 def count_hosts(config: ClusterConfig) -> int | None:
-    """How many hosts there can be: those of the allocation that this process runs in, or as many as the file says."""
+    """Return how many hosts there can be: those of the allocation in which this process runs, or as many as the file says."""
     return BACKENDS[config.backend].count_allocated_hosts() or config.max_hosts
 
 
 def is_inside_allocation(config: ClusterConfig) -> bool:
-    """Whether this process runs in an allocation, whose hosts are all there are then."""
+    """Return whether this process runs in an allocation: then there are no other hosts."""
     return BACKENDS[config.backend].count_allocated_hosts() is not None
 
 
 def count_devices(config: ClusterConfig) -> int | None:
-    """How many devices training can have there, found without starting or asking anything; None where that cannot be."""
+    """Return how many devices training can have there; None if that is not known without an allocation."""
     there, on_each = count_hosts(config), predict_devices_per_host(config)
     if there is None or on_each is None:
         return None
@@ -51,7 +51,7 @@ def count_devices(config: ClusterConfig) -> int | None:
 
 
 def predict_devices_per_host(config: ClusterConfig) -> int | None:
-    """As the file says; else, if this machine is the cluster, as can be seen in it."""
+    """Return the devices of a host as the file says; else, for a cluster of this machine, as many as it has; None if unknown."""
     if config.devices_per_host is not None or not BACKENDS[config.backend].is_local:
         return config.devices_per_host or BACKENDS[config.backend].count_gpus(config.backend_keys) or None
     if config.device != "cpu" and (gpus := _local_gpus(config)):
@@ -61,13 +61,13 @@ def predict_devices_per_host(config: ClusterConfig) -> int | None:
 
 
 def count_hosts_for(config: ClusterConfig, resources: Resources) -> int:
-    """How many hosts so much needs: those for workers, and those for parameter servers alone."""
+    """Return how many hosts these resources need: those for workers, and those for parameter servers only."""
     spread = get_worker_hosts(config, resources.devices)
     return (spread or -(-resources.devices // (predict_devices_per_host(config) or 1))) + resources.separate_ps_hosts
 
 
 def require_hosts(config: ClusterConfig, resources: Resources, keys: str) -> int:
-    """The same, if the cluster has so many. Raises `AllocationError` with the numbers and the `keys` that say how many."""
+    """Return the same. Raises `AllocationError` if the cluster has fewer, and names the `keys` that set the number."""
     wanted, there = count_hosts_for(config, resources), config.max_hosts
     if there is not None and wanted > there:
         apart = f" and {resources.separate_ps_hosts} for parameter servers alone" if resources.separate_ps_hosts else ""
@@ -81,21 +81,21 @@ def require_hosts(config: ClusterConfig, resources: Resources, keys: str) -> int
 
 
 def predict_devices_per_worker(config: ClusterConfig) -> int:
-    """How many devices one worker process has, unless its variable update gives it all."""
+    """Return how many devices one worker process has, unless its variable update gives it all."""
     if config.workers_per_host is None:
         return config.devices_per_worker
     return max(1, (predict_devices_per_host(config) or 1) // config.workers_per_host)
 
 
 def get_worker_hosts(config: ClusterConfig, devices: int) -> int | None:
-    """On how many hosts so many devices are to be, where the file says so for this count."""
+    """Return over how many hosts so many devices are spread; None if the file does not say so for this count."""
     key = BACKENDS[config.backend].spread_key
     given: int | None = config.backend_keys.get(key, {}).get(str(devices)) if key else None
     return given
 
 
 def predict_device(config: ClusterConfig) -> str:
-    """What does the arithmetic there, "gpu" or "cpu", as far as can be told without asking it."""
+    """Return what computes there, "gpu" or "cpu", as far as that is known without an allocation."""
     if config.device is not None:
         return config.device
     gpus = (

@@ -154,7 +154,11 @@ class Child:
     def how_it_ended(self) -> Lost:
         """As far as it has: a process that no longer listens may still be there."""
         code = self.exit_code(LEAVE_S)
-        return Lost(LossReason.DEAF, "the agent is still there, but does not listen") if code is None else make_exit_loss(code)
+        return (
+            Lost(LossReason.UNRESPONSIVE, "the agent is still there, but does not listen")
+            if code is None
+            else make_exit_loss(code)
+        )
 
     def exit_code(self, patience_s: float = 0.0) -> int | None:
         """Minus the signal's number where one has ended it; None while it runs."""

@@ -25,7 +25,7 @@ ADDRESS = "127.0.0.1"
 
 
 class _NotIsolated(Exception):
-    """This machine does not let this user have such a network, in words."""
+    """This machine does not let this user have an isolated network. The text says why."""
 
 
 def machines() -> list[str]:
@@ -56,7 +56,7 @@ class LocalBackend(Backend):
 
 
 class Local:
-    """A cluster that is always there."""
+    """A cluster of this machine, which is always there."""
 
     def __init__(self, config: ClusterConfig) -> None:
         self._config = config
@@ -72,17 +72,17 @@ class Local:
 
 
 class LocalAllocation:
-    """This machine, once or more often. `network` are the files of one for its tasks alone; none where that cannot be had."""
+    """This machine as one or several hosts. `network` are the files of a network for its tasks only, if there is one."""
 
     def __init__(self, hosts: Sequence[Host], network: Sequence[int] = (), environment: Sequence[str] = ()) -> None:
-        """`environment` is what clusters.toml says of it."""
+        """Take `environment` as in clusters.toml."""
         self.hosts = hosts
         self._network = network
         self._environment = environment
 
     def start(self, argv: Sequence[str]) -> ChildrenChannel:
         session = uuid.uuid4().hex
-        # All of this process's: whoever may look into the agents' may look into this one's, too.
+        # All of this process's: a process that can read the agents' environment can read this one's, too.
         env = {**select_variables(os.environ, ["*"], self._environment), sweep.SESSION: session, sweep.OWNER: Owner.me().text}
         if self._network:
             env[isolation.FILES] = " ".join(map(str, self._network))
@@ -101,7 +101,7 @@ class LocalAllocation:
 
 @contextmanager
 def _network(config: ClusterConfig) -> Iterator[Sequence[int]]:
-    """The files of a network of their own for one allocation's tasks; none where it cannot be had or is not wanted."""
+    """Yield the files of a network for the tasks of one allocation; none if it is impossible or not wanted."""
     with ExitStack() as until_given_back:
         try:
             files = until_given_back.enter_context(_made(config))
@@ -112,7 +112,7 @@ def _network(config: ClusterConfig) -> Iterator[Sequence[int]]:
 
 @contextmanager
 def _made(config: ClusterConfig) -> Iterator[Sequence[int]]:
-    """The same. Raises `_NotIsolated` where it cannot be had."""
+    """Yield the same. Raises `_NotIsolated` if it is impossible."""
     if "network" in config.backend_keys:
         yield ()
         return
@@ -144,14 +144,14 @@ def _made_by_a_process() -> Sequence[int]:
 
 
 def _shares(cores: Sequence[int], hosts: int) -> list[list[int]]:
-    """Each host's part of this machine: with fewer cores than hosts, some share one."""
+    """Return each host's cores. With fewer cores than hosts, some share one."""
     size = max(1, len(cores) // hosts)
     return [list(cores) if hosts == 1 else [cores[(i * size + k) % len(cores)] for k in range(size)] for i in range(hosts)]
 
 
 @contextmanager
 def _on_cores(cores: Sequence[int]) -> Iterator[None]:
-    """What this thread starts meanwhile starts on these cores."""
+    """Make processes that this thread starts in the block run on these cores."""
     mine = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:

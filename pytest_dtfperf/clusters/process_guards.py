@@ -16,14 +16,14 @@ _LEAVE_S = 2.0
 
 
 class Watchdog:
-    """For a `with` block: a process of a session of its own, at the end of a pipe.
+    """A process in a session of its own, at the end of a pipe, for the length of a `with` block. It cleans up if pytest is killed.
 
-    It runs `argv`, which is to read one line from its stdin, and to leave if that is "over". Any other end of the pipe, at the
-    latest that of this process, means: there is something to be cleaned up. So does the end of the block, unless the watchdog
-    was cancelled before: whoever asked for hosts may have been interrupted before it learnt that it got them.
+    It runs `argv`, which must read one line from its stdin and exit if that is "over". Any other end of the pipe means that there
+    is something to clean up. So does the end of the block, unless the watchdog was cancelled before: a request for hosts may
+    have been interrupted before its answer came.
     """
 
-    _at_work: ClassVar[list[subprocess.Popen[bytes]]] = []  # nobody waits for those; but dropped, a Popen complains
+    _at_work: ClassVar[list[subprocess.Popen[bytes]]] = []  # they are not waited for, but a dropped Popen warns
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         self._argv = argv
@@ -42,7 +42,7 @@ class Watchdog:
         return self
 
     def cancel(self) -> None:
-        """There is nothing left to clean up."""
+        """Record that nothing is left to clean up."""
         self._needed = False
 
     def __exit__(self, *_: object) -> None:
@@ -73,7 +73,13 @@ os.execvpe(sys.argv[1], sys.argv[1:], given)
 
 
 def guard_against_parent_death(argv: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """What to start for `argv`. Raises `FileNotFoundError`, as starting it would, where there is no such program."""
+    """Return the command that runs `argv` so that it does not outlive this process while it is stopped.
+
+    Programs that connect to hosts end when their stdin does, but one that was stopped (SIGSTOP) never reads that. So the kernel
+    continues it when this process ends (PR_SET_PDEATHSIG with SIGCONT). A running program ignores that signal.
+
+    Raises `FileNotFoundError`, as starting it would, if there is no such program.
+    """
     if shutil.which(argv[0], path=environment.get("PATH", os.defpath)) is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
     return [sys.executable, "-I", "-S", "-c", _PROGRAM, *argv]
@@ -83,7 +89,7 @@ SWEEP_S = 20.0  # looking through /proc takes a hundredth of a second; only a pr
 
 
 def sweep_machine(sessions: Sequence[str] = (), *, abandoned: bool = False) -> None:
-    """End them. A sweep that fails or hangs must not keep anybody from going on."""
+    """End the processes that these sessions, or all dead ones, have left here. A sweep that fails or hangs is given up."""
 
     def work() -> None:
         with suppress(OSError):

@@ -7,28 +7,28 @@ from enum import Enum
 from typing import Any, Protocol
 
 
-def _silent(words: str) -> None:
-    """Nobody is watching."""
+def _ignore_status(message: str) -> None:
+    """Drop a status message."""
 
 
-def _unpaid(bill: Mapping[str, Any]) -> None:
-    """Nobody pays."""
+def _ignore_bill(bill: Mapping[str, Any]) -> None:
+    """Drop a bill."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What an allocation must be able to hold, and whom it is for."""
+    """What an allocation must have room for, and the session that uses it."""
 
     devices: int  # of the whole cluster
-    separate_ps_hosts: int = 0  # hosts for parameter servers alone
+    separate_ps_hosts: int = 0  # hosts for parameter servers only
     session: str = "unnamed"  # its id: in the names of jobs and instances, so that what an outage leaves can be found
-    on_status: Callable[[str], object] = _silent  # called with a few words, now and then, while the hosts are waited for
-    spent: Callable[[Mapping[str, Any]], object] = _unpaid  # called with what the hosts have cost, when they are given back
+    on_status: Callable[[str], object] = _ignore_status  # called with a short message while the hosts are waited for
+    spent: Callable[[Mapping[str, Any]], object] = _ignore_bill  # called with the cost of the hosts when they are released
 
 
 @dataclass(frozen=True)
 class Host:
-    """A machine that was lent."""
+    """An allocated machine."""
 
     name: str  # for people and logs
     address: str  # by which the tasks reach each other
@@ -39,67 +39,67 @@ class Host:
 
 
 class LossReason(Enum):
-    """Why nothing more is heard of a host."""
+    """Why nothing more is received from a host."""
 
     ENDED = "its process has left or was killed: the host itself is there"
-    DEAF = "its process is there, but takes no orders"
-    TAKEN_BACK = "the cluster lends it no longer: a job or an instance is over"
-    CUT_OFF = "what carries its lines has ended, or takes none any more"
+    UNRESPONSIVE = "its process is there, but takes no orders"
+    TAKEN_BACK = "it is no longer allocated: a job or an instance is over"
+    CUT_OFF = "the connection to it has ended, or takes no more lines"
     SILENT = "no sign of life has come for too long"
-    FLOODED = "it has sent more than anybody listens to"
-    LIED = "it has sent what no process of ours sends"
+    FLOODED = "it has sent more than a host may send"
+    PROTOCOL_ERROR = "it has sent what no process of this package sends"
 
 
 @dataclass(frozen=True)
 class Lost:
-    """The end of what is heard of a host."""
+    """The loss of a host: nothing more is received from it."""
 
     reason: LossReason
     words: str  # for people: "the agent was killed by SIGKILL"
 
 
 class Channel(Protocol):
-    """One process on every host, and the lines to and from all of them."""
+    """One process on every host, and the lines that are exchanged with all of them."""
 
     def send(self, line: bytes) -> None:
-        """Send one line (without its end) to every host; an order names whom it is for.
+        """Send one line (without its end) to every host; an order names the hosts it is for.
 
-        Called from two threads: orders from one, signs of life from another. A host that no longer listens is told by
-        `receive`; raises `HostLost` when none is left that does.
+        Called from two threads: orders from one, heartbeats from another. `receive` reports a host that takes no more lines.
+        Raises `HostLost` when no host is left that does.
         """
 
     def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
-        """The next line as (host index, line). A lost host is (host index, `Lost`), once. None: nothing came in time.
+        """Return the next line as (host index, line), or None after `timeout_s` seconds. A lost host is (host index, `Lost`), once.
 
-        What a lost host's process had said on stderr may come just before, as lines that are no JSON.
+        The stderr of a lost host's process may come just before, as lines that are no JSON.
         """
 
     def why_silent(self, host: int) -> Lost | None:
-        """Why nothing is heard of a host any more, if the cluster knows: asked before one is given up for its silence."""
+        """Return why a host is silent, if the cluster knows. Called before a host is given up for its silence."""
 
     def close(self) -> None:
         """End every process below the channel. Called once, whatever happened; must not raise, must not hang."""
 
 
 class Allocation(Protocol):
-    """Hosts lent for the length of a `with` block."""
+    """Hosts that are allocated for the length of a `with` block."""
 
     @property
     def hosts(self) -> Sequence[Host]:
-        """In placement order."""
+        """The hosts in placement order."""
 
     def start(self, argv: Sequence[str]) -> Channel:
         """Start `argv` once on every host. Each sees its index in the environment, as DTFPERF_HOST_INDEX.
 
-        May be called again after a channel is closed. Raises `AllocationOver` when the hosts are no longer lent.
+        May be called again after a channel is closed. Raises `AllocationOver` when the allocation has ended.
         """
 
 
 class Cluster(Protocol):
-    """Something that can lend hosts."""
+    """Something that can allocate hosts."""
 
     def allocate(self, resources: Resources) -> AbstractContextManager[Allocation]:
-        """Lend hosts for the length of a `with` block. Raises `AllocationError`.
+        """Allocate hosts for the length of a `with` block. Raises `AllocationError`.
 
-        Called once per session, or once per measurement where the cluster's `allocation` says so; again for hosts taken back.
+        Called once per session, or once per measurement if the cluster's `allocation` is "test"; again after hosts are taken back.
         """

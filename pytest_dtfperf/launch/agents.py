@@ -96,7 +96,7 @@ class Agents:
     def give_up(self, host: int, why: str) -> Event:
         """Hear nothing more of a host that has sent what no host of ours sends. Its loss."""
         self._given_up.add(host)
-        return {"event": "lost", "host": host, "how": Lost(LossReason.LIED, why), "words": ()}
+        return {"event": "lost", "host": host, "how": Lost(LossReason.PROTOCOL_ERROR, why), "words": ()}
 
     def why_silent(self, host: int) -> Event | None:
         """The loss of a host of which nothing is heard for too long, where the cluster knows of it."""

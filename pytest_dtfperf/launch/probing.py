@@ -351,7 +351,7 @@ class Probing:
                 name = self._agents.hosts[host].name
                 why = loss(name, "is gone", event["how"], event["words"])
                 if host in self._hosts:
-                    self._answers.lose(host, why.partition("\n")[0], lied=event["how"].reason is LossReason.LIED)
+                    self._answers.lose(host, why.partition("\n")[0], lied=event["how"].reason is LossReason.PROTOCOL_ERROR)
             case "stopped":
                 self._quiet.add(host)
 

@@ -169,7 +169,7 @@ class Watch:
         host = self.hosts[event["host"]]
         host.lost = event["how"]
         error = HostLost(loss(host.name, "is gone", event["how"], event["words"]))
-        if event["how"].reason is LossReason.LIED:
+        if event["how"].reason is LossReason.PROTOCOL_ERROR:
             self.refusal = self.refusal or error
         self._fail(Cause.HOST, now, error)
 
@@ -314,7 +314,7 @@ _EVENTS: Mapping[str, Callable[[Watch, Mapping[str, Any], float], None]] = {
 
 def loss(host: str, what: str, how: Lost, words: Sequence[str]) -> str:
     """What happened to the agent on a host (it "is gone"), why, and what it had said before."""
-    if how.reason is LossReason.LIED:
+    if how.reason is LossReason.PROTOCOL_ERROR:
         return given_up(host, how.words)
     return with_last_words(f"the agent on {host} {what}: {printable(how.words)}", words)
 

@@ -191,7 +191,7 @@ ENDS: dict[str, tuple[Lost, list[str], str]] = {
         "the agent on bert is gone: bert \\x1b[31manswers no more",
     ),
     "it has lied": (
-        Lost(LossReason.LIED, "said 'exit' twice"),
+        Lost(LossReason.PROTOCOL_ERROR, "said 'exit' twice"),
         [],
         "host bert was given up, for it said 'exit' twice. Its agent is of another version, broken, or somebody else's",
     ),
@@ -206,7 +206,9 @@ def test_how_an_agent_ended_stands_in_the_first_line(case: str) -> None:
     story.hear("lost", 2.0, host=1, how=how, words=words)
     assert str(story.verdict(2.0)) == message
     assert [host.lost for host in story.watch.hosts] == [None, how]
-    assert (str(story.watch.refusal) == message) is (how.reason is LossReason.LIED), "and no number of such a run is believed"
+    assert (str(story.watch.refusal) == message) is (how.reason is LossReason.PROTOCOL_ERROR), (
+        "and no number of such a run is believed"
+    )
 
 
 def test_dead_zygote_ends_the_run_at_once() -> None:

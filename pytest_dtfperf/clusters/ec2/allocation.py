@@ -84,7 +84,7 @@ class Ec2Channel:
 
     def _why_lost(self, host: int, reason: LossReason) -> str | None:
         """Amazon is given a moment to tell, unless the host itself has told how its agent ended: then it is alive."""
-        patience_s = 0.0 if reason in (LossReason.ENDED, LossReason.DEAF) else LATE_S
+        patience_s = 0.0 if reason in (LossReason.ENDED, LossReason.UNRESPONSIVE) else LATE_S
         for _ in attempts(patience_s, first_s=0.5, most_s=2.0):
             found = _poll_if_reachable(self._poll).get(self._ids[host])
             if found and (why := explain_end(found)):
