@@ -51,7 +51,7 @@ def count_devices(config: ClusterConfig) -> int | None:
 
 
 def predict_devices_per_host(config: ClusterConfig) -> int | None:
-    """Return the devices of a host as the file says; else, for a cluster of this machine, as many as it has; None if unknown."""
+    """Return the devices of a host as in the file, else, on this machine, as many as it has; None if unknown."""
     if config.devices_per_host is not None or not BACKENDS[config.backend].is_local:
         return config.devices_per_host or BACKENDS[config.backend].count_gpus(config.backend_keys) or None
     if config.device != "cpu" and (gpus := _local_gpus(config)):

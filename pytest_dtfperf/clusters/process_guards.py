@@ -16,11 +16,11 @@ _LEAVE_S = 2.0
 
 
 class Watchdog:
-    """A process in a session of its own, at the end of a pipe, for the length of a `with` block. It cleans up if pytest is killed.
+    """A process at the end of a pipe, for the length of a `with` block, which cleans up if pytest is killed.
 
-    It runs `argv`, which must read one line from its stdin and exit if that is "over". Any other end of the pipe means that there
-    is something to clean up. So does the end of the block, unless the watchdog was cancelled before: a request for hosts may
-    have been interrupted before its answer came.
+    It runs `argv`, which must read one line from its stdin and exit if that is "over". Any other end of the pipe means that
+    there is something to clean up. So does the end of the block, unless the watchdog was cancelled before: a request for
+    hosts may have been interrupted before its answer came.
     """
 
     _at_work: ClassVar[list[subprocess.Popen[bytes]]] = []  # they are not waited for, but a dropped Popen warns

@@ -69,7 +69,7 @@ class Channel(Protocol):
         """
 
     def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
-        """Return the next line as (host index, line), or None after `timeout_s` seconds. A lost host is (host index, `Lost`), once.
+        """Return the next line as (host index, line), or None after `timeout_s`. A lost host is (host index, `Lost`), once.
 
         The stderr of a lost host's process may come just before, as lines that are no JSON.
         """
@@ -101,5 +101,5 @@ class Cluster(Protocol):
     def allocate(self, resources: Resources) -> AbstractContextManager[Allocation]:
         """Allocate hosts for the length of a `with` block. Raises `AllocationError`.
 
-        Called once per session, or once per measurement if the cluster's `allocation` is "test"; again after hosts are taken back.
+        Called once per session, or per measurement if the cluster's `allocation` is "test"; again after hosts are taken back.
         """

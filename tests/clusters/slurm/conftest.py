@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.slurm import client
-from pytest_dtfperf.clusters.slurm import client
 from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.slurm.site import Site, why_not
 
