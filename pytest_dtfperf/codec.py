@@ -118,7 +118,7 @@ def json_schema(cls: type[JsonData]) -> Schema:
     return {
         "type": "object",
         "additionalProperties": False,
-        "required": [field.name for field in stored if not _has_default(field)],
+        "required": [field.name for field in stored if not field.metadata.get("omit_empty")],  # these are always written
         "properties": {field.name: _description(field) | _schema(hints[field.name], field.metadata) for field in stored},
     }
 

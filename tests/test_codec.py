@@ -99,7 +99,7 @@ def test_json_schema_has_what_the_fields_declare() -> None:
     assert json_schema(Limited) == {
         "type": "object",
         "additionalProperties": False,
-        "required": [],
+        "required": ["count", "step_s", "loss"],
         "properties": {
             "count": {"description": "How many", "type": "integer", "minimum": 1, "maximum": 9},
             "step_s": {

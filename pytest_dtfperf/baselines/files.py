@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 from collections.abc import Mapping
 from datetime import datetime
 
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.codec import JsonData, json_schema
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node.files import read_text
@@ -74,7 +75,7 @@ def _write(data: Any, indent: int, used: int) -> str:
 
 SCHEMAS = Path(__file__).parent / "schema"
 # Definitions that are made of dataclasses.
-_MADE: Mapping[str, Mapping[str, type[JsonData]]] = {"measurement": {"run": Run}}
+_MADE: Mapping[str, Mapping[str, type[JsonData]]] = {"measurement": {"run": Run, "terms": ComparisonPolicy}}
 KINDS = ("baseline", "measurement", "session")  # a file in baselines/, a line of measurements.jsonl, a session.json
 SHOWN = 60  # characters of an offending value
 HALF_A_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # JSON may write one, no text file may

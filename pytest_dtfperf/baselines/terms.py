@@ -1,10 +1,11 @@
 """On which terms a measurement is judged: what is asked of it, and how often the answer may be wrong. Values in, values out."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_dtfperf.baselines import verdict
-from pytest_dtfperf.codec import JsonData
+from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.stats.comparison import Question
 from pytest_dtfperf.stats.noise import DEGREES_FOR_ONE_RUN, Noise
@@ -13,17 +14,25 @@ from pytest_dtfperf.stats.rare import runs_to_confirm
 ASSUMED = Noise(run=0.01)  # where nobody has calibrated: the least coefficient of variation that is believed of a machine
 FIRST_CHECK = 1 / 2  # of a test's share of the false alarms, where it does not declare how many checks it makes
 
+_PROBABILITY: Mapping[str, Any] = {"at_least": 1e-12, "below": 1}
+_RUNS: Mapping[str, Any] = {"at_least": 1, "at_most": 10_000}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonPolicy(JsonData):
-    """How strictly."""
+    """How strictly a measurement is judged."""
 
-    margin: float = verdict.MARGIN  # largest loss of rate against a baseline, as a part of it
-    threshold: float | None = None  # of a check that has one: least efficiency, largest overhead, ...
-    false_alarm: float = verdict.FALSE_ALARMS
-    missed: float = verdict.MISSED
-    least: int | None = None  # runs before a verdict; None: as few as what is known of the noise allows
-    most: int = verdict.MOST_RUNS  # runs there can be
+    margin: float = field(default=verdict.MARGIN, metadata=describe("How much slower, as a fraction", at_least=0, below=1))
+    # Of a check that has one: least efficiency, largest overhead, ...
+    threshold: float | None = field(
+        default=None, metadata=describe("What had to be reached, if anything", at_least=-1e6, at_most=1e6)
+    )
+    false_alarm: float = field(default=verdict.FALSE_ALARMS, metadata=describe("Of this check", **_PROBABILITY))
+    missed: float = field(default=verdict.MISSED, metadata=describe("Of this check", **_PROBABILITY))
+    least: int | None = field(
+        default=None, metadata=describe("Runs before a verdict; null: as few as the known noise allows", **_RUNS)
+    )
+    most: int = field(default=verdict.MOST_RUNS, metadata=describe("Runs there can be", **_RUNS))
 
     def __post_init__(self) -> None:
         _check_fraction("margin", self.margin)

@@ -489,38 +489,6 @@ def test_a_newer_session_says_what_to_install(folder: SessionFolder, changes: di
         SessionFolder.open(folder.path).session  # noqa: B018  # reading is what is tested
 
 
-# Of the first version that wrote session folders; what has come since then need not be there.
-SINCE_THEN = {
-    "record": {"flops_per_sec", "share_of_peak", "checks"},
-    "run": {"hosts", "reported_rates", "state", "disturbances", "evaluations"},
-    "baseline": {"low", "high", "noise"},
-    "spec": {
-        "model", "batch_size", "gpus", "num_ps", "variable_update", "cross_replica_sync", "variable_placement", "data",
-        "data_dir", "data_format", "precision", "xla", "optimizer", "learning_rate", "weight_decay", "evaluate",
-        "warmup_steps", "steps", "seed",
-    },
-}  # fmt: skip
-
-
-def test_sessions_of_the_first_version_are_read(folder: SessionFolder) -> None:
-    """What was written before checks, budgets and most fields of a spec existed is read as it ever was."""
-    compared = Compared(images_per_sec=10.0, change=-0.02, margin=0.05)
-    judged = folder.judge(
-        folder.add("t", measurement(spec(), [9.8])).id, verdict=Verdict.PASSED, reason="fine", baseline=compared
-    )
-    data = judged.to_json()
-    data["spec"] = {name: value for name, value in data["spec"].items() if name in SINCE_THEN["spec"]}
-    data["runs"] = [{name: value for name, value in run.items() if name not in SINCE_THEN["run"]} for run in data["runs"]]
-    data["baseline"] = {name: value for name, value in data["baseline"].items() if name not in SINCE_THEN["baseline"]}
-    old = {name: value for name, value in data.items() if name not in SINCE_THEN["record"]}
-    (folder.path / "measurements.jsonl").write_text(json.dumps(old) + "\n")
-    session = {name: value for name, value in folder.session.items() if name not in ("budget", "costs")}
-    (folder.path / "session.json").write_text(json.dumps(session))
-    opened = SessionFolder.open(folder.path)
-    assert opened.measurements() == [judged]
-    assert opened.session["cluster"] == "local"
-
-
 def test_a_pipe_is_no_file(folder: SessionFolder) -> None:
     """What would be waited for for ever is refused."""
     (folder.path / "measurements.jsonl").unlink()
