@@ -1,4 +1,8 @@
-"""All agents of an allocation: started, heard of, kept alive, spoken to in orders and listened to in events."""
+"""The agents on an allocation's hosts: the orders that they are sent, and the events that they send.
+
+A channel carries every line to every host. So an order has what all tasks have in common (the training, all addresses) once,
+and each agent picks what is for its own host.
+"""
 
 import threading
 import time
@@ -28,8 +32,8 @@ Event = Mapping[str, Any]
 class Agents:
     """One agent per host.
 
-    Their heartbeat comes from a thread for as long as this process runs, in a run or between two: between two tests a person
-    may look around in a debugger for minutes. The thread stops with the process, so that a stopped pytest loses its hosts.
+    A thread sends their heartbeat for as long as this process runs, also between two runs: a person may spend minutes in a
+    debugger. The thread stops with the process, so that a stopped pytest loses its hosts.
     """
 
     def __init__(self, allocation: Allocation, config: ClusterConfig) -> None:
@@ -38,14 +42,14 @@ class Agents:
         argv += ["--device", config.device] if config.device else []
         self._names = [host.name for host in allocation.hosts]
         self._hearing = Hearing(AGENT, len(self._names))
-        self._given_up: set[int] = set()  # hosts that have sent what no host of ours sends
+        self._given_up: set[int] = set()  # hosts that have sent what no agent sends
         self._over = threading.Event()
         self._channel = allocation.start(argv)
         self._pulse = threading.Thread(target=self._send_heartbeats, name="dtfperf-heartbeat", daemon=True)
         self._pulse.start()
         try:
             hellos = self._hello(config.limits.hello_s)
-        except BaseException:  # Ctrl-C too: nobody else knows of the agents yet
+        except BaseException:  # Ctrl-C too: nothing else ends the agents yet
             self.close()
             raise
         self.fingerprints = [
@@ -66,16 +70,17 @@ class Agents:
         ]
 
     def order(self, order: str, **data: Any) -> None:
-        """To every agent. Raises `HostLost` when none is left."""
+        """Send an order to every agent. Raises `HostLost` when none is left."""
         self._channel.send(wire.encode({"order": order, **data}))
 
     def expect(self, run: str, tasks: Mapping[str, int], tunnel: int | None = None) -> None:
-        """A new run, of these tasks on these hosts and of a tunnel to one: nothing else is an event from now on."""
+        """Accept from now on only events of a new run, of these tasks on these hosts, and of a tunnel to one of them."""
         self._hearing.expect(run, tasks, tunnel)
 
     def next_event(self, timeout_s: float) -> Event | None:
-        """What an agent says next. That a host is lost becomes an event too: "lost", with `how` it was and its last `words`. Of
-        such a host nothing is heard any more.
+        """Return the next event, or None after `timeout_s`.
+
+        The loss of a host is an event, too: "lost", with `how` it was lost and its last `words`. It is the host's last one.
         """
         deadline = time.monotonic() + timeout_s
         while (arrived := self._channel.receive(max(0.0, deadline - time.monotonic()))) is not None:
@@ -83,7 +88,7 @@ class Agents:
             if host in self._given_up:
                 if time.monotonic() < deadline:
                     continue
-                return None  # it may go on for ever
+                return None  # such a host may send without end
             if isinstance(line, Lost):
                 return {"event": "lost", "host": host, "how": line, "words": self._hearing.words(host)}
             try:
@@ -94,17 +99,17 @@ class Agents:
         return None
 
     def give_up(self, host: int, why: str) -> Event:
-        """Hear nothing more of a host that has sent what no host of ours sends. Its loss."""
+        """Ignore a host from now on that has sent what no agent sends, and return its loss."""
         self._given_up.add(host)
         return {"event": "lost", "host": host, "how": Lost(LossReason.PROTOCOL_ERROR, why), "words": ()}
 
     def why_silent(self, host: int) -> Event | None:
-        """The loss of a host of which nothing is heard for too long, where the cluster knows of it."""
+        """Return the loss of a host that has been silent for too long, where the cluster knows of it."""
         how = self._channel.why_silent(host)
         return {"event": "lost", "host": host, "how": how, "words": self._hearing.words(host)} if how else None
 
     def are_well(self) -> bool:
-        """Whether all are still there, asked between two runs: a pytest that was stopped for a while has lost them."""
+        """Return whether all agents are still there, between two runs: a pytest that was stopped for a while has lost them."""
         while event := self.next_event(0.0):
             if event["event"] == "lost":
                 return False
@@ -116,7 +121,7 @@ class Agents:
         self._pulse.join()
 
     def _send_heartbeats(self) -> None:
-        with suppress(HostLost):  # whoever listens learns it too
+        with suppress(HostLost):  # the thread that receives events gets it, too
             while not self._over.wait(PING_S):
                 self.order("ping")
 
@@ -141,7 +146,7 @@ GPU_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def tasks_by_host(tasks: Sequence[PlacedTask]) -> dict[int, list[PlacedTask]]:
-    """The tasks of each host that has some, in the order in which they are told their ports."""
+    """Return the tasks of each host that has some, in the order of their ports."""
     found: dict[int, list[PlacedTask]] = {}
     for task in tasks:
         found.setdefault(task.host, []).append(task)
@@ -151,7 +156,7 @@ def tasks_by_host(tasks: Sequence[PlacedTask]) -> dict[int, list[PlacedTask]]:
 def reserve_order(
     tasks: Sequence[PlacedTask], *, fixed_ports: bool, isolated: bool, peers: Sequence[str] | None
 ) -> dict[str, Any]:
-    """What each host shall hold ready: so many ports, or these; and who may reach them where that can be enforced."""
+    """Return the order to reserve ports on each host: so many, or these, and the peers that may reach them."""
     return {
         "hosts": {
             str(host): {"ports": [task.fixed_port for task in on_host]} if fixed_ports else {"count": len(on_host)}
@@ -165,7 +170,7 @@ def reserve_order(
 def task_addresses(
     tasks: Sequence[PlacedTask], hosts: Sequence[HostView], ports: Mapping[int, Sequence[int]]
 ) -> dict[str, list[str]]:
-    """Job -> "address:port" of each of its tasks, by their index."""
+    """Return job -> "address:port" of each of its tasks, by their index."""
     reserved = {
         task.name: f"{_before_port(hosts[host].address)}:{port}"
         for host, on_host in tasks_by_host(tasks).items()
@@ -176,7 +181,7 @@ def task_addresses(
 
 
 def _before_port(address: str) -> str:
-    """As it stands before a colon and a port (RFC 3986): one of IPv6, which has colons itself, in brackets."""
+    """Return an address as it is written before a colon and a port (RFC 3986): one of IPv6 in brackets."""
     return f"[{address}]" if ":" in address else address
 
 
@@ -197,15 +202,16 @@ def start_order(
     roles: Roles = WORKERS_LEAD,
     tunnel: int | None = None,
 ) -> dict[str, Any]:
-    """Every task of the run. What a task is told (a `TaskOrder`) is the common part with its own.
+    """Return the order to start every task of a run. A task gets the common part with its own (a `TaskOrder`).
 
-    `tunnel` is the host to whose tasks there is one.
+    Args:
+        tunnel: the number of the host that a tunnel leads to.
     """
     return {
         "tunnel": tunnel,
         "cold": cold or _must_start_cold(spec),
         "isolated": isolated,
-        "free_ports": bool(spec.command),  # so that whoever binds them need not say SO_REUSEPORT
+        "free_ports": bool(spec.command),  # so that programs can bind them without SO_REUSEPORT
         "common": {
             "run": run,
             "spec": spec.to_json(),
@@ -226,7 +232,7 @@ def start_order(
                     "stays": roles.stays(task),
                 },
                 "env": {"CUDA_VISIBLE_DEVICES": ",".join(task.gpus)},  # empty, not absent: absent means all of them
-                # Where a task may use all cores nothing need be said, and they can be hundreds.
+                # Where a task may use all cores none is listed: they can be hundreds.
                 "cpus": [] if task.cpus == hosts[task.host].cpus or not spec.cpu_affinity else list(task.cpus),
             }
             for task in tasks
@@ -235,12 +241,12 @@ def start_order(
 
 
 def task_order(task: PlacedTask, run: str, spec: Spec) -> dict[str, Any]:
-    """What such a task would be told if it were alone."""
+    """Return the order of a task that is alone."""
     return {"run": run, "spec": spec.to_json(), **_own_model(spec), "cluster": {}, **_own_order(task, 0.0, None)}
 
 
 def _own_model(spec: Spec) -> dict[str, Any]:
-    """What it is and its code, where the spec's model is in no table. Raises `SpecError` where nobody here has it."""
+    """Return the code of a model that is in no table. Raises `SpecError` where this process does not have it."""
     if not spec.own_model:
         return {}
     if (found := tables.find_own_model(spec.model)) is None:
@@ -249,7 +255,7 @@ def _own_model(spec: Spec) -> dict[str, Any]:
 
 
 def _environment(spec: Spec) -> dict[str, str]:
-    """What every task finds in its environment. An external command is given its own by its task."""
+    """Return the environment of every task. The task of an external command makes the command's own."""
     if spec.command:
         return {}
     variables = dict(assignment.split("=", 1) for assignment in spec.environment)
@@ -259,10 +265,10 @@ def _environment(spec: Spec) -> dict[str, str]:
 
 
 def _must_start_cold(spec: Spec) -> bool:
-    """Whether a task's environment is read while TensorFlow is imported: then no zygote that has done so can be forked.
+    """Return whether a task's environment may be read while TensorFlow is imported: then no zygote can be forked.
 
-    So it is of TF_ENABLE_ONEDNN_OPTS, and nobody has a list of all the others. NCCL reads its own when it is first used, and
-    we ours when a producer is started.
+    TF_ENABLE_ONEDNN_OPTS is read then, and there is no list of the others. NCCL reads its own variables when it is first used,
+    and this package its own when a producer is started.
     """
     return any(not name.startswith(("NCCL_", ZMQ_PRODUCER)) for name in _environment(spec))
 

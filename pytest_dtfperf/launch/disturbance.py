@@ -1,7 +1,7 @@
-"""Why a run says nothing of its hosts' speed: somebody else was at work there, or they were not what they usually are. Pure.
+"""Why a run does not show its hosts' speed: other processes were at work there, or hosts lacked something. Pure.
 
-Fed with what each host saw of itself (`node/run_monitor.py`), answers with phrases. A run that is called disturbed is thrown
-away and made again, so that in doubt it is not: what is known but proves nothing stands in the record all the same.
+From the state that each host reports (`node/run_monitor.py`) to phrases. A disturbed run is discarded and made again, so that
+in doubt a run is not disturbed: what proves nothing is in the record all the same.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ LEAST_S = 0.1  # of whatever is counted in time: kernels count some of it in tic
 # Of the time of the cores that the run may use, for other processes. An idle machine's housekeeping, our own controller apart,
 # stays below 1 %; a single busy process has 50 % of two cores, and 6 % of sixteen.
 OTHERS_SHARE = 0.05
-STEAL_SHARE = 0.05  # ... taken by the hypervisor, of which nobody else would tell
+STEAL_SHARE = 0.05  # ... taken by the hypervisor, which no other number shows
 MEMORY_STALL_SHARE = 0.10  # of the run, in which at least one process waited for memory; a little of it is any start's
 SWAP_MIB_PER_S = 10  # read back: there is no more room, whatever the kernel says of stalls
 CORE_HEAT_SHARE = 0.10  # of the run, for the core that was throttled longest: each makes its whole cluster wait
@@ -36,9 +36,11 @@ State = Mapping[str, Any]
 
 
 def disturbances(states: Mapping[str, State], *, alone: bool = True) -> list[str]:
-    """By host name and in this order: who else was at work, what the machine lacked, and what its GPUs suffered.
+    """Return phrases in this order: other processes, what each machine lacked, and what slowed its GPUs.
 
-    Where the hosts are not ours alone, it is no news that others are at work.
+    Args:
+        states: host -> its state.
+        alone: whether the hosts are exclusive; otherwise other processes are no disturbance.
     """
     found = []
     for host, state in states.items():
@@ -51,19 +53,19 @@ def disturbances(states: Mapping[str, State], *, alone: bool = True) -> list[str
 
 
 def taken_s(states: Mapping[str, State]) -> dict[str, float]:
-    """By host: seconds of its lent cores that went to others, another guest of the same machine (steal) among them."""
+    """Return host -> seconds of its cores that went to others, including other guests of the same machine (steal)."""
     return {host: others_s(host, states) + state["cpu"]["steal_s"] for host, state in states.items()}
 
 
 def others_s(host: str, states: Mapping[str, State]) -> float:
-    """Seconds of the host's lent cores that went to processes which are none of the run's, nor of whoever controls it."""
+    """Return the seconds of a host's cores that went to processes other than the run's and the controller's."""
     cpu = states[host]["cpu"]
     own_s = cpu["own_s"] + cpu["controller_s"] + sum(other["cpu"]["own_s"] for other in _on_same_cores(host, states))
     return max(0.0, float(cpu["busy_s"] - own_s))
 
 
 def _on_same_cores(host: str, states: Mapping[str, State]) -> Sequence[State]:
-    """Several hosts may be one machine, and share its cores if it has fewer: what they do there is the run's, too."""
+    """Return the states of other hosts that are the same machine with cores in common: their work is the run's, too."""
     state = states[host]
     mine = cores_of(state["cpus"])
     return [
@@ -76,11 +78,11 @@ def _on_same_cores(host: str, states: Mapping[str, State]) -> Sequence[State]:
 def _of_others(host: str, states: Mapping[str, State]) -> Iterator[str]:
     state = states[host]
     window_s, cores = max(state["window_s"], LEAST_S), state["cores"]
-    # A host of parameter servers is sampled while the workers still build their graphs, which nobody counts. What strangers
-    # do on cores that it shares with workers' hosts, those tell.
+    # A host of parameter servers is sampled while the workers still build their graphs, which is not counted. What other
+    # processes do on cores that it shares with workers' hosts, the states of those show.
     is_sampled_longer = any(window_s > SAME_WINDOW * other["window_s"] for other in _on_same_cores(host, states))
     theirs_s = 0.0 if is_sampled_longer else others_s(host, states)
-    # Under a quota the cores are everybody's, and what is ours is given to us by the clock.
+    # Under a quota all processes share the cores, and the run gets its own by the clock.
     if not state["quota"] and theirs_s > max(OTHERS_SHARE * cores * window_s, LEAST_S):
         used = theirs_s / window_s
         digits = f"{used:.2g}" if used < 99.5 else f"{used:.0f}"  # 128 cores are not 1.3e+02
@@ -129,7 +131,7 @@ def _of_gpu_others(gpu: Mapping[str, Any]) -> Iterator[str]:
 
 
 def cores_of(ranges: str) -> set[int]:
-    """Of `0-3,8`."""
+    """Return the cores of `0-3,8`."""
     found: set[int] = set()
     for fraction in filter(None, ranges.split(",")):
         first, _, last = fraction.partition("-")

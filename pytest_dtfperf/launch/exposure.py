@@ -1,8 +1,8 @@
-"""Who can reach the servers of a training, and whether that may be. docs/security.md tells users of it.
+"""What can reach the servers of a training, and whether that is allowed: docs/security.md.
 
-TensorFlow's servers do what they are asked by whoever connects. On this machine they have a network of their own where that can
-be (node/isolation.py); on hosts where the agent is root a firewall lets in none but the lent ones (node/guard.py); elsewhere
-the network itself must be a private one, as far as its addresses tell.
+TensorFlow's servers obey every connection. On this machine they have a network of their own where that is possible
+(node/isolation.py); on hosts where the agent is root a firewall lets in only the allocated hosts (node/guard.py); elsewhere the
+network itself must be a private one, as far as its addresses show.
 """
 
 import ipaddress
@@ -47,10 +47,10 @@ class Protection(StrEnum):
     """What keeps strangers from the ports of tasks on one host."""
 
     ISOLATED = "isolated"  # a network of the session's own
-    FIREWALL = "firewall"  # a table of nftables, which lets in the lent hosts alone
+    FIREWALL = "firewall"  # a table of nftables, which lets in the allocated hosts alone
     GROUP = "security group"  # Amazon's, which lets in the session's instances alone
     PRIVATE = "private network"  # nothing, but the internet does not route the address
-    TRUSTED = "trusted"  # the cluster file says that something else does
+    TRUSTED = "trusted"  # the cluster file states that something else does
     HOST = "as the host"  # the cluster file wants tasks in this machine's own network
     NONE = "none"
 
@@ -64,9 +64,13 @@ def protection(
     unguarded: str | None,
     unisolated: str | None = None,
 ) -> Protection:
-    """Of a host at this address with these of its own, where `network` is what the cluster file says.
+    """Return the protection of a host.
 
-    The last two are why it can have no firewall, and why no network for tasks alone; None: it can.
+    Args:
+        network: what the cluster file sets.
+        address: where tasks reach the host; `addresses` are those of all its interfaces.
+        unguarded: why the host can have no firewall; None: it can.
+        unisolated: why the host can have no network for tasks alone; None: it can.
     """
     row = BACKENDS[backend]
     if network is not None:
@@ -81,20 +85,20 @@ def protection(
 
 
 def is_private(address: str) -> bool:
-    """Whether an address is one that the internet does not route. Raises `ValueError` for what is none."""
+    """Return whether the internet does not route an address. Raises `ValueError` for what is no address."""
     found = ipaddress.ip_address(address.partition("%")[0])
     found = getattr(found, "ipv4_mapped", None) or found
     return any(found in network for network in PRIVATE)
 
 
 def may_be_isolated(spec: Spec) -> bool:
-    """Whether a training's tasks can do without the world: all of our own code can, but nobody knows of an external command."""
+    """Return whether a training's tasks need no outside network: this package's do not, an external command may."""
     producer = ZMQ_PRODUCER in os.environ or any(each.startswith(f"{ZMQ_PRODUCER}=") for each in spec.environment)
     return not spec.command and not (spec.data == "zmq" and producer)
 
 
 def peers(config: ClusterConfig, hosts: Iterable[HostView]) -> list[str] | None:
-    """The addresses that guards let in; None where nobody is to be kept out. Hosts that are all one need no address."""
+    """Return the addresses that guards let in; None where all may come in. Hosts that are one machine need none."""
     if "network" in config.backend_keys:
         return None
     if BACKENDS[config.backend].is_local:
@@ -103,8 +107,8 @@ def peers(config: ClusterConfig, hosts: Iterable[HostView]) -> list[str] | None:
 
 
 def check(config: ClusterConfig, hosts: Iterable[HostView]) -> None:
-    """Raise `AllocationError` if servers would listen where anybody may reach them."""
-    if BACKENDS[config.backend].is_local:  # the first line of a session has said so
+    """Raise `AllocationError` if servers would listen where the world may reach them."""
+    if BACKENDS[config.backend].is_local:  # the first line of a session has shown it
         return
     for host in hosts:
         network = config.backend_keys.get("network")
@@ -114,7 +118,7 @@ def check(config: ClusterConfig, hosts: Iterable[HostView]) -> None:
 
 
 def refusal(name: str, address: str, addresses: Sequence[str], unguarded: str | None) -> str:
-    """Why no servers may listen on a host."""
+    """Return why no servers may listen on a host."""
     return (
         f"{name} has the public address {public_addresses(address, addresses)[0]}, and TensorFlow's servers would obey whoever "
         f"reaches it: there is no firewall around them ({unguarded})"
@@ -122,13 +126,13 @@ def refusal(name: str, address: str, addresses: Sequence[str], unguarded: str | 
 
 
 def public_addresses(address: str, others: Sequence[str]) -> list[str]:
-    """Those behind a host's address that are not private. Of a name that is not known here, the host's own are looked at."""
+    """Return the addresses of a host that are not private; of a name that is not known here, those that the host reports."""
     return [each for each in _resolved(address) or others if not is_private(each)]
 
 
-@cache  # a name that nobody knows takes seconds, every time
+@cache  # a name that is not known takes seconds, every time
 def _resolved(address: str) -> tuple[str, ...]:
-    """The address itself, or those of a name; none where it is not known here."""
+    """Return the address itself, or those of a name; none where it is not known here."""
     with suppress(OSError):
         found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
         return tuple(dict.fromkeys(str(where[0]) for *_, where in found))

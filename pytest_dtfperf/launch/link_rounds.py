@@ -1,4 +1,11 @@
-"""Which links are measured at once: rounds of pairs that have no host in common, so that none disturbs another. Pure."""
+"""Which links are measured at once: rounds of links that have no host in common, so that none disturbs another. Pure.
+
+Of a training, the links that it uses most are measured. A parameter server receives from all workers at once, and answers all:
+its host's fan-in and fan-out are measured so, one after the other, from and to the hosts of workers. A worker does so with all
+parameter servers, if there are several: its host, too, is in the middle once. Where there are more than a few such hosts,
+several are in the middle at once, each with other hosts around it. Workers without parameter servers are measured in a ring.
+Tasks of one host need no link.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,21 +18,21 @@ Pair = tuple[int, int]  # from, to
 
 
 def rounds(hosts: Sequence[int]) -> list[list[Pair]]:
-    """Every ordered pair of few hosts; of many, every host with the next one, both ways."""
-    return _both_ways(_everybody_once(hosts)) if len(hosts) <= FEW else ring(hosts)
+    """Return every ordered pair of few hosts; of many, every host with the next one, both ways."""
+    return _both_ways(_pair_all(hosts)) if len(hosts) <= FEW else ring(hosts)
 
 
 def ring(hosts: Sequence[int]) -> list[list[Pair]]:
-    """Every host with the next one, both ways."""
-    return _both_ways(_ring(hosts) if len(hosts) > 2 else _everybody_once(hosts))
+    """Return every host with the next one, both ways."""
+    return _both_ways(_ring(hosts) if len(hosts) > 2 else _pair_all(hosts))
 
 
 def _both_ways(one_way: Sequence[list[Pair]]) -> list[list[Pair]]:
     return [way for pairs in one_way for way in (pairs, [(there, here) for here, there in pairs])]
 
 
-def _everybody_once(hosts: Sequence[int]) -> list[list[Pair]]:
-    """A round-robin tournament by the circle method: one player stays, the others move on by one seat every round."""
+def _pair_all(hosts: Sequence[int]) -> list[list[Pair]]:
+    """Return a round-robin tournament by the circle method: one player stays, the others move by one seat every round."""
     seats: list[int | None] = [*hosts, *([None] if len(hosts) % 2 else [])]
     half = len(seats) // 2
     found = []
@@ -37,14 +44,14 @@ def _everybody_once(hosts: Sequence[int]) -> list[list[Pair]]:
 
 
 def _ring(hosts: Sequence[int]) -> list[list[Pair]]:
-    """Every second link of the ring, then the others; of an odd ring the last one by itself."""
+    """Return every second link of the ring, then the others; of an odd ring the last one by itself."""
     links = [(here, hosts[(i + 1) % len(hosts)]) for i, here in enumerate(hosts)]
     even = len(links) - len(links) % 2
     return [part for part in (links[0:even:2], links[1:even:2], links[even:]) if part]
 
 
 def split(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    """Any pairs, in as many rounds as they need."""
+    """Return any pairs, in as many rounds as they need."""
     found: list[list[Pair]] = []
     for pair in pairs:
         free = next((each for each in found if not {*pair} & {host for taken in each for host in taken}), None)
@@ -68,12 +75,12 @@ class Fan:
     streams: tuple[Pair, ...]
 
     def link(self, names: Sequence[str]) -> str:
-        """As `explain.probes` names it."""
+        """Return the link's name in `explain.probes`."""
         source, target = (ALL if host is None else names[host] for host in (self.source, self.target))
         return f"{source}>{target}"
 
     def other(self, stream: Pair) -> int | None:
-        """The host of a stream's other end; None for a link of two."""
+        """Return the host of a stream's other end; None for a link of two."""
         source, target = stream
         return source if self.source is None else target if self.target is None else None
 
@@ -82,7 +89,7 @@ Round = Sequence[Fan]
 
 
 def plan_fans(tasks: Sequence[PlacedTask], *, pairs: bool = False) -> list[Round]:
-    """Of a training's tasks; with `pairs`, each link between a worker and a parameter server alone, too."""
+    """Return the rounds for a training's tasks; with `pairs`, also each link of a worker and a parameter server by itself."""
     servers, workers = (list(dict.fromkeys(task.host for task in tasks if task.job == job)) for job in ("ps", "worker"))
     if not servers:
         return [_alone(each) for each in ring(workers)]
@@ -98,13 +105,13 @@ def _alone(pairs: Sequence[Pair]) -> Round:
 
 
 def _turns(in_the_middle: Sequence[int], around: Sequence[int], most: int) -> list[list[tuple[int, list[int]]]]:
-    """Who is measured at the same time: each host in the middle with those around it that are its own meanwhile."""
+    """Return what is measured at the same time: hosts in the middle, each with hosts around it that no other one has."""
     at_once = -(-len(in_the_middle) // most)
     found = []
     left = list(in_the_middle)
     while left:
         count = at_once
-        while count > 1 and len(set(around) - set(left[:count])) < count:  # each needs somebody to talk to
+        while count > 1 and len(set(around) - set(left[:count])) < count:  # each needs a host around it
             count -= 1
         centres, left = left[:count], left[count:]
         others = [host for host in around if host not in centres]

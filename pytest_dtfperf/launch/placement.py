@@ -23,26 +23,26 @@ from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.spec import Spec
 
-FIRST_FIXED_PORT = {"ps": 2230, "worker": 2220}  # of the launchers of 2017, whose users have them open in their firewalls
+FIRST_FIXED_PORT = {"ps": 2230, "worker": 2220}  # of the launchers of 2017, which their users have opened in firewalls
 _WORKERS_PORTS = FIRST_FIXED_PORT["ps"] - FIRST_FIXED_PORT["worker"]
 
 
 @dataclass(frozen=True)
 class HostView:
-    """What a host has, as its agent tells."""
+    """What a host has, as its agent reports it."""
 
     name: str
     address: str
     cpus: tuple[int, ...]  # those its processes may use
     gpus: tuple[str, ...] = ()  # as CUDA_VISIBLE_DEVICES names them
-    switch: str | None = None  # the network switch it hangs on, where the cluster knows
+    switch: str | None = None  # the network switch that it is connected to, where the cluster knows it
     addresses: tuple[str, ...] = ()  # of all its interfaces
     unguarded: str | None = None  # why no firewall can be around its tasks' ports; None: one can
 
 
 @dataclass(frozen=True)
 class PlacedTask:
-    """A task, and where it belongs."""
+    """A task, and its place on a host."""
 
     job: str
     index: int
@@ -52,7 +52,7 @@ class PlacedTask:
     threads: int
     device: str = "cpu"
     num_devices: int = 0
-    gpus: tuple[str, ...] = ()  # what it may see; nothing on hosts without GPUs, and nothing ever for a parameter server
+    gpus: tuple[str, ...] = ()  # those it may use; none on hosts without GPUs, and none for a parameter server
 
     @property
     def name(self) -> str:
@@ -64,7 +64,7 @@ class PlacedTask:
 
 
 def place(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> tuple[PlacedTask, ...]:
-    """Workers fill the hosts in order, parameter servers go round or fill the first. Raises `SpecError` if they do not fit.
+    """Place workers on the hosts in order, parameter servers in turn or on the first. Raises `SpecError` if they do not fit.
 
     Parameter servers on hosts of their own have the first ones, and the workers those after them, as in 2017.
     """
@@ -78,17 +78,17 @@ def place(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> tuple
 
 
 def device_of(hosts: Sequence[HostView], config: ClusterConfig) -> str:
-    """What does the arithmetic: GPUs where every host has some, unless the cluster file says otherwise."""
+    """Return what computes: GPUs where every host has some, unless the cluster file sets another device."""
     return choose_device(config, has_gpus=all(host.gpus for host in hosts))
 
 
 def devices_on(host: HostView, device: str, config: ClusterConfig) -> int:
-    """How many devices a host has for us. Fewer GPUs than the cluster file says is for `describe_allocation` to report."""
+    """Return how many devices of a host are used. `describe_allocation` reports fewer GPUs than the cluster file has."""
     return count_devices_of_host(config, device, cores=len(host.cpus), gpus=len(host.gpus))
 
 
 def _hosts_apart(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> int:
-    """How many hosts, the first ones, are for parameter servers alone."""
+    """Return how many hosts, the first ones, are for parameter servers alone."""
     if config.ps_on_worker_hosts or spec.num_ps == 0:
         return 0
     on_each = config.most_ps_per_host or 1
@@ -105,7 +105,7 @@ def _hosts_apart(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -
 
 
 def _hosts_for_workers(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> int:
-    """How many hosts the workers need, if all are as the last one is."""
+    """Return how many hosts the workers need, if all are like the last one."""
     if spread := _spread(spec, config):
         return spread
     device = device_of(hosts[-1:], config)
@@ -122,7 +122,7 @@ def _per_worker(spec: Spec, device: str, config: ClusterConfig) -> int:
 
 
 def _spread(spec: Spec, config: ClusterConfig) -> int | None:
-    """On how many hosts the workers are to be, where the file says so. One process is on one, whatever it says."""
+    """Return on how many hosts the workers are placed, where clusters.toml sets it. One process is always on one."""
     return None if spec.in_one_process else get_worker_hosts(config, spec.gpus)
 
 
@@ -145,7 +145,7 @@ def _workers(spec: Spec, hosts: Sequence[HostView], start: int, config: ClusterC
 
 
 def _most_workers(spec: Spec, hosts: Sequence[HostView], per_worker: int, config: ClusterConfig) -> list[int]:
-    """How many workers each host may have: as many as fit, or an even part of them on as many hosts as the file says."""
+    """Return how many workers each host may have: all that fit, or an even part of them where clusters.toml sets the hosts."""
     workers, spread = -(-spec.gpus // per_worker), _spread(spec, config)
     if spread is None:
         return [workers] * len(hosts)
@@ -175,7 +175,7 @@ def _worker(index: int, at: int, number: int, host: HostView, device: str, devic
 
 
 def _share(cpus: Sequence[int], device: int, of: int) -> tuple[int, ...]:
-    """A device's cores. With more devices than cores, some share one."""
+    """Return a device's cores. With more devices than cores, some share one."""
     size = max(1, len(cpus) // of)
     return tuple(cpus[(device * size + k) % len(cpus)] for k in range(size))
 
@@ -183,7 +183,7 @@ def _share(cpus: Sequence[int], device: int, of: int) -> tuple[int, ...]:
 def _servers(
     spec: Spec, hosts: Sequence[HostView], ps_hosts: Sequence[int], workers: Sequence[PlacedTask], config: ClusterConfig
 ) -> Iterator[PlacedTask]:
-    """A parameter server shares the cores of the workers of its host, or has a host without any to itself."""
+    """Place parameter servers, on the cores of the workers of their host, or on all cores of a host without workers."""
     on_each = config.most_ps_per_host
     if on_each and spec.num_ps > on_each * len(ps_hosts):
         raise SpecError(
@@ -201,7 +201,7 @@ def _servers(
 
 
 def _check_ports(spec: Spec, hosts: Sequence[HostView], tasks: Sequence[PlacedTask]) -> None:
-    """The launchers of 2017 gave their eleventh worker on a host the port of its first parameter server."""
+    """Refuse a port for two tasks: that of the eleventh worker on a host is also that of its first parameter server."""
     taken: dict[tuple[int, int], PlacedTask] = {}
     for task in tasks:
         other = taken.setdefault((task.host, task.fixed_port), task)
@@ -221,11 +221,18 @@ def _too_few(spec: Spec, hosts: Sequence[HostView], device: str, per_worker: int
     return f"{spec.label} needs {need}, but cluster {config.name!r} has {have}. {fewer} devices_per_host."
 
 
-_NAMED = 8  # of more nodes that are alike their number says enough
+_NAMED = 8  # of more nodes that are alike only the number is shown
 
 
 def describe_allocation(config: ClusterConfig, hosts: Sequence[HostView], *, wanted_nodes: int | None) -> dict[str, Any]:
-    """Both lists, all nodes, and whether they hold what was asked for. `wanted_nodes` None: nobody said how many."""
+    """Return what was requested and what was allocated, all nodes, and whether they match. Values in, values out.
+
+    A cluster may allocate a node with a broken GPU, or nodes on more switches than requested. Training goes on there as well as
+    it can, but its rate is not that of the hosts that were meant.
+
+    Args:
+        wanted_nodes: how many nodes were requested; None: that is not known.
+    """
     gpus, switches = _wanted_gpus(config, hosts), config.backend_keys.get("switches")
     known = sorted({host.switch for host in hosts if host.switch is not None})
     requested = [counted(wanted_nodes, "node")] if wanted_nodes else []
@@ -250,7 +257,7 @@ def describe_allocation(config: ClusterConfig, hosts: Sequence[HostView], *, wan
 
 
 def _wanted_gpus(config: ClusterConfig, hosts: Sequence[HostView]) -> int:
-    """GPUs that each host should have; 0 where none are meant."""
+    """Return how many GPUs each host should have; 0 where none are meant."""
     if config.device == "cpu":
         return 0
     if asked := BACKENDS[config.backend].count_gpus(config.backend_keys):
@@ -278,23 +285,24 @@ def _gpus(count: int) -> str:
 
 @dataclass(frozen=True)
 class Roles:
-    """Who leads a run, and who is sent away when those who lead it have ended well.
+    """Which tasks of an external command lead a run, and which are ended once those have ended well.
 
-    Without a chief all workers lead. Beside a chief they may serve it for ever, as ParameterServerStrategy's do. Parameter
-    servers and an evaluator never lead.
+    Without a chief all workers lead. Beside a chief they may serve it without end, as ParameterServerStrategy's do. Parameter
+    servers and an evaluator do not lead. A chief and an evaluator are placed as workers, with a worker's devices each, and
+    named as in TF_CONFIG: https://www.tensorflow.org/guide/distributed_training.
     """
 
     chief: bool = False
     evaluator: bool = False
-    grace_s: float = 0.0  # before what is sent away gets its SIGTERM
+    grace_s: float = 0.0  # before a task that is ended gets its SIGTERM
 
     @property
     def more(self) -> int:
         """Tasks besides parameter servers and workers."""
         return self.chief + self.evaluator
 
-    def named(self, tasks: Sequence[PlacedTask]) -> list[PlacedTask]:
-        """Placed as workers: the first of them is the chief, the last the evaluator."""
+    def name_tasks(self, tasks: Sequence[PlacedTask]) -> list[PlacedTask]:
+        """Return the tasks with their roles: the first of the workers is the chief, the last the evaluator."""
         last = max(task.index for task in tasks if task.job == "worker")
         return [self._named(task, last) if task.job == "worker" else task for task in tasks]
 
@@ -306,7 +314,7 @@ class Roles:
         return replace(task, index=task.index - self.chief)
 
     def stays(self, task: PlacedTask) -> bool:
-        """Whether it is there until it is sent away, its program may have ended or not."""
+        """Return whether a task stays until it is ended, even if its program has ended before."""
         return task.job in ("ps", "evaluator") or (self.chief and task.job == "worker")
 
 

@@ -1,10 +1,11 @@
-"""What lent hosts and the links between them can do, measured while nothing trains: a task on each, led through its phases.
+"""What hosts and the links between them can do, measured while nothing trains by a task on each, in phases.
 
     "compute"    all hosts at the same time: arithmetic, memory, input (training/probing/host.py)
     "listen"     all hosts
-    "round N"    links, so that no two that are measured at once share a host, but for those of one fan (fans.py)
+    "round N"    links, so that no two that are measured at once share a host, but for those of one fan (link_rounds.py)
 
-Whatever fails costs its own number and nothing else: it is unknown then, with the reason.
+What fails costs only its own number: that is unknown then, with the reason. An answer counts if it was asked for, and once: a
+host that sends anything else loses all of its answers.
 """
 
 import re
@@ -38,8 +39,8 @@ Stream = tuple[int, int, int]  # round, from, to
 
 
 @dataclass
-class _Told:
-    """By one host."""
+class _HostAnswers:
+    """The answers of one host."""
 
     readings: dict[str, Reading] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
@@ -47,17 +48,17 @@ class _Told:
 
 
 class Answers:
-    """Of the hosts of one probe, by their numbers among all."""
+    """The answers of the hosts of one probe, by their numbers among all."""
 
     def __init__(self, hosts: Sequence[HostView], rounds: Sequence[Round]) -> None:
         self._hosts = hosts
         self._rounds = rounds
-        self._told = [_Told() for _ in hosts]
+        self._told = [_HostAnswers() for _ in hosts]
         self._streams: dict[Stream, Sequence[Mapping[str, float]] | str] = {}  # the parts of each, or why there are none
         self._lost: dict[int, str] = {}
 
     def hear(self, event: Event) -> None:
-        """Take in what a task has said. Raises `MessageError` for what it was not asked: it must be lost then."""
+        """Take in what a task has sent. Raises `MessageError` for what it was not asked for: it must be lost then."""
         match event["kind"]:
             case "reading":
                 self._reading(event)
@@ -69,17 +70,17 @@ class Answers:
                 self._stream(event)
 
     def lose(self, host: int, why: str, *, lied: bool = False) -> None:
-        """There is nothing more of it; if it `lied`, nothing at all."""
+        """Expect nothing more of a host; if it has broken the protocol (`lied`), drop what it has sent, too."""
         self._lost.setdefault(host, why)
         if lied:
-            self._told[host] = _Told()
+            self._told[host] = _HostAnswers()
             self._streams = {stream: told for stream, told in self._streams.items() if host not in stream[1:]}
 
     def is_lost(self, host: int) -> bool:
         return host in self._lost
 
     def probes(self, seconds: float) -> Probes:
-        """All that was told by now."""
+        """Return all answers by now."""
         names = [host.name for host in self._hosts]
         states = {name: told.facts["state"] for name, told in zip(names, self._told, strict=True) if told.facts}
         hosts = {names[at]: self._host(at, states) for at, told in enumerate(self._told) if told.readings or told.unknown}
@@ -126,7 +127,7 @@ class Answers:
         )
 
     def _fan(self, number: int, fan: Fan) -> Link | str:
-        """What goes through, or why nobody knows."""
+        """Return what goes through, or why that is not known."""
         rates: dict[tuple[int, int], list[float]] = {}
         for source, target in fan.streams:
             told = self._streams.get((number, source, target))
@@ -159,7 +160,7 @@ def _is_asked(name: str, host: HostView) -> bool:
 
 
 def _others_cores(host: str, states: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """Under a quota, cores are everybody's, and what others do with them is not taken from us."""
+    """Return the cores that other processes use; None under a quota, where all share the cores, and others take none away."""
     state = states[host]
     if state["quota"]:
         return None
@@ -196,9 +197,14 @@ class Probing:
         pairs: bool = False,
         deadlines: Deadlines = USUAL,
     ) -> None:
-        """Of the hosts that a training of `spec` would be on, and of its links; with `pairs`, of each of these alone, too.
+        """Prepare a probe of the hosts and links of a training.
 
-        What is `known` is not measured again. Raises `SpecError`.
+        Args:
+            known: what is not measured again.
+            pairs: measure each link by itself, too.
+
+        Raises:
+            SpecError: the hosts have no room for the training.
         """
         self.id = uuid.uuid4().hex[:12]
         self._agents, self._config, self._spec, self._deadlines = agents, config, spec, deadlines
@@ -225,11 +231,11 @@ class Probing:
 
     @property
     def all_quiet(self) -> bool:
-        """Whether every host has ended what belonged to it, and can be trained on."""
+        """Whether every host has ended what belonged to the probe, and can be trained on."""
         return self._quiet == {*range(len(self._agents.hosts))}
 
     def carry_out(self) -> None:
-        """Raises `HostLost` when no host is left that listens, and `AllocationError` where ports would be open to anybody."""
+        """Take all phases. Raises `HostLost` when no host is left, `AllocationError` where ports would be open to the world."""
         self._agents.expect(self.id, {_task(host): host for host in self._hosts})
         if self._rounds:
             self._reserve()
@@ -241,13 +247,13 @@ class Probing:
             self._lead(f"round {number}", {source for fan in each for source, _ in fan.streams}, self._deadlines.round_s)
 
     def stop(self) -> None:
-        """End what is left of it on all hosts that still listen."""
+        """End what is left of the probe on all hosts that still listen."""
         with suppress(HostLost):
             self._order("stop", grace_s=0.0)
             self._listen(lambda: self.all_quiet, self._config.limits.stop_s)
 
     def found(self) -> Probes:
-        """What is known by now of the training's hosts and links, before and now."""
+        """Return what is known of the training's hosts and links, from this probe and those before."""
         found = merged(self._known, self._answers.probes(time.monotonic() - self._began))
         hosts = {host.name for host in self._hosts.values()}
         return replace(
@@ -257,7 +263,7 @@ class Probing:
         )
 
     def _unknown_of(self, host: str) -> Sequence[str]:
-        """The families of readings that are to be measured of a host."""
+        """Return the families of readings that are to be measured of a host."""
         probe = self._known.hosts.get(host)
         if probe is None:
             return (*FAMILIES, *(["input"] if self._brings_images else []))
@@ -272,7 +278,7 @@ class Probing:
     # Phases
 
     def _reserve(self) -> None:
-        """A port on each host, where streams arrive."""
+        """Reserve a port on each host, where streams arrive."""
         exposure.check(self._config, self._hosts.values())
         wanted: dict[str, Any] = {"ports": [FIRST_FIXED_PORT["worker"]]} if self._config.fixed_ports else {"count": 1}
         peers = exposure.peers(self._config, self._agents.hosts)
@@ -283,14 +289,14 @@ class Probing:
         rounds = [_targets(each) for each in self._rounds]
         addresses = {str(at): {"address": host.address, "port": self._ports.get(at, 0)} for at, host in self._hosts.items()}
         probe = {"token": secrets.token_hex(8), "rounds": rounds, "addresses": addresses, "parts": PARTS, "part_s": PART_S}
-        tasks = [self._told(host) for host in self._left(self._hosts)]
+        tasks = [self._task_order(host) for host in self._left(self._hosts)]
         cold = self._config.start == "cold"
         common = {"run": self.id, "probe": probe}
         self._order("start", cold=cold, isolated=self._isolated, free_ports=True, common=common, env=GPU_ORDER, tasks=tasks)
         self._wait("its first word", self._hosts, lambda host: host in self._ready, self._config.limits.ready_s)
 
-    def _told(self, host: int) -> dict[str, Any]:
-        """What only the task of this host is told."""
+    def _task_order(self, host: int) -> dict[str, Any]:
+        """Return the part of the order that is for the task of this host."""
         gpus = self._hosts[host].gpus if any(task.gpus for task in self._tasks if task.host == host) else ()
         worker = next((task for task in self._tasks if task.host == host and task.job == "worker"), None)
         order = task_order(worker, self.id, self._spec) if worker and self._brings_images else None
@@ -322,7 +328,7 @@ class Probing:
         return [host for host in hosts if not self._answers.is_lost(host)]
 
     def _wait(self, what: str, hosts: Collection[int], has: Callable[[int], bool], within_s: float) -> None:
-        """Until all have it that are not lost meanwhile; whoever has it not in time is lost."""
+        """Wait until all hosts that are not lost have it; those that do not in time are lost."""
         self._listen(lambda: all(map(has, self._left(hosts))), within_s)
         for host in self._left(hosts):
             if not has(host):
@@ -372,7 +378,7 @@ def _task(host: int) -> str:
 
 
 def _targets(fans_at_once: link_rounds.Round) -> Mapping[str, list[int]]:
-    """Of each host that sends, whom to."""
+    """Return for each host that sends the hosts that it sends to."""
     found: dict[str, list[int]] = {}
     for fan in fans_at_once:
         for source, target in fan.streams:

@@ -52,7 +52,7 @@ class ProgramRun(RunController):
         """Place the tasks; see `Launcher.launch` for the arguments. Raises `SpecError`."""
         own = config.limits
         limits = replace(own, first_step_s=math.inf, progress_s=math.inf, run_s=math.inf, leave_s=own.leave_s + roles.grace_s)
-        tasks = roles.named(place(spec, agents.hosts, config))
+        tasks = roles.name_tasks(place(spec, agents.hosts, config))
         super().__init__(
             agents,
             replace(config, limits=limits),

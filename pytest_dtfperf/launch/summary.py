@@ -1,4 +1,4 @@
-"""One run out of what its tasks report, where all of that can be true. Pure."""
+"""One run made of what its tasks report, where all of that can be true; of external commands also of their own steps. Pure."""
 
 import hashlib
 import math
@@ -23,16 +23,16 @@ APART = f"they have not stepped together, or one clock or count is wrong. {HINT}
 
 
 def has_own_steps(spec: Spec, workers: Sequence[TaskReport]) -> bool:
-    """Whether steps were reported, by workers whose steps make one rate: those that wait for each other, or a lone one.
+    """Return whether steps were reported by workers whose steps make one rate: those that wait for each other, or a lone one.
 
-    Of others nobody knows how long they have trained at the same time, so what they print counts, as without steps.
+    How long others have trained at the same time is not known, so what they print counts.
     """
     in_step = len(workers) == 1 or (spec.in_lockstep and spec.rate_of != "mean")
     return any(worker.impossible_steps or (worker.step_s and in_step) for worker in workers)
 
 
 def rate_of_own_steps(workers: Sequence[TaskReport], wall_s: float) -> float:
-    """images/sec: the images of all workers' measured steps over the seconds of the chief's, which comes first.
+    """Return images/sec: the images of all workers' measured steps over the seconds of the chief's, which comes first.
 
     What a program does between its steps is in no rate. Raises `InvalidMeasurement` where the reports cannot all be true.
     """
@@ -154,16 +154,22 @@ def summarise(
     explained: tuple[Mapping[str, Any] | None, str] = (None, ""),
     scored: tuple[Mapping[str, Any] | None, str] = (None, ""),
 ) -> Run:
-    """Make one run of its tasks' reports, or raise `InvalidMeasurement` where they cannot all be true.
+    """Make one run of its tasks' reports.
 
-    `hosts` maps each task's name to its host, in placement order: a host's network bytes count once; `threads` likewise to how
-    many cores it may use. `state` is what the hosts
-    saw of themselves, and `disturbances` what follows from it; `explained` is its anatomy, or why it has none; `scored` the
-    scores of its workers likewise. A worker whose steps do not fit the chief's clock is one more disturbance where there are
-    some: it may have been off its core for long. In lockstep the chief itself is no such worker.
+    A worker whose steps do not fit the chief's clock is one more disturbance where there are some: it may have been off its
+    core for long. In lockstep the chief itself is no such worker.
 
-    `others_s`: of hosts on which it is no disturbance that others are at work, the time of cores that went to them. A worker
-    that is off by no more, on its host or the chief's, may have waited for them, and is a disturbance, too.
+    Args:
+        hosts: task -> its host, in placement order: a host's network bytes count once.
+        threads: task -> how many cores it may use.
+        state: host -> the state that it reports; `disturbances` is what follows from it.
+        others_s: host -> seconds of its cores that went to others, where that is no disturbance. A worker that is off by no
+            more, on its host or the chief's, may have waited for them, and is a disturbance, too.
+        explained: the step breakdown, or why there is none.
+        scored: the worker timings likewise.
+
+    Raises:
+        InvalidMeasurement: the reports cannot all be true.
     """
     workers = sorted((report for report in reports if report.job == "worker"), key=lambda report: report.index)
     if not workers or workers[0].index != 0:
@@ -215,7 +221,7 @@ def summarise(
 
 
 def _program(reports: Sequence[TaskReport]) -> dict[str, Any]:
-    """The graphs of all workers as one, and each job's settings. Empty of an external command, whose changes are tested."""
+    """Return the graphs of all workers as one, and each job's settings; nothing for an external command."""
     of_workers = sorted((report for report in reports if report.graph), key=lambda report: report.index)
     if not of_workers:
         return {}
@@ -231,7 +237,7 @@ def _program(reports: Sequence[TaskReport]) -> dict[str, Any]:
 
 
 def _rate_as_reported(spec: Spec, workers: Sequence[TaskReport]) -> float:
-    """What an external command tells of itself: its steps, its loss and its clock are its own affair."""
+    """Return the rate that an external command reports; its steps, loss and clock are not checked."""
     _check_devices(spec, workers)
     return cluster_rate(
         spec,
@@ -268,7 +274,7 @@ def _check(spec: Spec, workers: Sequence[TaskReport]) -> None:
 
 
 def _stepping(spec: Spec, workers: Sequence[TaskReport]) -> Sequence[TaskReport]:
-    """Those that have steps of their own: of one session, which steps for all, the chief."""
+    """Return the workers with steps of their own: the chief, where one session steps for all."""
     return workers[:1] if spec.mode.single_session else workers
 
 
@@ -280,7 +286,7 @@ def _excused(
     *,
     is_disturbed: bool,
 ) -> list[str]:
-    """Workers that are apart from the chief, in words, where a disturbance explains them all. Raises `InvalidMeasurement`."""
+    """Return messages of workers that disagree with the chief, where disturbances explain all. Raises `InvalidMeasurement`."""
     contradicts_itself = spec.in_lockstep and CHIEF in apart  # its time is the sum of its steps, whatever disturbs them
     waited = {name: _behind_others(s, {hosts[name], hosts[CHIEF]}, others_s) for name, (s, _) in apart.items()}
     wrong = [words for name, (_, words) in apart.items() if not (is_disturbed or waited[name])]
@@ -297,7 +303,7 @@ def _consequence(spec: Spec) -> str:
 def check_repetition(spec: Spec, before: Run, run: Run) -> None:
     """Raise `InvalidMeasurement` where a worker was out of step with the chief in two runs, one after the other, the same way.
 
-    A disturbance excuses that once. What happens again is not another process's doing, whether or not the host was busy again.
+    A disturbance excuses that once. What happens again is not due to another process, whether or not the host was busy again.
     """
     for worker, seconds in run.out_of_step.items():
         earlier_s = before.out_of_step.get(worker, 0.0)
@@ -309,7 +315,7 @@ def check_repetition(spec: Spec, before: Run, run: Run) -> None:
 
 
 def _behind_others(apart_s: float, hosts: Collection[str], others_s: Mapping[str, float]) -> str:
-    """How somebody may have waited for so long: a second off one's core is one that somebody else has had there. Or nothing."""
+    """Return which other processes a worker may have waited for so long, or nothing."""
     found = [f"{others_s[host]:.3g} s of cores of {host}" for host in sorted(hosts) if others_s.get(host, 0.0) >= abs(apart_s)]
     return f", while others used {' and '.join(found)}" if found else ""
 

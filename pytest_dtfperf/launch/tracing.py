@@ -1,4 +1,4 @@
-"""From what tasks have traced to a run's anatomy: whatever goes wrong here costs the explanation, and nothing else."""
+"""From traces and step timestamps of tasks to a run's step breakdown and worker timings. What fails here costs these alone."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -27,25 +27,25 @@ class Tracing:
 
     spec: Spec
     hosts: Mapping[str, object]  # task -> its host
-    asked: bool
+    is_requested: bool
     packed: dict[str, str] = field(default_factory=dict)  # task -> what it has sent
     _refused: str = ""
 
     @property
     def steps(self) -> int:
-        """That tasks are to trace."""
-        return TRACED_STEPS if self.asked else 0
+        """How many steps tasks trace."""
+        return TRACED_STEPS if self.is_requested else 0
 
     def hear(self, task: str, data: str | None, error: str | None) -> None:
-        """Take what a task has sent: its trace, or why there is none."""
+        """Take in what a task has sent: its trace, or why there is none."""
         if data is not None:
             self.packed[task] = data
         else:
             self._refused = self._refused or f"{task} could not be traced: {error}"
 
     def outcome(self) -> tuple[Mapping[str, Any] | None, str]:
-        """The run's anatomy as it is stored, or why there is none though it was asked for."""
-        if not self.asked or self._refused:
+        """Return the step breakdown as it is stored, or why there is none though it was requested."""
+        if not self.is_requested or self._refused:
             return None, self._refused
         if not self.packed:
             what = "an external command" if self.spec.command else f"variable_update={self.spec.variable_update}"
@@ -56,7 +56,7 @@ class Tracing:
             return None, f"the trace {error}"
 
     def write(self, folder: Path) -> None:
-        """All events, for Perfetto. Not being able to must not lose the run."""
+        """Write all events for Perfetto. A failure must not lose the run."""
         if not self.packed or self._refused:
             return
         with suppress(OSError, InvalidTrace):
@@ -71,7 +71,7 @@ class Tracing:
 
     @cached_property
     def _traces(self) -> Sequence[TaskTrace]:
-        """The chief's first: all times are told on its clock. Raises `InvalidTrace`."""
+        """The traces, the chief's first: all times are on its clock. Raises `InvalidTrace`."""
         found = [self._unpacked(task, packed) for task, packed in self.packed.items()]
         return sorted(found, key=lambda trace: int(trace.task.partition(":")[2]))
 
@@ -81,14 +81,14 @@ class Tracing:
             raise InvalidTrace(f"of {task} is that of {trace.task}")
         if strangers := trace.tasks - self.hosts.keys():
             raise InvalidTrace(f"of {task} names {min(strangers)}, which is no task of this run")
-        most = TRACED_STEPS if trace.edges else TRACED_STEPS * self.spec.gpus  # where batches go to whoever is free
+        most = TRACED_STEPS if trace.edges else TRACED_STEPS * self.spec.gpus  # where batches go to any worker that is free
         if len(trace.steps) > most:
             raise InvalidTrace(f"of {task} has {counted(len(trace.steps), 'step')}, {most} were asked for")
         return trace
 
     @cached_property
     def _one_clock(self) -> Mapping[tuple[str, str], int]:
-        """Tasks of one host have one clock."""
+        """The pairs of tasks of one host, which have one clock."""
         return {
             (one, other): 0
             for one, host in self.hosts.items()
@@ -107,14 +107,14 @@ class Scoring:
     _refused: str = ""
 
     def hear(self, task: str, data: str | None, error: str | None) -> None:
-        """Take what a task has sent: stamps, or why there are none."""
+        """Take in what a task has sent: step timestamps, or why there are none."""
         if data is not None:
             self.packed[task] = data
         else:
             self._refused = self._refused or f"{task} has no stamps: {error}"
 
     def outcome(self) -> tuple[Mapping[str, Any] | None, str]:
-        """The run's scores as they are stored, or why something went wrong with them. Neither: nothing is known."""
+        """Return the worker timings as they are stored, or what went wrong. Neither: there are none."""
         if self._refused:
             return None, self._refused
         try:
@@ -124,7 +124,7 @@ class Scoring:
         return (scores.to_json() if scores else None), ""
 
     def _stamps(self) -> list[Stamps]:
-        """By the workers' numbers. Raises `InvalidStamps`."""
+        """Return the timestamps by the workers' numbers. Raises `InvalidStamps`."""
         found: dict[str, Stamps] = {}
         for task, packed in self.packed.items():
             for stamps in unpack_stamps(packed):
@@ -139,17 +139,20 @@ class Scoring:
             raise InvalidStamps(f"of {task} name {stamps.worker}, which is no worker of this run")
         if stamps.worker in found:
             raise InvalidStamps(f"of {stamps.worker} are there twice")
-        # Of a coordinator's batches all may go to one worker; how many steps a program makes is its own affair.
+        # All of a coordinator's batches may go to one worker; an external program makes any number of steps.
         most = MOST_STEPS if self.spec.command else self.spec.steps * self.spec.gpus
         if len(stamps) > most:
             raise InvalidStamps(f"of {stamps.worker} are of {len(stamps)} steps, there are {most}")
 
 
 def with_cpu(scores: Mapping[str, Any] | None, cpu_s: Mapping[str, float], steps: int) -> Mapping[str, Any] | None:
-    """With the CPU time that whole tasks report, where nobody has stamped it: of workers that others' sessions compute on.
+    """Return the worker timings with the CPU time that whole tasks report, where no timestamps have it.
 
-    `cpu_s`: task -> seconds in as many measured steps. A worker that a coordinator gives batches, or that reports steps of its
-    own, has as many as were told of it: the slower it is, the fewer.
+    That is so of workers on which other tasks' sessions compute.
+
+    Args:
+        cpu_s: task -> seconds in `steps` measured steps. A worker that a coordinator gives batches, or that reports its own
+            steps, has its own number of them: the slower it is, the fewer.
     """
     if scores is None or not steps:
         return scores

@@ -1,4 +1,4 @@
-"""Decides when a run has failed, and whose fault it was. Pure: fed with the agents' events and the time, asked for a verdict.
+"""Decides when a run has failed, and which host or task has caused it. Pure: takes the agents' events and the time.
 
 When a parameter server dies, its workers fail within milliseconds, and their news may come first. So a failure is judged only
 after a short while, and then the worst of what came is the cause: a lost host, a dead zygote, a task killed by a signal, a
@@ -30,7 +30,7 @@ from pytest_dtfperf.messages.hearing import given_up, with_last_words
 from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES, tables
 
 SETTLE_S = 0.5  # a worker's traceback comes within 0.1 s of the death of its parameter server
-TERMINATED_S = 3.0  # whoever ends a host's processes (a batch system, a shutdown) sends SIGTERM to all, the agent included
+TERMINATED_S = 3.0  # a batch system or a shutdown sends SIGTERM to all processes of a host, the agent included
 _STOPPED = ("T", "t")
 _STOPPED_BEATS = 2  # one may be a passing SIGSTOP
 
@@ -48,7 +48,7 @@ class Cause(IntEnum):
 
 
 @dataclass
-class Seen:
+class TaskStatus:
     """What is known of one task."""
 
     name: str
@@ -56,16 +56,16 @@ class Seen:
     started: bool = False
     ready: bool = False
     step: int = 0
-    of: int = 0  # 0: nobody knows, and `step` counts the lines and steps of an external command
-    moved: float = 0.0  # when it last got on
+    of: int = 0  # 0: not known, and `step` counts the lines and steps of an external command
+    moved: float = 0.0  # when it last made progress
     stopped_beats: int = 0
     report: Mapping[str, Any] | None = None
     exited: bool = False
-    stays: bool = False  # until it is sent away: a parameter server, and who serves a chief
+    stays: bool = False  # until it is ended: a parameter server, and what serves a chief
 
 
 @dataclass
-class SeenHost:
+class HostStatus:
     """What is known of one host."""
 
     name: str
@@ -77,13 +77,13 @@ class SeenHost:
 
 
 class Watch:
-    """One run, as far as it is known. `tasks` maps a task's name to the index of its host in `hosts`."""
+    """One run, as far as it is known."""
 
     def __init__(
         self, tasks: Mapping[str, int], hosts: Sequence[str], limits: Limits, now: float, *, staying: Collection[str]
     ) -> None:
-        self.tasks = {name: Seen(name, host, moved=now, stays=name in staying) for name, host in tasks.items()}
-        self.hosts = [SeenHost(name, heard=now) for name in hosts]
+        self.tasks = {name: TaskStatus(name, host, moved=now, stays=name in staying) for name, host in tasks.items()}
+        self.hosts = [HostStatus(name, heard=now) for name in hosts]
         self._limits = limits
         self._began = self._phase_began = now
         self._phase = "reserve"
@@ -92,7 +92,7 @@ class Watch:
         self._terminated = False  # somebody has sent SIGTERM to a process
 
     def ports(self, hosts: Iterable[int]) -> dict[int, Sequence[int]] | None:
-        """The ports reserved on these hosts, once all of them have answered."""
+        """Return the ports reserved on these hosts, once all of them have answered."""
         answers = {host: self.hosts[host].ports for host in hosts}
         return {host: ports for host, ports in answers.items() if ports is not None} if None not in answers.values() else None
 
@@ -114,7 +114,7 @@ class Watch:
 
     @property
     def failing(self) -> bool:
-        """Whether the run has failed, though it may not be clear yet whose fault it was."""
+        """Whether the run has failed, though the cause may not be clear yet."""
         return bool(self._failures)
 
     @property
@@ -122,7 +122,7 @@ class Watch:
         return [task.report for task in self.tasks.values() if task.report is not None]
 
     def enter(self, phase: str, now: float) -> None:
-        """The controller has given the order that begins a phase: "start", "train" ("go"), "leave"."""
+        """Note that the controller has sent the order that begins a phase: "start", "train" ("go"), "leave"."""
         self._phase, self._phase_began = phase, now
         for task in self.tasks.values():
             task.moved = now
@@ -135,7 +135,7 @@ class Watch:
             hear(self, event, now)
 
     def check(self, now: float) -> None:
-        """Raise what has ended the run, if something has. To be called when no event is waiting to be heard."""
+        """Raise what has ended the run, if something has. Called when no event is waiting."""
         if self._failures:
             cause, _, error = min(self._failures, key=lambda each: each[:2])
             first = min(when for _, when, _ in self._failures)
@@ -147,7 +147,7 @@ class Watch:
             raise overdue
 
     def silent(self, now: float) -> list[int]:
-        """Hosts that `check` would give up for their silence, by their index. To be called as that is."""
+        """Return the numbers of the hosts that `check` would give up for their silence."""
         if self._failures:
             return []
         return [number for number, host in enumerate(self.hosts) if now - host.heard > self._limits.silence_s]
@@ -225,18 +225,18 @@ class Watch:
     # Failures
 
     def _note_signal(self, event: Mapping[str, Any]) -> None:
-        """A process that was asked to end was perhaps not the only one: then its host is lost, which explains it."""
+        """Note a SIGTERM: the process was perhaps not the only one, and then the loss of its host explains it."""
         if event["signal"] == signal.SIGTERM:
             self._terminated = True
 
     def _fail(self, cause: Cause, now: float, error: DtfPerfError) -> None:
         self._failures.append((cause, now, error))
 
-    def _task_failed(self, cause: Cause, task: Seen, what: str, event: Mapping[str, Any], now: float) -> None:
+    def _task_failed(self, cause: Cause, task: TaskStatus, what: str, event: Mapping[str, Any], now: float) -> None:
         code = event["code"] if event["signal"] is None else 128 + event["signal"]
         self._fail(cause, now, TaskFailed(self._culprit(task, what, event["last_lines"], code)))
 
-    def _culprit(self, task: Seen, what: str, last_lines: Sequence[str] = (), code: int | None = None) -> Culprit:
+    def _culprit(self, task: TaskStatus, what: str, last_lines: Sequence[str] = (), code: int | None = None) -> Culprit:
         return Culprit(task.name, self.hosts[task.host].name, what, tuple(last_lines), code=code)
 
     def _silent_hosts(self, now: float) -> Iterator[DtfPerfError]:
@@ -245,7 +245,7 @@ class Watch:
             yield HostLost(f"the agent on {host.name} {host.lost.words}")
 
     def _overdue(self, now: float) -> Iterator[DtfPerfError]:
-        """The task that is furthest behind its time, if one is."""
+        """Yield the error of the task that is furthest behind its time, if one is."""
         limits = self._limits
         if self._phase == "reserve":
             if now - self._began > limits.reserve_s:
@@ -259,7 +259,7 @@ class Watch:
             task = min(self.tasks.values(), key=lambda each: (each.exited, each.stays, each.step))
             yield DeadlineExceeded(self._culprit(task, f"was still in its run after {limits.run_s:g} s"))
 
-    def _is_late(self, task: Seen, now: float) -> bool:
+    def _is_late(self, task: TaskStatus, now: float) -> bool:
         since_s = now - task.moved
         match self._phase:
             case "start":
@@ -270,7 +270,7 @@ class Watch:
             case _:
                 return not task.exited and now - self._phase_began > self._limits.leave_s
 
-    def _late_words(self, task: Seen) -> str:
+    def _late_words(self, task: TaskStatus) -> str:
         match self._phase:
             case "start":
                 return f"was not {'ready' if task.started else 'started'} within {self._limits.ready_s:g} s"
@@ -287,7 +287,7 @@ class Watch:
 
 
 def _lacks(event: Mapping[str, Any]) -> str:
-    """What it lacks, who needs it, and how to get it."""
+    """Return what a task lacks, what needs it, and how to get it."""
     what, module = event["what"], event["name"]
     if what != "module":
         mine = tables.find_own_model(module)
@@ -313,12 +313,12 @@ _EVENTS: Mapping[str, Callable[[Watch, Mapping[str, Any], float], None]] = {
 
 
 def loss(host: str, what: str, how: Lost, words: Sequence[str]) -> str:
-    """What happened to the agent on a host (it "is gone"), why, and what it had said before."""
+    """Return what happened to the agent on a host (it "is gone"), why, and its last output."""
     if how.reason is LossReason.PROTOCOL_ERROR:
         return given_up(host, how.words)
     return with_last_words(f"the agent on {host} {what}: {printable(how.words)}", words)
 
 
 def _how(event: Mapping[str, Any]) -> str:
-    """How a process ended."""
+    """Return how a process ended."""
     return exit_words(event["code"] if event["signal"] is None else -event["signal"])

@@ -1,4 +1,4 @@
-"""Where progress is shown: on pytest's own terminal, on a line of its own; of xdist's workers by the controller."""
+"""Where progress is shown: on pytest's own terminal, on a line of its own. The controller shows that of xdist's workers."""
 
 import io
 import os
@@ -16,12 +16,17 @@ from pytest_dtfperf.report.time_estimates import Outlook
 
 
 class Display:
-    """The progress of one process, and in a controller that of its workers. Its hooks say which test is being run."""
+    """The progress of one process, and in a controller that of its workers. Its hooks note which test is run."""
 
     def __init__(
         self, config: pytest.Config, *, tests: Callable[[], Sequence[str]], expected_s: Callable[[str], float | None]
     ) -> None:
-        """`tests`: those that are shown, by their node ids; `expected_s`: how long one may take, if that is known."""
+        """Note what is shown.
+
+        Args:
+            tests: returns the node ids of the tests that are shown.
+            expected_s: returns how long a test may take, if that is known.
+        """
         self._config = config
         self._tests = tests
         self._expected_s = expected_s
@@ -48,7 +53,7 @@ class Display:
             self._event("ended", item.nodeid)
 
     def relayed(self, worker: str, kind: str, text: str) -> None:
-        """Called in a controller with what a worker tells of its tests."""
+        """Show what a worker has sent about its tests. Called in a controller."""
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         if kind == "line":
             if reporter is None:
@@ -107,7 +112,7 @@ class Display:
         return progress
 
     def _terminal(self, file: Any) -> TextIO | None:
-        """A descriptor of our own for where pytest writes: capture redirects the common one while tests run."""
+        """Return a descriptor of its own for where pytest writes: capture redirects the common one while tests run."""
         with self._uncaptured():
             try:
                 encoding = file.encoding or "utf-8"
@@ -116,7 +121,7 @@ class Display:
                 return None
 
     def _fresh_line(self) -> None:
-        """Leave the line that pytest has begun, by pytest's own writer, so that it knows."""
+        """End the line that pytest has begun, by pytest's own writer, which keeps its position."""
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         with self._uncaptured():
             if reporter._tw.width_of_current_line:
@@ -131,9 +136,9 @@ class Display:
 
 
 def degrade(config: pytest.Config) -> Callable[[], None]:
-    """Let pytest's terminal write another character where its encoding lacks one; returns what undoes that.
+    """Let pytest's terminal replace characters that its encoding lacks, and return what undoes that.
 
-    pytest escapes the whole text then, ends of lines included.
+    Otherwise pytest escapes the whole text, ends of lines included.
     """
     reporter = config.pluginmanager.getplugin("terminalreporter")
     file = reporter and reporter._tw._file

@@ -1,4 +1,4 @@
-"""A dry run: every test goes on until it looks at a result; what it would have trained, and where, is noted and shown.
+"""A dry run: every test goes on until it reads a result; what it would have trained, and where, is noted and shown.
 
 Registered as a plugin of pytest for --dry-run. Nothing is asked of the cluster, so its hosts are those of clusters.toml.
 """
@@ -30,10 +30,10 @@ DEVICES = {"gpu": "GPU", "cpu": "share"}  # a share of the cores
 
 
 class DryRunMeasurement:
-    """Stands for a measurement: who looks into it has seen enough."""
+    """A placeholder for a measurement: reading it skips the test."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):  # Python's own questions
+        if name.startswith("__"):  # what Python itself asks for
             raise AttributeError(name)
         pytest.skip(DRY_RUN)
 
@@ -48,10 +48,10 @@ class DryRun:
         self._held: Resources | None = None
 
     def note(self, item: pytest.Item, spec: Spec, planned: RepeatPlan, *, remark: str = "") -> Record:
-        """Called where a test would be trained for. Raises `SpecError` or `AllocationError` where it could not be."""
+        """Note what would be trained. Raises `SpecError` or `AllocationError` where that is not possible."""
         session, cluster = self._perf.session, self._perf.session.cluster
         resources = self._resources(spec)
-        hosts = hosts_of(
+        hosts = make_hosts(
             session.config, capacity.count_hosts_for(session.config, resources), cluster.device, cluster.devices_per_host
         )
         asked = Resources(resources.devices, resources.separate_ps_hosts, session=session.id)
@@ -70,13 +70,13 @@ class DryRun:
         return cast("Record", DryRunMeasurement())
 
     def take_over(self, noted: Sequence[Mapping[str, Any]]) -> None:
-        """Called in the controller with what a worker has noted."""
+        """Take over what a worker has noted. Called in the controller."""
         self._trainings += [PlannedTraining.from_json(each) for each in noted]
         self._workers += bool(noted)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """A test that never looks at what it has measured has not passed either."""
+        """Skip a test that does not read what it has measured, too."""
         result = yield
         if self._trainings and self._trainings[-1].test == item.nodeid:  # each process runs one test at a time
             pytest.skip(DRY_RUN)
@@ -104,13 +104,13 @@ class DryRun:
         )
 
     def _duration_of(self, training: PlannedTraining) -> Estimate | None:
-        """What is not green may have one more run, which is traced."""
+        """Return how long a training may take; what is not green may have one more run, which is traced."""
         spec, settings = Spec.from_json(training.spec), self._perf.session.settings
         fewest, most = training.runs
         return self._perf.past.training(spec, (fewest, most + count_extra_runs(settings, spec)))
 
     def _resources(self, spec: Spec) -> Resources:
-        """What would be held by then: an allocation of the session is kept as long as it is enough."""
+        """Return what would be allocated by then: an allocation of the session is kept as long as it is enough."""
         config = self._perf.session.config
         need = choose_request(spec, self._perf.session.allocations.expected, config)
         if config.allocation == "session" and self._held and is_enough(self._held, need, config):
@@ -119,8 +119,8 @@ class DryRun:
         return need
 
 
-def hosts_of(config: ClusterConfig, count: int, device: str, devices_per_host: int) -> list[HostView]:
-    """Hosts as clusters.toml describes them, and this machine as it is."""
+def make_hosts(config: ClusterConfig, count: int, device: str, devices_per_host: int) -> list[HostView]:
+    """Return hosts as clusters.toml describes them, and this machine as it is."""
     backend = BACKENDS[config.backend]
     cores = config.backend_keys.get(backend.cores_key or "", devices_per_host)
     cpus = tuple(sorted(os.sched_getaffinity(0))) if backend.is_local else tuple(range(cores))
@@ -129,7 +129,7 @@ def hosts_of(config: ClusterConfig, count: int, device: str, devices_per_host: i
 
 
 def describe(tasks: Sequence[PlacedTask]) -> list[str]:
-    """A line for each job, workers first: which tasks are on which nodes, with what."""
+    """Return a line for each job, workers first: which tasks are on which nodes, with what."""
     jobs = {job: [task for task in tasks if task.job == job] for job in ("worker", "ps")}
     return [line for job, of_job in jobs.items() if of_job for line in _lines(job, of_job)]
 

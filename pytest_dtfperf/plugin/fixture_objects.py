@@ -39,7 +39,7 @@ def _experiment(perf: SessionAdapter, item: pytest.Item, marker: Marker) -> Expe
 
 
 class Train:
-    """Trains for one test. Called once per spec."""
+    """What the fixture `train` gives to a test."""
 
     def __init__(self, perf: SessionAdapter, item: pytest.Item, marker: Marker, dry_run: DryRun | None) -> None:
         self._perf = perf
@@ -48,10 +48,15 @@ class Train:
         self._experiment = _experiment(perf, item, marker)
 
     def __call__(self, model: Any = None, *, repeats: int | None = None, **wanted: Any) -> Record:
-        """Train and measure; see the fixture. Raises `RunFailed`, `InvalidMeasurement`, `InfrastructureError`.
+        """Train and measure.
 
-        `model` is a name, or a model of your own (docs/own-models.md), and may be left out with a `command`; `repeats`: how
-        many runs; otherwise as many as the verdict needs, up to what the command line or the cluster says.
+        Args:
+            model: a name, or a model of your own (docs/own-models.md); may be left out with a `command`.
+            repeats: how many runs; by default as many as the verdict needs, up to what the command line or the cluster sets.
+            wanted: further fields of `Spec`.
+
+        Raises:
+            RunFailed, InvalidMeasurement, InfrastructureError: what has failed.
         """
         (record,) = self.in_turn({"model": model, **wanted}, repeats=repeats)
         return record
@@ -59,7 +64,11 @@ class Train:
     def in_turn(self, *each: Mapping[str, Any], repeats: int | None = None, **common: Any) -> list[Record]:
         """Train several specs that are to be compared, a run of each in turn, so that a machine's drift is no difference.
 
-        `each` is what they differ in, `common` what they have in common. What this session has measured is not trained again.
+        What this session has measured is not trained again.
+
+        Args:
+            each: fields of `Spec` in which they differ.
+            common: fields that they have in common.
         """
         self._item.stash[TRAINED] = True
         wanted = [self._resolve({**common, **own}) for own in each]
@@ -68,8 +77,8 @@ class Train:
         try:
             with installed_first():
                 found = self._measure(wanted, repeats)
-        except MissingModule as lacking:
-            pytest.skip(str(lacking))
+        except MissingModule as error:
+            pytest.skip(str(error))
         for measured in found:
             self._item.config.hook.pytest_dtfperf_measured(item=self._item, measured=measured)
         return found
@@ -106,7 +115,7 @@ _NOTED = pytest.StashKey[dict[Spec, Record]]()  # what a test has measured, as i
 
 
 def note(item: pytest.Item, record: Record) -> None:
-    """Numbers of a measurement, in the place of what they were before further runs."""
+    """Note the numbers of a measurement as properties of the test, in place of those before further runs."""
     noted = item.stash.setdefault(_NOTED, {})
     before = _properties(noted)
     noted[record.spec] = record
@@ -115,12 +124,12 @@ def note(item: pytest.Item, record: Record) -> None:
 
 
 def is_noted(item: pytest.Item, record: Record) -> bool:
-    """Whether there are any of that training."""
+    """Return whether the test has properties of that training."""
     return record.spec in item.stash.get(_NOTED, {})
 
 
 def _properties(noted: Mapping[Spec, Record]) -> dict[str, Any]:
-    """Trainings of one label are told apart as in the table, each by the fields in which they differ."""
+    """Return the properties; trainings of one label are named by the fields in which they differ, as in the table."""
     label = labels(noted)
     found = ((f"dtfperf {label[spec]}: {name}", n) for spec, each in noted.items() for name, n in _numbers(each).items())
     return {name: number for name, number in found if number is not None}
@@ -137,7 +146,7 @@ def _numbers(record: Record) -> dict[str, Any]:
 
 
 class Baseline:
-    """Judges for one test, as `session.experiment.Experiment` does. Every verdict is written down before it fails the test."""
+    """What the fixture `baseline` gives to a test. Every verdict is recorded before it fails the test."""
 
     def __init__(self, perf: SessionAdapter, item: pytest.Item, marker: Marker) -> None:
         self._perf = perf
@@ -145,7 +154,7 @@ class Baseline:
         self._experiment = _experiment(perf, item, marker)
 
     def check(self, measurement: Record, *, margin: float | None = None) -> Judgement:
-        """Compare with the stored baseline. `margin`: largest loss, as a part of it."""
+        """Compare with the stored baseline. `margin` is the largest loss that passes, as a part of the baseline."""
         _check_arguments("check", measurement=measurement, margin=margin)
         return self._conclude(self._experiment.check, measurement, margin=margin)
 
@@ -183,7 +192,7 @@ class Baseline:
             judged = check(*arguments, **named)
         perf, judgement = self._perf, judged.judgement
         for record in judged.records:
-            if is_noted(self._item, record):  # by another test measured, it is that one's
+            if is_noted(self._item, record):  # what another test has measured is that test's
                 note(self._item, record)
         self._item.user_properties.append((VERDICT, str(judgement.verdict)))
         if known := list_explanation(judged.record):
@@ -203,7 +212,7 @@ class Baseline:
 
 
 class DryRunBaseline(Baseline):
-    """Stands for whoever judges. In `baseline.check(train(...))` it is looked into before there is anything to judge."""
+    """A placeholder for `Baseline` in a dry run: using it skips the test, before there is anything to judge."""
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)

@@ -51,14 +51,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, None, None]:
-    """Around everything that is loaded at start: who wants an option's name has it by the end."""
+    """Write out short names of options once all plugins and conftests of the start have registered theirs."""
     command_line.write_out_long(early_config, parser, args)
     try:
         try:
             yield
         except Exception:
-            # It may be the conftest of another project that has failed, whose path is a value of ours.
-            command_line.keep_root(early_config, command_line.nobodys(early_config, parser, args))
+            # It may be the conftest of another project that has failed, whose path is the value of an option.
+            command_line.keep_root(early_config, command_line.find_unregistered(early_config, parser, args))
             raise
         command_line.write_out(early_config, parser, args)
     except UsageError as error:
@@ -84,29 +84,33 @@ def pytest_configure(config: pytest.Config) -> None:
     except UsageError as error:
         if given:
             raise pytest.UsageError(str(error)) from None
-        # A file of this name may be another program's. If a perf test is collected, it is complained of.
+        # A file of this name may be another program's. It is refused when a perf test is collected.
 
 
 def _clusters_file_beside(config: pytest.Config) -> bool:
-    """Whether what is to be run has a clusters.toml: looked for, not read."""
+    """Return whether there is a clusters.toml beside the tests; it is not read."""
     return any(os.path.exists(folder / "clusters.toml") for folder in plugin_state.folders_of_tests(config))
 
 
 def is_perf_test(item: pytest.Item) -> bool:
     info = getattr(item, "_fixtureinfo", None)  # pytest has no public name for who provides a test's fixtures
-    return info is not None and _uses_ours(info.name2fixturedefs)
+    return info is not None and _uses_this_plugin(info.name2fixturedefs)
 
 
-def _uses_ours(providers: Mapping[str, Sequence[pytest.FixtureDef[Any]]]) -> bool:
-    """Whether a fixture of ours is among a test's; others have a `cluster`, too. `providers`: by name, the nearest last."""
-    return any(_is_ours(name, providers[name]) for name in FIXTURES & providers.keys())
+def _uses_this_plugin(providers: Mapping[str, Sequence[pytest.FixtureDef[Any]]]) -> bool:
+    """Return whether one of these fixtures is among a test's: other packages have a `cluster`, too.
+
+    Args:
+        providers: by name, the nearest last.
+    """
+    return any(_is_of_this_plugin(name, providers[name]) for name in FIXTURES & providers.keys())
 
 
-def _is_ours(name: str, providers: Sequence[pytest.FixtureDef[Any]]) -> bool:
+def _is_of_this_plugin(name: str, providers: Sequence[pytest.FixtureDef[Any]]) -> bool:
     for provider in reversed(providers):
         if provider.func.__module__ == __name__:
             return True
-        if name not in provider.argnames:  # one that asks for its own name extends the one before it
+        if name not in provider.argnames:  # a fixture that takes its own name extends the one before it
             break
     return False
 
@@ -114,19 +118,19 @@ def _is_ours(name: str, providers: Sequence[pytest.FixtureDef[Any]]) -> bool:
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrise by devices, parameter servers and variable update: only the names the test asks for."""
-    if not _uses_ours(metafunc._arg2fixturedefs):
+    if not _uses_this_plugin(metafunc._arg2fixturedefs):
         return
-    # Not what the test itself says: by a mark or a hook, which pytest has heard by now, or by a fixture of that name.
+    # Not what the test itself sets, by a mark or a hook, which pytest has applied by now, or by a fixture of that name.
     asked = [name for name in NAMES if name in metafunc.fixturenames and name not in metafunc._arg2fixturedefs]
     try:
         marker = marker_of(metafunc.definition)
         found = combinations(asked, state(metafunc.config).options, marker, state(metafunc.config).cluster.devices)
     except UsageError as error:
-        # An exception here would become this module's collection error, with a traceback. It is said once, below.
+        # An exception here would become this module's collection error, with a traceback. It is reported once, below.
         metafunc.config.stash.setdefault(PROBLEM, str(error))
         return
     if asked:
-        # One that none is left of is deselected below, where the summary learns why; pytest would skip it, and not say so.
+        # A test without any is deselected below, with its reason in the summary; pytest would skip it silently.
         values = [tuple(combination[name] for name in asked) for combination in found] or [(TOO_FEW,) * len(asked)]
         metafunc.parametrize(asked, values, ids=[identify(combination) for combination in found] or ["none"])
 
@@ -137,7 +141,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if perf_tests:
         try:
             state(config)
-        except UsageError as error:  # which those have not come across that pytest parametrises none of: unittest's
+        except UsageError as error:  # of tests that pytest does not parametrise: unittest's
             config.stash.setdefault(PROBLEM, str(error))
     if PROBLEM in config.stash:
         xdist.refuse(config, items, config.stash[PROBLEM])
@@ -158,9 +162,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist's worker tells what it has collected
+@pytest.hookimpl(tryfirst=True)  # before xdist's worker sends what it has collected
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What is left after all deselection says how many hosts the session needs."""
+    """Note the tests that are left after all deselection: they set how many hosts the session needs."""
     tests = [item for item in session.items if is_perf_test(item)]
     if not tests or PROBLEM in session.config.stash:
         return
@@ -177,7 +181,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _why_not(perf: "SessionAdapter", item: pytest.Item) -> str | None:
-    """Why a test cannot run, or None."""
+    """Return why a test cannot run, or None."""
     parameters = _parameters(item)
     if any(value is TOO_FEW for value in _all_parameters(item).values()):
         asked = ",".join(map(str, perf.options.gpus or (perf.cluster.devices,)))
@@ -186,7 +190,7 @@ def _why_not(perf: "SessionAdapter", item: pytest.Item) -> str | None:
 
 
 def _parameters(item: pytest.Item) -> Mapping[str, Any]:
-    """Those that say what a test needs. One that parametrises itself may mean anything by our names: then it says nothing."""
+    """Return the parameters that set what a test needs; a test's own parameters of these names may be anything else."""
     return {name: value for name, value in _all_parameters(item).items() if is_value(name, value)}
 
 
@@ -208,7 +212,7 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
-    """Say so before anything is trained where the runs that are allowed could confirm no loss."""
+    """Return a warning where the runs that are allowed cannot confirm a loss, before anything is trained."""
     if STATE not in config.stash:
         return None
     with installed_first():
@@ -217,7 +221,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test that is run again, by pytest-rerunfailures, comes to a verdict of its own, or to none."""
+    """Remove the verdict of an earlier attempt, as of pytest-rerunfailures."""
     if is_perf_test(item):
         forget_verdict(item)
 
@@ -226,7 +230,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let an error of ours speak for itself, without a traceback, and tell a broken cluster from a slow one."""
+    """Show an error of this package without a traceback, and tell a broken cluster from a slow one."""
     report = yield
     error = call.excinfo.value if call.excinfo else None
     if isinstance(error, DtfPerfError) and is_perf_test(item) and call.excinfo:
@@ -237,7 +241,7 @@ def pytest_runtest_makereport(
             item.user_properties.append((VERDICT, verdict))
             report.user_properties = list(item.user_properties)
     if is_perf_test(item) and (lost := state(item.config).session.write_error):
-        item.session.shouldstop = lost  # whatever would be measured from now on could not be kept either
+        item.session.shouldstop = lost  # further measurements could not be kept either
     if report.skipped and not hasattr(report, "wasxfail") and is_perf_test(item):
         note_skip(report)
     return report
@@ -245,7 +249,7 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Warn of a test that looks like a measurement and is none. Where warnings are errors, it is the test's."""
+    """Warn of a test that takes `train` and has not called it."""
     result = yield
     if _never_trained(item):
         item.warn(pytest.PytestWarning(f"{item.nodeid} takes `train` and has trained nothing: call it, or leave it out"))
@@ -253,18 +257,18 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def _never_trained(item: pytest.Item) -> bool:
-    """Whether a test takes our `train` itself, and has not called it."""
+    """Return whether a test takes `train` itself, and has not called it."""
     if TRAINED in item.stash or not is_perf_test(item):
         return False
     info = item._fixtureinfo  # type: ignore[attr-defined]  # as in `is_perf_test`
-    return "train" in info.argnames and _is_ours("train", info.name2fixturedefs.get("train", ()))
+    return "train" in info.argnames and _is_of_this_plugin("train", info.name2fixturedefs.get("train", ()))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> Generator[None, Status | None, Status | None]:
-    """A cluster that failed is an error, not a failure; a pass that proves nothing says so, and is counted by itself.
+    """Show a cluster that failed as an error, and count a pass that proves nothing by itself.
 
-    What is xfailed, xpassed, a subtest or run again is pytest's, or another plugin's, to tell.
+    What is xfailed, xpassed, a subtest or run again stays as pytest, or another plugin, shows it.
     """
     status = yield
     verdict = verdict_of(report)
@@ -273,7 +277,7 @@ def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -
     outcome = verdict.outcome(strict=False)
     if report.failed:
         failed = ("error", "E", f"ERROR ({verdict})") if outcome == "error" else ("failed", "F", f"FAILED ({verdict})")
-        return status if outcome == "pass" else failed  # by something else than its verdict
+        return status if outcome == "pass" else failed  # failed by something else than its verdict
     if is_accepted(report):
         return "passed", ".", f"PASSED ({verdict.when_accepted})"
     if outcome == "warn":
@@ -287,15 +291,15 @@ def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Called in the controller, before a worker starts."""
+    """Send a worker the session's id before it starts. Called in the controller."""
     node.workerinput[SESSION] = session_id(node.config)
     _relay(node)
 
 
 def _relay(node: Any) -> None:
-    """Let what a worker tells of its progress through to the controller's main thread, which alone writes to the terminal.
+    """Pass a worker's progress on to the controller's main thread, which alone writes to the terminal.
 
-    xdist has no public way for a message of a plugin while tests run. Where it has not this one, nothing is told.
+    xdist has no public way for a plugin's message while tests run. Without this one, no progress is shown.
     """
     distributed = node.config.pluginmanager.getplugin("dsession")
     receive, pass_on = getattr(node, "process_from_remote", None), getattr(node, "notify_inproc", None)
@@ -321,7 +325,7 @@ def _show(node: Any, kind: str, text: str, tests: Sequence[str]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Called in the controller when a worker has ended: one that trained leaves something to accept and to show."""
+    """Take over what a worker that has ended could not record or show itself. Called in the controller."""
     from pytest_dtfperf.records.record import Record
 
     output = getattr(node, "workeroutput", {})
@@ -340,21 +344,21 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(pytestconfig: pytest.Config) -> "ClusterInfo":
-    """What tests train on, read-only: `.name`, `.backend`, `.devices`, `.device`, `.settings(model)`, `.hosts`, and theirs:
+    """Return the cluster, read-only: `.name`, `.backend`, `.devices`, `.device`, `.settings(model)`; and of its hosts `.hosts`,
     `.fingerprint`, `.system`.
 
-    Nothing is allocated until somebody trains or asks for the hosts; it is given back when the session ends.
+    Nothing is allocated until a test trains or reads the hosts; it is released when the session ends.
     """
     return plugin_state.state(pytestconfig).cluster
 
 
 @pytest.fixture
 def train(request: pytest.FixtureRequest, cluster: "ClusterInfo") -> "Train":
-    """Trains and measures: `train(model="inception3", gpus=2, num_ps=1, variable_update="parameter_server")`.
+    """Return what trains and measures: `train(model="inception3", gpus=2, num_ps=1, variable_update="parameter_server")`.
 
-    Takes every field of `Spec`; what is not said is decided by the command line, the cluster and the model, in this order.
+    `train` takes every field of `Spec`; the command line, the cluster and the model decide the rest, in this order.
     With `command=["python", "train.py", ...]` it runs an external command instead: docs/command.md.
-    Returns the recorded measurement. A spec that another test of this session has measured is not trained again.
+    It returns the recorded measurement. A spec that another test of this session has measured is not trained again.
     """
     from pytest_dtfperf.plugin.fixture_objects import Train
 
@@ -364,9 +368,9 @@ def train(request: pytest.FixtureRequest, cluster: "ClusterInfo") -> "Train":
 
 @pytest.fixture
 def baseline(request: pytest.FixtureRequest, cluster: "ClusterInfo") -> "Baseline":
-    """Judges what was measured: `.check(...)`, `.check_published(...)`, `.check_efficiency(...)`, `.check_overhead(...)`, ...
+    """Return what judges: `.check(...)`, `.check_published(...)`, `.check_efficiency(...)`, `.check_overhead(...)`, ...
 
-    A verdict that fails the test fails it in the verdict's own words.
+    A verdict that fails the test is the test's failure message.
     """
     from pytest_dtfperf.plugin.fixture_objects import Baseline, DryRunBaseline
 

@@ -1,8 +1,8 @@
-"""The hooks of this plugin: for a conftest.py or another plugin, with those of the arguments that it wants.
+"""The hooks of this plugin, for a conftest.py or another plugin; each takes any of the arguments.
 
 `pytest_dtfperf_measured` and `pytest_dtfperf_judged` are called where a test runs, with pytest-xdist in a worker's process;
-`pytest_dtfperf_report_section` in the process that talks to the user. An exception fails the test that it was raised in; one
-of a section costs that section alone.
+`pytest_dtfperf_report_section` in the process that writes to the terminal. An exception fails the test that it is raised in;
+one of a section costs that section alone.
 """
 
 from collections.abc import Sequence
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 def pytest_dtfperf_measured(item: pytest.Item, measured: "Record") -> None:
-    """`train` hands a measurement to a test: once for each spec that it asked for.
+    """Act on a measurement that `train` returns to a test: called once for each spec.
 
-    Also where this session had measured it before. It is recorded, and not judged yet.
+    It is called also where this session has measured the spec before. The measurement is recorded, and not judged yet.
     """
 
 
 def pytest_dtfperf_judged(item: pytest.Item, measured: "Record", judgement: "Judgement") -> None:
-    """A check of the fixture `baseline` has come to a verdict, which is written down and has not failed the test yet.
+    """Act on the verdict of a check of the fixture `baseline`, which is recorded and has not failed the test yet.
 
-    `measured` has all runs, those included that the check asked for.
+    `measured` has all runs, including those that the check has made.
     """
 
 
 def pytest_dtfperf_report_section(config: pytest.Config, records: "Sequence[Record]") -> "tuple[str, Sequence[str]] | None":
-    """A section of the terminal's summary and of report.html, after ours: its title and its lines, or None for no section.
+    """Return a section of the terminal's summary and of report.html: its title and its lines, or None for no section.
 
-    `records`: all measurements of the session with their verdicts. Called once, when the session has ended; not where nothing
-    was measured.
+    `records` are all measurements of the session with their verdicts. Called once, when the session has ended, if something was
+    measured.
     """

@@ -1,4 +1,4 @@
-"""The command line: one table of options, read once into one frozen object.
+"""The command line: one table of options, read once into one frozen object, and the options' short names.
 
 Every option exists as `--dtfperf-NAME` and, where no other plugin has it, as `--NAME`; its ini twin is
 `dtfperf_NAME`.
@@ -32,7 +32,7 @@ EXPLAIN_WORDS: tuple[ExplainWord, ...] = ("always", "auto", "never")
 
 @dataclass(frozen=True)
 class Options(Settings):
-    """What the user asked for. None: not said, so the test, the cluster or the model decides."""
+    """What the user has set. None: not set, so the test, the cluster or the model decides."""
 
     cluster: str = "local"
     clusters_file: Path | None = None
@@ -61,7 +61,7 @@ def _path(text: str) -> Path:
 
 
 def _history(text: str) -> Path | str:
-    """A path, which an ini file's folder may go before, or what is none."""
+    """Return a path, which an ini file may have relative to its folder, or a text that is no path."""
     from pytest_dtfperf.history.where import address_of  # every pytest run on a machine with this plugin reads this file
 
     address = address_of(text, Path())
@@ -69,7 +69,7 @@ def _history(text: str) -> Path | str:
 
 
 def _number(text: str) -> float:
-    """Not a number, where the text is none: then it is within no bounds."""
+    """Return the number, or NaN, which is within no bounds."""
     try:
         return float(text)
     except ValueError:
@@ -136,14 +136,14 @@ def _flag(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Option:
-    """One option: how it is written, what it means, how its text is read."""
+    """One option: how it is written, its help, how its text is read."""
 
     name: str
     metavar: str
     help: str
     read: Callable[[str], Any]
     bare: str | None = None  # what the option means when it is given without a value
-    variable: str | None = None  # of the environment, that says the same: after the command line, before the ini file
+    variable: str | None = None  # of the environment, that sets the same: after the command line, before the ini file
 
     @property
     def field(self) -> str:
@@ -208,12 +208,12 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def is_given(config: pytest.Config) -> bool:
-    """Whether the command line or the ini file says anything to this plugin."""
+    """Return whether the command line or the ini file sets an option of this plugin."""
     return any(_text(config, option) is not None for option in OPTIONS)
 
 
 def read_options(config: pytest.Config) -> Options:
-    """The options as one object. Raises `UsageError` naming the option and what it takes."""
+    """Return the options as one object. Raises `UsageError`, which names the option and what it takes."""
     values: dict[str, Any] = {}
     for option in OPTIONS:
         text = _text(config, option, os.environ)
@@ -232,11 +232,11 @@ def _text(config: pytest.Config, option: Option, environment: Mapping[str, str] 
         return given
     if option.variable and environment.get(option.variable):
         return environment[option.variable]
-    return config.getini(option.ini) or None  # an ini value that is empty says nothing (pytest 8's default is "")
+    return config.getini(option.ini) or None  # an empty ini value sets nothing (pytest 8's default is "")
 
 
 def _read_by(config: pytest.Config, option: Option, text: str) -> Any:
-    """A path in the ini file begins where that file is, as all of pytest's do."""
+    """Return the value; a path in the ini file is relative to that file, as all of pytest's are."""
     value = option.read(text)
     is_from_ini = text == config.getini(option.ini) and config.getoption(f"dtfperf_{option.field}") is None
     if isinstance(value, Path) and config.inipath and is_from_ini:
@@ -253,12 +253,12 @@ def _where(config: pytest.Config, option: Option) -> str:
 
 
 def name_of(config: pytest.Config, option: Option) -> str:
-    """As it was written, or else as it always may be."""
+    """Return the option's name as it was written, or else its long name."""
     return config.stash.get(WRITTEN, {}).get(option.field, f"--dtfperf-{option.name}")
 
 
 def given_options(config: pytest.Config, but: Sequence[str]) -> list[str]:
-    """What the command line says to this plugin, as it can be said again."""
+    """Return the options of this plugin on the command line, to be given again."""
     found = ((option, config.getoption(f"dtfperf_{option.field}")) for option in OPTIONS if option.name not in but)
     return [f"{name_of(config, option)}={text}" for option, text in found if text is not None]
 
@@ -272,15 +272,15 @@ _NUMBER_BELOW_0 = re.compile(r"-\d+|-\d*\.\d+")  # a value for argparse, though 
 
 @dataclass(frozen=True)
 class GivenOption:
-    """One of our options, as the command line has it."""
+    """One of the plugin's options, as the command line has it."""
 
     option: Option
     name: str  # as it was written: "--gpus" or "--dtfperf-gpus"
     value: str | None  # None: it needs one and has none
-    apart: bool = False  # its value stands behind a blank
+    apart: bool = False  # its value is the next word
 
     def word(self, name: str) -> str:
-        """In one word, by that name."""
+        """Return the option in one word, by that name."""
         return name if self.value is None else f"{name}={self.value}"
 
 
@@ -290,7 +290,7 @@ def add_short_options(parser: pytest.Parser) -> None:
 
 
 def write_out_long(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """Called before conftests are looked for beside the tests: `--dtfperf-dry-run test.py` names a test, not a value."""
+    """Write out long options with their values, before conftests are searched: `--dtfperf-dry-run test.py` names a test."""
     found = list(read_words(args, lambda word: False))
     if any(isinstance(each, GivenOption) for each in found):
         args[:] = _words(found)
@@ -298,9 +298,9 @@ def write_out_long(config: pytest.Config, parser: pytest.Parser, args: list[str]
 
 
 def write_out(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """Called when conftests have registered their options. Raises `UsageError`."""
+    """Write out short options, once conftests have registered theirs. Raises `UsageError`."""
     args[:] = _with_files(args)
-    is_free = nobodys(config, parser, args)
+    is_free = find_unregistered(config, parser, args)
     found = list(read_words(args, is_free))
     given = [each for each in found if isinstance(each, GivenOption)]
     keep_root(config, is_free)
@@ -311,11 +311,15 @@ def write_out(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> 
 
 
 def read_words(words: Sequence[str], is_free: Callable[[str], bool]) -> Iterator[GivenOption | str]:
-    """The command line with our options told apart. `is_free`: whether nobody else knows a word such as `--gpus=2`."""
+    """Yield the words of the command line, with this plugin's options parsed.
+
+    Args:
+        is_free: returns whether no other plugin has registered a word such as `--gpus=2`.
+    """
     left = list(words)
     while left:
         word = left.pop(0)
-        if word == "--":  # behind it are tests, whatever they look like
+        if word == "--":  # all that follows are tests
             yield from (word, *left)
             return
         name, has_value, value = word.partition("=")
@@ -335,7 +339,7 @@ def _option(name: str) -> Option | None:
 
 
 def _is_value(option: Option, word: str) -> bool:
-    """Whether the word behind an option is its value. Where it needs none, only what it can read is: `--dry-run test.py`."""
+    """Return whether the word after an option is its value: `test.py` is none in `--dry-run test.py`."""
     if option.bare is None:
         return not word.startswith("-") or bool(_NUMBER_BELOW_0.fullmatch(word))
     try:
@@ -346,23 +350,23 @@ def _is_value(option: Option, word: str) -> bool:
 
 
 def _words(found: Iterable[GivenOption | str]) -> list[str]:
-    """For pytest's parser, which knows the long names."""
+    """Return the words for pytest's parser, which knows the long names."""
     return [each if isinstance(each, str) else each.word(PREFIX + each.option.name) for each in found]
 
 
-def nobodys(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) -> Callable[[str], bool]:
-    """Tells words apart that nobody knows. The parser is asked only if some word may be ours."""
+def find_unregistered(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) -> Callable[[str], bool]:
+    """Return a test for words that no plugin has registered. The parser is asked only if some word may be such an option."""
     if not config.getini(INI) or not any(_option(word.partition("=")[0]) for word in args):
         return lambda word: False
     try:
         unknown = parser.parse_known_and_unknown_args(args)[1]
-    except pytest.UsageError:  # pytest is about to say so itself
+    except pytest.UsageError:  # pytest is about to report it
         unknown = []
     return frozenset(unknown).__contains__
 
 
 def _with_files(args: Sequence[str]) -> list[str]:
-    """With the words of `@FILE` in its place if some are ours; a file that cannot be read is left to pytest."""
+    """Replace `@FILE` by its words if some are options of this plugin; pytest reports a file that cannot be read."""
     found = []
     for arg in args:
         words = [arg]
@@ -374,10 +378,11 @@ def _with_files(args: Sequence[str]) -> list[str]:
 
 
 def keep_root(config: pytest.Config, is_free: Callable[[str], bool]) -> None:
-    """Start pytest anew where it has taken a value of ours for the path of a test.
+    """Start pytest anew where it has taken an option's value for the path of a test.
 
-    It finds its root directory, and the ini file there, before it knows our options: in `--baselines ../theirs` the value looks
-    like a test of another project. Raises `UsageError` where pytest is not a program of its own, which could be started anew.
+    It finds its root directory, and the ini file there, before it knows these options: in `--baselines ../theirs` the value
+    looks like a test of another project. Raises `UsageError` where pytest is not a program of its own, which could be started
+    anew.
     """
     given = [*config.invocation_params.args], shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
     own, added = (list(read_words([str(word) for word in words], is_free)) for words in given)
@@ -413,7 +418,7 @@ def _is_path(folder: Path, text: str) -> bool:
 
 
 def _show(config: pytest.Config, parser: pytest.Parser) -> None:
-    """Register for `--help` what could be written: nothing is collected then, so nobody else comes later."""
+    """Register the short names for `--help`: nothing is collected then, so no other plugin registers options later."""
     if not config.getini(INI):
         return
     group = parser.getgroup("dtfperf-short", "the same, where nobody else has such an option", after="dtfperf")
@@ -421,7 +426,7 @@ def _show(config: pytest.Config, parser: pytest.Parser) -> None:
         name = f"--{option.name}"
         try:
             is_free = name in parser.parse_known_and_unknown_args([name])[1]
-        except (pytest.UsageError, SystemExit):  # it lacks its value, or prints something and leaves: somebody has it
+        except (pytest.UsageError, SystemExit):  # it lacks its value, or prints something and leaves: another plugin has it
             continue
         if is_free:
             optional = {"nargs": "?"} if option.bare is not None else {}

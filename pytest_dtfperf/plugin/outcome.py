@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from pytest_dtfperf.baselines.verdict import Verdict
 
 VERDICT = "dtfperf_verdict"
-ACCEPTED = "dtfperf_accepted"  # what the test measured is to become the baseline, so that nothing of it is left open
+ACCEPTED = "dtfperf_accepted"  # what the test measured becomes the baseline, so that no finding is left
 WHY = "dtfperf_why"  # what makes the training slower, as far as that is known
 UNDECIDED = "undecided"  # pytest counts such tests, beside those that passed
-DRY_RUN = "dry run"  # why a test is skipped that would have looked at a result
+DRY_RUN = "dry run"  # why a test is skipped that would have read a result
 TRAINED = pytest.StashKey[bool]()  # of an item: whether it has called `train`
 SKIPPED = "dtfperf_skipped"  # why a perf test was not run
 
 
 def verdict_of(report: pytest.CollectReport | pytest.TestReport) -> "Verdict | None":
-    """The last verdict a test came to."""
+    """Return the last verdict of a test."""
     found = [str(value) for name, value in getattr(report, "user_properties", ()) if name == VERDICT]
     if not found:
         return None
@@ -34,7 +34,7 @@ def verdict_of(report: pytest.CollectReport | pytest.TestReport) -> "Verdict | N
 
 
 def why_of(report: pytest.CollectReport | pytest.TestReport) -> str:
-    """What makes it slower, of the last judgement that knows; empty: nothing does, or nobody knows."""
+    """Return what makes a training slower, by the last judgement that has an explanation; empty if there is none."""
     found = [str(value) for name, value in getattr(report, "user_properties", ()) if name == WHY]
     return found[-1] if found else ""
 
@@ -44,12 +44,12 @@ def is_accepted(report: pytest.CollectReport | pytest.TestReport) -> bool:
 
 
 def forget_verdict(item: pytest.Item) -> None:
-    """Called before a test is run."""
+    """Remove the verdict of an earlier attempt. Called before a test is run."""
     item.user_properties[:] = [pair for pair in item.user_properties if pair[0] not in (VERDICT, ACCEPTED, WHY)]
 
 
 def note_skip(report: pytest.TestReport) -> None:
-    """Called with the report of a perf test that was skipped."""
+    """Note why a perf test was skipped."""
     reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
     report.user_properties.append((SKIPPED, reason.removeprefix("Skipped: ")))
 
@@ -61,17 +61,16 @@ def line_in(item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException]) -> 
 
 
 def skips(reports: Iterable[object]) -> list[str]:
-    """How many perf tests were skipped for each reason, in words."""
+    """Return a line for each reason, with how many perf tests were skipped for it."""
     noted = (pair for report in reports for pair in getattr(report, "user_properties", ()))
     counts = Counter(str(value) for name, value in noted if name == SKIPPED)
     return [f"{counted(count, 'test')} skipped: {why}" for why, count in counts.items()]
 
 
 class JunitErrors:
-    """Makes errors of failures whose verdict is one, INFRASTRUCTURE for one, once pytest's own plugin has written them, and
-    adds why a training is slower.
+    """Turns failures into errors in JUnit XML where the verdict is one, as INFRASTRUCTURE, and adds why a training is slower.
 
-    Registered where an XML file was asked for.
+    Registered where an XML file is written, after pytest's own plugin.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -79,8 +78,8 @@ class JunitErrors:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        words = why_of(report)
-        if report.when != "call" or not (words or _is_error(report)):
+        why = why_of(report)
+        if report.when != "call" or not (why or _is_error(report)):
             return
         import xml.etree.ElementTree as ET  # late: a run without such a file needs none of this
 
@@ -92,9 +91,9 @@ class JunitErrors:
         if xml is None:
             return
         reporter = xml.node_reporter(report)
-        if words:
+        if why:
             output = ET.Element("system-out")
-            output.text = printable_lines(words)  # XML may not hold what a terminal obeys
+            output.text = printable_lines(why)  # XML may not hold what a terminal obeys
             reporter.append(output)
         for node in reporter.nodes if report.failed and _is_error(report) else ():
             if node.tag == "failure":

@@ -18,7 +18,7 @@ DEFAULT_UPDATE = ("parameter_server",)
 
 @dataclass(frozen=True)
 class Marker:
-    """What a test says of itself: `@pytest.mark.dtfperf(margin=0.05, variable_update=["replicated"])`."""
+    """What a test declares: `@pytest.mark.dtfperf(margin=0.05, variable_update=["replicated"])`."""
 
     margin: float | None = None  # largest loss of rate against the baseline, as a part of it
     efficiency: float | None = None  # least scaling efficiency, as a fraction
@@ -63,7 +63,7 @@ def _are_names(values: object) -> bool:
     return isinstance(values, tuple) and bool(values) and all(isinstance(each, str) for each in values)
 
 
-# What an argument of the marker must be, in words and as a test.
+# What an argument of the marker must be, as text and as a test.
 _MAY_BE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "margin": ("a fraction of the rate, as 0.05 for 5 %", lambda value: _is_fraction(value, 1) and value < 1),
     "efficiency": ("a fraction, as 0.9 for 90 %", lambda value: _is_fraction(value, MOST_EFFICIENT)),
@@ -76,9 +76,12 @@ _MAY_BE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def combinations(asked: Iterable[str], options: Options, marker: Marker, devices: int) -> list[dict[str, Any]]:
-    """Every combination of the names a test asks for, in the order they are run: small to large.
+    """Return every combination of the names that a test takes, in the order of the runs: small to large.
 
-    `devices` is what the cluster has. A mode without parameter servers appears once per device count, with num_ps=0.
+    A mode without parameter servers appears once per device count, with num_ps=0.
+
+    Args:
+        devices: how many the cluster has.
     """
     from pytest_dtfperf.session.allocation_manager import powers_of_two  # of tests that train; a run of others loads little
 
@@ -104,7 +107,7 @@ def _parameter_servers(options: Options, marker: Marker, mode: str) -> Sequence[
 
 
 def is_value(name: str, value: object) -> bool:
-    """Whether it is one that a combination may have by that name."""
+    """Return whether a combination may have this value by that name."""
     if isinstance(value, str):
         return value in {"num_ps": NUM_PS_WORDS, "variable_update": VARIABLE_UPDATES}.get(name, ())
     least = {"gpus": 1, "num_ps": 0}
@@ -112,13 +115,13 @@ def is_value(name: str, value: object) -> bool:
 
 
 def identify(combination: Mapping[str, Any]) -> str:
-    """The test id's part in brackets, of characters that `-k` understands: `gpus2-ps1-parameter_server`."""
+    """Return the test id's part in brackets, of characters that `-k` understands: `gpus2-ps1-parameter_server`."""
     prefixes = {"gpus": "gpus", "num_ps": "ps", "variable_update": ""}
     return "-".join(f"{prefixes[name]}{value}" for name, value in combination.items())
 
 
 def cannot_hold(combination: Mapping[str, Any], cluster: str, devices: int | None, devices_per_host: int) -> str | None:
-    """Why the cluster cannot run a combination, or None. `devices`: all it has, if that is known."""
+    """Return why the cluster cannot run a combination, or None; `devices` are all it has, if that is known."""
     gpus = combination.get("gpus", 1)
     mode = VARIABLE_UPDATES.get(combination.get("variable_update", ""))
     if devices is not None and gpus > devices:

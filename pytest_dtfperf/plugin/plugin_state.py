@@ -1,4 +1,4 @@
-"""What the plugin holds for a pytest process: made when the first perf test, or option, asks for it, and found again here."""
+"""The plugin's state in a pytest process: made when the first perf test, or option, needs it, and kept in pytest's stash."""
 
 import importlib.util
 import os
@@ -22,9 +22,10 @@ DRY_RUN = pytest.StashKey["DryRun"]()
 
 
 def state(config: pytest.Config) -> "SessionAdapter":
-    """The one object that holds what this process knows.
+    """Return the adapter of this process, which is made at the first call.
 
-    Raises `UsageError` if what the options, the cluster file or the baselines say cannot be.
+    Raises:
+        UsageError: the options, the cluster file or the baselines are wrong.
     """
     if STATE not in config.stash:
         _begin(config)
@@ -52,15 +53,15 @@ def _begin(config: pytest.Config) -> None:
 
 
 def dry_run(config: pytest.Config) -> "DryRun | None":
-    """What notes trainings in a dry run, where nothing else happens to them."""
+    """Return what notes the trainings of a dry run; None where there is none."""
     return config.stash.get(DRY_RUN, None)
 
 
 def starts(config: pytest.Config) -> list[Path]:
-    """Where clusters.toml is looked for: from the tests that were named on upwards, then from the project's folder.
+    """Return where clusters.toml is searched: from the tests that were named upwards, then from the project's folder.
 
-    Tests of an installed package (`--pyargs`) lie in no project; whoever runs them has its own, which pytest was started in, or
-    was told of (`-c`, `--rootdir`).
+    Tests of an installed package (`--pyargs`) are in no project; the project is then where pytest was started, or `-c` or
+    `--rootdir`.
     """
     tests = list(dict.fromkeys([*_packages(config), *folders_of_tests(config)]))
     roots = [config.rootpath, *([config.inipath.parent] if config.inipath else [])]
@@ -69,14 +70,14 @@ def starts(config: pytest.Config) -> list[Path]:
 
 
 def folders_of_tests(config: pytest.Config) -> list[Path]:
-    """Of those that were named by a path."""
+    """Return the folders of tests that were named by a path."""
     paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    # What cannot be looked at (it is too long, or not to be read) is none: pytest itself says so. Path.is_dir would raise.
+    # A path that cannot be read (or is too long) is no folder: pytest itself reports it. Path.is_dir would raise.
     return list(dict.fromkeys(path if os.path.isdir(path) else path.parent for path in paths))
 
 
 def _packages(config: pytest.Config) -> list[Path]:
-    """The folders of those that were named as packages and modules. One that cannot be found is for pytest to refuse."""
+    """Return the folders of packages and modules that were named. pytest refuses one that cannot be found."""
     found: list[Path] = []
     for name in (argument.partition("::")[0] for argument in config.args) if config.getoption("pyargs", False) else ():
         try:
@@ -89,7 +90,7 @@ def _packages(config: pytest.Config) -> list[Path]:
 
 
 def marker_of(node: pytest.Item) -> Marker:
-    """The test's dtfperf marker, the nearest one deciding. Raises `UsageError`."""
+    """Return the test's dtfperf marker; the nearest one decides. Raises `UsageError`."""
     arguments: dict[str, Any] = {}
     for mark in reversed(list(node.iter_markers("dtfperf"))):
         if mark.args:

@@ -1,6 +1,6 @@
 """The end of a session that trained: baselines are accepted, the session folder is completed, the table is shown.
 
-Registered by the first perf test, in the process that talks to the user; xdist workers only give back what they hold.
+Registered by the first perf test, in the process that writes to the terminal; xdist workers only release their hosts.
 """
 
 import time
@@ -30,7 +30,7 @@ _SECTION = "pytest_dtfperf_report_section"
 
 @dataclass(eq=False)  # pytest 8 keeps plugins in a set
 class Ending:
-    """Hooks of the end, and what they tell each other."""
+    """The hooks of a session's end, and the values that they share."""
 
     perf: SessionAdapter
     started_s: float = field(default_factory=time.monotonic)
@@ -41,7 +41,7 @@ class Ending:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Where this process knew at its start that there are perf tests, there was no terminal to be written to yet."""
+        """Degrade the terminal's encoding now: where the plugin began at pytest's start, there was no terminal yet."""
         session.config.add_cleanup(degrade(session.config))
 
     @pytest.hookimpl(trylast=True)
@@ -66,13 +66,13 @@ class Ending:
             self.pytest_terminal_summary(reporter)
 
     def _end(self, session: pytest.Session, folder: SessionFolder) -> None:
-        """Step by step, each done whatever becomes of the others: in the end the table must be shown."""
+        """Take step by step, whether or not others fail: in the end the table must be shown."""
         guard = partial(self._reporting, session)
         self.completion = completion = Completion(self.perf.session, self.perf.root, self.started_s, guard)
         completion.accept()
         accepted = completion.acceptance
         if accepted and (accepted.loosened or accepted.is_fruitless) and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED  # whoever accepts unattended must notice that
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED  # an unattended update must show that
         with guard():
             self.budget = folder.session.get("budget", {})
             self.remarks += terminal.list_costs(folder.session.get("costs", ()))
@@ -86,7 +86,7 @@ class Ending:
         self.remarks += [*completion.remembered.lines, *gate]
 
     def _gate(self, session: pytest.Session, remembered: Remembered) -> list[str]:
-        """What the history says decides over nothing, unless somebody asked for that."""
+        """Fail the session for new changes over time, with --history-gate."""
         if not (remembered.new and self.perf.options.history_gate):
             return []
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
@@ -95,7 +95,7 @@ class Ending:
         return [f"--history-gate: {counted(len(remembered.new), 'new change')} over time: this session fails"]
 
     def _sections(self, config: pytest.Config, records: Sequence[Record]) -> list[tuple[str, Sequence[str]]]:
-        """Of other plugins and of conftest.py, in the order in which pytest calls them; one that fails costs itself alone."""
+        """Return the sections of other plugins and of conftest.py, in pytest's order; one that fails costs itself alone."""
         manager, found = config.pluginmanager, list[tuple[str, Sequence[str]]]()
         hooks = reversed(getattr(config.hook, _SECTION).get_hookimpls()) if records else ()
         each = [hook.plugin for hook in hooks if not (hook.wrapper or hook.hookwrapper)]
@@ -103,15 +103,15 @@ class Ending:
             alone = manager.subset_hook_caller(_SECTION, [other for other in each if other is not plugin])
             try:
                 found += [_section(*section) for section in alone(config=config, records=records) if section]
-            # Another's code: our table is shown all the same, and the session's exit code stays right.
+            # Code of others: the table is shown all the same, and the session's exit code stays right.
             except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
-                whose = manager.get_name(plugin)
-                self.remarks.append(f"dtfperf: a report section of {whose} failed: {type(error).__name__}: {error}")
+                name = manager.get_name(plugin)
+                self.remarks.append(f"dtfperf: a report section of {name} failed: {type(error).__name__}: {error}")
         return found
 
     @contextmanager
     def _reporting(self, session: pytest.Session) -> Iterator[None]:
-        """Make a remark of what goes wrong at the end, so that the rest of it is done all the same."""
+        """Make a remark of what goes wrong at the end, so that the other steps are taken all the same."""
         try:
             yield
         except (DtfPerfError, OSError) as error:
@@ -149,12 +149,12 @@ class Ending:
 
 
 def _section(title: object, lines: Iterable[object]) -> tuple[str, Sequence[str]]:
-    """A text in the place of lines is one of several."""
+    """Return a title and lines; a text in their place is split into lines."""
     return str(title), lines.splitlines() if isinstance(lines, str) else [str(line) for line in lines]
 
 
 def _verdicts(config: pytest.Config) -> Counter[str] | None:
-    """What the tests came to, each counted once; None if nobody has kept their reports."""
+    """Return how many tests have each verdict, each test counted once; None if no reports are kept."""
     reporter = config.pluginmanager.getplugin("terminalreporter")
     if reporter is None:
         return None

@@ -1,4 +1,4 @@
-"""pytest-xdist: its workers train in turn and write into one session folder. What both sides say to each other, by key."""
+"""pytest-xdist: its workers train in turn and write into one session folder. The keys of what they and the controller send."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ SESSION = "dtfperf_session"  # key in workerinput: the session's id
 USED = "dtfperf_used"  # key in workeroutput: this worker has seen a perf test
 NOTED = "dtfperf_noted"  # key in workeroutput: what a dry run has noted there
 PROBLEM_KEY = "dtfperf_problem"  # key in workeroutput: why nothing can be run
-PROGRESS = "dtfperf_progress"  # key in workerinput, and name of an event: what a worker tells of its progress is shown
+PROGRESS = "dtfperf_progress"  # key in workerinput, and name of an event: the worker's progress is shown
 UNWRITTEN = "dtfperf_unwritten"  # key in workeroutput: what this worker has measured and could not write
 SESSION_ID = pytest.StashKey[str]()
 PR_SET_PDEATHSIG = 1
@@ -20,7 +20,7 @@ def is_worker(config: pytest.Config) -> bool:
 
 
 def session_id(config: pytest.Config) -> str:
-    """One for all processes of a session."""
+    """Return the session's id, which all its processes share."""
     if is_worker(config):
         given: dict[str, str] = getattr(config, "workerinput", {})
         return given[SESSION]
@@ -32,7 +32,7 @@ def session_id(config: pytest.Config) -> str:
 
 
 def send_progress(config: pytest.Config, kind: str, text: str, tests: Sequence[str] = ()) -> None:
-    """Called in a worker: "line" to be shown, or the name of a test that is "begun" or "ended"; with the first, all `tests`."""
+    """Send a "line" to be shown, or the test that is "begun" or "ended"; with the first, all `tests`. Called in a worker."""
     if not getattr(config, "workerinput", {}).get(PROGRESS):
         return
     for plugin in config.pluginmanager.get_plugins():
@@ -41,7 +41,7 @@ def send_progress(config: pytest.Config, kind: str, text: str, tests: Sequence[s
 
 
 def refuse(config: pytest.Config, items: list[pytest.Item], why: str) -> None:
-    """End the session before a test is run. A worker cannot: it runs nothing, and has the controller do so."""
+    """End the session before a test is run; a worker runs nothing, and the controller ends the session."""
     if not is_worker(config):
         raise pytest.UsageError(why)
     getattr(config, "workeroutput", {})[PROBLEM_KEY] = why
@@ -49,20 +49,20 @@ def refuse(config: pytest.Config, items: list[pytest.Item], why: str) -> None:
 
 
 def hand_over(config: pytest.Config, noted: Sequence[Mapping[str, Any]]) -> None:
-    """Called at the end of a dry run: a worker's notes are shown by the controller."""
+    """Send a worker's notes of a dry run to the controller, which shows them."""
     if is_worker(config):
         getattr(config, "workeroutput", {})[NOTED] = noted
 
 
 def hand_over_unwritten(config: pytest.Config, lines: Sequence[str], why: str) -> None:
-    """Called at the end of a worker that could not write these lines of measurements.jsonl: the controller shows them."""
+    """Send the lines of measurements.jsonl that a worker could not write to the controller, which shows them."""
     getattr(config, "workeroutput", {})[UNWRITTEN] = {"lines": lines, "why": why}
 
 
 def join(config: pytest.Config) -> None:
-    """Called when the first perf test is seen. A worker tells the controller, and will end its training if that is killed.
+    """Note that a worker has a perf test, and end its training if the controller is killed: it would go on to the test's end.
 
-    By itself it would go on to the test's end.
+    Called when the first perf test is seen.
     """
     if is_worker(config):
         import ctypes  # late: most runs of pytest need neither

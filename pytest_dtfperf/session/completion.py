@@ -19,7 +19,7 @@ from pytest_dtfperf.session.settings import Settings
 
 
 def will_accept(judged: Judged, settings: Settings) -> bool:
-    """Whether the session makes this measurement the new baseline, so that there is nothing left to complain of."""
+    """Return whether the session makes this measurement the new baseline, so that no finding is left."""
     judgement, wanted = judged.judgement, settings.update_baselines
     verdict = judgement.verdict
     if judged.check.kind != "baseline" or wanted is None or not (verdict.needs_reason or verdict.lacks_baseline):
@@ -28,9 +28,13 @@ def will_accept(judged: Judged, settings: Settings) -> bool:
 
 
 def accept_records(session: SessionContext, records: Sequence[Record], root: Path) -> Acceptance | None:
-    """Make baselines of what was compared with one, or found none. The last of a spec counts. None where nobody asked for it.
+    """Make baselines of what was compared with one, or found none; the last measurement of a spec counts.
 
-    What was held against a threshold alone is none. `root`: whose commit stands in the entries.
+    Args:
+        root: a folder of the repository whose commit the entries have.
+
+    Returns:
+        None where the settings accept nothing.
     """
     settings = session.settings
     if settings.update_baselines is None:
@@ -55,10 +59,10 @@ def accept_records(session: SessionContext, records: Sequence[Record], root: Pat
 
 
 class Completion:
-    """To be called in the order in which they stand. Each step is done whatever becomes of those before it.
+    """The last steps, to be called in the order of the methods. Each is taken, whether or not those before it have failed.
 
-    `guard` is entered around each: it keeps what goes wrong there, a `DtfPerfError` or an `OSError`. `root`: whose commit
-    stands beside what was measured. `began_s`: of time.monotonic().
+    `guard` is entered around each step: it keeps what goes wrong there, a `DtfPerfError` or an `OSError`. `root` is a folder of
+    the repository whose commit is recorded, `began_s` the session's start by time.monotonic().
     """
 
     def __init__(
@@ -71,19 +75,19 @@ class Completion:
         self.acceptance: Acceptance | None = None
         self.remembered = Remembered()
         self.published: Sequence[PublishedRate] = ()
-        self.remarks: list[str] = []  # what there is to say of what was exported
+        self.remarks: list[str] = []  # messages about exports
         self.records: Sequence[Record] = session.folder.latest()
         with guard():
             self.records = session.folder.measurements()
 
     def accept(self) -> None:
-        """Make baselines of what was measured, where the settings say so."""
+        """Make baselines of what was measured, where the settings accept it."""
         with self._guard():
             self.acceptance = accept_records(self._session, self.records, self._root)
             self.records = self._session.folder.measurements() if self.acceptance else self.records
 
     def finish(self, exit_code: int, verdicts: Mapping[str, int] | None = None) -> None:
-        """Write down how the session ended, here and in the history. `verdicts`: if not those of the measurements."""
+        """Record how the session ended, here and in the history; `verdicts` replaces those of the measurements."""
         with self._guard():
             wall_s = time.monotonic() - self._began_s
             commit = commit_of(self._root)
@@ -91,7 +95,7 @@ class Completion:
         self.remembered = self._session.remember()
 
     def export(self, sections: Sequence[tuple[str, Sequence[str]]] = ()) -> None:
-        """Write what others read. `sections`: of other plugins."""
+        """Write the exports, with the `sections` of other plugins."""
         with self._guard():
             self.published = find_published_rates(self.records)
         results = SessionResults(self.records, self.published, self.remembered.pasts, sections)

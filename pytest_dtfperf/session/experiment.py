@@ -64,12 +64,12 @@ class _SpecRuns:
 
 @dataclass(frozen=True)
 class Judged:
-    """A measurement as it is after it was judged, with further runs if it took any, and how it was."""
+    """A check's outcome: the record with all runs that the check has made, and the judgement."""
 
     record: Record
     judgement: Judgement
     check: Check
-    other: Record | None = None  # what a check of two has held it against, which may have further runs, too
+    other: Record | None = None  # what a check of two measurements has compared it with, with its further runs, too
 
     @property
     def records(self) -> Sequence[Record]:
@@ -114,10 +114,13 @@ class Experiment:
     # -- measuring
 
     def measure(self, specs: Sequence[Spec], repeats: int | None = None) -> list[Record]:
-        """A measurement of each, whose runs are made in turn. What this session has measured is not trained again.
+        """Measure each spec, with a run of each in turn. What this session has measured is not trained again.
 
-        `repeats`: how many runs, if not as many as the verdicts need. Raises `SpecError`, `RunFailed`, `InvalidMeasurement`,
-        `InfrastructureError`; what was measured is recorded whatever comes after it.
+        Args:
+            repeats: how many runs are made, if not as many as the verdicts need.
+
+        Raises:
+            SpecError, RunFailed, InvalidMeasurement, InfrastructureError: what has failed; what was measured is recorded.
         """
         plans = {spec: self._session.plan(spec, repeats) for spec in specs}
         known = {spec: self._session.folder.find(spec, but_not_of=self._name) for spec in plans}
@@ -129,25 +132,25 @@ class Experiment:
         return [self._note_terms(cases[spec]) for spec in specs]
 
     def sweep(self, spec: Spec, repeats: int | None = None) -> Record:
-        """The measurement with the number of parameter servers that is fastest: in full of the two that short runs have left.
+        """Return the measurement with the fastest number of parameter servers, of the two that short runs have left.
 
         Raises what `measure` raises.
         """
-        sweep, left = self._swept(spec, finalists=2, repeats=repeats)
+        sweep, left = self._run_sweep(spec, finalists=2, repeats=repeats)
         best = fastest(self.measure(left, repeats))
         self._session.folder.note_sweep(best.id, sweep.found.to_json())
         return best
 
     def with_swept_num_ps(self, spec: Spec) -> Spec:
-        """With the number of parameter servers that short runs find fastest, for who measures it in turn with others.
+        """Return the spec with the number of parameter servers that short runs find fastest, to be measured with others.
 
-        Of an external command, of which they tell nothing, all that are left are measured in full.
+        Of an external command, which has no short runs, all numbers that are left are measured in full.
         """
-        _, left = self._swept(spec, finalists=1)
+        _, left = self._run_sweep(spec, finalists=1)
         return left[0] if len(left) == 1 else fastest(self.measure(left)).spec
 
-    def _swept(self, spec: Spec, finalists: int, repeats: int | None = None) -> tuple[Sweep, list[Spec]]:
-        """And what is left, whose measurement it waits for with forgetting its short runs."""
+    def _run_sweep(self, spec: Spec, finalists: int, repeats: int | None = None) -> tuple[Sweep, list[Spec]]:
+        """Return the sweep and the specs that it has left; it keeps its short runs until these are measured."""
         self._session.plan(spec, repeats)  # what cannot be is refused before the short runs
         sweep = Sweep(self._session, self._name, spec)
         left = sweep.carry_out(finalists)
@@ -155,7 +158,7 @@ class Experiment:
         return sweep, left
 
     def with_best_num_ps(self, spec: Spec) -> Spec:
-        """With the number of parameter servers that is fastest of all that have a baseline. Raises `SpecError` if none has."""
+        """Return the spec with the fastest number of parameter servers that has a baseline. Raises `SpecError` if none has."""
         self._session.plan(spec)
         system = self.system(spec)
         num_ps = self._session.store.best_num_ps(system, spec)
@@ -167,7 +170,7 @@ class Experiment:
         return spec.but(num_ps=num_ps)
 
     def system(self, spec: Spec) -> str:
-        """The name of the hardware that a spec would be measured on."""
+        """Return the name of the hardware that a spec would be measured on."""
         with self._session.measuring(spec, self._name):
             return self._session.cluster.system
 
@@ -180,7 +183,7 @@ class Experiment:
         return case.record
 
     def _measure(self, cases: Sequence[_SpecRuns]) -> None:
-        """Recorded before the hosts are given back, which may take its time."""
+        """Make runs until all are decided, and record them before the hosts are released, which may take long."""
         with self._measuring(*(case.spec for case in cases)):
             try:
                 self._run_until(cases, lambda left: [case for case in left if not self._is_decided(case)])
@@ -193,7 +196,7 @@ class Experiment:
                 self._probe(cases)
 
     def _judge_invalid(self, cases: Sequence[_SpecRuns]) -> None:
-        """Of several cases the one alone whose run cannot be true: the others' have nothing to do with it."""
+        """Judge only the measurement whose run cannot be true as INVALID; the others stay as they are."""
         for case in cases:
             if case.invalid and case.record:
                 self._session.folder.judge(case.record.id, verdict=Verdict.INVALID, reason=case.invalid)
@@ -202,17 +205,17 @@ class Experiment:
         return self._session.measuring(max(specs, key=lambda spec: (spec.gpus, spec.num_ps)), self._name)
 
     def _run_until(self, left: Sequence[_SpecRuns], still_open: Callable[[Sequence[_SpecRuns]], Sequence[_SpecRuns]]) -> None:
-        """The one loop that makes runs: a run of each case in turn, until `still_open` leaves none.
+        """Make a run of each in turn, until `still_open` leaves none. This is the only loop that makes runs.
 
-        So a machine that drifts does so for all of them, and who went first goes last in the next round: that favours neither.
+        A machine that drifts does so for all of them; what went first goes last in the next round, which favours none.
         """
         while left:
             round_s = time.time()
             kept = [self._run(case, round_s) for case in left]
-            left = still_open(left[::-1]) if any(kept) else ()  # other hosts were lent: of these there are no more runs
+            left = still_open(left[::-1]) if any(kept) else ()  # other hosts were allocated: these get no more runs
 
     def _run(self, case: _SpecRuns, round_s: float) -> bool:
-        """Make a run of a case; whether it is one of its runs, or was on other hosts than those of its record."""
+        """Make a run; return whether it counts, and was not on other hosts than those of its record."""
         number = len(case.runs) + 1
         explain = is_traced(self._session.settings, case.plan, case.spec, case.runs)
         try:
@@ -236,7 +239,7 @@ class Experiment:
         return True
 
     def _is_decided(self, case: _SpecRuns) -> bool:
-        """Whether more runs could change nothing. Without a baseline, two are enough; to make one, all repeats are spent."""
+        """Return whether more runs change nothing. Without a baseline, two are enough; a new baseline takes all repeats."""
         clean, made = sum(not run.disturbances for run in case.runs), len(case.runs)
         if has_enough_runs(clean, made, case.plan.repeats, spare=0 if case.plan.is_fixed else SPARE_RUNS):
             return True
@@ -260,7 +263,7 @@ class Experiment:
         return Measurement(spec=case.spec, runs=runs, hosts=hosts, fingerprint=case.fingerprint, injected_slowdowns=slowed)
 
     def _record(self, cases: Sequence[_SpecRuns]) -> None:
-        """Write down what was measured of each, anchors first; nothing of those that have no run."""
+        """Record what was measured of each that has a run, anchors first."""
         for case in sorted((case for case in cases if case.runs), key=lambda case: case.spec.gpus):
             case.record = self._session.folder.add(self._name, self._measurement(case), attempt=self._attempt)
             self._on_record(case.record)
@@ -320,7 +323,7 @@ class Experiment:
     # -- judging
 
     def check(self, measured: Record, *, margin: float | None = None) -> Judged:
-        """Compare with the stored baseline. `margin`: largest loss, as a part of it."""
+        """Compare with the stored baseline. `margin` is the largest loss that passes, as a part of the baseline."""
         return self._judge("baseline", measured, margin=margin)
 
     def check_published(self, measured: Record, *, system: str, margin: float | None = None, **wanted: Any) -> Judged:
@@ -360,10 +363,12 @@ class Experiment:
         threshold: float | None = None,
         published: PublishedRate | None = None,
     ) -> Judged:
-        """Judge, with further runs as long as they may decide what these have not, and write that down.
+        """Judge, with further runs as long as they may decide, and record the judgement.
 
-        Raises `InvalidMeasurement` of what has become INVALID since it was measured. What the other side has become leaves
-        nothing to find out: the answer is INCONCLUSIVE, as it becomes where that happens later.
+        Where the other side has become INVALID, the verdict is INCONCLUSIVE.
+
+        Raises:
+            InvalidMeasurement: the measurement has become INVALID since it was made.
         """
         terms = self._check_terms(measured, margin, threshold)
         case, *others = cases = [self._reopen(each) for each in (measured, other) if each]
@@ -446,13 +451,13 @@ class Experiment:
 
 
 def _before(runs: Sequence[Run], other: Sequence[str]) -> list[Run]:
-    """What was measured before hosts were lent that differ in this: no part of their rate."""
-    words = f"it was on other hosts than the runs after it ({'; '.join(other)})"
-    return [replace(run, disturbances=[*run.disturbances, words]) for run in runs] if other else list(runs)
+    """Return the runs on other hosts as disturbed, so that they are no part of the rate."""
+    reason = f"it was on other hosts than the runs after it ({'; '.join(other)})"
+    return [replace(run, disturbances=[*run.disturbances, reason]) for run in runs] if other else list(runs)
 
 
 def _may_have_more(cases: Sequence[_SpecRuns], terms: ComparisonPolicy) -> bool:
-    """Where the test has said how many runs it wants, or the repeats are spent, there are no more."""
+    """Return whether further runs are allowed: the test has set no number of runs, and repeats are left."""
     if any(case.plan.is_fixed for case in cases):
         return False
     one, other = (case.recorded for case in (cases[0], cases[-1]))

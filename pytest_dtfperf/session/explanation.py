@@ -1,4 +1,4 @@
-"""Why a judgement is not green: its two sides compared with each other. Whatever goes wrong costs the explanation alone."""
+"""The explanation of a judgement that is not green, made of what is known of its two sides; or of a stored record, offline."""
 
 import json
 import statistics
@@ -28,7 +28,7 @@ from pytest_dtfperf.records.session import SessionFolder, session_folders
 
 
 def profile_measurement(measurement: Measurement, cluster: str | None = None) -> Evidence:
-    """`cluster`: its name, for the commands that look further."""
+    """Return what is known of a measurement; `cluster` is a name for the commands that are suggested."""
     run, traced = _choose_run(measurement), measurement.traced_run
     images = compute_images_per_step(measurement)
     return Evidence(
@@ -37,7 +37,7 @@ def profile_measurement(measurement: Measurement, cluster: str | None = None) ->
         scores=Scores.from_json(run.stragglers) if run.stragglers else None,
         probes=Probes.from_json(measurement.probes) if measurement.probes else None,
         states=run.state,
-        disturbances=measurement.disturbances,  # of a run that was thrown away for one, nothing is in these seconds
+        disturbances=measurement.disturbances,  # a run that was discarded for one is in none of these seconds
         hosts=run.task_hosts,
         sleeps=measurement.injected_slowdowns,
         cluster=cluster,
@@ -64,7 +64,11 @@ def profile_entry(entry: Entry, measurement: Measurement) -> Evidence:
 
 
 def add_changes(now: Evidence, before: Mapping[str, Any], after: Mapping[str, Any], *, program: bool = True) -> Evidence:
-    """With what differs between two fingerprints. `program`: whether both were to train with the same graph."""
+    """Return the profile with what differs between two fingerprints.
+
+    Args:
+        program: whether both should train with the same graph.
+    """
     return replace(
         now,
         program_changes=other_program(before, after) if program else [],
@@ -74,10 +78,10 @@ def add_changes(now: Evidence, before: Mapping[str, Any], after: Mapping[str, An
 
 
 def _choose_run(measurement: Measurement) -> Run:
-    """The last run that was traced; else the last one that was stamped; else the last."""
+    """Return the last run that was traced, or else the last one with step timestamps, or else the last."""
     last_first = [*reversed(measurement.samples), *reversed(measurement.runs)]
-    told = (run for wanted in ("anatomy", "stragglers") for run in last_first if getattr(run, wanted))
-    return next(told, last_first[0])
+    known = (run for wanted in ("anatomy", "stragglers") for run in last_first if getattr(run, wanted))
+    return next(known, last_first[0])
 
 
 def compute_images_per_step(measurement: Measurement) -> float | None:
@@ -120,9 +124,10 @@ def describe_cause(
     cluster: str | None,
     judgement: Judgement | None = None,
 ) -> dict[str, Any]:
-    """Return what a record keeps of it: `explanation`, or `unexplained` with the reason; nothing where there is none to give.
+    """Return what a record keeps: `explanation`, or `unexplained` with the reason; nothing where nothing is to be explained.
 
-    `judgement` is that of the check. Where by its interval nothing may have been lost, nothing is explained.
+    Args:
+        judgement: that of the check; nothing is explained where nothing may be lost, by its interval.
     """
     if check.verdict.row.outcome == "pass" or check.verdict.row.numbers == "void" or check.kind not in AGAINST:
         return {}
@@ -132,13 +137,13 @@ def describe_cause(
         found = explain_check(check, measurement, other, cluster)
         why = found.to_json() if found else None
         json.dumps(why, allow_nan=False)  # as it will be written
-    except Exception as error:  # a verdict must be told, and not be lost for want of its reasons
+    except Exception as error:  # a verdict must not be lost because its reasons are
         return {"unexplained": f"cannot be explained: {type(error).__name__}: {' '.join(str(error).split())}"}
     return {"explanation": why} if why else {}
 
 
 def explain_check(check: Check, measurement: Measurement, other: Measurement | None, cluster: str | None) -> Explanation | None:
-    """Return why it is slower; None where there is nothing to compare it with, or it is not slower."""
+    """Return why a measurement is slower; None where there is nothing to compare it with, or it is not slower."""
     sides = _profile_sides(check, measurement, other, cluster)
     found = explain(*sides) if sides else None
     if found is None or found.change_s <= 0:
@@ -196,7 +201,7 @@ def _profile_sides(
 
 
 def find_records(session: str, measurement: str | None, results: Path) -> Sequence[Record]:
-    """A session's measurements, or one by its id, also of any session in `results`; raises `UsageError` where there is none."""
+    """Return a session's measurements, or one by its id, also of any session in `results`. Raises `UsageError`."""
     if measurement is None and not Path(session).exists() and "/" not in session:
         return [_find_record(session, results)]
     records = SessionFolder.open(Path(session)).measurements()
@@ -210,7 +215,7 @@ def find_records(session: str, measurement: str | None, results: Path) -> Sequen
 
 
 def _find_record(measurement: str, results: Path) -> Record:
-    """The newest session's first. Sessions that cannot be read are passed over: one is looked for, and not they."""
+    """Search the newest session first. Sessions that cannot be read are skipped."""
     folders = session_folders(results) if results.is_dir() else []
     for folder in reversed(folders):
         try:
@@ -227,15 +232,15 @@ def _find_record(measurement: str, results: Path) -> Record:
 
 @dataclass(frozen=True)
 class Reference:
-    """What measurements are held against."""
+    """What stored measurements are compared with: those of another session, or baselines."""
 
     records: Sequence[Record] = ()
     store: BaselineStore | None = None
-    system: str | None = None  # the one file of them that was given
+    system: str | None = None  # the one file that was given
 
     @classmethod
     def at(cls, path: Path) -> Self:
-        """A session's folder, a baseline file, or the folder of such. Raises `SessionFileError`, `BaselineFileError`."""
+        """Read a session's folder, a baseline file, or a folder of those. Raises `SessionFileError`, `BaselineFileError`."""
         if path.is_file():
             store = BaselineStore(path.parent)
             store.entries(path.stem)
@@ -247,13 +252,13 @@ class Reference:
         return cls(records=SessionFolder.open(path).measurements())
 
     def record_like(self, record: Record) -> Record | None:
-        """The last measurement of the same spec; the last that was traced, if one was."""
+        """Return the last measurement of the same spec; the last one that was traced, if there is one."""
         same = [other for other in self.records if other.spec == record.spec]
         traced = [other for other in same if any(run.anatomy for run in other.measurement.all_runs)]
         return next(reversed(traced or same), None)
 
     def explanation(self, record: Record) -> Explanation | None:
-        """Why a measurement is slower than that; None where there is nothing of its spec."""
+        """Return why a measurement is slower than the reference; None where that has nothing of its spec."""
         now, before = record.measurement, self.record_like(record)
         if before:
             other = replace(profile_measurement(before.measurement), name=f"measurement {before.id}")
@@ -273,7 +278,7 @@ class Reference:
 
 
 def explain_record(record: Record, other: Reference | None) -> Explanation | None:
-    """Against something else, or else as it was told; of records of older versions as it would be told now."""
+    """Return the explanation against a reference, or else the recorded one, or else the one that would be recorded now."""
     if other:
         return other.explanation(record)
     if record.explanation:

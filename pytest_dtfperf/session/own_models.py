@@ -29,7 +29,7 @@ HOW = "Give a class, a function, or what a module holds by a name of its own (do
 
 
 def with_name(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """What is asked for, with a name in the place of a model. Raises `SpecError` if no task could import that."""
+    """Return what is asked for, with a name in the place of a model. Raises `SpecError` if no task could import that."""
     model = wanted.get("model")
     if model is None or isinstance(model, str):
         return dict(wanted)
@@ -43,7 +43,7 @@ def with_name(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def imported(word: str) -> Any:
-    """What `my_models:small_cnn` on a command line names. Raises `SpecError`.
+    """Return what `my_models:small_cnn` on a command line names. Raises `SpecError`.
 
     Modules are searched for here and in perf_tests, too: there pytest finds them, and a name is the same for both. The standard
     library is searched before these folders: a json.py of the project does not replace Python's.
@@ -70,7 +70,7 @@ def imported(word: str) -> Any:
 
 
 def described(model: Any) -> OwnModel:
-    """Raises `SpecError`."""
+    """Return what a task needs to import a model of the user. Raises `SpecError`."""
     module, attribute = _location_of(model)
     name = _import_name(module)
     kind = tables.LAYERS if callable(getattr(model, "logits", None)) and not _is_of_keras(model) else tables.TENSORFLOW
@@ -89,13 +89,13 @@ def described(model: Any) -> OwnModel:
 
 
 def _is_of_keras(model: Any) -> bool:
-    """Whatever its layers are called: one whose last is `self.logits` is no `Network`."""
+    """Return whether a model is of Keras: one with a layer `self.logits` is no `Network`."""
     made = model if isinstance(model, type) else type(model)
     return any(base.__module__.partition(".")[0] == "keras" for base in made.__mro__)
 
 
 def _location_of(model: Any) -> tuple[ModuleType, str]:
-    """The module that holds it, and by which name."""
+    """Return the module that holds a model, and the name there."""
     words = f"train(): model={shown(model)}"
     if isinstance(model, type) or isfunction(model):
         module, attribute = sys.modules.get(model.__module__), model.__qualname__
@@ -113,7 +113,7 @@ def _location_of(model: Any) -> tuple[ModuleType, str]:
 
 
 def _assigns(module: ModuleType, name: str) -> bool:
-    """Whether it makes what it holds by the name, and has not imported that. What is decorated may be no function any more."""
+    """Return whether a module makes what it holds by the name, and has not imported it. A decorated one may be no function."""
     tree = ast.parse(_text(str(module.__file__)))
     if any(isinstance(each, ast.FunctionDef | ast.ClassDef) and each.name == name for each in tree.body):
         return True
@@ -142,13 +142,13 @@ def _modules() -> Iterator[ModuleType]:
 
 
 def _import_name(module: ModuleType) -> str:
-    """Of a script the name by which others can import it."""
+    """Return the name by which other processes can import a module, also of a script."""
     file = getattr(module, "__file__", None)
     if not file or not file.endswith(".py") or not os.path.exists(file):
         raise SpecError(f"train(): a model of {module.__name__} has no file that could go to tasks: put it into a module")
     name = module.__name__
     if name == "__main__":
-        spec = getattr(module, "__spec__", None)  # of one that Python was told to run by its name: python -m kit.bench
+        spec = getattr(module, "__spec__", None)  # of a module that is run by its name: python -m kit.bench
         name = spec.name if spec else Path(_file_of(module)).stem
     if not all(part.isidentifier() for part in name.split(".")):
         raise SpecError(
@@ -158,7 +158,7 @@ def _import_name(module: ModuleType) -> str:
 
 
 def _check(name: str, model: Any, kind: str) -> None:
-    """What can be seen of it without TensorFlow. Raises `SpecError`."""
+    """Check what can be checked of a model without TensorFlow. Raises `SpecError`."""
     tables.check_own_model_name(name)
     if kind != tables.LAYERS or isinstance(model, type):
         return
@@ -168,17 +168,17 @@ def _check(name: str, model: Any, kind: str) -> None:
 
 
 def _file_of(module: ModuleType) -> str:
-    """Where Python has found it, though that be a link: there its name leads, and there are those beside it.
+    """Return where Python has found a module, even if that is a link: its neighbours are there, too.
 
-    But beside a script Python has what lies beside the file that a link leads to, and a link among what is installed leads to
-    somebody's own package.
+    For a script, Python searches the folder of the link's target; and a link among what is installed leads to the user's
+    package.
     """
     file = os.path.abspath(str(module.__file__))
     return os.path.realpath(file) if module.__name__ == "__main__" or _is_installed(os.path.dirname(file)) else file
 
 
 def _root(file: str, name: str) -> str:
-    """The folder that Python finds it in."""
+    """Return the folder in which Python finds a module."""
     path = Path(file)
     folder = path.parent.parent if path.stem == "__init__" else path.parent
     for part in reversed(name.split(".")[:-1]):
@@ -203,17 +203,17 @@ def _package(module: str) -> str | None:
 
 
 def _sources(root: str, name: str, file: str) -> dict[str, str]:
-    """Of the module in `file`, and of all below the folder that it imports, within functions, too. Nothing is run for that."""
-    # Hosts have these. Python's own come before a file of the same name that lies beside the model.
+    """Return path -> text of the module in `file`, and of all that it imports below the folder, also within functions."""
+    # Hosts have these. Python's own come before a file of the same name beside the model.
     finder = _Finder(path=[root], excludes=["pytest_dtfperf", *sys.stdlib_module_names])
     try:
         finder.import_hook(name)
-    except ImportError:  # a folder on its way is no package: there are such names, and tasks know them
+    except ImportError:  # a folder above it is no package; tasks can import such names, too
         finder.run_script(file)
     _check_hidden(finder, name, root)
     found: dict[str, str] = {}
     for each in finder.modules.values():
-        path = each.__file__  # type: ignore[attr-defined]  # typeshed knows nothing of its modules
+        path = each.__file__  # type: ignore[attr-defined]  # typeshed does not describe its modules
         if path and path.endswith(".py"):
             found[os.path.relpath(path, root)] = _text(path)
     return found
@@ -231,7 +231,7 @@ def _check_hidden(finder: ModuleFinder, name: str, root: str) -> None:
 
 
 class _Finder(ModuleFinder):
-    """Knows folders that are no packages, too: their modules travel, if there are any, as those of packages do."""
+    """A finder that knows folders that are no packages, too: their modules travel as those of packages do."""
 
     def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
         wanted = f"{parent.__name__}.{name}" if parent else name
@@ -249,5 +249,5 @@ class _Finder(ModuleFinder):
 
 
 def _text(path: str) -> str:
-    """As Python reads it: in the encoding that its first lines name, without the mark that some editors begin with."""
+    """Return the text as Python reads it: in the encoding of its first lines, without a byte order mark."""
     return importlib.util.decode_source(Path(path).read_bytes())

@@ -1,4 +1,4 @@
-"""Whether what a session writes can be written, asked before anything starts: what cannot be kept is not worth measuring."""
+"""What is checked before anything is started: folders that must be writable and have room, and programs that must exist."""
 
 import os
 import re
@@ -30,12 +30,12 @@ class Need:
 
 
 def results(folder: Path) -> Need:
-    """Measurements, figures, and logs: of a long session some megabytes, in three files for each run."""
+    """Return the need of a session folder: of a long session some megabytes, in three files for each run."""
     return Need(folder, "results", "--perf-results names another folder", 16 * MIB, 1000)
 
 
 def logs(folder: Path) -> Need:
-    """Of a launch or a notebook: at most 256 KiB for each task, and nobody knows yet how many print so much."""
+    """Return the need of the logs of a launch or a notebook: at most 256 KiB for each task, of which few print so much."""
     return Need(folder, "logs", "--logs names another folder", MIB, 16)
 
 
@@ -44,7 +44,7 @@ def baselines(folder: Path) -> Need:
 
 
 def runtime() -> Need:
-    """Where sessions of one user find each other."""
+    """Return the need of the folder where sessions of one user find each other."""
     folder = os.environ.get("XDG_RUNTIME_DIR")
     return Need(Path(folder or _temporary()), "runtime files", "set XDG_RUNTIME_DIR to another folder", MIB // 16, 8)
 
@@ -65,7 +65,7 @@ def check_folders(needs: Iterable[Need]) -> None:
 
 
 def _temporary() -> str:
-    """As processes find it that are told where: not elsewhere, because it cannot be written to."""
+    """Return the temporary folder as it is set, even if it cannot be written to."""
     try:
         return os.environ.get("TMPDIR") or tempfile.gettempdir()
     except FileNotFoundError as exc:
@@ -96,7 +96,7 @@ _WITH_VALUE = ("-W", "-X", "-O", "-o")  # options of interpreters whose value is
 
 
 def check_program(spec: Spec, config: ClusterConfig) -> None:
-    """Raise `UsageError` where a program or its script is not there. Only of this machine that can be known."""
+    """Raise `UsageError` where a program or its script does not exist; only on this machine that is known."""
     if not spec.command or not BACKENDS[config.backend].is_local:
         return
     folder = spec.command_dir or os.getcwd()
@@ -117,7 +117,7 @@ _HOW = "A program in the folder itself is ./NAME; one that ends in .py is run by
 
 
 def _script(command: Sequence[str]) -> str | None:
-    """The file that an interpreter is given; None where it is given none, or no interpreter is known to be."""
+    """Return the file that an interpreter is given; None where there is none, or no known interpreter."""
     if not _INTERPRETER.fullmatch(os.path.basename(command[0])):
         return None
     words = iter(command[1:])

@@ -32,7 +32,7 @@ class RepeatPlan:
 
     repeats: int = verdict.MOST_RUNS  # most runs; close cases need so many
     min_repeats: int | None = None  # fewest before a verdict may end the repeating; None: as few as the known noise allows
-    is_fixed: bool = False  # the test has said how many runs it wants, and no verdict changes that
+    is_fixed: bool = False  # the test has set the number of runs, and no verdict changes that
 
     @property
     def fewest(self) -> int:
@@ -40,7 +40,7 @@ class RepeatPlan:
 
 
 def merge_cluster_settings(training: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]], model: str) -> dict[str, Any]:
-    """What a cluster's tables say for a model."""
+    """Return what a cluster's tables set for a model."""
     return {**training, **models.get(model, {})}
 
 
@@ -52,7 +52,15 @@ def resolve(
     *,
     between_hosts: bool = False,
 ) -> Spec:
-    """The training a test gets. `device` is "cpu" or "gpu"; `between_hosts`: tasks may be on several. Raises `SpecError`."""
+    """Return the training that a test gets.
+
+    Args:
+        device: "cpu" or "gpu".
+        between_hosts: whether tasks may be on several hosts.
+
+    Raises:
+        SpecError: there is no such training.
+    """
     for name in wanted:
         if name not in SPEC_FIELDS:
             raise SpecError(f"train(): {unknown_name('argument', name, SPEC_FIELDS)}")
@@ -78,7 +86,7 @@ def resolve(
 
 
 def _check_layers(spec: Spec) -> None:
-    """Whether an own model of layers can be counted, and so computed. Raises `SpecError`."""
+    """Check that an own model of layers can be counted, and so computed. Raises `SpecError`."""
     try:
         found, classes = outline_of(spec), network_of(spec).classes
     except SpecError:
@@ -97,7 +105,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _with_mode(layered: Mapping[str, Any], *, between_hosts: bool = False) -> dict[str, Any]:
-    """With what goes without saying for its variable update."""
+    """Return the values with the defaults of their variable update."""
     mode = VARIABLE_UPDATES.get(layered.get("variable_update", "parameter_server"))
     if mode is None:
         return dict(layered)
@@ -108,17 +116,17 @@ def _with_mode(layered: Mapping[str, Any], *, between_hosts: bool = False) -> di
 def _for_command(
     given: Mapping[str, Any], options: Settings, cluster_settings: Mapping[str, Any], device: str
 ) -> dict[str, Any]:
-    """Of what it does not ask for, only the test itself can mean it; a setting of the cluster is for others."""
+    """Return the values for a command: the test's own, and of settings only those that the command asks for."""
     name = given.get("model") or program_name(given["command"])
     defaults = {"data_format": _data_format(device), **({"batch_size": MODELS[name].batch_size} if name in MODELS else {})}
     layered = {**defaults, **cluster_settings, **options.overrides}
-    heard = {
+    requested = {
         *requested_names(given["command"], given.get("role_flags"), given.get("environment", ())),
         "gpus",
         "num_ps",
         "variable_update",
     }
-    kept = {key: value for key, value in layered.items() if key in heard and key in SPEC_FIELDS}
+    kept = {key: value for key, value in layered.items() if key in requested and key in SPEC_FIELDS}
     return _with_mode({"model": name, "batch_size": 0, **kept, **given})
 
 
@@ -135,12 +143,12 @@ def _defaults(name: str, data: str, device: str) -> dict[str, Any]:
 
 
 def _data_format(device: str) -> str:
-    """What it computes fastest in."""
+    """Return the format in which a device computes fastest."""
     return "NCHW" if device == "gpu" else "NHWC"
 
 
 def plan(options: Settings, cluster_settings: Mapping[str, Any], *, repeats: int | None = None) -> RepeatPlan:
-    """How often: the test's own word, the command line's, then the cluster's. Raises `SpecError`."""
+    """Return how often a spec is run: by the test, the command line, then the cluster. Raises `SpecError`."""
     for given in (repeats, options.repeats):
         if given is not None and not (type(given) is int and given >= 1):
             raise SpecError(f"repeats must be a whole number of at least 1, not {given!r}")
@@ -150,12 +158,12 @@ def plan(options: Settings, cluster_settings: Mapping[str, Any], *, repeats: int
 
 
 def choose_margin(options: Settings, given: float | None, system: float | None, cluster_settings: Mapping[str, Any]) -> float:
-    """How much slower a rate may be: the command line's word, the test's, its system's baseline file's, the cluster's."""
+    """Return how much slower a rate may be: by the command line, the test, its system's baseline file, then the cluster."""
     return _first(options.margin, given, system, cluster_settings.get("margin"), verdict.MARGIN)
 
 
 def choose_min_efficiency(options: Settings, given: float | None, system: float | None) -> float:
-    """What scaling efficiency is asked for: the command line's word, the test's, its system's baseline file's."""
+    """Return the least scaling efficiency: by the command line, the test, then its system's baseline file."""
     return _first(options.min_efficiency, given, system, verdict.EFFICIENCY)
 
 
@@ -168,7 +176,7 @@ _ENTRY = re.compile(r"(worker:(?:0|[1-9]\d*))=(\d+\.?\d*|\.\d+)", re.ASCII)
 
 
 def read_slowdowns(environment: Mapping[str, str]) -> dict[str, float]:
-    """Task -> seconds it sleeps in every step. Raises `UsageError`."""
+    """Return task -> seconds that it sleeps in every step. Raises `UsageError`."""
     found: dict[str, float] = {}
     for entry in filter(None, environment.get(SLOWDOWN_VARIABLE, "").replace(" ", "").split(",")):
         match = _ENTRY.fullmatch(entry)
@@ -181,6 +189,6 @@ def read_slowdowns(environment: Mapping[str, str]) -> dict[str, float]:
 
 
 def check_slowdowns(spec: Spec, injected_slowdowns: Mapping[str, float]) -> None:
-    """Raises `SpecError` where there is nothing that would sleep."""
+    """Raise `SpecError` where no task would sleep."""
     if spec.command and injected_slowdowns:
         raise SpecError(f"{SLOWDOWN_VARIABLE} makes our own training sleep; {spec.label} is an external command")

@@ -1,4 +1,4 @@
-"""What the user of a session says about measuring and judging. Whoever reads options or arguments makes one of these."""
+"""The settings of a session: how to measure and judge, as options or arguments set it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ ExplainWord = Literal["always", "auto", "never"]
 
 @dataclass(frozen=True)
 class Settings:
-    """None: not said, so the test, the cluster or the model decides."""
+    """How to measure and judge. None: not set, so the test, the cluster or the model decides."""
 
     repeats: int | None = None  # most runs of a measurement
     all_repeats: bool = False  # make them all, even where fewer decide
@@ -23,9 +23,9 @@ class Settings:
     warmup_steps: int | None = None
     batch_size: int | None = None
     update_baselines: UpdateWord | None = None  # accept what was measured at the session's end
-    explain: ExplainWord = "auto"  # whose steps are traced, to tell where their time goes: see `session/post_analysis.py`
-    diagnose: bool = False  # try what explains a measurement that is not green: see `session/post_analysis.py`
-    history: Path | str | None = None  # a file, a URL or `never`; None: the environment says, or a file beside the results
+    explain: ExplainWord = "auto"  # which steps are traced, to show where their time goes: see `session/post_analysis.py`
+    diagnose: bool = False  # confirm causes of a measurement that is not green by experiments: see `session/post_analysis.py`
+    history: Path | str | None = None  # a file, a URL or `never`; None: by the environment, or a file beside the results
     allow_regression: str | None = None  # why a slower rate may become the baseline
 
     @property

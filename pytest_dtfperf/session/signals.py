@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP, which batch systems, CI and closed terminals send, end a session as Ctrl-C does: hosts are given back."""
+"""SIGTERM and SIGHUP, which batch systems, CI and closed terminals send, end a session as Ctrl-C does: hosts are released."""
 
 import signal
 import sys
@@ -12,7 +12,7 @@ NUMBERS = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def leaving() -> Iterator[None]:
-    """Within, these signals raise `SystemExit`, unless the program does something else with them. Only in the main thread."""
+    """Raise `SystemExit` for these signals within the block, unless the program handles them. Only in the main thread."""
     restore = install(_leave, [number for number in NUMBERS if signal.getsignal(number) is signal.SIG_DFL])
     try:
         yield
@@ -21,14 +21,14 @@ def leaving() -> Iterator[None]:
 
 
 def install(leave: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals] = NUMBERS) -> Callable[[], None]:
-    """Have these signals call `leave`; gives what undoes it. Only the main thread may say what signals do.
+    """Have these signals call `leave`, and return what undoes it. Only the main thread can set handlers.
 
-    One that is ignored stays so: who has said nohup means to close the terminal.
+    A signal that is ignored stays so: with nohup, the terminal may be closed.
     """
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
-    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, leave) for number in heard}
+    handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, leave) for number in handled}
 
     def restore() -> None:
         for number, handler in before.items():
@@ -38,4 +38,4 @@ def install(leave: Callable[[int, FrameType | None], None], numbers: Iterable[si
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)  # as shells say it
+    sys.exit(128 + number)  # as shells have it

@@ -1,11 +1,11 @@
-"""The number of parameter servers that a training is fastest with, found by few runs.
+"""The search for the number of parameter servers that a training is fastest with, by few runs.
 
-A short run with one server tells how long a step computes, a probe what the links carry; what follows from both for every other
-count (limits/proposal.py) leaves a few that are worth a run. Short runs halve these, each round twice as long as the one
-before; what is left is measured in full by whoever asked.
+A short run with one server measures how long a step computes, a probe what the links carry. A prediction of both for every
+other count (limits/proposal.py) leaves a few that are worth a run. Short runs halve these, each round twice as long as the one
+before; the caller measures what is left in full.
 
-What short runs have found is kept beside the sessions until what they have left is measured in full, which takes longer than
-all of them: a sweep that is ended early goes on where it was.
+Results of short runs are kept beside the sessions until what they have left is measured in full, which takes longer than all
+of them: a sweep that is ended early continues where it was.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ _NAME = re.compile(r"[1-9]\d* servers, [1-9]\d* steps", re.ASCII)
 
 @dataclass(kw_only=True)
 class Found(JsonData):
-    """What is known so far, and is kept with the measurement of the count that was chosen."""
+    """What a sweep has found so far; kept with the measurement of the count that was chosen."""
 
     most: int  # the largest count that was considered
     tried: dict[str, float] = field(default_factory=dict)  # "4 servers, 10 steps" -> images/sec of that short run
@@ -46,7 +46,7 @@ class Found(JsonData):
 
 
 class Sweep:
-    """Of one spec, for one test. Whatever number of servers the spec has is no matter."""
+    """The sweep of one spec, for one test. The spec's own number of servers does not count."""
 
     def __init__(self, session: SessionContext, test: str, spec: Spec) -> None:
         self._session, self._test, self._spec = session, test, spec
@@ -55,10 +55,13 @@ class Sweep:
         self.found = Found(most=self._most)
 
     def carry_out(self, finalists: int) -> list[Spec]:
-        """The counts that are left, the most promising first: at most `finalists`. How they were found is in `found`.
+        """Return the specs that are left, the most promising first: at most `finalists`. `found` has how they were found.
 
-        Of an external command, which tells nothing of itself, 1, 2, 4, ... are left. Raises `SpecError` where no count trains,
-        and `InfrastructureError`.
+        Of an external command, which is not predicted, 1, 2, 4, ... servers are left.
+
+        Raises:
+            SpecError: no count trains.
+            InfrastructureError: the cluster has failed.
         """
         if self._spec.command:
             return [self._with(count) for count in allocation_manager.powers_of_two(self._most)]
@@ -72,7 +75,7 @@ class Sweep:
         return [self._with(count) for count in left]
 
     def forget(self) -> None:
-        """For who has measured what was left: nothing is to go on with."""
+        """Delete what was kept, once what was left is measured."""
         if self._path:
             with suppress(OSError):
                 self._path.unlink()
@@ -91,7 +94,7 @@ class Sweep:
         return proposal.worth_trying({count: rate for count, rate in rates.items() if str(count) not in self.found.failed})
 
     def _layouts(self) -> dict[int, Layout]:
-        """Of each count that the hosts have room for; there is one at least, or a `SpecError` that says why not."""
+        """Return the layout of each count that the hosts have room for. Raises `SpecError` where there is none."""
         launcher = self._session.allocations.get_launcher()
         layouts = {1: launcher.layout(self._with(1))}
         for count in proposal.counts(self._most):
@@ -100,21 +103,21 @@ class Sweep:
         return layouts
 
     def _probes(self, count: int) -> Probes:
-        """Without any, counts differ by nothing that is known, and those that are tried are far from each other."""
+        """Return the probes of the links; without any, counts that are far from each other are tried."""
         launcher = self._session.allocations.get_launcher()
         if self._session.settings.explain == "never" or len(launcher.hosts) == 1:
             return Probes()
         self._session.progress.waiting("measuring what the links can carry")
         try:
             return launcher.probe(self._with(count))
-        except InfrastructureError:  # a run that follows will say so, if it is there to stay
+        except InfrastructureError:  # the run that follows fails, too, if that lasts
             return Probes()
 
     def _step_s(self, count: int, steps: int) -> float:
         return self._spec.gpus * self._spec.batch_size / self.found.tried[_name_of(count, steps)]
 
     def _try(self, count: int, steps: int) -> bool:
-        """Whether there is a run of so many steps with so many servers, made now or before."""
+        """Return whether there is a run of so many steps with so many servers, made now or before."""
         name, number = _name_of(count, steps), len(self.found.tried) + 1
         if name not in self.found.tried and str(count) not in self.found.failed:
             spec = replace(post_analysis.shorten(self._with(count)), steps=steps)
@@ -126,9 +129,7 @@ class Sweep:
         return name in self.found.tried
 
     def _images_per_sec(self, spec: Spec, number: int) -> float:
-        """Return the rate of a run; where something else disturbed it, of the faster of two: other processes are no fault of
-        the count.
-        """
+        """Return the rate of a run; where it was disturbed, of the faster of two: other processes are not due to the count."""
         run = self._session.run(spec, self._test, number=number, of=number)
         if not run.disturbances:
             return run.images_per_sec
@@ -150,13 +151,13 @@ class Sweep:
         return self._spec.but(num_ps=count)
 
     def _name(self, system: str) -> str:
-        """Of what may go on with what another session has found: the same training on the same hardware."""
+        """Return a name that the same training on the same hardware has in every session."""
         mine = tables.find_own_model(self._spec.model)
-        told = json.dumps([system, self._with(1).to_json(), *([mine.digest] if mine else [])], sort_keys=True)
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        identity = json.dumps([system, self._with(1).to_json(), *([mine.digest] if mine else [])], sort_keys=True)
+        return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
     def _keep(self) -> None:
-        """Where the disk is full, a sweep that is ended early begins anew, and no more is lost."""
+        """Write what was found. Where the disk is full, a sweep that is ended early begins anew."""
         assert self._path
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +170,7 @@ def _name_of(count: int, steps: int) -> str:
 
 
 def kept(path: Path) -> Found | None:
-    """What a sweep that was ended early has found; None where there is nothing, or nothing that can be used."""
+    """Return what a sweep that was ended early has found; None where that is missing or cannot be used."""
     try:
         found = Found.from_json(json.loads(read_file(path)))
         is_whole = isinstance(found.failed, dict) and all(
@@ -181,5 +182,5 @@ def kept(path: Path) -> Found | None:
 
 
 def fastest(measured: Sequence[Record]) -> Record:
-    """Of measurements with several counts; of equally fast ones that with the fewest servers."""
+    """Return the fastest measurement; of equally fast ones that with the fewest servers."""
     return max(measured, key=lambda each: (each.images_per_sec, -each.spec.num_ps))

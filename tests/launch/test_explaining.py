@@ -19,7 +19,7 @@ SPEC = Spec(model="mnist", batch_size=16, gpus=2, num_ps=2)
 
 
 def heard(**packed: str) -> Tracing:
-    tracing = Tracing(SPEC, HOSTS, asked=True)
+    tracing = Tracing(SPEC, HOSTS, is_requested=True)
     for task, data in packed.items():
         tracing.hear(task.replace("_", ":"), data, None)
     return tracing
@@ -50,7 +50,7 @@ def test_tasks_of_one_host_have_one_clock() -> None:
 
 def test_who_did_not_ask_is_told_nothing(tmp_path: Path) -> None:
     """Without being asked, tasks trace no step, and a run has neither an anatomy nor a reason for having none."""
-    tracing = Tracing(SPEC, HOSTS, asked=False)
+    tracing = Tracing(SPEC, HOSTS, is_requested=False)
     tracing.write(tmp_path)
     assert (tracing.steps, tracing.outcome(), list(tmp_path.iterdir())) == (0, (None, ""), [])
     assert both().steps == TRACED_STEPS
@@ -94,5 +94,5 @@ def test_what_is_no_trace_costs_the_anatomy_alone(packed: str, why: str, tmp_pat
 
 def test_what_cannot_be_traced_is_named() -> None:
     """Of modes that TensorFlow gives no account of, and of others' programs, the run says so."""
-    mirrored = Tracing(SPEC.but(variable_update="mirrored", num_ps=0), {"worker:0": 0}, asked=True)
+    mirrored = Tracing(SPEC.but(variable_update="mirrored", num_ps=0), {"worker:0": 0}, is_requested=True)
     assert mirrored.outcome() == (None, "variable_update=mirrored cannot be traced")

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.launch.placement import place
-from pytest_dtfperf.plugin.dry_run import describe, hosts_of
+from pytest_dtfperf.plugin.dry_run import describe, make_hosts
 from pytest_dtfperf.spec import Spec
 from tests.plugin.conftest import THROUGHPUT, Ended, PerfTests
 from tests.plugin.test_lending import cloud, say
@@ -32,7 +32,7 @@ def section(ended: Ended) -> list[str]:
 def placed(spec: dict[str, Any], count: int, on_each: int, device: str = "gpu", **given: Any) -> list[str]:
     config = ClusterConfig(name="daint", backend="slurm", devices_per_host=on_each, device=device, **given)
     training = Spec(model="inception3", batch_size=8, **spec)
-    return describe(place(training, hosts_of(config, count, device, on_each), config))
+    return describe(place(training, make_hosts(config, count, device, on_each), config))
 
 
 @pytest.mark.parametrize(
