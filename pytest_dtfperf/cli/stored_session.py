@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytest_dtfperf.explain.difference import Change
     from pytest_dtfperf.measurement import Run
     from pytest_dtfperf.records.record import Record
-    from pytest_dtfperf.session.explanation import Reference
+    from pytest_dtfperf.session.explanation import ComparisonSource
 
 
 JUDGE = """\
@@ -199,10 +199,10 @@ def add_explain_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run_explain(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.session.explanation import Reference, find_records
+    from pytest_dtfperf.session.explanation import ComparisonSource, find_records
 
     records = find_records(args.session, args.measurement, find_results_folder(args))
-    other = Reference.at(args.against) if args.against else None
+    other = ComparisonSource.at(args.against) if args.against else None
     told = [_make_explained(record, other) for record in records]
     if args.json:
         print_json({"measurements": [_make_explained_json(each) for each in told]})
@@ -212,7 +212,7 @@ def run_explain(args: argparse.Namespace) -> int:
     return DONE if any(each.is_known and (other is None or each.is_compared) for each in told) else FAILED
 
 
-def _make_explained(record: "Record", other: "Reference | None") -> "StoredExplanation":
+def _make_explained(record: "Record", other: "ComparisonSource | None") -> "StoredExplanation":
     from pytest_dtfperf.session.explanation import explain_record
 
     return StoredExplanation(

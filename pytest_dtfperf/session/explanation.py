@@ -231,7 +231,7 @@ def _find_record(measurement: str, results: Path) -> Record:
 
 
 @dataclass(frozen=True)
-class Reference:
+class ComparisonSource:
     """What stored measurements are compared with: those of another session, or baselines."""
 
     records: Sequence[Record] = ()
@@ -277,7 +277,7 @@ class Reference:
         return store.find(self.system, now.spec, now.fingerprint, len(now.hosts))
 
 
-def explain_record(record: Record, other: Reference | None) -> Explanation | None:
+def explain_record(record: Record, other: ComparisonSource | None) -> Explanation | None:
     """Return the explanation against a reference, or else the recorded one, or else the one that would be recorded now."""
     if other:
         return other.explanation(record)
