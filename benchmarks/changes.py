@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from pytest_dtfperf.stats.changes import Track, Watch
-from pytest_dtfperf.stats.scan import Array, autoregressive
+from pytest_dtfperf.stats.nights import Array, autoregressive
 
 SERIES, KNOWN, EARLY, HORIZON, NOISE = 24, 60, 8, 90, 0.01
 SOON = 24  # nights in which steps are looked for

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from benchmarks.changes import HORIZON, KNOWN, NOISE, NOTHING, SERIES, _found
-from pytest_dtfperf.stats.scan import Array, autoregressive
+from pytest_dtfperf.stats.nights import Array, autoregressive
 
 WINDOW, MOST_P_VALUE = 50, 0.001  # of `otava analyze`
 NEAR = 5  # nights: a change so near to the true one is that

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.explain.anatomy import Anatomy
+from pytest_dtfperf.explain.step_breakdown import Anatomy
 from pytest_dtfperf.launch.launcher import Launcher, OnSent
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.simulation import ASSUMED, WORSE, Known, NoiseModel, judged
 from pytest_dtfperf.stats import comparison
 from pytest_dtfperf.stats.comparison import Question
-from pytest_dtfperf.stats.rare import runs_to_confirm
+from pytest_dtfperf.stats.noise import runs_to_confirm
 
 SEED = 20_261
 CASES = 2_000

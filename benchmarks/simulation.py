@@ -11,8 +11,16 @@ import numpy as np
 from scipy.special import ndtr, stdtrit
 
 from pytest_dtfperf.stats.comparison import FALSE_ALARM_GAMMA, MISSED_GAMMA, RARE_SLOWDOWN, Question
-from pytest_dtfperf.stats.noise import DEGREES_FOR_ONE_RUN, Noise, welch
-from pytest_dtfperf.stats.rare import CLEARLY, PERHAPS, RUNS_FOR_EACH, most_rare, runs_to_confirm
+from pytest_dtfperf.stats.noise import (
+    CLEARLY,
+    DEGREES_FOR_ONE_RUN,
+    PERHAPS,
+    RUNS_FOR_EACH,
+    Noise,
+    most_rare,
+    runs_to_confirm,
+    welch,
+)
 from pytest_dtfperf.stats.sequential import critical_values
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]

@@ -1,6 +1,7 @@
 """When what was there in each measured step of a worker, as plain numbers: stamps.
 
-Made on the hosts in every run (`training/stamping.py`), comes back as JSON, becomes scores of workers in `explain/scores.py`.
+Made on the hosts in every run (`training/stamping.py`), comes back as JSON, becomes scores of workers in
+`explain/worker_timings.py`.
 
     begin ---- python ----> called -------> variables there -------> last gradient there -------> end
 

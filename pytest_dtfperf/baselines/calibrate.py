@@ -12,8 +12,7 @@ from pytest_dtfperf.formats import counted
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.comparison import runs_needed
-from pytest_dtfperf.stats.noise import Noise, correlation, do_sessions_differ, pooled
-from pytest_dtfperf.stats.rare import estimate_noise
+from pytest_dtfperf.stats.noise import Noise, correlation, do_sessions_differ, estimate_noise, pooled
 
 LEAST_SESSIONS = 2
 MARGINS = [permille / 1000 for permille in range(1, 301)]  # a gate that lets a third be lost is none

@@ -108,8 +108,8 @@ class Entry:
     provenance: Provenance
     calibrated: Calibrated | None = None
     probes: Mapping[str, Any] | None = None  # what its hosts and links could do (`explain/probes.py`), if that was measured
-    anatomy: Mapping[str, Any] | None = None  # where the time of its steps went (`explain/anatomy.py`), if that was traced
-    stragglers: Mapping[str, Any] | None = None  # who was late in its steps (`explain/scores.py`), if that is known
+    anatomy: Mapping[str, Any] | None = None  # of its steps (`explain/step_breakdown.py`), if they were traced
+    stragglers: Mapping[str, Any] | None = None  # who was late in its steps (`explain/worker_timings.py`), if that is known
 
     @property
     def noise(self) -> Noise | None:

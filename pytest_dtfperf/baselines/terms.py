@@ -8,8 +8,7 @@ from pytest_dtfperf.baselines import verdict
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.stats.comparison import Question
-from pytest_dtfperf.stats.noise import DEGREES_FOR_ONE_RUN, Noise
-from pytest_dtfperf.stats.rare import runs_to_confirm
+from pytest_dtfperf.stats.noise import DEGREES_FOR_ONE_RUN, Noise, runs_to_confirm
 
 ASSUMED = Noise(run=0.01)  # where nobody has calibrated: the least coefficient of variation that is believed of a machine
 FIRST_CHECK = 1 / 2  # of a test's share of the false alarms, where it does not declare how many checks it makes

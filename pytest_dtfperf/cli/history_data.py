@@ -235,7 +235,7 @@ def run_export(args: argparse.Namespace) -> int:
 
 
 def _write_format(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.history.chosen import LAST
+    from pytest_dtfperf.history.comparison import LAST
     from pytest_dtfperf.report.sources import load_history_sessions, load_sessions, select_sessions
 
     if args.json:

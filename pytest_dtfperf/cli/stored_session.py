@@ -28,9 +28,8 @@ from pytest_dtfperf.errors import SessionFileError, UsageError
 from pytest_dtfperf.formats import printable
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.explain.anatomy import Anatomy
-    from pytest_dtfperf.explain.causes import Explanation
-    from pytest_dtfperf.explain.difference import Change
+    from pytest_dtfperf.explain.causes import Change, Explanation
+    from pytest_dtfperf.explain.step_breakdown import Anatomy
     from pytest_dtfperf.measurement import Run
     from pytest_dtfperf.records.record import Record
     from pytest_dtfperf.session.explanation import ComparisonSource
@@ -244,14 +243,14 @@ class StoredExplanation:
     @property
     def changes(self) -> "Sequence[Change] | None":
         """Return the changes of a step; None if one of the two has no breakdown."""
-        from pytest_dtfperf.explain.difference import difference
+        from pytest_dtfperf.explain.causes import difference
 
         now, then = self.anatomy, _load_anatomy(self.before.measurement.traced_run) if self.before else None
         return difference(then, now) if then and now else None
 
 
 def _load_anatomy(run: "Run | None") -> "Anatomy | None":
-    from pytest_dtfperf.explain.anatomy import Anatomy
+    from pytest_dtfperf.explain.step_breakdown import Anatomy
 
     return Anatomy.from_json(run.anatomy) if run and run.anatomy else None
 

@@ -1,34 +1,135 @@
-"""Why a step takes longer than it did: what is known of both sides in, causes in seconds out, which add up to the change.
+"""Explain why a step takes longer than it did: both sides' facts in, causes in seconds out, which add up to the change.
 
     explain(then, now)      the one entry point
 
-A cause's seconds are the step's: what would be gained without it. They are found on the step as a model (`model.py`): put the
-suspect's times into the good step, take them out of the bad one, and all the ways between. What these seconds do not reach of
-the step's measured change is not explained, and said to be so; what is smaller than the noise is not claimed.
+The seconds of a cause are those that the step would gain without it. They are found on the model of a step
+(`measurement_profile.py`): put the candidate's times into the good step, take them out of the bad one, and all the ways
+between. What these seconds do not reach of the step's measured change is reported as not explained. What is smaller than the
+noise is not reported.
+
+The change of a step is measured over all steps of all runs, and its parts only in the few traced ones. Where the two do not
+agree, each part takes of the difference what its own error allows (least squares), and no more. Traced steps follow each other
+and may all be of a bad moment that was not there in the measured steps: of too much, more is taken, up to all that the step
+did not become longer by.
+
+Where no step of either side was traced, known differences are all there is. One of them may have caused the whole change,
+which is reported with low confidence. Of several the cause cannot be told: they are noted, and the change stays unexplained.
 """
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from pytest_dtfperf.codec import JsonData
-from pytest_dtfperf.explain.case import Case, Confidence, Reason
-from pytest_dtfperf.explain.evidence import Evidence
-from pytest_dtfperf.explain.guesses import guesses
-from pytest_dtfperf.explain.joined import joined
-from pytest_dtfperf.explain.model import MOST_SUSPECTS, Gain, Suspect, Times, gains
+from pytest_dtfperf.explain.candidate_causes import REST, error_of, least_of_floor, suspects
+from pytest_dtfperf.explain.host_pressure import strains
+from pytest_dtfperf.explain.measurement_profile import (
+    MOST_SUSPECTS,
+    Both,
+    Evidence,
+    Gain,
+    Suspect,
+    Times,
+    ends_of,
+    gains,
+    ms,
+    of_both,
+    with_host,
+)
+from pytest_dtfperf.explain.merge_causes import Case, Confidence, Reason, joined
 from pytest_dtfperf.explain.reasons import reason_for
-from pytest_dtfperf.explain.settling import settled
-from pytest_dtfperf.explain.stragglers import described, increases, stragglers
-from pytest_dtfperf.explain.suspects import REST, error_of, least_of_floor, suspects
-from pytest_dtfperf.explain.tables import Both, of_both
-from pytest_dtfperf.explain.words import ends_of, ms, with_host
+from pytest_dtfperf.explain.step_breakdown import Anatomy
+from pytest_dtfperf.explain.worker_timings import described, increases, stragglers
+
+
+@dataclass(frozen=True)
+class Guess:
+    """Something that differs."""
+
+    kind: str
+    location: str | None
+    words: str
+    most_s: float | None = None  # of a step that it can be at most; None: not known
+
+
+def guesses(then: Evidence, now: Evidence) -> Sequence[Guess]:
+    return list(_guesses(then, now))
+
+
+def _guesses(then: Evidence, now: Evidence) -> Iterator[Guess]:
+    for task, seconds in now.sleeps.items():
+        if seconds > then.sleeps.get(task, 0.0):
+            words = f"{with_host(task, now.hosts)} was told to sleep {seconds:g} s in every step (DTFPERF_SLOWDOWN)"
+            yield Guess("straggler", task, words, seconds - then.sleeps.get(task, 0.0))
+    if now.program_changes:
+        yield Guess("program", None, f"another program is trained: {'; '.join(now.program_changes)}")
+    if now.hardware_changes:
+        yield Guess("hardware", None, f"other hardware: {'; '.join(now.hardware_changes)}")
+    if now.software_changes:
+        yield Guess("software", None, f"versions differ: {', '.join(now.software_changes)}")
+    for each in strains(then, now):
+        yield Guess(each.kind, each.hosts[0] if len(each.hosts) == 1 else None, f"{' and '.join(each.hosts)}: {each.words}")
+
+
+_SURE = 2.0  # standard errors that may be added
+_AT_MOST = 4.0  # standard errors that may be taken off a part
+
+
+def settled(
+    seconds: Sequence[float], errors: Sequence[float], change_s: float, change_error_s: float, shorter_s: float = 0.0
+) -> list[float]:
+    """The same seconds, as near to adding up to the change as their errors allow, and no more than that in all.
+
+    `shorter_s`: what has become shorter for sure meanwhile, and hides as much that has become longer.
+    """
+    return _within(_shared_out(seconds, errors, change_s, change_error_s), change_s + change_error_s + shorter_s)
+
+
+def _shared_out(seconds: Sequence[float], errors: Sequence[float], change_s: float, change_error_s: float) -> list[float]:
+    """What is missing or too much, by what each part may be off."""
+    found = list(seconds)
+    variance = sum(error**2 for error in errors)
+    missing = change_s - sum(found)
+    if variance == 0 or missing == 0:
+        return found
+    missing *= variance / (variance + change_error_s**2)
+    if missing < 0:
+        return _less(found, errors, -missing)
+    added = min(missing, _SURE * math.sqrt(variance))
+    return [each + added * error**2 / variance for each, error in zip(found, errors, strict=True)]
+
+
+def _within(seconds: Sequence[float], most_s: float) -> list[float]:
+    """What is still too much is taken off what adds something, as a part of each: what the step has not become longer by,
+    nothing has made it longer by.
+    """
+    longer = sum(max(0.0, each) for each in seconds)
+    part = min(1.0, max(0.0, most_s) / longer) if longer else 1.0
+    return [each * part if each > 0 else each for each in seconds]
+
+
+def _less(seconds: list[float], errors: Sequence[float], too_much: float) -> list[float]:
+    """Take so much off those that add something, none of them below 0."""
+    found = list(seconds)
+    most = [min(each, _AT_MOST * error) if each > 0 else 0.0 for each, error in zip(found, errors, strict=True)]
+    left = [i for i, each in enumerate(most) if each > 0]
+    while left and too_much > 0:
+        variance = sum(errors[i] ** 2 for i in left)
+        share = {i: too_much * errors[i] ** 2 / variance for i in left}
+        spent = [i for i in left if share[i] >= most[i]]
+        for i in spent or left:
+            taken = min(share[i], most[i])
+            found[i] -= taken
+            too_much -= taken
+        left = [i for i in left if i not in spent] if spent else []
+    return found
+
 
 SCHEMA = 1
 
-_SURE = 2.0  # standard errors: 19 of 20 means of what is alike differ by less
 _ASSUMED = 0.05  # of a step, where a single run does not tell how much runs scatter
 _OF_HOSTS = ("compute", "input", "link", "server", "others", "clock", "memory")
 _SHARED = frozenset({"receive", "send", "host"})  # with other workers: links, servers, and TensorFlow's code around them
@@ -240,3 +341,45 @@ def _step_s(side: Evidence) -> float | None:
     if side.step_s:
         return statistics.median(side.step_s)
     return side.anatomy.wall_s if side.anatomy else None
+
+
+@dataclass(frozen=True)
+class Change(JsonData):
+    """One kind of work on the critical path, or of the slowest worker where none is known, then and now. Seconds per step."""
+
+    kind: str
+    before_s: float
+    after_s: float
+    locations: Mapping[str, float]  # task or link -> change; those on small parts of a path are in none
+
+    @property
+    def seconds(self) -> float:
+        return self.after_s - self.before_s
+
+    @property
+    def location(self) -> str | None:
+        """That has changed most in the direction of the whole; None if no location is known that did."""
+        same = {location: seconds for location, seconds in self.locations.items() if seconds * self.seconds > 0}
+        return max(same, key=lambda location: abs(same[location]), default=None)
+
+
+def difference(before: Anatomy, after: Anatomy) -> Sequence[Change]:
+    """By kind, the largest change first. They add up to `after.wall_s - before.wall_s`.
+
+    By kind and not by location: which of several equal workers is on the path is chance, and differs from step to step.
+    """
+    then, now = _by_location(before), _by_location(after)
+    changes = [_change(kind, then.get(kind, {}), now.get(kind, {})) for kind in {**then, **now}]
+    return sorted(changes, key=lambda change: (-abs(change.seconds), change.kind))
+
+
+def _by_location(anatomy: Anatomy) -> Mapping[str, Mapping[str | None, float]]:
+    found: dict[str, Counter[str | None]] = {}
+    for part in anatomy.parts:
+        found.setdefault(part.kind, Counter())[part.location] += part.seconds  # type: ignore[assignment]  # typeshed: whole numbers
+    return found
+
+
+def _change(kind: str, then: Mapping[str | None, float], now: Mapping[str | None, float]) -> Change:
+    locations = {at: now.get(at, 0.0) - then.get(at, 0.0) for at in {**then, **now} if at is not None}
+    return Change(kind, sum(then.values()), sum(now.values()), locations)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pytest_dtfperf.codec import JsonData
-from pytest_dtfperf.explain.anatomy import Anatomy
+from pytest_dtfperf.explain.step_breakdown import Anatomy
 
 Reading = Literal["gone", "stays"]
 Outcome = Literal["confirmed", "refuted", "open"]

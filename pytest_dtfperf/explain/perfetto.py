@@ -10,9 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from pytest_dtfperf.explain.clocks import Clocks
-from pytest_dtfperf.explain.events import Event, cluster_step
-from pytest_dtfperf.explain.kinds import task_of
+from pytest_dtfperf.explain.step_events import Clocks, Event, cluster_step, task_of
 from pytest_dtfperf.traces import TaskTrace
 
 # An event with its arrow takes up to 30 bytes of the file (a test holds real traces against that), so that none has 20 MB.

@@ -1,17 +1,160 @@
-"""What a suspect is: its kind of cause, in words, with what speaks for it. A row for each suspect."""
+"""Name the cause behind each candidate, with its evidence: one row for each kind, and those of transfers in detail.
 
-from collections.abc import Callable, Mapping
+Transfers take longer because of a link, the network of a host, or a parameter server.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_dtfperf.explain import computing, networking
-from pytest_dtfperf.explain.case import Case, Reason
-from pytest_dtfperf.explain.evidence import Evidence
-from pytest_dtfperf.explain.joined import DECODING, PROGRAM, SERVER, STARVED
-from pytest_dtfperf.explain.suspects import FLOOR
-from pytest_dtfperf.explain.tables import stepping
-from pytest_dtfperf.explain.words import ms
+from pytest_dtfperf.explain import merge_causes
+from pytest_dtfperf.explain.candidate_causes import FLOOR, GROUPS
+from pytest_dtfperf.explain.measurement_profile import Evidence, ends_of, gbit_per_s, ms, stepping, with_host
+from pytest_dtfperf.explain.merge_causes import DECODING, PROGRAM, SERVER, STARVED, Case, Reason, applies
+from pytest_dtfperf.explain.probes import ALL, LINK, differences
+from pytest_dtfperf.explain.step_breakdown import Anatomy
+from pytest_dtfperf.explain.step_events import is_server
 
+_MAINLY = 0.8  # of the seconds: in one direction
+_UPDATES_LONGER = 1.2  # times
 _MOST_OF_IT = 0.5
+_NAMED = 3  # workers
+
+
+def of_a_link(case: Case) -> Reason:
+    rate = _rate(case)
+    seconds = _seconds(case)
+    found = case.strains("link")
+    return case.reason("link", f"{_subject(case)} {rate or _longer(case)}", [seconds], [*found, *_growth(case, rate)])
+
+
+def of_a_server(case: Case) -> Reason:
+    rate = _rate(case)
+    server = case.location or ""
+    ratio = applies(server, case.then, case.now)
+    updates = [f"its own operations take {ratio:.1f} times as long"] if ratio and ratio > _UPDATES_LONGER else []
+    some = f"each parameter server of {server}" if server else "every parameter server"
+    who = with_host(server, case.hosts) if is_server(server) else some
+    if case.suspect.largest_of(GROUPS["transfer"]) > _MOST_OF_IT * case.suspect.largest_s:
+        words = f"{who} answers late: {_directed(case)} {rate or _longer(case)}"
+    elif case.suspect.largest_of(("apply",)) + abs(case.suspect.floor_s) >= _MOST_OF_IT * case.suspect.largest_s:
+        words = f"{who} takes longer to update: {ms(case.suspect.largest_s)} ms more"
+    else:
+        words = f"{who} answers late: workers wait {ms(case.suspect.largest_s)} ms more for it"
+    evidence = [_seconds(case, what) for what in ("transfer", "apply") if case.suspect.largest_of(GROUPS[what])]
+    if case.suspect.floor_s > 0:
+        evidence.append(f"workers wait {ms(case.suspect.floor_s)} ms longer once they have done their own work")
+    return case.reason(SERVER, words, evidence, [*updates, *case.strains("others", "clock", "memory", "compute")])
+
+
+def probed_location(case: Case) -> str | None:
+    """The link or host that all links have in common which are slower when probed, and no other does; None: nobody knows.
+
+    An all-reduce goes round all workers, and each of its links waits for the others: what it took tells no link from another.
+    """
+    then, now = case.then.probes, case.now.probes
+    if not then or not now:
+        return None
+    ways = {name: tuple(name.split(">")) for name in now.links if name in then.links}
+    slow = {ways[each.location] for each in differences(then, now) if each.name == LINK and each.location in ways}
+    if not slow or ALL in {end for way in slow for end in way}:
+        return None
+    if len(slow) == 1 or len({frozenset(way) for way in slow}) == 1:
+        source, target = (_task_at(end, case.hosts) for end in min(slow))
+        return f"{source}>{target}" if len(slow) == 1 else f"{source}<>{target}"
+    common = set.intersection(*({*way} for way in slow))
+    return _task_at(common.pop(), case.hosts) if len(common) == 1 else None
+
+
+def _task_at(host: str, hosts: Mapping[str, str]) -> str:
+    """The one that is there; of several, the host."""
+    there = [task for task, at in hosts.items() if at == host]
+    return there[0] if len(there) == 1 else host
+
+
+def _seconds(case: Case, what: str = "transfer") -> str:
+    before, after = case.seconds(what)
+    to = {"transfer": "transfers", "apply": "updates"}[what]
+    more = f" and {len(case.workers) - _NAMED} more" if len(case.workers) > _NAMED else ""
+    who = f"{', '.join(case.workers[:_NAMED])}{more}"
+    return f"{who}: {ms(after)} ms of a step go to {to}, {ms(before)} ms {case.before}"
+
+
+def _longer(case: Case) -> str:
+    before, after = case.seconds("transfer")
+    return f"for {ms(after)} ms of a step, {ms(before)} ms {case.before}"
+
+
+def _growth(case: Case, rate: str) -> list[str]:
+    return [f"the rate of its bytes: {rate}"] if rate else []
+
+
+def _subject(case: Case) -> str:
+    """Both ends and the direction."""
+    ends = [with_host(end, case.hosts) for end in ends_of(case.location)]
+    if len(ends) == 2:
+        return f"{ends[0]} and {ends[1]} exchange" if "<>" in (case.location or "") else f"{ends[0]} sends to {ends[1]}"
+    if not ends:
+        return "all tasks exchange"
+    return f"{ends[0]} {_directed(case)}"
+
+
+def _directed(case: Case) -> str:
+    """Of a task or host with all others. Workers receive what parameter servers send."""
+    sums = {kind: sum(s for (_, each), s in case.suspect.cells.items() if each == kind) for kind in ("receive", "send")}
+    total = sum(sums.values())
+    mainly = next((kind for kind, seconds in sums.items() if seconds > _MAINLY * total), None)
+    jobs = {is_server(task) for task in _tasks_at(case.location, case.hosts)}
+    if jobs == {True}:
+        return {"receive": "sends to the workers", "send": "receives from the workers", None: "exchanges with the workers"}[
+            mainly
+        ]
+    if jobs == {False}:
+        return {"receive": "receives", "send": "sends", None: "sends and receives"}[mainly]
+    return "exchanges with other hosts"  # what is received there is sent from there, too
+
+
+def _tasks_at(location: str | None, hosts: Mapping[str, str]) -> Sequence[str]:
+    """A task alone, all of a host, or where none is named all parameter servers: of all tasks nobody asks what they do."""
+    if location is None:
+        return [task for task in hosts if is_server(task)] or ["ps:0"]
+    return [task for task, host in hosts.items() if location == host] or [location]
+
+
+def _rate(case: Case) -> str:
+    """`at 2.1 instead of 9.8 Gbit/s`: of the links of the suspect that are slower, where both sides know it; else nothing."""
+    before, after = _known(case.then.anatomy), _known(case.now.anatomy)
+    both = [ends for ends in after if ends in before and _concerns(ends, case.location)]
+    slower = [ends for ends in both if _per_s(after[ends]) < _per_s(before[ends])]
+    if not slower or case.both.basis != "traces":
+        return ""
+    rates = [sum(side[ends][0] for ends in slower) / sum(side[ends][1] for ends in slower) for side in (after, before)]
+    return f"at {gbit_per_s(rates[0])} instead of {gbit_per_s(rates[1])} Gbit/s"
+
+
+_Links = Mapping[tuple[str, str], tuple[float, float]]  # ends -> bytes, seconds
+
+
+def _known(anatomy: Anatomy | None) -> _Links:
+    return dict(_each(anatomy)) if anatomy else {}
+
+
+def _each(anatomy: Anatomy) -> Iterator[tuple[tuple[str, str], tuple[float, float]]]:
+    for link in anatomy.links:
+        if link.busy_s:
+            yield (link.source, link.destination), (link.size_bytes, link.busy_s)
+
+
+def _per_s(found: tuple[float, float]) -> float:
+    return found[0] / found[1]
+
+
+def _concerns(ends: tuple[str, str], location: str | None) -> bool:
+    named = ends_of(location)
+    if len(named) < 2:
+        return not named or named[0] in ends
+    return set(ends) == set(named) if "<>" in (location or "") else ends == (named[0], named[1])
+
+
 _IDLE = 0.3  # of the time spent in Python: with less CPU than that it has slept, or waited for something
 
 
@@ -44,7 +187,7 @@ def _is_idle(case: Case, longer_s: float) -> bool | None:
     if case.both.basis == "peers":
         return None
     now, then = (
-        [cpu for worker in case.workers if (cpu := computing.cpu_of(side, worker)) is not None]
+        [cpu for worker in case.workers if (cpu := merge_causes.cpu_of(side, worker)) is not None]
         for side in (case.now, case.then)
     )
     is_known = len(now) == len(then) == len(case.workers)
@@ -55,7 +198,7 @@ def _host(case: Case) -> Reason:
     before, after = case.seconds("host")
     words = f"TensorFlow's own host code takes {ms(after)} ms of a step on {case.who}, {ms(before)} ms {case.before}"
     if case.suspect.location is None and case.now.software_changes:
-        return computing.of_software(case, words, [])
+        return merge_causes.of_software(case, words, [])
     return case.reason("straggler" if case.suspect.location else "host", words, [], case.strains("others"))
 
 
@@ -64,7 +207,7 @@ def _waiting(case: Case) -> Reason:
     if before is not None and after is not None and after - before > _MOST_OF_IT * case.suspect.floor_s:
         words = f"workers exchange for {ms(after)} ms of a step from when the last of them has joined, "
         words += f"{ms(before)} ms {case.then.when}"
-        return replace(case.reason("link", words, [], case.strains("link")), location=networking.probed_location(case))
+        return replace(case.reason("link", words, [], case.strains("link")), location=probed_location(case))
     words = f"workers wait {ms(case.suspect.floor_s)} ms longer for each other in turn, or for the update"
     return replace(
         case.reason("waiting", words, ["no worker's own work has become so much longer"]), location=None, confidence="low"
@@ -88,15 +231,15 @@ def _program(case: Case) -> Reason:
 
 
 ROWS: Mapping[str, Callable[[Case], Reason]] = {
-    "compute": computing.reason,
+    "compute": merge_causes.reason,
     "input": _input,
-    "transfer": networking.of_a_link,
+    "transfer": of_a_link,
     "python": _python,
-    "apply": networking.of_a_server,
+    "apply": of_a_server,
     "host": _host,
     FLOOR: _waiting,
-    SERVER: networking.of_a_server,
-    STARVED: computing.of_starved,
-    DECODING: computing.of_decoding,
+    SERVER: of_a_server,
+    STARVED: merge_causes.of_starved,
+    DECODING: merge_causes.of_decoding,
     PROGRAM: _program,
 }

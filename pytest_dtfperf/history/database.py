@@ -2,6 +2,8 @@
 
 SQLite: a write-ahead log, so that who reads does not wait for who writes; who writes takes the lock at the begin of a
 transaction, and so never has to give up what it has read. PostgreSQL: an advisory lock does what SQLite's does.
+
+A new database is made as `tables` defines it. Only an old one needs Alembic, which is imported then. A newer one is left alone.
 """
 
 import os
@@ -16,15 +18,59 @@ from typing import Self, TypeVar
 from urllib.parse import quote
 
 import sqlalchemy
-from sqlalchemy import Connection, Engine, NullPool, event, text
+from sqlalchemy import Column, Connection, Engine, MetaData, NullPool, String, Table, event, insert, inspect, select, text
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from pytest_dtfperf.errors import HistoryError
 from pytest_dtfperf.formats import printable
-from pytest_dtfperf.history import versions
+from pytest_dtfperf.history.tables import tables
 from pytest_dtfperf.history.where import Address, masked
 from pytest_dtfperf.node.backoff import pause_s
 from pytest_dtfperf.node.files import kind_of
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+VERSIONS = ("0001",)  # names of files in migrations/versions/, the oldest first
+NEWEST = VERSIONS[-1]
+
+_version = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))  # as Alembic has it
+
+
+def found(connection: Connection, where: str) -> str | None:
+    """The version of a database; None: it is empty. Raises `HistoryError` where it is none of ours, or a newer one."""
+    names = set(inspect(connection).get_table_names())
+    if _version.name not in names:
+        if names & set(tables.tables):
+            raise HistoryError(f"the history {where} does not say of which version it is: is it another program's?")
+        return None
+    version: str | None = connection.scalar(select(_version.c.version_num))
+    if version not in VERSIONS:
+        raise HistoryError(
+            f"the history {where} was written by a newer version of pytest-dtfperf, or by another program (its schema is "
+            f"{version}, this version reads {VERSIONS[0]} to {NEWEST}); install that: pip install --upgrade pytest-dtfperf"
+        )
+    return version
+
+
+def upgrade(connection: Connection, where: str) -> None:
+    """Make the tables, or make them what they are today; nothing where another process has just done so."""
+    version = found(connection, where)
+    if version is None:
+        tables.create_all(connection)
+        _version.create(connection)
+        connection.execute(insert(_version).values(version_num=NEWEST))
+    elif version != NEWEST:
+        migrate(connection, NEWEST)
+
+
+def migrate(connection: Connection, version: str) -> None:
+    """By Alembic, within the caller's transaction."""
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(MIGRATIONS))
+    command.upgrade(config, version)
+
 
 T = TypeVar("T")
 BUSY_S = 30.0  # for another writer of the same file, who needs milliseconds; a bulk import, seconds
@@ -62,7 +108,7 @@ class Database:
             raise HistoryError(f"there is no history {address}; {hint}")
         database = cls(address, _engine(address))
         if not database._is_newest():
-            database.write(lambda connection: versions.upgrade(connection, str(address)))
+            database.write(lambda connection: upgrade(connection, str(address)))
         return database
 
     def _is_newest(self) -> bool:
@@ -70,7 +116,7 @@ class Database:
             return self._persistently(self._has_newest)
 
     def _has_newest(self, connection: Connection) -> bool:
-        return versions.found(connection, str(self.address)) == versions.NEWEST
+        return found(connection, str(self.address)) == NEWEST
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.explain import perfetto
-from pytest_dtfperf.explain.anatomy import anatomy_of
-from pytest_dtfperf.explain.clocks import align
-from pytest_dtfperf.explain.scores import scores_of
+from pytest_dtfperf.explain.step_breakdown import anatomy_of
+from pytest_dtfperf.explain.step_events import align
+from pytest_dtfperf.explain.worker_timings import scores_of
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stamps import MOST_STEPS, InvalidStamps, Stamps

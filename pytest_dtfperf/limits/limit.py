@@ -5,18 +5,43 @@
 Each is a bound by itself: a step may compute and send at the same time, and nothing more is known of how they overlap. So a
 rate may be below the limit for good reasons, and is above it only where a probe has told too little, or a step needs less than
 is counted (docs/numbers.md).
+
+Published rates have limits where the data sheets of their hardware are known, because nobody can probe it.
+
+For the number of parameter servers, a step is predicted from its computation, t, a third of it forward, and from what the
+busiest link takes for values, `down`, and gradients, `up`:
+
+    parameter_server, synchronous       max(t / 3, down) + max(2 t / 3, up)     values come while it goes forward
+    distributed_replicated              t + max(0, up - 2 t / 3) + down         gradients leave while it goes backward
+    asynchronous, or staged_vars        max(t, down + up)
+
+t follows from one measured step. With two fitted numbers this gives the rates that the report of 2017 has of Piz Daint within
+7 % (InceptionV3 on 2 to 128 GPUs), where scaling without links is 92 % off. It ranks candidates, which are then measured.
 """
 
+import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pytest_dtfperf.baselines.references import Reference
 from pytest_dtfperf.codec import JsonData
+from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.explain.probes import ALL, HostProbe, Link, Probes
 from pytest_dtfperf.formats import counted, percent, rate, with_prefix
-from pytest_dtfperf.limits.needs import Flow, Layout, Phase, devices_of, flop, traffic, update_bytes
+from pytest_dtfperf.limits.needs import (
+    Flow,
+    Layout,
+    Phase,
+    devices_of,
+    flop,
+    pulls_before_it_pushes,
+    traffic,
+    update_bytes,
+    with_servers,
+)
 from pytest_dtfperf.records.arithmetic import NO_TF32, peak_of
-from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec
 from pytest_dtfperf.training.models.outline import outline_of
 
 CORES, GPUS, LINK, MEMORY = "cores", "gpus", "link", "memory"
@@ -234,3 +259,137 @@ def _not_probed(probes: Probes, host: str) -> str:
 def _because(probes: Probes, host: str) -> str:
     why = probes.unknown.get(host) or probes.unknown.get(ALL)
     return f": {why}" if why else ""
+
+
+FORWARD = 1 / 3  # of a step's arithmetic; docs/numbers.md
+ALL_UP_TO = 8  # counts that are all considered; above, each is a quarter more than the one before
+WITHIN = 0.10  # of the best predicted rate: what is predicted to be slower than that is not tried
+MOST_TRIED = 4
+_HALVINGS = 60  # of an interval that begins as long as a step
+
+
+def counts(most: int) -> list[int]:
+    """The numbers of parameter servers that are considered, with one and `most` among them."""
+    found = list(range(1, min(most, ALL_UP_TO) + 1))
+    while found[-1] < most:
+        found.append(min(most, math.ceil(found[-1] * 1.25)))
+    return found
+
+
+def step_s(spec: Spec, layout: Layout, links: Links, compute_s: float) -> float:
+    """Of a training that would compute for `compute_s` if nothing kept it waiting."""
+    phases = with_servers(spec, layout) if len(set(layout.hosts.values())) > 1 else ({}, {})
+    down, up = (links.phase_s(phase) for phase in phases)
+    if pulls_before_it_pushes(spec):
+        return max(compute_s * FORWARD, down) + max(compute_s * (1 - FORWARD), up)
+    if spec.variable_update == "distributed_replicated":
+        return compute_s + max(0.0, up - compute_s * (1 - FORWARD)) + down
+    return max(compute_s, down + up)
+
+
+def compute_s(spec: Spec, layout: Layout, links: Links, measured_s: float) -> float:
+    """The least time that a step computes, if it takes so long in all: where links decide, it may be anything up to that."""
+    low, high = 0.0, measured_s
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if step_s(spec, layout, links, middle) < measured_s:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def predicted(spec: Spec, layouts: Mapping[int, Layout], links: Links, compute: float) -> dict[int, float]:
+    """images/sec by number of parameter servers, each with its layout."""
+    images = spec.gpus * spec.batch_size
+    return {count: images / step_s(spec.but(num_ps=count), layout, links, compute) for count, layout in layouts.items()}
+
+
+def worth_trying(rates: Mapping[int, float], most: int = MOST_TRIED) -> list[int]:
+    """The counts to try, the most promising first: the fewest servers of the best rate, then others near it.
+
+    `rates`: as predicted. A count that is predicted to be more than 10 % slower than the best is left out; of the others those
+    are chosen that are far from each other.
+    """
+    near = [count for count in sorted(rates) if rates[count] >= (1 - WITHIN) * max(rates.values())]
+    chosen = [proposed(rates)]
+    while len(chosen) < min(most, len(near)):
+        left = [count for count in near if count not in chosen]
+        chosen.append(max(left, key=lambda count: (round(_distance(count, chosen), 9), rates[count], -count)))
+    return [chosen[0], *sorted(chosen[1:], key=lambda count: (-rates[count], count))]
+
+
+def proposed(rates: Mapping[int, float]) -> int:
+    """The fewest servers whose rate is within a hundredth of the best: each one more is a process more."""
+    return min(count for count, rate in rates.items() if rate >= 0.99 * max(rates.values()))
+
+
+def _distance(count: int, chosen: Sequence[int]) -> float:
+    return min(abs(math.log(count / other)) for other in chosen)
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What a publication's system is made of. `gpu`: as nvidia-smi names it, for records/arithmetic.py."""
+
+    gpu: str
+    link_bytes_per_s: float | None = None  # of a node, in each direction; None: nobody has written it down
+    source: str = ""
+
+
+_P2_8XLARGE = Hardware(
+    "Tesla K80", 10e9 / 8, "AWS, GPU & FPGA briefing, March 2017: 10 Gbps in a placement group; K80 for each of two GK210"
+)
+HARDWARE: Mapping[str, Hardware] = {
+    "dgx1": Hardware("Tesla P100-SXM2-16GB", source="NVIDIA, DGX-1 data sheet: eight with NVLink, in one node"),
+    "ec2-p3.16xlarge": Hardware("Tesla V100-SXM2-16GB", source="AWS, P3 instances: eight with NVLink, in one node"),
+    "piz-daint": Hardware("Tesla P100-PCIE-16GB", source="the publication; what one node can send over Aries, it does not say"),
+    "cscs-ec2-p2.xlarge": Hardware("Tesla K80", source="the publication; its network may exceed for a while what is promised"),
+    "cscs-ec2-p2.8xlarge": _P2_8XLARGE,
+    "google-ec2-p2.8xlarge": _P2_8XLARGE,
+    "google-ec2-p2.8xlarge-distributed": _P2_8XLARGE,
+    "gce-n1-standard-32-k80x8": Hardware("Tesla K80", source="the publication: eight in one node"),
+}
+
+
+def published_limit(reference: Reference) -> Limit:
+    """Of a row, whose tasks are taken to have been as in 2017: a worker on each node, parameter servers beside them in turn."""
+    hardware = HARDWARE.get(reference.system)
+    if hardware is None or not reference.gpus or reference.mode != "training" or reference.model not in MODELS:
+        return Limit(unknown={"gpus": f"what {reference.system} can do is not written down"})
+    try:
+        spec = _spec(reference)
+    except SpecError as error:
+        return Limit(unknown={"gpus": str(error)})
+    nodes = reference.nodes or 1
+    tasks = {f"ps:{number}": f"node {number % nodes + 1}" for number in range(spec.num_ps)}
+    layout = Layout({**tasks, **{f"worker:{number}": f"node {number + 1}" for number in range(nodes)}})
+    return limit(spec, layout, _published_links(hardware, nodes, knows_bytes=_knows_bytes(reference)), [hardware.gpu])
+
+
+def _spec(reference: Reference) -> Spec:
+    """Raises `SpecError` for a training that we do not know. With images of their own, what counts is the model's size."""
+    mode = reference.variable_update if reference.variable_update in VARIABLE_UPDATES else "parameter_server"
+    assert mode
+    return Spec(
+        model=reference.model,
+        batch_size=reference.batch_size or MODELS[reference.model].batch_size,
+        gpus=reference.gpus,
+        num_ps=(reference.num_ps or 0) if VARIABLE_UPDATES[mode].parameter_servers else 0,
+        variable_update=mode,
+        precision=reference.precision,
+    )
+
+
+def _knows_bytes(reference: Reference) -> bool:
+    """Whether the publication says all that bytes per step follow from."""
+    return None not in (reference.batch_size, reference.nodes, reference.variable_update, reference.num_ps)
+
+
+def _published_links(hardware: Hardware, nodes: int, *, knows_bytes: bool) -> Probes:
+    rate = hardware.link_bytes_per_s
+    if rate is None or not knows_bytes:
+        return Probes()
+    names = [f"node {number + 1}" for number in range(nodes)]
+    ways = (way for name in names for way in (f"*>{name}", f"{name}>*"))
+    return Probes(links={way: Link(per_s=rate, spread=0.0, repeats=1) for way in ways})

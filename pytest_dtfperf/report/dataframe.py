@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.references import Reference, references
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.limits.published import published_limit
+from pytest_dtfperf.limits.limit import published_limit
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import measurement_text

@@ -4,11 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 
-from pytest_dtfperf.explain.anatomy import MOST_LINKS, Anatomy, Link, TaskTime
-from pytest_dtfperf.explain.causes import Cause, Explanation
-from pytest_dtfperf.explain.difference import Change
-from pytest_dtfperf.explain.kinds import KINDS
-from pytest_dtfperf.explain.words import ms, signed_ms
+from pytest_dtfperf.explain.causes import Cause, Change, Explanation
+from pytest_dtfperf.explain.measurement_profile import ms, signed_ms
+from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, Anatomy, Link, TaskTime
+from pytest_dtfperf.explain.step_events import KINDS
 from pytest_dtfperf.formats import NONE, change_in_ms, counted, in_ms, percent, printable
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.tables import make_table, render

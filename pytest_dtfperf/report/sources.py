@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.errors import SessionFileError, UsageError, shown
-from pytest_dtfperf.history.chosen import all_chosen
+from pytest_dtfperf.history.comparison import all_chosen
 from pytest_dtfperf.history.rows import enters_series
 from pytest_dtfperf.history.where import Address, address_of
 from pytest_dtfperf.records.record import Record
@@ -62,7 +62,7 @@ def load_history_sessions(address: Address) -> list[StoredSession]:
     """Return all sessions of a history. Raises `HistoryError`."""
     from pytest_dtfperf.history import store  # SQLAlchemy: only where there is a history
     from pytest_dtfperf.history.database import Database
-    from pytest_dtfperf.history.recorded import Recorded, recorded
+    from pytest_dtfperf.history.store import Recorded, recorded
 
     with Database.open(address).reading() as connection:
         sessions, found = store.all_sessions(connection), recorded(connection)

@@ -15,11 +15,11 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import SessionFileError, UsageError
-from pytest_dtfperf.explain.anatomy import Anatomy
 from pytest_dtfperf.explain.causes import Explanation, explain
-from pytest_dtfperf.explain.evidence import Evidence
+from pytest_dtfperf.explain.measurement_profile import Evidence
 from pytest_dtfperf.explain.probes import Probes
-from pytest_dtfperf.explain.scores import Scores
+from pytest_dtfperf.explain.step_breakdown import Anatomy
+from pytest_dtfperf.explain.worker_timings import Scores
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.launch.agents import CHIEF
 from pytest_dtfperf.measurement import Measurement, Run

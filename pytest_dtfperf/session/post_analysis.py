@@ -19,10 +19,10 @@ from pytest_dtfperf.baselines.comparability import must_match, other_hosts
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, first_line
-from pytest_dtfperf.explain.anatomy import Anatomy
 from pytest_dtfperf.explain.causes import Explanation
 from pytest_dtfperf.explain.experiments import Planned, Suspect, Tried, failed, planned, read
 from pytest_dtfperf.explain.probes import Probes
+from pytest_dtfperf.explain.step_breakdown import Anatomy
 from pytest_dtfperf.limits.limit import Limit, limit
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.measurement import Measurement, Run

@@ -1,7 +1,7 @@
 """The search for the number of parameter servers that a training is fastest with, by few runs.
 
 A short run with one server measures how long a step computes, a probe what the links carry. A prediction of both for every
-other count (limits/proposal.py) leaves a few that are worth a run. Short runs halve these, each round twice as long as the one
+other count (limits/limit.py) leaves a few that are worth a run. Short runs halve these, each round twice as long as the one
 before; the caller measures what is left in full.
 
 Results of short runs are kept beside the sessions until what they have left is measured in full, which takes longer than all
@@ -21,7 +21,7 @@ from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, first_line
 from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.launch.summary import check_repetition
-from pytest_dtfperf.limits import proposal
+from pytest_dtfperf.limits import limit
 from pytest_dtfperf.limits.limit import Links
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.node.files import read_file, replacing
@@ -88,16 +88,16 @@ class Sweep:
         if first is None:
             raise self._none()
         links = Links(self._probes(possible[-1]))
-        compute_s = proposal.compute_s(self._with(first), layouts[first], links, self._step_s(first, steps))
-        rates = proposal.predicted(self._spec, layouts, links, compute_s)
+        compute_s = limit.compute_s(self._with(first), layouts[first], links, self._step_s(first, steps))
+        rates = limit.predicted(self._spec, layouts, links, compute_s)
         self.found.predicted = {str(count): rate for count, rate in rates.items()}
-        return proposal.worth_trying({count: rate for count, rate in rates.items() if str(count) not in self.found.failed})
+        return limit.worth_trying({count: rate for count, rate in rates.items() if str(count) not in self.found.failed})
 
     def _layouts(self) -> dict[int, Layout]:
         """Return the layout of each count that the hosts have room for. Raises `SpecError` where there is none."""
         launcher = self._session.allocations.get_launcher()
         layouts = {1: launcher.layout(self._with(1))}
-        for count in proposal.counts(self._most):
+        for count in limit.counts(self._most):
             with suppress(SpecError):
                 layouts[count] = launcher.layout(self._with(count))
         return layouts

@@ -17,25 +17,23 @@ from typing import Any, Self
 import numpy as np
 
 from pytest_dtfperf.stats.nights import (
+    HORIZON,
+    LEAST,
     LEAST_NIGHTS,
+    WINDOW,
+    Array,
     NightNoise,
     Scatter,
     Together,
+    afters,
     changes_in,
     clipped,
+    differences,
+    log_probabilities,
     rough_scale,
     scatter,
     shared_scale,
     usual_scale,
-)
-from pytest_dtfperf.stats.scan import (
-    HORIZON,
-    LEAST,
-    WINDOW,
-    Array,
-    afters,
-    differences,
-    log_probabilities,
     variances,
     variances_of_splits,
 )

@@ -21,8 +21,17 @@ from functools import lru_cache
 from itertools import product
 from pathlib import Path
 
-from pytest_dtfperf.stats.noise import DEGREES_FOR_ONE_RUN, Noise, pooled, welch
-from pytest_dtfperf.stats.rare import NONE_SLOW, SlowRuns, runs_to_confirm, slow_runs, without_slowest
+from pytest_dtfperf.stats.noise import (
+    DEGREES_FOR_ONE_RUN,
+    NONE_SLOW,
+    Noise,
+    SlowRuns,
+    pooled,
+    runs_to_confirm,
+    slow_runs,
+    welch,
+    without_slowest,
+)
 
 # How early the two error rates are spent. What holds is to be seen soon: most measurements do, and every run costs machine
 # time. What is worse has time: people will look at it.

@@ -10,7 +10,7 @@ from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.explain.anatomy import anatomy_of
+from pytest_dtfperf.explain.step_breakdown import anatomy_of
 from pytest_dtfperf.records.session import SessionFolder
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of
 from tests.cli.table import read

@@ -13,7 +13,7 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.explain.anatomy import anatomy_of
+from pytest_dtfperf.explain.step_breakdown import anatomy_of
 from pytest_dtfperf.records.session import SessionFolder
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of
 from tests.docs.pages import REPOSITORY

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_dtfperf.explain.anatomy import Anatomy, Link, TaskTime
 from pytest_dtfperf.explain.causes import Cause, Explanation, explain
-from pytest_dtfperf.explain.evidence import Evidence
-from pytest_dtfperf.explain.scores import Scores, WorkerScore
+from pytest_dtfperf.explain.measurement_profile import Evidence
+from pytest_dtfperf.explain.step_breakdown import Anatomy, Link, TaskTime
+from pytest_dtfperf.explain.worker_timings import Scores, WorkerScore
 
 # Milliseconds of a worker's step.
 USUAL = {"python": 1.0, "host": 9.0, "receive": 15.0, "forward": 30.0, "backward": 60.0, "send": 15.0, "apply": 2.0}

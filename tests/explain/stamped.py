@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pytest_dtfperf.explain.pauses import Numbers
+from pytest_dtfperf.explain.worker_timings import Numbers
 from pytest_dtfperf.stamps import Stamps
 
 PYTHON_S, RECEIVE_S, UPDATE_S = 0.001, 0.004, 0.003

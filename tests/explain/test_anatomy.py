@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pytest_dtfperf.baselines
-from pytest_dtfperf.explain.anatomy import Anatomy, anatomy_of
-from pytest_dtfperf.explain.kinds import KINDS
+from pytest_dtfperf.explain.step_breakdown import Anatomy, anatomy_of
+from pytest_dtfperf.explain.step_events import KINDS
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace
 from pytest_dtfperf.training.models import network_of

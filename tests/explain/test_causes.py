@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_dtfperf.explain.anatomy import MOST_LINKS, anatomy_of
-from pytest_dtfperf.explain.anatomy import Link as Traced
 from pytest_dtfperf.explain.causes import KINDS, Explanation, explain
-from pytest_dtfperf.explain.evidence import Evidence
+from pytest_dtfperf.explain.host_pressure import strains
+from pytest_dtfperf.explain.measurement_profile import Evidence
 from pytest_dtfperf.explain.probes import HostProbe, Link, Probes, Reading
-from pytest_dtfperf.explain.strain import strains
+from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, anatomy_of
+from pytest_dtfperf.explain.step_breakdown import Link as Traced
 from tests.explain.made import linked
 from tests.explain.made import real as traced
 from tests.explain.sides import FLOOR_MS, USUAL, alike, side, slower, stamped, told, top

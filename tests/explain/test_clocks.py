@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_dtfperf.explain.clocks import align
+from pytest_dtfperf.explain.step_events import align
 from tests.explain.made import MODES, Session, Times, parameter_server, real, shifted
 
 lengths = st.integers(1, 10_000)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_dtfperf.explain.anatomy import Anatomy, anatomy_of
-from pytest_dtfperf.explain.difference import difference
+from pytest_dtfperf.explain.causes import difference
+from pytest_dtfperf.explain.step_breakdown import Anatomy, anatomy_of
 from tests.explain.made import MODES, Times, linked, parameter_server, real
 
 times = st.builds(Times, **dict.fromkeys(Times.__dataclass_fields__, st.integers(1, 10_000)))

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.explain import experiments
-from pytest_dtfperf.explain.anatomy import Anatomy, TaskTime
 from pytest_dtfperf.explain.causes import KINDS
 from pytest_dtfperf.explain.experiments import (
     FORWARD,
@@ -21,6 +20,7 @@ from pytest_dtfperf.explain.experiments import (
     planned,
     read,
 )
+from pytest_dtfperf.explain.step_breakdown import Anatomy, TaskTime
 from pytest_dtfperf.spec import Spec
 
 SPEC = Spec(model="mnist", batch_size=32, gpus=2, num_ps=1, data="mnist", data_dir="/data")

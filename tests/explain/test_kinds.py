@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_dtfperf.explain.kinds import kind_of
+from pytest_dtfperf.explain.step_events import kind_of
 from pytest_dtfperf.traces import KERNEL, NO_BATCH, XLA_MODULE, Operation
 
 WORKER, GPU, SERVER = "worker:1/CPU:0", "worker:1/GPU:0", "ps:0/CPU:0"

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from pytest_dtfperf.explain.pauses import periodic, standing_out
-from pytest_dtfperf.explain.scores import Scores, scores_of
+from pytest_dtfperf.explain.worker_timings import Scores, periodic, scores_of, standing_out
 from tests.explain.stamped import in_lockstep, noise
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.explain import perfetto
-from pytest_dtfperf.explain.clocks import Clocks, align
+from pytest_dtfperf.explain.step_events import Clocks, align
 from pytest_dtfperf.traces import TaskTrace
 from tests.explain.made import MODES, Times, parameter_server, profiled, real
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from pytest_dtfperf.explain.evidence import Evidence
+from pytest_dtfperf.explain.host_pressure import strains
+from pytest_dtfperf.explain.measurement_profile import Evidence
 from pytest_dtfperf.explain.probes import HostProbe, Limited, Probes, differences, limited, merged, unit_of, words_of
-from pytest_dtfperf.explain.strain import strains
 from tests.explain.probed import CORE, FULL, G, link, of_hosts, reading
 
 # before, now, what is slower: (location, name, loss)

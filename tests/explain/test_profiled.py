@@ -6,8 +6,8 @@ import math
 import jsonschema
 import pytest
 
-from pytest_dtfperf.explain.anatomy import Anatomy, anatomy_of
-from pytest_dtfperf.explain.difference import difference
+from pytest_dtfperf.explain.causes import difference
+from pytest_dtfperf.explain.step_breakdown import Anatomy, anatomy_of
 from pytest_dtfperf.report import explanations as report
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace, TracedStep, pack, unpack
 from tests.explain.made import PROFILED, profiled

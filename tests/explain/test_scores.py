@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from pytest_dtfperf.baselines import files
-from pytest_dtfperf.explain.pauses import Numbers
-from pytest_dtfperf.explain.scores import Scores, scores_of
-from pytest_dtfperf.explain.stragglers import described, increases, stragglers
+from pytest_dtfperf.explain.worker_timings import Numbers, Scores, described, increases, scores_of, stragglers
 from pytest_dtfperf.stamps import Stamps
 from tests.explain.stamped import PYTHON_S, RECEIVE_S, UPDATE_S, in_lockstep, noise, of
 

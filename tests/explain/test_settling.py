@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_dtfperf.explain.settling import settled
+from pytest_dtfperf.explain.causes import settled
 
 numbers = st.lists(st.tuples(st.floats(-1, 1), st.floats(0.001, 0.2)), min_size=1, max_size=6)
 

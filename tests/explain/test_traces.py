@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.explain.anatomy import anatomy_of
+from pytest_dtfperf.explain.step_breakdown import anatomy_of
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace
 from tests.explain.made import MODES, Session, Times, parameter_server, real
 

@@ -11,7 +11,7 @@ from sqlalchemy import inspect
 
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.errors import HistoryError
-from pytest_dtfperf.history import store, versions
+from pytest_dtfperf.history import database, store
 from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import changes_known, enter, enter_all
 from pytest_dtfperf.history.tables import hosts, measurements, runs
@@ -247,7 +247,7 @@ def test_migrations_make_what_the_tables_say(tmp_path: Path) -> None:
     assert made
     assert migrated
     Database.open(made, make=True)
-    _empty(migrated).write(lambda connection: versions.migrate(connection, versions.NEWEST))
+    _empty(migrated).write(lambda connection: database.migrate(connection, database.NEWEST))
     assert _schema(Database.open(migrated)) == _schema(Database.open(made))
 
 

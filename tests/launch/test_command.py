@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.errors import DeadlineExceeded, InvalidMeasurement, RunFailed, TaskFailed
-from pytest_dtfperf.explain.scores import Scores
-from pytest_dtfperf.explain.stragglers import stragglers
+from pytest_dtfperf.explain.worker_timings import Scores, stragglers
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.spec import Spec

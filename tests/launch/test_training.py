@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.errors import RunFailed, TaskFailed, TaskStopped
-from pytest_dtfperf.explain.scores import Scores
+from pytest_dtfperf.explain.worker_timings import Scores
 from pytest_dtfperf.launch.tracing import FILE
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node import sweep

@@ -7,9 +7,8 @@ import pytest
 
 from pytest_dtfperf.baselines.references import Reference, references
 from pytest_dtfperf.explain.probes import HostProbe, Probes
-from pytest_dtfperf.limits.limit import Links
+from pytest_dtfperf.limits.limit import MOST_TRIED, WITHIN, Links, compute_s, counts, predicted, proposed, step_s, worth_trying
 from pytest_dtfperf.limits.needs import Layout
-from pytest_dtfperf.limits.proposal import MOST_TRIED, WITHIN, compute_s, counts, predicted, proposed, step_s, worth_trying
 from pytest_dtfperf.spec import Spec
 from tests.explain.probed import link
 from tests.limits.test_needs import spec_of

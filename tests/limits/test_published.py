@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_dtfperf.baselines.references import Reference, references
-from pytest_dtfperf.limits.published import HARDWARE, published_limit
+from pytest_dtfperf.limits.limit import HARDWARE, published_limit
 from pytest_dtfperf.records.arithmetic import peak_of
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_dtfperf.explain.anatomy import MOST_LINKS
+from pytest_dtfperf.explain.step_breakdown import MOST_LINKS
 from pytest_dtfperf.report.explanations import describe_anatomy
 from tests.report.page.samples import anatomy
 

@@ -12,11 +12,11 @@ from pytest_dtfperf.baselines.entry import MOST_TASKS, Entry
 from pytest_dtfperf.baselines.files import canonical
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
-from pytest_dtfperf.explain.anatomy import Anatomy
-from pytest_dtfperf.explain.evidence import Evidence
-from pytest_dtfperf.explain.scores import Scores
-from pytest_dtfperf.explain.strain import PHRASES
-from pytest_dtfperf.explain.strain import strains as strains_of
+from pytest_dtfperf.explain.host_pressure import PHRASES
+from pytest_dtfperf.explain.host_pressure import strains as strains_of
+from pytest_dtfperf.explain.measurement_profile import Evidence
+from pytest_dtfperf.explain.step_breakdown import Anatomy
+from pytest_dtfperf.explain.worker_timings import Scores
 from pytest_dtfperf.launch.disturbance import disturbances
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.session.explanation import describe_cause, profile_entry, profile_measurement

@@ -205,7 +205,7 @@ def test_without_boto3() -> None:
     """Where boto3 is not installed, the extra that brings it is named; where no data lie in S3, it is not missed."""
     code = (
         "import sys; sys.modules['boto3'] = None\n"
-        "from pytest_dtfperf.launch import run\nfrom pytest_dtfperf.staging import stage\n"
+        "from pytest_dtfperf.launch import launcher\nfrom pytest_dtfperf.staging import stage\n"
         f"stage.stage('{URL}', None, None, print)"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

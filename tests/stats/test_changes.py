@@ -7,16 +7,21 @@ import numpy as np
 import pytest
 
 from pytest_dtfperf.stats.changes import Change, Track, Watch
-from pytest_dtfperf.stats.nights import AROUND, CLIP, Together, clipped, rough_scale, scatter
-from pytest_dtfperf.stats.scan import (
+from pytest_dtfperf.stats.nights import (
     ANCHOR,
+    AROUND,
+    CLIP,
     KINDS,
     TAILS,
     Array,
+    Together,
     afters,
     autoregressive,
+    clipped,
     differences,
     log_probabilities,
+    rough_scale,
+    scatter,
     simulated,
     variance_of_difference,
     variances,

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_dtfperf.stats.comparison import Answer, Question, RatioEstimate, against_each_other, against_stored, runs_needed
-from pytest_dtfperf.stats.noise import Noise
-from pytest_dtfperf.stats.rare import runs_to_confirm
+from pytest_dtfperf.stats.noise import Noise, runs_to_confirm
 
 CALIBRATED = Noise(run=0.01, degrees_of_freedom=20)
 QUESTION = Question(floor=0.95, ceiling=1.05, false_alarm=0.05)

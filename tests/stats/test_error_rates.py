@@ -10,8 +10,7 @@ from benchmarks.nights import BUDGET, CASES, NightPlan
 from benchmarks.simulation import ASSUMED, BETTER, HOLDS, NAMES, WORSE, Known, NoiseModel, analysed
 from benchmarks.verdicts import FALSE_ALARM, FIXED_RUNS, MARGINS, SPREADS, trial, unlike_pair
 from pytest_dtfperf.stats.comparison import Question, against_each_other, against_stored, runs_needed
-from pytest_dtfperf.stats.noise import Noise
-from pytest_dtfperf.stats.rare import estimate_noise
+from pytest_dtfperf.stats.noise import Noise, estimate_noise
 
 SEED = 11
 SIMULATED = 2_500

@@ -5,8 +5,7 @@ import math
 import pytest
 
 from pytest_dtfperf.stats.comparison import Answer, Question, against_stored
-from pytest_dtfperf.stats.noise import Noise
-from pytest_dtfperf.stats.rare import estimate_noise, most_rare, runs_to_confirm, slow_runs, without_slowest
+from pytest_dtfperf.stats.noise import Noise, estimate_noise, most_rare, runs_to_confirm, slow_runs, without_slowest
 
 STEADY = [100.0, 101.0, 99.0, 100.5, 99.5]
 KNOWN = Noise(run=0.01, degrees_of_freedom=20)

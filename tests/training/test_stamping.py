@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.explain.scores import scores_of
+from pytest_dtfperf.explain.worker_timings import scores_of
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stamps import Column, Stamps, unpack
 from tests.training.conftest import RunTasks, orders_of, report_of

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pytest_dtfperf.explain.anatomy import anatomy_of
+from pytest_dtfperf.explain.step_breakdown import anatomy_of
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, VariableUpdate
 from pytest_dtfperf.traces import TaskTrace, unpack

@@ -12,12 +12,11 @@ from markupsafe import Markup
 from pytest_dtfperf.baselines.comparability import must_match, noted
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.codec import JsonData
-from pytest_dtfperf.explain.anatomy import MOST_LINKS, Anatomy
-from pytest_dtfperf.explain.causes import Explanation
-from pytest_dtfperf.explain.difference import difference
-from pytest_dtfperf.explain.kinds import KINDS
-from pytest_dtfperf.explain.scores import Scores, WorkerScore
-from pytest_dtfperf.explain.words import ms, signed_ms
+from pytest_dtfperf.explain.causes import Explanation, difference
+from pytest_dtfperf.explain.measurement_profile import ms, signed_ms
+from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, Anatomy
+from pytest_dtfperf.explain.step_events import KINDS
+from pytest_dtfperf.explain.worker_timings import Scores, WorkerScore
 from pytest_dtfperf.formats import NONE, change, change_in_ms, counted, in_ms, minute, percent, rate
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.measurement import Run

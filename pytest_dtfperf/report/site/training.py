@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from pytest_dtfperf.baselines.comparability import must_match
 from pytest_dtfperf.formats import NONE, change, counted, minute, percent, rate
-from pytest_dtfperf.history import words
+from pytest_dtfperf.history import event_text
 from pytest_dtfperf.history.past import Change
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series, Successions
@@ -23,7 +23,7 @@ from pytest_dtfperf.report.page.html import make_element
 from pytest_dtfperf.report.page.view import Fact, Standing
 from pytest_dtfperf.report.site import files
 from pytest_dtfperf.report.site.overview import get_direction
-from pytest_dtfperf.stats.intervals import half_widths
+from pytest_dtfperf.stats.noise import half_widths
 
 SIDE = 1000
 EDGE = 20.0  # units left and right of the first and the last night
@@ -353,7 +353,7 @@ def _make_change_start(name: str, event: Row, member: Row) -> ChangeStart:
     return ChangeStart(
         name=name,
         direction=get_direction(member["change"]),
-        words=words.line_of_member(event, member),
+        words=event_text.line_of_member(event, member),
         first_bad=files.make_session_page_name(member["first_bad"]),
         last_good=files.make_session_page_name(member["last_good"]),
     )

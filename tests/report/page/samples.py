@@ -8,10 +8,9 @@ from pytest_dtfperf.baselines.checks import Check, Side
 from pytest_dtfperf.baselines.entry import Entry, Provenance
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.explain.anatomy import Anatomy, Link, Part, TaskTime
 from pytest_dtfperf.explain.causes import Cause, Explanation
-from pytest_dtfperf.explain.pauses import Pause
-from pytest_dtfperf.explain.scores import Scores, WorkerScore
+from pytest_dtfperf.explain.step_breakdown import Anatomy, Link, Part, TaskTime
+from pytest_dtfperf.explain.worker_timings import Pause, Scores, WorkerScore
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Compared, Record, with_efficiencies

@@ -120,7 +120,7 @@ def test_both_ways_to_the_dark_are_alike() -> None:
 def test_every_kind_of_work_has_a_colour() -> None:
     """Kinds of work and outcomes of verdicts that somebody adds are not left invisible."""
     from pytest_dtfperf.baselines.verdict import Verdict
-    from pytest_dtfperf.explain.kinds import KINDS
+    from pytest_dtfperf.explain.step_events import KINDS
 
     assert [kind for kind in KINDS if f".kind-{kind}{{" not in STYLE or f"--{kind}:" not in STYLE] == []
     outcomes = {verdict.row.outcome for verdict in Verdict}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.explain.anatomy import MOST_LINKS, Anatomy
-from pytest_dtfperf.explain.scores import Scores
+from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, Anatomy
+from pytest_dtfperf.explain.worker_timings import Scores
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.page import build, html

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pytest_dtfperf.history.load import Whole
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series
-from pytest_dtfperf.history.whole import Whole
 
 BEGAN = datetime(2020, 1, 1, 2, 15, tzinfo=UTC)
 CONTENT: Mapping[str, Any] = {"hardware": {"cpu": "any", "cores": 2}, "software": {}, "program": {}}

@@ -1,20 +1,186 @@
-"""From what is stored of both sides to the times that the model compares, worker by worker and kind by kind.
+"""Bring the stored facts of one side of a comparison to times by worker and kind of work, and model a step with them.
 
-Traced steps tell of every kind of work, but they are five. Stamps are in every measured step, but tell only until when the
-variables were there, and the gradients. Where both are known, the traced kinds are brought to what the stamps say.
+Traced steps have every kind of work, but there are only five of them. Step timestamps are in every measured step, but show
+only when the variables and the gradients were there. Where both are known, the traced kinds are scaled to the timestamps.
+
+The model answers how long a step would be, had some times not changed. Each worker has its own work, kind by kind; the step
+ends a fixed time after the last worker has done its own. For workers that do not wait for others that is the slowest worker's
+step. Where a coordinator gives each worker its next step as soon as it is ready, the faster ones do more steps: `step_of`. The
+method is the what-if analysis of "Understanding Stragglers in Large Model Training" (OSDI 2025): the times of a candidate
+cause are *added* to the good step and *removed* from the bad one. With several candidates the two differ, because only the
+last worker counts. So the seconds of a candidate are the mean over all orders in which the candidates could have come
+(Shapley's value), which add up; adding and removing are its two ends.
 """
 
 import math
+import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Any, Literal
 
-from pytest_dtfperf.explain.anatomy import Anatomy
-from pytest_dtfperf.explain.evidence import Evidence
-from pytest_dtfperf.explain.kinds import is_server
-from pytest_dtfperf.explain.model import Times, step_of
-from pytest_dtfperf.explain.scores import Scores, WorkerScore
+from pytest_dtfperf.explain.probes import Probes
+from pytest_dtfperf.explain.step_breakdown import Anatomy
+from pytest_dtfperf.explain.step_events import is_server
+from pytest_dtfperf.explain.worker_timings import Scores, WorkerScore
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Of one side. All of it is optional, and what is there twice agrees or is said not to."""
+
+    name: str = "the baseline"  # in messages: "62 % slower than the anchor"
+    when: str = "then"  # in messages: "2.00 ms then", "2.00 ms in the anchor"
+    step_s: Sequence[float] = ()  # seconds of a step in each run that counts: devices x batch size / rate
+    anatomy: Anatomy | None = None  # of the last run that was traced
+    scores: Scores | None = None  # of the same run's measured steps
+    probes: Probes | None = None  # of the hosts and links it was on
+    states: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # host -> its account of the last run
+    disturbances: Sequence[str] = ()
+    hosts: Mapping[str, str] = field(default_factory=dict)  # task -> host
+    sleeps: Mapping[str, float] = field(default_factory=dict)  # task -> seconds of injected sleep in every step
+    cluster: str | None = None  # by its name: for the commands that go on from here
+    coordinated: bool = False  # a coordinator gives each worker its next step as soon as it is ready
+    in_lockstep: bool = True  # whether every step of a worker waits for all others
+    is_own_program: bool = False  # which nothing can be traced of: it may report its steps
+    graph: str | None = None  # the hash of what a step computes
+    # What differs between the two sides' fingerprints, one phrase each; those of the side that is looked at count.
+    program_changes: Sequence[str] = ()  # of the graph, and of the settings that it runs with
+    software_changes: Sequence[str] = ()
+    hardware_changes: Sequence[str] = ()
+
+
+def ms(seconds: float, like: float | None = None) -> str:
+    """Three digits, thousands apart: `1,273`, `21.5`, `0.42`. `like`: as many after the point as those seconds have."""
+    largest = abs(1000 * (seconds if like is None else like))
+    decimals = 0 if largest >= 99.5 else 1 if largest >= 9.95 else 2
+    return f"{1000 * seconds:z,.{decimals}f}"  # z: nothing is -0
+
+
+def signed_ms(seconds: float, like: float | None = None) -> str:
+    """The same with its sign: `+1.2`."""
+    text = ms(seconds, like)
+    return text if text.startswith("-") else f"+{text}"
+
+
+def gbit_per_s(bytes_per_s: float) -> str:
+    return f"{8 * bytes_per_s / 1e9:.3g}"
+
+
+def percent_longer(before: float, after: float) -> str:
+    return f"{100 * (after / before - 1):.0f} %" if before else "much"
+
+
+def ends_of(location: str | None) -> Sequence[str]:
+    """Both ends of a link, the one task or host, or none."""
+    return [end for end in re.split("<?>", location) if end] if location else []
+
+
+def with_host(task: str, hosts: Mapping[str, str]) -> str:
+    """`ps:1 (node07)`."""
+    return f"{task} ({hosts[task]})" if hosts.get(task, task) != task else task
+
+
+Cell = tuple[str, str]  # worker, kind of work
+
+_LEAST_S = 1e-6  # of a worker's step, whatever is taken out of it
+MOST_SUSPECTS = 10  # 1,024 models of the step: milliseconds, and nobody reads a longer list
+
+
+@dataclass(frozen=True)
+class Times:
+    """Where the workers' time goes on one side: seconds of a step."""
+
+    own: Mapping[str, Mapping[str, float]]  # worker -> kind -> seconds, without waiting for others
+    step_s: float
+    error_s: Mapping[str, float] = field(default_factory=dict)  # kind -> how far its mean may be off, as a standard error
+    coordinated: bool = False  # a coordinator gives each worker its next step as soon as it is ready
+
+    @property
+    def floor_s(self) -> float:
+        """What is left of the step beyond the workers' own work."""
+        return self.step_s - step_of([sum(of_worker.values()) for of_worker in self.own.values()], self.coordinated)
+
+    def seconds(self, worker: str, kinds: Collection[str]) -> float:
+        return sum(seconds for kind, seconds in self.own.get(worker, {}).items() if kind in kinds)
+
+    def error(self, kinds: Collection[str]) -> float:
+        return math.sqrt(sum(error**2 for kind, error in self.error_s.items() if kind in kinds))
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """Times that have changed together, and may have one cause. Every changed time belongs to exactly one suspect."""
+
+    what: str  # a row of `suspects.GROUPS`, or "rest"
+    cells: Mapping[Cell, float]  # change in seconds
+    floor_s: float = 0.0  # change of what comes after the last worker's own work
+    location: str | None = None  # a task, host or link; None: all of them
+
+    @property
+    def workers(self) -> Sequence[str]:
+        return sorted({worker for worker, _ in self.cells})
+
+    @property
+    def largest_s(self) -> float:
+        """The most that any worker's own work has changed by."""
+        return max((abs(self.of(worker)) for worker in self.workers), default=0.0) + abs(self.floor_s)
+
+    def largest_of(self, kinds: Collection[str]) -> float:
+        """Of these kinds of work, the most that any worker's has changed by."""
+        sums = [sum(s for (each, kind), s in self.cells.items() if each == worker and kind in kinds) for worker in self.workers]
+        return max(map(abs, sums), default=0.0)
+
+    def of(self, worker: str) -> float:
+        return sum(seconds for (each, _), seconds in self.cells.items() if each == worker)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a suspect makes of a step. Seconds."""
+
+    seconds: float  # the mean over all orders
+    added_s: float  # alone, in the good step
+    removed_s: float  # alone taken out of the bad one
+
+
+def step_of(own: Sequence[float], coordinated: bool) -> float:
+    """Seconds of a step of all workers, of what each has to do in one of its own: as long as the last one takes. With a
+    coordinator, as long as all together take for as many steps as there are workers: their harmonic mean.
+    """
+    if not coordinated or not own:
+        return max(own, default=0.0)
+    return len(own) / sum(1 / max(_LEAST_S, seconds) for seconds in own)
+
+
+def gains(then: Times, suspects: Sequence[Suspect]) -> Sequence[Gain]:
+    """What each suspect makes of the step; they add up to what all of them make of it."""
+    assert len(suspects) <= MOST_SUSPECTS + 1
+    base = {worker: sum(kinds.values()) for worker, kinds in then.own.items()}
+    changes = [{worker: suspect.of(worker) for worker in suspect.workers} for suspect in suspects]
+    everyone = range(len(suspects))
+    steps: dict[frozenset[int], float] = {}
+    for size in range(len(suspects) + 1):
+        for chosen in combinations(everyone, size):
+            own = [before + sum(changes[i].get(worker, 0.0) for i in chosen) for worker, before in base.items()]
+            steps[frozenset(chosen)] = step_of(own, then.coordinated) + then.floor_s + sum(suspects[i].floor_s for i in chosen)
+    return [_gain(i, steps, len(suspects)) for i in everyone]
+
+
+def _gain(i: int, steps: Mapping[frozenset[int], float], count: int) -> Gain:
+    """Weights: the part of all orders in which exactly these come before."""
+    seconds = sum(
+        math.factorial(len(before))
+        * math.factorial(count - len(before) - 1)
+        / math.factorial(count)
+        * (steps[before | {i}] - step)
+        for before, step in steps.items()
+        if i not in before
+    )
+    everyone = frozenset(range(count))
+    return Gain(seconds, steps[frozenset({i})] - steps[frozenset()], steps[everyone] - steps[everyone - {i}])
+
 
 Basis = Literal["traces", "stamps", "peers"]
 

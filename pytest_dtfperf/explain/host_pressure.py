@@ -1,16 +1,15 @@
-"""What hosts and links were under: who else was at work there, heat, too little memory, limits; what they can do less of.
+"""Find the pressure on hosts and links: other processes, heat, too little memory, limits, and lower probed capacity.
 
-Read from what hosts counted (`node/host_state.py`), from what is said of each run in words (`launch/disturbance.py`), and from
-what was probed (`probes.py`).
+It is read from the counters of hosts (`node/host_state.py`), from the descriptions of disturbed runs
+(`launch/disturbance.py`), and from probes (`probes.py`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_dtfperf.explain.evidence import Evidence
+from pytest_dtfperf.explain.measurement_profile import Evidence, ends_of
 from pytest_dtfperf.explain.probes import ALL, LINK, Limited, Slower, differences, limited
-from pytest_dtfperf.explain.words import ends_of
 
 _LOWER_CLOCK = 0.05  # of the clock then: what boosting differs by from one minute to the next
 _HAD_THE_CORE = 0.9  # of the time of a probe: with less, it was not the core that was slow

@@ -1,21 +1,230 @@
-"""Suspects of several kinds of work that have one cause: a host without cores or whose input takes them, a late server, another
-graph.
+"""Merge candidate causes of several kinds of work that have one cause, and say why arithmetic takes longer.
+
+Such causes are a host without free cores or with an input that takes them, a late server, another graph, a lower clock, less
+memory and other software. A case is one candidate cause with both sides, from which its reason is read.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
 
-from pytest_dtfperf.explain import computing
-from pytest_dtfperf.explain.case import Case
-from pytest_dtfperf.explain.evidence import Evidence
-from pytest_dtfperf.explain.kinds import is_server
-from pytest_dtfperf.explain.model import Cell, Suspect
-from pytest_dtfperf.explain.strain import strains
-from pytest_dtfperf.explain.suspects import FLOOR
-from pytest_dtfperf.explain.tables import Both, is_lent
-from pytest_dtfperf.explain.words import ends_of
+from pytest_dtfperf.explain.candidate_causes import FLOOR, GROUPS
+from pytest_dtfperf.explain.host_pressure import Strain, strains
+from pytest_dtfperf.explain.measurement_profile import (
+    Both,
+    Cell,
+    Evidence,
+    Suspect,
+    Times,
+    ends_of,
+    is_lent,
+    ms,
+    percent_longer,
+    with_host,
+)
+from pytest_dtfperf.explain.step_events import is_server
+
+Confidence = Literal["high", "medium", "low"]
+_OF_SERVERS = ("apply", "server")  # suspects that are no worker's
+_WITH_LOCATIONS = frozenset({"link", "input"})
+
+
+@dataclass(frozen=True)
+class Reason:
+    """What a cause says of itself."""
+
+    kind: str
+    location: str | None
+    words: str
+    evidence: Sequence[str]
+    confidence: Confidence
+
+
+@dataclass(frozen=True)
+class Case:
+    then: Evidence
+    now: Evidence
+    both: Both
+    suspect: Suspect
+
+    @cached_property
+    def hosts(self) -> Mapping[str, str]:
+        """Task -> its host."""
+        return {**self.then.hosts, **self.now.hosts}
+
+    @property
+    def location(self) -> str | None:
+        """Of a single worker its name: there is no other. What parameter servers do is not there."""
+        is_its = len(self.both.now.own) == 1 and self.suspect.what not in _OF_SERVERS
+        return self.suspect.location or (next(iter(self.both.now.own)) if is_its else None)
+
+    @property
+    def who(self) -> str:
+        """`worker:5 (node03)`; of many hosts' workers, that have it each for itself, only how many they are."""
+        if self.location:
+            return with_host(self.location, self.hosts)
+        return f"each of {len(self.workers)} of the {len(self.both.now.own)} workers" if self.others else "every worker"
+
+    @property
+    def workers(self) -> Sequence[str]:
+        return self.suspect.workers or sorted(self.both.now.own)
+
+    @property
+    def others(self) -> Sequence[str]:
+        return [worker for worker in self.both.now.own if worker not in self.workers]
+
+    @property
+    def all_wait(self) -> str:
+        is_one_of_several = self.suspect.location and len(self.both.now.own) > 1
+        return "; all wait for it" if is_one_of_several and self.now.in_lockstep and not self.both.now.coordinated else ""
+
+    @property
+    def before(self) -> str:
+        """Return what the numbers of the other side are of."""
+        return "the others" if self.both.basis == "peers" else self.then.when
+
+    @property
+    def than(self) -> str:
+        """Return what it is slower than."""
+        if self.both.basis == "peers":
+            return "the others"
+        return "its baseline" if self.location and self.then.name == "the baseline" else self.then.name
+
+    def seconds(self, what: str) -> tuple[float, float]:
+        """Of a group of kinds, the mean of these workers: then and now."""
+        found = (sum(side.seconds(worker, GROUPS[what]) for worker in self.workers) for side in (self.both.then, self.both.now))
+        before, after = (seconds / len(self.workers) for seconds in found)
+        return before, after
+
+    def strains(self, *kinds: str) -> Sequence[str]:
+        """What is known of its hosts that speaks for such a cause. For what has no place of its own it speaks where it is known
+        of all hosts that have part in it; links and inputs are told with theirs.
+        """
+        at = {self.hosts.get(end, end) for end in ends_of(self.location)}
+        found = [each for each in self._strains if each.kind in kinds and (not at or not at.isdisjoint(each.hosts))]
+        is_told = (
+            at or _WITH_LOCATIONS.issuperset(kinds) or {host for each in found for host in each.hosts} >= self._taking_part
+        )
+        return [each.words for each in found] if is_told else []
+
+    @property
+    def _taking_part(self) -> set[str]:
+        """The hosts that have part in it, as far as they are known."""
+        tasks = filter(is_server, self.hosts) if self.suspect.what in _OF_SERVERS else self.workers
+        return {self.hosts[task] for task in tasks if task in self.hosts}
+
+    @cached_property
+    def _strains(self) -> Sequence[Strain]:
+        return strains(self.then, self.now)
+
+    def reason(self, kind: str, words: str, evidence: Sequence[str], agreeing: Sequence[str] = ()) -> Reason:
+        """`agreeing`: what says the same and does not rest on the same seconds."""
+        sure: Confidence = "medium" if not agreeing else "high"
+        if self.both.basis == "peers":
+            sure = "medium" if agreeing else "low"
+        return Reason(kind, self.location, f"{words}{self.all_wait}", [*evidence, *agreeing], sure)
+
+
+_STARVED = 1.25  # times as long on the wall for the same CPU: what waits for a core computes nothing meanwhile
+_SAME_WORK = 0.5  # of what became longer, that the CPU had to do, too: then it is the work and not the core
+
+
+def reason(case: Case) -> Reason:
+    before, after = case.seconds("compute")
+    seconds = f"computes {ms(after)} ms of a step, {ms(before)} ms {case.before}"
+    slower = f"{case.who} computes {percent_longer(before, after)} slower than {case.than}"
+    evidence = [seconds, *_same_graph(case)]
+    for kind in ("clock", "memory"):
+        if found := case.strains(kind):
+            return case.reason(kind, f"{slower}; {found[0]}", evidence, found)
+    if case.suspect.location is None and case.now.software_changes:
+        return of_software(case, slower, evidence)
+    found = case.strains("compute", "others")
+    return case.reason("compute", f"{slower}; {found[0]}" if found else slower, evidence, found)
+
+
+def of_starved(case: Case) -> Reason:
+    """Of what has no core: by its arithmetic where that tells, else by what the kernel has counted."""
+    others = case.strains("others")
+    longer = starved(case)
+    words = f"{case.who} waits for its cores: {longer or next(iter(others), 'it was ready to work, and had none')}"
+    evidence = ["it was ready to compute, and had no core"] if longer else []
+    return case.reason("others", words, evidence, others if longer else others[1:] or others)
+
+
+def of_decoding(case: Case) -> Reason:
+    before, after = case.seconds("compute")
+    probed = case.strains("input")
+    words = f"{case.who} decodes its input on the cores that it computes with; {probed[0]}"
+    longer = decodes_longer(case)  # of all of them together, of whom some may only wait for their batches
+    evidence = [f"computes {ms(after)} ms of a step, {ms(before)} ms {case.before}", *([longer] if longer else [])]
+    return case.reason("input", words, evidence, probed)
+
+
+def decodes_longer(case: Case) -> str:
+    """That the input needs more of the cores that compute: a probe says so, and the process has more of the CPU's time.
+
+    Empty: it does not, or nobody knows.
+    """
+    now, then = (cpu_of_all(side, case.workers) for side in (case.now, case.then))
+    before, after = case.seconds("compute")
+    if case.both.basis == "peers" or not case.strains("input") or now is None or then is None:
+        return ""
+    return f"{ms(now)} ms of CPU for a step, {ms(then)} ms {case.before}" if now - then > _SAME_WORK * (after - before) else ""
+
+
+def of_software(case: Case, words: str, evidence: Sequence[str]) -> Reason:
+    """That versions differ is known, that they make it slower is not."""
+    changed = ", ".join(case.now.software_changes)
+    return replace(case.reason("software", f"{words}; versions differ: {changed}", evidence), confidence="low")
+
+
+def starved(case: Case) -> str:
+    """That the same arithmetic has waited for a core; empty: it has not, or nobody knows."""
+    now = _stretch(case.both.now, case.now, case.workers)
+    then = (
+        _stretch(case.both.now, case.now, case.others)
+        if case.both.basis == "peers"
+        else _stretch(case.both.then, case.then, case.workers)
+    )
+    if now is None or then is None:
+        return ""
+    (wall, cpu), (usual_wall, usual_cpu) = now, then
+    longer, more_work = wall / usual_wall - 1, cpu / usual_cpu - 1
+    if more_work > _SAME_WORK * longer or wall / cpu < _STARVED * usual_wall / usual_cpu:
+        return ""
+    return f"{ms(wall)} ms of computing for {ms(cpu)} ms of CPU, {ms(usual_wall)} for {ms(usual_cpu)} ms {case.before}"
+
+
+def _stretch(times: Times, side: Evidence, workers: Sequence[str]) -> tuple[float, float] | None:
+    """Seconds of computing and of CPU, means of these workers; None: of one of them it is not known."""
+    cpu = cpu_of_all(side, workers)
+    wall = sum(times.seconds(worker, GROUPS["compute"]) for worker in workers)
+    return (wall / len(workers), cpu) if cpu and wall else None
+
+
+def cpu_of_all(side: Evidence, workers: Sequence[str]) -> float | None:
+    """The mean of these workers; None: of one of them it is not known."""
+    known = [cpu for worker in workers if (cpu := cpu_of(side, worker))]
+    return sum(known) / len(known) if known and len(known) == len(workers) else None
+
+
+def cpu_of(side: Evidence, worker: str) -> float | None:
+    """Of a worker's process in a step; what was measured in all steps before what was traced in some."""
+    score = side.scores.workers.get(worker) if side.scores else None
+    if score and score.cpu_s is not None:
+        return score.cpu_s
+    task = side.anatomy.tasks.get(worker) if side.anatomy else None
+    return task.cpu_s if task else None
+
+
+def _same_graph(case: Case) -> Iterator[str]:
+    if case.then.graph is not None and case.then.graph == case.now.graph and not case.now.program_changes:
+        yield "the same graph with the same settings: it is its arithmetic that takes longer"
+
 
 PROGRAM, SERVER, STARVED, DECODING = "program", "server", "starved", "decoding"
 
@@ -70,7 +279,7 @@ def _of_decoding(found: Sequence[Suspect], both: Both, then: Evidence, now: Evid
     inputs = [case for case in cases if case.suspect.what == "input"]
     is_of_several = len(inputs) > 1 or any(case.suspect.location is None for case in inputs)
     waiting = [case.suspect for case in inputs if is_of_several or case.strains("input")]
-    computing_beside = [case.suspect for case in cases if case.suspect.what == "compute" and computing.decodes_longer(case)]
+    computing_beside = [case.suspect for case in cases if case.suspect.what == "compute" and decodes_longer(case)]
     locations = {each.location for each in (*waiting, *computing_beside)}
     location = locations.pop() if len(locations) == 1 else None
     return _join(DECODING if computing_beside else "input", location, [*waiting, *computing_beside], found)
@@ -154,7 +363,7 @@ def _starved_hosts(found: Sequence[Suspect], both: Both, then: Evidence, now: Ev
     most_s = max((each.largest_s for each in arithmetic), default=0.0)
     for each in arithmetic:
         case = Case(then, now, both, each)
-        if each.largest_s > _LIKE_THE_MOST * most_s and computing.starved(case):
+        if each.largest_s > _LIKE_THE_MOST * most_s and starved(case):
             yield from (hosts.get(worker, worker) for worker in case.workers)
 
 

@@ -1,4 +1,4 @@
-"""All that a history knows, read at once: for who shows all of it."""
+"""Load everything that the pages of a history show, in one read."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Who was late in the measured steps, and by how much: scores of workers from their stamps (`stamps.py`). Pure.
+"""Compute from step timestamps which workers were late in the measured steps, by how much, and which steps stand out. Pure.
 
     a worker's step    python           receive            compute              finish
                   begin ----> called ----------> variables ----------> gradients ------> end
@@ -9,8 +9,20 @@ step ends for all workers at once, so whoever waits least after its last gradien
 Of a program that reports its steps, begin and end alone are known. If its workers' steps end at once, the worker with the
 shortest step began it last. If they begin at once, the worker with the longest step ends it last. What it has computed within,
 and for which worker it has waited there, is not known.
+
+A step stands out if it is longer than usual by `LEAST_PART` of the usual time, and by `SPREADS` times the scatter of steps.
+The usual time is the median of the steps around it, and the scatter their median absolute deviation, so that neither the
+pauses themselves nor a machine that slows down on the way counts. Of normally distributed steps one in 10^9 stands out, of
+ones with an exponential tail seven in a thousand.
+
+A period is a distance that far more pairs of pauses have than by chance: of k pauses among n steps, if all steps are alike, (n
+- p) k (k - 1) / (n (n - 1)) pairs are p steps apart, and the number has a Poisson distribution. Where pauses come in clusters,
+as other work on the host makes them, distances near p are as frequent, and p is compared with those. A period is reported
+where chance would give it in `FALSE_ALARMS` of all runs at most, with all tried distances taken together (Bonferroni).
 """
 
+import math
+import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +31,129 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from pytest_dtfperf.codec import JsonData
-from pytest_dtfperf.explain.pauses import Indices, Numbers, Pause, Period, beyond_usual, periodic, standing_out
 from pytest_dtfperf.stamps import Column, Stamps
+
+LEAST_STEPS = 20  # of fewer, nobody knows what is usual
+LEAST_PART, SPREADS = 0.5, 6.0
+FALSE_ALARMS = 0.005
+_AROUND = 101  # steps that a step is compared with
+_OF_NORMAL = 1.4826  # a normal distribution's standard deviation, in median absolute deviations
+_LEAST_PAUSES = 4  # that have a period
+_LEAST_KEPT = 0.6  # of the pauses that keep to it, and of the times at which there should be one
+
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
+Indices = np.ndarray[Any, np.dtype[np.intp]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pause(JsonData):
+    """A step that was much longer than those around it."""
+
+    step: int  # among the measured ones; the first is 1
+    seconds: float  # by which it was longer than usual
+    worker: str | None  # whose own time made it so; None: everybody's, or nobody knows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Period(JsonData):
+    """Pauses that come again and again."""
+
+    steps: float  # from one to the next
+    seconds: float  # likewise
+    pauses: int  # that keep to it
+    worker: str | None  # whose they are; None: everybody's, or nobody knows
+
+
+def beyond_usual(durations: Numbers) -> Numbers:
+    """By how much each is longer than the median of those around it; negative where it is shorter."""
+    excess = durations.copy()
+    for within in _stretches(len(durations)):
+        known = durations[within][np.isfinite(durations[within])]
+        excess[within] -= np.median(known) if len(known) else 0.0
+    return excess
+
+
+def standing_out(durations: Numbers) -> Indices:
+    """The indices of those that stand out."""
+    if len(durations) < LEAST_STEPS:
+        return np.zeros(0, np.intp)
+    out = np.zeros(len(durations), bool)
+    for within in _stretches(len(durations)):
+        theirs = durations[within]
+        usual = np.median(theirs)
+        spread = _OF_NORMAL * np.median(np.abs(theirs - usual))
+        out[within] = theirs > usual + max(LEAST_PART * usual, SPREADS * spread)
+    return np.flatnonzero(out)
+
+
+def _stretches(steps: int) -> Iterator[slice]:
+    """Of `_AROUND` steps each, the last of up to twice as many."""
+    count = max(1, steps // _AROUND)
+    for number in range(count):
+        yield slice(number * _AROUND, steps if number == count - 1 else (number + 1) * _AROUND)
+
+
+def periodic(indices: Indices, durations: Numbers) -> tuple[float, float, Indices] | None:
+    """The period of pauses at these indices, in steps and in the unit of durations, and the pauses that keep to it."""
+    first = indices[np.flatnonzero(np.diff(indices, prepend=-2) > 1)]  # of several in a row
+    if len(first) < _LEAST_PAUSES or not (found := _distance(first, len(durations))):
+        return None
+    ones, nexts = _chained(first, *found)
+    kept = np.union1d(ones, nexts)
+    if len(kept) < max(_LEAST_PAUSES, _LEAST_KEPT * len(first), _LEAST_KEPT * (len(durations) // found[0])):
+        return None
+    begins = np.cumsum(durations)
+    return float(np.mean(nexts - ones)), float(np.mean(begins[nexts] - begins[ones])), kept
+
+
+def _distance(indices: Indices, steps: int) -> tuple[int, int] | None:
+    """Which more pairs of indices have than by chance, give or take so much. Of several the shortest, for twice a period is as
+    frequent; of those near it the least likely by chance.
+    """
+    at = np.zeros(2 * steps)  # padded, so that what is left at the end meets nothing at the start
+    at[indices] = 1
+    spectrum = np.fft.rfft(at)
+    pairs = np.rint(np.fft.irfft(spectrum * np.conj(spectrum), len(at))[:steps])  # by their distance
+    density = len(indices) * (len(indices) - 1) / (steps * (steps - 1))
+    found: list[tuple[float, int, int]] = []
+    most = steps // 3
+    tried = 2 * (most - 1)
+    for distance in range(2, most + 1):
+        around = pairs[max(1, distance // 2) : distance + distance // 2 + 1]
+        for slack in (0, max(1, distance // 20)):
+            window = slice(max(1, distance - slack), distance + slack + 1)
+            here, width = pairs[window].sum(), window.stop - window.start
+            if here < _LEAST_PAUSES - 1:
+                continue
+            others = (around.sum() - here) / max(1, len(around) - width)
+            expected = width * max(others, density * (steps - distance))
+            if (chance := tried * _poisson_tail(int(here), expected)) < FALSE_ALARMS:
+                found.append((chance, distance, slack))
+    near = [each for each in found if each[1] <= 1.5 * found[0][1]]
+    return min(near)[1:] if near else None
+
+
+def _poisson_tail(least: int, mean: float) -> float:
+    """The probability of so many or more. The terms beyond the first are summed while they matter."""
+    if mean <= 0:
+        return 0.0
+    if least <= mean:
+        return 1.0
+    term = math.exp(least * math.log(mean) - mean - math.lgamma(least + 1))
+    total = 0.0
+    while term > 1e-6 * total:
+        total += term
+        least += 1
+        term *= mean / least
+    return min(1.0, total)
+
+
+def _chained(indices: Indices, distance: int, slack: int) -> tuple[Indices, Indices]:
+    """Those that have another so far behind them, give or take so much; and these others."""
+    at = np.searchsorted(indices, indices + distance - slack)
+    has = at < np.searchsorted(indices, indices + distance + slack, side="right")
+    return indices[has], indices[at[has]]
+
 
 SCHEMA = 1
 CLEARLY = 0.02  # of a step: who is late by less than this part of it is not clearly late
@@ -248,3 +381,79 @@ def _whose(series: Sequence[_Series], indices: Indices, excess: Numbers) -> list
     if len(series) == 1:
         return [series[0].worker] * len(indices)
     return [series[int(theirs.argmax())].worker if theirs.sum() == 1 else None for theirs in mine.T]
+
+
+ALWAYS = 0.75  # of the steps: who is last in turn with others, or half of the time by chance, is no straggler
+# By the number of blocks, the standard errors that chance exceeds twice in a thousand times: Student's t, one-sided.
+_CERTAIN = {4: 8.05, 5: 5.95, 6: 5.03, 7: 4.52, 8: 4.21, 9: 3.99, 10: 3.83}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler(JsonData):
+    """A worker that the others wait for in most steps."""
+
+    worker: str
+    last: float  # fraction of the steps in which it was the last to have its gradients
+    behind: float  # in which it had them clearly after the others' median
+    late_s: float  # by which, on average
+    parts: Mapping[str, float]  # python, receive, compute -> seconds more per step than the others' median, where known
+
+
+def stragglers(scores: Scores) -> Sequence[Straggler]:
+    """The clear ones, the latest first: late by more than `CLEARLY` of a step, in `ALWAYS` of the steps, and not by chance."""
+    found = [
+        Straggler(worker=name, last=score.last, behind=score.behind, late_s=score.late_s, parts=_parts(scores, name))
+        for name, score in scores.workers.items()
+        if score.last is not None and score.behind is not None and score.late_s is not None and _is_clear(scores, score)
+    ]
+    return sorted(found, key=lambda straggler: -straggler.late_s)
+
+
+def _is_clear(scores: Scores, score: WorkerScore) -> bool:
+    errors = _CERTAIN.get(blocks(score.steps))
+    if score.late_s is None or score.late_error_s is None or score.behind is None or scores.step_s is None or errors is None:
+        return False
+    return score.behind >= ALWAYS and score.late_s - errors * score.late_error_s > CLEARLY * scores.step_s
+
+
+def _parts(scores: Scores, worker: str) -> dict[str, float]:
+    score = scores.workers[worker]
+    others = [other for name, other in scores.workers.items() if name != worker]
+    of = {
+        "python": (score.python_s, [other.python_s for other in others]),
+        "receive": (score.receive_s, [other.receive_s for other in others]),
+        "compute": (score.compute_s, [other.compute_s for other in others]),
+    }
+    known = {part: (own, [each for each in theirs if each is not None]) for part, (own, theirs) in of.items()}
+    return {part: own - statistics.median(theirs) for part, (own, theirs) in known.items() if own is not None and theirs}
+
+
+def described(straggler: Straggler, host: str | None = None) -> str:
+    """One line: `worker:1 (node03) was last in 94 % of steps, by 12.0 ms: compute +11.0, receive +1.0 ms`."""
+    where = f" ({host})" if host else ""
+    often = (
+        f"was last in {_whole(straggler.last)} of steps"
+        if straggler.last >= ALWAYS
+        else f"was late in {_whole(straggler.behind)} of steps, and the last in {_whole(straggler.last)}"
+    )
+    parts = sorted(straggler.parts.items(), key=lambda part: -part[1])
+    longer = [f"{part} +{_ms(seconds)}" for part, seconds in parts if seconds >= 0.1 * straggler.late_s]
+    return f"{straggler.worker}{where} {often}, by {_ms(straggler.late_s)} ms" + (f": {', '.join(longer)} ms" if longer else "")
+
+
+def increases(then: Scores | None, now: Scores) -> Mapping[str, float]:
+    """Return how many seconds later each clear straggler is than it was on the other side, the most first.
+
+    On a side that is not known, or where its lateness is not, it is expected to be on time.
+    """
+    known = then.workers if then else {}
+    late_s = {name: max(0.0, (score.late_s or 0.0) if (score := known.get(name)) else 0.0) for name in now.workers}
+    return {each.worker: more for each in stragglers(now) if (more := each.late_s - late_s[each.worker]) > 0}
+
+
+def _whole(fraction: float) -> str:
+    return f"{100 * fraction:.0f} %"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.1f}"

@@ -1,13 +1,183 @@
-"""All that happened in one step of the cluster, on one clock, each event with what it had to wait for."""
+"""Place all operations of one step of the cluster on one clock, each with its kind of work and what it waited for.
+
+How far hosts' clocks are apart follows from order alone. A task has a value after the other task made it. Work that a session
+runs elsewhere begins after the session asked for it, and ends before the session has the answer. No task's part of an
+all-reduce ends before all have begun theirs. Each of these bounds the difference of two clocks from one side. Together they
+are a system of difference constraints, made as tight as possible by shortest paths (Bellman 1958, Floyd 1962). Between the
+bounds every difference explains the trace equally well. The mean of the middles over all tasks as a reference is taken: it
+keeps all constraints, because they are convex, and prefers no task.
+"""
 
 import bisect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_dtfperf.explain.clocks import Clocks
-from pytest_dtfperf.explain.kinds import kind_of, kind_of_transfer, task_of
-from pytest_dtfperf.traces import Operation, TaskTrace
+import numpy as np
+
+from pytest_dtfperf.traces import FED_QUEUE, KERNEL, NO_BATCH, XLA_MODULE, Operation, TaskTrace, TracedStep
+
+# Of a moment in which several go on, the first of these that does counts: what computes hides what is under way meanwhile.
+WORK = ("forward", "backward", "compiled", "apply", "input", "copy", "reduce", "receive", "send", "wait")
+# Where none of these goes on: TensorFlow's host code, gRPC, dispatch; Python before the session is asked; no clock to tell.
+REST = ("host", "python", "unknown")
+# On the critical path alone: a worker whose step began after the first worker's.
+LATE = "late"
+KINDS = (*WORK, *REST, LATE)
+
+_INPUTS = frozenset(
+    {"IteratorGetNext", "IteratorV2", "OneShotIterator", "PyFunc", "EagerPyFunc", "QueueDequeueManyV2", "RemoteCall"}
+)
+_SYNTHETIC = re.compile(r"/synthetic_")
+_FED = re.compile(rf"(^|/){FED_QUEUE}\d+_Dequeue")
+_EXCHANGES = ("Collective", "Horovod", "Nccl", "nccl")  # operations, and kernels
+_UPDATE = re.compile(r"_inference_update_")  # what `training.compiled` has XLA make of an update, as XLA names it
+_BACKWARD = re.compile(r"(^|/)tower\d+/(.*/)?gradients(/|$)")
+_TOWER = re.compile(r"(^|/)tower\d+/")
+
+
+def task_of(device: str) -> str:
+    """`ps:1` of `ps:1/CPU:0`."""
+    return device.partition("/")[0]
+
+
+def is_server(device: str) -> bool:
+    return device.startswith("ps:")
+
+
+def kind_of(operation: Operation) -> str:
+    """By kind and name: towers are named `tower0/...`, their gradients `tower0/gradients/...`, and what else there is makes
+    updates of them or brings them into place.
+    """
+    kind, name = operation.type, operation.name
+    if kind == "QueueDequeueV2" and _FED.search(name):
+        return "input"
+    if kind in ("QueueDequeueV2", NO_BATCH):
+        return "wait"
+    if kind.startswith(_EXCHANGES):
+        return "reduce"
+    if kind == KERNEL:
+        return "unknown"
+    if kind.startswith("Memcpy"):
+        return "copy"
+    if kind in ("_Recv", "_HostRecv"):  # the second of a GPU, into its host's memory
+        return "receive" if "ReadVariableOp" in name else "wait"  # else for what others do with what was sent to them
+    if kind in ("_Send", "_HostSend"):
+        return "send"
+    if is_server(operation.device):
+        return "apply"
+    if kind == XLA_MODULE:
+        return "apply" if _UPDATE.search(name) else "compiled"
+    if kind == "_XlaRun" or (kind.endswith("PartitionedCall") and _TOWER.search(name)):
+        return "compiled"  # forward and backward in one: XLA leaves no names
+    if kind in _INPUTS or _SYNTHETIC.search(name):
+        return "input"
+    if _BACKWARD.search(name):
+        return "backward"
+    return "forward" if _TOWER.search(name) else "apply"
+
+
+def kind_of_transfer(destination: str) -> str:
+    """As workers see it: they send to parameter servers, and receive all else."""
+    return "send" if is_server(destination) else "receive"
+
+
+Bounds = Mapping[tuple[str, str], int]  # (a, b) -> the most that a's clock may be ahead of b's, in us
+
+_FAR = 2**60  # no bound
+_FIRST_SLACK_US = 8  # stamps are rounded, and taken a moment after what they say
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Tasks' clocks against that of the first trace's task. A task that nothing ties to it is in neither."""
+
+    ahead_us: Mapping[str, int]
+    error_us: Mapping[str, int]  # the truth is no farther from it than this
+
+    def reads(self, task: str) -> bool:
+        """Whether what this task's clock says can be told in the first one's time."""
+        return task in self.ahead_us
+
+
+def align(traces: Sequence[TaskTrace], known: Bounds | None = None) -> Clocks:
+    """`known` holds what else bounds the clocks: both ways 0 for tasks of one host."""
+    bounds = _bounds(traces)
+    for pair, most in (known or {}).items():
+        bounds[pair] = min(bounds.get(pair, _FAR), most)
+    tasks = list(dict.fromkeys([*(trace.task for trace in traces), *(task for pair in bounds for task in pair)]))
+    tight, slack = _tightened(tasks, bounds)
+    near = [i for i in range(len(tasks)) if tight[i, 0] < _FAR // 2 and tight[0, i] < _FAR // 2]
+    tight = tight[np.ix_(near, near)]
+    middles = (tight - tight.T).sum(axis=1)  # 2n times what is looked for
+    ahead = [int(middle - middles[0]) // (2 * len(near)) for middle in middles]
+    errors = [max(int(tight[i, 0]) - x, x + int(tight[0, i])) + slack for i, x in enumerate(ahead)]
+    names = [tasks[i] for i in near]
+    return Clocks(dict(zip(names, ahead, strict=True)), dict(zip(names, errors, strict=True)))
+
+
+def _bounds(traces: Sequence[TaskTrace]) -> dict[tuple[str, str], int]:
+    found: dict[tuple[str, str], int] = {}
+    for of_step in zip(*(trace.steps for trace in traces), strict=False):
+        for trace, step in zip(traces, of_step, strict=True):
+            for later, earlier, most in (*_of_session(trace, step), *_of_transfers(trace, step)):
+                if later != earlier:
+                    found[later, earlier] = min(found.get((later, earlier), _FAR), most)
+        for later, earlier, most in _of_exchanges(traces, of_step):
+            found[later, earlier] = min(found.get((later, earlier), _FAR), most)
+    return found
+
+
+def _of_session(trace: TaskTrace, step: TracedStep) -> Iterator[tuple[str, str, int]]:
+    devices = [task_of(operation.device) for operation in trace.operations]
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for ran in step.ran:
+        task = devices[ran.operation]
+        first[task] = min(first.get(task, ran.start_us), ran.start_us)
+        last[task] = max(last.get(task, ran.end_us), ran.end_us)
+    for task, began in first.items():
+        yield task, trace.task, began - step.called_us
+        yield trace.task, task, step.end_us - last[task]
+
+
+def _of_transfers(trace: TaskTrace, step: TracedStep) -> Iterator[tuple[str, str, int]]:
+    ended = {(o.device, o.name): r.end_us for r in step.ran for o in (trace.operations[r.operation],)}
+    for received in step.received:
+        tensor = trace.tensors[received.tensor]
+        if (sent := ended.get((tensor.source, tensor.name))) is not None:
+            yield task_of(tensor.destination), task_of(tensor.source), received.end_us - sent
+
+
+def _of_exchanges(traces: Sequence[TaskTrace], steps: Sequence[TracedStep]) -> Iterator[tuple[str, str, int]]:
+    parts: dict[str, dict[str, tuple[int, int]]] = {}
+    for trace, step in zip(traces, steps, strict=True):
+        for ran in step.ran:
+            operation = trace.operations[ran.operation]
+            if operation.type.startswith("CollectiveReduce"):
+                parts.setdefault(operation.name, {})[task_of(operation.device)] = ran.start_us, ran.end_us
+    for of_one in parts.values():
+        for task, (_, end) in of_one.items():
+            for other, (start, _) in of_one.items():
+                if other != task:
+                    yield task, other, end - start
+
+
+def _tightened(tasks: Sequence[str], bounds: Bounds) -> tuple["np.ndarray[tuple[int, int], np.dtype[np.int64]]", int]:
+    """The bounds of all pairs, and by how much all were loosened since some contradict others: a clock was set, or ran fast."""
+    index = {task: i for i, task in enumerate(tasks)}
+    slack = 0
+    while True:
+        tight = np.full((len(tasks), len(tasks)), _FAR, dtype=np.int64)
+        np.fill_diagonal(tight, 0)
+        for (later, earlier), most in bounds.items():
+            tight[index[later], index[earlier]] = most + slack
+        for through in range(len(tasks)):
+            tight = np.minimum(tight, np.minimum(tight[:, through, None] + tight[None, through, :], _FAR))
+        if not (np.diagonal(tight) < 0).any():
+            return tight, slack
+        slack = max(_FIRST_SLACK_US, 2 * slack)
+
 
 _RECEIVED = re.compile(r"(_S|/_)\d+$")  # from another task's device; from another device of the same process
 # A queue's name tells the variable whose gradients or values go through it (variable_update/).

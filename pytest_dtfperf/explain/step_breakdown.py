@@ -1,4 +1,4 @@
-"""The anatomy of a step: traces of all workers in, a few kilobytes of seconds that add up out.
+"""Break a step down: traces of all workers in, a few kilobytes of seconds that add up out.
 
     path    the cluster's critical path: seconds by kind of work and task or link, which add up to the step's wall time
     tasks   each task's own time by kind of work, which adds up to its step's wall time
@@ -6,21 +6,216 @@
 
 The first traced step is dropped: it is often longer for being the first. All seconds and bytes are means over the others, so
 that what adds up in each step adds up here. What a trace cannot tell is absent or None, and never 0.
+
+Every moment of a task's step is of exactly one kind of work, so that the kinds add up to the step. A worker's step lasts from
+the end of its step before to its own end. A task that only serves (a parameter server, a worker whose devices others use) is
+measured from the begin of the first worker to the end of the last one.
+
+The critical path is the work that would have made the whole step shorter, had it been shorter. It is walked backwards from the
+end of the last worker's step: each stretch ends where the one after it begins, so that they add up to the cluster's step, from
+the first worker's begin to the last one's end. Overlap counts once.
 """
 
+import bisect
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from pytest_dtfperf.codec import JsonData
-from pytest_dtfperf.explain import partition
-from pytest_dtfperf.explain.clocks import Bounds, Clocks, align
-from pytest_dtfperf.explain.events import ClusterStep, Event, cluster_step
-from pytest_dtfperf.explain.kinds import task_of
-from pytest_dtfperf.explain.path import critical_path
+from pytest_dtfperf.explain.step_events import (
+    LATE,
+    WORK,
+    Bounds,
+    Clocks,
+    ClusterStep,
+    Event,
+    WorkerStep,
+    align,
+    cluster_step,
+    is_server,
+    task_of,
+)
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace
+
+_THREAD_US = 20  # ready for longer than this and not begun: it waited for a thread
+_UNEXPLAINED_US = 100  # ready so long after the last known input: there is one that the trace does not name
+_BESIDE_US = 5  # two stamps of one moment
+_MOST_BACK = 8  # operations that end within that moment
+
+_OFF_THREADS = ("wait", "reduce")  # they keep no thread busy
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of the path."""
+
+    kind: str
+    location: str  # a task, or a link: "ps:0>worker:1"
+    name: str  # the operation or tensor; empty of what is none
+    variable: str | None  # that a transfer brings; None: not known, or no transfer
+    us: int
+
+
+def critical_path(step: ClusterStep) -> list[Stretch]:
+    """From the step's end to its begin."""
+    last = step.last
+    walk = _Walk(step.begin, last.end)
+    ended = _Ended(step.events)
+    own = (event for event in step.events if event.session == last.task and event.end <= last.end)
+    event = max(own, key=lambda event: event.end, default=None)
+    session, location = last.task, last.task
+    seen: set[int] = set()
+    while event and id(event) not in seen:
+        seen.add(id(event))
+        walk.back("host", location, event.end)
+        until, before = _before(event, ended)
+        walk.back(event.kind, event.location, until, event)
+        session, location, event = event.session, event.task, before
+    (worker,) = (worker for worker in step.workers if worker.task == session)
+    walk.back("host", worker.task, worker.called)
+    walk.back("python", worker.task, worker.begin)
+    walk.back(LATE, worker.task, step.begin)
+    return walk.stretches
+
+
+class _Walk:
+    """Goes from the end to the begin, never forward and never too far, whatever clocks say."""
+
+    def __init__(self, begin: int, end: int) -> None:
+        self.stretches: list[Stretch] = []
+        self._begin, self._at = begin, end
+
+    def back(self, kind: str, location: str, until: int, event: Event | None = None) -> None:
+        until = max(until, self._begin)
+        if until < self._at:
+            name, variable = (event.name, event.variable) if event else ("", None)
+            self.stretches.append(Stretch(kind, location, name, variable, self._at - until))
+            self._at = until
+
+
+class _Ended:
+    """Operations in the order of their ends: of all that have the same threads, and of one session there."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._events: dict[tuple[str, ...], list[Event]] = {}
+        for event in events:
+            if not event.source and event.kind not in _OFF_THREADS:
+                for key in (_threads(event), (event.session, *_threads(event))):
+                    self._events.setdefault(key, []).append(event)
+        for of_key in self._events.values():
+            of_key.sort(key=lambda event: event.end)
+        self._ends = {key: [event.end for event in of_key] for key, of_key in self._events.items()}
+
+    def before(self, event: Event, moment: int, *key: str) -> Event | None:
+        """What had begun before it, and ended last until then."""
+        at = bisect.bisect_right(self._ends.get(key, []), moment)
+        near = self._events[key][max(0, at - _MOST_BACK) : at] if at else []
+        return next((found for found in reversed(near) if found.start < event.start), None)
+
+
+def _threads(event: Event) -> tuple[str, ...]:
+    """All CPU devices of a task have the same."""
+    return (event.task if "/CPU:" in event.device else event.device,)
+
+
+def _before(event: Event, ended: _Ended) -> tuple[int, Event | None]:
+    """How far back an event itself is on the path, and what is there before it."""
+    cause = max(event.causes, key=lambda cause: cause.end, default=None)
+    if event.source:
+        return event.start, cause
+    partner = event.partner
+    if event.kind == "wait" and partner and partner.start <= event.end:
+        return min(partner.end, event.end), partner
+    if event.kind == "reduce" and partner and partner.start > event.start:  # go on with why the other came so late
+        return partner.start, max(partner.causes, key=lambda cause: cause.end, default=partner)
+    other = None
+    if event.start - event.ready > _THREAD_US:
+        other = ended.before(event, event.start, *_threads(event))
+    elif cause is None or cause.end < event.ready - _UNEXPLAINED_US:
+        other = ended.before(event, event.ready + _BESIDE_US, event.session, *_threads(event))
+    return event.start, other if other and (cause is None or other.end > cause.end) else cause
+
+
+Span = tuple[int, int, str]  # from, until, kind
+
+
+def of_workers(step: ClusterStep) -> dict[str, Counter[str]]:
+    """Worker -> kind -> microseconds, which add up to its step."""
+    events: dict[str, list[Event]] = {worker.task: [] for worker in step.workers}
+    for event in step.events:
+        events[event.session].append(event)
+    return {worker.task: _of_worker(worker, events[worker.task], worker.task in step.blind) for worker in step.workers}
+
+
+def of_servers(step: ClusterStep) -> dict[str, Counter[str]]:
+    """Task that has no session of its own -> kind -> microseconds, which add up to the cluster's step."""
+    workers = {worker.task for worker in step.workers}
+    spans: dict[str, list[Span]] = {}
+    for event in step.events:
+        for task in {event.task, event.source.partition("/")[0]} - workers - {""}:
+            if span := _at_server(task, event):
+                spans.setdefault(task, []).append(span)
+    return {task: split(of_task, step.begin, step.last.end, rest="wait") for task, of_task in sorted(spans.items())}
+
+
+def split(spans: Iterable[Span], begin: int, end: int, rest: str) -> Counter[str]:
+    """Microseconds from `begin` to `end` by kind: of the spans that go on at a moment, the kind that comes first in `WORK`."""
+    marks = []
+    for start, until, kind in spans:
+        start, until = max(start, begin), min(until, end)
+        if start < until:
+            rank = _RANK[kind]
+            marks += [(start, 1, rank), (until, -1, rank)]
+    marks.sort()
+    active = [0] * len(_RANKED)
+    spent: Counter[str] = Counter()
+    at = begin
+    for moment, change, rank in marks:
+        if moment > at:
+            spent[_first(active, rest)] += moment - at
+            at = moment
+        active[rank] += change
+    if end > at:
+        spent[rest] += end - at
+    return spent
+
+
+_RANKED = (*WORK, "unknown")
+_RANK: Mapping[str, int] = {kind: rank for rank, kind in enumerate(_RANKED)}
+
+
+def _first(active: Sequence[int], rest: str) -> str:
+    return next((kind for kind, count in zip(_RANKED, active, strict=True) if count > 0), rest)
+
+
+def _of_worker(worker: WorkerStep, events: Sequence[Event], blind: bool) -> Counter[str]:
+    spans = [span for event in events if (span := _in_session(worker.task, event))]
+    called = min(max(worker.called, worker.begin), worker.end)
+    spent = split(spans, called, worker.end, rest="unknown" if blind else "host")
+    spent["python"] += called - worker.begin
+    return +spent
+
+
+def _in_session(worker: str, event: Event) -> Span | None:
+    """What an event of its session is to a worker."""
+    kind = event.kind
+    if event.source:
+        source = event.source.partition("/")[0]
+        if worker not in (event.task, source):
+            return None
+        kind = "receive" if event.task == worker else "send"
+    elif event.task != worker and not is_server(event.device):
+        kind = "wait"  # for a worker that lends its devices
+    return event.start, event.end, kind
+
+
+def _at_server(task: str, event: Event) -> Span | None:
+    if event.source:
+        return event.start, event.end, "receive" if event.task == task else "send"
+    return None if event.kind == "wait" else (event.start, event.end, event.kind)
+
 
 SCHEMA = 1
 _DROPPED = 1  # traced steps
@@ -158,10 +353,10 @@ class _Sums:
     def add_step(self, step: ClusterStep) -> None:
         self.add_worker(step)
         self.add_path(step)
-        self._add_tasks(partition.of_servers(step))
+        self._add_tasks(of_servers(step))
 
     def add_worker(self, step: ClusterStep) -> None:
-        own = partition.of_workers(step)
+        own = of_workers(step)
         self._add_tasks(own)
         self._squares.update({(task, kind): us * us for task, parts in own.items() for kind, us in parts.items()})
         for worker in step.workers:
@@ -173,7 +368,7 @@ class _Sums:
                 sizes[event.variable] += event.size_bytes
             spans = [(event.start, event.end, "receive") for event in events]
             begin, end = min(event.start for event in events), max(event.end for event in events)
-            self._busy[link] += partition.split(spans, begin, end, rest="wait")["receive"]
+            self._busy[link] += split(spans, begin, end, rest="wait")["receive"]
             self._transfers[link] += len(events)
 
     def add_path(self, step: ClusterStep, *, edges: bool = True) -> None:
