@@ -147,7 +147,7 @@ class _Sample:
 
 
 def _slow(rates: Floats, known: Known, level: float, other: _Sample | None = None) -> tuple[_Sample, _Sample]:
-    """The runs without rare ones, and without those that may be such, as `stats.rare.slow_runs` finds them."""
+    """The runs without rare ones, and without those that may be such, as `stats.noise.slow_runs` finds them."""
     cases, runs = rates.shape
     slow, doubtful = np.zeros(cases, dtype=np.int64), np.zeros(cases, dtype=np.int64)
     order = np.argsort(-rates, axis=1, kind="stable")
@@ -318,7 +318,7 @@ class NoiseModel:
         return rates + np.log1p(-self.slower) * (random.uniform(size=rates.shape) < self.rare) if self.rare else rates
 
     def calibrated(self, random: np.random.Generator, cases: int, sessions: int = 5, runs: int = 5) -> Known:
-        """What `stats.rare.estimate_noise` finds, for each case, in so many sessions of so many runs."""
+        """What `stats.noise.estimate_noise` finds, for each case, in so many sessions of so many runs."""
         found = np.stack([self.sessions(random, cases, runs) for _ in range(sessions)], axis=1)  # (case, session, run)
         kept = _kept(found)
         count = kept.sum(axis=2)
@@ -335,7 +335,7 @@ class NoiseModel:
 
 
 def _kept(found: Floats) -> Bools:
-    """Which runs count, of each case's sessions, as `stats.rare.estimate_noise` has it."""
+    """Which runs count, of each case's sessions, as `stats.noise.estimate_noise` has it."""
     cases, sessions, runs = found.shape
     distances = (found - np.median(found, axis=2, keepdims=True)).reshape(cases, -1)
     order = np.argsort(distances, axis=1, kind="stable")
