@@ -29,7 +29,7 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.measurement import TaskReport
-from pytest_dtfperf.node.connection import Connection
+from pytest_dtfperf.node.wire import Connection
 from pytest_dtfperf.spec import Spec, TaskOrder
 
 WARMUP_STEPS = 10

@@ -87,9 +87,9 @@ def run_doctor(args: argparse.Namespace) -> int:
 
 
 def check_cluster(config: "ClusterConfig", gpus: int | None, hosts: str | None = None, *, as_json: bool = False) -> int:
-    from pytest_dtfperf.doctor.examine import examine, expected
+    from pytest_dtfperf.doctor.allocation import alone
+    from pytest_dtfperf.doctor.examination import examine, expected
     from pytest_dtfperf.doctor.findings import findings
-    from pytest_dtfperf.doctor.lending import alone
     from pytest_dtfperf.doctor.table import rows, show
 
     with DoctorProgress() as progress:

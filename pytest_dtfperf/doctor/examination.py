@@ -7,12 +7,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from pytest_dtfperf.clusters.named import Limits
+from pytest_dtfperf.clusters import capacity
+from pytest_dtfperf.clusters.named import ClusterConfig, Limits
 from pytest_dtfperf.clusters.protocol import Channel, Lost
-from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, Link, Offset, Reach, Trial, far_below
+from pytest_dtfperf.doctor.allocation import lent_hosts
+from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, HostSeen, Link, Offset, Reach, Trial, far_below
+from pytest_dtfperf.doctor.findings import Expected
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.formats import counted, printable
 from pytest_dtfperf.launch.link_rounds import FEW, Pair, rounds, split
+from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT
 from pytest_dtfperf.messages.hearing import Hearing
 from pytest_dtfperf.messages.kinds import MessageError
 from pytest_dtfperf.messages.tables import CHECKUP
@@ -277,3 +281,36 @@ def _offset(left_s: float, arrived_s: float, answered_s: float, here_s: float) -
     """Of a clock that read `arrived_s` and `answered_s`, while this one went from `left_s` to `here_s`."""
     on_the_way_s = here_s - left_s - (answered_s - arrived_s)
     return Offset((arrived_s - left_s + answered_s - here_s) / 2, max(0.0, on_the_way_s) / 2)
+
+
+HOME = "~"
+_FREE_PORTS = [0, 0]  # two that the kernel gives: a task's is one as good as another
+
+
+def examine(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], object]) -> Diagnosis:
+    """Look at the hosts that so many devices need, or at all. Raises `UsageError`, `AllocationError`."""
+    with lent_hosts(config, gpus, on_status) as lent:
+        hosts = [HostSeen(host.name, host.address, missing=lent.missing.get(i)) for i, host in enumerate(lent.hosts)]
+        seen = Diagnosis(
+            cluster=config.name,
+            hosts=hosts,
+            backend=config.backend,
+            network=config.backend_keys.get("network"),
+            folder=config.backend_keys.get("shared", HOME),
+        )
+        ports = sorted(FIRST_FIXED_PORT.values()) if config.fixed_ports else _FREE_PORTS
+        if seen.present:
+            Examination(lent.channel, seen, config.limits, ports=ports, on_status=on_status).carry_out()
+        on_status("giving the hosts back")
+    return seen
+
+
+def expected(config: ClusterConfig) -> Expected:
+    """What clusters.toml says of each host."""
+    given = capacity.predict_devices_per_host(config)
+    on_gpus = capacity.predict_device(config) == "gpu"
+    return Expected(
+        gpus=given if on_gpus else None,
+        shares=None if on_gpus else given,
+        shared_folder="shared" in config.backend_keys,
+    )

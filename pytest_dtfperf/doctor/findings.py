@@ -7,8 +7,21 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pytest_dtfperf.clusters.named import BACKENDS
-from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, HostSeen, far_below
-from pytest_dtfperf.doctor.wording import are, bits, gpus, indented, listed, names_of, pairs, sentence, size
+from pytest_dtfperf.doctor.diagnosis import (
+    Diagnosis,
+    Facts,
+    HostSeen,
+    are,
+    bits,
+    far_below,
+    gpus,
+    indented,
+    listed,
+    names_of,
+    pairs,
+    sentence,
+    size,
+)
 from pytest_dtfperf.errors import quoted_lines
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch import exposure

@@ -10,9 +10,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostSeen
+from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostSeen, bits, sentence, size
 from pytest_dtfperf.doctor.findings import Finding, protection, shared
-from pytest_dtfperf.doctor.wording import bits, sentence, size
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node.links import RAMP_S
 from pytest_dtfperf.report.tables import GAP, make_table, render

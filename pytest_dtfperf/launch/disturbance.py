@@ -1,6 +1,6 @@
 """Why a run does not show its hosts' speed: other processes were at work there, or hosts lacked something. Pure.
 
-From the state that each host reports (`node/run_monitor.py`) to phrases. A disturbed run is discarded and made again, so that
+From the state that each host reports (`node/host_run.py`) to phrases. A disturbed run is discarded and made again, so that
 in doubt a run is not disturbed: what proves nothing is in the record all the same.
 """
 

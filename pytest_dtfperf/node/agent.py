@@ -19,7 +19,7 @@ import os
 import sys
 
 from pytest_dtfperf.node import guard, isolation, processes, run_folder, wire
-from pytest_dtfperf.node.leaving import Leave, ignore_signals, leave_on_signals
+from pytest_dtfperf.node.processes import Leave, ignore_signals, leave_on_signals
 from pytest_dtfperf.node.serving import Agent
 
 TYPE_CHECKING = False

@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from pytest_dtfperf.node import guard, isolation, links, probes, processes, trial, wire
-from pytest_dtfperf.node.leaving import Leave, ignore_signals, leave_on_signals
 from pytest_dtfperf.node.module_command import module_command
+from pytest_dtfperf.node.processes import Leave, ignore_signals, leave_on_signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from pytest_dtfperf.node import interconnect
+from pytest_dtfperf.node import interfaces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ def fingerprint(found: list[Gpu]) -> dict[str, Any]:
             "cpu_kind": kind,
             "cores": os.cpu_count(),
             "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB),
-            "interconnect": interconnect.fastest(),
+            "interconnect": interfaces.fastest(),
             "gpus": [{"name": gpu.name, "memory_gib": round(gpu.memory_mib / 1024)} for gpu in found],
         },
         "software": {

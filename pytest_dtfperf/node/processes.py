@@ -235,3 +235,34 @@ def _signal_until_gone(
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
     with suppress(ProcessLookupError, PermissionError):  # it was faster; or it is another user's by now (sudo)
         os.kill(pid, number)
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+LEAVE_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Leave(Exception):
+    """There is nothing more to do here."""
+
+    def __init__(self, why: str = "", code: int = 0) -> None:
+        super().__init__(why)
+        self.code = code  # to exit with
+
+
+def leave_on_signals() -> None:
+    """From now on a signal raises `Leave` in the main thread."""
+    for number in LEAVE_ON:
+        signal.signal(number, _leave)
+
+
+def ignore_signals() -> None:
+    """While what was started is ended."""
+    for number in LEAVE_ON:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _leave(number: int, _: object) -> NoReturn:
+    raise Leave(f"ended by {signal.Signals(number).name}")

@@ -9,12 +9,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from pytest_dtfperf.node import addresses, guard, ports, probes, processes, run_folder, tunnel, wire
+from pytest_dtfperf.node import guard, interfaces, ports, probes, processes, run_folder, tunnel, wire
 from pytest_dtfperf.node.gpu_state import GpuWatch
+from pytest_dtfperf.node.host_run import RunHere, RunMonitor
 from pytest_dtfperf.node.host_state import HostState
-from pytest_dtfperf.node.leaving import Leave
-from pytest_dtfperf.node.run_here import RunHere
-from pytest_dtfperf.node.run_monitor import RunMonitor
+from pytest_dtfperf.node.processes import Leave
 from pytest_dtfperf.node.tasks import Task, Zygote
 
 TYPE_CHECKING = False
@@ -201,7 +200,7 @@ class Agent:
             pid=os.getpid(),
             cpus=cpus,
             gpus=[gpu.visible_as for gpu in self._gpus],
-            addresses=addresses.own(),
+            addresses=interfaces.own(),
             unguarded=self._unguarded,
         )
 

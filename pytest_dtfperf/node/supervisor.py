@@ -24,9 +24,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from pytest_dtfperf.node import addresses, processes, run_folder, sweep
+from pytest_dtfperf.node import interfaces, processes, run_folder, sweep
 from pytest_dtfperf.node.boot import MARK, fail, read_line, say
-from pytest_dtfperf.node.leaving import LEAVE_ON, Leave, ignore_signals, leave_on_signals
+from pytest_dtfperf.node.processes import LEAVE_ON, Leave, ignore_signals, leave_on_signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def survey() -> dict[str, Any]:
     """What the controller must know of this host before it can use it."""
     return {
         "hostname": socket.gethostname(),
-        "addresses": addresses.own(),
+        "addresses": interfaces.own(),
         "reached_at": (os.environ.get("SSH_CONNECTION", "").split() + [""] * 3)[2],  # client, its port, this host, its port
         "left": _sessions(),
     }

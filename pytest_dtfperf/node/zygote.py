@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from pytest_dtfperf.node import isolation, processes, wire
-from pytest_dtfperf.node.connection import Connection
 from pytest_dtfperf.node.module_command import search_working_folder_last
+from pytest_dtfperf.node.wire import Connection
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

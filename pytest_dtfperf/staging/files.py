@@ -14,7 +14,7 @@ from s3transfer.utils import ChunksizeAdjuster
 
 from pytest_dtfperf.errors import DataError, UsageError
 from pytest_dtfperf.staging.bucket import Bucket, Stored
-from pytest_dtfperf.staging.on_host.checksums import matches
+from pytest_dtfperf.staging.on_host.job import matches
 
 PARTIAL = ".dtfperf-partial"  # where files grow that are being fetched
 HASHING = 4  # files at a time: reading is slower than hashing

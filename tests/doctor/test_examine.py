@@ -10,10 +10,10 @@ import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
 from pytest_dtfperf.doctor import examination
+from pytest_dtfperf.doctor.allocation import needed
 from pytest_dtfperf.doctor.diagnosis import Diagnosis
-from pytest_dtfperf.doctor.examine import examine, expected
+from pytest_dtfperf.doctor.examination import examine, expected
 from pytest_dtfperf.doctor.findings import Expected, findings
-from pytest_dtfperf.doctor.lending import needed
 from pytest_dtfperf.errors import AllocationError, UsageError
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until

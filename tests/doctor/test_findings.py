@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.doctor.diagnosis import Diagnosis, Disk, HostSeen, Link, Offset, Reach, Trial
+from pytest_dtfperf.doctor.diagnosis import Diagnosis, Disk, HostSeen, Link, Offset, Reach, Trial, bits, size
 from pytest_dtfperf.doctor.findings import Expected, findings, shared
 from pytest_dtfperf.doctor.table import COLUMNS
-from pytest_dtfperf.doctor.wording import bits, size
 from tests.doctor.seen import GIB, healthy, link
 
 

@@ -9,7 +9,7 @@ import pytest
 from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.doctor import examination
 from pytest_dtfperf.doctor.diagnosis import Diagnosis
-from pytest_dtfperf.doctor.examine import examine, expected
+from pytest_dtfperf.doctor.examination import examine, expected
 from pytest_dtfperf.doctor.findings import findings
 from pytest_dtfperf.testing.backends import PATIENCE_S
 from tests.clusters.ssh.lab import Lab, why_not

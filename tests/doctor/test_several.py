@@ -11,7 +11,7 @@ from pytest_dtfperf.clusters.children import ChildrenChannel
 from pytest_dtfperf.clusters.local import LocalAllocation
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Lost, Resources
-from pytest_dtfperf.doctor.several import Lender, LentHosts, one_by_one
+from pytest_dtfperf.doctor.allocation import Lender, LentHosts, one_by_one
 from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.testing.backends import PARROT_COMMAND, PATIENCE_S, wait_until
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
 from pytest_dtfperf.doctor import examination
-from pytest_dtfperf.doctor.examine import examine, expected
+from pytest_dtfperf.doctor.examination import examine, expected
 from pytest_dtfperf.doctor.findings import findings
 from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 from tests.clusters.slurm.site import Site, why_not

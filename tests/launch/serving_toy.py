@@ -5,7 +5,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_dtfperf.node.connection import Connection
+from pytest_dtfperf.node.wire import Connection
 from tests.launch.stranger import SETTINGS_FRAME
 from tests.node import toy_task
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.node.interconnect import fastest
+from pytest_dtfperf.node.interfaces import fastest
 
 ROUTES = """Iface	Destination	Gateway 	Flags	RefCnt	Use	Metric	Mask
 eth1	0000A8C0	00000000	0001	0	0	0	00FFFFFF

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.node import interconnect, probes
+from pytest_dtfperf.node import interfaces, probes
 from tests.node.stand_in_smi import A100, LOST, MISMATCH, NO_DRIVER, UNKNOWN, gpu, use_smi, write_smi
 
 ONE, TWO = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-8fe00000-d72c-4106-c12f-20bd9faed9f6"
@@ -63,7 +63,7 @@ def test_fingerprint_names_hardware_software_and_state() -> None:
     assert fingerprint["hardware"]["cores"] == os.cpu_count()
     assert fingerprint["hardware"]["memory_gib"] >= 1
     assert fingerprint["hardware"]["gpus"] == []
-    assert fingerprint["hardware"]["interconnect"] == interconnect.fastest()
+    assert fingerprint["hardware"]["interconnect"] == interfaces.fastest()
     assert set(fingerprint["software"]) == {"python", "tensorflow", "cuda", "kernel", "driver"}
     assert fingerprint["state"]["load"] >= 0
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.node.host_run import RunMonitor
 from pytest_dtfperf.node.host_state import HostState, Sample
-from pytest_dtfperf.node.run_monitor import RunMonitor
 
 
 class Clock(HostState):

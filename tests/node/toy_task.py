@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
-from pytest_dtfperf.node.connection import Connection
+from pytest_dtfperf.node.wire import Connection
 
 # Who goes on so long is to be there until something happens to it. Each step is told, by its agent and to its controller.
 BRISK_STEPS = 100

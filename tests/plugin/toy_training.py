@@ -19,7 +19,7 @@ import signal
 import time
 import zlib
 
-from pytest_dtfperf.node.connection import Connection
+from pytest_dtfperf.node.wire import Connection
 from tests.node import toy_task
 
 TYPE_CHECKING = False

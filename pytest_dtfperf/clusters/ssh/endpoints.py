@@ -22,7 +22,7 @@ from pytest_dtfperf.clusters.ssh import keys as keys
 from pytest_dtfperf.clusters.ssh.bootstrap import get_connect_s
 from pytest_dtfperf.errors import ClusterFileError, UsageError, unknown_name
 from pytest_dtfperf.formats import counted
-from pytest_dtfperf.node import addresses
+from pytest_dtfperf.node import interfaces
 from pytest_dtfperf.node.files import read_text
 from pytest_dtfperf.node.module_command import module_command
 
@@ -136,7 +136,7 @@ def _identify_machine(endpoint: Endpoint) -> str:
     if given.keys() & {"proxyjump", "proxycommand"}:  # the name is the gate's to look up
         return f"host-{name}:{port}"
     address = _look_up_address(name)
-    if port == "22" and (address in addresses.own() or address.startswith("127.") or address == "::1"):
+    if port == "22" and (address in interfaces.own() or address.startswith("127.") or address == "::1"):
         return local.machines()[0]
     return f"host-{address}:{port}"
 

@@ -14,16 +14,121 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from pytest_dtfperf.node.backoff import pause_s
 from pytest_dtfperf.node.files import put
-from pytest_dtfperf.staging.on_host import checksums
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Protocol
+
+    class Hash(Protocol):
+        """The methods that all checksums have."""
+
+        def update(self, data: bytes, /) -> None: ...
+        def digest(self) -> bytes: ...
+
+
+CHUNK_BYTES = 1 << 20
+_CRC64_NVME = 0x9A6C9329AC4BC9B5  # the polynomial, bits reversed: NVM Express Base Specification 2.0, section 5.2.1.3.4
+
+
+class Stopped(Exception):
+    """Nobody wants to know any more."""
+
+
+def matches(path: str, checksum: str, stopped: Callable[[], bool] = lambda: False) -> bool:
+    """Whether the file's content has this checksum. Raises `OSError`, `ValueError` for an unknown kind, `Stopped`."""
+    kind, _, expected = checksum.partition(":")
+    name, _, part_bytes = kind.partition("/")
+    with open(path, "rb") as file:
+        if not part_bytes:
+            found, _ = _digest(name, _chunks(file.read, None, stopped))
+        else:
+            found = _of_parts(name, file.read, int(part_bytes), stopped)
+    return found.hex() == expected
+
+
+def _of_parts(name: str, read: Callable[[int], bytes], part_bytes: int, stopped: Callable[[], bool]) -> bytes:
+    digests = []
+    while True:
+        digest, length = _digest(name, _chunks(read, part_bytes, stopped))
+        if length:
+            digests.append(digest)
+        if length < part_bytes:
+            return _digest(name, iter([b"".join(digests)]))[0]
+
+
+def _digest(name: str, chunks: Iterator[bytes]) -> tuple[bytes, int]:
+    """Of all chunks, and how many bytes they were."""
+    made, length = _KINDS[name](), 0
+    for chunk in chunks:
+        made.update(chunk)
+        length += len(chunk)
+    return made.digest(), length
+
+
+def _chunks(read: Callable[[int], bytes], limit: int | None, stopped: Callable[[], bool]) -> Iterator[bytes]:
+    """What is read, up to a limit."""
+    rest = limit
+    while rest != 0 and (chunk := read(CHUNK_BYTES if rest is None else min(CHUNK_BYTES, rest))):
+        if stopped():
+            raise Stopped
+        rest = None if rest is None else rest - len(chunk)
+        yield chunk
+
+
+class _Crc32:
+    """Zip's."""
+
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, data: bytes) -> None:
+        self._value = zlib.crc32(data, self._value)
+
+    def digest(self) -> bytes:
+        return self._value.to_bytes(4, "big")
+
+
+class _Crc64Nvme:
+    """What S3 computes for whoever uploads without saying a checksum. In Python some 10 MB/s, so it is the last resort."""
+
+    _table: tuple[int, ...] = ()
+
+    def __init__(self) -> None:
+        self._value = (1 << 64) - 1
+        if not self._table:
+            type(self)._table = tuple(map(_crc64_of_byte, range(256)))
+
+    def update(self, data: bytes) -> None:
+        value, table = self._value, self._table
+        for byte in data:
+            value = table[(value ^ byte) & 0xFF] ^ (value >> 8)
+        self._value = value
+
+    def digest(self) -> bytes:
+        return (self._value ^ ((1 << 64) - 1)).to_bytes(8, "big")
+
+
+def _crc64_of_byte(value: int) -> int:
+    for _ in range(8):
+        value = (value >> 1) ^ (_CRC64_NVME if value & 1 else 0)
+    return value
+
+
+_KINDS: dict[str, Callable[[], Hash]] = {
+    "sha256": hashlib.sha256,
+    "sha1": lambda: hashlib.sha1(usedforsecurity=False),
+    "md5": lambda: hashlib.md5(usedforsecurity=False),
+    "crc32": _Crc32,
+    "crc64nvme": _Crc64Nvme,
+}
+KINDS = tuple(_KINDS)
+
 
 TRIES = 6  # in a row, without a single byte; the pauses between them add up to half a minute
 _TICK_S = 0.1
@@ -149,7 +254,7 @@ class Job:
     def _is_right(self, file: Mapping[str, Any], part: str) -> bool:
         if os.stat(part).st_size != file["size"]:
             return False
-        return not file["checksum"] or checksums.matches(part, file["checksum"], self._is_given_up)
+        return not file["checksum"] or matches(part, file["checksum"], self._is_given_up)
 
     def _is_given_up(self) -> bool:
         self.moved += 1
@@ -173,7 +278,7 @@ class Job:
                     self._stop.wait(pause_s(failures, 1.0, _LONGEST_PAUSE_S))
                 arrived.flush()
                 if self._stop.is_set():
-                    raise checksums.Stopped
+                    raise Stopped
 
     def _request(self, file: Mapping[str, Any], arrived: Any, have: int) -> None:
         """What comes of the rest in one answer. Raises `_Interrupted` when that was not all."""
@@ -184,7 +289,7 @@ class Job:
                 have = 0
             while have < file["size"] and not self._stop.is_set():
                 try:
-                    chunk = answer.read(min(checksums.CHUNK_BYTES, file["size"] - have))
+                    chunk = answer.read(min(CHUNK_BYTES, file["size"] - have))
                 except (OSError, http.client.HTTPException) as exc:
                     raise _Interrupted(_words(exc)) from exc
                 if not chunk:

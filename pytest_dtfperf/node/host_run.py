@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+from pytest_dtfperf.node import guard, ports, run_folder
+from pytest_dtfperf.node.tasks import Task
+from pytest_dtfperf.node.tunnel import HostEnd
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -17,6 +21,9 @@ if TYPE_CHECKING:
     from pytest_dtfperf.node.host_state import HostState, Sample
 
     Seen = tuple[float, list[Reading]]
+
+    from pytest_dtfperf.node.gpu_state import Reading
+
 
 # For so long after a run, what a GPU says of its use is about that run: it speaks of up to a second that has passed.
 _AFTERGLOW_S = 2.0
@@ -118,3 +125,37 @@ def _span(readings: Sequence[Mapping[str, Any]], name: str) -> list[float] | Non
     """The least and the most."""
     known = [reading[name] for reading in readings if reading[name] is not None]
     return [min(known), max(known)] if known else None
+
+
+class RunHere:
+    def __init__(self, run_id: str, monitor: RunMonitor) -> None:
+        self.id = run_id
+        self.monitor = monitor
+        self.tasks: dict[str, Task] = {}
+        self.reservations: list[ports.Reservation] = []
+        self.guards: list[guard.Guard] = []
+        self.folder: str | None = None  # of this run, where it has a tunnel
+        self.tunnel: HostEnd | None = None
+        self.over = False  # only its logs are still of interest
+
+    def account(self) -> dict[str, Any] | None:
+        """What this host saw of itself meanwhile. None where nothing of the run took place, or not to its end."""
+        cpus = [task.cpus for task in self.tasks.values()]
+        everywhere = not all(cpus)  # a task that was given no cores of its own may use all
+        return self.monitor.account(() if everywhere else {cpu for each in cpus for cpu in each}) if cpus else None
+
+    def free_ports(self) -> None:
+        for reservation in self.reservations:
+            reservation.release()
+
+    def lift_guards(self) -> None:
+        while self.guards:
+            self.guards.pop().close()
+
+    def close_tunnel(self) -> None:
+        if self.tunnel:
+            self.tunnel.close()
+            self.tunnel = None
+        if self.folder:
+            run_folder.remove(self.folder)
+            self.folder = None

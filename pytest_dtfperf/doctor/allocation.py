@@ -1,0 +1,243 @@
+"""Hosts for a checkup: allocated together or one by one, with one checkup process on each and one channel to all."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+
+from pytest_dtfperf.clusters import capacity, named
+from pytest_dtfperf.clusters.locks import LockHolder, LockWait, lock_hosts
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Allocation, Channel, Host, Lost, Resources
+from pytest_dtfperf.errors import DtfPerfError, HostLost, UsageError
+from pytest_dtfperf.node import wire
+from pytest_dtfperf.node.module_command import module_command
+from pytest_dtfperf.records.session import new_session_id
+
+_LISTEN_S = 0.25  # how late the end may be noticed
+_UNHEARD = 10_000  # lines of all hosts that may wait to be heard: whoever says more waits, too
+_IDLE_S = 1.0
+_LEAVE_S = 30.0  # for connections that are just being made; processes that run leave at once
+
+Lender = Callable[[], AbstractContextManager[Allocation]]
+
+
+@dataclass(frozen=True)
+class LentHosts:
+    """Hosts with checkups on them."""
+
+    hosts: Sequence[Host]
+    channel: Channel
+    missing: Mapping[int, str]  # the hosts that could not be had, and why
+
+
+@contextmanager
+def one_by_one(
+    known: Sequence[Host], lenders: Sequence[Lender], argv: Sequence[str], *, at_once: int, idle: bytes
+) -> Iterator[LentHosts]:
+    """Every lender lends one host. `known` says who they are before they have been asked; see `Several` for the others."""
+    several = Several(at_once, idle)
+    try:
+        for host, lender in enumerate(lenders):
+            several.add(host, lender, [*argv, "--host", str(host)])
+        hosts, missing = several.wait()
+        yield LentHosts([hosts.get(i, each) for i, each in enumerate(known)], several, missing)
+    finally:
+        several.close()
+
+
+class Several:
+    """A `Channel` over several, each of which reaches one host; a thread leads each from its beginning to its end.
+
+    `idle` is a line for hosts that wait for slower ones, now and then, so that they do not take this for the controller's end.
+    """
+
+    def __init__(self, at_once: int, idle: bytes) -> None:
+        self._idle = idle
+        self._complete = threading.Event()
+        self._may_start = threading.Semaphore(at_once)
+        self._over = threading.Event()
+        self._arrived: queue.Queue[tuple[int, bytes | Lost]] = queue.Queue(_UNHEARD)
+        self._threads: list[threading.Thread] = []
+        self._started: list[threading.Event] = []
+        self._channels: dict[int, Channel] = {}
+        self._hosts: dict[int, Host] = {}
+        self._missing: dict[int, str] = {}
+
+    def add(self, host: int, lender: Lender, argv: Sequence[str]) -> None:
+        started = threading.Event()
+        thread = threading.Thread(
+            target=self._lead, args=(host, lender, argv, started), name=f"dtfperf-host-{host}", daemon=True
+        )
+        self._started.append(started)
+        self._threads.append(thread)
+        thread.start()
+
+    def wait(self) -> tuple[Mapping[int, Host], Mapping[int, str]]:
+        """Until each has started or cannot be had: the hosts, and why there are no others."""
+        for started in self._started:
+            started.wait()
+        self._complete.set()
+        return self._hosts, self._missing
+
+    def send(self, line: bytes) -> None:
+        listening = 0
+        for channel in list(self._channels.values()):
+            with suppress(HostLost):
+                channel.send(line)
+                listening += 1
+        if not listening:
+            raise HostLost("no host is left that listens")
+
+    def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
+        with suppress(queue.Empty):
+            return self._arrived.get(timeout=timeout_s) if timeout_s > 0 else self._arrived.get_nowait()
+        return None
+
+    def why_silent(self, host: int) -> Lost | None:
+        channel = self._channels.get(host)
+        return channel.why_silent(0) if channel else None
+
+    def close(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(_LEAVE_S)
+
+    def _lead(self, host: int, lender: Lender, argv: Sequence[str], started: threading.Event) -> None:
+        with ExitStack() as lent:
+            try:
+                with self._may_start:
+                    if self._over.is_set():
+                        return
+                    allocation = lent.enter_context(lender())
+                    channel = allocation.start(argv)
+                lent.callback(channel.close)
+                self._hosts[host], self._channels[host] = allocation.hosts[0], channel
+            except (DtfPerfError, OSError) as error:
+                self._missing[host] = str(error)
+                return
+            finally:
+                started.set()
+            self._listen(host, channel)
+            del self._channels[host]
+
+    def _listen(self, host: int, channel: Channel) -> None:
+        told = 0.0
+        while not self._over.is_set():
+            if not self._complete.is_set() and time.monotonic() - told > _IDLE_S:
+                told = time.monotonic()
+                with suppress(HostLost):  # it is heard below
+                    channel.send(self._idle)
+            if (arrived := channel.receive(_LISTEN_S)) is not None:
+                self._put((host, arrived[1]))
+                if isinstance(arrived[1], Lost):
+                    return
+
+    def _put(self, arrived: tuple[int, bytes | Lost]) -> None:
+        while not self._over.is_set():
+            with suppress(queue.Full):
+                self._arrived.put(arrived, timeout=_LISTEN_S)
+                return
+
+
+Lend = Callable[[ClusterConfig, Resources, Sequence[str]], AbstractContextManager[LentHosts]]
+
+_AT_ONCE = 16  # connections that are made side by side, where the cluster does not say
+
+
+@contextmanager
+def lent_hosts(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], object]) -> Iterator[LentHosts]:
+    """As many hosts as `gpus` devices need, or all. Raises `UsageError`, `AllocationError`."""
+    resources = needed(config, gpus, on_status)
+    timeout_s = f"{config.heartbeat_timeout_s:g}"
+    argv = module_command(named.python(config), "pytest_dtfperf.node.checkup", "--heartbeat-timeout-s", timeout_s)
+    with _turn(config, resources), APART.get(config.backend, together)(config, resources, argv) as lent:
+        yield lent
+
+
+def needed(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], object]) -> Resources:
+    """What is asked of the cluster. Raises `UsageError` where neither it nor anybody else says how many hosts."""
+    session = new_session_id()
+    apart = 0 if config.ps_on_worker_hosts else 1
+    if gpus is not None:
+        return Resources(gpus, apart, session=session, on_status=on_status)
+    there = capacity.count_hosts(config)
+    if there is None:
+        raise UsageError(f"clusters.toml does not say how many hosts {config.name!r} has: --gpus=N says how many to look at")
+    workers = max(1, there - apart)
+    return Resources(
+        workers * (capacity.predict_devices_per_host(config) or 1), there - workers, session=session, on_status=on_status
+    )
+
+
+@contextmanager
+def together(config: ClusterConfig, resources: Resources, argv: Sequence[str]) -> Iterator[LentHosts]:
+    """All hosts as one allocation, or none."""
+    with named.open_cluster(config).allocate(resources) as allocation:
+        channel = allocation.start(argv)
+        try:
+            yield LentHosts(allocation.hosts, channel, {})
+        finally:
+            channel.close()
+
+
+@contextmanager
+def ssh(config: ClusterConfig, resources: Resources, argv: Sequence[str]) -> Iterator[LentHosts]:
+    """Hosts that SSH reaches, each for itself."""
+    from pytest_dtfperf.clusters.ssh.cluster import open_allocation
+    from pytest_dtfperf.clusters.ssh.endpoints import list_endpoints
+
+    resources.on_status("connecting to all hosts")
+    chosen = list_endpoints(config)[: capacity.require_hosts(config, resources, "the hosts")]
+    one = Resources(devices=1, session=resources.session)  # of which nothing is told: many speak at once
+    known = [Host(each.name, each.address or each.target) for each in chosen]
+    lenders = [partial(open_allocation, config, [each], one) for each in chosen]
+    at_once = config.backend_keys.get("parallel", _AT_ONCE)
+    with one_by_one(known, lenders, argv, at_once=at_once, idle=wire.encode({"order": "ping"})) as found:
+        yield found
+
+
+def alone(config: ClusterConfig, hosts: str, on_status: Callable[[str], object]) -> ClusterConfig:
+    """The cluster with these of its hosts alone, where its backend knows hosts by name; else all, and that is said.
+
+    Raises `UsageError`.
+    """
+    if capacity.is_inside_allocation(config):
+        raise UsageError("within a job there are its own nodes, and no others can be chosen: leave --hosts out")
+    if config.backend not in BY_NAME:
+        on_status(f"{config.name} lends no hosts by name: looking at all")
+        return config
+    module, _, name = BY_NAME[config.backend].partition(":")
+    chosen: ClusterConfig = getattr(import_module(module), name)(config, hosts)
+    return chosen
+
+
+# Backends that can lend hosts which somebody names: "module:function", of a cluster and names, gives the cluster with these.
+BY_NAME: Mapping[str, str] = {
+    "ssh": "pytest_dtfperf.clusters.ssh.endpoints:select_hosts",
+    "slurm": "pytest_dtfperf.clusters.slurm.request:select_nodes",
+}
+
+# Backends whose hosts are lent one by one, so that those which answer can be looked at while others do not.
+APART: Mapping[str, Lend] = {"ssh": ssh}
+
+
+def _turn(config: ClusterConfig, resources: Resources) -> AbstractContextManager[object]:
+    """Not while others measure there, nor when there are as many allocations as there may be."""
+    if capacity.is_inside_allocation(config):
+        return nullcontext()
+    shared = named.BACKENDS[config.backend].list_shared_machines(config)
+
+    def waiting(wait: LockWait) -> None:
+        resources.on_status(f"waiting for {config.name}, {wait}")
+
+    return lock_hosts(
+        shared or [f"cluster-{config.name}"],
+        slots=1 if shared else config.jobs_at_once,
+        holder=LockHolder.me(session=resources.session, what="dtfperf doctor"),
+        on_wait=waiting,
+    )
