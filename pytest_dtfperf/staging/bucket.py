@@ -101,7 +101,7 @@ class Bucket:
         return found
 
     def checksum(self, file: Stored) -> str | None:
-        """The best of what S3 knows of its content, as on_host/checksums.py reads it; None: nothing that can be used here."""
+        """The best of what S3 knows of its content, as on_host/job.py reads it; None: nothing that can be used here."""
         key = self.location.key(file.path)
         with told(self.location):
             head = self.client.head_object(Bucket=self.location.bucket, Key=key, ChecksumMode="ENABLED")
