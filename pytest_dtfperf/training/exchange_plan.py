@@ -1,4 +1,8 @@
-"""How variables are exchanged: packs of small ones, parts of large ones, and the waves in which values are sent. Pure."""
+"""How variables are exchanged: packs of small ones, parts of large ones, and the waves in which values are sent. Pure.
+
+Small variables share a tensor because a tensor costs some 40 microseconds on the network, however small it is. InceptionV3 has
+190 trained variables, 96 of them of less than 16 KiB, which together are 0.08 MB of its 95.
+"""
 
 from bisect import bisect_right
 from collections import Counter

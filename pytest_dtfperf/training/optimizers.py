@@ -1,6 +1,9 @@
 """How gradients change variables: update rules, learning rate and updates compiled into one pass through memory.
 
 All state of an optimizer is on the device of its variable, so that an update never crosses the network.
+
+Each rule is one of TensorFlow's own operations, with the variable locked: asynchronous workers may apply at the same time, and
+without a lock one of their gradients could be lost.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""The output of an external command: written to the task's log, and read line by line as a terminal would show it."""
+"""The output of an external command: written to the task's log, and read line by line as a terminal would show it.
+
+Colours, titles and links are left out, backspaces take characters back, and a movement of the cursor begins another line.
+"""
 
 import os
 import re

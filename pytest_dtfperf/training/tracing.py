@@ -1,4 +1,8 @@
-"""Further steps after the measured ones that are traced: by sessions, and by TensorFlow's profiler for its own strategies."""
+"""Further steps after the measured ones that are traced: by sessions, and by TensorFlow's profiler for its own strategies.
+
+TensorFlow's own strategies have no account of a step (`RunMetadata`); the profiler is used for them. A profile has the time of
+each operation, but not what the operation waited for.
+"""
 
 import resource
 import threading

@@ -1,4 +1,7 @@
-"""Files over HTTP into a folder that is whole for whoever finds it, however often the network breaks on the way."""
+"""Files over HTTP into a folder that is whole for whoever finds it, however often the network breaks on the way.
+
+A checksum is one text: "sha256:<hex>" of all bytes, or "sha256/8388608:<hex>" of the joined digests of parts of so many bytes.
+"""
 
 from __future__ import annotations
 

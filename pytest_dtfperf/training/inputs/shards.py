@@ -1,4 +1,8 @@
-"""The TFRecord files of ImageNet's original layout, and what is wrong with one. Needs no TensorFlow."""
+"""The TFRecord files of ImageNet's original layout, and what is wrong with one. Needs no TensorFlow.
+
+A TFRecord is the length of its content (uint64), a checksum of that, the content and a checksum of it; numbers are
+little-endian: https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details".
+"""
 
 import math
 import os

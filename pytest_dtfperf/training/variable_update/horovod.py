@@ -1,6 +1,9 @@
 """Horovod averages the gradients (https://horovod.ai): one process per device, each with its own variables.
 
 Horovod is started by us, as every training is, and not by mpirun: see `horovod_start`.
+
+Horovod's processes find each other over Gloo and a rendezvous in the chief, as with `horovodrun --gloo`. The variables and the
+server are those of horovod/runner/gloo_run.py and horovod/runner/http/http_server.py, version 0.28.
 """
 
 import importlib

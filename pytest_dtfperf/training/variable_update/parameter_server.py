@@ -1,4 +1,9 @@
-"""Variables on parameter servers: workers fetch values and send gradients, and servers apply the updates."""
+"""Variables on parameter servers: workers fetch values and send gradients, and servers apply the updates.
+
+Between tasks, values and gradients may be sent in fewer bytes (`wire_precision`). The sender rounds to the nearest, ties to
+even, and the receiver makes them float32 again. TensorFlow's own option, `enable_bfloat16_sendrecv`, cuts the lower half off
+instead, so that what arrives is always nearer to zero.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 
