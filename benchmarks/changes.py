@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from pytest_dtfperf.stats.changes import Track, Watch
+from pytest_dtfperf.stats.changes import ChangeWatch, Track
 from pytest_dtfperf.stats.nights import Array, autoregressive
 
 SERIES, KNOWN, EARLY, HORIZON, NOISE = 24, 60, 8, 90, 0.01
@@ -103,7 +103,7 @@ def three_steps_found(trials: int, seed: int = 4) -> float:
         values = NOISE * autoregressive(random, SERIES, 365, 0.0)
         for begin in (90, 190, 290):
             values[0, begin:] += np.log1p(-0.02)
-        watch = Watch()
+        watch = ChangeWatch()
         for night in values.T:
             watch.night({str(number): float(value) for number, value in enumerate(night)})
         begins = [change.first_bad for change in watch.tracks["0"].changes]
@@ -113,7 +113,7 @@ def three_steps_found(trials: int, seed: int = 4) -> float:
 
 def _found(values: Array, known: int) -> list[tuple[int, str]]:
     """Nights with an event, and its series. The known nights are learned from, and not searched."""
-    watch = Watch()
+    watch = ChangeWatch()
     start = {str(n): Track(values=[float(v) for v in each[:known]], kept=list(range(known))) for n, each in enumerate(values)}
     watch.resume(start)
     found = []

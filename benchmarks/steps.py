@@ -92,7 +92,7 @@ def _program(options: argparse.Namespace) -> int:
     from pytest_dtfperf.training.devices import keep_freed_memory
     from pytest_dtfperf.training.graph import GraphTraining
     from pytest_dtfperf.training.measured_steps import MeasuredSteps, run_measured_steps
-    from pytest_dtfperf.training.task import Progress
+    from pytest_dtfperf.training.task import TaskProgress
 
     keep_freed_memory()  # as our own tasks do
     order = _order(options, options.steps)
@@ -102,7 +102,7 @@ def _program(options: argparse.Namespace) -> int:
     training.initialise()
     to_agent, _agent = socket.socketpair()  # holds what a task says meanwhile
     connection = Connection(to_agent)
-    progress = Progress(order, connection)
+    progress = TaskProgress(order, connection)
     steps = Steps(images_per_step=options.batch, warmup=options.warmup)
 
     def by_steps(count: int) -> None:

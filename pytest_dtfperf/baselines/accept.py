@@ -6,7 +6,7 @@ from typing import Literal
 
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.compare import hint
-from pytest_dtfperf.baselines.entry import Change, Entry, Provenance
+from pytest_dtfperf.baselines.entry import BaselineChange, Entry, Provenance
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Judgement
 from pytest_dtfperf.measurement import Measurement
@@ -27,7 +27,7 @@ class Candidate:
 class Acceptance:
     """What was written, and what was refused with the reason."""
 
-    changes: Sequence[Change]
+    changes: Sequence[BaselineChange]
     refused: Sequence[tuple[Candidate, str]]
     mode: Mode = "all"
 
@@ -38,7 +38,7 @@ class Acceptance:
         return not self.changes and any(wanted)
 
     @property
-    def loosened(self) -> list[Change]:
+    def loosened(self) -> list[BaselineChange]:
         """Where more passes than before."""
         return [change for change in self.changes if change.loosens]
 

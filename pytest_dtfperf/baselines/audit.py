@@ -20,7 +20,7 @@ USUAL = ComparisonPolicy()  # the margin and the most runs of a test that says n
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class AuditFinding:
     """Something about one case on one system that somebody should look at."""
 
     kind: str
@@ -70,10 +70,10 @@ class Known:
         return [sighting for sighting in self.sightings if sighting.is_of(entry)]
 
 
-def audit(known: Known) -> list[Finding]:
+def audit(known: Known) -> list[AuditFinding]:
     """All there is to be said, what weighs most first."""
     of_each = [
-        Finding(kind=kind, system=system, case=label_of(entry.key), words=words)
+        AuditFinding(kind=kind, system=system, case=label_of(entry.key), words=words)
         for kind, check in CHECKS.items()
         for system, entries in known.entries.items()
         for entry in entries
@@ -82,14 +82,14 @@ def audit(known: Known) -> list[Finding]:
     return [*_missing(known), *of_each]
 
 
-def _missing(known: Known) -> Iterable[Finding]:
+def _missing(known: Known) -> Iterable[AuditFinding]:
     latest = {sighting.case: sighting for sighting in known.sightings}
     owners = functions(known.tests) if known.tests is not None else None
     for (system, key), sighting in latest.items():
         is_known = any(sighting.is_of(entry) for entry in known.entries.get(system, ()))
         if not is_known and (owners is None or function(sighting.test) in owners):
             words = f"session {sighting.session} had nothing to compare it with; accept it: --update-baselines=new"
-            yield Finding(kind=MISSING, system=system, case=label_of(key), words=words)
+            yield AuditFinding(kind=MISSING, system=system, case=label_of(key), words=words)
 
 
 def _unowned(known: Known, system: str, entry: Entry) -> str:

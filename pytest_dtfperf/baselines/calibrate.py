@@ -38,7 +38,7 @@ class Seen:
 
 
 @dataclass(eq=False)
-class Case:
+class CalibrationCase:
     """The same training on the same hardware, over all sessions that made it."""
 
     first: Measurement
@@ -102,10 +102,10 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class CalibrationResult:
     """What becomes of a case. Without an entry, `words` says why there is none that its noise could be written into."""
 
-    case: Case
+    case: CalibrationCase
     calibrated: Calibrated | None = None
     entry: Entry | None = None
     margin: float | None = None  # the smallest that can be told
@@ -118,7 +118,7 @@ class Found:
         return self.calibrated is not None and self.margin is None
 
 
-def cases_of(seen: Iterable[Seen]) -> list[Case]:
+def cases_of(seen: Iterable[Seen]) -> list[CalibrationCase]:
     """Cases in the order they were first measured. Raises `UsageError` where sessions differ on purpose, or are too few."""
     everything = list(seen)
     for one in everything:
@@ -133,43 +133,45 @@ def cases_of(seen: Iterable[Seen]) -> list[Case]:
             f"{counted(len(sessions), 'session')} with measurements: how much sessions differ takes at least "
             f"{LEAST_SESSIONS} of them"
         )
-    cases: list[Case] = []
+    cases: list[CalibrationCase] = []
     for one in everything:
         case = next((case for case in cases if case.covers(one.measurement)), None)
         if case is None:
-            case = Case(one.measurement)
+            case = CalibrationCase(one.measurement)
             cases.append(case)
         case.add(one)
     return cases
 
 
 def calibrate(
-    cases: Sequence[Case],
+    cases: Sequence[CalibrationCase],
     entries_of: Callable[[str], Sequence[Entry]],
     margin_of: Callable[[str], float | None] = lambda system: None,
-) -> list[Found]:
+) -> list[CalibrationResult]:
     """The noise of each case, and the entry it belongs to.
 
     `entries_of` gives all that is stored of a system, `margin_of` what its file allows to be lost, if it says so.
     """
-    found: list[Found] = []
+    found: list[CalibrationResult] = []
     for case in cases:
         entries = entries_of(case.system)
         try:
             calibrated = case.calibrated()
         except ValueError as error:
-            found.append(Found(case=case, words=str(error)))
+            found.append(CalibrationResult(case=case, words=str(error)))
             continue
         entry, words = _entry_of(case, entries, taken=[each.entry for each in found if each.entry])
         margin = smallest_margin(
             entry.samples if entry else max(case.rates.values(), key=len), calibrated.noise, tests=max(1, len(entries))
         )
         wanted = next(each for each in (case.margin, margin_of(case.system), ComparisonPolicy().margin) if each is not None)
-        found.append(Found(case=case, calibrated=calibrated, entry=entry, margin=margin, wanted=wanted, words=words))
+        found.append(
+            CalibrationResult(case=case, calibrated=calibrated, entry=entry, margin=margin, wanted=wanted, words=words)
+        )
     return found
 
 
-def _entry_of(case: Case, entries: Sequence[Entry], taken: Sequence[Entry]) -> tuple[Entry | None, str]:
+def _entry_of(case: CalibrationCase, entries: Sequence[Entry], taken: Sequence[Entry]) -> tuple[Entry | None, str]:
     now, hosts = case.first.fingerprint, len(case.first.hosts)
     entry = next((each for each in entries if each.key == case.spec.key and not each.foreign_to(now, hosts)), None)
     if entry is None:

@@ -196,7 +196,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Change:
+class BaselineChange:
     """What an update did to one baseline. `old` is None where there was none."""
 
     old: Entry | None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from pytest_dtfperf.baselines.comparability import other_hardware, same_but_for_exchange, system_name
-from pytest_dtfperf.baselines.entry import Calibrated, Change, Entry
+from pytest_dtfperf.baselines.entry import BaselineChange, Calibrated, Entry
 from pytest_dtfperf.baselines.files import (
     SCHEMA,
     canonical,
@@ -117,14 +117,14 @@ class BaselineStore:
         known = {*self.systems(), *_systems_in(published_folder())}
         return sorted(system for system in known if self._thresholds(system))
 
-    def update(self, system: str, changes: Iterable[Entry]) -> list[Change]:
+    def update(self, system: str, changes: Iterable[Entry]) -> list[BaselineChange]:
         """Replace or add these entries and nothing else, and say what was there before.
 
         A file that cannot be read is never overwritten. Raises `BaselineFileError`.
         """
         return self._rewrite(system, lambda stored: [_put(stored.setdefault(entry.key, []), entry) for entry in changes])
 
-    def calibrate(self, system: str, found: Iterable[tuple[Entry, Calibrated]]) -> list[Change]:
+    def calibrate(self, system: str, found: Iterable[tuple[Entry, Calibrated]]) -> list[BaselineChange]:
         """Note the noise of these entries, as they are stored by now: one that was replaced meanwhile keeps its new samples.
 
         Those that are no longer there are passed over. Raises `BaselineFileError`.
@@ -266,14 +266,14 @@ def _exchange(entries: list[Entry], old: Entry, new: Sequence[Entry]) -> Entry:
     return old
 
 
-def _put(entries: list[Entry], new: Entry) -> Change:
+def _put(entries: list[Entry], new: Entry) -> BaselineChange:
     """Replace the entry that this one is comparable with, whose calibrated noise it keeps, or add one."""
     for index, old in enumerate(entries):
         if not old.foreign_to(new.fingerprint, new.hosts):
             entries[index] = new.with_noise_of(old)
-            return Change(old, entries[index])
+            return BaselineChange(old, entries[index])
     entries.append(new)
-    return Change(None, new)
+    return BaselineChange(None, new)
 
 
 PATTERN_FIELDS = (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS)

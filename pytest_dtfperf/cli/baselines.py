@@ -36,7 +36,7 @@ from pytest_dtfperf.node import run_folder
 from pytest_dtfperf.node.module_command import project_command
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.baselines.audit import Finding, Sighting
+    from pytest_dtfperf.baselines.audit import AuditFinding, Sighting
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -169,7 +169,7 @@ def run_audit(args: argparse.Namespace) -> int:
     return FAILED if found else DONE
 
 
-def _make_finding_json(found: "Finding") -> dict[str, str]:
+def _make_finding_json(found: "AuditFinding") -> dict[str, str]:
     return {"kind": found.kind, "system": found.system, "case": found.case, "words": found.words}
 
 
@@ -234,7 +234,7 @@ def _collect_tests(paths: Sequence[str]) -> list[str]:
         return file.read_text(encoding="utf-8").splitlines()
 
 
-def _print_findings(found: Sequence["Finding"]) -> None:
+def _print_findings(found: Sequence["AuditFinding"]) -> None:
     """Print a table on a terminal, or a line for each finding in a log."""
     if not sys.stdout.isatty():
         for each in found:

@@ -33,7 +33,7 @@ from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node.module_command import project_command
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.baselines.calibrate import Found, Seen
+    from pytest_dtfperf.baselines.calibrate import CalibrationResult, Seen
     from pytest_dtfperf.records.session import SessionFolder
     from pytest_dtfperf.session.session import Session
     from pytest_dtfperf.spec import Spec
@@ -161,7 +161,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
     return DONE if written and not any(_is_refused(each, args) for each in found) else FAILED
 
 
-def _is_refused(found: "Found", args: argparse.Namespace) -> bool:
+def _is_refused(found: "CalibrationResult", args: argparse.Namespace) -> bool:
     return found.is_too_noisy and found.entry is not None and not args.allow_noisy
 
 
@@ -271,7 +271,7 @@ def _load_measured(session: "SessionFolder") -> list["Seen"]:
     ]
 
 
-def _print_noise(found: Sequence["Found"], args: argparse.Namespace) -> None:
+def _print_noise(found: Sequence["CalibrationResult"], args: argparse.Namespace) -> None:
     """Print a table on a terminal, or a line for each case in a log."""
     headings = ("", "system", "case", "runs", "noise of runs", "of sessions", "margin it can tell", "")
     rows = [_make_row(each, args) for each in found]
@@ -283,7 +283,7 @@ def _print_noise(found: Sequence["Found"], args: argparse.Namespace) -> None:
     print_table(headings, rows)
 
 
-def _make_row(found: "Found", args: argparse.Namespace) -> tuple[str, ...]:
+def _make_row(found: "CalibrationResult", args: argparse.Namespace) -> tuple[str, ...]:
     """Return `calibrated`, system, case, `20 in 5 sessions (2 left out)`, `1.2%`, `0.4%`, `3.1%`, and what prevents it."""
     case = found.case
     runs = f"{counted(case.runs, 'run')} in {counted(len(case.rates), 'session')}"
@@ -310,7 +310,7 @@ def _make_row(found: "Found", args: argparse.Namespace) -> tuple[str, ...]:
     )
 
 
-def _make_json(found: "Found", args: argparse.Namespace) -> dict[str, Any]:
+def _make_json(found: "CalibrationResult", args: argparse.Namespace) -> dict[str, Any]:
     case, noise = found.case, found.calibrated.noise if found.calibrated else None
     what, *_, words = _make_row(found, args)
     return {
@@ -331,7 +331,7 @@ def _make_json(found: "Found", args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _describe_margin(found: "Found", refused: bool) -> str:
+def _describe_margin(found: "CalibrationResult", refused: bool) -> str:
     """Return a remark on a case whose noise is too large for its margin."""
     from pytest_dtfperf.baselines.calibrate import MARGINS, MOST_RUNS
 

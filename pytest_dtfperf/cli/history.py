@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING
 from pytest_dtfperf.formats import change
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.history.comparison import Compared
+    from pytest_dtfperf.history.comparison import ComparedTraining
 from datetime import UTC, datetime
 
 HISTORY = """\
@@ -371,7 +371,7 @@ def run_compare(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _make_comparison_cells(found: "Compared") -> list[str]:
+def _make_comparison_cells(found: "ComparedTraining") -> list[str]:
     between = NONE if found.low is None or found.high is None else f"{change(found.low)} and {change(found.high)}"
     return [found.label, rate(found.then), rate(found.now), change(found.change), between, found.answer]
 

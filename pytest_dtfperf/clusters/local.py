@@ -118,7 +118,7 @@ def _made(config: ClusterConfig) -> Iterator[Sequence[int]]:
         return
     try:
         files = isolation.made_in_a_thread() or _made_by_a_process()
-    except isolation.Impossible as exc:
+    except isolation.IsolationUnavailable as exc:
         raise _NotIsolated(str(exc)) from exc
     with ExitStack() as closing:
         for file in files:
@@ -139,7 +139,7 @@ def _made_by_a_process() -> Sequence[int]:
                 check=False,
             )
         if made.returncode:
-            raise isolation.Impossible(made.stderr.decode(errors="replace").strip().rpartition("\n")[2])
+            raise isolation.IsolationUnavailable(made.stderr.decode(errors="replace").strip().rpartition("\n")[2])
         return socket.recv_fds(ours, 16, len(isolation.NAMESPACES))[1]
 
 

@@ -46,7 +46,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Trial:
+class TensorFlowTrial:
     """TensorFlow, imported for trial."""
 
     version: str | None = None
@@ -73,7 +73,7 @@ class HostSeen:
     missing: str | None = None  # why there is no more of it: not reached, lost, silent
     words: tuple[str, ...] = ()  # what was heard last of one that is missing
     facts: Facts | None = None
-    trial: Trial | None = None
+    trial: TensorFlowTrial | None = None
     offset: Offset | None = None
     ports: tuple[int, ...] = ()  # on which it was listening for the others
     taken: tuple[int, ...] = ()  # on which it should have, but somebody else does
@@ -93,7 +93,7 @@ class Reach:
 
 
 @dataclass(frozen=True)
-class Link:
+class HostLink:
     """One direction between two hosts, measured while no other link of either was."""
 
     source: int
@@ -119,7 +119,7 @@ class Diagnosis:
     network: str | None = None  # what clusters.toml says of who may reach tasks there
     folder: str = "~"  # in which the hosts looked for each other's files
     reached: list[Reach] = field(default_factory=list)
-    links: list[Link] = field(default_factory=list)  # one per ordered pair, the better where it was measured twice
+    links: list[HostLink] = field(default_factory=list)  # one per ordered pair, the better where it was measured twice
     rounds: int = 0  # in which they were measured
     ring: bool = False  # every host with the next one; else every ordered pair
     stream_s: float = 0.0

@@ -11,7 +11,7 @@ from pytest_dtfperf.clusters import capacity
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
 from pytest_dtfperf.clusters.protocol import Channel, Lost
 from pytest_dtfperf.doctor.allocation import lent_hosts
-from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, HostSeen, Link, Offset, Reach, Trial, far_below
+from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, HostLink, HostSeen, Offset, Reach, TensorFlowTrial, far_below
 from pytest_dtfperf.doctor.findings import Expected
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.formats import counted, printable
@@ -166,7 +166,7 @@ class Examination:
         within_s = self._limits.hello_s
         for host, answer in self._ask("trial", within_s + _TRIAL_GRACE_S, {"within_s": within_s}).items():
             fields = {key: answer[key] for key in ("version", "gpus", "import_s", "error") if key in answer}
-            self.seen.hosts[host].trial = Trial(**fields, words=tuple(answer.get("words", ())))
+            self.seen.hosts[host].trial = TensorFlowTrial(**fields, words=tuple(answer.get("words", ())))
 
     def _links(self) -> None:
         """Last, when nothing else goes on any more."""
@@ -174,7 +174,7 @@ class Examination:
         schedule = rounds(listening)
         self.seen.rounds, self.seen.ring, self.seen.stream_s = len(schedule), len(listening) > FEW, STREAM_S
         closed = {(each.source, each.target) for each in self.seen.reached if each.error}
-        found: dict[Pair, Link] = {}
+        found: dict[Pair, HostLink] = {}
         for number, pairs in enumerate(schedule, 1):
             self._on_status(f"measuring links, round {number} of {len(schedule)}")
             found |= self._measure([pair for pair in pairs if pair not in closed])
@@ -186,7 +186,7 @@ class Examination:
                     found[pair] = again
         self.seen.links = [found[pair] for pair in sorted(found)]
 
-    def _measure(self, pairs: Sequence[Pair]) -> dict[Pair, Link]:
+    def _measure(self, pairs: Sequence[Pair]) -> dict[Pair, HostLink]:
         """One round."""
         there = self._listening()
         going = {source: target for source, target in pairs if source in there and target in there}
@@ -198,7 +198,7 @@ class Examination:
         found = {}
         for source, answer in self._ask("measure", STREAM_S + _LINK_S, wanted, among=going.keys()).items():
             fields = {key: answer[key] for key in ("round_trip_s", "echoes", "bytes", "counted_s", "error") if key in answer}
-            found[source, going[source]] = Link(source, going[source], **fields)
+            found[source, going[source]] = HostLink(source, going[source], **fields)
         return found
 
     def _listening(self) -> list[int]:

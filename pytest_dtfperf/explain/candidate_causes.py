@@ -15,9 +15,18 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_dtfperf.explain.measurement_profile import MOST_SUSPECTS, Basis, Both, Cell, Evidence, Suspect, ends_of, stepping
+from pytest_dtfperf.explain.measurement_profile import (
+    MOST_SUSPECTS,
+    Basis,
+    Both,
+    CandidateCause,
+    Cell,
+    Evidence,
+    ends_of,
+    stepping,
+)
 from pytest_dtfperf.explain.probes import ALL, LINK, differences
-from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, Anatomy, Link
+from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, Anatomy, LinkTraffic
 from pytest_dtfperf.explain.step_events import is_server
 
 _SLOWER = 0.05  # of its time, that a link is busy longer at least: with less it may have met a busier moment
@@ -45,7 +54,7 @@ def suspects_of_transfers(
     now: Anatomy | None,
     hosts: Mapping[str, str],
     probed: Collection[Ends] = (),
-) -> Iterator[Suspect]:
+) -> Iterator[CandidateCause]:
     """`cells`: what workers' transfers have changed by; `slow`: those workers whose have become longer for sure; `probed`:
     links between hosts that are slower when probed.
 
@@ -65,9 +74,9 @@ def suspects_of_transfers(
         if found and (part.location is None or is_server(part.location)):  # so it is what is not told of, too
             found, untold = {**found, **untold}, {}
         if found:
-            yield Suspect("transfer", found, location=part.location)
+            yield CandidateCause("transfer", found, location=part.location)
     if untold:
-        yield Suspect("transfer", untold, location=_of_untold({worker for worker, _ in untold}, hosts))
+        yield CandidateCause("transfer", untold, location=_of_untold({worker for worker, _ in untold}, hosts))
 
 
 def _of_untold(workers: Collection[str], hosts: Mapping[str, str]) -> str | None:
@@ -126,7 +135,7 @@ def _busy(ends: Ends, worker: str, anatomy: Anatomy | None) -> float:
     return task.parts.get(kind, 0.0) * link.size_bytes / total if task and total else 0.0
 
 
-def _find(ends: Ends, anatomy: Anatomy | None) -> Link | None:
+def _find(ends: Ends, anatomy: Anatomy | None) -> LinkTraffic | None:
     links = anatomy.links if anatomy else ()
     return next((link for link in links if (link.source, link.destination) == ends), None)
 
@@ -260,11 +269,11 @@ _MOST_ALONE = 3  # of more hosts that are slow, each for itself, it is the clust
 Changes = Mapping[str, Mapping[str, float]]  # worker -> kind -> seconds
 
 
-def suspects(both: Both, then: Evidence, now: Evidence) -> list[Suspect]:
+def suspects(both: Both, then: Evidence, now: Evidence) -> list[CandidateCause]:
     """All changes, by what changed together; the rest last."""
     changes = changes_of(both)
     hosts = {**then.hosts, **now.hosts}
-    found: list[Suspect] = []
+    found: list[CandidateCause] = []
     for what, cells in _groups(both, changes, _has_servers(now)).items():
         slow = _slow(cells, {worker: least(both, worker, GROUPS[what]) for worker in both.now.own})
         if what == "transfer":
@@ -273,7 +282,7 @@ def suspects(both: Both, then: Evidence, now: Evidence) -> list[Suspect]:
             found += _together(what, cells, slow, list(both.now.own), hosts)
     floor_s = both.now.floor_s - both.then.floor_s
     if floor_s > least_of_floor(both):
-        found.append(Suspect(FLOOR, {}, floor_s))
+        found.append(CandidateCause(FLOOR, {}, floor_s))
     return with_rest(found, changes, floor_s)
 
 
@@ -283,14 +292,14 @@ def _slow_when_probed(then: Evidence, now: Evidence) -> Sequence[Ends]:
     return [(source, to) for source, to in (ends_of(each.location) for each in found if each.name == LINK)]
 
 
-def with_rest(found: Sequence[Suspect], changes: Changes, floor_s: float) -> list[Suspect]:
+def with_rest(found: Sequence[CandidateCause], changes: Changes, floor_s: float) -> list[CandidateCause]:
     """The largest of them, and all that is left as one."""
     kept = sorted(found, key=lambda suspect: -suspect.largest_s)[: MOST_SUSPECTS - 1]
     left: dict[Cell, float] = {(worker, kind): seconds for worker, kinds in changes.items() for kind, seconds in kinds.items()}
     for suspect in kept:
         for cell, seconds in suspect.cells.items():
             left[cell] = left.get(cell, 0.0) - seconds
-    return [*kept, Suspect(REST, left, floor_s - sum(suspect.floor_s for suspect in kept))]
+    return [*kept, CandidateCause(REST, left, floor_s - sum(suspect.floor_s for suspect in kept))]
 
 
 def changes_of(both: Both) -> Changes:
@@ -352,7 +361,7 @@ def _slow(cells: Mapping[Cell, float], least_s: Mapping[str, float]) -> Mapping[
 
 def _together(
     what: str, cells: Mapping[Cell, float], slow: Mapping[str, float], everyone: Collection[str], hosts: Mapping[str, str]
-) -> Iterator[Suspect]:
+) -> Iterator[CandidateCause]:
     """One suspect for what all workers have alike, one for each that has more."""
     is_all = len(slow) == len(everyone) or len({hosts.get(worker, worker) for worker in slow}) > _MOST_ALONE
     common = _common(list(slow.values())) if is_all else 0.0
@@ -367,9 +376,9 @@ def _together(
         if own:
             alone[_whose(worker, slow, everyone, hosts)][worker, kind] = seconds * own
     if common:
-        yield Suspect(what, parts)
+        yield CandidateCause(what, parts)
     for at, of_those in sorted(alone.items()):
-        yield Suspect(what, of_those, location=at)
+        yield CandidateCause(what, of_those, location=at)
 
 
 def _common(seconds: Sequence[float]) -> float:

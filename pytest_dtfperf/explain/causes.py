@@ -29,9 +29,9 @@ from pytest_dtfperf.explain.host_pressure import strains
 from pytest_dtfperf.explain.measurement_profile import (
     MOST_SUSPECTS,
     Both,
+    CandidateCause,
     Evidence,
     Gain,
-    Suspect,
     Times,
     ends_of,
     gains,
@@ -39,7 +39,7 @@ from pytest_dtfperf.explain.measurement_profile import (
     of_both,
     with_host,
 )
-from pytest_dtfperf.explain.merge_causes import Case, Confidence, Reason, joined
+from pytest_dtfperf.explain.merge_causes import Confidence, ExplainCase, Reason, joined
 from pytest_dtfperf.explain.reasons import reason_for
 from pytest_dtfperf.explain.step_breakdown import Anatomy
 from pytest_dtfperf.explain.worker_timings import described, increases, stragglers
@@ -223,7 +223,7 @@ def _causes(then: Evidence, now: Evidence, change_s: float, noise: float) -> Ite
     seconds = settled([gain.seconds for gain in found], errors, change_s, noise / _SURE, shorter_s)
     for suspect, gain, each in zip(suspected, found, seconds, strict=True):
         if suspect.what != REST and each >= noise:
-            case = Case(then, now, both, suspect)
+            case = ExplainCase(then, now, both, suspect)
             reason = reason_for(case)
             yield Cause(
                 kind=reason.kind,
@@ -245,7 +245,7 @@ def _late(then: Evidence, now: Evidence, change_s: float, noise: float) -> Itera
     if now.scores is None or not (more_s := increases(then.scores, now.scores)):
         return
     base = {worker: {"late": 0.0} for worker in now.scores.workers}
-    late = [Suspect("late", {(worker, "late"): seconds}, location=worker) for worker, seconds in more_s.items()]
+    late = [CandidateCause("late", {(worker, "late"): seconds}, location=worker) for worker, seconds in more_s.items()]
     gained = [gain.seconds for gain in gains(Times(base, 0.0), late[:MOST_SUSPECTS])]
     errors = [now.scores.workers[worker].late_error_s or 0.0 for worker in more_s][: len(gained)]
     described_of = {each.worker: described(each, now.hosts.get(each.worker)) for each in stragglers(now.scores)}
@@ -277,13 +277,13 @@ def _guessed(then: Evidence, now: Evidence, change_s: float, noise: float) -> It
         yield Cause(guess.kind, seconds, seconds / change_s, guess.location, guess.words, evidence, "low", None)
 
 
-def _error_of(suspect: Suspect, both: Both) -> float:
+def _error_of(suspect: CandidateCause, both: Both) -> float:
     """Standard error of what it makes of a step."""
     kinds = {kind for _, kind in suspect.cells}
     return error_of(both, sorted(kinds)) + (least_of_floor(both) / _SURE if suspect.floor_s else 0.0)
 
 
-def _shorter_s(rest: Suspect, both: Both) -> float:
+def _shorter_s(rest: CandidateCause, both: Both) -> float:
     """By how much the own work that nobody is suspected of has become shorter for sure, of the worker that is last now.
 
     Without transfers: links are shared, and who comes later than the others for whatever reason meets them free.
@@ -297,7 +297,7 @@ def _bounds(gain: Gain) -> str:
     return f"alone in the good step it makes {ms(gain.added_s)} ms, taken out of this one {ms(gain.removed_s)} ms"
 
 
-def _next(case: Case, reason: Reason) -> str | None:
+def _next(case: ExplainCase, reason: Reason) -> str | None:
     """What hosts and links can do, the doctor can look at: both ends of a link, and a host beside one other to compare with."""
     if not case.now.cluster or reason.kind not in _OF_HOSTS:
         return None

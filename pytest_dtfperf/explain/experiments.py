@@ -24,7 +24,7 @@ _OWN_WORK = frozenset({"forward", "backward", "compiled", "apply", "input", "cop
 
 
 @dataclass(frozen=True)
-class Trial:
+class ExperimentTrial:
     """One kind of experiment."""
 
     name: str
@@ -39,17 +39,17 @@ class Trial:
 
 
 _ALONE = {"variable_update": "independent", "num_ps": 0, "cross_replica_sync": True}
-SYNTHETIC = Trial("synthetic input", "with synthetic input", "gone", {"data": "synthetic", "data_dir": None})
-INDEPENDENT = Trial("no exchange", "where each worker trains alone", "gone", _ALONE)
-OWN_WORK = Trial("own work alone", "where each worker trains alone", "stays", _ALONE)
-FORWARD = Trial("forward only", "forward only, without exchange", "stays", {**_ALONE, "forward_only": True})
-OTHER_HOST = Trial("another host", "with another host in its place", "gone", leaves_out=True)
-SERVERS_ELSEWHERE = Trial(
+SYNTHETIC = ExperimentTrial("synthetic input", "with synthetic input", "gone", {"data": "synthetic", "data_dir": None})
+INDEPENDENT = ExperimentTrial("no exchange", "where each worker trains alone", "gone", _ALONE)
+OWN_WORK = ExperimentTrial("own work alone", "where each worker trains alone", "stays", _ALONE)
+FORWARD = ExperimentTrial("forward only", "forward only, without exchange", "stays", {**_ALONE, "forward_only": True})
+OTHER_HOST = ExperimentTrial("another host", "with another host in its place", "gone", leaves_out=True)
+SERVERS_ELSEWHERE = ExperimentTrial(
     "other placement", "with parameter servers placed otherwise", "gone", {"variable_placement": "round_robin"}
 )
 
 # Kind of cause -> what is tried, the most telling first.
-TRIALS: Mapping[str, Sequence[Trial]] = {
+TRIALS: Mapping[str, Sequence[ExperimentTrial]] = {
     "input": (SYNTHETIC,),
     "link": (OTHER_HOST, INDEPENDENT),
     "server": (OTHER_HOST, SERVERS_ELSEWHERE, INDEPENDENT),
@@ -67,7 +67,7 @@ TRIALS: Mapping[str, Sequence[Trial]] = {
 
 
 @dataclass(frozen=True)
-class Suspect:
+class ExperimentSubject:
     """A cause, as far as it matters here."""
 
     kind: str  # one of `causes.KINDS`
@@ -79,8 +79,8 @@ class Suspect:
 class Planned:
     """An experiment on one suspect."""
 
-    suspect: Suspect
-    trial: Trial
+    suspect: ExperimentSubject
+    trial: ExperimentTrial
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Tried(JsonData):
     words: str  # one line
 
 
-def planned(suspects: Sequence[Suspect], spec: Mapping[str, Any], *, spare_hosts: int, most: int) -> list[Planned]:
+def planned(suspects: Sequence[ExperimentSubject], spec: Mapping[str, Any], *, spare_hosts: int, most: int) -> list[Planned]:
     """The experiments that are worth their time: for each suspect the first that can be made here, the largest suspect first.
 
     `spec`: what was trained, as JSON has it; `spare_hosts`: that are lent and not used by it.
@@ -106,7 +106,7 @@ def planned(suspects: Sequence[Suspect], spec: Mapping[str, Any], *, spare_hosts
     return found[:most]
 
 
-def _possible(suspect: Suspect, spec: Mapping[str, Any], spare_hosts: int) -> Iterator[Planned]:
+def _possible(suspect: ExperimentSubject, spec: Mapping[str, Any], spare_hosts: int) -> Iterator[Planned]:
     for trial in TRIALS.get(suspect.kind, ()):
         if trial.applies(spec, suspect.location) and (spare_hosts > 0 or not trial.leaves_out):
             yield Planned(suspect, trial)
@@ -138,7 +138,7 @@ def failed(plan: Planned, instead_of_s: float, why: str) -> Tried:
     return _tried(plan, None, instead_of_s, "open", words)
 
 
-def _evidence_s(trial: Trial, step_s: float, instead_of_s: float, then: Anatomy | None) -> float | None:
+def _evidence_s(trial: ExperimentTrial, step_s: float, instead_of_s: float, then: Anatomy | None) -> float | None:
     """How much of the cause has gone with the change, or has stayed."""
     if trial.reading == "gone":
         return instead_of_s - step_s
@@ -154,7 +154,7 @@ def own_work_s(anatomy: Anatomy, *, forward_only: bool = False) -> float:
     return max((sum(s for kind, s in of.parts.items() if kind in kinds) for of in workers), default=0.0)
 
 
-def _subject(suspect: Suspect) -> str:
+def _subject(suspect: ExperimentSubject) -> str:
     return f"{suspect.kind} at {suspect.location}" if suspect.location else suspect.kind
 
 

@@ -110,7 +110,7 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Suspect:
+class CandidateCause:
     """Times that have changed together, and may have one cause. Every changed time belongs to exactly one suspect."""
 
     what: str  # a row of `suspects.GROUPS`, or "rest"
@@ -154,7 +154,7 @@ def step_of(own: Sequence[float], coordinated: bool) -> float:
     return len(own) / sum(1 / max(_LEAST_S, seconds) for seconds in own)
 
 
-def gains(then: Times, suspects: Sequence[Suspect]) -> Sequence[Gain]:
+def gains(then: Times, suspects: Sequence[CandidateCause]) -> Sequence[Gain]:
     """What each suspect makes of the step; they add up to what all of them make of it."""
     assert len(suspects) <= MOST_SUSPECTS + 1
     base = {worker: sum(kinds.values()) for worker, kinds in then.own.items()}

@@ -15,9 +15,9 @@ from pytest_dtfperf.explain.candidate_causes import FLOOR, GROUPS
 from pytest_dtfperf.explain.host_pressure import Strain, strains
 from pytest_dtfperf.explain.measurement_profile import (
     Both,
+    CandidateCause,
     Cell,
     Evidence,
-    Suspect,
     Times,
     ends_of,
     is_lent,
@@ -44,11 +44,11 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class Case:
+class ExplainCase:
     then: Evidence
     now: Evidence
     both: Both
-    suspect: Suspect
+    suspect: CandidateCause
 
     @cached_property
     def hosts(self) -> Mapping[str, str]:
@@ -132,7 +132,7 @@ _STARVED = 1.25  # times as long on the wall for the same CPU: what waits for a 
 _SAME_WORK = 0.5  # of what became longer, that the CPU had to do, too: then it is the work and not the core
 
 
-def reason(case: Case) -> Reason:
+def reason(case: ExplainCase) -> Reason:
     before, after = case.seconds("compute")
     seconds = f"computes {ms(after)} ms of a step, {ms(before)} ms {case.before}"
     slower = f"{case.who} computes {percent_longer(before, after)} slower than {case.than}"
@@ -146,7 +146,7 @@ def reason(case: Case) -> Reason:
     return case.reason("compute", f"{slower}; {found[0]}" if found else slower, evidence, found)
 
 
-def of_starved(case: Case) -> Reason:
+def of_starved(case: ExplainCase) -> Reason:
     """Of what has no core: by its arithmetic where that tells, else by what the kernel has counted."""
     others = case.strains("others")
     longer = starved(case)
@@ -155,7 +155,7 @@ def of_starved(case: Case) -> Reason:
     return case.reason("others", words, evidence, others if longer else others[1:] or others)
 
 
-def of_decoding(case: Case) -> Reason:
+def of_decoding(case: ExplainCase) -> Reason:
     before, after = case.seconds("compute")
     probed = case.strains("input")
     words = f"{case.who} decodes its input on the cores that it computes with; {probed[0]}"
@@ -164,7 +164,7 @@ def of_decoding(case: Case) -> Reason:
     return case.reason("input", words, evidence, probed)
 
 
-def decodes_longer(case: Case) -> str:
+def decodes_longer(case: ExplainCase) -> str:
     """That the input needs more of the cores that compute: a probe says so, and the process has more of the CPU's time.
 
     Empty: it does not, or nobody knows.
@@ -176,13 +176,13 @@ def decodes_longer(case: Case) -> str:
     return f"{ms(now)} ms of CPU for a step, {ms(then)} ms {case.before}" if now - then > _SAME_WORK * (after - before) else ""
 
 
-def of_software(case: Case, words: str, evidence: Sequence[str]) -> Reason:
+def of_software(case: ExplainCase, words: str, evidence: Sequence[str]) -> Reason:
     """That versions differ is known, that they make it slower is not."""
     changed = ", ".join(case.now.software_changes)
     return replace(case.reason("software", f"{words}; versions differ: {changed}", evidence), confidence="low")
 
 
-def starved(case: Case) -> str:
+def starved(case: ExplainCase) -> str:
     """That the same arithmetic has waited for a core; empty: it has not, or nobody knows."""
     now = _stretch(case.both.now, case.now, case.workers)
     then = (
@@ -221,7 +221,7 @@ def cpu_of(side: Evidence, worker: str) -> float | None:
     return task.cpu_s if task else None
 
 
-def _same_graph(case: Case) -> Iterator[str]:
+def _same_graph(case: ExplainCase) -> Iterator[str]:
     if case.then.graph is not None and case.then.graph == case.now.graph and not case.now.program_changes:
         yield "the same graph with the same settings: it is its arithmetic that takes longer"
 
@@ -240,7 +240,7 @@ _OWN_PART = 0.5  # the same, where one session computes on all workers: links th
 _GAPS = 0.12  # of what became longer, in which nothing was under way: on a slow link there is, all the time
 
 
-def joined(suspects: Sequence[Suspect], both: Both, then: Evidence, now: Evidence) -> list[Suspect]:
+def joined(suspects: Sequence[CandidateCause], both: Both, then: Evidence, now: Evidence) -> list[CandidateCause]:
     """The rest stays last."""
     *found, rest = suspects
     if (
@@ -248,7 +248,7 @@ def joined(suspects: Sequence[Suspect], both: Both, then: Evidence, now: Evidenc
     ):  # of another program nothing is expected to take as long as it did: what is nobody else's is its own
         of_all = [each for each in found if each.location is None and each.what in _OF_THE_PROGRAM]
         found = _join(PROGRAM, None, [*of_all, rest], found)
-        rest = Suspect(rest.what, {})
+        rest = CandidateCause(rest.what, {})
     else:
         found = _of_decoding(found, both, then, now)
     found, rest = _of_starved(found, rest, both, then, now)
@@ -264,18 +264,18 @@ def joined(suspects: Sequence[Suspect], both: Both, then: Evidence, now: Evidenc
     if largest:
         after = _of(found, FLOOR)
         if largest.what != STARVED:  # what comes after the last worker's own work is of it, also if it scatters
-            after, rest = [*after, Suspect(FLOOR, {}, rest.floor_s)], replace(rest, floor_s=0.0)
+            after, rest = [*after, CandidateCause(FLOOR, {}, rest.floor_s)], replace(rest, floor_s=0.0)
         found = _join(largest.what, largest.location, [largest, *after], found)
     return [*found, rest]
 
 
-def _of_decoding(found: Sequence[Suspect], both: Both, then: Evidence, now: Evidence) -> list[Suspect]:
+def _of_decoding(found: Sequence[CandidateCause], both: Both, then: Evidence, now: Evidence) -> list[CandidateCause]:
     """With one suspect for all input that is late or takes the cores for one reason.
 
     Where several workers wait for their batches, some wait longer than others by chance, or not at all. Where a probe has it
     slower, what computes more slowly beside its decoding is of it.
     """
-    cases = [Case(then, now, both, each) for each in _of(found, "input", "compute")]
+    cases = [ExplainCase(then, now, both, each) for each in _of(found, "input", "compute")]
     inputs = [case for case in cases if case.suspect.what == "input"]
     is_of_several = len(inputs) > 1 or any(case.suspect.location is None for case in inputs)
     waiting = [case.suspect for case in inputs if is_of_several or case.strains("input")]
@@ -286,8 +286,8 @@ def _of_decoding(found: Sequence[Suspect], both: Both, then: Evidence, now: Evid
 
 
 def _of_starved(
-    found: Sequence[Suspect], rest: Suspect, both: Both, then: Evidence, now: Evidence
-) -> tuple[list[Suspect], Suspect]:
+    found: Sequence[CandidateCause], rest: CandidateCause, both: Both, then: Evidence, now: Evidence
+) -> tuple[list[CandidateCause], CandidateCause]:
     """With one suspect for each host whose processes had no core when they were to work: there all takes longer, what is sent
     and received included, for somebody has to do that, too. Links that a probe found slow are slow for themselves.
 
@@ -323,14 +323,14 @@ def _of_starved(
     return left, rest
 
 
-def _exchange_of(rest: Suspect) -> tuple[Suspect, Suspect]:
+def _exchange_of(rest: CandidateCause) -> tuple[CandidateCause, CandidateCause]:
     """What workers and parameter servers do for each other, and what else there is."""
     exchanged = {cell: seconds for cell, seconds in rest.cells.items() if cell[1] in _EXCHANGE}
     own = {cell: seconds for cell, seconds in rest.cells.items() if cell[1] not in _EXCHANGE}
     return replace(rest, cells=exchanged), replace(rest, cells=own, floor_s=0.0)
 
 
-def _in_proportion(parts: Sequence[Suspect], both: Both) -> list[Suspect]:
+def _in_proportion(parts: Sequence[CandidateCause], both: Both) -> list[CandidateCause]:
     """A host without its cores does all more slowly. What became longer by far more than its arithmetic, each as a part of its
     own time, has a reason of its own: a worker that sleeps on a busy host sleeps.
     """
@@ -340,7 +340,7 @@ def _in_proportion(parts: Sequence[Suspect], both: Both) -> list[Suspect]:
     return [each for each in parts if each.what == "compute" or _growth([each], both) <= _PROPORTION * arithmetic]
 
 
-def _growth(suspects: Sequence[Suspect], both: Both) -> float:
+def _growth(suspects: Sequence[CandidateCause], both: Both) -> float:
     """Of all their times together, as a part of what these were."""
     cells = {cell for each in suspects for cell in each.cells}
     before = sum(both.then.own[worker].get(kind, 0.0) for worker, kind in cells)
@@ -348,7 +348,7 @@ def _growth(suspects: Sequence[Suspect], both: Both) -> float:
     return longer / before if before else math.inf if longer else 0.0
 
 
-def _starved_hosts(found: Sequence[Suspect], both: Both, then: Evidence, now: Evidence) -> Iterator[str]:
+def _starved_hosts(found: Sequence[CandidateCause], both: Both, then: Evidence, now: Evidence) -> Iterator[str]:
     """By the kernel's counts; since a worker's arithmetic took longer for no more of the CPU's time; or since a server's own
     operations, and probes of its host.
     """
@@ -362,22 +362,24 @@ def _starved_hosts(found: Sequence[Suspect], both: Both, then: Evidence, now: Ev
     arithmetic = _of(found, "compute") if not now.program_changes else []
     most_s = max((each.largest_s for each in arithmetic), default=0.0)
     for each in arithmetic:
-        case = Case(then, now, both, each)
+        case = ExplainCase(then, now, both, each)
         if each.largest_s > _LIKE_THE_MOST * most_s and starved(case):
             yield from (hosts.get(worker, worker) for worker in case.workers)
 
 
-def _is_at(suspect: Suspect, ends: Collection[str]) -> bool:
+def _is_at(suspect: CandidateCause, ends: Collection[str]) -> bool:
     """Whether it is of this host or its tasks; of a link, whether one end is."""
     named = ends_of(suspect.location)
     return any(end in ends for end in named)
 
 
-def _of(suspects: Sequence[Suspect], *what: str) -> list[Suspect]:
+def _of(suspects: Sequence[CandidateCause], *what: str) -> list[CandidateCause]:
     return [each for each in suspects if each.what in what]
 
 
-def _join(what: str, location: str | None, parts: Sequence[Suspect], among: Sequence[Suspect]) -> list[Suspect]:
+def _join(
+    what: str, location: str | None, parts: Sequence[CandidateCause], among: Sequence[CandidateCause]
+) -> list[CandidateCause]:
     """One in the place of these; nothing changes where there are none."""
     if not parts:
         return list(among)
@@ -385,18 +387,18 @@ def _join(what: str, location: str | None, parts: Sequence[Suspect], among: Sequ
     for part in parts:
         for cell, seconds in part.cells.items():
             cells[cell] += seconds
-    one = Suspect(what, cells, sum(part.floor_s for part in parts), location)
+    one = CandidateCause(what, cells, sum(part.floor_s for part in parts), location)
     return [one, *(each for each in among if not any(each is part for part in parts))]
 
 
-def _server_of(transfer: Suspect, both: Both) -> str | None:
+def _server_of(transfer: CandidateCause, both: Both) -> str | None:
     """Whose links these are, all of them: to a lone worker it has but one."""
     servers = [end for end in ends_of(transfer.location) if is_server(end)]
     is_its_only_link = transfer.location in servers or len(both.now.own) == 1
     return servers[0] if len(servers) == 1 and is_its_only_link else None
 
 
-def answers_late(server: str, transfer: Suspect, then: Evidence, now: Evidence) -> bool:
+def answers_late(server: str, transfer: CandidateCause, then: Evidence, now: Evidence) -> bool:
     """Whether all links of a server are slow because of itself, and not of its host's link."""
     ratio = applies(server, then, now)
     longer_s = sum(sign * (_applied(server, side) or 0.0) for sign, side in ((-1, then), (1, now)))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pytest_dtfperf.explain import merge_causes
 from pytest_dtfperf.explain.candidate_causes import FLOOR, GROUPS
 from pytest_dtfperf.explain.measurement_profile import Evidence, ends_of, gbit_per_s, ms, stepping, with_host
-from pytest_dtfperf.explain.merge_causes import DECODING, PROGRAM, SERVER, STARVED, Case, Reason, applies
+from pytest_dtfperf.explain.merge_causes import DECODING, PROGRAM, SERVER, STARVED, ExplainCase, Reason, applies
 from pytest_dtfperf.explain.probes import ALL, LINK, differences
 from pytest_dtfperf.explain.step_breakdown import Anatomy
 from pytest_dtfperf.explain.step_events import is_server
@@ -20,14 +20,14 @@ _MOST_OF_IT = 0.5
 _NAMED = 3  # workers
 
 
-def of_a_link(case: Case) -> Reason:
+def of_a_link(case: ExplainCase) -> Reason:
     rate = _rate(case)
     seconds = _seconds(case)
     found = case.strains("link")
     return case.reason("link", f"{_subject(case)} {rate or _longer(case)}", [seconds], [*found, *_growth(case, rate)])
 
 
-def of_a_server(case: Case) -> Reason:
+def of_a_server(case: ExplainCase) -> Reason:
     rate = _rate(case)
     server = case.location or ""
     ratio = applies(server, case.then, case.now)
@@ -46,7 +46,7 @@ def of_a_server(case: Case) -> Reason:
     return case.reason(SERVER, words, evidence, [*updates, *case.strains("others", "clock", "memory", "compute")])
 
 
-def probed_location(case: Case) -> str | None:
+def probed_location(case: ExplainCase) -> str | None:
     """The link or host that all links have in common which are slower when probed, and no other does; None: nobody knows.
 
     An all-reduce goes round all workers, and each of its links waits for the others: what it took tells no link from another.
@@ -71,7 +71,7 @@ def _task_at(host: str, hosts: Mapping[str, str]) -> str:
     return there[0] if len(there) == 1 else host
 
 
-def _seconds(case: Case, what: str = "transfer") -> str:
+def _seconds(case: ExplainCase, what: str = "transfer") -> str:
     before, after = case.seconds(what)
     to = {"transfer": "transfers", "apply": "updates"}[what]
     more = f" and {len(case.workers) - _NAMED} more" if len(case.workers) > _NAMED else ""
@@ -79,16 +79,16 @@ def _seconds(case: Case, what: str = "transfer") -> str:
     return f"{who}: {ms(after)} ms of a step go to {to}, {ms(before)} ms {case.before}"
 
 
-def _longer(case: Case) -> str:
+def _longer(case: ExplainCase) -> str:
     before, after = case.seconds("transfer")
     return f"for {ms(after)} ms of a step, {ms(before)} ms {case.before}"
 
 
-def _growth(case: Case, rate: str) -> list[str]:
+def _growth(case: ExplainCase, rate: str) -> list[str]:
     return [f"the rate of its bytes: {rate}"] if rate else []
 
 
-def _subject(case: Case) -> str:
+def _subject(case: ExplainCase) -> str:
     """Both ends and the direction."""
     ends = [with_host(end, case.hosts) for end in ends_of(case.location)]
     if len(ends) == 2:
@@ -98,7 +98,7 @@ def _subject(case: Case) -> str:
     return f"{ends[0]} {_directed(case)}"
 
 
-def _directed(case: Case) -> str:
+def _directed(case: ExplainCase) -> str:
     """Of a task or host with all others. Workers receive what parameter servers send."""
     sums = {kind: sum(s for (_, each), s in case.suspect.cells.items() if each == kind) for kind in ("receive", "send")}
     total = sum(sums.values())
@@ -120,7 +120,7 @@ def _tasks_at(location: str | None, hosts: Mapping[str, str]) -> Sequence[str]:
     return [task for task, host in hosts.items() if location == host] or [location]
 
 
-def _rate(case: Case) -> str:
+def _rate(case: ExplainCase) -> str:
     """`at 2.1 instead of 9.8 Gbit/s`: of the links of the suspect that are slower, where both sides know it; else nothing."""
     before, after = _known(case.then.anatomy), _known(case.now.anatomy)
     both = [ends for ends in after if ends in before and _concerns(ends, case.location)]
@@ -158,17 +158,17 @@ def _concerns(ends: tuple[str, str], location: str | None) -> bool:
 _IDLE = 0.3  # of the time spent in Python: with less CPU than that it has slept, or waited for something
 
 
-def reason_for(case: Case) -> Reason:
+def reason_for(case: ExplainCase) -> Reason:
     return ROWS[case.suspect.what](case)
 
 
-def _input(case: Case) -> Reason:
+def _input(case: ExplainCase) -> Reason:
     before, after = case.seconds("input")
     words = f"{case.who} waits {ms(after)} ms of a step for its next batch, {ms(before)} ms {case.before}"
     return case.reason("input", words, [], case.strains("input"))
 
 
-def _python(case: Case) -> Reason:
+def _python(case: ExplainCase) -> Reason:
     before, after = case.seconds("python")
     usual = {} if case.both.basis == "peers" else case.then.sleeps
     slept = {worker: s for worker in case.workers if (s := case.now.sleeps.get(worker, 0.0)) > usual.get(worker, 0.0)}
@@ -182,7 +182,7 @@ def _python(case: Case) -> Reason:
     return case.reason("straggler" if case.location else "host", words, [], agreeing)
 
 
-def _is_idle(case: Case, longer_s: float) -> bool | None:
+def _is_idle(case: ExplainCase, longer_s: float) -> bool | None:
     """None: not known, without the CPU's time of both sides."""
     if case.both.basis == "peers":
         return None
@@ -194,7 +194,7 @@ def _is_idle(case: Case, longer_s: float) -> bool | None:
     return sum(now) - sum(then) < _IDLE * longer_s * len(now) if is_known else None
 
 
-def _host(case: Case) -> Reason:
+def _host(case: ExplainCase) -> Reason:
     before, after = case.seconds("host")
     words = f"TensorFlow's own host code takes {ms(after)} ms of a step on {case.who}, {ms(before)} ms {case.before}"
     if case.suspect.location is None and case.now.software_changes:
@@ -202,7 +202,7 @@ def _host(case: Case) -> Reason:
     return case.reason("straggler" if case.suspect.location else "host", words, [], case.strains("others"))
 
 
-def _waiting(case: Case) -> Reason:
+def _waiting(case: ExplainCase) -> Reason:
     before, after = (_exchanging(side) for side in (case.then, case.now))
     if before is not None and after is not None and after - before > _MOST_OF_IT * case.suspect.floor_s:
         words = f"workers exchange for {ms(after)} ms of a step from when the last of them has joined, "
@@ -223,14 +223,14 @@ def _exchanging(side: Evidence) -> float | None:
     return min((parts.get("reduce", 0.0) for parts in workers), default=None)
 
 
-def _program(case: Case) -> Reason:
+def _program(case: ExplainCase) -> Reason:
     changed = "; ".join(case.now.program_changes)
     before, after = case.seconds("compute")
     evidence = [f"a worker computes {ms(after)} ms of a step, {ms(before)} ms {case.before}"]
     return replace(case.reason(PROGRAM, f"another program is trained: {changed}", evidence, [changed]), location=None)
 
 
-ROWS: Mapping[str, Callable[[Case], Reason]] = {
+ROWS: Mapping[str, Callable[[ExplainCase], Reason]] = {
     "compute": merge_causes.reason,
     "input": _input,
     "transfer": of_a_link,

@@ -244,7 +244,7 @@ class TaskTime(JsonData):
 
 
 @dataclass(frozen=True)
-class Link(JsonData):
+class LinkTraffic(JsonData):
     """What one task sends another."""
 
     source: str
@@ -266,7 +266,7 @@ class Anatomy(JsonData):
     wall_s: float  # of a step: from the first worker's begin to the last one's end; not in lockstep: of the slowest worker's
     path: Sequence[Part]  # the largest first; empty: not known, for no trace tells what waited for what
     tasks: Mapping[str, TaskTime]
-    links: Sequence[Link]  # the busiest first, MOST_LINKS of them; not known where the path is not
+    links: Sequence[LinkTraffic]  # the busiest first, MOST_LINKS of them; not known where the path is not
     clock_error_s: Mapping[str, float]  # task -> how well its clock is known against the chief's; absent: not at all
     # Kind of work -> standard error of its mean over the steps, of the worker whose steps scatter most. Empty: not known.
     error_s: Mapping[str, float] = field(default_factory=dict)
@@ -417,13 +417,13 @@ class _Sums:
         cpu = self._seconds(self._cpu[task]) if task in self._cpu else None
         return TaskTime(self._seconds(parts.total()), cpu, {kind: self._seconds(us) for kind, us in parts.most_common()})
 
-    def _links(self, clocks: Clocks) -> Iterator[Link]:
+    def _links(self, clocks: Clocks) -> Iterator[LinkTraffic]:
         for (source, destination), busy in self._busy.most_common(MOST_LINKS):
             sizes = self._bytes[source, destination]
             error = clocks.error_us.get(source, busy) + clocks.error_us.get(destination, busy)
             known = error * self._transfers[source, destination] <= _CLOCK_PART * busy
             named = Counter({variable: size for variable, size in sizes.items() if variable is not None})
-            yield Link(
+            yield LinkTraffic(
                 source,
                 destination,
                 sizes.total() / self._steps,

@@ -18,7 +18,7 @@ ERROR = 0.025  # on either side: the interval holds in 95 % of all comparisons
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedTraining:
     """One training, in both sessions."""
 
     label: str
@@ -51,7 +51,7 @@ def compared(
     *,
     error: float = ERROR,
     assumed: Noise = ASSUMED,
-) -> list[Compared]:
+) -> list[ComparedTraining]:
     """Rows of measurements; of what a session has measured again the last counts, as in a series.
 
     What only one has is left out. `assumed`: where neither side was calibrated.
@@ -66,14 +66,14 @@ def _latest(rows: Iterable[Row]) -> dict[str, Row]:
     return {row["spec_key"]: row for row in ordered if row["in_series"]}
 
 
-def _compared(then: Row, now: Row, rates: Rates, contents: Contents, error: float, assumed: Noise) -> Compared:
+def _compared(then: Row, now: Row, rates: Rates, contents: Contents, error: float, assumed: Noise) -> ComparedTraining:
     one, two = rates[then["session"], then["id"]], rates[now["session"], now["id"]]
     question = Question(floor=1.0, ceiling=1.0, false_alarm=error, missed=error, least=len(two), most=len(two))
     estimate = against_stored(two, one, _noise(now) or _noise(then) or assumed, question)
     is_known = estimate.degrees_of_freedom > 0 and estimate.low > 0
     fingerprints = contents[then["fingerprint"]], contents[now["fingerprint"]]
     hosts = [f"hosts: {then['hosts']} then, {now['hosts']} now"] if then["hosts"] != now["hosts"] else []
-    return Compared(
+    return ComparedTraining(
         label=now["label"],
         spec_key=now["spec_key"],
         then=then["images_per_sec"],

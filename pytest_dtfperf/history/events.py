@@ -9,17 +9,17 @@ from typing import Any
 from pytest_dtfperf.baselines.comparability import noted, replaced
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series
-from pytest_dtfperf.stats.changes import Change
+from pytest_dtfperf.stats.changes import RateChange
 
 NEAR = 3  # sessions: by so many the begin of one and the same change is found earlier or later, from series to series
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundChange:
     """A change of one series."""
 
     series: Series
-    change: Change
+    change: RateChange
     ended: Series | None = None  # of a break: the series before it
 
     @property
@@ -36,10 +36,13 @@ class Found:
 
 
 def events_of(
-    found: Iterable[Found], order: Mapping[str, int], fingerprints: Mapping[str, Mapping[str, Any]], promise: Mapping[str, Any]
+    found: Iterable[FoundChange],
+    order: Mapping[str, int],
+    fingerprints: Mapping[str, Mapping[str, Any]],
+    promise: Mapping[str, Any],
 ) -> list[Row]:
     """Rows of the table of events, numbered as they were found. `order`: of all sessions, by their ids."""
-    groups: list[list[Found]] = []
+    groups: list[list[FoundChange]] = []
     for each in sorted(found, key=lambda each: order[each.first_bad["session"]]):
         group = next((group for group in reversed(groups) if _belongs(each, group, order)), None)
         if group is None:
@@ -50,7 +53,7 @@ def events_of(
     return [_event(number, group, order, fingerprints, promise) for number, group in enumerate(groups, start=1)]
 
 
-def _belongs(each: Found, group: Sequence[Found], order: Mapping[str, int]) -> bool:
+def _belongs(each: FoundChange, group: Sequence[FoundChange], order: Mapping[str, int]) -> bool:
     """Whether it went the same way at the same time, and came back or not alike. An event has one of a series."""
     first = group[0]
     distance = abs(order[each.first_bad["session"]] - order[first.first_bad["session"]])
@@ -61,7 +64,7 @@ def _belongs(each: Found, group: Sequence[Found], order: Mapping[str, int]) -> b
 
 def _event(
     number: int,
-    group: Sequence[Found],
+    group: Sequence[FoundChange],
     order: Mapping[str, int],
     fingerprints: Mapping[str, Mapping[str, Any]],
     promise: Mapping[str, Any],
@@ -87,7 +90,7 @@ def _event(
     }
 
 
-def _member(each: Found) -> dict[str, Any]:
+def _member(each: FoundChange) -> dict[str, Any]:
     """Sizes as fractions of the rate before."""
     change = each.change
     return {
@@ -103,7 +106,7 @@ def _member(each: Found) -> dict[str, Any]:
     }
 
 
-def _differences(group: Sequence[Found], fingerprints: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _differences(group: Sequence[FoundChange], fingerprints: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return what differs between the last session of the old rate and the first of the new one: candidates.
 
     What ended a series comes first.

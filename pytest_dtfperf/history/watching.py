@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select
 
 from pytest_dtfperf.history import store
-from pytest_dtfperf.history.events import Found, events_of
+from pytest_dtfperf.history.events import FoundChange, events_of
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series, Successions, series_of
 from pytest_dtfperf.history.tables import tracks
-from pytest_dtfperf.stats.changes import Promise, Track, Watch
+from pytest_dtfperf.stats.changes import ChangeWatch, Promise, Track
 
 ALIVE = timedelta(days=90)  # a series that was not measured for longer has no share of the promise
 
@@ -44,7 +44,7 @@ def watch(connection: Connection, promise: Promise | None = None) -> Watched:
     again = any(number > first and name not in unwatched for name, number in order.items())
     begin = 0 if again else first
     state = {} if again else _state(connection)
-    watching, alive, successions = Watch(promise), 0, Successions(all_series, contents)
+    watching, alive, successions = ChangeWatch(promise), 0, Successions(all_series, contents)
     by_name = {series.name: series for series in all_series}
     watching.resume({s.name: track for s in all_series if (track := _track(s, state, order, begin))})
     for night in _nights(all_series, order, begin):
@@ -83,7 +83,7 @@ def _nights(all_series: Sequence[Series], order: Mapping[str, int], begin: int) 
 
 
 def _ended(
-    watching: Watch, by_name: Mapping[str, Series], night: tuple[str, Mapping[str, float]], successions: Successions
+    watching: ChangeWatch, by_name: Mapping[str, Series], night: tuple[str, Mapping[str, float]], successions: Successions
 ) -> dict[str, str]:
     """Return the series that ended where those of a night began, for those that may still be compared with it."""
     at, rates = night
@@ -101,7 +101,7 @@ def _alive(all_series: Sequence[Series], at: str | None) -> int:
 
 
 def _watched(
-    watching: Watch,
+    watching: ChangeWatch,
     all_series: Sequence[Series],
     order: Mapping[str, int],
     contents: Mapping[str, Mapping[str, Any]],
@@ -111,9 +111,9 @@ def _watched(
     found = []
     for name, track in watching.tracks.items():
         once = {id(change): change for change in (*track.changes, *track.past)}
-        found += [Found(by_name[name], change) for change in once.values()]
+        found += [FoundChange(by_name[name], change) for change in once.values()]
         if track.crossing:
-            found.append(Found(by_name[name], track.crossing, by_name[track.ended]))
+            found.append(FoundChange(by_name[name], track.crossing, by_name[track.ended]))
     is_known = watching.knows_noise()
     promise = {
         "share": watching.promise.share,
@@ -131,7 +131,7 @@ def _watched(
     return Watched(events, new, watching.promise, alive, is_known, measured, all_series)
 
 
-def _write(connection: Connection, watching: Watch, events: Sequence[Row]) -> None:
+def _write(connection: Connection, watching: ChangeWatch, events: Sequence[Row]) -> None:
     connection.execute(delete(tracks))
     states = [{"series": name, "state": track.to_json()} for name, track in watching.tracks.items()]
     if states:

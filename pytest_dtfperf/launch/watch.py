@@ -35,7 +35,7 @@ _STOPPED = ("T", "t")
 _STOPPED_BEATS = 2  # one may be a passing SIGSTOP
 
 
-class Cause(IntEnum):
+class FailureCause(IntEnum):
     """What may end a run; the smaller explains the greater."""
 
     HOST = 0
@@ -87,7 +87,7 @@ class Watch:
         self._limits = limits
         self._began = self._phase_began = now
         self._phase = "reserve"
-        self._failures: list[tuple[Cause, float, DtfPerfError]] = []
+        self._failures: list[tuple[FailureCause, float, DtfPerfError]] = []
         self.refusal: HostLost | None = None  # why a host was given up for what it has sent, also after the last exit
         self._terminated = False  # somebody has sent SIGTERM to a process
 
@@ -139,7 +139,7 @@ class Watch:
         if self._failures:
             cause, _, error = min(self._failures, key=lambda each: each[:2])
             first = min(when for _, when, _ in self._failures)
-            settle_s, certain = (TERMINATED_S, Cause.HOST) if self._terminated else (SETTLE_S, Cause.STOPPED)
+            settle_s, certain = (TERMINATED_S, FailureCause.HOST) if self._terminated else (SETTLE_S, FailureCause.STOPPED)
             if cause <= certain or now - first >= settle_s:
                 raise error
             return
@@ -160,7 +160,7 @@ class Watch:
     def _refused(self, event: Mapping[str, Any], now: float) -> None:
         name = self.hosts[event["host"]].name
         hint = "End whoever listens there, or let free ports be found: fixed_ports = false."
-        self._fail(Cause.HOST, now, PortInUse(f"{event['reason']} on {name}. {hint}"))
+        self._fail(FailureCause.HOST, now, PortInUse(f"{event['reason']} on {name}. {hint}"))
 
     def _stopped(self, event: Mapping[str, Any], now: float) -> None:
         self.hosts[event["host"]].quiet = True
@@ -171,14 +171,16 @@ class Watch:
         error = HostLost(loss(host.name, "is gone", event["how"], event["words"]))
         if event["how"].reason is LossReason.PROTOCOL_ERROR:
             self.refusal = self.refusal or error
-        self._fail(Cause.HOST, now, error)
+        self._fail(FailureCause.HOST, now, error)
 
     def _zygote_died(self, event: Mapping[str, Any], now: float) -> None:
         host = self.hosts[event["host"]]
         self._note_signal(event)
         words = quoted_lines(event["last_lines"])
         self._fail(
-            Cause.ZYGOTE, now, HostLost(f"the zygote on {host.name}, which all its tasks fork from, {_how(event)}{words}")
+            FailureCause.ZYGOTE,
+            now,
+            HostLost(f"the zygote on {host.name}, which all its tasks fork from, {_how(event)}{words}"),
         )
 
     def _started(self, event: Mapping[str, Any], now: float) -> None:
@@ -193,7 +195,9 @@ class Watch:
             case "progress":
                 task.step, task.of = event["step"], event["of"]
             case "missing":
-                self._fail(Cause.MISSING, now, MissingModule(f"{task.name} on {self.hosts[task.host].name} {_lacks(event)}"))
+                self._fail(
+                    FailureCause.MISSING, now, MissingModule(f"{task.name} on {self.hosts[task.host].name} {_lacks(event)}")
+                )
             case "report":
                 task.report = {key: value for key, value in event.items() if key not in _ENVELOPE}
 
@@ -202,13 +206,13 @@ class Watch:
         task.exited = True
         self._note_signal(event)
         if event["signal"] is not None:
-            self._task_failed(Cause.KILLED, task, _how(event), event, now)
+            self._task_failed(FailureCause.KILLED, task, _how(event), event, now)
         elif task.stays and self._phase != "leave":
-            self._task_failed(Cause.SERVER_LEFT, task, f"{_how(event)} before its workers were done", event, now)
+            self._task_failed(FailureCause.SERVER_LEFT, task, f"{_how(event)} before its workers were done", event, now)
         elif event["code"] != 0:
-            self._task_failed(Cause.FAILED, task, _how(event), event, now)
+            self._task_failed(FailureCause.FAILED, task, _how(event), event, now)
         elif task.report is None:
-            self._task_failed(Cause.FAILED, task, "ended without a report", event, now)
+            self._task_failed(FailureCause.FAILED, task, "ended without a report", event, now)
 
     def _beat(self, event: Mapping[str, Any], now: float) -> None:
         for name, process in event["tasks"].items():
@@ -216,11 +220,13 @@ class Watch:
             task.stopped_beats = task.stopped_beats + 1 if process["state"] in _STOPPED else 0
             if task.stopped_beats >= _STOPPED_BEATS and not task.exited:
                 what = f"is stopped (state {process['state']}): process {process['pid']} exists but does not run"
-                self._fail(Cause.STOPPED, now, TaskStopped(self._culprit(task, what)))
+                self._fail(FailureCause.STOPPED, now, TaskStopped(self._culprit(task, what)))
         host = self.hosts[event["host"]]
         host.zygote_stopped_beats = host.zygote_stopped_beats + 1 if event["zygote_state"] in _STOPPED else 0
         if host.zygote_stopped_beats >= _STOPPED_BEATS:
-            self._fail(Cause.ZYGOTE, now, HostLost(f"the zygote on {host.name}, which all its tasks fork from, is stopped"))
+            self._fail(
+                FailureCause.ZYGOTE, now, HostLost(f"the zygote on {host.name}, which all its tasks fork from, is stopped")
+            )
 
     # Failures
 
@@ -229,10 +235,10 @@ class Watch:
         if event["signal"] == signal.SIGTERM:
             self._terminated = True
 
-    def _fail(self, cause: Cause, now: float, error: DtfPerfError) -> None:
+    def _fail(self, cause: FailureCause, now: float, error: DtfPerfError) -> None:
         self._failures.append((cause, now, error))
 
-    def _task_failed(self, cause: Cause, task: TaskStatus, what: str, event: Mapping[str, Any], now: float) -> None:
+    def _task_failed(self, cause: FailureCause, task: TaskStatus, what: str, event: Mapping[str, Any], now: float) -> None:
         code = event["code"] if event["signal"] is None else 128 + event["signal"]
         self._fail(cause, now, TaskFailed(self._culprit(task, what, event["last_lines"], code)))
 

@@ -17,7 +17,7 @@ from typing import Literal
 from pytest_dtfperf.baselines import verdict
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.formats import change, minute, percent, rate
-from pytest_dtfperf.history.comparison import Compared, compared
+from pytest_dtfperf.history.comparison import ComparedTraining, compared
 from pytest_dtfperf.history.enter import changes_known
 from pytest_dtfperf.history.rows import Row, SessionRows, rows_of
 from pytest_dtfperf.history.where import Address
@@ -35,7 +35,7 @@ MAX_NIGHTS = 30  # that are gone back at most
 class Loss:
     """A training that is slower, and the session that it was faster in."""
 
-    found: Compared
+    found: ComparedTraining
     session: str
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ def find_losses(now: SessionFolder, earlier: Sequence[SessionFolder]) -> list[Lo
     return [loss for loss in found if loss.found.high is not None and loss.found.high < -MIN_LOSS]
 
 
-def _compare_sessions(then: SessionRows, now: SessionRows, wanted: Sequence[Row], error: float) -> list[Compared]:
+def _compare_sessions(then: SessionRows, now: SessionRows, wanted: Sequence[Row], error: float) -> list[ComparedTraining]:
     """Compare those of the wanted that were measured on the same hardware."""
     rates: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in (*then.runs, *now.runs):

@@ -56,7 +56,7 @@ def _live(host: int, **options: Any) -> int:
     except Leave as leaving:
         code = leaving.code
         _say(str(leaving))
-    except guard.Impossible as exc:  # it was possible when this agent started
+    except guard.FirewallUnavailable as exc:  # it was possible when this agent started
         _say(f"no firewall around the run's ports: {exc}")
     except BrokenPipeError:
         _say("the controller no longer listens")

@@ -33,7 +33,7 @@ table inet {name} {{
 """
 
 
-class Impossible(Exception):
+class FirewallUnavailable(Exception):
     """There can be no such table here, in words."""
 
 
@@ -43,16 +43,16 @@ class Guard:
     def __init__(self, run: str, ports: Sequence[int], peers: Iterable[str]) -> None:
         """`peers` are addresses of either family. This host itself comes through anyway, by its loopback."""
         if os.geteuid() != 0:
-            raise Impossible("only root may set up nftables")
+            raise FirewallUnavailable("only root may set up nftables")
         self._nftables = _library()
         self._context = self._nftables.nft_ctx_new(0)
         if not self._context:
-            raise Impossible("nftables does not answer")
+            raise FirewallUnavailable("nftables does not answer")
         self._nftables.nft_ctx_buffer_error(self._context)
         if self._nftables.nft_run_cmd_from_buffer(self._context, _table(run, ports, peers).encode()):
             output = self._nftables.nft_ctx_get_error_buffer(self._context).decode(errors="replace")
             self.close()
-            raise Impossible(f"nftables refuses: {' '.join(output.split())}")
+            raise FirewallUnavailable(f"nftables refuses: {' '.join(output.split())}")
 
     def close(self) -> None:
         context, self._context = self._context, None
@@ -64,7 +64,7 @@ def why_not() -> str | None:
     """Why this process cannot have a guard, or None if it can: it tries."""
     try:
         Guard("trial", [], []).close()
-    except Impossible as exc:
+    except FirewallUnavailable as exc:
         return str(exc)
     return None
 
@@ -91,7 +91,7 @@ def _library() -> Any:
     try:
         library = ctypes.CDLL(_LIBRARY)
     except OSError as exc:
-        raise Impossible(f"{_LIBRARY} is not installed (Debian package nftables)") from exc
+        raise FirewallUnavailable(f"{_LIBRARY} is not installed (Debian package nftables)") from exc
     library.nft_ctx_new.restype = ctypes.c_void_p
     library.nft_ctx_new.argtypes = [ctypes.c_uint32]
     for name in ("nft_ctx_buffer_error", "nft_ctx_free", "nft_ctx_get_error_buffer"):

@@ -36,7 +36,7 @@ _CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Impossible(Exception):
+class IsolationUnavailable(Exception):
     """This machine does not let this user have it, in words."""
 
 
@@ -47,7 +47,7 @@ def make() -> None:
             _unshare_as_user()
         _raise_loopback()
     except OSError as exc:
-        raise Impossible(_why_not(exc)) from exc
+        raise IsolationUnavailable(_why_not(exc)) from exc
 
 
 def made_in_a_thread() -> list[int]:
@@ -73,7 +73,7 @@ def made_in_a_thread() -> list[int]:
     thread.start()
     thread.join()
     if failed:
-        raise Impossible(_why_not(failed[0])) from failed[0]
+        raise IsolationUnavailable(_why_not(failed[0])) from failed[0]
     return files
 
 
@@ -148,7 +148,7 @@ def _why_not(exc: OSError) -> str:
 def main() -> None:
     try:
         make()
-    except Impossible as exc:
+    except IsolationUnavailable as exc:
         raise SystemExit(str(exc)) from None
     if len(sys.argv) > 1:
         with socket.socket(fileno=int(sys.argv[1])) as line:

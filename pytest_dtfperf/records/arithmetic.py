@@ -23,7 +23,7 @@ NO_TF32 = "NVIDIA_TF32_OVERRIDE=0"  # in a task's environment: cuBLAS and cuDNN 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gpu:
+class PeakFlops:
     """TFLOP/s by format. None: it has no units for it."""
 
     name: str  # a pattern for all of the name that nvidia-smi gives, without its maker's
@@ -46,20 +46,20 @@ class Peak:
 
 # A data sheet that gives numbers with sparsity alone is halved.
 GPUS = (
-    Gpu(
+    PeakFlops(
         name=r"K80",
         fp32=4.37,
         source="NVIDIA, Tesla K80 data sheet: 8.74 with boost for two GK210; nvidia-smi lists each of them",
     ),
-    Gpu(name=r"P100-PCIE-1[26]GB", fp32=9.3, fp16=18.7, source="NVIDIA, Tesla P100 PCIe data sheet"),
-    Gpu(name=r"P100-SXM2-16GB", fp32=10.6, fp16=21.2, source="NVIDIA, Tesla P100 data sheet"),
-    Gpu(name=r"V100-PCIE-(16|32)GB", fp32=14.0, fp16=112.0, source="NVIDIA, Tesla V100 data sheet"),
-    Gpu(name=r"V100-SXM2-(16|32)GB", fp32=15.7, fp16=125.0, source="NVIDIA, Tesla V100 data sheet"),
-    Gpu(name=r"V100S-PCIE-32GB", fp32=16.4, fp16=130.0, source="NVIDIA, V100 data sheet of 2020"),
-    Gpu(name=r"T4", fp32=8.1, fp16=65.0, source="NVIDIA, T4 data sheet"),
-    Gpu(name=r"A10G", fp32=35.0, tf32=35.0, fp16=70.0, bf16=70.0, source="NVIDIA and AWS, A10G data sheet"),
-    Gpu(name=r"L4", fp32=30.3, tf32=60.0, fp16=121.0, bf16=121.0, source="NVIDIA, L4 data sheet, halved"),
-    Gpu(
+    PeakFlops(name=r"P100-PCIE-1[26]GB", fp32=9.3, fp16=18.7, source="NVIDIA, Tesla P100 PCIe data sheet"),
+    PeakFlops(name=r"P100-SXM2-16GB", fp32=10.6, fp16=21.2, source="NVIDIA, Tesla P100 data sheet"),
+    PeakFlops(name=r"V100-PCIE-(16|32)GB", fp32=14.0, fp16=112.0, source="NVIDIA, Tesla V100 data sheet"),
+    PeakFlops(name=r"V100-SXM2-(16|32)GB", fp32=15.7, fp16=125.0, source="NVIDIA, Tesla V100 data sheet"),
+    PeakFlops(name=r"V100S-PCIE-32GB", fp32=16.4, fp16=130.0, source="NVIDIA, V100 data sheet of 2020"),
+    PeakFlops(name=r"T4", fp32=8.1, fp16=65.0, source="NVIDIA, T4 data sheet"),
+    PeakFlops(name=r"A10G", fp32=35.0, tf32=35.0, fp16=70.0, bf16=70.0, source="NVIDIA and AWS, A10G data sheet"),
+    PeakFlops(name=r"L4", fp32=30.3, tf32=60.0, fp16=121.0, bf16=121.0, source="NVIDIA, L4 data sheet, halved"),
+    PeakFlops(
         name=r"A100[- ](SXM4-40GB|SXM4-80GB|PCIE-40GB|80GB PCIe)",
         fp32=19.5,
         tf32=156.0,
@@ -67,12 +67,14 @@ GPUS = (
         bf16=312.0,
         source="NVIDIA, A100 data sheet, the same for all four",
     ),
-    Gpu(name=r"H100 PCIe", fp32=51.0, tf32=378.0, fp16=756.5, bf16=756.5, source="NVIDIA, H100 data sheet, halved"),
-    Gpu(name=r"H100 NVL", fp32=60.0, tf32=417.5, fp16=835.5, bf16=835.5, source="NVIDIA, H100 data sheet, halved"),
-    Gpu(name=r"H100 80GB HBM3", fp32=67.0, tf32=494.5, fp16=989.5, bf16=989.5, source="NVIDIA, H100 SXM data sheet, halved"),
-    Gpu(name=r"H200", fp32=67.0, tf32=494.5, fp16=989.5, bf16=989.5, source="NVIDIA, H200 SXM data sheet, halved"),
-    Gpu(name=r"H200 NVL", fp32=60.0, tf32=417.5, fp16=835.5, bf16=835.5, source="NVIDIA, H200 data sheet, halved"),
-    Gpu(
+    PeakFlops(name=r"H100 PCIe", fp32=51.0, tf32=378.0, fp16=756.5, bf16=756.5, source="NVIDIA, H100 data sheet, halved"),
+    PeakFlops(name=r"H100 NVL", fp32=60.0, tf32=417.5, fp16=835.5, bf16=835.5, source="NVIDIA, H100 data sheet, halved"),
+    PeakFlops(
+        name=r"H100 80GB HBM3", fp32=67.0, tf32=494.5, fp16=989.5, bf16=989.5, source="NVIDIA, H100 SXM data sheet, halved"
+    ),
+    PeakFlops(name=r"H200", fp32=67.0, tf32=494.5, fp16=989.5, bf16=989.5, source="NVIDIA, H200 SXM data sheet, halved"),
+    PeakFlops(name=r"H200 NVL", fp32=60.0, tf32=417.5, fp16=835.5, bf16=835.5, source="NVIDIA, H200 data sheet, halved"),
+    PeakFlops(
         name=r"GH200 (480GB|120GB|144G HBM3e)",
         fp32=67.0,
         tf32=494.5,

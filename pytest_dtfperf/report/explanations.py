@@ -6,7 +6,7 @@ from rich.console import RenderableType
 
 from pytest_dtfperf.explain.causes import Cause, Change, Explanation
 from pytest_dtfperf.explain.measurement_profile import ms, signed_ms
-from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, Anatomy, Link, TaskTime
+from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, Anatomy, LinkTraffic, TaskTime
 from pytest_dtfperf.explain.step_events import KINDS
 from pytest_dtfperf.formats import NONE, change_in_ms, counted, in_ms, percent, printable
 from pytest_dtfperf.records.record import Record
@@ -166,7 +166,7 @@ def _make_link_blocks(anatomy: Anatomy) -> Iterator[RenderableType]:
         yield f"\nClocks are known to {in_ms(anatomy.clock_error_s[worst])} ms or better, that of {printable(worst)} least."
 
 
-def _make_link_row(link: Link) -> list[str]:
+def _make_link_row(link: LinkTraffic) -> list[str]:
     rate = link.bytes_per_s
     busy = NONE if link.busy_s is None else in_ms(link.busy_s)
     name = f"{link.source}>{link.destination}"

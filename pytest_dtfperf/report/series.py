@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishedRate:
+class PublishedPoint:
     """One published rate, as a report shows it."""
 
     system: str  # for people: "Piz Daint (CSCS)"
@@ -71,7 +71,7 @@ class PublishedRate:
         return str(self.gpus) if self.gpus else "CPU"
 
 
-def find_nearest(published: Iterable[PublishedRate], measured: Collection[Spec], most: int) -> list[PublishedRate]:
+def find_nearest(published: Iterable[PublishedPoint], measured: Collection[Spec], most: int) -> list[PublishedPoint]:
     """Return the `most` rows that are nearest to `measured`, ordered by system and devices.
 
     First what ran on as many devices as were measured here, on the most of them because that says most; then what was
@@ -94,7 +94,7 @@ def take_in_turns(items: Sequence[T], kinds: Sequence[Hashable]) -> list[T]:
     return [items[i] for _, i in sorted(zip(turns, range(len(items)), strict=True))]
 
 
-def _rank_likeness(row: PublishedRate, measured: Collection[Spec]) -> tuple[object, ...]:
+def _rank_likeness(row: PublishedPoint, measured: Collection[Spec]) -> tuple[object, ...]:
     """Return the fields in which a row differs from everything measured, the weightiest first."""
     unlike = (
         getattr(row, name) not in {getattr(spec, name) for spec in measured}
@@ -103,10 +103,10 @@ def _rank_likeness(row: PublishedRate, measured: Collection[Spec]) -> tuple[obje
     return (*unlike, row.system, row.gpus, -row.images_per_sec)
 
 
-def find_published_rates(records: Iterable[Record]) -> list[PublishedRate]:
+def find_published_rates(records: Iterable[Record]) -> list[PublishedPoint]:
     """Return published rates of the models that were measured."""
     one_of_each_model = {record.spec.model: record.spec for record in records}.values()
-    return [PublishedRate.of(reference) for spec in one_of_each_model for reference in references_for(spec)]
+    return [PublishedPoint.of(reference) for spec in one_of_each_model for reference in references_for(spec)]
 
 
 MOST_PUBLISHED = 4  # lines; more than that hide what was measured
@@ -249,7 +249,7 @@ def make_point(record: Record) -> ScalingPoint:
     )
 
 
-def make_published_series(published: Iterable[PublishedRate], measured: Sequence[Spec], most_gpus: int) -> list[ScalingSeries]:
+def make_published_series(published: Iterable[PublishedPoint], measured: Sequence[Spec], most_gpus: int) -> list[ScalingSeries]:
     """Return lines of other systems with the same model, the most similar first and one of each GPU.
 
     `measured` are specs of one model. What is published of another batch or precision says so in its name.
@@ -257,7 +257,7 @@ def make_published_series(published: Iterable[PublishedRate], measured: Sequence
     model, batches = measured[0].model, {spec.batch_size for spec in measured}
     precisions = {spec.precision for spec in measured}
     rows = sorted((row for row in published if row.model == model and 0 < row.gpus <= most_gpus), key=_make_table_key)
-    best: dict[str, tuple[tuple[bool, bool, bool, int, int], list[PublishedRate]]] = {}
+    best: dict[str, tuple[tuple[bool, bool, bool, int, int], list[PublishedPoint]]] = {}
     for (system, _, data, precision, batch), group in groupby(rows, key=_make_table_key):
         fastest = {row.gpus: row for row in sorted(group, key=lambda r: (r.gpus, r.images_per_sec))}
         rank = (data != "synthetic", precision not in precisions, batch not in batches, -batch, -len(fastest))
@@ -268,16 +268,16 @@ def make_published_series(published: Iterable[PublishedRate], measured: Sequence
     return [_make_published_line(line, measured) for line in chosen]
 
 
-def make_published_point(row: PublishedRate | Reference) -> ScalingPoint:
+def make_published_point(row: PublishedPoint | Reference) -> ScalingPoint:
     return ScalingPoint(row.gpus, row.images_per_sec, row.efficiency, lowest=row.images_per_sec, highest=row.images_per_sec)
 
 
-def _make_published_line(rows: Sequence[PublishedRate], measured: Sequence[Spec]) -> ScalingSeries:
+def _make_published_line(rows: Sequence[PublishedPoint], measured: Sequence[Spec]) -> ScalingSeries:
     points = [make_published_point(row) for row in rows]
     return ScalingSeries(f"{rows[0].name(measured)}: {rows[0].citation}", points, rows[0].data)
 
 
-def _make_table_key(row: PublishedRate) -> tuple[str, str, str, str, int]:
+def _make_table_key(row: PublishedPoint) -> tuple[str, str, str, str, int]:
     return row.system, row.citation, row.data, row.precision, row.batch_size
 
 

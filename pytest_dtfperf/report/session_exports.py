@@ -22,7 +22,7 @@ from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.records.session import SessionFolder, file_stem
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.measurement_text import format_versions
-from pytest_dtfperf.report.series import PublishedRate
+from pytest_dtfperf.report.series import PublishedPoint
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +34,7 @@ class SessionResults:
     """A session's measurements, and what they are shown beside."""
 
     records: Sequence[Record]
-    published: Sequence[PublishedRate] = ()  # of the models that were measured
+    published: Sequence[PublishedPoint] = ()  # of the models that were measured
     pasts: Mapping[str, Past] = field(default_factory=dict)  # id of a measurement -> its series up to this session
     sections: Sequence[tuple[str, Sequence[str]]] = ()  # of other plugins: title, lines
 

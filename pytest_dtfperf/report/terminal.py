@@ -34,7 +34,7 @@ from pytest_dtfperf.report.notes import (
     list_injected_slowdowns,
     suggest_accepting,
 )
-from pytest_dtfperf.report.series import PublishedRate, find_nearest
+from pytest_dtfperf.report.series import PublishedPoint, find_nearest
 from pytest_dtfperf.report.tables import (
     DEFAULT_COLUMNS,
     fit_columns,
@@ -57,7 +57,7 @@ STYLES = {str(verdict): verdict.row.style for verdict in Verdict}
 
 def format_summary(
     records: Sequence[Record],
-    published: Sequence[PublishedRate] = (),
+    published: Sequence[PublishedPoint] = (),
     *,
     width: int,
     colour: bool = False,
@@ -109,7 +109,7 @@ def _format_reason(reason: VerdictReason, width: int) -> Text:
 
 
 def _make_detail_blocks(
-    records: Sequence[Record], published: Sequence[PublishedRate], budget: Mapping[str, float], width: int
+    records: Sequence[Record], published: Sequence[PublishedPoint], budget: Mapping[str, float], width: int
 ) -> list[RenderableType]:
     """Return the meaning of the numbers, learning, published rates, and error rates."""
     texts = [
@@ -245,7 +245,7 @@ def _make_grid_blocks(grids: Iterable[Grid], about: str, width: int) -> list[Ren
 
 
 def _make_published_blocks(
-    model: str, records: Iterable[Record], published: Iterable[PublishedRate], width: int
+    model: str, records: Iterable[Record], published: Iterable[PublishedPoint], width: int
 ) -> list[RenderableType]:
     """Return the nearest rows, with their sources beside them, or below by number if there is no room."""
     of_model = [row for row in published if row.model == model]
@@ -267,14 +267,14 @@ def _make_published_blocks(
     return ["", make_table(headings, rows, columns), *more, *beneath]
 
 
-def _shorten_name(row: PublishedRate, marks: str, width: int) -> str:
+def _shorten_name(row: PublishedPoint, marks: str, width: int) -> str:
     """Return a published row's name within `width` columns; the system is cut before the options."""
     room = width - len(marks) - 2
     system = row.system if len(row.system) <= room else f"{row.system[: max(0, room - 1)]}…"
     return f"  {system}{marks}"
 
 
-def _make_published_cells(row: PublishedRate, name: str, source: str) -> list[str]:
+def _make_published_cells(row: PublishedPoint, name: str, source: str) -> list[str]:
     efficiency = NONE if row.efficiency is None else percent(row.efficiency)
     return [f"  {name}", row.devices, rate(row.images_per_sec), efficiency, source]
 

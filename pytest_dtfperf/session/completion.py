@@ -11,7 +11,7 @@ from pytest_dtfperf.baselines.verdict import Judgement
 from pytest_dtfperf.history.enter import Remembered
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import session_exports
-from pytest_dtfperf.report.series import PublishedRate, find_published_rates
+from pytest_dtfperf.report.series import PublishedPoint, find_published_rates
 from pytest_dtfperf.report.session_exports import SessionResults
 from pytest_dtfperf.session.context import SessionContext, commit_of, versions
 from pytest_dtfperf.session.experiment import Judged
@@ -74,7 +74,7 @@ class Completion:
         self._guard = guard
         self.acceptance: Acceptance | None = None
         self.remembered = Remembered()
-        self.published: Sequence[PublishedRate] = ()
+        self.published: Sequence[PublishedPoint] = ()
         self.remarks: list[str] = []  # messages about exports
         self.records: Sequence[Record] = session.folder.latest()
         with guard():

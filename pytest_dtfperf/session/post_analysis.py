@@ -20,7 +20,7 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, first_line
 from pytest_dtfperf.explain.causes import Explanation
-from pytest_dtfperf.explain.experiments import Planned, Suspect, Tried, failed, planned, read
+from pytest_dtfperf.explain.experiments import ExperimentSubject, Planned, Tried, failed, planned, read
 from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.explain.step_breakdown import Anatomy
 from pytest_dtfperf.limits.limit import Limit, limit
@@ -182,10 +182,10 @@ def run_experiments(
     return list(_Experiments(session, test, measurement, explanation, before).make(plans))
 
 
-def list_candidate_causes(explanation: Explanation) -> list[Suspect]:
+def list_candidate_causes(explanation: Explanation) -> list[ExperimentSubject]:
     """Return the causes; where there are none, each kind that an experiment can confirm."""
-    found = [Suspect(cause.kind, cause.seconds, cause.location) for cause in explanation.causes if cause.seconds > 0]
-    return found or [Suspect(kind, explanation.change_s) for kind in UNEXPLAINED]
+    found = [ExperimentSubject(cause.kind, cause.seconds, cause.location) for cause in explanation.causes if cause.seconds > 0]
+    return found or [ExperimentSubject(kind, explanation.change_s) for kind in UNEXPLAINED]
 
 
 class _Experiments:

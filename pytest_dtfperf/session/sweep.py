@@ -36,7 +36,7 @@ _NAME = re.compile(r"[1-9]\d* servers, [1-9]\d* steps", re.ASCII)
 
 
 @dataclass(kw_only=True)
-class Found(JsonData):
+class SweepState(JsonData):
     """What a sweep has found so far; kept with the measurement of the count that was chosen."""
 
     most: int  # the largest count that was considered
@@ -52,7 +52,7 @@ class Sweep:
         self._session, self._test, self._spec = session, test, spec
         self._most = allocation_manager.most_servers(spec.gpus, session.config)
         self._path: Path | None = None  # where what was found is kept meanwhile
-        self.found = Found(most=self._most)
+        self.found = SweepState(most=self._most)
 
     def carry_out(self, finalists: int) -> list[Spec]:
         """Return the specs that are left, the most promising first: at most `finalists`. `found` has how they were found.
@@ -169,10 +169,10 @@ def _name_of(count: int, steps: int) -> str:
     return f"{count} servers, {steps} steps"
 
 
-def kept(path: Path) -> Found | None:
+def kept(path: Path) -> SweepState | None:
     """Return what a sweep that was ended early has found; None where that is missing or cannot be used."""
     try:
-        found = Found.from_json(json.loads(read_file(path)))
+        found = SweepState.from_json(json.loads(read_file(path)))
         is_whole = isinstance(found.failed, dict) and all(
             _NAME.fullmatch(name) and 0 < rate < math.inf for name, rate in found.tried.items()
         )

@@ -69,7 +69,7 @@ class Promise:
 
 
 @dataclass
-class Change:
+class RateChange:
     """One, in one series. Positions count the nights of the series, from 0."""
 
     found: int
@@ -89,9 +89,9 @@ class Track:
     values: list[float] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
     begins: list[int] = field(default_factory=lambda: [0])  # of stretches without a change, counted in `kept`
-    changes: list[Change] = field(default_factory=list)  # by which the stretches after the first began
-    past: list[Change] = field(default_factory=list)  # that were none: the rate came back
-    crossing: Change | None = None  # with which the series began; `last_good` counts the nights of the series before it
+    changes: list[RateChange] = field(default_factory=list)  # by which the stretches after the first began
+    past: list[RateChange] = field(default_factory=list)  # that were none: the rate came back
+    crossing: RateChange | None = None  # with which the series began; `last_good` counts the nights of the series before it
     ended: str = ""  # of a crossing: the name of the series before it
     shown: Scatter | None = None
     rough: float = 0.0
@@ -120,15 +120,15 @@ class Track:
     @classmethod
     def from_json(cls, data: Mapping[str, Any], values: Sequence[float]) -> Self:
         """As it was, with the values that it had then."""
-        skipped, changes = set(data["skipped"]), list[Change]()
+        skipped, changes = set(data["skipped"]), list[RateChange]()
         for each in data["changes"]:
-            change = Change(**each)
+            change = RateChange(**each)
             changes.append(changes[-1] if changes and changes[-1] == change else change)  # a drift that went on is one
         kept = [position for position in range(len(values)) if position not in skipped]
-        past = [Change(**each) for each in data["past"]]
+        past = [RateChange(**each) for each in data["past"]]
         track = cls(values=list(values), kept=kept, begins=list(data["begins"]), changes=changes, past=past)
         if crossing := data.get("crossing"):
-            track.crossing, track.ended = Change(**crossing), data["ended"]
+            track.crossing, track.ended = RateChange(**crossing), data["ended"]
         return track
 
     def stretches(self) -> list[Array]:
@@ -137,7 +137,7 @@ class Track:
         return [self.between(max(begin, least), end) for begin, end in pairwise(bounds) if end > least]
 
 
-class Watch:
+class ChangeWatch:
     """All series, and what was found in them. Feed it the nights in their order."""
 
     def __init__(self, promise: Promise | None = None) -> None:
@@ -153,7 +153,7 @@ class Watch:
 
     def night(
         self, rates: Mapping[str, float], watched: int | None = None, ended: Mapping[str, str] | None = None
-    ) -> dict[str, Change]:
+    ) -> dict[str, RateChange]:
         """Take the logarithms of the rates of a night, by series; return the changes that it has confirmed.
 
         Args:
@@ -200,7 +200,7 @@ class Watch:
         longest = max((len(track.kept) for track in self.tracks.values()), default=0)
         return longest >= KNOWN_NIGHTS and sum(known) >= MOST_KNOWN * len(known)
 
-    def _search(self, track: Track, level: float) -> Change | None:
+    def _search(self, track: Track, level: float) -> RateChange | None:
         if track.shown is None or self.together is None:
             return None
         noise = self.together.noise(track.shown)
@@ -213,7 +213,7 @@ class Watch:
             return None
         return self._add(track, len(track.kept) - after, noise)
 
-    def _cross(self, track: Track, name: str, level: float) -> Change | None:
+    def _cross(self, track: Track, name: str, level: float) -> RateChange | None:
         """Compare a series with the one that it took the place of; return the change where it is confirmed now."""
         ended = self.tracks[name]
         before, after = ended.stretch(-1)[-WINDOW:], track.stretch(0)[:WINDOW]
@@ -227,13 +227,13 @@ class Watch:
             return None
         if _chance_of_difference(before, after, noise) >= level or not _is_of_many_after(before, after, noise):
             return None
-        track.ended, track.crossing = name, Change(track.kept[-1], track.kept[0], ended.kept[-1], kind="break")
+        track.ended, track.crossing = name, RateChange(track.kept[-1], track.kept[0], ended.kept[-1], kind="break")
         _measure_crossing(track.crossing, before, after, noise)
         return track.crossing
 
-    def _add(self, track: Track, begin: int, noise: NightNoise) -> Change | None:
+    def _add(self, track: Track, begin: int, noise: NightNoise) -> RateChange | None:
         """A change at a position of `kept`; None where it is the end of an outlier, or more of a drift that is known."""
-        change = Change(found=track.kept[-1], first_bad=track.kept[begin], last_good=track.kept[begin - 1])
+        change = RateChange(found=track.kept[-1], first_bad=track.kept[begin], last_good=track.kept[begin - 1])
         track.begins.append(begin)
         track.changes.append(change)
         if _forget_outlier(track, noise):
@@ -367,14 +367,14 @@ def _measure(track: Track, number: int, noise: NightNoise) -> None:
     change.kind = "drift" if first < number or _is_drift(before, after) else "step"
 
 
-def _measure_crossing(change: Change, before: Array, after: Array, noise: NightNoise) -> None:
+def _measure_crossing(change: RateChange, before: Array, after: Array, noise: NightNoise) -> None:
     """Size and interval of the change across a break. It was none where the first nights after it went wrong."""
     _size(change, before, after, noise)
     if len(after) <= REVERTED:
         change.is_reverted = change.low < 0 < change.high
 
 
-def _size(change: Change, before: Array, after: Array, noise: NightNoise) -> None:
+def _size(change: RateChange, before: Array, after: Array, noise: NightNoise) -> None:
     from scipy.special import stdtrit
 
     change.size = _mean(after, noise) - _mean(before, noise)

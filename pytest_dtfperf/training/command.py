@@ -29,7 +29,7 @@ from pytest_dtfperf.spec.command import rate_pattern_of
 from pytest_dtfperf.spec.spec import task_arguments, task_variables
 from pytest_dtfperf.stamps import InvalidStamps, pack
 from pytest_dtfperf.steps import VARIABLE
-from pytest_dtfperf.training.connection import Connection
+from pytest_dtfperf.training.connection import AgentConnection
 from pytest_dtfperf.training.output import Output
 from pytest_dtfperf.training.reported_steps import ReportedSteps
 
@@ -173,7 +173,7 @@ def refuse(why: str) -> NoReturn:
 GRACE_S = 1.0  # between a parameter server's SIGTERM and its SIGKILL
 
 
-def run(order: Mapping[str, Any], connection: Connection) -> None:
+def run(order: Mapping[str, Any], connection: AgentConnection) -> None:
     """Live the life of a task whose spec has a command, and end as badly as the program does."""
     if "probe" in order:
         refuse("what a host can do is measured with TensorFlow, and entry = 'pytest_dtfperf.training.command:run' needs none")
@@ -189,7 +189,7 @@ def run(order: Mapping[str, Any], connection: Connection) -> None:
         (_serve if task.stays else _work)(task, connection)
 
 
-def _work(order: TaskOrder, connection: Connection) -> None:
+def _work(order: TaskOrder, connection: AgentConnection) -> None:
     output = Output(rate_pattern_of(order.spec), connection, streams=order.streams)
     before, began = connection.counters(), perf_counter()
     steps = ReportedSteps(order.spec.batch_size * order.num_devices or None)
@@ -217,7 +217,7 @@ def _work(order: TaskOrder, connection: Connection) -> None:
     )
 
 
-def _send_stamps(order: TaskOrder, connection: Connection, steps: ReportedSteps) -> None:
+def _send_stamps(order: TaskOrder, connection: AgentConnection, steps: ReportedSteps) -> None:
     """Of who reports its steps. Where they are too many for a message, that is said, and the rate is none the worse."""
     if steps.wrong or not steps.step_s or order.job != "worker":
         return
@@ -227,7 +227,7 @@ def _send_stamps(order: TaskOrder, connection: Connection, steps: ReportedSteps)
         connection.send("stamps", error=f"they {error}")
 
 
-def _serve(order: TaskOrder, connection: Connection) -> None:
+def _serve(order: TaskOrder, connection: AgentConnection) -> None:
     """A parameter server never ends by itself, or it ends well; in either case this task stays until it is sent away."""
     program, leaving = Program(order), Event()
     Thread(target=_end_when_told, args=(connection, program, leaving, order.grace_s), daemon=True).start()
@@ -238,7 +238,7 @@ def _serve(order: TaskOrder, connection: Connection) -> None:
     _report(order, connection, program)
 
 
-def _end_when_told(connection: Connection, program: Program, leaving: Event, grace_s: float) -> None:
+def _end_when_told(connection: AgentConnection, program: Program, leaving: Event, grace_s: float) -> None:
     with suppress(ConnectionError):  # the agent is gone
         while connection.wait() != "leave":
             pass
@@ -257,7 +257,7 @@ def _end_as(code: int) -> None:
         os.kill(os.getpid(), -code)
 
 
-def _report(order: TaskOrder, connection: Connection, program: Program, **found: Any) -> None:
+def _report(order: TaskOrder, connection: AgentConnection, program: Program, **found: Any) -> None:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = used.ru_utime + used.ru_stime
     report = TaskReport(job=order.job, index=order.index, cpu_s=cpu_s, peak_rss_bytes=program.peak_rss_bytes, **found)

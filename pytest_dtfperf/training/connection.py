@@ -26,7 +26,7 @@ class Counters(Protocol):
         """What was used after `before`, never less than nothing; the peak is the whole process's."""
 
 
-class Connection(Protocol):
+class AgentConnection(Protocol):
     """The line to whoever started this task."""
 
     def send(self, kind: str, **data: Any) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from time import perf_counter
 
 from pytest_dtfperf.spec.printed_number import UnclearNumber, find
-from pytest_dtfperf.training.connection import Connection
+from pytest_dtfperf.training.connection import AgentConnection
 
 _PLAIN = re.compile(
     r"[^\x00-\x08\x0a-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\udc80-\udcff]*"
@@ -115,7 +115,7 @@ class Output:
     comes faster than it is sent, only the number of lines is told.
     """
 
-    def __init__(self, pattern: str, connection: Connection, *, streams: bool = False) -> None:
+    def __init__(self, pattern: str, connection: AgentConnection, *, streams: bool = False) -> None:
         self.rate: str | None = None  # the number that the pattern's first group found last, as it is printed
         self.unclear: tuple[str, str] | None = None  # why the last one cannot be read, and its line; then there is no rate
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)

@@ -9,12 +9,12 @@ from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.exchange_plan import Pack, packs_of, parts_of
 from pytest_dtfperf.training.joined_values import joined, parts_in
 from pytest_dtfperf.training.models.tensors import first_value
-from pytest_dtfperf.training.variable_update.base import VariableUpdate
+from pytest_dtfperf.training.variable_update.base import UpdateStrategy
 
 v1 = tf.compat.v1
 
 
-def packed(update: VariableUpdate, order: TaskOrder) -> VariableUpdate:
+def packed(update: UpdateStrategy, order: TaskOrder) -> UpdateStrategy:
     """The variable update, with small variables packed if that can help, or if the spec asks for it."""
     packs = packs_of(order)
     return Packed(update, packs, order.spec.seed) if packs else update
@@ -23,7 +23,7 @@ def packed(update: VariableUpdate, order: TaskOrder) -> VariableUpdate:
 class Packed:
     """A variable update that is told of packs in the place of their members. See `VariableUpdate` for what it does."""
 
-    def __init__(self, update: VariableUpdate, packs: Iterable[Pack], seed: int) -> None:
+    def __init__(self, update: UpdateStrategy, packs: Iterable[Pack], seed: int) -> None:
         self._update = update
         self._seed = seed
         self._pack_of = {member.name: pack for pack in packs for member in pack.members}
@@ -81,7 +81,7 @@ class Packed:
 Parts = Mapping[str, Mapping[str, int]]  # of what is cut: its parts and their rows
 
 
-def parted(update: VariableUpdate, order: TaskOrder, devices: Devices) -> VariableUpdate:
+def parted(update: UpdateStrategy, order: TaskOrder, devices: Devices) -> UpdateStrategy:
     """The variable update, with large variables in parts where the placement cuts them."""
     parts = parts_of(order)
     return Parted(update, parts, devices.host) if parts else update
@@ -90,7 +90,7 @@ def parted(update: VariableUpdate, order: TaskOrder, devices: Devices) -> Variab
 class Parted:
     """A variable update that is told of parts in the place of what is cut. See `VariableUpdate` for what it does."""
 
-    def __init__(self, update: VariableUpdate, parts: Parts, host: str) -> None:
+    def __init__(self, update: UpdateStrategy, parts: Parts, host: str) -> None:
         self._update = update
         self._parts = parts
         self._host = host

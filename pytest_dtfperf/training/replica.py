@@ -10,14 +10,14 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.evaluation import EvaluationTensors
-from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.packing import packed, parted
 from pytest_dtfperf.training.stamping import Pair, stamps_of
 from pytest_dtfperf.training.tower import Tower
 from pytest_dtfperf.training.variable_update.barrier import Barrier, Broadcast
-from pytest_dtfperf.training.variable_update.base import VariableUpdate
+from pytest_dtfperf.training.variable_update.base import UpdateStrategy
 
 v1 = tf.compat.v1
 
@@ -41,7 +41,7 @@ class Replica:
     initialise_own: tf.Operation
     begin: tf.Operation  # by all, after the two
     evaluation: EvaluationTensors | None = None
-    feeds: Sequence[Input] = ()  # what brings the images
+    feeds: Sequence[TrainingInput] = ()  # what brings the images
     stamps: Mapping[str, Pair] = field(default_factory=dict)  # by worker
 
 
@@ -49,7 +49,7 @@ def build(order: TaskOrder, devices: Devices) -> Replica:
     """Add a worker's part of the training to the current graph."""
     spec = order.spec
     v1.set_random_seed(spec.seed)
-    mode: VariableUpdate = load(spec.mode.implementation)(order, devices)
+    mode: UpdateStrategy = load(spec.mode.implementation)(order, devices)
     update = packed(parted(mode, order, devices), order)
     towers = _towers(order, devices, update)
     with v1.device(devices.host):
@@ -90,7 +90,7 @@ def _company(order: TaskOrder) -> dict[str, Any]:
     }
 
 
-def _towers(order: TaskOrder, devices: Devices, update: VariableUpdate) -> list[Tower]:
+def _towers(order: TaskOrder, devices: Devices, update: UpdateStrategy) -> list[Tower]:
     """One on each device, fed by the CPU beside it."""
     network = network_of(order.spec)
     feed_class = load(order.spec.input.implementation)
@@ -98,7 +98,7 @@ def _towers(order: TaskOrder, devices: Devices, update: VariableUpdate) -> list[
     for host, of_host in groupby(zip(devices.hosts, devices.towers, strict=True), key=lambda pair: pair[0]):
         there = [device for _, device in of_host]
         worker = tf.DeviceSpec.from_string(host).task if order.cluster else order.index
-        feed: Input = feed_class(replace(order, index=worker, num_devices=len(there)), network, host)
+        feed: TrainingInput = feed_class(replace(order, index=worker, num_devices=len(there)), network, host)
         for local, device in enumerate(there):
             towers.append(Tower(order, network, feed, update, number=len(towers), local=local, device=device))
     return towers

@@ -15,14 +15,14 @@ _READ_BYTES = 1 << 16
 _KEYS = {"pid", "began", "ended", "images", "warmup"}
 
 
-class Listener(Protocol):
+class StepListener(Protocol):
     """Who is to hear of a step as a sign of life."""
 
     def sign_of_life(self) -> None:
         """A step has been reported."""
 
 
-class Impossible(Exception):
+class ImpossibleSteps(Exception):
     """A line cannot be true; the text says why."""
 
 
@@ -58,7 +58,7 @@ class ReportedSteps:
     def fileno(self) -> int:
         return self._read
 
-    def take(self, listener: Listener | None = None) -> None:
+    def take(self, listener: StepListener | None = None) -> None:
         """Read whatever has come."""
         with suppress(BlockingIOError):
             while data := os.read(self._read, _READ_BYTES):
@@ -104,7 +104,7 @@ class ReportedSteps:
             return
         try:
             self._add(_parsed(line))
-        except Impossible as why:
+        except ImpossibleSteps as why:
             self._refuse(f"step {self._warmups + len(self.step_s) + 1} {why}")
 
     def _refuse(self, why: str) -> None:
@@ -114,11 +114,11 @@ class ReportedSteps:
         began, ended = _number(step, "began"), _number(step, "ended")
         self._check_source(step)
         if ended <= began:
-            raise Impossible(f"took {ended - began:.6g} s")
+            raise ImpossibleSteps(f"took {ended - began:.6g} s")
         if began < self._last_end:
-            raise Impossible(f"began {self._last_end - began:.6g} s before the one before it had ended")
+            raise ImpossibleSteps(f"began {self._last_end - began:.6g} s before the one before it had ended")
         if began < self._opened or ended > self._clock():
-            raise Impossible("lies outside of the time in which the program ran, by this host's monotonic clock")
+            raise ImpossibleSteps("lies outside of the time in which the program ran, by this host's monotonic clock")
         images = self._images_of(step)
         self._most_images = max(self._most_images, images)
         if step["warmup"]:
@@ -129,20 +129,20 @@ class ReportedSteps:
 
     def _check_source(self, step: dict[str, Any]) -> None:
         if type(step["pid"]) is not int or type(step["warmup"]) is not bool:
-            raise Impossible("is not as pytest_dtfperf.steps writes it")
+            raise ImpossibleSteps("is not as pytest_dtfperf.steps writes it")
         if self._pid not in (None, step["pid"]):
-            raise Impossible("is of a second process: one process of a task may report steps, for all that it trains")
+            raise ImpossibleSteps("is of a second process: one process of a task may report steps, for all that it trains")
         self._pid = step["pid"]
 
     def _add_warmup(self, ended: float) -> None:
         if self.step_s:
-            raise Impossible("is warm-up after a measured one: one Steps for a program")
+            raise ImpossibleSteps("is warm-up after a measured one: one Steps for a program")
         self._warmups += 1
         self._window_began = ended
 
     def _add_measured(self, began: float, ended: float, images: float) -> None:
         if len(self.step_s) == MOST_STEPS:
-            raise Impossible(f"is one too many: at most {MOST_STEPS} are measured")
+            raise ImpossibleSteps(f"is one too many: at most {MOST_STEPS} are measured")
         if self._window_began is None:
             self._window_began = began
         self.step_s.append(ended - began)
@@ -154,12 +154,12 @@ class ReportedSteps:
         if step["images"] is None and self._given is not None:
             return self._given
         if step["images"] is None:
-            raise Impossible("has no number of images: say Steps(images_per_step=...), or batch_size=... in the perf test")
+            raise ImpossibleSteps("has no number of images: say Steps(images_per_step=...), or batch_size=... in the perf test")
         images = _number(step, "images")
         if images <= 0:
-            raise Impossible(f"has {images:g} images")
+            raise ImpossibleSteps(f"has {images:g} images")
         if self._given is not None and images > self._given:
-            raise Impossible(
+            raise ImpossibleSteps(
                 f"has {images:g} images, where the perf test's batch_size allows {self._given} on this task's devices: "
                 "images_per_step is of one task, not of all"
             )
@@ -174,12 +174,12 @@ def _parsed(line: bytes) -> dict[str, Any]:
     except RecursionError:
         step = None
     if not isinstance(step, dict) or step.keys() != _KEYS:
-        raise Impossible("is not as pytest_dtfperf.steps writes it")
+        raise ImpossibleSteps("is not as pytest_dtfperf.steps writes it")
     return step
 
 
 def _number(step: dict[str, Any], name: str) -> float:
     value = step[name]
     if type(value) not in (int, float) or not abs(value) <= 1e15:
-        raise Impossible(f"has a {name!r} that is no number")
+        raise ImpossibleSteps(f"has a {name!r} that is no number")
     return float(value)

@@ -17,7 +17,7 @@ from pytest_dtfperf.spec.tables import OwnModel
 from pytest_dtfperf.stamps import pack as pack_stamps
 from pytest_dtfperf.traces import pack
 from pytest_dtfperf.training import command
-from pytest_dtfperf.training.connection import Connection
+from pytest_dtfperf.training.connection import AgentConnection
 from pytest_dtfperf.training.devices import keep_freed_memory, settings_of, start_server
 from pytest_dtfperf.training.engine import Training
 from pytest_dtfperf.training.load import load
@@ -37,7 +37,7 @@ PROGRESS_S = 0.25  # at least, from one sign of progress to the next
 PATIENCE_S, PATIENCE_STEPS = 10.0, 5
 
 
-def run(order: Mapping[str, Any], connection: Connection) -> None:
+def run(order: Mapping[str, Any], connection: AgentConnection) -> None:
     """Live a task's life. The caller then ends the process at once: closing a session would wait for tasks that are gone."""
     if "probe" in order:
         host.run(order, connection)
@@ -72,7 +72,7 @@ def _lacking(order: Mapping[str, Any]) -> tuple[str, str] | None:
     return ("module", module) if module and not _has_module(module) else None
 
 
-def _live(task: TaskOrder, connection: Connection) -> None:
+def _live(task: TaskOrder, connection: AgentConnection) -> None:
     keep_freed_memory()
     building.expect(task)
     (_serve if task.job == "ps" else _train)(task, connection)
@@ -83,7 +83,7 @@ def _has_module(name: str) -> bool:
     return importlib.util.find_spec(name.partition(".")[0]) is not None
 
 
-def _serve(order: TaskOrder, connection: Connection) -> None:
+def _serve(order: TaskOrder, connection: AgentConnection) -> None:
     """A parameter server does what workers ask of it, until it is sent away."""
     phases = _Phases()
     start_server(order)
@@ -103,7 +103,7 @@ def _serve(order: TaskOrder, connection: Connection) -> None:
     connection.send("report", **report.to_json())
 
 
-def _train(order: TaskOrder, connection: Connection) -> None:
+def _train(order: TaskOrder, connection: AgentConnection) -> None:
     """A worker's life: build, initialise, warm up, meet the others, measure, report."""
     phases = _Phases()
     training: Training = _ENGINES[order.spec.mode.engine](order)
@@ -149,9 +149,9 @@ def _train(order: TaskOrder, connection: Connection) -> None:
     connection.send("report", **report.to_json())
 
 
-def _measure(order: TaskOrder, training: Training, connection: Connection, phases: "_Phases") -> MeasuredSteps:
+def _measure(order: TaskOrder, training: Training, connection: AgentConnection, phases: "_Phases") -> MeasuredSteps:
     spec = order.spec
-    progress = Progress(order, connection)
+    progress = TaskProgress(order, connection)
     time_steps(training.step, min(spec.warmup_steps, 1), progress)
     phases.end("first_step")
     time_steps(training.step, max(spec.warmup_steps - 1, 0), progress)
@@ -162,7 +162,7 @@ def _measure(order: TaskOrder, training: Training, connection: Connection, phase
     return measured
 
 
-def _send_stamps(training: Training, connection: Connection, step_s: Sequence[float]) -> None:
+def _send_stamps(training: Training, connection: AgentConnection, step_s: Sequence[float]) -> None:
     """Whatever goes wrong is said, and costs the stamps alone."""
     try:
         if stamps := training.stamps(step_s):
@@ -173,7 +173,7 @@ def _send_stamps(training: Training, connection: Connection, step_s: Sequence[fl
         connection.send("stamps", error=f"{type(error).__name__}: {why}"[:300])
 
 
-def _trace(order: TaskOrder, training: Training, connection: Connection, slowest_s: float) -> None:
+def _trace(order: TaskOrder, training: Training, connection: AgentConnection, slowest_s: float) -> None:
     """What was measured is safe: whatever goes wrong now is said, and costs the trace alone."""
     steps = order.spec.warmup_steps + order.spec.steps
 
@@ -204,10 +204,10 @@ class _Phases:
         self.restart()
 
 
-class Progress:
+class TaskProgress:
     """Called after each step, warm-up included; speaks now and then."""
 
-    def __init__(self, order: TaskOrder, connection: Connection) -> None:
+    def __init__(self, order: TaskOrder, connection: AgentConnection) -> None:
         self._connection = connection
         self._of = order.spec.warmup_steps + order.spec.steps
         self._images_per_step = order.spec.gpus * order.spec.batch_size

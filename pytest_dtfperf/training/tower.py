@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.evaluation import EvaluationTensors, evaluation_of
-from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.joined_values import joined, parts_in
 from pytest_dtfperf.training.loss_scale import loss_scale_of
 from pytest_dtfperf.training.models import Network
@@ -67,7 +67,7 @@ class Pass(NamedTuple):
     computed: list[tf.Tensor]  # where these are computed, the tower computes
 
 
-class Variables(Protocol):
+class TowerVariables(Protocol):
     """Who knows the values to compute with: a `VariableUpdate`, or a strategy."""
 
     def variable(self, tower: int, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
@@ -81,8 +81,8 @@ class Tower:
         self,
         order: TaskOrder,
         network: Network,
-        feed: Input,
-        update: Variables,
+        feed: TrainingInput,
+        update: TowerVariables,
         *,
         number: int,
         local: int,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.audit import BEATEN, MISSING, OLD, TIGHT, UNOWNED, Finding, Known, Sighting, audit, label_of
+from pytest_dtfperf.baselines.audit import BEATEN, MISSING, OLD, TIGHT, UNOWNED, AuditFinding, Known, Sighting, audit, label_of
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.stats.noise import Noise
 from tests.baselines.examples import HARDWARE, calibrated_of, entry_of, measurement_of, spec_of
@@ -22,7 +22,7 @@ def found(
     tests: Sequence[str] | None = (f"{TEST}[gpus1]",),
     margins: Mapping[str, float] = {},
     now: str = "2026-03-01T00:00:00+00:00",
-) -> list[Finding]:
+) -> list[AuditFinding]:
     return audit(
         Known(
             entries={SYSTEM: entries},
@@ -45,7 +45,7 @@ def seen(rate: float, day: int, *, test: str = f"{TEST}[gpus2]", margin: float |
     )
 
 
-def kinds(findings: Sequence[Finding]) -> list[str]:
+def kinds(findings: Sequence[AuditFinding]) -> list[str]:
     return [finding.kind for finding in findings]
 
 

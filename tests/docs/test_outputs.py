@@ -13,9 +13,9 @@ import pytest
 from pytest_dtfperf.baselines.checks import ask
 from pytest_dtfperf.baselines.comparability import must_match
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
-from pytest_dtfperf.explain.experiments import SYNTHETIC, Planned, Suspect, read
+from pytest_dtfperf.explain.experiments import SYNTHETIC, ExperimentSubject, Planned, read
 from pytest_dtfperf.history import event_text
-from pytest_dtfperf.history.comparison import Compared
+from pytest_dtfperf.history.comparison import ComparedTraining
 from pytest_dtfperf.nightly.summary import Loss
 from pytest_dtfperf.spec.command import ROLE_FLAGS
 from tests.baselines.examples import entry_of, measurement_of
@@ -43,7 +43,9 @@ def event() -> str:
 
 
 def experiment() -> str:
-    return read(Planned(Suspect("input", 0.2), SYNTHETIC), step_s=0.12, instead_of_s=0.31, noise_s=0.01, then=None).words
+    return read(
+        Planned(ExperimentSubject("input", 0.2), SYNTHETIC), step_s=0.12, instead_of_s=0.31, noise_s=0.01, then=None
+    ).words
 
 
 def graph() -> str:
@@ -53,7 +55,7 @@ def graph() -> str:
 
 def loss() -> str:
     label = "inception3 b8 gpus=1 num_ps=0 parameter_server"
-    found = Compared(label, label, then=100.0, now=42.0, change=-0.58, low=-0.629, high=-0.524, foreign=(), noted=())
+    found = ComparedTraining(label, label, then=100.0, now=42.0, change=-0.58, low=-0.629, high=-0.524, foreign=(), noted=())
     return f"- {Loss(found, '20261122T021503Z-9f3c1a')}"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_dtfperf.doctor.diagnosis import Diagnosis, Disk, Facts, HostSeen, Link, Offset, Reach, Trial
+from pytest_dtfperf.doctor.diagnosis import Diagnosis, Disk, Facts, HostLink, HostSeen, Offset, Reach, TensorFlowTrial
 
 GIB = 1 << 30
 FACTS = Facts(
@@ -33,7 +33,7 @@ def healthy(hosts: int = 3, gpus: int = 0, each: Mapping[int, Mapping[str, Any]]
             name=f"node{i}",
             address=f"10.0.0.{i}",
             facts=replace(FACTS, **{"gpus": ("A100",) * gpus, **(each or {}).get(i, {})}),
-            trial=Trial("2.21.0", gpus, 3.0),
+            trial=TensorFlowTrial("2.21.0", gpus, 3.0),
             offset=Offset(0.001, 0.0002),
             ports=(40000 + i,),
             sees=frozenset(range(hosts)),
@@ -47,5 +47,5 @@ def healthy(hosts: int = 3, gpus: int = 0, each: Mapping[int, Mapping[str, Any]]
     return seen
 
 
-def link(source: int, target: int, mbit_per_s: float = 9400) -> Link:
-    return Link(source, target, round_trip_s=5e-5, echoes=100, bytes=round(mbit_per_s * MBIT / 8), counted_s=1.0)
+def link(source: int, target: int, mbit_per_s: float = 9400) -> HostLink:
+    return HostLink(source, target, round_trip_s=5e-5, echoes=100, bytes=round(mbit_per_s * MBIT / 8), counted_s=1.0)

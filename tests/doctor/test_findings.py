@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.doctor.diagnosis import Diagnosis, Disk, HostSeen, Link, Offset, Reach, Trial, bits, size
+from pytest_dtfperf.doctor.diagnosis import Diagnosis, Disk, HostLink, HostSeen, Offset, Reach, TensorFlowTrial, bits, size
 from pytest_dtfperf.doctor.findings import Expected, findings, shared
 from pytest_dtfperf.doctor.table import COLUMNS
 from tests.doctor.seen import GIB, healthy, link
@@ -91,7 +91,7 @@ ONE_THING_WRONG: dict[str, tuple[Callable[[Diagnosis], None], tuple[str, ...]]] 
         ("Python differs: 3.11.9 on node0, node1; 3.12.1 on node2",),
     ),
     "no tensorflow": (
-        both(facts(1, tensorflow=None), row(1, trial=Trial(error="the import failed"))),
+        both(facts(1, tensorflow=None), row(1, trial=TensorFlowTrial(error="the import failed"))),
         (
             "TensorFlow is missing on node1 (/usr/bin/python3 cannot import it)",
             "-m pip install 'tensorflow[and-cuda]==2",
@@ -99,19 +99,19 @@ ONE_THING_WRONG: dict[str, tuple[Callable[[Diagnosis], None], tuple[str, ...]]] 
         ),
     ),
     "tensorflow that does not import": (
-        row(1, trial=Trial(error="the import failed", words=("ImportError: libcudart.so.12",))),
+        row(1, trial=TensorFlowTrial(error="the import failed", words=("ImportError: libcudart.so.12",))),
         ("TensorFlow 2.21.0 on node1 is installed, but: the import failed\n    | ImportError: libcudart", "Try it there"),
     ),
     "tensorflow differs": (
-        row(2, trial=Trial("2.15.0", 4, 3.0)),
+        row(2, trial=TensorFlowTrial("2.15.0", 4, 3.0)),
         ("TensorFlow differs: 2.21.0 on node0, node1; 2.15.0 on node2", "the same on all"),
     ),
     "too few gpus": (
-        both(facts(1, gpus=("A100",) * 3), row(1, trial=Trial("2.21.0", 3, 3.0))),
+        both(facts(1, gpus=("A100",) * 3), row(1, trial=TensorFlowTrial("2.21.0", 3, 3.0))),
         ("clusters.toml says 4 GPUs per host, but there are 3 on node1", "gpus_per_host"),
     ),
     "tensorflow without cuda": (
-        row(1, trial=Trial("2.21.0", 0, 3.0)),
+        row(1, trial=TensorFlowTrial("2.21.0", 0, 3.0)),
         ("TensorFlow does not see all GPUs that nvidia-smi lists on node1", "tensorflow[and-cuda]"),
     ),
     "nvidia-smi hangs": (
@@ -145,7 +145,7 @@ ONE_THING_WRONG: dict[str, tuple[Callable[[Diagnosis], None], tuple[str, ...]]] 
         ),
     ),
     "a link that breaks": (
-        lambda seen: seen.links.__setitem__(0, Link(0, 1, error="nothing has gone through for 10 s")),
+        lambda seen: seen.links.__setitem__(0, HostLink(0, 1, error="nothing has gone through for 10 s")),
         ("the link node0 -> node1 could not be measured: nothing has gone through for 10 s", "MTU"),
     ),
     "disk nearly full": (facts(1, disks=(FULL,)), ("(/home/me/.cache) of node1 is nearly full: 100 MiB of 100 GiB are free",)),
@@ -256,7 +256,7 @@ def test_gpus_are_no_matter_where_cores_are_meant() -> None:
     """With device = "cpu", GPUs that TensorFlow does not see are none of its business."""
     seen = healthy(2, gpus=1)
     for host in seen.hosts:
-        host.trial = Trial("2.21.0", 0, 3.0)
+        host.trial = TensorFlowTrial("2.21.0", 0, 3.0)
     assert problems(seen, shares=1) == []
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostSeen, Link, Offset, Trial
+from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostLink, HostSeen, Offset, TensorFlowTrial
 from pytest_dtfperf.doctor.findings import Expected, findings
 from pytest_dtfperf.doctor.table import COLUMNS, show
 from tests.doctor.seen import healthy
@@ -56,8 +56,8 @@ def test_a_ring_without_a_host_that_is_missing_is_one() -> None:
     seen.hosts[3] = HostSeen("node3", "10.0.0.3", missing="node3 is down")
     there = [host for host in range(10) if host != 3]
     seen.ring = True
-    seen.links = [Link(here, there[at - 1], 5e-5, 100, 10**9, 1.0) for at, here in enumerate(there)]
-    seen.links += [Link(each.target, each.source, 5e-5, 100, 10**9, 1.0) for each in seen.links]
+    seen.links = [HostLink(here, there[at - 1], 5e-5, 100, 10**9, 1.0) for at, here in enumerate(there)]
+    seen.links += [HostLink(each.target, each.source, 5e-5, 100, 10**9, 1.0) for each in seen.links]
     text = " ".join(shown(seen).split())
     assert "every host with the next one in a ring, both ways, 18 links" in text
     assert "every ordered pair" not in text
@@ -135,7 +135,7 @@ def test_tensorflow_is_told_apart_from_none() -> None:
     """A TensorFlow that cannot be imported, and none at all, do not look like one that works."""
     seen = healthy(2, each={1: {"tensorflow": None}})
     for host in seen.hosts:
-        host.trial = Trial(error="the import failed")
+        host.trial = TensorFlowTrial(error="the import failed")
     text = shown(seen)
     assert "2.21.0 fails" in rows(text, "node0")[0]
     assert "missing" in rows(text, "node1")[0]
@@ -179,7 +179,7 @@ def test_a_link_that_broke_has_no_rate() -> None:
     (sends,) = (column for column in COLUMNS if column.heading == "sends")
     for hosts, cells in ((2, ["-", "9.4 Gbit/s"]), (3, ["9.4 Gbit/s"] * 3)):
         seen = healthy(hosts)
-        seen.links[0] = Link(0, 1, error="it broke")
+        seen.links[0] = HostLink(0, 1, error="it broke")
         assert [sends.cell(seen, host) for host in range(hosts)] == cells
         assert all(cell in rows(shown(seen), f"node{host}")[0] for host, cell in enumerate(cells))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pytest_dtfperf.explain.causes import Cause, Explanation, explain
 from pytest_dtfperf.explain.measurement_profile import Evidence
-from pytest_dtfperf.explain.step_breakdown import Anatomy, Link, TaskTime
+from pytest_dtfperf.explain.step_breakdown import Anatomy, LinkTraffic, TaskTime
 from pytest_dtfperf.explain.worker_timings import Scores, WorkerScore
 
 # Milliseconds of a worker's step.
@@ -47,14 +47,14 @@ def _task(parts: Ms, cpu_ms: float | None) -> TaskTime:
     return TaskTime(sum(seconds.values()), cpu_ms / 1e3 if cpu_ms is not None else None, seconds)
 
 
-def _links(workers: Sequence[Ms], servers: int, busy_ms: Mapping[tuple[str, str], float]) -> Sequence[Link]:
+def _links(workers: Sequence[Ms], servers: int, busy_ms: Mapping[tuple[str, str], float]) -> Sequence[LinkTraffic]:
     ends = [
         pair
         for w in range(len(workers))
         for p in range(servers)
         for pair in ((f"ps:{p}", f"worker:{w}"), (f"worker:{w}", f"ps:{p}"))
     ]
-    return [Link(source, to, BYTES / servers, busy_ms.get((source, to), 15.0) / 1e3, {}) for source, to in ends]
+    return [LinkTraffic(source, to, BYTES / servers, busy_ms.get((source, to), 15.0) / 1e3, {}) for source, to in ends]
 
 
 def slower(worker: int = 1, of: int = 2, **ms: float) -> list[dict[str, float]]:

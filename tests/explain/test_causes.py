@@ -15,7 +15,7 @@ from pytest_dtfperf.explain.host_pressure import strains
 from pytest_dtfperf.explain.measurement_profile import Evidence
 from pytest_dtfperf.explain.probes import HostProbe, Link, Probes, Reading
 from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, anatomy_of
-from pytest_dtfperf.explain.step_breakdown import Link as Traced
+from pytest_dtfperf.explain.step_breakdown import LinkTraffic as Traced
 from tests.explain.made import linked
 from tests.explain.made import real as traced
 from tests.explain.sides import FLOOR_MS, USUAL, alike, side, slower, stamped, told, top

@@ -13,8 +13,8 @@ from pytest_dtfperf.explain.experiments import (
     OWN_WORK,
     SYNTHETIC,
     TRIALS,
+    ExperimentSubject,
     Planned,
-    Suspect,
     Tried,
     failed,
     planned,
@@ -39,21 +39,26 @@ def test_every_kind_of_cause_has_an_experiment() -> None:
 @pytest.mark.parametrize(
     "suspects, spare, spec, names",
     [
-        ([Suspect("input", 0.2)], 0, {}, ["synthetic input"]),
-        ([Suspect("input", 0.2)], 0, {"data": "synthetic", "data_dir": None}, []),
-        ([Suspect("link", 0.2, "ps:0>worker:1")], 0, {}, ["no exchange"]),
-        ([Suspect("link", 0.2, "ps:0>worker:1")], 1, {}, ["another host"]),
-        ([Suspect("straggler", 0.2, "worker:1")], 0, {}, ["own work alone"]),
-        ([Suspect("straggler", 0.2, "worker:1")], 1, {}, ["another host"]),
-        ([Suspect("compute", 0.1), Suspect("input", 0.2)], 1, {}, ["synthetic input", "own work alone"]),
-        ([Suspect("compute", 0.1, "worker:1"), Suspect("input", 0.2)], 1, {}, ["synthetic input", "another host"]),
-        ([Suspect("others", 0.1, "node3")], 0, {}, []),
-        ([Suspect("unheard of", 0.1)], 1, {}, []),
+        ([ExperimentSubject("input", 0.2)], 0, {}, ["synthetic input"]),
+        ([ExperimentSubject("input", 0.2)], 0, {"data": "synthetic", "data_dir": None}, []),
+        ([ExperimentSubject("link", 0.2, "ps:0>worker:1")], 0, {}, ["no exchange"]),
+        ([ExperimentSubject("link", 0.2, "ps:0>worker:1")], 1, {}, ["another host"]),
+        ([ExperimentSubject("straggler", 0.2, "worker:1")], 0, {}, ["own work alone"]),
+        ([ExperimentSubject("straggler", 0.2, "worker:1")], 1, {}, ["another host"]),
+        ([ExperimentSubject("compute", 0.1), ExperimentSubject("input", 0.2)], 1, {}, ["synthetic input", "own work alone"]),
+        (
+            [ExperimentSubject("compute", 0.1, "worker:1"), ExperimentSubject("input", 0.2)],
+            1,
+            {},
+            ["synthetic input", "another host"],
+        ),
+        ([ExperimentSubject("others", 0.1, "node3")], 0, {}, []),
+        ([ExperimentSubject("unheard of", 0.1)], 1, {}, []),
         ([], 1, {}, []),
     ],
 )
 def test_the_first_that_can_be_made_is_made(
-    suspects: list[Suspect], spare: int, spec: dict[str, Any], names: list[str]
+    suspects: list[ExperimentSubject], spare: int, spec: dict[str, Any], names: list[str]
 ) -> None:
     """For each suspect, the largest first; what changes nothing, or needs a host that is not lent, is passed over."""
     found = planned(suspects, SPEC.but(**spec).to_json(), spare_hosts=spare, most=4)
@@ -62,14 +67,14 @@ def test_the_first_that_can_be_made_is_made(
 
 def test_a_sleeper_goes_on_sleeping_alone() -> None:
     """A worker that sleeps half a second in every step of 0.1 s does so where it trains alone, too: that confirms it."""
-    (plan,) = planned([Suspect("straggler", 0.46, "worker:1")], SPEC.to_json(), spare_hosts=0, most=1)
+    (plan,) = planned([ExperimentSubject("straggler", 0.46, "worker:1")], SPEC.to_json(), spare_hosts=0, most=1)
     assert read(plan, step_s=0.65, instead_of_s=0.59, noise_s=0.01, then=THEN).outcome == "confirmed"
     assert read(plan, step_s=0.12, instead_of_s=0.59, noise_s=0.01, then=THEN).outcome == "refuted"
 
 
 def test_no_more_than_asked_for() -> None:
     """Experiments cost time: the smallest causes have none."""
-    suspects = [Suspect("input", 0.1), Suspect("waiting", 0.3), Suspect("compute", 0.2)]
+    suspects = [ExperimentSubject("input", 0.1), ExperimentSubject("waiting", 0.3), ExperimentSubject("compute", 0.2)]
     found = planned(suspects, SPEC.to_json(), spare_hosts=0, most=2)
     assert [plan.suspect.kind for plan in found] == ["waiting", "compute"]
 
@@ -90,16 +95,16 @@ def test_no_more_than_asked_for() -> None:
     ],
 )
 def test_outcome_by_what_has_gone_or_stayed(
-    trial: experiments.Trial, seconds: float, step_s: float, outcome: experiments.Outcome
+    trial: experiments.ExperimentTrial, seconds: float, step_s: float, outcome: experiments.Outcome
 ) -> None:
     """Half of the cause's seconds decide, unless runs differ by more than what is missing to it."""
-    plan = Planned(Suspect("compute", seconds, "worker:1"), trial)
+    plan = Planned(ExperimentSubject("compute", seconds, "worker:1"), trial)
     assert read(plan, step_s=step_s, instead_of_s=0.31, noise_s=0.01, then=THEN).outcome == outcome
 
 
 def test_words() -> None:
     """One line says what was changed, what came of it, and what that says."""
-    plan = Planned(Suspect("input", 0.2), SYNTHETIC)
+    plan = Planned(ExperimentSubject("input", 0.2), SYNTHETIC)
     tried = read(plan, step_s=0.12, instead_of_s=0.31, noise_s=0.01, then=None)
     assert tried.words == "input: with synthetic input the step takes 0.12 instead of 0.31 s: confirmed"
     assert Tried.from_json(tried.to_json()) == tried
@@ -107,7 +112,7 @@ def test_words() -> None:
 
 def test_what_is_not_known_decides_nothing() -> None:
     """Without a good step's anatomy nobody knows how long own work took; what could not be run has no step."""
-    plan = Planned(Suspect("compute", 0.1, "node3"), OWN_WORK)
+    plan = Planned(ExperimentSubject("compute", 0.1, "node3"), OWN_WORK)
     assert read(plan, step_s=0.2, instead_of_s=0.3, noise_s=0.01, then=None).outcome == "open"
     tried = failed(plan, 0.3, "worker:0 died")
     assert (tried.outcome, tried.step_s) == ("open", None)

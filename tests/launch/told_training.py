@@ -9,14 +9,14 @@ from typing import Any
 import tensorflow as tf
 
 from pytest_dtfperf.training import task
-from pytest_dtfperf.training.connection import Connection
+from pytest_dtfperf.training.connection import AgentConnection
 
 LEVEL = os.environ.get("TF_CPP_MIN_LOG_LEVEL")  # as it was when this was imported, and TensorFlow with it
 
 v1 = tf.compat.v1
 
 
-def run(order: Mapping[str, Any], connection: Connection) -> None:
+def run(order: Mapping[str, Any], connection: AgentConnection) -> None:
     task.run(order, connection)
     used = {"operations": _operations(), "imported at": LEVEL, "cores": len(os.sched_getaffinity(0))}
     Path(order["spec"]["data_dir"], "used.json").write_text(json.dumps(used))

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.training import task
-from pytest_dtfperf.training.connection import Connection
+from pytest_dtfperf.training.connection import AgentConnection
 
 
-def run(order: Mapping[str, Any], connection: Connection) -> None:
+def run(order: Mapping[str, Any], connection: AgentConnection) -> None:
     file = Path(order["spec"]["data_dir"], f"{order['job']}-{order['index']}")
     file.with_suffix(".new").write_text(str(os.getpid()))
     file.with_suffix(".new").rename(file.with_suffix(".pid"))  # whoever sees it, sees all of it

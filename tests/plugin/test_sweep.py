@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.session.sweep import Found, kept
+from pytest_dtfperf.session.sweep import SweepState, kept
 from pytest_dtfperf.testing.backends import wait_until
 from tests.plugin.conftest import ENDS_S, Ended, PerfTests
 from tests.plugin.test_verdicts import records
@@ -88,7 +88,7 @@ def test_counts_that_do_not_train(eight: PerfTests) -> None:
     none.line("trains with no number of servers", "num_ps=1:", "num_ps=8:")
 
 
-def interrupted(eight: PerfTests, do: str, *options: str) -> tuple[Path, Found]:
+def interrupted(eight: PerfTests, do: str, *options: str) -> tuple[Path, SweepState]:
     """A sweep that Ctrl-C ends where a toy waits: what it has kept, and where."""
     waits = eight.folder / "waits"
     seconds = json.dumps({str(count): each for count, each in SECONDS.items()})
@@ -157,6 +157,6 @@ def test_what_cannot_be_used_begins_anew(tmp_path: Path, content: str | None) ->
 
 def test_what_can_be_used(tmp_path: Path) -> None:
     """What was found comes back as it was kept."""
-    found = Found(most=8, tried={"3 servers, 10 steps": 95.5}, failed={"1": "no memory"})
+    found = SweepState(most=8, tried={"3 servers, 10 steps": 95.5}, failed={"1": "no memory"})
     (tmp_path / "sweep.json").write_text(json.dumps(found.to_json()))
     assert kept(tmp_path / "sweep.json") == found

@@ -6,11 +6,11 @@ from typing import Any
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training import task
-from pytest_dtfperf.training.connection import Connection
+from pytest_dtfperf.training.connection import AgentConnection
 from tests.plugin import toy_training
 
 
-def run(order: Mapping[str, Any], connection: Connection) -> None:
+def run(order: Mapping[str, Any], connection: AgentConnection) -> None:
     told = TaskOrder.from_json(order)
     folder = os.environ["TOY_REPORTS"] = os.path.join(os.environ["TOY_REPORTS"], told.spec.model)
     os.makedirs(folder, exist_ok=True)

@@ -13,7 +13,7 @@ from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import session_exports
 from pytest_dtfperf.report.figures.charts import draw_scaling
 from pytest_dtfperf.report.series import (
-    PublishedRate,
+    PublishedPoint,
     SessionRecord,
     describe_origin,
     make_measured_series,
@@ -31,7 +31,7 @@ RECORDS = with_efficiencies(
         record(spec(model="mnist", batch_size=64, gpus=4, num_ps=1), 3500.0, name="mnist four"),
     ]
 )
-PUBLISHED = [PublishedRate.of(reference) for reference in references_for(spec())]
+PUBLISHED = [PublishedPoint.of(reference) for reference in references_for(spec())]
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_matplotlibs_settings_stay(folder: SessionFolder) -> None:
 @pytest.mark.campaign
 @pytest.mark.parametrize("records", [RECORDS[:1], RECORDS[:3], RECORDS[3:]], ids=["one point", "three lines", "no anchor"])
 @pytest.mark.parametrize("beside", [PUBLISHED, []], ids=["with published", "alone"])
-def test_no_words_overlap(folder: SessionFolder, records: list[Record], beside: list[PublishedRate]) -> None:
+def test_no_words_overlap(folder: SessionFolder, records: list[Record], beside: list[PublishedPoint]) -> None:
     """Titles, axes' labels and legends keep clear of each other and stay inside the figure, whatever is drawn."""
     lines, beneath = make_measured_series(records), describe_origin(SessionRecord(record, folder.session) for record in records)
     figure = draw_scaling("inception3", lines, make_published_series(beside, [spec()], 8), beneath=beneath)

@@ -1,10 +1,10 @@
 """Which published rows are shown, out of all that there are."""
 
 from pytest_dtfperf.baselines.references import references_for
-from pytest_dtfperf.report.series import PublishedRate, find_nearest, take_in_turns
+from pytest_dtfperf.report.series import PublishedPoint, find_nearest, take_in_turns
 from tests.records.samples import spec
 
-ALL = [PublishedRate.of(reference) for reference in references_for(spec())]
+ALL = [PublishedPoint.of(reference) for reference in references_for(spec())]
 
 
 def test_every_system_has_its_turn() -> None:

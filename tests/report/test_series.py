@@ -8,7 +8,7 @@ import pytest
 from pytest_dtfperf.baselines.references import references_for
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.records.record import Record, with_efficiencies
-from pytest_dtfperf.report.series import PublishedRate, ScalingSeries, make_measured_series, make_published_series
+from pytest_dtfperf.report.series import PublishedPoint, ScalingSeries, make_measured_series, make_published_series
 from tests.records.samples import record, spec
 
 LONE = record(spec(), 10.0)
@@ -93,7 +93,7 @@ def test_what_is_invalid_is_not_shown() -> None:
 
 def test_published_lines_are_few_and_of_different_hardware() -> None:
     """One line per system, synthetic input and full batches first, every kind of GPU before a second of one kind."""
-    published = [PublishedRate.of(reference) for reference in references_for(spec())]
+    published = [PublishedPoint.of(reference) for reference in references_for(spec())]
     lines = make_published_series(published, [spec()], most_gpus=8)
 
     assert len(lines) == 4

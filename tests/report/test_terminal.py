@@ -10,7 +10,7 @@ import pytest
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.records.record import Compared
 from pytest_dtfperf.report.notes import AcceptedBaseline
-from pytest_dtfperf.report.series import PublishedRate
+from pytest_dtfperf.report.series import PublishedPoint
 from pytest_dtfperf.report.terminal import format_failure, format_summary, list_costs
 from tests.records.samples import disturbed_but_one, record, spec
 
@@ -40,8 +40,8 @@ RECORDS = [
 
 def published(
     system: str, gpus: int, images_per_sec: float, efficiency: float | None = None, data: str = "synthetic"
-) -> PublishedRate:
-    return PublishedRate(
+) -> PublishedPoint:
+    return PublishedPoint(
         system=system,
         model="inception3",
         batch_size=64,

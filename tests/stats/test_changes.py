@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pytest_dtfperf.stats.changes import Change, Track, Watch
+from pytest_dtfperf.stats.changes import ChangeWatch, RateChange, Track
 from pytest_dtfperf.stats.nights import (
     ANCHOR,
     AROUND,
@@ -36,22 +36,22 @@ def nights(seed: int, series: int, count: int, correlation: float = 0.0) -> Arra
     return NOISE * autoregressive(np.random.default_rng(seed), series, count, correlation)
 
 
-def watched(values: Array) -> tuple[Watch, list[Change]]:
+def watched(values: Array) -> tuple[ChangeWatch, list[RateChange]]:
     """All nights of all series (series, night), and what was confirmed."""
-    watch, found = Watch(), list[Change]()
+    watch, found = ChangeWatch(), list[RateChange]()
     for night in values.T:
         found += watch.night({str(number): float(value) for number, value in enumerate(night)}).values()
     return watch, found
 
 
-def learned(values: Array) -> Watch:
+def learned(values: Array) -> ChangeWatch:
     """What is known of nights that were not searched."""
-    watch, count = Watch(), values.shape[1]
+    watch, count = ChangeWatch(), values.shape[1]
     watch.resume({str(n): Track(values=each.tolist(), kept=list(range(count))) for n, each in enumerate(values)})
     return watch
 
 
-def error_of_months(watch: Watch, name: str) -> float:
+def error_of_months(watch: ChangeWatch, name: str) -> float:
     noise = watch.noise(name)
     assert noise
     return float(noise.errors(np.array([30.0]), np.array([30.0]))[0])
@@ -174,7 +174,7 @@ def test_a_search_goes_on_where_it_was() -> None:
     values[2, KNOWN - 10 :] -= 0.04
     whole, _ = watched(values)
     before, _ = watched(values[:, :KNOWN])
-    after = Watch()
+    after = ChangeWatch()
     kept = {name: (track.to_json(), track.values) for name, track in before.tracks.items()}
     after.resume({name: Track.from_json(state, list(known)) for name, (state, known) in kept.items()})
     for night in values[:, KNOWN:].T:
@@ -186,7 +186,7 @@ def test_a_search_goes_on_where_it_was() -> None:
 
 def test_series_that_end_and_begin() -> None:
     """Series need not have the same nights, nor many."""
-    watch = Watch()
+    watch = ChangeWatch()
     values = nights(2, 2, 40)
     for night in range(40):
         rates = {"old": float(values[0, night])} if night < 20 else {"new": float(values[1, night])}
@@ -256,7 +256,7 @@ def test_where_a_step_began_stays_where_it_began() -> None:
     """
     random = np.random.default_rng(5)
     rates = random.normal(0, 0.004, (4, 120)) + np.where(np.arange(120) >= 55, math.log(0.97), 0.0)
-    watch, begins = Watch(), list[list[int]]()
+    watch, begins = ChangeWatch(), list[list[int]]()
     for night in rates.T:
         watch.night({str(number): float(value) for number, value in enumerate(night)})
         begins.append([change.first_bad for track in watch.tracks.values() for change in track.changes])

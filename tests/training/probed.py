@@ -13,7 +13,7 @@ CPU = "/device:CPU:0"
 CHAINS = (1, 3)
 
 
-def counted(operation: throughput.Operation, chain: int) -> dict[str, float]:
+def counted(operation: throughput.ProbeOperation, chain: int) -> dict[str, float]:
     """The operations of a chain by TensorFlow's profiler and by ours, and those that draw what it is fed."""
     with tf.Graph().as_default() as graph:
         throughput._chained(operation, chain)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pytest_dtfperf.clusters.environment import SHARED, TRAINING, select_variables
 from pytest_dtfperf.clusters.retry import Result, retry
 from pytest_dtfperf.clusters.slurm import parse
-from pytest_dtfperf.clusters.slurm.parse import Job, ParseError
+from pytest_dtfperf.clusters.slurm.parse import ParseError, SlurmJob
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.node import sweep
@@ -75,7 +75,7 @@ class SlurmClient:
             ) from exc
         return answer.strip().partition(";")[0]  # "17;cluster" where there are several clusters
 
-    def job(self, job_id: str) -> Job | None:
+    def job(self, job_id: str) -> SlurmJob | None:
         """The job as Slurm knows it now, or, from its accounting, as it ended; None if it knows of none."""
         found = _parse(parse.parse_scontrol, self._ask(["scontrol", "--oneliner", "show", "job", job_id], or_none=_UNKNOWN_JOB))
         return found[0] if found else self._from_accounting(job_id)
@@ -84,7 +84,7 @@ class SlurmClient:
         """What squeue says of this user's jobs, those included that have just ended."""
         return self._ask(["squeue", "--noheader", f"--user={os.getuid()}", "--states=all", f"--format={parse.SQUEUE_FORMAT}"])
 
-    def jobs_of_user(self) -> list[Job]:
+    def jobs_of_user(self) -> list[SlurmJob]:
         return parse_queue(self.queue())
 
     def cancel(self, job_ids: Iterable[str]) -> None:
@@ -111,7 +111,7 @@ class SlurmClient:
         except (AllocationError, ParseError):  # a plugin without one says so with an error, and it is worth no failure
             return {}
 
-    def _from_accounting(self, job_id: str) -> Job | None:
+    def _from_accounting(self, job_id: str) -> SlurmJob | None:
         """What sacct remembers, where there is accounting."""
         try:
             shape = ["--parsable2", "--noheader", f"--delimiter={parse.SACCT_DELIMITER}", f"--format={parse.SACCT_FORMAT}"]
@@ -174,12 +174,12 @@ def classify_error(words: str) -> type[AllocationError]:
     return NotConfigured if _UNCONFIGURED.search(words) else ControllerDown if _AWAY.search(words) else AllocationError
 
 
-def parse_queue(text: str) -> list[Job]:
+def parse_queue(text: str) -> list[SlurmJob]:
     """The jobs that `Client.queue` tells of."""
     return _parse(parse.parse_squeue, text)
 
 
-def _parse(reader: Callable[[str], list[Job]], text: str) -> list[Job]:
+def _parse(reader: Callable[[str], list[SlurmJob]], text: str) -> list[SlurmJob]:
     try:
         return reader(text)
     except ParseError as exc:

@@ -35,9 +35,9 @@ from pytest_dtfperf.clusters.slurm.client import (
 )
 from pytest_dtfperf.clusters.slurm.job_keepalive import Keepalive
 from pytest_dtfperf.clusters.slurm.keys import KEYS
-from pytest_dtfperf.clusters.slurm.parse import Job
+from pytest_dtfperf.clusters.slurm.parse import SlurmJob
 from pytest_dtfperf.clusters.slurm.request import format_job_comment
-from pytest_dtfperf.clusters.slurm.states import Outlook, Phase
+from pytest_dtfperf.clusters.slurm.states import JobOutlook, Phase
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node import sweep
@@ -59,7 +59,7 @@ class SharedQueue:
         self._seen = (folder or make_runtime_folder()) / f"slurm-{hashlib.sha256(site.encode()).hexdigest()[:8]}.squeue"
         self._patience_s = patience_s
 
-    def find(self, job_id: str, *, not_before: float) -> Job | None:
+    def find(self, job_id: str, *, not_before: float) -> SlurmJob | None:
         """The job as squeue shows it, not as it was before `not_before` (seconds since 1970). None: squeue does not know it."""
         try:
             with lock_file(self._seen.with_suffix(".lock"), within_s=self._patience_s):
@@ -82,7 +82,7 @@ class SharedQueue:
 
 def wait_until_running(
     client: SlurmClient, queue: SharedQueue, job_id: str, *, max_pending_s: float | None, on_status: Callable[[str], object]
-) -> Job:
+) -> SlurmJob:
     """Wait until the job has its nodes. Raises `AllocationError` as soon as it is clear that it will not get them.
 
     The caller cancels the job then: here nothing is but looked at.
@@ -103,9 +103,9 @@ def wait_until_running(
         if phase in (Phase.ENDING, Phase.OVER):
             raise AllocationOver(states.explain_end(client.job(job_id) or job))
         outlook = states.judge_reason(job.reason)
-        if outlook.outlook is Outlook.HOPELESS and was_hopeless:
+        if outlook.outlook is JobOutlook.HOPELESS and was_hopeless:
             raise AllocationError(f"Slurm job {job_id} cannot start: {outlook.words} ({job.reason})")
-        was_hopeless = outlook.outlook is Outlook.HOPELESS  # what Slurm says at first is often not yet the whole truth
+        was_hopeless = outlook.outlook is JobOutlook.HOPELESS  # what Slurm says at first is often not yet the whole truth
         if max_pending_s is not None and time.monotonic() - began > max_pending_s:
             raise AllocationError(
                 f"{_format_pending(job)}: not started within max_pending = {max_pending_s:g} s, and cancelled"
@@ -115,11 +115,11 @@ def wait_until_running(
     raise AssertionError("it is looked for ever")
 
 
-def _find_job(client: SlurmClient, queue: SharedQueue, job_id: str, not_before: float) -> Job | None:
+def _find_job(client: SlurmClient, queue: SharedQueue, job_id: str, not_before: float) -> SlurmJob | None:
     return queue.find(job_id, not_before=not_before) or client.job(job_id)
 
 
-def _format_pending(job: Job) -> str:
+def _format_pending(job: SlurmJob) -> str:
     """What is known of a job that waits: `Slurm job 17 pending, expected to start 14:05: others go first (Priority)`.
 
     In a narrow terminal the end is cut off.

@@ -33,7 +33,7 @@ class ParseError(ValueError):
 
 
 @dataclass(frozen=True)
-class Job:
+class SlurmJob:
     """A job as one of Slurm's commands shows it. What that command does not tell is as the defaults say."""
 
     id: str  # "17"; "17_3": a task of an array; "17+1": a part of a heterogeneous job
@@ -51,7 +51,7 @@ class Job:
     cancelled_by: str | None = None  # a user id
 
 
-def parse_squeue(text: str) -> list[Job]:
+def parse_squeue(text: str) -> list[SlurmJob]:
     """The jobs that `squeue --noheader --format=SQUEUE_FORMAT` lists. It tells no exit codes."""
     before, *records = text.split(_RECORD)
     if before.strip():
@@ -59,12 +59,12 @@ def parse_squeue(text: str) -> list[Job]:
     return [_parse_squeue_job(record.removesuffix("\n")) for record in records]
 
 
-def _parse_squeue_job(record: str) -> Job:
+def _parse_squeue_job(record: str) -> SlurmJob:
     fields = record.split(_FIELD)
     if len(fields) != SQUEUE_FORMAT.count(_FIELD) + 1:
         raise ParseError("squeue", record)
     job_id, user, state, reason, nodes, start, time_limit, comment, name = fields
-    return Job(
+    return SlurmJob(
         id=job_id,
         name=name,
         user=user,
@@ -90,7 +90,7 @@ _SCONTROL_BATCH_COMMENT = re.compile(r" Comment=(.*)  StdErr=.* StdIn=", re.DOTA
 _SCONTROL_COMMENT = re.compile(r" Comment=(.*?) (?= \w+[=:]|\s*$)", re.DOTALL)
 
 
-def parse_scontrol(text: str) -> list[Job]:
+def parse_scontrol(text: str) -> list[SlurmJob]:
     """The jobs that `scontrol --oneliner show job` shows."""
     return [_parse_scontrol_job(record) for record in _split_scontrol(text)]
 
@@ -105,14 +105,14 @@ def _split_scontrol(text: str) -> Iterator[str]:
         yield text[start:end].rstrip("\n")
 
 
-def _parse_scontrol_job(record: str) -> Job:
+def _parse_scontrol_job(record: str) -> SlurmJob:
     parts = _SCONTROL_PARTS.match(record)
     if not parts:
         raise ParseError("scontrol", record)
     fields = dict(reversed(_SCONTROL_FIELD.findall(parts["fields"])))  # reversed: the first of a name counts
     exit_code, signal = _parse_exit("scontrol", fields.get("ExitCode", "0:0"), record)
     comment = _SCONTROL_BATCH_COMMENT.search(parts["rest"]) or _SCONTROL_COMMENT.search(parts["rest"])
-    return Job(
+    return SlurmJob(
         id=_parse_scontrol_id(parts["id"], dict(_SCONTROL_FIELD.findall(parts["part_of"]))),
         name=parts["name"],
         user=parts["user"],
@@ -138,7 +138,7 @@ def _parse_scontrol_id(number: str, part_of: dict[str, str]) -> str:
     return number
 
 
-def parse_sacct(text: str) -> list[Job]:
+def parse_sacct(text: str) -> list[SlurmJob]:
     """The jobs, without their steps, that `sacct --parsable2 --noheader --delimiter=... --format=SACCT_FORMAT` lists."""
     jobs = [_parse_sacct_job(record) for record in _split_sacct(text)]
     return [job for job in jobs if "." not in job.id]
@@ -155,14 +155,14 @@ def _split_sacct(text: str) -> Iterator[str]:
         yield record.removesuffix("\n")
 
 
-def _parse_sacct_job(record: str) -> Job:
+def _parse_sacct_job(record: str) -> SlurmJob:
     fields = record.split(_FIELD)
     if len(fields) != SACCT_FORMAT.count(",") + 1:
         raise ParseError("sacct", record)
     job_id, user, state, exit_code, reason, nodes, start, time_limit, comment, name = fields
     state, _, cancelled_by = state.partition(" by ")
     code, signal = _parse_exit("sacct", exit_code, record)
-    return Job(
+    return SlurmJob(
         id=job_id,
         name=name,
         user=user,

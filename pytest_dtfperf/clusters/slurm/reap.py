@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_dtfperf.clusters.slurm.client import SlurmClient
 from pytest_dtfperf.clusters.slurm.job_keepalive import SRUN_LEAVES_S
-from pytest_dtfperf.clusters.slurm.parse import Job
+from pytest_dtfperf.clusters.slurm.parse import SlurmJob
 from pytest_dtfperf.clusters.slurm.request import NAME_PREFIX, parse_job_comment
 from pytest_dtfperf.clusters.slurm.states import Phase, phase_of
 from pytest_dtfperf.node import processes, sweep
@@ -22,7 +22,7 @@ from pytest_dtfperf.node.owner import Fate, Owner
 class LeftJob:
     """A job of ours in the queue."""
 
-    job: Job
+    job: SlurmJob
     session: str
     owner: Owner
     fate: Fate

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pytest_dtfperf.clusters.slurm import parse
-from pytest_dtfperf.clusters.slurm.parse import Job
+from pytest_dtfperf.clusters.slurm.parse import SlurmJob
 
 _FEW = 4  # nodes that are named one by one
 
@@ -96,7 +96,7 @@ def words_of(state: str) -> str:
     )
 
 
-def explain_end(job: Job) -> str:
+def explain_end(job: SlurmJob) -> str:
     """Why a job does not hold its nodes any more: its name, its state in words, the node, and how to go on."""
     what = f"Slurm job {job.id} {_details(job)} ({job.state})"
     return f"{what}: {_ADVICE[job.state]}" if job.state in _ADVICE else what
@@ -107,7 +107,7 @@ def explain_unknown(job_id: str) -> str:
     return f"Slurm job {job_id} has vanished: the controller does not know it. Was its state lost, or was it purged?"
 
 
-def _details(job: Job) -> str:
+def _details(job: SlurmJob) -> str:
     match job.state:
         case "TIMEOUT" if job.time_limit:
             return f"reached its time limit of {job.time_limit}"
@@ -124,7 +124,7 @@ def _details(job: Job) -> str:
     return words_of(job.state)
 
 
-def _guilty(job: Job) -> str:
+def _guilty(job: SlurmJob) -> str:
     if job.failed_node:
         return f"node {job.failed_node}"
     return f"node {job.nodes[0]}" if len(job.nodes) == 1 else f"a node of {_named(job.nodes)}" if job.nodes else "a node"
@@ -135,15 +135,15 @@ def _named(nodes: Sequence[str]) -> str:
     return ", ".join(nodes[:_FEW]) + more
 
 
-def _code(job: Job) -> str:
+def _code(job: SlurmJob) -> str:
     return f"signal {job.signal}" if job.signal else f"exit code {job.exit_code}"
 
 
-def _reason(job: Job) -> str:
+def _reason(job: SlurmJob) -> str:
     return f", {job.reason}" if job.reason not in ("", "None", "NonZeroExitCode", "RaisedSignal") else ""
 
 
-class Outlook(Enum):
+class JobOutlook(Enum):
     """Whether waiting can help."""
 
     WAIT = "others end, a limit is free again, a node comes back"
@@ -154,56 +154,56 @@ class Outlook(Enum):
 class PendingReason:
     """What it means that a job waits for a reason."""
 
-    outlook: Outlook
+    outlook: JobOutlook
     words: str
 
 
 # Families of the reasons of Slurm 20.11 to 25.05; the first that matches holds. Two hundred of them are made of a limit (Assoc,
 # QOS, Max), a resource (Cpu, GRES, Node, ...) and a range (PerJob, PerUser, Grp, ...): what matters is the range.
 _FAMILIES = (
-    (r"(None)?", Outlook.WAIT, "Slurm has not looked at it yet"),
+    (r"(None)?", JobOutlook.WAIT, "Slurm has not looked at it yet"),
     # What is free again when other jobs end
-    (r"Priority|Resources|SchedDefer|Cleaning|JobArrayTaskLimit|MpiPortsBusy", Outlook.WAIT, "others go first"),
-    (r"BeginTime|Prolog|FedJobLock", Outlook.WAIT, "it is to begin later"),
-    (r"Licenses", Outlook.WAIT, "all licenses are in use"),
-    (r"Dependency", Outlook.WAIT, "it depends on another job"),
-    (r"Reservation", Outlook.WAIT, "its reservation has not begun, or is in use"),
-    (r"BurstBuffer(Resources|StageIn)", Outlook.WAIT, "its burst buffer is not ready"),
-    (r"Power(NotAvail|Reserved)|MaxPoweredUpNodes", Outlook.WAIT, "there is not enough power for its nodes"),
-    (r"Nodes.required.*|ReqNodeNotAvail.*|.*Required Node not available.*|NodeDown|FrontEndDown", Outlook.WAIT,
+    (r"Priority|Resources|SchedDefer|Cleaning|JobArrayTaskLimit|MpiPortsBusy", JobOutlook.WAIT, "others go first"),
+    (r"BeginTime|Prolog|FedJobLock", JobOutlook.WAIT, "it is to begin later"),
+    (r"Licenses", JobOutlook.WAIT, "all licenses are in use"),
+    (r"Dependency", JobOutlook.WAIT, "it depends on another job"),
+    (r"Reservation", JobOutlook.WAIT, "its reservation has not begun, or is in use"),
+    (r"BurstBuffer(Resources|StageIn)", JobOutlook.WAIT, "its burst buffer is not ready"),
+    (r"Power(NotAvail|Reserved)|MaxPoweredUpNodes", JobOutlook.WAIT, "there is not enough power for its nodes"),
+    (r"Nodes.required.*|ReqNodeNotAvail.*|.*Required Node not available.*|NodeDown|FrontEndDown", JobOutlook.WAIT,
      "nodes that it needs are down, drained or reserved"),
-    (r"Partition(Down|Inactive)", Outlook.WAIT, "its partition is closed for now"),
+    (r"Partition(Down|Inactive)", JobOutlook.WAIT, "its partition is closed for now"),
     # What somebody must change
-    (r"JobHeld(User|Admin)|JobHoldMaxRequeue|.*held.*|.*special.exit.*", Outlook.HOPELESS, "it is held: see who holds it"),
-    (r"DependencyNeverSatisfied", Outlook.HOPELESS, "it depends on a job that has failed: see options in clusters.toml"),
-    (r"PartitionConfig", Outlook.HOPELESS,
+    (r"JobHeld(User|Admin)|JobHoldMaxRequeue|.*held.*|.*special.exit.*", JobOutlook.HOPELESS, "it is held: see who holds it"),
+    (r"DependencyNeverSatisfied", JobOutlook.HOPELESS, "it depends on a job that has failed: see options in clusters.toml"),
+    (r"PartitionConfig", JobOutlook.HOPELESS,
      "its partition has no such nodes, not so many, or not for so long: see gpus, partition, gres, time_limit"),
-    (r"PartitionNodeLimit", Outlook.HOPELESS,
+    (r"PartitionNodeLimit", JobOutlook.HOPELESS,
      "its partition does not lend so many nodes: ask for fewer devices, or see partition in clusters.toml"),
-    (r"PartitionTimeLimit", Outlook.HOPELESS,
+    (r"PartitionTimeLimit", JobOutlook.HOPELESS,
      "its partition does not lend nodes for so long: lower time_limit in clusters.toml, or see partition"),
-    (r"BadConstraints|Constraints", Outlook.HOPELESS,
+    (r"BadConstraints|Constraints", JobOutlook.HOPELESS,
      "no node is as was asked for: see constraint, gres, memory and cpus_per_node in clusters.toml"),
-    (r"MaxMemPerLimit", Outlook.HOPELESS, "nobody may have so much memory: lower memory in clusters.toml"),
-    (r"Invalid(Account|QOS)|(Account|QOS)NotAllowed|Job's (account|QOS) not (known|permitted).*", Outlook.HOPELESS,
+    (r"MaxMemPerLimit", JobOutlook.HOPELESS, "nobody may have so much memory: lower memory in clusters.toml"),
+    (r"Invalid(Account|QOS)|(Account|QOS)NotAllowed|Job's (account|QOS) not (known|permitted).*", JobOutlook.HOPELESS,
      "this user may not use that account or qos there: see account, qos and partition in clusters.toml"),
-    (r"Reservation(Deleted|Invalid)", Outlook.HOPELESS, "there is no such reservation: see reservation in clusters.toml"),
-    (r"BurstBufferOperation", Outlook.HOPELESS, "its burst buffer has failed"),
+    (r"Reservation(Deleted|Invalid)", JobOutlook.HOPELESS, "there is no such reservation: see reservation in clusters.toml"),
+    (r"BurstBufferOperation", JobOutlook.HOPELESS, "its burst buffer has failed"),
     # Limits of one job: it breaks them by itself. QOSMin...: it asks for too little.
-    (r"(Assoc|QOS)Max\w*Per(Job|Node)(Limit)?", Outlook.HOPELESS,
+    (r"(Assoc|QOS)Max\w*Per(Job|Node)(Limit)?", JobOutlook.HOPELESS,
      "one job may not have so much: ask for fewer devices or less time, or see qos and account in clusters.toml"),
-    (r"QOSMin\w+", Outlook.HOPELESS, "its qos is for larger jobs: see qos in clusters.toml"),
+    (r"QOSMin\w+", JobOutlook.HOPELESS, "its qos is for larger jobs: see qos in clusters.toml"),
     # Limits of what runs at one time
-    (r"(Assoc|QOS)Grp\w*Run(Mins|Minutes)(Limit)?|Max\w+RunMinsPer(User|Account)", Outlook.WAIT,
+    (r"(Assoc|QOS)Grp\w*Run(Mins|Minutes)(Limit)?|Max\w+RunMinsPer(User|Account)", JobOutlook.WAIT,
      "the jobs that run have taken what may be asked for at a time"),
     # Budgets, which do not come back when jobs end
-    (r"(Assoc|QOS)Grp\w*(Minutes|Wall)(Limit)?|(Association|QOS)TimeLimit", Outlook.HOPELESS,
+    (r"(Assoc|QOS)Grp\w*(Minutes|Wall)(Limit)?|(Association|QOS)TimeLimit", JobOutlook.HOPELESS,
      "what is left of the budget does not suffice: ask for fewer devices or less time, or see account and qos"),
     (r"(Assoc|QOS)(Grp|Max)\w+|Max\w+Per(User|Account)|(Association|QOS)(Job|Resource)Limit|AccountingPolicy|QOSUsageThreshold",
-     Outlook.WAIT, "the user's or the account's other jobs have taken what they may have at a time"),
+     JobOutlook.WAIT, "the user's or the account's other jobs have taken what they may have at a time"),
     # Why a job has ended, not why it waits
     (r"TimeLimit|DeadLine|InactiveLimit|NonZeroExitCode|RaisedSignal|OutOfMemory|JobLaunchFailure|SystemFailure",
-     Outlook.HOPELESS, "it has ended"),
+     JobOutlook.HOPELESS, "it has ended"),
 )  # fmt: skip
 
 
@@ -213,7 +213,7 @@ def judge_reason(reason: str) -> PendingReason:
     for pattern, found, words in _FAMILIES:
         if re.fullmatch(pattern, plain):
             return PendingReason(found, words)
-    return PendingReason(Outlook.WAIT, f"Slurm says {reason}, which this version does not know")
+    return PendingReason(JobOutlook.WAIT, f"Slurm says {reason}, which this version does not know")
 
 
 _OF_TASKS = re.compile(r"srun: (?:error: )?(\S+): tasks? ([\d,-]+): (.+)")

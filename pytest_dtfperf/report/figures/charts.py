@@ -27,7 +27,7 @@ from pytest_dtfperf.report.figures.style import (
 )
 from pytest_dtfperf.report.series import (
     FigureGroup,
-    PublishedRate,
+    PublishedPoint,
     ScalingPoint,
     ScalingSeries,
     describe_origin,
@@ -257,7 +257,7 @@ def draw_steps(title: str, step_s: Mapping[str, Sequence[float]], *, beneath: Se
 LEAST_AXIS = 8  # devices: published systems are drawn so far at least, for most of them are of that size
 
 
-def draw_group_scaling(group: FigureGroup, published: Iterable[PublishedRate]) -> Figure:
+def draw_group_scaling(group: FigureGroup, published: Iterable[PublishedPoint]) -> Figure:
     """Draw the measured lines of a group, with some published ones."""
     specs = [record.spec for record in group.records]
     beside = make_published_series(published, specs, max(LEAST_AXIS, *(spec.gpus for spec in specs)))

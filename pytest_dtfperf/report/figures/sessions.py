@@ -12,7 +12,7 @@ from pytest_dtfperf.report.figures.charts import draw_heat_map, draw_overhead, d
 from pytest_dtfperf.report.figures.style import NamedFigure
 from pytest_dtfperf.report.series import (
     FigureGroup,
-    PublishedRate,
+    PublishedPoint,
     ScalingPoint,
     SessionRecord,
     describe_origin,
@@ -30,7 +30,9 @@ OF_INPUT = frozenset(
 )
 
 
-def draw_session_figures(sessions: Sequence[StoredSession], published: Collection[PublishedRate] = ()) -> Iterator[NamedFigure]:
+def draw_session_figures(
+    sessions: Sequence[StoredSession], published: Collection[PublishedPoint] = ()
+) -> Iterator[NamedFigure]:
     """Yield the figures of each machine, model and batch size that docs/figures.md lists.
 
     Of each spec the latest measurement counts, a valid one before a disturbed one. Steps are drawn of the last session alone.
@@ -50,7 +52,7 @@ def _make_machine_key(measured: SessionRecord) -> tuple[str, str]:
     return measured.session["cluster"], measured.system
 
 
-def _draw_group(group: FigureGroup, published: Collection[PublishedRate]) -> Iterator[NamedFigure]:
+def _draw_group(group: FigureGroup, published: Collection[PublishedPoint]) -> Iterator[NamedFigure]:
     beneath = describe_origin(group.measured)
     if group.scales:
         yield NamedFigure(f"{group.name}_scaling", charts.draw_group_scaling(group, published))

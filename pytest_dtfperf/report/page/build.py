@@ -30,8 +30,8 @@ from pytest_dtfperf.report.measurement_text import format_footnote, format_versi
 from pytest_dtfperf.report.notes import collect_reasons, list_error_rates, list_injected_slowdowns, suggest_accepting
 from pytest_dtfperf.report.page import card, html
 from pytest_dtfperf.report.page.card import CardContext, axis_limit, make_card
-from pytest_dtfperf.report.page.view import Card, Fact, Log, Page, ReasonView, Section, Standing, WithoutMeasurement
-from pytest_dtfperf.report.series import PublishedRate, find_nearest
+from pytest_dtfperf.report.page.view import Card, Fact, Page, ReasonView, Section, Standing, TaskLog, WithoutMeasurement
+from pytest_dtfperf.report.series import PublishedPoint, find_nearest
 from pytest_dtfperf.report.session_exports import SessionResults
 from pytest_dtfperf.report.terminal import list_costs
 from pytest_dtfperf.spec import labels
@@ -41,7 +41,7 @@ FILES = 6  # of a test's last run
 TOTAL_BYTES = 30_000  # of a session: where more have failed, their logs stay in the folder alone
 
 
-def read_tails(folder: SessionFolder, tests: Collection[str]) -> Mapping[str, Sequence[Log]]:
+def read_tails(folder: SessionFolder, tests: Collection[str]) -> Mapping[str, Sequence[TaskLog]]:
     """Return the ends of the logs of the last run of each test, up to the size limit."""
     return _limit_size((test, _read_run_tails(folder.path, folder.logs_of(test))) for test in tests)
 
@@ -54,8 +54,8 @@ def find_tests_without_measurement(folder: SessionFolder, measured: Collection[s
     return [WithoutMeasurement(name, tail) for name, tail in logs.items()]
 
 
-def _limit_size(found: Iterable[tuple[str, Sequence[Log]]]) -> dict[str, Sequence[Log]]:
-    kept: dict[str, Sequence[Log]] = {}
+def _limit_size(found: Iterable[tuple[str, Sequence[TaskLog]]]) -> dict[str, Sequence[TaskLog]]:
+    kept: dict[str, Sequence[TaskLog]] = {}
     room = TOTAL_BYTES
     for name, tail in found:
         room -= sum(len(line) for log in tail for line in log.lines)
@@ -66,7 +66,7 @@ def _limit_size(found: Iterable[tuple[str, Sequence[Log]]]) -> dict[str, Sequenc
     return kept
 
 
-def _read_run_tails(root: Path, logs: Path) -> list[Log]:
+def _read_run_tails(root: Path, logs: Path) -> list[TaskLog]:
     runs = sorted((path for path in _list_folder(logs) if path.name.isdecimal()), key=lambda path: int(path.name))
     if not runs:
         return []
@@ -83,7 +83,7 @@ def _list_folder(folder: Path) -> Iterator[Path]:
     yield from (folder / name for name in names)
 
 
-def _read_tail(root: Path, path: Path) -> Log | None:
+def _read_tail(root: Path, path: Path) -> TaskLog | None:
     """Return the end of a log; None if it is empty, unreadable or no regular file (reading a pipe would block)."""
     try:
         size = os.stat(path, follow_symlinks=False)
@@ -96,7 +96,7 @@ def _read_tail(root: Path, path: Path) -> Log | None:
         return None
     kept = [line for line in lines if line.strip()][-LINES:]
     shown = sum(len(line) + 1 for line in kept)
-    return Log(path.relative_to(root).as_posix(), [printable_bytes(line) for line in kept], max(0, size.st_size - shown))
+    return TaskLog(path.relative_to(root).as_posix(), [printable_bytes(line) for line in kept], max(0, size.st_size - shown))
 
 
 MOST_WHOLE = 30  # measurements, the gravest first, with anatomies and tasks: of hundreds, these would be megabytes
@@ -110,7 +110,7 @@ class PageInput:
     session: Mapping[str, Any]
     path: str = ""  # of its folder, as one would type it
     results: SessionResults
-    logs: Mapping[str, Sequence[Log]] = field(default_factory=dict)  # test -> of its tasks
+    logs: Mapping[str, Sequence[TaskLog]] = field(default_factory=dict)  # test -> of its tasks
     without_measurement: Sequence[WithoutMeasurement] = ()
     files: Sequence[str] = ()  # that lie beside the page
 
@@ -221,7 +221,7 @@ def _make_plugin_sections(sections: Iterable[tuple[str, Sequence[str]]]) -> list
     return [Section(title, f"section{number}", [], [], lines=lines) for number, (title, lines) in enumerate(sections, start=1)]
 
 
-def _make_published_sections(records: Sequence[Record], published: Sequence[PublishedRate]) -> list[Section]:
+def _make_published_sections(records: Sequence[Record], published: Sequence[PublishedPoint]) -> list[Section]:
     tables, left_out = [], 0
     for model in sorted({record.spec.model for record in records}):
         of_model = [row for row in published if row.model == model]

@@ -27,7 +27,19 @@ from pytest_dtfperf.report.measurement_text import format_rate_with_spread
 from pytest_dtfperf.report.notes import list_injected_slowdowns
 from pytest_dtfperf.report.page import html
 from pytest_dtfperf.report.page.html import draw_stack
-from pytest_dtfperf.report.page.view import Bar, Card, CauseRow, Causes, Earlier, Fact, Log, Part, Standing, Steps, Workers
+from pytest_dtfperf.report.page.view import (
+    Bar,
+    Card,
+    CauseRow,
+    Causes,
+    Earlier,
+    Fact,
+    Standing,
+    StepPart,
+    StepsView,
+    TaskLog,
+    Workers,
+)
 from pytest_dtfperf.report.terminal import format_baseline, format_verdict
 from pytest_dtfperf.spec import Spec
 
@@ -70,7 +82,7 @@ def _is_selector_of(word: str, test: str) -> bool:
 T = TypeVar("T", bound=JsonData)
 
 
-def make_steps(now: Anatomy, then: Anatomy | None) -> Steps | None:
+def make_steps(now: Anatomy, then: Anatomy | None) -> StepsView | None:
     """Return the bars and the table of a step; None if it took no time."""
     whole_s = max(now.wall_s, then.wall_s if then else 0.0)
     if whole_s <= 0:
@@ -78,7 +90,7 @@ def make_steps(now: Anatomy, then: Anatomy | None) -> Steps | None:
     named = [("this session", now), *([("baseline", then)] if then else [])]
     bars = [_make_bar(name, anatomy, whole_s) for name, anatomy in named]
     found = {part.kind for _, anatomy in named for part in make_parts(anatomy)}
-    return Steps(
+    return StepsView(
         f"mean of {counted(now.steps, 'traced step')}",
         bars,
         [kind for kind in KINDS if kind in found],
@@ -86,12 +98,12 @@ def make_steps(now: Anatomy, then: Anatomy | None) -> Steps | None:
     )
 
 
-def make_parts(anatomy: Anatomy) -> list[Part]:
+def make_parts(anatomy: Anatomy) -> list[StepPart]:
     """Return the parts of a step by kind, in the order that all bars have."""
     sums: Counter[str] = Counter()
     for part in anatomy.parts:
         sums[part.kind] += part.seconds  # type: ignore[assignment]  # typeshed: whole numbers
-    return [Part(kind, sums[kind]) for kind in KINDS if sums[kind] > 0]
+    return [StepPart(kind, sums[kind]) for kind in KINDS if sums[kind] > 0]
 
 
 def _make_bar(name: str, anatomy: Anatomy, whole_s: float) -> Bar:
@@ -254,7 +266,7 @@ class CardContext:
     labels: Mapping[Spec, str]  # by which this session's trainings are told apart
     anchors: Mapping[str, Spec] = field(default_factory=dict)  # id of a record -> what it has trained
     history: Mapping[str, Past] = field(default_factory=dict)  # id of a measurement -> its series up to this session
-    logs: Mapping[str, Sequence[Log]] = field(default_factory=dict)  # test -> of its tasks
+    logs: Mapping[str, Sequence[TaskLog]] = field(default_factory=dict)  # test -> of its tasks
 
 
 def axis_limit(records: Iterable[Record]) -> float:

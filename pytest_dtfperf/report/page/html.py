@@ -15,7 +15,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from pytest_dtfperf.formats import change, percent, printable, rate
-from pytest_dtfperf.report.page.view import Part
+from pytest_dtfperf.report.page.view import StepPart
 
 FOLDERS = ("page", "site")  # of report/: each has `templates`; no name is in both
 STYLE, SCRIPT = "style.css", "theme.js"  # of all pages; a page's own come behind them
@@ -114,7 +114,7 @@ def _make_upright(at: float, **attributes: str) -> Markup:
     return make_element("line", x1=_format_percent(at), x2=_format_percent(at), y2="100%", **attributes)
 
 
-def draw_stack(parts: Sequence[Part], whole_s: float, described: str) -> Markup:
+def draw_stack(parts: Sequence[StepPart], whole_s: float, described: str) -> Markup:
     """Draw the parts of a step side by side, as wide as they are long; `whole_s` fills the drawing."""
     marks, begin = [make_element("title", described)], 0.0
     for part in parts:

@@ -35,7 +35,7 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Part:
+class StepPart:
     """Seconds of one kind of work on a step's critical path."""
 
     kind: str
@@ -52,7 +52,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepsView:
     """The anatomy of a step, beside the baseline's where that is known."""
 
     of: str  # which steps
@@ -105,7 +105,7 @@ class Earlier:
 
 
 @dataclass(frozen=True)
-class Log:
+class TaskLog:
     """What one task said last."""
 
     name: str  # of the file, below the session's folder
@@ -135,12 +135,12 @@ class Card:
     facts: Sequence[Fact]
     causes: Causes | None
     no_causes: str  # why there are none, where some were looked for
-    steps: Steps | None
+    steps: StepsView | None
     no_steps: str  # why there is no anatomy, where one was asked for
     workers: Workers | None
     differences: Sequence[str] | None  # against the baseline's fingerprint; None: there is no baseline
     command: str
-    logs: Sequence[Log]
+    logs: Sequence[TaskLog]
 
     @property
     def is_green(self) -> bool:
@@ -161,7 +161,7 @@ class WithoutMeasurement:
     """A test that has left logs and no measurement."""
 
     name: str  # of its folder
-    logs: Sequence[Log]
+    logs: Sequence[TaskLog]
 
 
 @dataclass(frozen=True)

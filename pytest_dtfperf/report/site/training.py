@@ -33,7 +33,7 @@ X_LABELS, Y_TICKS = 5, 5
 
 
 @dataclass(frozen=True)
-class Night:
+class NightPoint:
     """One point."""
 
     at: float  # seconds since 1970
@@ -64,7 +64,7 @@ class Chart:
     has_baseline: bool
 
 
-def draw_chart(nights: Sequence[Night], marks: Sequence[ChangeMark], described: str) -> Chart:
+def draw_chart(nights: Sequence[NightPoint], marks: Sequence[ChangeMark], described: str) -> Chart:
     """Draw a chart. `nights`: at least one, the oldest first."""
     time = _Scale.of_time(nights[0].at, nights[-1].at)
     values = _make_rate_scale(nights)
@@ -136,7 +136,7 @@ class _Scale:
         return [step * n for n in range(first, math.floor(self.end / step) + 1)]
 
 
-def _make_rate_scale(nights: Sequence[Night]) -> _Scale:
+def _make_rate_scale(nights: Sequence[NightPoint]) -> _Scale:
     """Return a scale for all rates and baselines, and for intervals unless they reach much farther."""
     values = [night.rate for night in nights] + [night.baseline for night in nights if night.baseline is not None]
     low, high = min(values), max(values)
@@ -153,7 +153,7 @@ def _round_step(least: float) -> float:
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
 
 
-def _draw_intervals(nights: Iterable[Night], time: _Scale, values: _Scale) -> str:
+def _draw_intervals(nights: Iterable[NightPoint], time: _Scale, values: _Scale) -> str:
     return "".join(
         f"M{time(night.at):.1f},{values.down(night.high):.1f}V{values.down(night.low):.1f}"
         for night in nights
@@ -161,7 +161,7 @@ def _draw_intervals(nights: Iterable[Night], time: _Scale, values: _Scale) -> st
     )
 
 
-def _draw_baseline(nights: Sequence[Night], time: _Scale, values: _Scale) -> str:
+def _draw_baseline(nights: Sequence[NightPoint], time: _Scale, values: _Scale) -> str:
     """Return a path of each baseline from its night to the next, with gaps where there is none."""
     parts, before = [], None
     for night, after in zip(nights, [*nights[1:], None], strict=True):
@@ -329,14 +329,14 @@ def _format_noise(last: Row) -> str:
     return f"{percent(last['noise_run'])} from run to run{sessions}, as calibrated with its baseline"
 
 
-def _make_night(point: Row, half: float | None) -> Night:
+def _make_night(point: Row, half: float | None) -> NightPoint:
     """Return a point: the median of the runs, with the interval of their geometric mean."""
     middle = point["mean_log"]
     low, high = (None, None) if half is None else (math.exp(middle - half), math.exp(middle + half))
-    return Night(_parse_time_s(point["started"]), point["images_per_sec"], low, high, point["baseline"])
+    return NightPoint(_parse_time_s(point["started"]), point["images_per_sec"], low, high, point["baseline"])
 
 
-def _make_night_row(point: Row, night: Night) -> NightRow:
+def _make_night_row(point: Row, night: NightPoint) -> NightRow:
     known = night.low is not None and night.high is not None
     return NightRow(
         href=files.make_session_page_name(point["session"]),

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from pytest_dtfperf.node import wire
-from pytest_dtfperf.staging.on_host.job import Job, Trouble
+from pytest_dtfperf.staging.on_host.job import FetchJob, Trouble
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def cache_folder() -> str:
     return os.path.join(given if os.path.isabs(given) else os.path.expanduser("~/.cache"), "dtfperf", "data")
 
 
-class Host:
+class FetchingHost:
     """This process: orders in, events out. All writing is done by one thread, all fetching by others."""
 
     def __init__(self, index: int, heartbeat_timeout_s: float) -> None:
@@ -41,7 +41,7 @@ class Host:
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._outbox = wire.Outbox(1)
         self._files: list[Mapping[str, Any]] = []
-        self._job: Job | None = None
+        self._job: FetchJob | None = None
         self._over: Callable[[], None] | None = None  # tells what has come of it
         self._told = False
 
@@ -74,10 +74,10 @@ class Host:
             case "file":
                 self._files.append(order["file"])
             case "fetch":
-                self._job = Job(os.path.join(cache_folder(), order["folder"]), self._files, parallel=order["parallel"])
+                self._job = FetchJob(os.path.join(cache_folder(), order["folder"]), self._files, parallel=order["parallel"])
                 threading.Thread(target=self._carry_out, args=(self._job,), daemon=True).start()
 
-    def _carry_out(self, job: Job) -> None:
+    def _carry_out(self, job: FetchJob) -> None:
         try:
             job.run()
         except Exception as exc:  # whatever it is, the controller waits for a word
@@ -97,7 +97,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     with contextlib.suppress(BrokenPipeError):
-        Host(int(os.environ.get("DTFPERF_HOST_INDEX", "0")), args.heartbeat_timeout_s).serve()
+        FetchingHost(int(os.environ.get("DTFPERF_HOST_INDEX", "0")), args.heartbeat_timeout_s).serve()
     os._exit(0)  # threads that wait for a network or a lock are not waited for
 
 

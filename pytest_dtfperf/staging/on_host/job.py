@@ -148,7 +148,7 @@ class _Interrupted(Exception):
     """A connection ended before its time: it may be tried again."""
 
 
-class Job:
+class FetchJob:
     """Fetch files into a folder that is whole for whoever finds it: each file appears there under its name once it is verified.
 
     `parallel` of them at once; one process per folder at a time, across the hosts of a shared file system, too.

@@ -17,7 +17,7 @@ class TestSet:
     labels: Any
 
 
-class Input(Protocol):
+class TrainingInput(Protocol):
     """Images and labels for the towers of one worker. Made with (order, network, the worker's own CPU). To be derived from."""
 
     resident: bool = False  # the same batch in every step, which stays on the tower's device

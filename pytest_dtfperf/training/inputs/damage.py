@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from pytest_dtfperf.errors import DataError
-from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.shards import TFRecord, all_records, check_content, content_of, records
 from pytest_dtfperf.training.reason import message_of
 
@@ -173,7 +173,7 @@ def _jpeg(content: bytes) -> bytes:
 
 
 @contextmanager
-def asking(feeds: Iterable[Input]) -> Iterator[None]:
+def asking(feeds: Iterable[TrainingInput]) -> Iterator[None]:
     """If TensorFlow fails here, the inputs are asked first whether they know why."""
     try:
         yield

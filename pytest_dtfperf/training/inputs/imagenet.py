@@ -11,7 +11,7 @@ from pytest_dtfperf.training.inputs import TestSet, damage
 from pytest_dtfperf.training.inputs.damage import BOX, IMAGE, LABEL
 from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, on_host, unconverted
 from pytest_dtfperf.training.inputs.preprocessing import distorted, whole
-from pytest_dtfperf.training.inputs.shards import Reading, check_shards, find, reading
+from pytest_dtfperf.training.inputs.shards import ShardReading, check_shards, find, reading
 from pytest_dtfperf.training.inputs.share import Share, share_of
 from pytest_dtfperf.training.models import Network
 
@@ -110,7 +110,7 @@ def _positions(share: Share) -> tf.data.Dataset:
     return tf.data.Dataset.counter(start=share.tower, step=share.towers)
 
 
-def _sequence(shards: list[Path], mine: Reading, seed: int) -> tf.data.Dataset:
+def _sequence(shards: list[Path], mine: ShardReading, seed: int) -> tf.data.Dataset:
     """A tower's records for ever: path of the shard, number in the shard, content."""
     lanes = tf.constant([[str(shards[number]) for number in lane] for lane in mine.lanes])
     count, of_lane = lanes.shape

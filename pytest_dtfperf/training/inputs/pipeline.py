@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar, cast
 import tensorflow as tf
 
 from pytest_dtfperf.spec import Spec, TaskOrder
-from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs import TrainingInput
 
 v1 = tf.compat.v1
 
@@ -27,7 +27,7 @@ def on_host(host: str) -> Iterator[None]:
         yield
 
 
-class PipelineInput(Input):
+class PipelineInput(TrainingInput):
     """Derived classes say in `dataset` what the batches of a tower are."""
 
     _order: TaskOrder

@@ -11,7 +11,7 @@ import tensorflow as tf
 from pytest_dtfperf.errors import InfrastructureError, SpecError
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.traces import FED_QUEUE
-from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, on_host, unconverted
 from pytest_dtfperf.training.inputs.share import share_of
 from pytest_dtfperf.training.inputs.zmq_producer import Batch, made
@@ -22,7 +22,7 @@ v1 = tf.compat.v1
 ENDED = EOFError("it has ended")
 
 
-class FedInput(Input):
+class FedInput(TrainingInput):
     """Each tower takes its batches from a queue of its own. Derived classes say who fills which queues, in `feeds`.
 
     Bytes cross over to the tower's device, and become numbers from -1 to 1 there.

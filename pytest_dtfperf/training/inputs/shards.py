@@ -143,7 +143,7 @@ def _whole_set(folder: Path, part: str, matches: Sequence[re.Match[str]]) -> lis
 
 
 @dataclass(frozen=True)
-class Reading:
+class ShardReading:
     """What a tower reads: some lanes in turn, and of that every so manieth record.
 
     The shards are dealt out to lanes, their number depending on nothing but how many shards there are. The sequence of all
@@ -157,11 +157,11 @@ class Reading:
     first: int
 
 
-def reading(shards: int, share: Share) -> Reading:
+def reading(shards: int, share: Share) -> ShardReading:
     lanes = next(lanes for lanes in range(min(shards, MOST_LANES), 0, -1) if shards % lanes == 0)
     apart = math.gcd(lanes, share.towers)
     mine = [range(lane, shards, lanes) for lane in range(share.tower % apart, lanes, apart)]
-    return Reading(mine, every=share.towers // apart, first=share.tower // apart)
+    return ShardReading(mine, every=share.towers // apart, first=share.tower // apart)
 
 
 def check_shards(shards: Sequence[Path]) -> None:

@@ -6,7 +6,7 @@ from functools import cached_property
 import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.in_memory import drawn
 from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, unconverted
 from pytest_dtfperf.training.inputs.share import share_of
@@ -15,7 +15,7 @@ from pytest_dtfperf.training.models import Network
 v1 = tf.compat.v1
 
 
-class Synthetic(Input):
+class Synthetic(TrainingInput):
     """One batch per tower in variables, as tf_cnn_benchmarks has it: a constant would be folded into the graph.
 
     Pixels lie evenly between -1 and 1, as those of preprocessed images do: with positive ones alone, a narrow ReLU may be dead

@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_dtfperf.node import host_state, limits, links
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.connection import Connection
+from pytest_dtfperf.training.connection import AgentConnection
 from pytest_dtfperf.training.probing import readings, throughput
 from pytest_dtfperf.training.reason import reason
 from pytest_dtfperf.training.subprocess_call import NoAnswer, apart, in_words
@@ -44,7 +44,7 @@ class Family:
         return {f"{self.name}.{member}".removesuffix("."): reading for member, reading in found.items()}
 
 
-def run(order: Told, connection: Connection) -> None:
+def run(order: Told, connection: AgentConnection) -> None:
     """Live such a task's life."""
     connection.send("ready")
     while (word := connection.wait()) != "leave":
@@ -53,7 +53,7 @@ def run(order: Told, connection: Connection) -> None:
         connection.send("done", phase=word)
 
 
-def _compute(order: Told, connection: Connection, _: int) -> None:
+def _compute(order: Told, connection: AgentConnection, _: int) -> None:
     host = host_state.HostState()
     before = host.sample()
     clocks: list[float] = []
@@ -105,15 +105,15 @@ def _free_bytes() -> int | None:
 _LISTENERS: list[links.Listener] = []  # for the rest of this process's life
 
 
-def _listen(order: Told, connection: Connection, _: int) -> None:
+def _listen(order: Told, connection: AgentConnection, _: int) -> None:
     _LISTENERS.append(links.Listener(order["host"], order["token"], [order["port"]]))
 
 
-def _send(order: Told, connection: Connection, number: int) -> None:
+def _send(order: Told, connection: AgentConnection, number: int) -> None:
     """All streams of a round that go from here, at the same time."""
     targets = [{"host": target, **order["addresses"][str(target)]} for target in order["rounds"][number][str(order["host"])]]
     for found in links.measure_at_once(order["token"], targets, order["part_s"], order["parts"]):
         connection.send("stream", round=number, to=found["to"], parts=found.get("parts", []), error=found.get("error"))
 
 
-_WORDS: Mapping[str, Callable[[Told, Connection, int], None]] = {"compute": _compute, "listen": _listen, "round": _send}
+_WORDS: Mapping[str, Callable[[Told, AgentConnection, int], None]] = {"compute": _compute, "listen": _listen, "round": _send}

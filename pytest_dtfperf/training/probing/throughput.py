@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import config_of
-from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
@@ -23,7 +23,7 @@ CHAIN = 4  # operations of one call on a GPU, each on what the last one gave: to
 
 
 @dataclass(frozen=True)
-class Operation:
+class ProbeOperation:
     """Something that is computed in a chain: what it is fed, what it is multiplied with, and what it does with both."""
 
     shape: tuple[int, ...]
@@ -33,12 +33,12 @@ class Operation:
     how: How
 
 
-def matmul(size: int) -> Operation:
+def matmul(size: int) -> ProbeOperation:
     """Two square matrices."""
-    return Operation((size, size), (size, size), tf.linalg.matmul, 2.0 * size**3, {"size": size})
+    return ProbeOperation((size, size), (size, size), tf.linalg.matmul, 2.0 * size**3, {"size": size})
 
 
-def convolution(batch: int, side: int, channels: int, data_format: str) -> Operation:
+def convolution(batch: int, side: int, channels: int, data_format: str) -> ProbeOperation:
     """3x3, of stride 1, as most of a ResNet's: (batch, height, width, channels), or with the channels before the height."""
     image = (side, side, channels) if data_format == "NHWC" else (channels, side, side)
 
@@ -47,10 +47,10 @@ def convolution(batch: int, side: int, channels: int, data_format: str) -> Opera
 
     flops = 2.0 * batch * side**2 * channels**2 * 9
     how: How = {"batch": batch, "side": side, "channels": channels, "data_format": data_format}
-    return Operation((batch, *image), (3, 3, channels, channels), convolve, flops, how)
+    return ProbeOperation((batch, *image), (3, 3, channels, channels), convolve, flops, how)
 
 
-def on_cores(threads: int) -> Mapping[str, Operation]:
+def on_cores(threads: int) -> Mapping[str, ProbeOperation]:
     """So large that many threads have something to do, and that one is done with it in some milliseconds."""
     wide = threads > 8
     return {
@@ -59,7 +59,7 @@ def on_cores(threads: int) -> Mapping[str, Operation]:
     }
 
 
-def on_gpu() -> Mapping[str, Operation]:
+def on_gpu() -> Mapping[str, ProbeOperation]:
     """So large that a GPU of any year is busy for a while."""
     return {"matmul": matmul(4096), "convolution": convolution(64, 28, 256, "NCHW")}
 
@@ -85,7 +85,7 @@ def of_gpus(count: int) -> Mapping[str, Any]:
 
 
 def tried(
-    operation: Operation, device: str, config: tf.compat.v1.ConfigProto, threads: int | None, *, chain: int = 1
+    operation: ProbeOperation, device: str, config: tf.compat.v1.ConfigProto, threads: int | None, *, chain: int = 1
 ) -> Reading:
     """The reading of one operation on one device, or its error."""
     try:
@@ -99,7 +99,7 @@ def tried(
         return {"error": (reason(error) or [str(error)])[0]}
 
 
-def _chained(operation: Operation, chain: int) -> tuple[tf.Operation, tf.Tensor]:
+def _chained(operation: ProbeOperation, chain: int) -> tuple[tf.Operation, tf.Tensor]:
     """What prepares it, and one number that is there once all of it is computed.
 
     From variables: constants would be folded. Of a number that is fetched, nobody can say it had not been waited for.
@@ -124,7 +124,7 @@ def of_worker(order: TaskOrder, cpus: Collection[int]) -> Reading:
     building.expect(order)
     spec = replace(order.spec, batch_size=min(BATCH, order.spec.batch_size))
     alone = replace(order, spec=spec, cluster={}, device="cpu")
-    feed: Input = load(spec.input.implementation)(alone, network_of(spec), _CPU)
+    feed: TrainingInput = load(spec.input.implementation)(alone, network_of(spec), _CPU)
     with tf.Graph().as_default() as graph, asking([feed]):
         with v1.device(_CPU):
             fetched = tf.group(*(tensor for tower in range(order.num_devices) for tensor in feed.batch(tower)))

@@ -15,7 +15,7 @@ from pytest_dtfperf.traces import TaskTrace
 from pytest_dtfperf.training import engine
 from pytest_dtfperf.training.devices import config_of, devices_of
 from pytest_dtfperf.training.graph_hash import Computed, computed
-from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
@@ -53,7 +53,7 @@ class MirroredTraining:
     """A copy of all variables on each device, and steps of all devices together. Derived classes say how they meet."""
 
     _variables: Variables
-    _feed: Input
+    _feed: TrainingInput
     _run: Any  # a concrete function: () -> the loss, what lies where each replica computes, and stamps
     _log: StampLog
     _added_ops: Sequence[str]  # names of what stamps have added to the function

@@ -9,7 +9,7 @@ from pytest_dtfperf.measurement import Score
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import config_of
 from pytest_dtfperf.training.evaluation import evaluation_of, score
-from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
@@ -32,7 +32,7 @@ class Evaluator:
         self._variables: dict[str, tf.Variable] = {}
         with tf.Graph().as_default() as graph:
             network = network_of(order.spec)
-            self._feed: Input = load(order.spec.input.implementation)(order, network, "")
+            self._feed: TrainingInput = load(order.spec.input.implementation)(order, network, "")
             test_set = self._feed.test_set()
             values: dict[str, tf.Tensor] = {}
             states = {each.name: each for each in outline(network).variables if not each.trainable}

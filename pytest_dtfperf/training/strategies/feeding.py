@@ -6,13 +6,13 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
-from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.pipeline import ahead
 
 Batch = tuple[tf.Tensor, tf.Tensor]  # images and labels, as `Input.batch` gives them
 
 
-class Given(Input):
+class Given(TrainingInput):
     """To a `Tower`, the input: a batch that somebody else has fetched."""
 
     def __init__(self, batch: Batch) -> None:
@@ -25,7 +25,7 @@ class Given(Input):
         """It has been."""
 
 
-def sources(order: TaskOrder, feed: Input, devices: Devices) -> list[Callable[[], Batch]]:
+def sources(order: TaskOrder, feed: TrainingInput, devices: Devices) -> list[Callable[[], Batch]]:
     """For each of a worker's towers, what gives its next batch within a function."""
     if feed.resident:
         return [_resident(feed, tower, device) for tower, device in enumerate(devices.towers)]
@@ -33,18 +33,18 @@ def sources(order: TaskOrder, feed: Input, devices: Devices) -> list[Callable[[]
         return [_pipeline(order, feed, tower) for tower in range(len(devices.towers))]
 
 
-def _resident(feed: Input, tower: int, device: str) -> Callable[[], Batch]:
+def _resident(feed: TrainingInput, tower: int, device: str) -> Callable[[], Batch]:
     with tf.device(device):
         batch = feed.batch(tower)
     return lambda: batch
 
 
-def _pipeline(order: TaskOrder, feed: Input, tower: int) -> Callable[[], Batch]:
+def _pipeline(order: TaskOrder, feed: TrainingInput, tower: int) -> Callable[[], Batch]:
     iterator = iter(ahead(feed.dataset(tower), order.spec, order.num_devices))
     return lambda: next(iterator)
 
 
-def dataset_of_worker(order: TaskOrder, feed: Input, worker: tf.Tensor) -> tf.data.Dataset:
+def dataset_of_worker(order: TaskOrder, feed: TrainingInput, worker: tf.Tensor) -> tf.data.Dataset:
     """A worker's batches, where each has one device. It is made on the worker, by one function for all of them."""
     towers = [feed.dataset(tower) for tower in range(order.spec.gpus)]
     own = tf.data.Dataset.from_tensors(tf.cast(worker, tf.int64)).repeat()

@@ -27,7 +27,7 @@ from pytest_dtfperf.training.devices import devices_of
 from pytest_dtfperf.training.engine import Training
 from pytest_dtfperf.training.graph import GraphTraining
 from pytest_dtfperf.training.graph_hash import Computed, computed
-from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
@@ -84,7 +84,7 @@ class Coordinator(GraphTraining):
         strategy = tf.distribute.ParameterServerStrategy(resolver)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self._variables = Variables(strategy, self._order)
-        self._feed: Input = load(self._order.spec.input.implementation)(self._order, network_of(self._order.spec), "")
+        self._feed: TrainingInput = load(self._order.spec.input.implementation)(self._order, network_of(self._order.spec), "")
         self._batches = iter(self._coordinator.create_per_worker_dataset(tf.function(self._dataset, autograph=False)))
         self._replicas = Replicas(self._order, strategy, self._variables)
         self._function = tf.function(self._train, autograph=False)

@@ -6,7 +6,7 @@ from typing import Protocol
 import tensorflow as tf
 
 
-class VariableUpdate(Protocol):
+class UpdateStrategy(Protocol):
     """How the towers of all workers share their variables. One object per task, made with (order, devices).
 
     A tower is a replica of the network on one device. Everything here builds graph; nothing runs before the session.

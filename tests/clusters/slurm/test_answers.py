@@ -9,12 +9,12 @@ from datetime import datetime
 import pytest
 
 from pytest_dtfperf.clusters.slurm import parse
-from pytest_dtfperf.clusters.slurm.parse import Job, ParseError, expand_hostlist
+from pytest_dtfperf.clusters.slurm.parse import ParseError, SlurmJob, expand_hostlist
 from tests.clusters.slurm.record import COMMENT, NAME, TRANSCRIPTS
 from tests.clusters.slurm.site import Site
 
 VERSIONS = ("20.11", "22.05", "24.11")
-READERS: Mapping[str, Callable[[str], list[Job]]] = {
+READERS: Mapping[str, Callable[[str], list[SlurmJob]]] = {
     "squeue": parse.parse_squeue,
     "scontrol": parse.parse_scontrol,
     "sacct": parse.parse_sacct,
@@ -72,11 +72,11 @@ def transcript(version: str, command: str) -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def jobs(version: str, command: str, scenario: str) -> list[Job]:
+def jobs(version: str, command: str, scenario: str) -> list[SlurmJob]:
     return READERS[command](transcript(version, command)[scenario])
 
 
-def job(version: str, command: str, scenario: str) -> Job:
+def job(version: str, command: str, scenario: str) -> SlurmJob:
     (only,) = jobs(version, command, scenario)
     return only
 

@@ -16,7 +16,7 @@ from pytest_dtfperf.clusters.locks import lock_file
 from pytest_dtfperf.clusters.slurm import cluster, parse
 from pytest_dtfperf.clusters.slurm.client import ControllerDown, SlurmClient
 from pytest_dtfperf.clusters.slurm.cluster import SharedQueue, wait_until_running
-from pytest_dtfperf.clusters.slurm.parse import Job
+from pytest_dtfperf.clusters.slurm.parse import SlurmJob
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.slurm.site import Site
@@ -73,7 +73,7 @@ RUNS = line(T="RUNNING", N="n[1-2]")
 class ScriptedClient(SlurmClient):
     """Answers as the script says; its last line for ever."""
 
-    def __init__(self, script: Iterable[str | Exception], job: Job | None = None) -> None:
+    def __init__(self, script: Iterable[str | Exception], job: SlurmJob | None = None) -> None:
         super().__init__({})
         self._script = list(script)
         self._job = job
@@ -86,19 +86,19 @@ class ScriptedClient(SlurmClient):
             raise answer
         return answer
 
-    def job(self, job_id: str) -> Job | None:
+    def job(self, job_id: str) -> SlurmJob | None:
         return self._job
 
 
 class Wait:
     """One wait for job 17, and what was told meanwhile."""
 
-    def __init__(self, folder: Path, *script: str | Exception, job: Job | None = None) -> None:
+    def __init__(self, folder: Path, *script: str | Exception, job: SlurmJob | None = None) -> None:
         self.told: list[str] = []
         self.client = ScriptedClient(script, job)
         self._queue = SharedQueue(self.client, folder)
 
-    def __call__(self, max_pending_s: float | None = None) -> Job:
+    def __call__(self, max_pending_s: float | None = None) -> SlurmJob:
         return wait_until_running(self.client, self._queue, "17", max_pending_s=max_pending_s, on_status=self.told.append)
 
 
@@ -190,7 +190,7 @@ def test_vanished(clock: Clock, tmp_path: Path) -> None:
 
 def test_forgotten_by_the_queue(clock: Clock, tmp_path: Path) -> None:
     """What the queue does not show any more is asked of the controller."""
-    job = Job(id="17", name="dtfperf-x", user="me", state="RUNNING", reason="", nodes=("n1",))
+    job = SlurmJob(id="17", name="dtfperf-x", user="me", state="RUNNING", reason="", nodes=("n1",))
     assert Wait(tmp_path, line(), line(i="18"), job=job)() is job
 
 

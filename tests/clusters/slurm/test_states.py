@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.slurm import states
-from pytest_dtfperf.clusters.slurm.parse import Job
-from pytest_dtfperf.clusters.slurm.states import STATES, Outlook, Phase, SrunMessages
+from pytest_dtfperf.clusters.slurm.parse import SlurmJob
+from pytest_dtfperf.clusters.slurm.states import STATES, JobOutlook, Phase, SrunMessages
 
 PHASES = {
     Phase.WAITING: "PENDING CONFIGURING POWER_UP_NODE",
@@ -79,30 +79,30 @@ AssocGrpEnergyMinutes AssocGrpGRESMinutes AssocGrpLicenseMinutes AssocGrpBBMinut
 JobLaunchFailure NonZeroExitCode RaisedSignal TimeLimit InactiveLimit OutOfMemory DeadLine
 """
 SENTENCES = [  # what squeue prints instead of a word
-    ("", Outlook.WAIT, "has not looked"),
-    ("ReqNodeNotAvail, UnavailableNodes:n[3-4]", Outlook.WAIT, "down, drained or reserved"),
-    ("ReqNodeNotAvail, May be reserved for other job", Outlook.WAIT, "down, drained or reserved"),
-    ("ReqNodeNotAvail, Reserved for maintenance", Outlook.WAIT, "down, drained or reserved"),
-    ("ReqNodeNotAvail,_UnavailableNodes:n2", Outlook.WAIT, "down, drained or reserved"),
+    ("", JobOutlook.WAIT, "has not looked"),
+    ("ReqNodeNotAvail, UnavailableNodes:n[3-4]", JobOutlook.WAIT, "down, drained or reserved"),
+    ("ReqNodeNotAvail, May be reserved for other job", JobOutlook.WAIT, "down, drained or reserved"),
+    ("ReqNodeNotAvail, Reserved for maintenance", JobOutlook.WAIT, "down, drained or reserved"),
+    ("ReqNodeNotAvail,_UnavailableNodes:n2", JobOutlook.WAIT, "down, drained or reserved"),
     (
         "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
-        Outlook.WAIT,
+        JobOutlook.WAIT,
         "down, drained or reserved",
     ),
-    ("launch failed requeued held", Outlook.HOPELESS, "is held"),
-    ("launch_failed_requeued_held", Outlook.HOPELESS, "is held"),
-    ("job requeued in held state", Outlook.HOPELESS, "is held"),
-    ("job requeued in special exit state", Outlook.HOPELESS, "is held"),
-    ("(Priority)", Outlook.WAIT, "others go first"),
-    ("MoonInTheWrongHouse", Outlook.WAIT, "Slurm says MoonInTheWrongHouse, which this version does not know"),
+    ("launch failed requeued held", JobOutlook.HOPELESS, "is held"),
+    ("launch_failed_requeued_held", JobOutlook.HOPELESS, "is held"),
+    ("job requeued in held state", JobOutlook.HOPELESS, "is held"),
+    ("job requeued in special exit state", JobOutlook.HOPELESS, "is held"),
+    ("(Priority)", JobOutlook.WAIT, "others go first"),
+    ("MoonInTheWrongHouse", JobOutlook.WAIT, "Slurm says MoonInTheWrongHouse, which this version does not know"),
 ]
 
 
 @pytest.mark.parametrize(
     ("outlook", "reason"),
-    [(Outlook.WAIT, each) for each in WAIT.split()] + [(Outlook.HOPELESS, each) for each in HOPELESS.split()],
+    [(JobOutlook.WAIT, each) for each in WAIT.split()] + [(JobOutlook.HOPELESS, each) for each in HOPELESS.split()],
 )
-def test_reasons_have_an_outlook(outlook: Outlook, reason: str) -> None:
+def test_reasons_have_an_outlook(outlook: JobOutlook, reason: str) -> None:
     """Each of Slurm's reasons says whether waiting can help: limits of one job cannot be waited out, limits of several can."""
     found = states.judge_reason(reason)
     assert found.outlook is outlook
@@ -110,19 +110,19 @@ def test_reasons_have_an_outlook(outlook: Outlook, reason: str) -> None:
 
 
 @pytest.mark.parametrize(("reason", "outlook", "words"), SENTENCES, ids=[sentence[0] or "nothing" for sentence in SENTENCES])
-def test_sentences_have_an_outlook(reason: str, outlook: Outlook, words: str) -> None:
+def test_sentences_have_an_outlook(reason: str, outlook: JobOutlook, words: str) -> None:
     """What Slurm says in whole sentences, with details, or for the first time is understood as far as it can be."""
     found = states.judge_reason(reason)
     assert found.outlook is outlook
     assert words in found.words
 
 
-def job(state: str, **more: Any) -> Job:
+def job(state: str, **more: Any) -> SlurmJob:
     fields: dict[str, Any] = {
         "id": "17", "name": "dtfperf-x-1", "user": "me", "state": state, "reason": "", "nodes": ("n1", "n2"), "exit_code": 0,
         "signal": 0, "start": None,
     }  # fmt: skip
-    return Job(**(fields | more))
+    return SlurmJob(**(fields | more))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def job(state: str, **more: Any) -> Job:
         (job("PONDERING"), "Slurm job 17 is in a state that Slurm calls PONDERING"),
     ],
 )  # fmt: skip
-def test_ends_are_told_in_one_sentence(over: Job, words: str) -> None:
+def test_ends_are_told_in_one_sentence(over: SlurmJob, words: str) -> None:
     """Who is told that a job is over learns which, how, where, and what to do."""
     told = states.explain_end(over)
     assert words in told

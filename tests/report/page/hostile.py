@@ -10,8 +10,8 @@ from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.page import build
 from pytest_dtfperf.report.page.build import PageInput, make_page
-from pytest_dtfperf.report.page.view import Log, WithoutMeasurement
-from pytest_dtfperf.report.series import PublishedRate
+from pytest_dtfperf.report.page.view import TaskLog, WithoutMeasurement
+from pytest_dtfperf.report.series import PublishedPoint
 from pytest_dtfperf.report.session_exports import SessionResults
 from tests.report.page.samples import session_records
 
@@ -54,12 +54,12 @@ def hostile_page(folder: Path) -> Path:
         "versions": {EVIL: EVIL}, "budget": {}, "costs": [{"usd": 1.0, "price_source": EVIL, "price_date": EVIL}],
         "verdicts": {"REGRESSED": 1}, "exit_code": 1,
     }  # fmt: skip
-    log = Log(EVIL, [EVIL], 3)
+    log = TaskLog(EVIL, [EVIL], 3)
     given = PageInput(
         session=session,
         results=SessionResults(
             records,
-            [PublishedRate(system=EVIL, model="inception3", batch_size=8, gpus=2, images_per_sec=1.0, citation=EVIL)],
+            [PublishedPoint(system=EVIL, model="inception3", batch_size=8, gpus=2, images_per_sec=1.0, citation=EVIL)],
             pasts={record.id: Past([(EVIL, 1.0), (EVIL, 2.0)], EVIL, EVIL) for record in records},
         ),
         logs={record.test: [log] for record in records},

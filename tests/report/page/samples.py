@@ -9,7 +9,7 @@ from pytest_dtfperf.baselines.entry import Entry, Provenance
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.explain.causes import Cause, Explanation
-from pytest_dtfperf.explain.step_breakdown import Anatomy, Link, Part, TaskTime
+from pytest_dtfperf.explain.step_breakdown import Anatomy, LinkTraffic, Part, TaskTime
 from pytest_dtfperf.explain.worker_timings import Pause, Scores, WorkerScore
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.measurement import Measurement, Run
@@ -37,8 +37,8 @@ def anatomy(workers: int = 2, slow_s: float = 0.0) -> Anatomy:
     wall_s = sum(part.seconds for part in parts)
     tasks = {f"worker:{n}": TaskTime(wall_s, 0.15, {"forward": 0.03, "wait": wall_s - 0.03}) for n in range(workers)}
     tasks["ps:0"] = TaskTime(wall_s, None, {"apply": 0.01, "wait": wall_s - 0.01})
-    links = [Link("ps:0", f"worker:{n}", 95e6, 0.02, {"conv0/weights": 9e6}) for n in range(workers)]
-    links += [Link(f"worker:{n}", "ps:0", 95e6, 0.01, {}) for n in range(workers)]
+    links = [LinkTraffic("ps:0", f"worker:{n}", 95e6, 0.02, {"conv0/weights": 9e6}) for n in range(workers)]
+    links += [LinkTraffic(f"worker:{n}", "ps:0", 95e6, 0.01, {}) for n in range(workers)]
     return Anatomy(4, wall_s, parts, tasks, links, {})
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.staging.on_host import job as fetching
-from pytest_dtfperf.staging.on_host.job import TRIES, Job, Trouble
+from pytest_dtfperf.staging.on_host.job import TRIES, FetchJob, Trouble
 from pytest_dtfperf.testing.backends import wait_until
 from tests.staging.on_host.file_server import SECRET, Answer, FileServer, file_server
 
@@ -38,8 +38,8 @@ def _file(server: FileServer, path: str, content: bytes = CONTENT, **but: Any) -
     return {"path": path, "size": len(content), "checksum": checksum, "etag": '"e"', "url": server.url_of(path)} | but
 
 
-def _fetched(folder: Path, *files: Mapping[str, Any], parallel: int = 4) -> Job:
-    job = Job(str(folder), files, parallel=parallel)
+def _fetched(folder: Path, *files: Mapping[str, Any], parallel: int = 4) -> FetchJob:
+    job = FetchJob(str(folder), files, parallel=parallel)
     job.run()
     return job
 
@@ -216,7 +216,7 @@ def test_a_folder_that_cannot_be_made(server: FileServer, tmp_path: Path) -> Non
 def test_one_process_at_a_time(server: FileServer, folder: Path) -> None:
     """Of many that want the same at once, one fetches and the others wait and find it."""
     files = [_file(server, f"file-{i}") for i in range(5)]
-    jobs = [Job(str(folder), files) for _ in range(4)]
+    jobs = [FetchJob(str(folder), files) for _ in range(4)]
     threads = [threading.Thread(target=job.run) for job in jobs]
     for thread in threads:
         thread.start()

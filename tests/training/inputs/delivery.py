@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.task import run
@@ -43,7 +43,7 @@ def _deliver(request: dict[str, Any]) -> dict[str, Any]:
     with tf.Graph().as_default():
         try:
             v1.set_random_seed(order.spec.seed)
-            feed: Input = made(order, sight, "/device:CPU:0")
+            feed: TrainingInput = made(order, sight, "/device:CPU:0")
             wanted = [_on(device, feed, tower) for tower, device in enumerate(towers)]
             if request["test_set"]:
                 test = feed.test_set()
@@ -61,12 +61,12 @@ def _deliver(request: dict[str, Any]) -> dict[str, Any]:
     return {"steps": steps}
 
 
-def _on(device: str, feed: Input, tower: int) -> Any:
+def _on(device: str, feed: TrainingInput, tower: int) -> Any:
     with v1.device(device):
         return feed.batch(tower)
 
 
-def _run(session: tf.compat.v1.Session, wanted: Any, feed: Input) -> Any:
+def _run(session: tf.compat.v1.Session, wanted: Any, feed: TrainingInput) -> Any:
     with asking([feed]):
         return session.run(wanted)
 

@@ -3,11 +3,11 @@
 import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.models import Network
 
 
-class Stripes(Input):
+class Stripes(TrainingInput):
     def __init__(self, order: TaskOrder, network: Network, host: str) -> None:
         self._spec = order.spec
         self._network = network
