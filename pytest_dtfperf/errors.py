@@ -144,7 +144,7 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> str:
     names = sorted(known)
     found = nearest(str(name), names)
     hint = f" Did you mean {found!r}?" if found else ""
-    return f"unknown {kind} {shown(str(name))}.{hint} Known: {', '.join(names) or 'none'}."
+    return f"unknown {kind} {show_value(str(name))}.{hint} Known: {', '.join(names) or 'none'}."
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -157,7 +157,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 UNEXPANDED = re.compile(r"~(/|$)|\$\w|\$\{")  # what a shell would have replaced, at the begin of a path or a name
 
 
-def shown(value: object) -> str:
+def show_value(value: object) -> str:
     """A value as a message quotes it, and of a long one the beginning, so that the rest of the message is seen."""
     if isinstance(value, str):
         return repr(value) if len(value) <= MOST_SHOWN else f"{value[:MOST_SHOWN]!r}... ({len(value)} characters)"

@@ -65,13 +65,13 @@ def packages() -> dict[str, str]:
 def _entry_points(group: str) -> Mapping[str, Sequence["EntryPoint"]]:
     """By name, in order; several of one name where packages are at odds."""
     found: dict[str, list[EntryPoint]] = defaultdict(list)
-    for point in _installed().select(group=group):
+    for point in _read_entry_points().select(group=group):
         found[point.name].append(point)
     return dict(sorted(found.items()))
 
 
 @cache
-def _installed() -> "EntryPoints":
+def _read_entry_points() -> "EntryPoints":
     """All there are, of all packages: to look for them reads a file of each."""
     from importlib.metadata import entry_points  # 30 ms, which a process that trains need not spend
 

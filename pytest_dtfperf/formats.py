@@ -35,7 +35,7 @@ def change_in_ms(seconds: float) -> str:
     return f"{1000 * seconds:+.2f}"
 
 
-def counted(number: int, noun: str, ending: str = "s") -> str:
+def format_count(number: int, noun: str, ending: str = "s") -> str:
     """`1 run`, `2 runs`."""
     return f"{number} {noun}{ending if number != 1 else ''}"
 

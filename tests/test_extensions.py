@@ -44,7 +44,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Iterator[Instal
 
 def forget_installed() -> None:
     extensions._entry_points.cache_clear()
-    extensions._installed.cache_clear()
+    extensions._read_entry_points.cache_clear()
 
 
 class Install:

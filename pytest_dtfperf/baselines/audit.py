@@ -13,7 +13,7 @@ from pytest_dtfperf.formats import change, percent
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.comparison import runs_needed
-from pytest_dtfperf.stats.noise import pooled
+from pytest_dtfperf.stats.noise import pool_spreads
 
 MISSING, UNOWNED, OLD, BEATEN, TIGHT = "no baseline", "no test", "old", "beaten", "too tight"
 USUAL = ComparisonPolicy()  # the margin and the most runs of a test that says nothing else
@@ -92,7 +92,7 @@ def _missing(known: Known) -> Iterable[AuditFinding]:
             yield AuditFinding(kind=MISSING, system=system, case=label_of(key), words=words)
 
 
-def _unowned(known: Known, system: str, entry: Entry) -> str:
+def _describe_unowned_entry(known: Known, system: str, entry: Entry) -> str:
     if known.tests is None or function(entry.provenance.test) in functions(known.tests):
         return ""
     test = function(entry.provenance.test)
@@ -125,7 +125,7 @@ def _beaten(known: Known, system: str, entry: Entry) -> str:
 def _tight(known: Known, system: str, entry: Entry) -> str:
     margin = known.margin(system, entry)
     noise = entry.noise or ASSUMED
-    noise = replace(noise, run=pooled([entry.samples], noise)[0])
+    noise = replace(noise, run=pool_spreads([entry.samples], noise)[0])
     false_alarm = share(FALSE_ALARMS, tests=len(known.entries[system]), red=0, check=0)
     needed = runs_needed(len(entry.samples), noise, margin, false_alarm)
     if needed is not None and needed <= USUAL.most:
@@ -138,7 +138,12 @@ def _tight(known: Known, system: str, entry: Entry) -> str:
     )
 
 
-CHECKS: Mapping[str, Callable[[Known, str, Entry], str]] = {UNOWNED: _unowned, BEATEN: _beaten, TIGHT: _tight, OLD: _old}
+CHECKS: Mapping[str, Callable[[Known, str, Entry], str]] = {
+    UNOWNED: _describe_unowned_entry,
+    BEATEN: _beaten,
+    TIGHT: _tight,
+    OLD: _old,
+}
 
 
 def function(test: str) -> str:

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_dtfperf.baselines.comparability import must_match, noted, system_name
+from pytest_dtfperf.baselines.comparability import describe_notes, must_match, system_name
 from pytest_dtfperf.baselines.entry import Calibrated, Entry
 from pytest_dtfperf.baselines.terms import ComparisonPolicy, share
 from pytest_dtfperf.baselines.verdict import FALSE_ALARMS
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.comparison import runs_needed
-from pytest_dtfperf.stats.noise import Noise, correlation, do_sessions_differ, estimate_noise, pooled
+from pytest_dtfperf.stats.noise import Noise, correlation, do_sessions_differ, estimate_noise, pool_spreads
 
 LEAST_SESSIONS = 2
 MARGINS = [permille / 1000 for permille in range(1, 301)]  # a gate that lets a third be lost is none
@@ -75,7 +75,7 @@ class CalibrationCase:
             self.rates.setdefault(seen.session, []).extend(rates)
             self.date = max(self.date, seen.started)
         self.margin = self.margin if seen.margin is None else seen.margin
-        changes = noted(self.first.fingerprint, seen.measurement.fingerprint)
+        changes = describe_notes(self.first.fingerprint, seen.measurement.fingerprint)
         self.changes += [change for change in changes if change not in self.changes]
 
     @property
@@ -90,7 +90,8 @@ class CalibrationCase:
         if do_sessions_differ(sessions):
             found.append(
                 "all runs of a session have something in common (hosts, a NUMA placement, a clock rate), which further runs do "
-                f"not average out. It counts as noise of sessions, which {counted(len(sessions), 'session')} tell roughly; "
+                "not average out. It counts as noise of sessions, which "
+                f"{format_count(len(sessions), 'session')} tell roughly; "
                 "ten or more tell it better"
             )
         return found
@@ -130,7 +131,7 @@ def cases_of(seen: Iterable[Seen]) -> list[CalibrationCase]:
     sessions = {one.session for one in everything}
     if len(sessions) < LEAST_SESSIONS:
         raise UsageError(
-            f"{counted(len(sessions), 'session')} with measurements: how much sessions differ takes at least "
+            f"{format_count(len(sessions), 'session')} with measurements: how much sessions differ takes at least "
             f"{LEAST_SESSIONS} of them"
         )
     cases: list[CalibrationCase] = []
@@ -191,7 +192,7 @@ def smallest_margin(samples: Sequence[float], noise: Noise, *, tests: int) -> fl
 
     To tell a margin is to find a loss of twice as much, as `runs_needed` has it. `tests` share a session's false alarms.
     """
-    known = replace(noise, run=pooled([samples], noise)[0])
+    known = replace(noise, run=pool_spreads([samples], noise)[0])
     false_alarm = share(FALSE_ALARMS, tests=tests, red=0, check=0)
     for margin in MARGINS:
         needed = runs_needed(len(samples), known, margin, false_alarm)

@@ -134,14 +134,14 @@ def other_hardware(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     return hardware_differences(_part(then, "hardware"), _part(now, "hardware"))
 
 
-def replaced(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def describe_replacements(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return what ends a series on the same hardware: `tensorflow 2.20.0 -> 3.0.0`, `training graph: 36 Conv2D less`."""
     before, after = _part(then, "software"), _part(now, "software")
     majors = [name for name in MAJORS if _majors_of(name, before, after)]
     return [f"{name} {before[name]} -> {after[name]}" for name in majors] + other_program(then, now)
 
 
-def noted(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def describe_notes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What changed, or may have, and forbids nothing: `tensorflow 2.20.0 -> 2.21.0`. To be shown, never to be refused."""
     return (
         software_changes(_part(then, "software"), _part(now, "software"))

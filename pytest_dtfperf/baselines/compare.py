@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from pytest_dtfperf.baselines.comparability import format_exchange, noted, same_but_for_exchange
+from pytest_dtfperf.baselines.comparability import describe_notes, format_exchange, same_but_for_exchange
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.references import Reference
 from pytest_dtfperf.baselines.terms import ASSUMED, ComparisonPolicy, least_runs_to_confirm
 from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Judgement, Verdict
 from pytest_dtfperf.codec import JsonData
-from pytest_dtfperf.formats import change, counted, percent, rate
+from pytest_dtfperf.formats import change, format_count, percent, rate
 from pytest_dtfperf.measurement import CLOCK_SLACK_S, Measurement
 from pytest_dtfperf.stats.comparison import Answer, RatioEstimate, against_stored, runs_needed
 from pytest_dtfperf.stats.noise import RARE, Noise
@@ -34,7 +34,7 @@ def judge(measurement: Measurement, entry: Entry | None, terms: ComparisonPolicy
     """Compare a measurement with its baseline."""
     baseline_rate = entry.images_per_sec if entry else None
     if measurement.misplaced:
-        reason = misplaced(measurement) + (format_rate_against(measurement, entry.images_per_sec) if entry else "")
+        reason = find_misplaced(measurement) + (format_rate_against(measurement, entry.images_per_sec) if entry else "")
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=baseline_rate)
     if entry is None:
         return Judgement(Verdict.NO_BASELINE, no_baseline(measurement))
@@ -49,7 +49,7 @@ def judge(measurement: Measurement, entry: Entry | None, terms: ComparisonPolicy
         reason = f"the baseline was measured on something else ({'; '.join(foreign)})"
         reason += f"{format_rate_against(measurement, entry.images_per_sec)}; --update-baselines adds this one"
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=baseline_rate)
-    if tainted := disturbed(measurement):
+    if tainted := find_disturbed(measurement):
         return Judgement(Verdict.TAINTED, tainted, baseline_rate=baseline_rate)
     noise = entry.noise or ASSUMED
     question = terms.question(1 - terms.margin, noise, ceiling=1 + terms.margin)
@@ -72,7 +72,7 @@ def no_baseline(measurement: Measurement) -> str:
     return f"no baseline is stored for {measurement.spec.label}; accept this one with --update-baselines=new"
 
 
-def misplaced(*measurements: Measurement) -> str:
+def find_misplaced(*measurements: Measurement) -> str:
     """Of which of these the hosts were not those that were asked for; empty: of none."""
     return "; ".join(
         f"{each.spec.label} ran on hosts that are not what was asked for ({each.misplaced})"
@@ -81,7 +81,7 @@ def misplaced(*measurements: Measurement) -> str:
     )
 
 
-def disturbed(*measurements: Measurement) -> str:
+def find_disturbed(*measurements: Measurement) -> str:
     """Of which of these no run can be believed, and why; empty: of none."""
     return "; ".join(
         f"every run of {each.spec.label} was disturbed: {'; '.join(each.disturbances)}{hint(each.disturbances)}"
@@ -119,7 +119,7 @@ def interval(estimate: RatioEstimate, of: float = 1.0) -> str:
 def _words(estimate: RatioEstimate, entry: Entry, terms: ComparisonPolicy, runs: int) -> str:
     """`-4.1 % against 100.0 images/sec: 94.8 % to 97.0 % of it, margin 5.0 %; 3 runs, noise 1.2 %`."""
     text = f"{change(estimate.ratio - 1)} against {rate(entry.images_per_sec)} images/sec: {interval(estimate)} of it, "
-    text += f"margin {percent(terms.margin)}; {counted(runs, 'run')}, noise {percent(estimate.spread)}"
+    text += f"margin {percent(terms.margin)}; {format_count(runs, 'run')}, noise {percent(estimate.spread)}"
     return text + _why_open(estimate, entry, terms, runs)
 
 
@@ -129,7 +129,7 @@ def _why_open(estimate: RatioEstimate, entry: Entry, terms: ComparisonPolicy, ru
     noise = replace(entry.noise or ASSUMED, run=estimate.spread)
     needed = runs_needed(len(entry.samples), noise, terms.margin, terms.false_alarm)
     if needed is None:
-        known = counted(len(entry.samples), "run")
+        known = format_count(len(entry.samples), "run")
         return f"; against a baseline of {known} with such noise, no number of runs can tell that margin"
     if needed > runs:
         return f"; it takes about {needed} runs to tell (--repeats={needed})"
@@ -171,7 +171,9 @@ def about_slow_runs(estimate: RatioEstimate, other: str) -> Iterable[str]:
     for found, whose in ((estimate.now_slow, ""), (estimate.then_slow, f" of {other}")):
         if found.slow:
             were = "was" if found.slow == 1 else "were"
-            text = f"{found.slow} of {counted(found.of, 'run')}{whose} {were} {percent(found.slower)} slower than the others"
+            text = (
+                f"{found.slow} of {format_count(found.of, 'run')}{whose} {were} {percent(found.slower)} slower than the others"
+            )
             count = "counts" if found.slow == 1 else "count"
             yield f"{text} and {count} as rare" if found.rare else f"{text}: too many to count as rare"
 
@@ -183,7 +185,7 @@ def _unsteady(measurement: Measurement, margin: float) -> str:
     if 2 * len(found) <= len(measurement.samples):
         return ""
     changes = sorted(each.change for each in found)
-    which = f"{len(found)} of {counted(len(measurement.samples), 'run')}"
+    which = f"{len(found)} of {format_count(len(measurement.samples), 'run')}"
     ran = f"{percent(1 + changes[0])} to {percent(1 + changes[-1])} of the first half's rate"
     return f"no steady state: the second half of {which} had {ran}; more --warmup-steps may help"
 
@@ -194,10 +196,10 @@ def _caveats(measurement: Measurement, entry: Entry, terms: ComparisonPolicy) ->
     if shortest * terms.margin < CLOCK_SLACK_S:
         yield f"windows of {shortest:.2g} s are short for that margin: {CLOCK_SLACK_S:g} s off its core cost a task as much"
     if left_out := len(measurement.runs) - len(measurement.samples):
-        yield f"{counted(left_out, 'run')} left out, being disturbed"
+        yield f"{format_count(left_out, 'run')} left out, being disturbed"
     if entry.steps != measurement.spec.steps:
         yield f"the baseline measured {entry.steps} steps, this {measurement.spec.steps}"
-    if changed := noted(entry.fingerprint, measurement.fingerprint):
+    if changed := describe_notes(entry.fingerprint, measurement.fingerprint):
         yield f"since then: {', '.join(changed)}"
 
 
@@ -240,16 +242,17 @@ def judge_published(
     `entry` is the measurement's own baseline, which may have calibrated its noise.
     """
     stored = published.images_per_sec
-    if reason := misplaced(measurement) or _elsewhere(published, measurement.fingerprint.get("hardware", {})):
+    if reason := find_misplaced(measurement) or _elsewhere(published, measurement.fingerprint.get("hardware", {})):
         return Judgement(Verdict.INCOMPARABLE, reason + format_rate_against(measurement, stored), baseline_rate=stored)
-    if tainted := disturbed(measurement):
+    if tainted := find_disturbed(measurement):
         return Judgement(Verdict.TAINTED, tainted, baseline_rate=stored)
     noise = noise_of(measurement, entry)
     question = terms.question(1 - terms.margin, noise, ceiling=1 + terms.margin)
     estimate = against_stored(measurement.rates, [stored], noise, question, then_noise=PUBLISHED)
     reason = (
         f"{change(estimate.ratio - 1)} against {rate(published.images_per_sec)} images/sec ({published.citation}): "
-        f"{interval(estimate)} of it, margin {percent(terms.margin)}; {counted(len(measurement.rates), 'run')} against one "
+        f"{interval(estimate)} of it, margin {percent(terms.margin)}; "
+        f"{format_count(len(measurement.rates), 'run')} against one "
         f"value, noise {percent(estimate.spread)} (2.0 % is assumed of the published value)"
     )
     reason += explain_no_answer(estimate, terms, len(measurement.rates), asked="the margin", other="the published value")

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from pytest_dtfperf.baselines.comparability import must_match
-from pytest_dtfperf.baselines.files import rounded, significant
+from pytest_dtfperf.baselines.files import round_fractions, significant
 from pytest_dtfperf.formats import change, rate
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.stats.noise import Noise
@@ -20,7 +20,7 @@ def keep_probes(found: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         return None
     links = {name: _fewer_streams(link) for name, link in _first_items(found["links"], 2 * MOST_HOSTS).items()}
     fewer = {name: _first_items(found[name], MOST_HOSTS) for name in ("hosts", "unknown")}
-    data: Mapping[str, Any] = rounded({**found, **fewer, "links": links})
+    data: Mapping[str, Any] = round_fractions({**found, **fewer, "links": links})
     return data
 
 
@@ -43,14 +43,14 @@ def keep_steps(measurement: Measurement) -> tuple[Told, Told]:
     both = [run for run in last_first if run.anatomy and run.stragglers] or last_first
     anatomy = next((run.anatomy for run in both if run.anatomy), None)
     stragglers = next((run.stragglers for run in both if run.stragglers), None)
-    return _kept(anatomy, "tasks", "clock_error_s"), _kept(stragglers, "workers")
+    return _keep_fields(anatomy, "tasks", "clock_error_s"), _keep_fields(stragglers, "workers")
 
 
-def _kept(found: Told, *by_task: str) -> Told:
+def _keep_fields(found: Told, *by_task: str) -> Told:
     if found is None:
         return None
     fewer = {name: {task: found[name][task] for task in _first(found[name])} for name in by_task}
-    kept: Mapping[str, Any] = rounded({**found, **fewer})
+    kept: Mapping[str, Any] = round_fractions({**found, **fewer})
     return kept
 
 

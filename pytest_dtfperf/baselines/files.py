@@ -43,13 +43,13 @@ def significant(value: float) -> float:
     return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 
-def rounded(data: Any) -> Any:
+def round_fractions(data: Any) -> Any:
     """JSON with all its fractions rounded so."""
     if isinstance(data, float):
         return significant(data)
     if isinstance(data, dict):
-        return {key: rounded(value) for key, value in data.items()}
-    return [rounded(value) for value in data] if isinstance(data, list) else data
+        return {key: round_fractions(value) for key, value in data.items()}
+    return [round_fractions(value) for value in data] if isinstance(data, list) else data
 
 
 def canonical(data: Any) -> str:
@@ -191,13 +191,13 @@ def _message(keyword: str, rule: Any, schema: Any, value: Any) -> str:
         case "required":
             return f"the key {next(name for name in rule if name not in value)!r} is missing"
         case "type":
-            return f"must be of type {rule if isinstance(rule, str) else ' or '.join(rule)}, not {_shown(value)}"
+            return f"must be of type {rule if isinstance(rule, str) else ' or '.join(rule)}, not {_show_value(value)}"
         case "enum":
-            return f"must be one of {', '.join(map(json.dumps, rule))}, not {_shown(value)}"
+            return f"must be one of {', '.join(map(json.dumps, rule))}, not {_show_value(value)}"
         case "const":
-            return f"must be {json.dumps(rule)}, not {_shown(value)}"
+            return f"must be {json.dumps(rule)}, not {_show_value(value)}"
         case _:
-            return f"{_shown(value)} breaks {keyword} {json.dumps(rule)}"
+            return f"{_show_value(value)} breaks {keyword} {json.dumps(rule)}"
 
 
 def _path(steps: Iterable[str | int]) -> str:
@@ -209,7 +209,7 @@ def _path(steps: Iterable[str | int]) -> str:
     return f"{text.removeprefix('.')}: " if text else ""
 
 
-def _shown(value: object) -> str:
+def _show_value(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= SHOWN else text[: SHOWN - 4] + " ..."
 

@@ -12,18 +12,18 @@ from dataclasses import dataclass, fields, replace
 from pytest_dtfperf.baselines.comparability import other_hosts
 from pytest_dtfperf.baselines.compare import (
     VERDICTS,
-    disturbed,
     explain_no_answer,
+    find_disturbed,
+    find_misplaced,
     interval,
     judge,
-    misplaced,
     noise_of,
 )
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import ASSUMED, ComparisonPolicy, least_runs
 from pytest_dtfperf.baselines.verdict import MOST_EFFICIENT, Judgement, Verdict
 from pytest_dtfperf.errors import SpecError, UsageError
-from pytest_dtfperf.formats import change, counted, percent, rate
+from pytest_dtfperf.formats import change, format_count, percent, rate
 from pytest_dtfperf.measurement import Measurement, Run, efficiency, io_overhead
 from pytest_dtfperf.spec import NOT_IN_KEY, Spec
 from pytest_dtfperf.stats.comparison import Answer, RatioEstimate, against_drifting, against_each_other
@@ -142,9 +142,11 @@ def judge_efficiency(
     if not 0 < at_least <= MOST_EFFICIENT:
         raise UsageError(f"at_least must be more than 0 and at most {MOST_EFFICIENT:g}, not {at_least!r}: 0.9 means 90 %")
     _check_anchor(measurement, anchor)
-    if reason := misplaced(measurement, anchor) or _elsewhere(anchor, measurement, "the 1-device anchor ran on something else"):
+    if reason := find_misplaced(measurement, anchor) or _elsewhere(
+        anchor, measurement, "the 1-device anchor ran on something else"
+    ):
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=anchor.images_per_sec)
-    if tainted := disturbed(measurement, anchor):
+    if tainted := find_disturbed(measurement, anchor):
         return Judgement(Verdict.TAINTED, tainted, baseline_rate=anchor.images_per_sec)
     gpus = measurement.spec.gpus
     if measurement == anchor:  # divided by itself, run for run: whatever its spread, it is 1
@@ -187,11 +189,11 @@ def judge_overhead(
     if not 0 <= at_most < 1:
         raise UsageError(f"at_most must be at least 0 and less than 1, not {at_most!r}: 0.05 means 5 %")
     _check_same(synthetic, real, but=("data",))
-    if reason := misplaced(synthetic, real) or _elsewhere(
+    if reason := find_misplaced(synthetic, real) or _elsewhere(
         synthetic, real, "the synthetic input was measured on something else"
     ):
         return Judgement(Verdict.INCOMPARABLE, reason)
-    if tainted := disturbed(synthetic, real):
+    if tainted := find_disturbed(synthetic, real):
         return Judgement(Verdict.TAINTED, tainted)
     noises = noise_of(real, entry), noise_of(synthetic, synthetic_entry)
     compared = compare_in_turns(real, synthetic, noises, 1 - at_most, terms)
@@ -255,7 +257,7 @@ def _explain_no_answer(found: Comparison, terms: ComparisonPolicy, other: str) -
 
 
 def _runs(found: Comparison) -> str:
-    text = f"{counted(len(found.measurement.rates), 'run')} against {len(found.other.rates)}"
+    text = f"{format_count(len(found.measurement.rates), 'run')} against {len(found.other.rates)}"
     return f"{text}; {found.note}" if found.note else text
 
 
@@ -345,7 +347,7 @@ def judge_learning(measurement: Measurement, anchor: Measurement, terms: Compari
         f"a {target} took {measurement.spec.label} {found.steps:g} steps ({found.trained_s:.3g} s), "
         f"{anchor.spec.label} {usual.steps:g} ({usual.trained_s:.3g} s): {value:.2f} times the steps ({known}), "
         f"allowed {at_most:g}, and {found.trained_s / usual.trained_s:.2f} times the seconds; "
-        f"{counted(len(measurement.runs), 'run')} against {len(anchor.runs)}"
+        f"{format_count(len(measurement.runs), 'run')} against {len(anchor.runs)}"
     )
     return Judgement(VERDICTS[estimate.answer], reason, value=value, estimate=estimate)
 

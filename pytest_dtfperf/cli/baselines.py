@@ -31,7 +31,7 @@ from pytest_dtfperf.cli.options import (
 from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.clusters.file import PERF_TESTS
 from pytest_dtfperf.errors import SessionFileError, UsageError, quoted_lines
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node import run_folder
 from pytest_dtfperf.node.module_command import project_command
 
@@ -163,9 +163,12 @@ def run_audit(args: argparse.Namespace) -> int:
     _print_findings(found)
     for note in notes:
         print(f"note: {note}")
-    of_tests = f"{counted(counts['tests'], 'test')}, {counted(counts['sessions'], 'session')}"
-    what = counted(len(found), "finding") if found else "nothing was found"
-    print(f"dtfperf: {counted(counts['baselines'], 'baseline')} of {counted(counts['systems'], 'system')}, {of_tests}: {what}.")
+    of_tests = f"{format_count(counts['tests'], 'test')}, {format_count(counts['sessions'], 'session')}"
+    what = format_count(len(found), "finding") if found else "nothing was found"
+    print(
+        f"dtfperf: {format_count(counts['baselines'], 'baseline')} of "
+        f"{format_count(counts['systems'], 'system')}, {of_tests}: {what}."
+    )
     return FAILED if found else DONE
 
 
@@ -354,7 +357,7 @@ def _forget(
         return FAILED
     for system, entry in found:
         print(_format_entry(system, entry))
-    if not args.yes and not confirm(f"{counted(len(found), what)} of {folder} will be {done}. Go on?"):
+    if not args.yes and not confirm(f"{format_count(len(found), what)} of {folder} will be {done}. Go on?"):
         if args.json:
             print_json({"done": [], "left": 0})
         print("dtfperf: nothing was changed.")
@@ -367,8 +370,8 @@ def _forget(
     left = len(found) - len(gone)
     if args.json:
         print_json({"done": [_make_entry_json(system, entry) for system, entry in gone], "left": left})
-    changed = f" Left as it is, having changed meanwhile: {counted(left, what)}." if left else ""
-    print(f"dtfperf: {counted(len(gone), what)} {done}.{changed}")
+    changed = f" Left as it is, having changed meanwhile: {format_count(left, what)}." if left else ""
+    print(f"dtfperf: {format_count(len(gone), what)} {done}.{changed}")
     return FAILED if left else DONE
 
 
@@ -393,7 +396,7 @@ def _format_entry(system: str, entry: "Entry") -> str:
     noise = f", calibrated on {entry.calibrated.date[:10]}" if entry.calibrated else ""
     where = f", {entry.hosts} hosts" if entry.hosts > 1 else ""
     accepted = f"accepted on {entry.provenance.date[:10]} of session {entry.provenance.session}"
-    rate = f"{entry.images_per_sec:.6g} images/sec in {counted(len(entry.samples), 'run')}"
+    rate = f"{entry.images_per_sec:.6g} images/sec in {format_count(len(entry.samples), 'run')}"
     return f"{system}: {label_of(entry.key)}: {rate}{where}, {accepted}{noise}"
 
 

@@ -29,7 +29,7 @@ from pytest_dtfperf.cli.options import (
 from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.clusters.file import PERF_TESTS
 from pytest_dtfperf.errors import DtfPerfError, InvalidMeasurement, UsageError
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node.module_command import project_command
 
 if TYPE_CHECKING:
@@ -155,9 +155,9 @@ def run_calibrate(args: argparse.Namespace) -> int:
                 print(f"note: {each.case.spec.label}: between these sessions: {changes}; it counts as noise")
             for condition in each.case.broken_conditions:
                 print(f"note: {each.case.spec.label}: {condition}")
-        of = counted(len(sessions), "session")
-        of += f" ({counted(copies, 'copied folder')} left out)" if copies else ""
-        print(f"dtfperf: {of}: noise of {counted(written, 'baseline')} written to {folder}.")
+        of = format_count(len(sessions), "session")
+        of += f" ({format_count(copies, 'copied folder')} left out)" if copies else ""
+        print(f"dtfperf: {of}: noise of {format_count(written, 'baseline')} written to {folder}.")
     return DONE if written and not any(_is_refused(each, args) for each in found) else FAILED
 
 
@@ -286,7 +286,7 @@ def _print_noise(found: Sequence["CalibrationResult"], args: argparse.Namespace)
 def _make_row(found: "CalibrationResult", args: argparse.Namespace) -> tuple[str, ...]:
     """Return `calibrated`, system, case, `20 in 5 sessions (2 left out)`, `1.2%`, `0.4%`, `3.1%`, and what prevents it."""
     case = found.case
-    runs = f"{counted(case.runs, 'run')} in {counted(len(case.rates), 'session')}"
+    runs = f"{format_count(case.runs, 'run')} in {format_count(len(case.rates), 'session')}"
     if case.left_out:
         runs += f" ({case.left_out} left out, being disturbed or invalid)"
     if case.rare:

@@ -24,7 +24,7 @@ from pytest_dtfperf.cli.options import (
 )
 from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.errors import ClusterFileError, UsageError, unknown_name
-from pytest_dtfperf.formats import NONE, counted
+from pytest_dtfperf.formats import NONE, format_count
 
 if TYPE_CHECKING:
     from pytest_dtfperf.clusters.named import ClusterConfig
@@ -186,7 +186,7 @@ def run_check(args: argparse.Namespace) -> int:
     else:
         for name, words in found.items():
             print(f"{name}: {words or 'can be used'}")
-        print(f"dtfperf: {counted(len(found), 'cluster')}, {len(wrong)} cannot be used")
+        print(f"dtfperf: {format_count(len(found), 'cluster')}, {len(wrong)} cannot be used")
     return FAILED if wrong else DONE
 
 

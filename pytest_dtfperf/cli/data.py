@@ -21,7 +21,7 @@ from pytest_dtfperf.cli.options import (
 )
 from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 
 if TYPE_CHECKING:
     from pytest_dtfperf.staging.bucket import Bucket
@@ -150,7 +150,7 @@ def _show_progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _report_transfer(args: argparse.Namespace, done: "Done", origin: str, goal: str, moved: str, there: str) -> None:
-    files = counted(done.files, "file")
+    files = format_count(done.files, "file")
     if args.json:
         of_files = {"files": done.files, "bytes": done.bytes, "moved": done.sent, "unverified": list(done.unverified)}
         print_json({"from": origin, "to": goal, **of_files})
@@ -208,14 +208,14 @@ def add_make_data_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run_make_data(args: argparse.Namespace) -> int:
-    wanted = _wanted(args)
+    wanted = _read_request(args)
     if importlib.util.find_spec(_NEEDS[args.data]) is None:
         raise UsageError(
             f"make-data {args.data} needs {_NEEDS[args.data]}, which is not installed: "
             'pip install "pytest-dtfperf[tensorflow]", or run this where training runs'
         )
     with _appearing(args.out) as folder:
-        made = _made({**wanted, "data": args.data, "out": str(folder)})
+        made = _make_in_subprocess({**wanted, "data": args.data, "out": str(folder)})
         size = sum(path.stat().st_size for path in folder.iterdir())
     if args.json:
         print_json({"folder": str(args.out), "data": args.data, "made": made, "bytes": size})
@@ -224,7 +224,7 @@ def run_make_data(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _wanted(args: argparse.Namespace) -> dict[str, Any]:
+def _read_request(args: argparse.Namespace) -> dict[str, Any]:
     """Raises `UsageError` for numbers that cannot be, and for options that mean nothing to a format."""
     test_images = max(1, args.images // 10) if args.test_images is None else args.test_images
     of_all = {"images": args.images, "test_images": test_images, "seed": args.seed}
@@ -232,16 +232,16 @@ def _wanted(args: argparse.Namespace) -> dict[str, Any]:
     if args.data != "imagenet":
         if given:
             raise UsageError(f"--{next(iter(given))} means nothing to {args.data}: it is for imagenet")
-        return _counted(of_all, least_images=5 if args.data == "cifar10" else 1)
+        return _count_images(of_all, least_images=5 if args.data == "cifar10" else 1)
     size = _SIZE.fullmatch(given.get("size", "400x350"))
     if not size:
         raise UsageError(f"--size must be WIDTHxHEIGHT, like 400x350, not {args.size!r}")
     shards = given.get("shards", min(8, args.images))
     of_all |= {"shards": shards, "test_shards": min(test_images, max(1, shards // 8)), "classes": given.get("classes", 1000)}
-    return {**_counted(of_all, least_images=shards), "width": int(size[1]), "height": int(size[2])}
+    return {**_count_images(of_all, least_images=shards), "width": int(size[1]), "height": int(size[2])}
 
 
-def _counted(counts: dict[str, int], least_images: int) -> dict[str, Any]:
+def _count_images(counts: dict[str, int], least_images: int) -> dict[str, Any]:
     least = {"images": max(1, least_images), "seed": 0}
     for name, value in counts.items():
         if value < least.get(name, 1):
@@ -269,7 +269,7 @@ def _appearing(out: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _made(wanted: dict[str, Any]) -> str:
+def _make_in_subprocess(wanted: dict[str, Any]) -> str:
     """In a process of its own: this one never imports TensorFlow. Returns what was made, in words."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TF_CPP_MIN_LOG_LEVEL": "2"}
     maker = subprocess.Popen(

@@ -88,14 +88,14 @@ def run_doctor(args: argparse.Namespace) -> int:
 
 def check_cluster(config: "ClusterConfig", gpus: int | None, hosts: str | None = None, *, as_json: bool = False) -> int:
     from pytest_dtfperf.doctor.allocation import alone
-    from pytest_dtfperf.doctor.examination import examine, expected
+    from pytest_dtfperf.doctor.examination import examine, read_expectations
     from pytest_dtfperf.doctor.findings import findings
     from pytest_dtfperf.doctor.table import rows, show
 
     with DoctorProgress() as progress:
         config = config if hosts is None else alone(config, hosts, progress.show)
         seen = examine(config, gpus, progress.show)
-    found = findings(seen, expected(config))
+    found = findings(seen, read_expectations(config))
     if as_json:
         print_json({"cluster": seen.cluster, "hosts": rows(seen), "findings": [asdict(finding) for finding in found]})
         return FAILED if any(finding.wrong for finding in found) else DONE

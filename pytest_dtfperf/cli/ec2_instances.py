@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from pytest_dtfperf.cli.options import DONE, FAILED
 from pytest_dtfperf.cli.output import print_remark
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node.owner import Fate
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def _end_runs(
     print_table(("run", "cluster", "region", "instances", "session", "whose", ""), rows)
     verb = "would be ended" if dry_run else "ended"
     left_alone = [left for (_, left), words in what if words == "left alone"]
-    print(f"dtfperf: {done.count(verb)} of {counted(len(found), 'run')} {verb}.{_make_hint(left_alone)}")
+    print(f"dtfperf: {done.count(verb)} of {format_count(len(found), 'run')} {verb}.{_make_hint(left_alone)}")
     return report_problems(problems)
 
 

@@ -33,7 +33,7 @@ from pytest_dtfperf.cli.options import (
     set_completer,
 )
 from pytest_dtfperf.cli.output import print_json, print_remark
-from pytest_dtfperf.formats import NONE, counted, duration, minute, printable, rate
+from pytest_dtfperf.formats import NONE, duration, format_count, minute, printable, rate
 
 if TYPE_CHECKING:
     from pytest_dtfperf.history.rows import Row
@@ -165,7 +165,7 @@ def run_show(args: argparse.Namespace) -> int:
     in_order = sorted(rows["measurements"], key=lambda row: row["position"])
     headings = ("spec", "images/sec", "runs", "efficiency", "baseline", "change", "verdict")
     print_table(headings, [measurement_cells(row) for row in in_order])
-    print(f"{counted(len(in_order), 'measurement')}, {counted(len(rows['runs']), 'run')}")
+    print(f"{format_count(len(in_order), 'measurement')}, {format_count(len(rows['runs']), 'run')}")
     return DONE
 
 
@@ -228,7 +228,7 @@ def run_trend(args: argparse.Namespace) -> int:
 
     pattern = BaselinePattern.of(args.pattern or ["model=*"])
     with open_history(args).reading() as connection:
-        rows = [row for row in store.measured(connection) if pattern.matches(row["spec_key"])]
+        rows = [row for row in store.read_measurements(connection) if pattern.matches(row["spec_key"])]
         contents = store.all_fingerprints(connection)
         found = series_of(rows, contents)
         events = store.all_events(connection)
@@ -284,7 +284,7 @@ def list_left_out(rows: "Sequence[Row]") -> list[str]:
         is_told = row["verdict"] in (Verdict.TAINTED, Verdict.INVALID)
         counts[f"{row['label']} on {row['system']}"][row["verdict"] if is_told else OTHER_REASONS] += 1
     return [
-        f"{counted(why.total(), 'measurement')} of {printable(training)} left out: "
+        f"{format_count(why.total(), 'measurement')} of {printable(training)} left out: "
         f"{', '.join(f'{number} {word}' for word, number in why.items())}"
         for training, why in counts.items()
     ]
@@ -343,7 +343,7 @@ def add_compare_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 def run_compare(args: argparse.Namespace) -> int:
     from pytest_dtfperf.history import store
-    from pytest_dtfperf.history.comparison import chosen, compared
+    from pytest_dtfperf.history.comparison import chosen, compare_sessions
     from pytest_dtfperf.history.tables import measurements, runs
 
     rates: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -355,7 +355,7 @@ def run_compare(args: argparse.Namespace) -> int:
             for row in store.of_session(connection, runs, name):
                 rates[row["session"], row["measurement"]] += [] if row["disturbances"] else [row["images_per_sec"]]
         contents = store.all_fingerprints(connection)
-    found = compared(sides[0], sides[1], rates, contents)
+    found = compare_sessions(sides[0], sides[1], rates, contents)
     if args.json:
         rows = [{**asdict(each), "answer": each.answer} for each in found]
         print_json({"then": names[0], "now": names[1], "compared": rows})

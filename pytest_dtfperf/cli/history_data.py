@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.options import DONE, FAILED, USAGE, Commands, Shape, add_command, add_json
 from pytest_dtfperf.cli.output import confirm, print_json, print_remark
-from pytest_dtfperf.errors import shown
-from pytest_dtfperf.formats import counted, printable
+from pytest_dtfperf.errors import show_value
+from pytest_dtfperf.formats import format_count, printable
 
 if TYPE_CHECKING:
     from pytest_dtfperf.history.rows import Row
@@ -110,7 +110,7 @@ def run_import(args: argparse.Namespace) -> int:
             print_remark(f"{printable(path)} was not entered: {why}")
         known = f", {len(done.known)} known already" if done.known else ""
         unread = f", {len(done.refused)} that cannot be read" if done.refused else ""
-        print(f"dtfperf: {counted(len(done.new), 'session')} entered in {where}{known}{unread}.")
+        print(f"dtfperf: {format_count(len(done.new), 'session')} entered in {where}{known}{unread}.")
     return FAILED if done.refused else DONE
 
 
@@ -145,11 +145,11 @@ def run_prune(args: argparse.Namespace) -> int:
     if (args.keep is None) == (args.before is None) or (args.keep is not None and args.keep < 1):
         raise UsageError("prune takes --keep=N, with N of at least 1, or --before=DATE")
     if args.before is not None and not _is_day(args.before):
-        raise UsageError(f"--before takes a day, as 2025-01-01, not {shown(args.before)}")
+        raise UsageError(f"--before takes a day, as 2025-01-01, not {show_value(args.before)}")
     database = open_history(args)
     with database.reading() as connection:
         names = [row["id"] for row in _select_old(store.all_sessions(connection), args)]
-    question = f"{counted(len(names), 'session')} of {database.address} will be forgotten. Go on?"
+    question = f"{format_count(len(names), 'session')} of {database.address} will be forgotten. Go on?"
     if names and (args.yes or confirm(question)):
         database.write(lambda connection: store.remove(connection, names))
     else:
@@ -160,7 +160,7 @@ def run_prune(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"forgotten": names})
     else:
-        print(f"dtfperf: {counted(len(names), 'session')} forgotten.")
+        print(f"dtfperf: {format_count(len(names), 'session')} forgotten.")
     return DONE
 
 
@@ -265,7 +265,7 @@ def _report_left_out(stored: "StoredSession") -> None:
     left = len(stored.records) - len(stored.comparable)
     if left:
         why = "INVALID, TAINTED, on other hosts than asked for, or slowed down on purpose"
-        print_remark(f"{counted(left, 'measurement')} of {stored.id} left out: {why}.")
+        print_remark(f"{format_count(left, 'measurement')} of {stored.id} left out: {why}.")
 
 
 def _print_measurements(args: argparse.Namespace) -> int:
@@ -273,7 +273,7 @@ def _print_measurements(args: argparse.Namespace) -> int:
     from pytest_dtfperf.report.session_exports import escape_formula
 
     with open_history(args).reading() as connection:
-        rows = store.measured(connection, whole=True)
+        rows = store.read_measurements(connection, whole=True)
         contents = store.all_fingerprints(connection) if args.json else {}
     if args.json:
         for row in rows:

@@ -26,7 +26,7 @@ from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.clusters.capacity import count_devices, predict_device, predict_devices_per_worker
 from pytest_dtfperf.clusters.named import BACKENDS
 from pytest_dtfperf.errors import RunFailed, UsageError
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.launch.placement import Roles
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import ROLE_FLAGS, TF_CONFIG, program_name
@@ -135,8 +135,8 @@ def run_launch(args: argparse.Namespace) -> int:
 def _parse_count(args: argparse.Namespace) -> str:
     """Return the counts of tasks, such as `2 parameter servers and 4 workers and a chief`, without a comma."""
     words = {
-        counted(args.num_ps, "parameter server"): args.num_ps,
-        counted(args.num_workers, "worker"): args.num_workers,
+        format_count(args.num_ps, "parameter server"): args.num_ps,
+        format_count(args.num_workers, "worker"): args.num_workers,
         "a chief": args.chief,
         "an evaluator": args.evaluator,
     }
@@ -184,7 +184,7 @@ def _check_devices(args: argparse.Namespace, config: "ClusterConfig", spec: Spec
     there = count_devices(config)
     if there is not None and spec.gpus > there:
         raise UsageError(
-            f"{_parse_count(args)} need {counted(spec.gpus, 'device')}, but cluster {config.name!r} has {there}. "
+            f"{_parse_count(args)} need {format_count(spec.gpus, 'device')}, but cluster {config.name!r} has {there}. "
             "Lower --num-workers, or raise devices_per_host in clusters.toml"
         )
 
@@ -219,5 +219,5 @@ class LaunchOutput:
         for line in lines:
             print(f"{begin}{line}")
         if left_out:
-            print(f"{begin}({counted(left_out, 'line')} more, which came too fast to be shown)")
+            print(f"{begin}({format_count(left_out, 'line')} more, which came too fast to be shown)")
         sys.stdout.flush()

@@ -206,11 +206,11 @@ def _parse_value(text: str) -> Any:
 
 def _make_spec(session: "Session", wanted: WantedSpec) -> "Spec":
     """Return the spec. Raises `UsageError`."""
-    from pytest_dtfperf.session.own_models import imported
+    from pytest_dtfperf.session.own_models import import_model
 
     told = {name: value for name, value in wanted.fields.items() if name != "num_ps" or not wanted.word}
     try:
-        return session.spec(imported(wanted.model) if ":" in wanted.model else wanted.model, **told)
+        return session.spec(import_model(wanted.model) if ":" in wanted.model else wanted.model, **told)
     except SpecError as error:
         raise UsageError(f"{wanted}: {str(error).removeprefix('train(): ')}") from error
 

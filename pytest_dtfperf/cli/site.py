@@ -9,7 +9,7 @@ from pytest_dtfperf.cli.history_data import add_history, open_history
 from pytest_dtfperf.cli.options import DONE, FAILED, USAGE, Commands, add_command, add_json, find_results_folder
 from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.formats import counted, printable
+from pytest_dtfperf.formats import format_count, printable
 
 TEXT = """\
 Makes a static site of a history: all systems with their trainings, a page for each training (rates over time, intervals,
@@ -59,7 +59,8 @@ def run_site(args: argparse.Namespace) -> int:
     removed = f", {len(built.removed)} removed" if built.removed else ""
     begin = printable(str(args.out / "index.html"))
     print(
-        f"dtfperf: {counted(len(found.sessions), 'session')} in {counted(len(built.written) + len(built.kept), 'page')}: "
+        f"dtfperf: {format_count(len(found.sessions), 'session')} in "
+        f"{format_count(len(built.written) + len(built.kept), 'page')}: "
         f"{len(built.written)} written, {len(built.kept)} as they were{removed}. Begin at {begin}"
     )
     return DONE

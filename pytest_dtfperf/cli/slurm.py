@@ -18,7 +18,7 @@ from pytest_dtfperf.cli.options import (
 )
 from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.errors import AllocationError, UsageError
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node.owner import Fate
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ def run_reap(args: argparse.Namespace) -> int:
     sruns = _end_sruns(args.dry_run)  # before Slurm is asked, which may be gone
     if not args.json:
         for row in sruns:
-            print(f"dtfperf: {counted(len(row['processes']), 'srun')} on this machine, whose {row['pytest']}: {row['done']}.")
+            print(
+                f"dtfperf: {format_count(len(row['processes']), 'srun')} on this machine, whose {row['pytest']}: {row['done']}."
+            )
     is_left = any(row["done"] == STAYS for row in sruns)
     client = SlurmClient()
     found = reap.find_left_jobs(client)
@@ -98,7 +100,7 @@ def run_reap(args: argparse.Namespace) -> int:
         return FAILED if failures or is_left else DONE
     _print_jobs(found, done)
     verb = "would be cancelled" if args.dry_run else "cancelled"
-    print(f"dtfperf: {len(done) - failures} of {counted(len(found), 'job')} {verb}.{_make_hint(found, done)}")
+    print(f"dtfperf: {len(done) - failures} of {format_count(len(found), 'job')} {verb}.{_make_hint(found, done)}")
     return FAILED if failures or is_left else DONE
 
 

@@ -10,7 +10,7 @@ from pytest_dtfperf.clusters.environment import select_variables
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node import probes
 
 # Of this process's environment and of clusters.toml's: what decides which GPUs an agent sees.
@@ -73,9 +73,9 @@ def require_hosts(config: ClusterConfig, resources: Resources, keys: str) -> int
         apart = f" and {resources.separate_ps_hosts} for parameter servers alone" if resources.separate_ps_hosts else ""
         fewer = "Ask for fewer devices, or raise" if resources.devices > 1 else "Raise"
         raise AllocationError(
-            f"cluster {config.name!r} has {counted(there, 'host')} of "
-            f"{counted(predict_devices_per_host(config) or 1, 'device')}, but "
-            f"{counted(resources.devices, 'device')}{apart} need {wanted} hosts. {fewer} {keys} in clusters.toml."
+            f"cluster {config.name!r} has {format_count(there, 'host')} of "
+            f"{format_count(predict_devices_per_host(config) or 1, 'device')}, but "
+            f"{format_count(resources.devices, 'device')}{apart} need {wanted} hosts. {fewer} {keys} in clusters.toml."
         )
     return wanted
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from itertools import product
 
-from pytest_dtfperf.errors import shown
+from pytest_dtfperf.errors import show_value
 
 MAX_HOSTS = 65536  # hosts: Slurm's own limit; what is longer is a slip of the finger
 
@@ -49,7 +49,7 @@ def _names(pattern: str, most: int) -> list[str]:
     literals_and_ranges = _BRACKETS.split(pattern)
     literals, ranges = literals_and_ranges[::2], literals_and_ranges[1::2]
     if any("[" in literal or "]" in literal for literal in literals):
-        raise HostListError(f"{shown(pattern)} has brackets that are not like [01-16,20]")
+        raise HostListError(f"{show_value(pattern)} has brackets that are not like [01-16,20]")
     numbers: list[list[str]] = []
     makes = 1
     for each in ranges:
@@ -58,7 +58,7 @@ def _names(pattern: str, most: int) -> list[str]:
         if makes > most:  # before more is expanded: each pair of brackets may be small, and all of them be too many
             break
     if makes > most:
-        raise HostListError(f"{shown(pattern)} makes more than {MAX_HOSTS} hosts")
+        raise HostListError(f"{show_value(pattern)} makes more than {MAX_HOSTS} hosts")
     return [
         literals[0] + "".join(number + literal for number, literal in zip(chosen, literals[1:], strict=True))
         for chosen in product(*numbers)
@@ -70,14 +70,14 @@ def _numbers(ranges: str, pattern: str) -> list[str]:
     numbers: list[str] = []
     for part in ranges.split(","):
         if long := _TOO_LONG.search(part):
-            raise HostListError(f"{shown(pattern)} has a number of {len(long[0])} digits; 18 are the most")
+            raise HostListError(f"{show_value(pattern)} has a number of {len(long[0])} digits; 18 are the most")
         ends = _RANGE.fullmatch(part)
         if not ends:
-            raise HostListError(f"{shown(pattern)} has brackets that are not like [01-16,20]")
+            raise HostListError(f"{show_value(pattern)} has brackets that are not like [01-16,20]")
         first, last = int(ends[1]), int(ends[2] or ends[1])
         if last < first:
-            raise HostListError(f"{shown(pattern)} counts backwards: {part}")
+            raise HostListError(f"{show_value(pattern)} counts backwards: {part}")
         if len(numbers) + last - first >= MAX_HOSTS:
-            raise HostListError(f"{shown(pattern)} makes more than {MAX_HOSTS} hosts")
+            raise HostListError(f"{show_value(pattern)} makes more than {MAX_HOSTS} hosts")
         numbers += [str(number).zfill(len(ends[1])) for number in range(first, last + 1)]
     return numbers

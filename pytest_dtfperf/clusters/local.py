@@ -49,7 +49,7 @@ class LocalBackend(Backend):
     def find_exposure(self, config: ClusterConfig) -> str | None:
         """Try to make an isolated network, and return why that failed."""
         try:
-            with _made(config):
+            with _make_isolation(config):
                 return None
         except _NotIsolated as exc:
             return f"NOT ISOLATED: {exc}, so that whoever reaches this machine's ports reaches the training (docs/security.md)"
@@ -104,14 +104,14 @@ def _network(config: ClusterConfig) -> Iterator[Sequence[int]]:
     """Yield the files of a network for the tasks of one allocation; none if it is impossible or not wanted."""
     with ExitStack() as until_given_back:
         try:
-            files = until_given_back.enter_context(_made(config))
+            files = until_given_back.enter_context(_make_isolation(config))
         except _NotIsolated:  # `find_exposure` has said so
             files = ()
         yield files
 
 
 @contextmanager
-def _made(config: ClusterConfig) -> Iterator[Sequence[int]]:
+def _make_isolation(config: ClusterConfig) -> Iterator[Sequence[int]]:
     """Yield the same. Raises `_NotIsolated` if it is impossible."""
     if "network" in config.backend_keys:
         yield ()

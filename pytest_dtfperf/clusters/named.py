@@ -21,9 +21,9 @@ from pytest_dtfperf.clusters import file
 from pytest_dtfperf.clusters.environment import ENVIRONMENT
 from pytest_dtfperf.clusters.file import CODE, COUNT, FLAG, FRACTION, S3, SECONDS, TABLE, TEXT, Validator, one_of
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
-from pytest_dtfperf.errors import ClusterFileError, SpecError, shown, unknown_name
+from pytest_dtfperf.errors import ClusterFileError, SpecError, show_value, unknown_name
 from pytest_dtfperf.extensions import Table
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.spec import MODELS, Spec
 from pytest_dtfperf.spec.tables import is_own_model_name
 
@@ -275,7 +275,7 @@ def python(config: ClusterConfig) -> str:
 def _parse(path: str, name: str, table: object) -> ClusterConfig:
     where = f"{path}: [{file.quote_key(name)}]"
     if not isinstance(table, dict):
-        raise ClusterFileError(f"{where} must be a table, not {shown(table)}")
+        raise ClusterFileError(f"{where} must be a table, not {show_value(table)}")
     if "backend" not in table:
         raise ClusterFileError(f"{where} lacks its backend. Known: {', '.join(sorted(BACKENDS))}.")
     _raise_all(_problems(where, {"backend": table["backend"]}, KEYS))
@@ -313,7 +313,7 @@ def _wrong_together(config: ClusterConfig, table: Mapping[str, Any]) -> str | No
     if on_each is None:
         return f"workers_per_host = {workers} needs devices_per_host, to share them out"
     if on_each % workers:
-        return f"workers_per_host = {workers} must divide the {counted(on_each, 'device')} per host"
+        return f"workers_per_host = {workers} must divide the {format_count(on_each, 'device')} per host"
     return None
 
 
@@ -328,7 +328,7 @@ def _problems(where: str, table: Mapping[str, Any], kinds: Mapping[str, Validato
         if key not in kinds:
             yield f"{where} {unknown_name('key', key, kinds)}"
         elif not kinds[key].accepts(value):
-            yield f"{where} {key} must be {kinds[key].what}, not {shown(value)}"
+            yield f"{where} {key} must be {kinds[key].what}, not {show_value(value)}"
 
 
 def _training_problems(path: str, name: str, training: Mapping[str, Any], models: Mapping[str, Any]) -> Iterator[str]:
@@ -337,7 +337,7 @@ def _training_problems(path: str, name: str, training: Mapping[str, Any], models
         if model not in MODELS and not is_own_model_name(model):
             yield f"{path}: [{name}.models] {unknown_name('model', model, MODELS)}"
         elif not isinstance(settings, dict):
-            yield f"{path}: [{name}.models.{model}] must be a table, not {shown(settings)}"
+            yield f"{path}: [{name}.models.{model}] must be a table, not {show_value(settings)}"
         else:
             yield from _setting_problems(f"{path}: [{name}.models.{model}]", settings)
 

@@ -152,14 +152,14 @@ _AT_ONCE = 16  # connections that are made side by side, where the cluster does 
 @contextmanager
 def lent_hosts(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], object]) -> Iterator[LentHosts]:
     """As many hosts as `gpus` devices need, or all. Raises `UsageError`, `AllocationError`."""
-    resources = needed(config, gpus, on_status)
+    resources = compute_resources(config, gpus, on_status)
     timeout_s = f"{config.heartbeat_timeout_s:g}"
     argv = module_command(named.python(config), "pytest_dtfperf.node.checkup", "--heartbeat-timeout-s", timeout_s)
     with _turn(config, resources), APART.get(config.backend, together)(config, resources, argv) as lent:
         yield lent
 
 
-def needed(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], object]) -> Resources:
+def compute_resources(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], object]) -> Resources:
     """What is asked of the cluster. Raises `UsageError` where neither it nor anybody else says how many hosts."""
     session = new_session_id()
     apart = 0 if config.ps_on_worker_hosts else 1

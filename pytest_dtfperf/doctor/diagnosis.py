@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +165,7 @@ def size(count: int) -> str:
     return f"{gib:.3g} GiB" if 1 <= gib < 1000 else f"{gib:.0f} GiB" if gib >= 1 else f"{count / (1 << 20):.0f} MiB"
 
 
-def listed(groups: dict[str, list[HostSeen]]) -> str:
+def join_groups(groups: dict[str, list[HostSeen]]) -> str:
     return "; ".join(f"{value} on {names_of(hosts)}" for value, hosts in groups.items())
 
 
@@ -178,12 +178,12 @@ def pairs(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def indented(lines: str) -> str:
+def indent_lines(lines: str) -> str:
     return "".join(f"\n    {line.strip()}" for line in lines.splitlines())
 
 
 def gpus(count: int) -> str:
-    return counted(count, "GPU")
+    return format_count(count, "GPU")
 
 
 def are(count: int) -> str:

@@ -14,7 +14,7 @@ from pytest_dtfperf.doctor.allocation import lent_hosts
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, HostLink, HostSeen, Offset, Reach, TensorFlowTrial, far_below
 from pytest_dtfperf.doctor.findings import Expected
 from pytest_dtfperf.errors import HostLost
-from pytest_dtfperf.formats import counted, printable
+from pytest_dtfperf.formats import format_count, printable
 from pytest_dtfperf.launch.link_rounds import FEW, Pair, rounds, split
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT
 from pytest_dtfperf.messages.hearing import Hearing
@@ -99,7 +99,7 @@ class Examination:
     # One question each
 
     def _hello(self) -> None:
-        self._on_status(f"waiting for {counted(len(self.seen.present), 'host')}")
+        self._on_status(f"waiting for {format_count(len(self.seen.present), 'host')}")
         self._answers("hello", self._limits.hello_s, set(self.seen.present))
 
     def _clocks(self) -> None:
@@ -305,7 +305,7 @@ def examine(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], 
     return seen
 
 
-def expected(config: ClusterConfig) -> Expected:
+def read_expectations(config: ClusterConfig) -> Expected:
     """What clusters.toml says of each host."""
     given = capacity.predict_devices_per_host(config)
     on_gpus = capacity.predict_device(config) == "gpu"

@@ -15,15 +15,15 @@ from pytest_dtfperf.doctor.diagnosis import (
     bits,
     far_below,
     gpus,
-    indented,
-    listed,
+    indent_lines,
+    join_groups,
     names_of,
     pairs,
     sentence,
     size,
 )
 from pytest_dtfperf.errors import quoted_lines
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.launch import exposure
 from pytest_dtfperf.launch.exposure import Protection
 
@@ -71,18 +71,18 @@ def _missing(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
             first, _, more = host.missing.partition("\n")
             about = first if host.name in first else f"{host.name}: {first}"
             yield Finding(
-                f"{about.rstrip('.')}{words}{indented(more)}", f"Fix {host.name}, or take it out of the cluster's hosts"
+                f"{about.rstrip('.')}{words}{indent_lines(more)}", f"Fix {host.name}, or take it out of the cluster's hosts"
             )
 
 
-def _troubled(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _find_troubled_hosts(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     for host in seen.hosts:
         for trouble in host.troubles:
             yield Finding(f"{host.name} {trouble}", "Fix that there; what it leads to may be in the lines below")
 
 
 def _python(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
-    known = _known(seen)
+    known = _select_known_hosts(seen)
     old = [host for host, facts in known if _numbers(facts.python) < PYTHON]
     if old:
         wanted = ".".join(map(str, PYTHON))
@@ -94,7 +94,7 @@ def _python(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     if len(versions) > 1:
         minor = {_numbers(version) for version in versions}
         yield Finding(
-            f"Python differs: {listed(versions)}", "Give all hosts the same, or a rate says nothing", wrong=len(minor) > 1
+            f"Python differs: {join_groups(versions)}", "Give all hosts the same, or a rate says nothing", wrong=len(minor) > 1
         )
 
 
@@ -120,11 +120,13 @@ def _tensorflow(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
             )
     versions = _groups((host, trial.version) for host, trial, _ in tried if trial.version)
     if len(versions) > 1:
-        yield Finding(f"TensorFlow differs: {listed(versions)}", "Install the same on all hosts: they would train differently")
+        yield Finding(
+            f"TensorFlow differs: {join_groups(versions)}", "Install the same on all hosts: they would train differently"
+        )
 
 
 def _devices(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
-    known = _known(seen)
+    known = _select_known_hosts(seen)
     for host, facts in known:
         if facts.gpus is None:
             yield Finding(
@@ -159,7 +161,7 @@ def _devices(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     models = _groups((host, " + ".join(sorted(set(facts.gpus or ())))) for host, facts in known if facts.gpus)
     if len(models) > 1:
         yield Finding(
-            f"GPUs differ: {listed(models)}", "The slowest sets the pace: measure with hosts that are alike", wrong=False
+            f"GPUs differ: {join_groups(models)}", "The slowest sets the pace: measure with hosts that are alike", wrong=False
         )
 
 
@@ -248,7 +250,7 @@ def _links(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
 
 
 def _disks(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
-    for host, facts in _known(seen):
+    for host, facts in _select_known_hosts(seen):
         for disk in facts.disks:
             if disk.free_bytes < LEAST_FREE_BYTES or disk.free_bytes < LEAST_FREE_FRACTION * disk.total_bytes:
                 yield Finding(
@@ -267,13 +269,15 @@ def _files(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
 
 
 def _busy(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
-    busy = [(host, facts) for host, facts in _known(seen) if facts.load > max(1.0, MOST_LOAD * facts.machine_cores)]
+    busy = [
+        (host, facts) for host, facts in _select_known_hosts(seen) if facts.load > max(1.0, MOST_LOAD * facts.machine_cores)
+    ]
     if busy:
         most = max((facts for _, facts in busy), key=lambda facts: facts.load / facts.machine_cores)
         are, up_to = ("is", "") if len(busy) == 1 else ("are", "up to ")
         yield Finding(
             f"{names_of([host for host, _ in busy])} {are} busy: {up_to}{most.load:g} runnable processes on "
-            f"{counted(most.machine_cores, 'core')} over the last minute",
+            f"{format_count(most.machine_cores, 'core')} over the last minute",
             "What is measured now is measured beside that: look for it with top",
             wrong=False,
         )
@@ -281,7 +285,7 @@ def _busy(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
 
 def _strangers(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     """Where nothing keeps them from tasks' ports, or only the network does."""
-    for host, facts in _known(seen):
+    for host, facts in _select_known_hosts(seen):
         kind = protection(seen, host, facts)
         if kind is Protection.NONE and BACKENDS[seen.backend].is_local:
             yield Finding(
@@ -302,7 +306,7 @@ def _strangers(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
 
 RULES: Sequence[Callable[[Diagnosis, Expected], Iterable[Finding]]] = (
     _missing,
-    _troubled,
+    _find_troubled_hosts,
     _python,
     _tensorflow,
     _devices,
@@ -342,7 +346,7 @@ def shared(seen: Diagnosis) -> list[list[int]]:
     return groups
 
 
-def _known(seen: Diagnosis) -> list[tuple[HostSeen, Facts]]:
+def _select_known_hosts(seen: Diagnosis) -> list[tuple[HostSeen, Facts]]:
     return [(host, host.facts) for host in seen.hosts if host.facts is not None]
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostSeen, bits, sentence, size
 from pytest_dtfperf.doctor.findings import Finding, protection, shared
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node.links import RAMP_S
 from pytest_dtfperf.report.tables import GAP, make_table, render
 
@@ -35,10 +35,10 @@ def show(seen: Diagnosis, found: Sequence[Finding], *, width: int, colour: bool 
     blocks: list[RenderableType] = []
     for columns in _parts(seen, width):
         blocks += [_table(columns), ""]
-    blocks += [_wrapped(note, width) for note in _notes(seen)]
+    blocks += [_wrap_text(note, width) for note in _notes(seen)]
     for finding in found:
         blocks += ["", _finding_text(finding, width)]
-    blocks += ["", _wrapped(verdict(seen, found), width)]
+    blocks += ["", _wrap_text(verdict(seen, found), width)]
     return render(blocks, width, colour)
 
 
@@ -48,7 +48,7 @@ def verdict(seen: Diagnosis, found: Sequence[Finding]) -> str:
     remarks = len(found) - wrong
     what = {0: "nothing is wrong", 1: "1 thing is wrong"}.get(wrong, f"{wrong} things are wrong")
     more = f", {remarks} to know of" if remarks else ""
-    return f"cluster {seen.cluster}: {counted(len(seen.hosts), 'host')}, {what}{more}."
+    return f"cluster {seen.cluster}: {format_count(len(seen.hosts), 'host')}, {what}{more}."
 
 
 # Cells
@@ -81,7 +81,7 @@ def _devices(seen: Diagnosis, host: int) -> str:
     if facts.gpus is None:
         return "GPUs unknown"
     if not facts.gpus:
-        return counted(facts.cores, "core")
+        return format_count(facts.cores, "core")
     return f"{len(facts.gpus)} {' + '.join(sorted(set(facts.gpus)))}"
 
 
@@ -276,7 +276,7 @@ def _lines(text: str, width: int, indent: int) -> list[str]:
     return textwrap.wrap(text, wide, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _wrapped(text: str, width: int) -> Text:
+def _wrap_text(text: str, width: int) -> Text:
     return Text("\n".join(_lines(text, width, 2)), no_wrap=True, overflow="ignore")
 
 

@@ -65,7 +65,7 @@ def suspects_of_transfers(
     of_slow = {ends: {cell: s for cell, s in found.items() if cell[0] in slow} for ends, found in shared.items()}
     untold = {cell: seconds for cell, seconds in cells.items() if cell not in told and cell[0] in slow}
     others = {_pair(ends) for ends, found in of_slow.items() if not found}
-    for part in named({ends: found for ends, found in of_slow.items() if found}, then, now, hosts, probed, others):
+    for part in name_slow_parts({ends: found for ends, found in of_slow.items() if found}, then, now, hosts, probed, others):
         found: dict[Cell, float] = defaultdict(float)
         for ends in list(shared):
             if _pair(ends) in part.pairs:
@@ -140,7 +140,7 @@ def _find(ends: Ends, anatomy: Anatomy | None) -> LinkTraffic | None:
     return next((link for link in links if (link.source, link.destination) == ends), None)
 
 
-def named(
+def name_slow_parts(
     shared: Mapping[Ends, Mapping[Cell, float]],
     then: Anatomy | None,
     now: Anatomy | None,

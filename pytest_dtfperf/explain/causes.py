@@ -39,10 +39,10 @@ from pytest_dtfperf.explain.measurement_profile import (
     of_both,
     with_host,
 )
-from pytest_dtfperf.explain.merge_causes import Confidence, ExplainCase, Reason, joined
+from pytest_dtfperf.explain.merge_causes import Confidence, ExplainCase, Reason, merge_causes
 from pytest_dtfperf.explain.reasons import reason_for
 from pytest_dtfperf.explain.step_breakdown import Anatomy
-from pytest_dtfperf.explain.worker_timings import described, increases, stragglers
+from pytest_dtfperf.explain.worker_timings import describe_straggler, increases, stragglers
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ _SURE = 2.0  # standard errors that may be added
 _AT_MOST = 4.0  # standard errors that may be taken off a part
 
 
-def settled(
+def settle_seconds(
     seconds: Sequence[float], errors: Sequence[float], change_s: float, change_error_s: float, shorter_s: float = 0.0
 ) -> list[float]:
     """The same seconds, as near to adding up to the change as their errors allow, and no more than that in all.
@@ -214,13 +214,13 @@ def _causes(then: Evidence, now: Evidence, change_s: float, noise: float) -> Ite
     both = of_both(then, now)
     if not both:
         late = list(_late(then, now, change_s, noise))
-        yield from late or _guessed(then, now, change_s, noise)
+        yield from late or _guess_causes(then, now, change_s, noise)
         return
-    suspected = joined(suspects(both, then, now), both, then, now)
+    suspected = merge_causes(suspects(both, then, now), both, then, now)
     found = gains(both.then, suspected)
     errors = [_error_of(suspect, both) for suspect in suspected]
     shorter_s = _shorter_s(suspected[-1], both)
-    seconds = settled([gain.seconds for gain in found], errors, change_s, noise / _SURE, shorter_s)
+    seconds = settle_seconds([gain.seconds for gain in found], errors, change_s, noise / _SURE, shorter_s)
     for suspect, gain, each in zip(suspected, found, seconds, strict=True):
         if suspect.what != REST and each >= noise:
             case = ExplainCase(then, now, both, suspect)
@@ -248,8 +248,8 @@ def _late(then: Evidence, now: Evidence, change_s: float, noise: float) -> Itera
     late = [CandidateCause("late", {(worker, "late"): seconds}, location=worker) for worker, seconds in more_s.items()]
     gained = [gain.seconds for gain in gains(Times(base, 0.0), late[:MOST_SUSPECTS])]
     errors = [now.scores.workers[worker].late_error_s or 0.0 for worker in more_s][: len(gained)]
-    described_of = {each.worker: described(each, now.hosts.get(each.worker)) for each in stragglers(now.scores)}
-    seconds_of = settled(gained, errors, change_s, noise / _SURE)
+    described_of = {each.worker: describe_straggler(each, now.hosts.get(each.worker)) for each in stragglers(now.scores)}
+    seconds_of = settle_seconds(gained, errors, change_s, noise / _SURE)
     for (worker, more), seconds in zip(more_s.items(), seconds_of, strict=False):
         if seconds >= noise:
             late_s = now.scores.workers[worker].late_s or 0.0
@@ -267,7 +267,7 @@ def _late(then: Evidence, now: Evidence, change_s: float, noise: float) -> Itera
             )
 
 
-def _guessed(then: Evidence, now: Evidence, change_s: float, noise: float) -> Iterator[Cause]:
+def _guess_causes(then: Evidence, now: Evidence, change_s: float, noise: float) -> Iterator[Cause]:
     """Where steps of both sides cannot be held against each other: the one thing that is known to differ."""
     found = guesses(then, now)
     if len(found) == 1 and (found[0].most_s is None or found[0].most_s >= noise):

@@ -96,7 +96,9 @@ class Tried(JsonData):
     words: str  # one line
 
 
-def planned(suspects: Sequence[ExperimentSubject], spec: Mapping[str, Any], *, spare_hosts: int, most: int) -> list[Planned]:
+def plan_experiments(
+    suspects: Sequence[ExperimentSubject], spec: Mapping[str, Any], *, spare_hosts: int, most: int
+) -> list[Planned]:
     """The experiments that are worth their time: for each suspect the first that can be made here, the largest suspect first.
 
     `spec`: what was trained, as JSON has it; `spare_hosts`: that are lent and not used by it.
@@ -119,7 +121,7 @@ def read(plan: Planned, *, step_s: float, instead_of_s: float, noise_s: float, t
     enough = _ENOUGH * suspect.seconds
     words = f"{_subject(suspect)}: {trial.words} the step takes {step_s:.3g} instead of {instead_of_s:.3g} s"
     if seconds is None:
-        return _tried(
+        return _describe_trial(
             plan,
             step_s,
             instead_of_s,
@@ -127,15 +129,15 @@ def read(plan: Planned, *, step_s: float, instead_of_s: float, noise_s: float, t
             f"{words}: open, for what a worker's own work takes in what it was compared with is not known",
         )
     if abs(seconds - enough) < noise_s:
-        return _tried(plan, step_s, instead_of_s, "open", f"{words}: open, runs differ by {noise_s:.2g} s anyway")
+        return _describe_trial(plan, step_s, instead_of_s, "open", f"{words}: open, runs differ by {noise_s:.2g} s anyway")
     outcome: Outcome = "confirmed" if seconds >= enough else "refuted"
-    return _tried(plan, step_s, instead_of_s, outcome, f"{words}: {outcome}")
+    return _describe_trial(plan, step_s, instead_of_s, outcome, f"{words}: {outcome}")
 
 
 def failed(plan: Planned, instead_of_s: float, why: str) -> Tried:
     """An experiment that yielded no step."""
     words = f"{_subject(plan.suspect)}: {plan.trial.words} there is no result: {why}"
-    return _tried(plan, None, instead_of_s, "open", words)
+    return _describe_trial(plan, None, instead_of_s, "open", words)
 
 
 def _evidence_s(trial: ExperimentTrial, step_s: float, instead_of_s: float, then: Anatomy | None) -> float | None:
@@ -158,6 +160,6 @@ def _subject(suspect: ExperimentSubject) -> str:
     return f"{suspect.kind} at {suspect.location}" if suspect.location else suspect.kind
 
 
-def _tried(plan: Planned, step_s: float | None, instead_of_s: float, outcome: Outcome, words: str) -> Tried:
+def _describe_trial(plan: Planned, step_s: float | None, instead_of_s: float, outcome: Outcome, words: str) -> Tried:
     suspect = plan.suspect
     return Tried(suspect.kind, suspect.location, plan.trial.name, step_s, instead_of_s, outcome, words)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_dtfperf.explain.measurement_profile import Evidence, ends_of
-from pytest_dtfperf.explain.probes import ALL, LINK, Limited, Slower, differences, limited
+from pytest_dtfperf.explain.probes import ALL, LINK, Limited, Slower, differences, find_limits
 
 _LOWER_CLOCK = 0.05  # of the clock then: what boosting differs by from one minute to the next
 _HAD_THE_CORE = 0.9  # of the time of a probe: with less, it was not the core that was slow
@@ -60,16 +60,16 @@ PHRASES: Mapping[str, str] = {
 
 
 def strains(then: Evidence, now: Evidence) -> Sequence[Strain]:
-    found = [*_starved(then, now), *_disturbed(now.disturbances)]
+    found = [*_find_starved_hosts(then, now), *_find_disturbances(now.disturbances)]
     if then.probes and now.probes:
         found += _clocks(then, now)
-        found += [_limited(each, then.when) for each in limited(then.probes, now.probes) if each.name in LIMITS]
+        found += [_make_limit_strain(each, then.when) for each in find_limits(then.probes, now.probes) if each.name in LIMITS]
         slower = differences(then.probes, now.probes)
         found += [_slower(each) for each in slower if not (_is_the_clock_s(each, slower) or _is_the_core_s(each, slower))]
     return found
 
 
-def _starved(then: Evidence, now: Evidence) -> Iterator[Strain]:
+def _find_starved_hosts(then: Evidence, now: Evidence) -> Iterator[Strain]:
     """By the kernel's own counts of the run's processes, host by host."""
     longer: dict[str, tuple[float, float]] = {}
     for host, state in now.states.items():
@@ -102,7 +102,7 @@ def _had_its_quota(host: str, then: Evidence, now: Evidence) -> bool:
     """
     if host in then.states or _QUOTA not in _limits(host, then):
         return False
-    tighter = limited(then.probes, now.probes) if then.probes and now.probes else ()
+    tighter = find_limits(then.probes, now.probes) if then.probes and now.probes else ()
     return not any((each.host, each.name) == (host, _QUOTA) for each in tighter)
 
 
@@ -153,7 +153,7 @@ def _had_no_core(found: Slower) -> bool:
     return found.cpu_share is not None and found.cpu_share < _HAD_THE_CORE
 
 
-def _disturbed(disturbances: Sequence[str]) -> Iterator[Strain]:
+def _find_disturbances(disturbances: Sequence[str]) -> Iterator[Strain]:
     """`host node03: other processes used ...`, `gpu 0 of node03: clocks lowered by heat ...`."""
     for words in dict.fromkeys(disturbances):
         where, _, what = words.partition(": ")
@@ -171,7 +171,7 @@ def _clocks(then: Evidence, now: Evidence) -> Iterator[Strain]:
             yield Strain([host], "clock", f"clock {probe.clock_hz / 1e9:.1f} of {before / 1e9:.1f} GHz")
 
 
-def _limited(found: Limited, when: str) -> Strain:
+def _make_limit_strain(found: Limited, when: str) -> Strain:
     before = "none" if found.before is None else found.before
     words = f"a limit of {found.host}: {found.name.replace('_', ' ')} {found.now}, {before} {when}"
     return Strain([found.host], LIMITS[found.name], words)

@@ -207,12 +207,12 @@ def of_both(then: Evidence, now: Evidence) -> Both | None:
     """None where nothing is known of what workers do now, or nobody is there to hold it against."""
     coordinated = now.coordinated
     if then.anatomy and now.anatomy:
-        traced = _traced(then.anatomy, coordinated), _traced(now.anatomy, coordinated)
+        traced = _read_traced_times(then.anatomy, coordinated), _read_traced_times(now.anatomy, coordinated)
         return _of_traces(traced, (then.anatomy, now.anatomy), (then.scores, now.scores))
     if then.scores and now.scores and _is_told(then.scores) and _is_told(now.scores):
-        return _like(_stamped(then.scores, coordinated), _stamped(now.scores, coordinated), "stamps")
-    stamped = _stamped(now.scores, coordinated) if now.scores and _is_told(now.scores) else None
-    alone = _traced(now.anatomy, coordinated) if now.anatomy else stamped
+        return _like(_read_stamped_times(then.scores, coordinated), _read_stamped_times(now.scores, coordinated), "stamps")
+    stamped = _read_stamped_times(now.scores, coordinated) if now.scores and _is_told(now.scores) else None
+    alone = _read_traced_times(now.anatomy, coordinated) if now.anatomy else stamped
     return Both(like_peers(alone), alone, "peers") if alone and len(alone.own) > 1 else None
 
 
@@ -259,7 +259,7 @@ def is_lent(anatomy: Anatomy | None) -> bool:
     return any(own) and not all(own)
 
 
-def _traced(anatomy: Anatomy, coordinated: bool) -> Times:
+def _read_traced_times(anatomy: Anatomy, coordinated: bool) -> Times:
     own = {task: _own(parts, coordinated) for task, parts in stepping(anatomy).items()}
     kinds = sorted({kind for parts in own.values() for kind in parts})
     # An anatomy's step is its slowest worker's, for which nobody waits where a coordinator gives steps out.
@@ -303,7 +303,7 @@ def _as_stamped(traced: Times, scores: Scores) -> Times | None:
     factors = {worker: _factor(traced.own[worker], score) for worker, score in known.items()}
     if len(factors) < len(traced.own) or not all(1 / _BELIEVED < factor < _BELIEVED for factor in factors.values()):
         return None
-    own = {worker: _scaled(parts, factors[worker], known[worker]) for worker, parts in traced.own.items()}
+    own = {worker: _scale_parts(parts, factors[worker], known[worker]) for worker, parts in traced.own.items()}
     errors = {kind: error * (_STILL if kind in (*_STAMPED, "host", "python") else 1) for kind, error in traced.error_s.items()}
     return _as_given_out(Times(own, scores.step_s, errors, traced.coordinated), scores)
 
@@ -330,7 +330,7 @@ def _factor(parts: Mapping[str, float], score: WorkerScore) -> float:
     return stamped / traced if traced and stamped else math.inf
 
 
-def _scaled(parts: Mapping[str, float], factor: float, score: WorkerScore) -> Mapping[str, float]:
+def _scale_parts(parts: Mapping[str, float], factor: float, score: WorkerScore) -> Mapping[str, float]:
     found = {kind: seconds * (factor if kind in (*_STAMPED, "host") else 1) for kind, seconds in parts.items()}
     return found | ({"python": score.python_s} if score.python_s is not None else {})
 
@@ -339,7 +339,7 @@ def _is_told(scores: Scores) -> bool:
     return scores.step_s is not None and any(score.compute_s is not None for score in scores.workers.values())
 
 
-def _stamped(scores: Scores, coordinated: bool) -> Times:
+def _read_stamped_times(scores: Scores, coordinated: bool) -> Times:
     assert scores.step_s is not None  # see `_is_told`
     own = {
         worker: {

@@ -149,7 +149,7 @@ def reason(case: ExplainCase) -> Reason:
 def of_starved(case: ExplainCase) -> Reason:
     """Of what has no core: by its arithmetic where that tells, else by what the kernel has counted."""
     others = case.strains("others")
-    longer = starved(case)
+    longer = describe_starvation(case)
     words = f"{case.who} waits for its cores: {longer or next(iter(others), 'it was ready to work, and had none')}"
     evidence = ["it was ready to compute, and had no core"] if longer else []
     return case.reason("others", words, evidence, others if longer else others[1:] or others)
@@ -182,7 +182,7 @@ def of_software(case: ExplainCase, words: str, evidence: Sequence[str]) -> Reaso
     return replace(case.reason("software", f"{words}; versions differ: {changed}", evidence), confidence="low")
 
 
-def starved(case: ExplainCase) -> str:
+def describe_starvation(case: ExplainCase) -> str:
     """That the same arithmetic has waited for a core; empty: it has not, or nobody knows."""
     now = _stretch(case.both.now, case.now, case.workers)
     then = (
@@ -240,7 +240,7 @@ _OWN_PART = 0.5  # the same, where one session computes on all workers: links th
 _GAPS = 0.12  # of what became longer, in which nothing was under way: on a slow link there is, all the time
 
 
-def joined(suspects: Sequence[CandidateCause], both: Both, then: Evidence, now: Evidence) -> list[CandidateCause]:
+def merge_causes(suspects: Sequence[CandidateCause], both: Both, then: Evidence, now: Evidence) -> list[CandidateCause]:
     """The rest stays last."""
     *found, rest = suspects
     if (
@@ -363,7 +363,7 @@ def _starved_hosts(found: Sequence[CandidateCause], both: Both, then: Evidence, 
     most_s = max((each.largest_s for each in arithmetic), default=0.0)
     for each in arithmetic:
         case = ExplainCase(then, now, both, each)
-        if each.largest_s > _LIKE_THE_MOST * most_s and starved(case):
+        if each.largest_s > _LIKE_THE_MOST * most_s and describe_starvation(case):
             yield from (hosts.get(worker, worker) for worker in case.workers)
 
 
@@ -401,7 +401,7 @@ def _server_of(transfer: CandidateCause, both: Both) -> str | None:
 def answers_late(server: str, transfer: CandidateCause, then: Evidence, now: Evidence) -> bool:
     """Whether all links of a server are slow because of itself, and not of its host's link."""
     ratio = applies(server, then, now)
-    longer_s = sum(sign * (_applied(server, side) or 0.0) for sign, side in ((-1, then), (1, now)))
+    longer_s = sum(sign * (_compute_update_time(server, side) or 0.0) for sign, side in ((-1, then), (1, now)))
     gaps = sum(seconds for (_, kind), seconds in transfer.cells.items() if kind == "host")
     total = sum(transfer.cells.values())
     starved = ratio is not None and ratio > _APPLIES_LONGER and longer_s > _APPLIES_PART * total
@@ -410,11 +410,11 @@ def answers_late(server: str, transfer: CandidateCause, then: Evidence, now: Evi
 
 def applies(server: str, then: Evidence, now: Evidence) -> float | None:
     """How many times as long a server's own operations take; None: not known."""
-    before, after = (_applied(server, side) for side in (then, now))
+    before, after = (_compute_update_time(server, side) for side in (then, now))
     return after / before if before and after else None
 
 
-def _applied(server: str, side: Evidence) -> float | None:
+def _compute_update_time(server: str, side: Evidence) -> float | None:
     task = side.anatomy.tasks.get(server) if side.anatomy else None
     return task.parts.get("apply") if task else None
 

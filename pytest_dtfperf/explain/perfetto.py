@@ -30,7 +30,7 @@ def write(file: IO[bytes], traces: Sequence[TaskTrace], clocks: Clocks, most: in
         rows = _Rows()
         for number in range(steps):
             stepping = [trace for trace in traces if number < len(trace.steps)]
-            kept = _kept(cluster_step(stepping, number, clocks).events, room, whole=number > 0)
+            kept = _select_events(cluster_step(stepping, number, clocks).events, room, whole=number > 0)
             left_out += sum(len(trace.steps[number].ran) + len(trace.steps[number].received) for trace in stepping) - len(kept)
             room -= len(kept)
             for row in rows.of(kept):
@@ -40,7 +40,7 @@ def write(file: IO[bytes], traces: Sequence[TaskTrace], clocks: Clocks, most: in
     return left_out
 
 
-def _kept(events: Sequence[Event], room: int, *, whole: bool) -> Sequence[Event]:
+def _select_events(events: Sequence[Event], room: int, *, whole: bool) -> Sequence[Event]:
     if len(events) <= room:
         return events
     return [] if whole else heapq.nlargest(room, events, key=lambda event: event.end - event.start)

@@ -127,13 +127,16 @@ def unit_of(name: str) -> str:
     return _FLOPS if name.startswith("gpu.") else WORDS.get(name, ("", ""))[1]
 
 
-def merged(before: Probes, now: Probes) -> Probes:
+def merge_probes(before: Probes, now: Probes) -> Probes:
     """What is known of both; the later word counts."""
-    hosts = {name: _merged(before.hosts[name], probe) if name in before.hosts else probe for name, probe in now.hosts.items()}
+    hosts = {
+        name: _merge_host_probes(before.hosts[name], probe) if name in before.hosts else probe
+        for name, probe in now.hosts.items()
+    }
     return replace(now, hosts={**before.hosts, **hosts}, links={**before.links, **now.links})
 
 
-def _merged(before: HostProbe, now: HostProbe) -> HostProbe:
+def _merge_host_probes(before: HostProbe, now: HostProbe) -> HostProbe:
     readings = {**before.readings, **now.readings}
     unknown = {name: why for name, why in {**before.unknown, **now.unknown}.items() if name not in now.readings}
     return replace(
@@ -156,12 +159,12 @@ def differences(before: Probes, now: Probes) -> Sequence[Slower]:
     return sorted(found, key=lambda each: (-each.loss, each.location, each.name))
 
 
-def limited(before: Probes, now: Probes) -> Sequence[Limited]:
+def find_limits(before: Probes, now: Probes) -> Sequence[Limited]:
     """Limits that hosts have now and had not, or had higher. Of hosts that did not tell theirs before nothing is known."""
-    return list(_limited(before, now))
+    return list(_find_limits_of_host(before, now))
 
 
-def _limited(before: Probes, now: Probes) -> Iterator[Limited]:
+def _find_limits_of_host(before: Probes, now: Probes) -> Iterator[Limited]:
     for host, probe in now.hosts.items():
         then = before.hosts[host].limits if host in before.hosts else {}
         for name, value in {**_USUAL, **probe.limits}.items() if then and probe.limits else ():  # who tells any tells cores

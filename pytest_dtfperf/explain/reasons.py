@@ -35,7 +35,7 @@ def of_a_server(case: ExplainCase) -> Reason:
     some = f"each parameter server of {server}" if server else "every parameter server"
     who = with_host(server, case.hosts) if is_server(server) else some
     if case.suspect.largest_of(GROUPS["transfer"]) > _MOST_OF_IT * case.suspect.largest_s:
-        words = f"{who} answers late: {_directed(case)} {rate or _longer(case)}"
+        words = f"{who} answers late: {_describe_direction(case)} {rate or _longer(case)}"
     elif case.suspect.largest_of(("apply",)) + abs(case.suspect.floor_s) >= _MOST_OF_IT * case.suspect.largest_s:
         words = f"{who} takes longer to update: {ms(case.suspect.largest_s)} ms more"
     else:
@@ -95,10 +95,10 @@ def _subject(case: ExplainCase) -> str:
         return f"{ends[0]} and {ends[1]} exchange" if "<>" in (case.location or "") else f"{ends[0]} sends to {ends[1]}"
     if not ends:
         return "all tasks exchange"
-    return f"{ends[0]} {_directed(case)}"
+    return f"{ends[0]} {_describe_direction(case)}"
 
 
-def _directed(case: ExplainCase) -> str:
+def _describe_direction(case: ExplainCase) -> str:
     """Of a task or host with all others. Workers receive what parameter servers send."""
     sums = {kind: sum(s for (_, each), s in case.suspect.cells.items() if each == kind) for kind in ("receive", "send")}
     total = sum(sums.values())
@@ -122,7 +122,7 @@ def _tasks_at(location: str | None, hosts: Mapping[str, str]) -> Sequence[str]:
 
 def _rate(case: ExplainCase) -> str:
     """`at 2.1 instead of 9.8 Gbit/s`: of the links of the suspect that are slower, where both sides know it; else nothing."""
-    before, after = _known(case.then.anatomy), _known(case.now.anatomy)
+    before, after = _read_links(case.then.anatomy), _read_links(case.now.anatomy)
     both = [ends for ends in after if ends in before and _concerns(ends, case.location)]
     slower = [ends for ends in both if _per_s(after[ends]) < _per_s(before[ends])]
     if not slower or case.both.basis != "traces":
@@ -134,7 +134,7 @@ def _rate(case: ExplainCase) -> str:
 _Links = Mapping[tuple[str, str], tuple[float, float]]  # ends -> bytes, seconds
 
 
-def _known(anatomy: Anatomy | None) -> _Links:
+def _read_links(anatomy: Anatomy | None) -> _Links:
     return dict(_each(anatomy)) if anatomy else {}
 
 

@@ -106,7 +106,7 @@ def align(traces: Sequence[TaskTrace], known: Bounds | None = None) -> Clocks:
     for pair, most in (known or {}).items():
         bounds[pair] = min(bounds.get(pair, _FAR), most)
     tasks = list(dict.fromkeys([*(trace.task for trace in traces), *(task for pair in bounds for task in pair)]))
-    tight, slack = _tightened(tasks, bounds)
+    tight, slack = _tighten_bounds(tasks, bounds)
     near = [i for i in range(len(tasks)) if tight[i, 0] < _FAR // 2 and tight[0, i] < _FAR // 2]
     tight = tight[np.ix_(near, near)]
     middles = (tight - tight.T).sum(axis=1)  # 2n times what is looked for
@@ -163,7 +163,7 @@ def _of_exchanges(traces: Sequence[TaskTrace], steps: Sequence[TracedStep]) -> I
                     yield task, other, end - start
 
 
-def _tightened(tasks: Sequence[str], bounds: Bounds) -> tuple["np.ndarray[tuple[int, int], np.dtype[np.int64]]", int]:
+def _tighten_bounds(tasks: Sequence[str], bounds: Bounds) -> tuple["np.ndarray[tuple[int, int], np.dtype[np.int64]]", int]:
     """The bounds of all pairs, and by how much all were loosened since some contradict others: a clock was set, or ran fast."""
     index = {task: i for i, task in enumerate(tasks)}
     slack = 0

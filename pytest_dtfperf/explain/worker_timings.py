@@ -98,7 +98,7 @@ def periodic(indices: Indices, durations: Numbers) -> tuple[float, float, Indice
     first = indices[np.flatnonzero(np.diff(indices, prepend=-2) > 1)]  # of several in a row
     if len(first) < _LEAST_PAUSES or not (found := _distance(first, len(durations))):
         return None
-    ones, nexts = _chained(first, *found)
+    ones, nexts = _find_chains(first, *found)
     kept = np.union1d(ones, nexts)
     if len(kept) < max(_LEAST_PAUSES, _LEAST_KEPT * len(first), _LEAST_KEPT * (len(durations) // found[0])):
         return None
@@ -148,7 +148,7 @@ def _poisson_tail(least: int, mean: float) -> float:
     return min(1.0, total)
 
 
-def _chained(indices: Indices, distance: int, slack: int) -> tuple[Indices, Indices]:
+def _find_chains(indices: Indices, distance: int, slack: int) -> tuple[Indices, Indices]:
     """Those that have another so far behind them, give or take so much; and these others."""
     at = np.searchsorted(indices, indices + distance - slack)
     has = at < np.searchsorted(indices, indices + distance + slack, side="right")
@@ -428,7 +428,7 @@ def _parts(scores: Scores, worker: str) -> dict[str, float]:
     return {part: own - statistics.median(theirs) for part, (own, theirs) in known.items() if own is not None and theirs}
 
 
-def described(straggler: Straggler, host: str | None = None) -> str:
+def describe_straggler(straggler: Straggler, host: str | None = None) -> str:
     """One line: `worker:1 (node03) was last in 94 % of steps, by 12.0 ms: compute +11.0, receive +1.0 ms`."""
     where = f" ({host})" if host else ""
     often = (

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_dtfperf.baselines.comparability import must_match, noted, other_hardware, replaced
+from pytest_dtfperf.baselines.comparability import describe_notes, describe_replacements, must_match, other_hardware
 from pytest_dtfperf.baselines.terms import ASSUMED
-from pytest_dtfperf.errors import UsageError, shown
+from pytest_dtfperf.errors import UsageError, show_value
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.stats.comparison import Question, against_stored
 from pytest_dtfperf.stats.noise import Noise
@@ -43,7 +43,7 @@ class ComparedTraining:
         return f"{found}, across a break" if self.replaced else found
 
 
-def compared(
+def compare_sessions(
     then: Iterable[Row],
     now: Iterable[Row],
     rates: Rates,
@@ -57,7 +57,7 @@ def compared(
     What only one has is left out. `assumed`: where neither side was calibrated.
     """
     before, after = _latest(then), _latest(now)
-    return [_compared(before[key], row, rates, contents, error, assumed) for key, row in after.items() if key in before]
+    return [_compare_training(before[key], row, rates, contents, error, assumed) for key, row in after.items() if key in before]
 
 
 def _latest(rows: Iterable[Row]) -> dict[str, Row]:
@@ -66,7 +66,7 @@ def _latest(rows: Iterable[Row]) -> dict[str, Row]:
     return {row["spec_key"]: row for row in ordered if row["in_series"]}
 
 
-def _compared(then: Row, now: Row, rates: Rates, contents: Contents, error: float, assumed: Noise) -> ComparedTraining:
+def _compare_training(then: Row, now: Row, rates: Rates, contents: Contents, error: float, assumed: Noise) -> ComparedTraining:
     one, two = rates[then["session"], then["id"]], rates[now["session"], now["id"]]
     question = Question(floor=1.0, ceiling=1.0, false_alarm=error, missed=error, least=len(two), most=len(two))
     estimate = against_stored(two, one, _noise(now) or _noise(then) or assumed, question)
@@ -82,8 +82,8 @@ def _compared(then: Row, now: Row, rates: Rates, contents: Contents, error: floa
         low=estimate.low - 1 if is_known else None,
         high=estimate.high - 1 if is_known else None,
         foreign=must_match(*fingerprints) + hosts,
-        noted=noted(*fingerprints),
-        replaced=[] if hosts or other_hardware(*fingerprints) else replaced(*fingerprints),
+        noted=describe_notes(*fingerprints),
+        replaced=[] if hosts or other_hardware(*fingerprints) else describe_replacements(*fingerprints),
     )
 
 
@@ -112,7 +112,7 @@ def all_chosen(sessions: Sequence[Row], given: str) -> list[Row]:
         raise UsageError("there is no session in the history")
     latest = ", ".join(row["id"] for row in sessions[-3:])
     raise UsageError(
-        f"no session in the history is {shown(given)}: neither an id, a date (2026-01-31), a commit, nor a version "
+        f"no session in the history is {show_value(given)}: neither an id, a date (2026-01-31), a commit, nor a version "
         f"(tensorflow=2.21.0). The latest: {latest}"
     )
 

@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from pytest_dtfperf.errors import HistoryError
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.history.tables import tables
-from pytest_dtfperf.history.where import Address, masked
+from pytest_dtfperf.history.where import Address, mask_passwords
 from pytest_dtfperf.node.backoff import pause_s
 from pytest_dtfperf.node.files import kind_of
 
@@ -35,7 +35,7 @@ NEWEST = VERSIONS[-1]
 _version = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))  # as Alembic has it
 
 
-def found(connection: Connection, where: str) -> str | None:
+def find_version(connection: Connection, where: str) -> str | None:
     """The version of a database; None: it is empty. Raises `HistoryError` where it is none of ours, or a newer one."""
     names = set(inspect(connection).get_table_names())
     if _version.name not in names:
@@ -53,7 +53,7 @@ def found(connection: Connection, where: str) -> str | None:
 
 def upgrade(connection: Connection, where: str) -> None:
     """Make the tables, or make them what they are today; nothing where another process has just done so."""
-    version = found(connection, where)
+    version = find_version(connection, where)
     if version is None:
         tables.create_all(connection)
         _version.create(connection)
@@ -112,16 +112,16 @@ class Database:
         return database
 
     def _is_newest(self) -> bool:
-        with _translated(self.address):
+        with _translate_errors(self.address):
             return self._persistently(self._has_newest)
 
     def _has_newest(self, connection: Connection) -> bool:
-        return found(connection, str(self.address)) == NEWEST
+        return find_version(connection, str(self.address)) == NEWEST
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that sees one state of all tables."""
-        with _translated(self.address), self._engine.connect() as connection, connection.begin():
+        with _translate_errors(self.address), self._engine.connect() as connection, connection.begin():
             yield connection
 
     def write(self, change: Callable[[Connection], T]) -> T:
@@ -129,7 +129,7 @@ class Database:
 
         So it must be idempotent. One writer at a time. Raises `HistoryError`.
         """
-        with _translated(self.address):
+        with _translate_errors(self.address):
             return self._persistently(change, writes=True)
 
     def _persistently(self, work: Callable[[Connection], T], *, writes: bool = False) -> T:
@@ -167,7 +167,7 @@ def _engine(address: Address) -> Engine:
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     try:
-        with _translated(address):
+        with _translate_errors(address):
             return sqlalchemy.create_engine(address.url, connect_args={"connect_timeout": CONNECT_S}, poolclass=NullPool)
     except ImportError as exc:
         hint = "pip install 'pytest-dtfperf[postgres]' brings what is missing"
@@ -197,7 +197,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 @contextmanager
-def _translated(address: Address) -> Iterator[None]:
+def _translate_errors(address: Address) -> Iterator[None]:
     try:
         yield
     except SQLAlchemyError as exc:
@@ -223,4 +223,4 @@ def _words(exc: SQLAlchemyError, path: Path | None) -> str:
     if path and name.startswith("SQLITE_IOERR"):
         return SQLITE_WORDS["SQLITE_FULL"] if _is_full(path.parent) else f"its disk gives errors ({name})"
     words = next((words for begin, words in SQLITE_WORDS.items() if name.startswith(begin)), None)
-    return words or printable(masked(" ".join(str(origin).split())))[:SHOWN]
+    return words or printable(mask_passwords(" ".join(str(origin).split())))[:SHOWN]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from pytest_dtfperf.formats import NONE, change, counted, percent, rate
+from pytest_dtfperf.formats import NONE, change, format_count, percent, rate
 from pytest_dtfperf.history.events import size_of
 from pytest_dtfperf.history.rows import Row
 
@@ -51,7 +51,7 @@ def summary(events: Sequence[Row], new: Sequence[Row], today: datetime) -> list[
     """The new ones first, then what still holds, the latest first."""
     known = [event for event in reversed(events) if event["state"] == "confirmed" and event not in new]
     lines = [f"NEW {line_of(event, today)}" for event in new] + [line_of(event, today) for event in known]
-    more = [f"and {counted(len(lines) - MOST, 'earlier change')}: dtfperf history changes"] if len(lines) > MOST else []
+    more = [f"and {format_count(len(lines) - MOST, 'earlier change')}: dtfperf history changes"] if len(lines) > MOST else []
     return [*lines[:MOST], *more]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_dtfperf.baselines.comparability import noted, replaced
+from pytest_dtfperf.baselines.comparability import describe_notes, describe_replacements
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series
 from pytest_dtfperf.stats.changes import RateChange
@@ -114,10 +114,10 @@ def _differences(group: Sequence[FoundChange], fingerprints: Mapping[str, Mappin
     found: dict[str, None] = {}
     for each in group:
         contents = (fingerprints[each.last_good["fingerprint"]], fingerprints[each.first_bad["fingerprint"]])
-        found |= dict.fromkeys(replaced(*contents) if each.ended else [])
+        found |= dict.fromkeys(describe_replacements(*contents) if each.ended else [])
     for each in group:
         then, now = each.last_good, each.first_bad
-        found |= dict.fromkeys(noted(fingerprints[then["fingerprint"]], fingerprints[now["fingerprint"]]))
+        found |= dict.fromkeys(describe_notes(fingerprints[then["fingerprint"]], fingerprints[now["fingerprint"]]))
         versions = sorted({*then["versions"], *now["versions"]})
         for name in versions:
             before, after = then["versions"].get(name), now["versions"].get(name)

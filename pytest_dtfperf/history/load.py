@@ -30,7 +30,7 @@ class Whole:
 def read(database: Database) -> Whole:
     """Rates that were not searched for changes are searched first, which writes; else nothing is. Raises `HistoryError`."""
     with database.reading() as connection:
-        found = None if store.unwatched(connection) else _all(connection)
+        found = None if store.find_unwatched_sessions(connection) else _all(connection)
     watched, sessions, fingerprints = found or database.write(_all)
     return Whole(
         sessions=sessions,
@@ -39,7 +39,7 @@ def read(database: Database) -> Whole:
         fingerprints=fingerprints,
         promise=_promise(watched),
         is_noise_known=watched.is_noise_known,
-        measured=lambda name: _measured(database, name),
+        measured=lambda name: _read_measurements(database, name),
     )
 
 
@@ -52,6 +52,6 @@ def _promise(watched: Watched) -> dict[str, Any]:
     return {"share": watched.promise.share, "nights": watched.promise.nights, "series": watched.series}
 
 
-def _measured(database: Database, name: str) -> Sequence[Row]:
+def _read_measurements(database: Database, name: str) -> Sequence[Row]:
     with database.reading() as connection:
         return sorted(store.of_session(connection, measurements, name), key=lambda row: row["position"])

@@ -69,7 +69,7 @@ def content_digest(records: Sequence[Record]) -> str:
 def _measurement(session: str, position: int, record: Record) -> Row:
     measurement, spec = record.measurement, record.spec
     logs = [math.log(rate) for rate in measurement.rates]
-    noise = _calibrated(record)
+    noise = _read_noise(record)
     traced = [run.anatomy for run in measurement.runs if run.anatomy]
     return {
         "session": session,
@@ -117,7 +117,7 @@ def would_enter_series(record: Record) -> bool:
     return record.is_tainted and not (measurement.misplaced or measurement.injected_slowdowns)
 
 
-def _calibrated(record: Record) -> Noise | None:
+def _read_noise(record: Record) -> Noise | None:
     """The noise of its case, as its last check against a baseline knew it."""
     entries = [check.side.entry for check in record.checks if check.kind == "baseline" and check.side.entry]
     return entries[-1].noise if entries else None

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_dtfperf.baselines.comparability import must_match, other_hardware, replaced
-from pytest_dtfperf.formats import change, counted
+from pytest_dtfperf.baselines.comparability import describe_replacements, must_match, other_hardware
+from pytest_dtfperf.formats import change, format_count
 from pytest_dtfperf.history.rows import Row
 
 NEAR = 14  # nights on either side of a break that are compared where a series is shown
@@ -86,7 +86,7 @@ class Begin:
     because: Sequence[str]  # what was replaced
 
     def __str__(self) -> str:
-        return f"{change(self.change)} against the {counted(self.nights, 'night')} before, with {'; '.join(self.because)}"
+        return f"{change(self.change)} against the {format_count(self.nights, 'night')} before, with {'; '.join(self.because)}"
 
 
 class Successions:
@@ -134,7 +134,7 @@ class Successions:
             last_good=last[-1]["session"],
             nights=len(last),
             change=math.expm1(sizes[1] - sizes[0]),
-            because=replaced(*(self._contents[point["fingerprint"]] for point in (last[-1], first[0]))),
+            because=describe_replacements(*(self._contents[point["fingerprint"]] for point in (last[-1], first[0]))),
         )
 
     def _earlier(self, series: Series) -> Sequence[Series]:

@@ -63,7 +63,7 @@ def of_session(connection: Connection, table: Table, name: str) -> list[Row]:
     return _rows(connection, select(table).where(table.c.session == name).order_by(*table.primary_key.columns))
 
 
-def measured(connection: Connection, *, whole: bool = False) -> list[Row]:
+def read_measurements(connection: Connection, *, whole: bool = False) -> list[Row]:
     """Measurements of all sessions, the oldest first, with `started` and `cluster` of their session.
 
     Without `whole` those alone whose numbers may be compared, and of them what a series needs.
@@ -99,7 +99,7 @@ def all_events(connection: Connection) -> list[Row]:
     return _rows(connection, select(events).order_by(events.c.first_bad_at, events.c.id))
 
 
-def unwatched(connection: Connection) -> set[str]:
+def find_unwatched_sessions(connection: Connection) -> set[str]:
     """Sessions whose rates have not been searched for changes."""
     return set(connection.scalars(select(sessions.c.id).where(sessions.c.watched.is_(False))))
 
@@ -137,13 +137,13 @@ class Recorded:
     comparable: Collection[str] = ()  # ids of those whose rates may be compared with other nights'
 
 
-def recorded(connection: Connection) -> dict[str, Recorded]:
+def read_records(connection: Connection) -> dict[str, Recorded]:
     """Session -> its measurements."""
     of_runs, of_hosts = _by_measurement(connection, runs), _by_measurement(connection, hosts)
     fingerprints = all_fingerprints(connection)
     found: dict[str, list[Record]] = defaultdict(list)
     comparable: dict[str, set[str]] = defaultdict(set)
-    for row in measured(connection, whole=True):
+    for row in read_measurements(connection, whole=True):
         session, key = row["session"], (row["session"], row["id"])
         names_of_hosts = [host["name"] for host in of_hosts[key]]
         found[session].append(_record(row, of_runs[key], names_of_hosts, fingerprints[row["fingerprint"]]))

@@ -36,10 +36,10 @@ class Watched:
 
 def watch(connection: Connection, promise: Promise | None = None) -> Watched:
     """Search what was not searched yet. Where a session of long ago has come, all nights are gone through again."""
-    rows, contents = store.measured(connection), store.all_fingerprints(connection)
+    rows, contents = store.read_measurements(connection), store.all_fingerprints(connection)
     all_series = series_of(rows, contents)
     order = {row["id"]: number for number, row in enumerate(store.all_sessions(connection))}
-    unwatched = store.unwatched(connection)
+    unwatched = store.find_unwatched_sessions(connection)
     first = min((order[name] for name in unwatched), default=len(order))
     again = any(number > first and name not in unwatched for name, number in order.items())
     begin = 0 if again else first
@@ -49,8 +49,8 @@ def watch(connection: Connection, promise: Promise | None = None) -> Watched:
     watching.resume({s.name: track for s in all_series if (track := _track(s, state, order, begin))})
     for night in _nights(all_series, order, begin):
         alive = _alive(all_series, night[0])
-        watching.night(night[1], alive, _ended(watching, by_name, night, successions))
-    watched = _watched(
+        watching.night(night[1], alive, _find_ended_series(watching, by_name, night, successions))
+    watched = _watch_series(
         watching, all_series, order, contents, alive or _alive(all_series, rows[-1]["started"] if rows else None)
     )
     if unwatched:
@@ -82,7 +82,7 @@ def _nights(all_series: Sequence[Series], order: Mapping[str, int], begin: int) 
     return [found[number] for number in sorted(found)]
 
 
-def _ended(
+def _find_ended_series(
     watching: ChangeWatch, by_name: Mapping[str, Series], night: tuple[str, Mapping[str, float]], successions: Successions
 ) -> dict[str, str]:
     """Return the series that ended where those of a night began, for those that may still be compared with it."""
@@ -100,7 +100,7 @@ def _alive(all_series: Sequence[Series], at: str | None) -> int:
     return sum(series.points[0]["started"] <= at and series.points[-1]["started"] >= least for series in all_series)
 
 
-def _watched(
+def _watch_series(
     watching: ChangeWatch,
     all_series: Sequence[Series],
     order: Mapping[str, int],

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs
 
-from pytest_dtfperf.errors import UNEXPANDED, UsageError, shown
+from pytest_dtfperf.errors import UNEXPANDED, UsageError, show_value
 
 VARIABLE = "DTFPERF_HISTORY"  # of the environment; says the same as --history, which goes before it
 NEVER = "never"  # what says that sessions are entered nowhere
@@ -30,7 +30,7 @@ class Address:
     url: str = field(repr=False)
 
     def __str__(self) -> str:
-        return str(self.path) if self.path else masked(self.url.replace("postgresql+psycopg", "postgresql", 1))
+        return str(self.path) if self.path else mask_passwords(self.url.replace("postgresql+psycopg", "postgresql", 1))
 
     @property
     def path(self) -> Path | None:
@@ -58,16 +58,17 @@ def address_of(given: str | Path | None, results: Path) -> Address | None:
     scheme, _, rest = given.partition("://")
     if scheme not in SCHEMES:
         raise UsageError(
-            f"a history is kept in a file, or at sqlite:///FILE or postgresql://USER@HOST/NAME, not at {masked(given)!r}"
+            "a history is kept in a file, or at sqlite:///FILE or postgresql://USER@HOST/NAME, not at "
+            f"{mask_passwords(given)!r}"
         )
     if scheme == "sqlite":
         if not rest.startswith("/") or rest == "/":
             raise UsageError(f"a history is kept in a file: sqlite:///FILE, not {given!r}")
         return _file(Path(rest[1:]))
     if not re.search(r"/[^/?]", rest):
-        raise UsageError(f"{masked(given)!r} names no database: postgresql://USER@HOST/NAME")
+        raise UsageError(f"{mask_passwords(given)!r} names no database: postgresql://USER@HOST/NAME")
     if problem := _about_server(rest):
-        raise UsageError(f"{masked(given)!r} {problem}: a history is kept at postgresql://USER@HOST:PORT/NAME")
+        raise UsageError(f"{mask_passwords(given)!r} {problem}: a history is kept at postgresql://USER@HOST:PORT/NAME")
     return Address(f"{SCHEMES[scheme]}://{rest}")
 
 
@@ -85,19 +86,19 @@ def _about_server(rest: str) -> str | None:
         elif key == "host":
             ports += [port for host in hosts if not host.startswith("/") for port in re.findall(r":([^:\]]*)$", host)]
     if wrong := next((port for port in ports if not (re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 1 << 16)), None):
-        return f"has the port {shown(wrong)}, which is no number from 1 to 65535{_HINT if '$' in wrong else ''}"
+        return f"has the port {show_value(wrong)}, which is no number from 1 to 65535{_HINT if '$' in wrong else ''}"
     if "" in ports:
         return "has a colon behind its host, and no port"
     if not found:
-        return f"has no host that can be one: {shown(server)}" + (
+        return f"has no host that can be one: {show_value(server)}" + (
             "; an IPv6 address is in brackets, [::1]" if {"[", "]", ":"} & {*server} else _HINT if "$" in server else ""
         )
     if word := next((each for each in (user.partition(":")[0], name) if UNEXPANDED.match(each)), None):
-        return f"has {shown(word)}{_HINT}"
+        return f"has {show_value(word)}{_HINT}"
     return None
 
 
-def masked(text: str) -> str:
+def mask_passwords(text: str) -> str:
     """The same text with no password of any URL in it."""
     return _IN_QUERY.sub(rf"\1{SECRET}", _USER_AND_PASSWORD.sub(rf"\1:{SECRET}@", text))
 

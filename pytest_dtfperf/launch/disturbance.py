@@ -7,7 +7,7 @@ in doubt a run is not disturbed: what proves nothing is in the record all the sa
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 
 LEAST_S = 0.1  # of whatever is counted in time: kernels count some of it in ticks of 10 ms, and windows may be short
 
@@ -86,7 +86,7 @@ def _of_others(host: str, states: Mapping[str, State]) -> Iterator[str]:
     if not state["quota"] and theirs_s > max(OTHERS_SHARE * cores * window_s, LEAST_S):
         used = theirs_s / window_s
         digits = f"{used:.2g}" if used < 99.5 else f"{used:.0f}"  # 128 cores are not 1.3e+02
-        yield f"other processes used {digits} of {counted(cores, 'core')} for the length of the run"
+        yield f"other processes used {digits} of {format_count(cores, 'core')} for the length of the run"
     steal_s = state["cpu"]["steal_s"]
     if steal_s > max(STEAL_SHARE * cores * window_s, LEAST_S):
         yield f"the hypervisor gave {_percent(steal_s, cores * window_s)} of its cores' time to others (steal)"
@@ -120,7 +120,7 @@ def _of_gpu(gpu: Mapping[str, Any]) -> Iterator[str]:
     errors_then, errors_now = (reading.get("ecc_uncorrected") for reading in (before, after))
     if errors_then is not None and errors_now is not None and errors_now > errors_then:
         count = round(errors_now - errors_then)
-        yield f"ECC: {counted(count, 'uncorrected error')}"
+        yield f"ECC: {format_count(count, 'uncorrected error')}"
 
 
 def _of_gpu_others(gpu: Mapping[str, Any]) -> Iterator[str]:

@@ -103,7 +103,7 @@ def peers(config: ClusterConfig, hosts: Iterable[HostView]) -> list[str] | None:
         return None
     if BACKENDS[config.backend].is_local:
         return []
-    return sorted({address for host in hosts for address in (*_resolved(host.address), *host.addresses)})
+    return sorted({address for host in hosts for address in (*_resolve_address(host.address), *host.addresses)})
 
 
 def check(config: ClusterConfig, hosts: Iterable[HostView]) -> None:
@@ -127,11 +127,11 @@ def refusal(name: str, address: str, addresses: Sequence[str], unguarded: str | 
 
 def public_addresses(address: str, others: Sequence[str]) -> list[str]:
     """Return the addresses of a host that are not private; of a name that is not known here, those that the host reports."""
-    return [each for each in _resolved(address) or others if not is_private(each)]
+    return [each for each in _resolve_address(address) or others if not is_private(each)]
 
 
 @cache  # a name that is not known takes seconds, every time
-def _resolved(address: str) -> tuple[str, ...]:
+def _resolve_address(address: str) -> tuple[str, ...]:
     """Return the address itself, or those of a name; none where it is not known here."""
     with suppress(OSError):
         found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)

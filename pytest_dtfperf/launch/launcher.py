@@ -11,7 +11,7 @@ from pytest_dtfperf.clusters.capacity import count_hosts_for
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.errors import Culprit, DataError, RunFailed
-from pytest_dtfperf.explain.probes import Probes, merged
+from pytest_dtfperf.explain.probes import Probes, merge_probes
 from pytest_dtfperf.launch import placement
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, Roles, place
@@ -174,7 +174,7 @@ class Launcher:
                 if not probing.all_quiet:
                     self._close_agents()
         found = probing.found()
-        self._probes = merged(self._probes, replace(found, unknown={}))  # what could not be measured is tried again
+        self._probes = merge_probes(self._probes, replace(found, unknown={}))  # what could not be measured is tried again
         return found
 
     def _carry_out(self, controller: RunController, log_dir: Path) -> None:

@@ -20,7 +20,7 @@ from pytest_dtfperf.clusters.capacity import (
 )
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.spec import Spec
 
 FIRST_FIXED_PORT = {"ps": 2230, "worker": 2220}  # of the launchers of 2017, which their users have opened in firewalls
@@ -96,9 +96,9 @@ def _hosts_apart(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -
     needed = _hosts_for_workers(spec, hosts, config)
     if apart + needed > len(hosts):
         raise SpecError(
-            f"{spec.label} needs {counted(needed, 'host')} for {counted(spec.gpus, 'device')}, "
-            f"and {apart} for {counted(spec.num_ps, 'parameter server')} alone, {on_each} on each, "
-            f"but cluster {config.name!r} has {counted(len(hosts), 'host')} in all. "
+            f"{spec.label} needs {format_count(needed, 'host')} for {format_count(spec.gpus, 'device')}, "
+            f"and {apart} for {format_count(spec.num_ps, 'parameter server')} alone, {on_each} on each, "
+            f"but cluster {config.name!r} has {format_count(len(hosts), 'host')} in all. "
             "Ask for fewer parameter servers or devices, raise ps_per_host, or let them share hosts: ps_on_worker_hosts = true."
         )
     return apart
@@ -151,8 +151,9 @@ def _most_workers(spec: Spec, hosts: Sequence[HostView], per_worker: int, config
         return [workers] * len(hosts)
     if not spread <= min(workers, len(hosts)):
         raise SpecError(
-            f"{spec.label}: {BACKENDS[config.backend].spread_key} spreads {counted(spec.gpus, 'device')} over {spread} hosts, "
-            f"but there are {counted(workers, 'worker')} and {counted(len(hosts), 'host')} for them. "
+            f"{spec.label}: {BACKENDS[config.backend].spread_key} spreads "
+            f"{format_count(spec.gpus, 'device')} over {spread} hosts, "
+            f"but there are {format_count(workers, 'worker')} and {format_count(len(hosts), 'host')} for them. "
             "Change it in clusters.toml, or lower devices_per_worker."
         )
     return [workers // spread + (at < workers % spread) if at < spread else 0 for at in range(len(hosts))]
@@ -187,7 +188,8 @@ def _servers(
     on_each = config.most_ps_per_host
     if on_each and spec.num_ps > on_each * len(ps_hosts):
         raise SpecError(
-            f"{spec.label}: {counted(len(ps_hosts), 'host')} of {counted(on_each, 'parameter server')} each: that is room for "
+            f"{spec.label}: {format_count(len(ps_hosts), 'host')} of "
+            f"{format_count(on_each, 'parameter server')} each: that is room for "
             f"{on_each * len(ps_hosts)}, not for {spec.num_ps}. Lower --num-ps, or raise ps_per_host."
         )
     used: dict[int, set[int]] = defaultdict(set)
@@ -215,8 +217,8 @@ def _check_ports(spec: Spec, hosts: Sequence[HostView], tasks: Sequence[PlacedTa
 
 def _too_few(spec: Spec, hosts: Sequence[HostView], device: str, per_worker: int, config: ClusterConfig) -> str:
     counts = [devices_on(host, device, config) for host in hosts]
-    have = f"{counted(len(hosts), 'host')} for workers with {', '.join(map(str, counts))} devices ({device})"
-    need = counted(spec.gpus, "device") + (f", {per_worker} of them in one process" if per_worker > 1 else "")
+    have = f"{format_count(len(hosts), 'host')} for workers with {', '.join(map(str, counts))} devices ({device})"
+    need = format_count(spec.gpus, "device") + (f", {per_worker} of them in one process" if per_worker > 1 else "")
     fewer = "Ask for fewer devices, or raise" if spec.gpus > 1 else "Raise"
     return f"{spec.label} needs {need}, but cluster {config.name!r} has {have}. {fewer} devices_per_host."
 
@@ -235,15 +237,15 @@ def describe_allocation(config: ClusterConfig, hosts: Sequence[HostView], *, wan
     """
     gpus, switches = _wanted_gpus(config, hosts), config.backend_keys.get("switches")
     known = sorted({host.switch for host in hosts if host.switch is not None})
-    requested = [counted(wanted_nodes, "node")] if wanted_nodes else []
-    granted = [counted(len(hosts), "node")]
+    requested = [format_count(wanted_nodes, "node")] if wanted_nodes else []
+    granted = [format_count(len(hosts), "node")]
     if gpus:
         requested.append(f"{_gpus(gpus)} each")
         granted += _gpus_on(hosts)
     if switches:
-        requested.append(counted(switches, "switch", "es"))
+        requested.append(format_count(switches, "switch", "es"))
     if known:
-        granted.append(f"{counted(len(known), 'switch', 'es')}: {', '.join(known)}")
+        granted.append(f"{format_count(len(known), 'switch', 'es')}: {', '.join(known)}")
     elif switches:
         granted.append("switches unknown")
     return {
@@ -274,13 +276,13 @@ def _gpus_on(hosts: Sequence[HostView]) -> list[str]:
     if len(names) == 1:
         return [f"{_gpus(count)} each" for count in names]
     return [
-        f"{_gpus(count)} on {', '.join(alike) if len(alike) <= _NAMED else counted(len(alike), 'node')}"
+        f"{_gpus(count)} on {', '.join(alike) if len(alike) <= _NAMED else format_count(len(alike), 'node')}"
         for count, alike in names.items()
     ]
 
 
 def _gpus(count: int) -> str:
-    return counted(count, "GPU") if count else "no GPU"
+    return format_count(count, "GPU") if count else "no GPU"
 
 
 @dataclass(frozen=True)

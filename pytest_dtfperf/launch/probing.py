@@ -21,7 +21,7 @@ from typing import Any
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import LossReason
 from pytest_dtfperf.errors import HostLost
-from pytest_dtfperf.explain.probes import LINK, WORDS, HostProbe, Link, Probes, Reading, merged
+from pytest_dtfperf.explain.probes import LINK, WORDS, HostProbe, Link, Probes, Reading, merge_probes
 from pytest_dtfperf.launch import exposure, link_rounds
 from pytest_dtfperf.launch.agents import GPU_ORDER, Agents, Event, task_order
 from pytest_dtfperf.launch.disturbance import LEAST_S, others_s
@@ -254,7 +254,7 @@ class Probing:
 
     def found(self) -> Probes:
         """Return what is known of the training's hosts and links, from this probe and those before."""
-        found = merged(self._known, self._answers.probes(time.monotonic() - self._began))
+        found = merge_probes(self._known, self._answers.probes(time.monotonic() - self._began))
         hosts = {host.name for host in self._hosts.values()}
         return replace(
             found,
@@ -350,7 +350,7 @@ class Probing:
             case "task" if not self._answers.is_lost(host):
                 self._hear_task(host, event)
             case "exit":
-                self._answers.lose(host, _ended(event))
+                self._answers.lose(host, _describe_end(event))
             case "zygote_died":
                 self._answers.lose(host, "the zygote, which its tasks fork from, has ended")
             case "lost":
@@ -386,7 +386,7 @@ def _targets(fans_at_once: link_rounds.Round) -> Mapping[str, list[int]]:
     return found
 
 
-def _ended(event: Event) -> str:
+def _describe_end(event: Event) -> str:
     how = f"exit code {event['code']}" if event["signal"] is None else f"signal {event['signal']}"
     words = event["last_lines"][-1] if event["last_lines"] else "without a word"
     return f"its task ended early ({how}): {words}"

@@ -188,7 +188,7 @@ def summarise(
     else:
         rate = _rate_as_reported(spec, workers) if spec.command else _rate_as_measured(spec, workers)
     apart = find_windows_apart(workers) if reports_steps else {} if spec.command else _find_steps_apart(spec, workers)
-    disturbances = [*disturbances, *_excused(spec, apart, hosts, others_s or {}, is_disturbed=bool(disturbances))]
+    disturbances = [*disturbances, *_excuse_workers(spec, apart, hosts, others_s or {}, is_disturbed=bool(disturbances))]
     first_on_host = {hosts[worker.name]: worker for worker in reversed(workers)}.values()
     phases = {phase for report in reports for phase in report.startup_s}
     return Run(
@@ -278,7 +278,7 @@ def _stepping(spec: Spec, workers: Sequence[TaskReport]) -> Sequence[TaskReport]
     return workers[:1] if spec.mode.single_session else workers
 
 
-def _excused(
+def _excuse_workers(
     spec: Spec,
     apart: Mapping[str, tuple[float, str]],
     hosts: Mapping[str, str],

@@ -11,7 +11,7 @@ from pytest_dtfperf.explain import perfetto
 from pytest_dtfperf.explain.step_breakdown import anatomy_of
 from pytest_dtfperf.explain.step_events import align
 from pytest_dtfperf.explain.worker_timings import scores_of
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stamps import MOST_STEPS, InvalidStamps, Stamps
 from pytest_dtfperf.stamps import unpack as unpack_stamps
@@ -83,7 +83,7 @@ class Tracing:
             raise InvalidTrace(f"of {task} names {min(strangers)}, which is no task of this run")
         most = TRACED_STEPS if trace.edges else TRACED_STEPS * self.spec.gpus  # where batches go to any worker that is free
         if len(trace.steps) > most:
-            raise InvalidTrace(f"of {task} has {counted(len(trace.steps), 'step')}, {most} were asked for")
+            raise InvalidTrace(f"of {task} has {format_count(len(trace.steps), 'step')}, {most} were asked for")
         return trace
 
     @cached_property

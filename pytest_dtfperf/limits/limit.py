@@ -28,7 +28,7 @@ from pytest_dtfperf.baselines.references import Reference
 from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.explain.probes import ALL, HostProbe, Link, Probes
-from pytest_dtfperf.formats import counted, percent, rate, with_prefix
+from pytest_dtfperf.formats import format_count, percent, rate, with_prefix
 from pytest_dtfperf.limits.needs import (
     Flow,
     Layout,
@@ -127,7 +127,7 @@ def _arithmetic(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str
         else:
             cores = sum(layout.threads.get(worker, 0) for worker in of_host)
             peak, why = _of_cores(spec, host, probes, cores)
-            needed, what = each * count, f"on {counted(cores, 'core')}"
+            needed, what = each * count, f"on {format_count(cores, 'core')}"
         if peak is None:
             yield why
         else:
@@ -299,7 +299,7 @@ def compute_s(spec: Spec, layout: Layout, links: Links, measured_s: float) -> fl
     return high
 
 
-def predicted(spec: Spec, layouts: Mapping[int, Layout], links: Links, compute: float) -> dict[int, float]:
+def predict_rates(spec: Spec, layouts: Mapping[int, Layout], links: Links, compute: float) -> dict[int, float]:
     """images/sec by number of parameter servers, each with its layout."""
     images = spec.gpus * spec.batch_size
     return {count: images / step_s(spec.but(num_ps=count), layout, links, compute) for count, layout in layouts.items()}
@@ -312,14 +312,14 @@ def worth_trying(rates: Mapping[int, float], most: int = MOST_TRIED) -> list[int
     are chosen that are far from each other.
     """
     near = [count for count in sorted(rates) if rates[count] >= (1 - WITHIN) * max(rates.values())]
-    chosen = [proposed(rates)]
+    chosen = [propose_count(rates)]
     while len(chosen) < min(most, len(near)):
         left = [count for count in near if count not in chosen]
         chosen.append(max(left, key=lambda count: (round(_distance(count, chosen), 9), rates[count], -count)))
     return [chosen[0], *sorted(chosen[1:], key=lambda count: (-rates[count], count))]
 
 
-def proposed(rates: Mapping[int, float]) -> int:
+def propose_count(rates: Mapping[int, float]) -> int:
     """The fewest servers whose rate is within a hundredth of the best: each one more is a process more."""
     return min(count for count, rate in rates.items() if rate >= 0.99 * max(rates.values()))
 

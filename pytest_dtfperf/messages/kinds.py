@@ -25,7 +25,7 @@ class Misfit(Exception):
 
     def __init__(self, must: str, value: Any) -> None:
         super().__init__(must)
-        self.must = f"must be {must}, not {_shown(value)}"
+        self.must = f"must be {must}, not {_show_value(value)}"
         self.path = ""
 
     def below(self, step: object) -> "Misfit":
@@ -38,7 +38,7 @@ def fit(table: Table, message: Message, name: str = "event") -> dict[str, Any]:
     name_given = message.get(name)
     kind = table.get(name_given) if isinstance(name_given, str) else None
     if kind is None:
-        raise MessageError(f"sent a message that nobody knows: {name} is {_shown(name_given)}")
+        raise MessageError(f"sent a message that nobody knows: {name} is {_show_value(name_given)}")
     try:
         found: dict[str, Any] = kind({key: value for key, value in message.items() if key != name})
     except Misfit as misfit:
@@ -48,7 +48,7 @@ def fit(table: Table, message: Message, name: str = "event") -> dict[str, Any]:
     return {name: name_given, **found}
 
 
-def _shown(value: Any) -> str:
+def _show_value(value: Any) -> str:
     short = reprlib.Repr()
     short.maxstring = short.maxother = 60
     return printable(short.repr(value))
@@ -91,7 +91,7 @@ def text(most: int = 300) -> Kind:
 
     def kind(value: Any) -> Any:
         if not isinstance(value, str) or len(value) > most:
-            raise Misfit(f"text of at most {most} characters", sized(value))
+            raise Misfit(f"text of at most {most} characters", shorten_value(value))
         return printable(value)
 
     return kind
@@ -99,7 +99,7 @@ def text(most: int = 300) -> Kind:
 
 def lines(value: Any) -> Any:
     if not isinstance(value, str) or len(value) > _LOG_CHARACTERS:
-        raise Misfit(f"text of at most {_LOG_CHARACTERS} characters", sized(value))
+        raise Misfit(f"text of at most {_LOG_CHARACTERS} characters", shorten_value(value))
     return printable_lines(value)
 
 
@@ -108,7 +108,7 @@ def matching(pattern: str, what: str) -> Kind:
 
     def kind(value: Any) -> Any:
         if not isinstance(value, str) or not re.fullmatch(pattern, value, re.ASCII):
-            raise Misfit(what, sized(value))
+            raise Misfit(what, shorten_value(value))
         return value
 
     return kind
@@ -118,10 +118,10 @@ def optional(kind: Kind) -> Kind:
     return lambda value: None if value is None else kind(value)
 
 
-def listed(kind: Kind, most: int, *, least: int = 0, unique: bool = False) -> Kind:
+def list_of(kind: Kind, most: int, *, least: int = 0, unique: bool = False) -> Kind:
     def each_of(value: Any) -> Any:
         if not isinstance(value, list) or not least <= len(value) <= most:
-            raise Misfit(f"a list of {least} to {most}", sized(value))
+            raise Misfit(f"a list of {least} to {most}", shorten_value(value))
         found = []
         for at, each in enumerate(value):
             try:
@@ -138,7 +138,7 @@ def listed(kind: Kind, most: int, *, least: int = 0, unique: bool = False) -> Ki
 def mapping(key: Kind, kind: Kind, most: int) -> Kind:
     def all_of(value: Any) -> Any:
         if not isinstance(value, dict) or len(value) > most:
-            raise Misfit(f"an object of at most {most} keys", sized(value))
+            raise Misfit(f"an object of at most {most} keys", shorten_value(value))
         found = {}
         for name, each in value.items():
             try:
@@ -171,7 +171,7 @@ def record(kinds: Mapping[str, Kind], may: Mapping[str, Kind] = {}) -> Kind:
     return all_of
 
 
-def sized(value: Any) -> Any:
+def shorten_value(value: Any) -> Any:
     """Of something large, how large it is."""
     return f"{type(value).__name__} of {len(value)}" if isinstance(value, (str, list, dict)) and len(value) > 60 else value
 
@@ -186,12 +186,12 @@ HOST = whole(0, 1 << 20)
 PORT = whole(1, 65535)
 SECONDS = number(0)
 REASON = text(LINE_CHARACTERS)
-LAST_LINES = listed(text(LINE_CHARACTERS), 100)
+LAST_LINES = list_of(text(LINE_CHARACTERS), 100)
 RUN = matching(r"[0-9A-Za-z_.-]{1,64}", "the id of a run")
 TASK = matching(r"[a-z]{1,16}:\d{1,6}", "the name of a task")
 STATE = matching(r"[A-Za-z]?", "the letter of a process's state")
 GPU = matching(r"[0-9A-Za-z/.:-]{1,80}", "a GPU's number or UUID")
-SPAN = optional(listed(number(), 2, least=2))
+SPAN = optional(list_of(number(), 2, least=2))
 FOLDER = matching(r"[^\x00-\x1f\x7f]{1,4096}", "the path of a folder")
 FROM = {"host": HOST}
 OF_RUN = {**FROM, "run": RUN}
@@ -221,7 +221,7 @@ def cpu_ranges(value: Any) -> Any:
     """`0-3,8`, as the kernel writes it: nobody may name more cores than there are."""
     found = re.fullmatch(r"(\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*)?", value, re.ASCII) if isinstance(value, str) else None
     if not found or not _are_few_enough([part.split("-") for part in value.split(",") if part]):
-        raise Misfit('ranges of cores such as "0-3,8"', sized(value))
+        raise Misfit('ranges of cores such as "0-3,8"', shorten_value(value))
     return value
 
 

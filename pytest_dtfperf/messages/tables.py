@@ -36,7 +36,7 @@ from pytest_dtfperf.messages.kinds import (
     fit,
     flag,
     lines,
-    listed,
+    list_of,
     loss,
     mapping,
     matching,
@@ -78,7 +78,7 @@ _SYSTEM = record(
                 "cores": optional(whole(1, CPUS)),
                 "memory_gib": whole(0, 1 << 30),
                 "interconnect": optional(text()),
-                "gpus": listed(record({"name": text(), "memory_gib": whole(0, 1 << 20)}), 256),
+                "gpus": list_of(record({"name": text(), "memory_gib": whole(0, 1 << 20)}), 256),
             }
         ),
         "software": record(
@@ -110,7 +110,7 @@ _READING = {
         ),
         optional(number()),
     ),
-    "reasons": optional(listed(text(60), 64)),
+    "reasons": optional(list_of(text(60), 64)),
 }
 _USER = record({"pid": whole(), "name": text(LINE_CHARACTERS), "memory_mib": optional(number())})
 _HOST_STATE = record(
@@ -137,13 +137,13 @@ _HOST_STATE = record(
         "throttled_s": optional(number()),
     },
     may={
-        "gpus": listed(
+        "gpus": list_of(
             record(
                 {
                     "index": GPU,
                     "before": optional(record({}, may=_READING)),
                     "after": optional(record({}, may=_READING)),
-                    "others": listed(_USER, 4096),
+                    "others": list_of(_USER, 4096),
                     "during": during,
                 }
             ),
@@ -155,29 +155,29 @@ _SCORE = record({"images": COUNT, "loss": loss, "total_loss": loss, "top_1": num
 _GRAPH = {"hash": matching("[0-9a-f]{8,128}", "a hash"), "operations": mapping(text(), COUNT, 4096)}
 _NETWORK = record(
     {
-        "image_shape": listed(whole(1, 1 << 20), 3, least=3),
+        "image_shape": list_of(whole(1, 1 << 20), 3, least=3),
         "classes": whole(1, 1 << 30),
         "parameters": COUNT,
         "trained_parameters": COUNT,
         "multiply_adds": optional(COUNT),
         "uncounted": text(),
     },
-    may={"variables": mapping(text(LINE_CHARACTERS), listed(COUNT, 32), 100_000)},
+    may={"variables": mapping(text(LINE_CHARACTERS), list_of(COUNT, 32), 100_000)},
 )
 _REPORT = record(
     {**OF_TASK, "job": matching("[a-z]{1,16}", "a kind of task"), "index": whole(0, 999_999)},
     may={
         "num_devices": whole(0, CPUS),
-        "step_s": listed(SECONDS, STEPS),
+        "step_s": list_of(SECONDS, STEPS),
         "elapsed_s": SECONDS,
-        "loss": listed(loss, STEPS),
+        "loss": list_of(loss, STEPS),
         "startup_s": mapping(text(60), SECONDS, 100),
         "bytes_sent": COUNT,
         "bytes_received": COUNT,
         "peak_rss_bytes": COUNT,
         "cpu_s": SECONDS,
-        "devices": listed(text(), CPUS),
-        "evaluations": listed(record({"step": COUNT, "trained_s": SECONDS, "score": _SCORE}), STEPS),
+        "devices": list_of(text(), CPUS),
+        "evaluations": list_of(record({"step": COUNT, "trained_s": SECONDS, "score": _SCORE}), STEPS),
         "variable_bytes": mapping(text(), COUNT, CPUS),
         "reported_rate": optional(text(LINE_CHARACTERS)),
         "unclear_rate": optional(text(LINE_CHARACTERS)),
@@ -205,7 +205,7 @@ _PART = record({"bytes": whole(0, 1 << 50), "counted_s": number(1e-3, 1e6)})
 _TASK_SAYS: Table = {
     "ready": record(OF_TASK),
     "progress": record({**OF_TASK, "step": COUNT, "of": COUNT}, may={"images_per_sec": optional(SECONDS)}),
-    "output": record({**OF_TASK, "lines": listed(text(LINE_CHARACTERS), LINE_CHARACTERS), "left_out": COUNT}),
+    "output": record({**OF_TASK, "lines": list_of(text(LINE_CHARACTERS), LINE_CHARACTERS), "left_out": COUNT}),
     "missing": record(
         {
             **OF_TASK,
@@ -230,7 +230,7 @@ _TASK_SAYS: Table = {
             "state": _HOST_STATE,
         }
     ),
-    "stream": record({**OF_TASK, "round": COUNT, "to": HOST, "parts": listed(_PART, 100), "error": optional(REASON)}),
+    "stream": record({**OF_TASK, "round": COUNT, "to": HOST, "parts": list_of(_PART, 100), "error": optional(REASON)}),
     "done": record({**OF_TASK, "phase": text(60)}),
 }
 
@@ -259,9 +259,9 @@ AGENT: Table = {
             **FROM,
             "fingerprint": _SYSTEM,
             "pid": PID,
-            "cpus": listed(whole(0, CPUS - 1), CPUS, least=1, unique=True),
-            "gpus": listed(GPU, 256, unique=True),
-            "addresses": listed(address, 4096),
+            "cpus": list_of(whole(0, CPUS - 1), CPUS, least=1, unique=True),
+            "gpus": list_of(GPU, 256, unique=True),
+            "addresses": list_of(address, 4096),
             "unguarded": optional(REASON),
         }
     ),
@@ -273,14 +273,14 @@ AGENT: Table = {
             "load": SECONDS,
         }
     ),
-    "reserved": record({**OF_RUN, "ports": listed(PORT, 4096, unique=True)}),
-    "refused": record({**OF_RUN, "reason": REASON, "ports": listed(PORT, 4096)}),
+    "reserved": record({**OF_RUN, "ports": list_of(PORT, 4096, unique=True)}),
+    "refused": record({**OF_RUN, "reason": REASON, "ports": list_of(PORT, 4096)}),
     "started": record({**OF_TASK, "pid": PID}),
     "task": _of_task,
     "exit": record({**OF_TASK, **ENDED}),
     "zygote_died": record({**OF_RUN, **ENDED}),
     "state": record({**OF_RUN, "state": _HOST_STATE}),
-    "stopped": record({**OF_RUN, "survivors": listed(PID, 1 << 16)}),
+    "stopped": record({**OF_RUN, "survivors": list_of(PID, 1 << 16)}),
     "log": record({**OF_TASK, "text": lines}),
     "tunnel": _of_tunnel,
 }
@@ -298,7 +298,7 @@ CHECKUP: Table = {
             {
                 **FROM,
                 "hostname": text(),
-                "addresses": listed(address, 4096),
+                "addresses": list_of(address, 4096),
                 "python": text(60),
                 "executable": text(4096),
                 "tensorflow": optional(text(60)),
@@ -306,21 +306,21 @@ CHECKUP: Table = {
                 "machine_cores": whole(1, CPUS),
                 "load": SECONDS,
                 "memory_bytes": COUNT,
-                "gpus": optional(listed(record({"name": text(), "memory_mib": COUNT}), 256)),
+                "gpus": optional(list_of(record({"name": text(), "memory_mib": COUNT}), 256)),
                 "gpus_error": optional(REASON),
-                "disks": listed(_DISK, 100),
+                "disks": list_of(_DISK, 100),
                 "unisolated": optional(REASON),
                 "unguarded": optional(REASON),
             }
         )
     ),
     "write": or_error(record(FROM)),
-    "list_files": or_error(record({**FROM, "sees": listed(HOST, 1 << 16)})),
+    "list_files": or_error(record({**FROM, "sees": list_of(HOST, 1 << 16)})),
     "remove": or_error(record(FROM)),
     "listen": or_error(
-        record({**FROM, "ports": listed(PORT, 4096), "taken": listed(whole(0, 65535), 4096), "has_address": flag})
+        record({**FROM, "ports": list_of(PORT, 4096), "taken": list_of(whole(0, 65535), 4096), "has_address": flag})
     ),
-    "reach": or_error(record({**FROM, "reached": listed(_REACHED, 1 << 20)})),
+    "reach": or_error(record({**FROM, "reached": list_of(_REACHED, 1 << 20)})),
     "trial": or_error(
         record({**FROM, "version": text(60), "gpus": whole(0, 1024), "import_s": SECONDS}), also={"words": LAST_LINES}
     ),
@@ -341,9 +341,9 @@ FETCH: Table = {
 
 _SURVEY = {
     "hostname": matching(r"[0-9A-Za-z._-]{1,255}", "the name of a host"),
-    "addresses": listed(address, 4096),
+    "addresses": list_of(address, 4096),
     "reached_at": matching(r"[0-9A-Fa-f:.%\w-]{0,255}", "an address"),
-    "left": mapping(text(), listed(text(), 1 << 16), 4096),
+    "left": mapping(text(), list_of(text(), 1 << 16), 4096),
 }
 _SUPERVISOR_AT: Table = {
     "python": record({}),
@@ -352,7 +352,7 @@ _SUPERVISOR_AT: Table = {
     "environment": record({"doing": text()}),
     "ready": lambda value: record(_SURVEY if value else {})(value),
     "started": record({}),
-    "swept": record({"survivors": listed(PID, 1 << 16)}),
+    "swept": record({"survivors": list_of(PID, 1 << 16)}),
 }
 _SUPERVISOR_FAILED: Table = {
     "setup": record({"line": whole(1), "code": whole(0, 255)}),
@@ -362,7 +362,7 @@ _SUPERVISOR_FAILED: Table = {
     "environment": record({"why": REASON, "hint": REASON}),
     "program": record({"program": text(4096)}),
 }
-_SUPERVISOR_ENDED = record({"ended": optional(whole(-255, 255)), "late": flag, "survivors": listed(PID, 1 << 16)})
+_SUPERVISOR_ENDED = record({"ended": optional(whole(-255, 255)), "late": flag, "survivors": list_of(PID, 1 << 16)})
 
 
 def of_supervisor(words: Message) -> Message:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TextIO
 
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError, UsageError, exit_words
-from pytest_dtfperf.formats import counted, minute
-from pytest_dtfperf.history.where import Address, address_of, asked_for, masked
+from pytest_dtfperf.formats import format_count, minute
+from pytest_dtfperf.history.where import Address, address_of, asked_for, mask_passwords
 from pytest_dtfperf.nightly import summary
 from pytest_dtfperf.nightly.summary import Loss, find_losses
 from pytest_dtfperf.node.files import kind_of
@@ -46,7 +46,7 @@ def run_pytest(
 
     `lock`: a descriptor it inherits. `output`: what it prints to; our own stdout by default.
     """
-    print(f"nightly: {masked(' '.join(argv))}", flush=True)
+    print(f"nightly: {mask_passwords(' '.join(argv))}", flush=True)
     with _record_signals() as received:
         ends_at_s = time.monotonic() + deadline_s
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, process_group=0, pass_fds=[lock])
@@ -103,7 +103,7 @@ def publish_site(out: Path, history: Address | None, results: Path) -> str:
         built = build_site(load.read(Database.open(history)), out, results=results)
     except (DtfPerfError, OSError) as error:
         return f"no site: {error}"
-    return f"site in {out / 'index.html'}: {counted(len(built.written), 'page')} written"
+    return f"site in {out / 'index.html'}: {format_count(len(built.written), 'page')} written"
 
 
 @contextmanager
@@ -203,7 +203,7 @@ def run_night(night: Night, output: TextIO | None = None) -> NightResult:
         code, outcome = run_pytest(night.command, deadline_s=night.deadline_s, lock=descriptor, output=output)
         folder, found = _write_summary(night, earlier, outcome, history)
         if found and night.fail_on_loss and code == 0:
-            code, outcome = FAILED, f"{outcome} {counted(len(found), 'rate')} slower than in earlier nights."
+            code, outcome = FAILED, f"{outcome} {format_count(len(found), 'rate')} slower than in earlier nights."
         site = publish_site(night.site, history, night.results) if night.site else None
         if site:
             print(f"nightly: {site}")

@@ -17,7 +17,7 @@ from typing import Literal
 from pytest_dtfperf.baselines import verdict
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.formats import change, minute, percent, rate
-from pytest_dtfperf.history.comparison import ComparedTraining, compared
+from pytest_dtfperf.history.comparison import ComparedTraining, compare_sessions
 from pytest_dtfperf.history.enter import changes_known
 from pytest_dtfperf.history.rows import Row, SessionRows, rows_of
 from pytest_dtfperf.history.where import Address
@@ -85,7 +85,7 @@ def _compare_sessions(then: SessionRows, now: SessionRows, wanted: Sequence[Row]
     for row in (*then.runs, *now.runs):
         rates[row["session"], row["measurement"]] += [] if row["disturbances"] else [row["images_per_sec"]]
     contents = {**then.fingerprints, **now.fingerprints}
-    found = compared(then.measurements, wanted, rates, contents, error=error, assumed=ASSUMED_NOISE)
+    found = compare_sessions(then.measurements, wanted, rates, contents, error=error, assumed=ASSUMED_NOISE)
     return [each for each in found if each.replaced or not each.foreign]
 
 

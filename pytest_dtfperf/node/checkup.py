@@ -168,12 +168,12 @@ def facts() -> dict[str, Any]:
         "gpus": gpus,
         "gpus_error": gpus_error,
         "disks": disks(),
-        "unisolated": unisolated(),
+        "unisolated": explain_no_isolation(),
         "unguarded": guard.why_not(),
     }
 
 
-def unisolated() -> str | None:
+def explain_no_isolation() -> str | None:
     """Why tasks can have no network for themselves alone, or None if they can. Another process tries: this one has threads."""
     tried = subprocess.run(
         module_command(sys.executable, isolation.__name__), stdin=subprocess.DEVNULL, capture_output=True, check=False

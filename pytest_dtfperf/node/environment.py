@@ -88,11 +88,11 @@ def _make(folder: str, requirements: str, uv: str) -> None:
 def _uv(wanted: Mapping[str, str]) -> str:
     """The host's own, ours from an earlier time, or one that is fetched now."""
     version = wanted["version"]
-    for found in (*_all_called("uv"), _fetched(version)):
+    for found in (*_all_called("uv"), _fetch_uv(version)):
         if os.path.isfile(found) and _version(found) >= _numbers(version)[:2]:
             return found
     boot.say(at="environment", doing=f"fetching uv {version}")
-    target = os.path.dirname(os.path.dirname(_fetched(version)))
+    target = os.path.dirname(os.path.dirname(_fetch_uv(version)))
     _remove(target)
     listed = f"{target}.txt"
     with open(listed, "w") as file:
@@ -105,10 +105,10 @@ def _uv(wanted: Mapping[str, str]) -> str:
         )
     finally:
         _remove(listed)
-    return _fetched(version)
+    return _fetch_uv(version)
 
 
-def _fetched(version: str) -> str:
+def _fetch_uv(version: str) -> str:
     return os.path.join(boot.cache_folder(), f"uv-{version}-{os.uname().machine}", "bin", "uv")
 
 

@@ -43,7 +43,7 @@ class IsolationUnavailable(Exception):
 def make() -> None:
     """Move this process, which has one thread, into a new network with its loopback up. Raises `Impossible`."""
     try:
-        if not (os.geteuid() == 0 and _unshared(_CLONE_NEWNET)):  # root in a container may have no right to either
+        if not (os.geteuid() == 0 and _unshare(_CLONE_NEWNET)):  # root in a container may have no right to either
             _unshare_as_user()
         _raise_loopback()
     except OSError as exc:
@@ -63,9 +63,9 @@ def made_in_a_thread() -> list[int]:
 
     def work() -> None:
         try:
-            if os.geteuid() == 0 and _unshared(_CLONE_NEWNET):
+            if os.geteuid() == 0 and _unshare(_CLONE_NEWNET):
                 _raise_loopback()
-                files.extend(_opened("thread-self"))
+                files.extend(_open_namespaces("thread-self"))
         except OSError as exc:
             failed.append(exc)
 
@@ -95,11 +95,11 @@ def files_given(environment: MutableMapping[str, str]) -> tuple[int, ...]:
     return files
 
 
-def _opened(who: str) -> list[int]:
+def _open_namespaces(who: str) -> list[int]:
     return [os.open(f"/proc/{who}/ns/{name}", os.O_RDONLY) for name in NAMESPACES]
 
 
-def _unshared(flags: int) -> bool:
+def _unshare(flags: int) -> bool:
     """False where that is not allowed. Raises `OSError` for all else."""
     with suppress(PermissionError):
         _check(_libc.unshare(flags))
@@ -152,7 +152,7 @@ def main() -> None:
         raise SystemExit(str(exc)) from None
     if len(sys.argv) > 1:
         with socket.socket(fileno=int(sys.argv[1])) as line:
-            socket.send_fds(line, [b"made"], _opened("self"))
+            socket.send_fds(line, [b"made"], _open_namespaces("self"))
 
 
 if __name__ == "__main__":

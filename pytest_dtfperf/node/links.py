@@ -127,7 +127,7 @@ def reach(token: str, targets: Sequence[Mapping[str, Any]]) -> list[dict[str, An
 def measure(token: str, host: int, address: str, port: int, stream_s: float) -> dict[str, Any]:
     """Round trips to another host, then one stream to it: `round_trip_s` (median) of `echoes`, `bytes` in `counted_s`."""
     try:
-        with _call(token, host, address, port, "echo") as line, _timed("a round trip has not come back"):
+        with _call(token, host, address, port, "echo") as line, _report_timeouts("a round trip has not come back"):
             times = _echoes(line)
         with _call(token, host, address, port, f"stream {stream_s}") as line:
             counted = _pour(line, stream_s)
@@ -180,7 +180,7 @@ def _call(token: str, host: int, address: str, port: int, what: str) -> socket.s
         line = unless_it_answers.enter_context(socket.create_connection((address, port), timeout=CONNECT_S))
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         line.settimeout(PATIENCE_S)
-        with _timed("it takes the connection, but says nothing"):
+        with _report_timeouts("it takes the connection, but says nothing"):
             line.sendall(f"{token} {what}\n".encode())
             output = _line(line)
         if output != str(host):
@@ -191,7 +191,7 @@ def _call(token: str, host: int, address: str, port: int, what: str) -> socket.s
 
 
 @contextmanager
-def _timed(what: str) -> Iterator[None]:
+def _report_timeouts(what: str) -> Iterator[None]:
     """Say what has not happened in time, and not only that something has not."""
     try:
         yield

@@ -118,7 +118,7 @@ def gpus(within_s: float = NVIDIA_SMI_S, environ: Mapping[str, str] | None = Non
     if named is not None and hides_all(named):
         return []
     try:
-        whole, parts = _listed(within_s, environ)
+        whole, parts = _list_gpus(within_s, environ)
     except OSError as exc:  # a TimeoutError among them
         raise GpusUnknown(str(exc)) from exc
     if not whole or named is None:
@@ -137,7 +137,7 @@ def nvidia_smi(environ: Mapping[str, str] | None = None) -> str | None:
     return next((path for path in [*paths, _SMI_WSL] if os.access(path, os.X_OK) and os.path.isfile(path)), None)
 
 
-def _listed(within_s: float, environ: Mapping[str, str]) -> tuple[dict[str, Gpu], dict[str, list[Gpu]]]:
+def _list_gpus(within_s: float, environ: Mapping[str, str]) -> tuple[dict[str, Gpu], dict[str, list[Gpu]]]:
     """Return all GPUs by their UUIDs, and the parts of those that are cut into parts (MIG), which may be none."""
     smi = nvidia_smi(environ)
     if smi is None:
@@ -227,7 +227,7 @@ def _visible(named: str, order: str, whole: Mapping[str, Gpu], parts: Mapping[st
     found: list[Gpu] = []
     why = ""
     for word in words:
-        gpu = _numbered(word, whole, parts) if numbers else _with_uuid(word, whole, parts, all_parts)
+        gpu = _find_numbered_gpu(word, whole, parts) if numbers else _with_uuid(word, whole, parts, all_parts)
         if gpu is None and word.startswith("MIG-") and not numbers:
             raise GpusUnknown(
                 f"CUDA_VISIBLE_DEVICES names {word}, but nvidia-smi -L lists {', '.join(all_parts) or 'no part of a GPU'}"
@@ -247,7 +247,7 @@ def _visible(named: str, order: str, whole: Mapping[str, Gpu], parts: Mapping[st
     return found
 
 
-def _numbered(word: str, whole: Mapping[str, Gpu], parts: Mapping[str, Sequence[Gpu]]) -> Gpu | None:
+def _find_numbered_gpu(word: str, whole: Mapping[str, Gpu], parts: Mapping[str, Sequence[Gpu]]) -> Gpu | None:
     number = _NUMBER.match(word)
     index = str(int(number[0])) if number else None
     return next((_first(uuid, gpu, parts) for uuid, gpu in whole.items() if gpu.index == index), None)

@@ -80,7 +80,7 @@ def _part_from_agent(line: socket.socket, log: int) -> None:
         if fd > 2 and fd != line.fileno():
             with suppress(OSError):  # the one that listed them
                 os.close(fd)
-    sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
+    sys.stdout, sys.stderr = _open_unbuffered(1), _open_unbuffered(2)
 
 
 def _connect(log: int) -> None:
@@ -92,7 +92,7 @@ def _connect(log: int) -> None:
         os.dup2(log, output)
 
 
-def _unbuffered(fd: int) -> TextIO:
+def _open_unbuffered(fd: int) -> TextIO:
     """What a task printed before it was killed is in its log."""
     return io.TextIOWrapper(io.FileIO(fd, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
 

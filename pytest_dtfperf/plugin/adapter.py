@@ -14,9 +14,9 @@ import pytest
 
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.clusters import capacity, named
-from pytest_dtfperf.errors import UsageError, shown
-from pytest_dtfperf.formats import counted
-from pytest_dtfperf.history.where import masked
+from pytest_dtfperf.errors import UsageError, show_value
+from pytest_dtfperf.formats import format_count
+from pytest_dtfperf.history.where import mask_passwords
 from pytest_dtfperf.plugin import options as command_line
 from pytest_dtfperf.plugin.display import Display
 from pytest_dtfperf.plugin.outcome import DRY_RUN
@@ -110,10 +110,10 @@ class SessionAdapter:
         self._pytest = config
         self._exits = ExitStack()
         self._display: Display | None = None
-        command = ["pytest", *(masked(str(word)) for word in config.invocation_params.args)]
+        command = ["pytest", *(mask_passwords(str(word)) for word in config.invocation_params.args)]
         for word in command:
             if not _is_text(word):
-                raise UsageError(f"the argument {shown(word)} is not UTF-8, which the command is kept in with the results")
+                raise UsageError(f"the argument {show_value(word)} is not UTF-8, which the command is kept in with the results")
         clusters_file, cluster = named.choose(self.options.cluster, self.options.clusters_file, starts)
         self.session = Session(
             config=cluster,
@@ -191,7 +191,7 @@ class SessionAdapter:
     def header(self) -> str:
         """Return one line for pytest's start."""
         cluster, session = self.cluster, self.session
-        devices = counted(cluster.devices, f"{cluster.device} device")
+        devices = format_count(cluster.devices, f"{cluster.device} device")
         words = [f"cluster {cluster.name} ({', '.join([cluster.backend, *self._describe_hosts(), devices])})"]
         words.append(f"baselines {session.store.folder}")
         if self.options.dry_run:
@@ -223,7 +223,7 @@ class SessionAdapter:
         """Return how many hosts there are; nothing for one."""
         hosts = capacity.count_hosts(self.session.config)
         if capacity.is_inside_allocation(self.session.config):
-            return [f"inside a job with {counted(hosts, 'host')}" if hosts else "inside a job"]
+            return [f"inside a job with {format_count(hosts, 'host')}" if hosts else "inside a job"]
         return [f"{hosts} hosts"] if hosts and hosts > 1 else []
 
     @property

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_dtfperf.formats import DEGRADE
 from pytest_dtfperf.plugin import xdist
-from pytest_dtfperf.report.progress import NARROW, Progress, cut, wrapped
+from pytest_dtfperf.report.progress import NARROW, Progress, cut, wrap_line
 from pytest_dtfperf.report.time_estimates import Outlook
 
 
@@ -63,7 +63,7 @@ class Display:
             if self._is_quiet:
                 lines = [cut(" ".join(filter(None, [worker, where, text])), reporter._tw.fullwidth)]
             else:
-                lines = wrapped(": ".join(filter(None, [worker, where, text])), reporter._tw.fullwidth)
+                lines = wrap_line(": ".join(filter(None, [worker, where, text])), reporter._tw.fullwidth)
             for line in lines:
                 reporter._tw.line(line)
         else:

@@ -13,7 +13,7 @@ import pytest
 from pytest_dtfperf.clusters import capacity
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT, HostView, PlacedTask, place
 from pytest_dtfperf.plugin import xdist
 from pytest_dtfperf.plugin.adapter import SessionAdapter
@@ -151,7 +151,7 @@ def _lines(job: str, tasks: Sequence[PlacedTask]) -> Iterator[str]:
 def _devices(counts: Sequence[int], device: str, tasks: int) -> str:
     if not any(counts):
         return ""
-    words = " and ".join(counted(count, DEVICES[device]) for count in dict.fromkeys(counts))
+    words = " and ".join(format_count(count, DEVICES[device]) for count in dict.fromkeys(counts))
     of_what = " of the cores" if device == "cpu" else ""
     return f", {words}{of_what}{' each' if tasks > 1 else ''}"
 

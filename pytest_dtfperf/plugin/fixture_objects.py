@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 from pytest_dtfperf.baselines.verdict import Judgement
-from pytest_dtfperf.errors import MissingModule, UsageError, shown
+from pytest_dtfperf.errors import MissingModule, UsageError, show_value
 from pytest_dtfperf.plugin import installed_first
 from pytest_dtfperf.plugin.adapter import SessionAdapter
 from pytest_dtfperf.plugin.dry_run import DryRun
@@ -233,7 +233,7 @@ def _check_arguments(method: str, **given: object) -> None:
             if value is not None and (
                 isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
             ):
-                raise UsageError(f"baseline.{method}(): {name} must be a number, not {shown(value)}")
+                raise UsageError(f"baseline.{method}(): {name} must be a number, not {show_value(value)}")
         elif not isinstance(value, Record):
             each = ", which is several: check each of them" if isinstance(value, list | tuple) else ""
-            raise UsageError(f"baseline.{method}(): {name} must be what train() returns, not {shown(value)}{each}")
+            raise UsageError(f"baseline.{method}(): {name} must be what train() returns, not {show_value(value)}{each}")

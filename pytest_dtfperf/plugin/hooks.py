@@ -206,9 +206,9 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
     if reporter is None or not reporter.isatty:  # in a log, a line is found whole
         return [header]
     with installed_first():
-        from pytest_dtfperf.report.progress import wrapped
+        from pytest_dtfperf.report.progress import wrap_line
 
-    return wrapped(header, reporter._tw.fullwidth)
+    return wrap_line(header, reporter._tw.fullwidth)
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:

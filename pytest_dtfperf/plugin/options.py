@@ -18,7 +18,7 @@ from typing import Any, Literal, NoReturn
 import pytest
 
 from pytest_dtfperf.baselines.verdict import FALSE_ALARMS, MOST_EFFICIENT, MOST_RUNS
-from pytest_dtfperf.errors import UNEXPANDED, UsageError, shown, unknown_name
+from pytest_dtfperf.errors import UNEXPANDED, UsageError, show_value, unknown_name
 from pytest_dtfperf.node.files import read_text
 from pytest_dtfperf.session.settings import ExplainWord, Settings, UpdateWord
 from pytest_dtfperf.spec import VARIABLE_UPDATES
@@ -48,7 +48,7 @@ class Options(Settings):
 
 def _count(text: str, least: int = 1) -> int:
     if not re.fullmatch(r"\s*[0-9]{1,9}\s*", text) or int(text) < least:
-        raise UsageError(f"takes a whole number of at least {least}, not {shown(text)}")
+        raise UsageError(f"takes a whole number of at least {least}, not {show_value(text)}")
     return int(text)
 
 
@@ -101,7 +101,7 @@ def _parameter_servers(text: str) -> tuple[int, ...] | NumPsWord:
         if text == word:
             return word
     if not re.fullmatch(r"[\s,]*[0-9][\s,0-9]*", text):
-        raise UsageError(f"takes whole numbers, `best` or `sweep`, not {shown(text)}")
+        raise UsageError(f"takes whole numbers, `best` or `sweep`, not {show_value(text)}")
     return _counts(text, least=0)
 
 

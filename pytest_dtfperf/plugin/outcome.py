@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.verdict import Verdict
@@ -64,7 +64,7 @@ def skips(reports: Iterable[object]) -> list[str]:
     """Return a line for each reason, with how many perf tests were skipped for it."""
     noted = (pair for report in reports for pair in getattr(report, "user_properties", ()))
     counts = Counter(str(value) for name, value in noted if name == SKIPPED)
-    return [f"{counted(count, 'test')} skipped: {why}" for why, count in counts.items()]
+    return [f"{format_count(count, 'test')} skipped: {why}" for why, count in counts.items()]
 
 
 class JunitErrors:

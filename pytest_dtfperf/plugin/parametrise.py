@@ -6,8 +6,8 @@ from numbers import Integral
 from typing import Any
 
 from pytest_dtfperf.baselines.verdict import MOST_EFFICIENT
-from pytest_dtfperf.errors import UsageError, shown, unknown_name
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.errors import UsageError, show_value, unknown_name
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.plugin.options import NUM_PS_WORDS, Options
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
@@ -40,7 +40,7 @@ class Marker:
         for name, value in values.items():
             what, accepts = _MAY_BE[name]
             if not accepts(value):
-                raise UsageError(f"{where}: the dtfperf marker's {name} must be {what}, not {shown(arguments[name])}")
+                raise UsageError(f"{where}: the dtfperf marker's {name} must be {what}, not {show_value(arguments[name])}")
         for mode in values.get("variable_update", ()):
             if mode not in VARIABLE_UPDATES:
                 raise UsageError(f"{where}: {unknown_name('variable update', mode, VARIABLE_UPDATES)}")
@@ -125,7 +125,7 @@ def cannot_hold(combination: Mapping[str, Any], cluster: str, devices: int | Non
     gpus = combination.get("gpus", 1)
     mode = VARIABLE_UPDATES.get(combination.get("variable_update", ""))
     if devices is not None and gpus > devices:
-        return f"{cluster} has {counted(devices, 'device')}, gpus={gpus} needs more"
+        return f"{cluster} has {format_count(devices, 'device')}, gpus={gpus} needs more"
     one_process = mode and (mode.one_process or (mode.local and combination.get("num_ps") == 0))
     if one_process and gpus > devices_per_host:
         name = combination["variable_update"]

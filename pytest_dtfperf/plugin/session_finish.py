@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from pytest_dtfperf.errors import DtfPerfError
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.history.enter import Remembered
 from pytest_dtfperf.plugin import installed_first, xdist
 from pytest_dtfperf.plugin.adapter import SessionAdapter
@@ -92,7 +92,7 @@ class Ending:
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         with self._reporting(session):
             self.perf.session.fail(int(session.exitstatus))
-        return [f"--history-gate: {counted(len(remembered.new), 'new change')} over time: this session fails"]
+        return [f"--history-gate: {format_count(len(remembered.new), 'new change')} over time: this session fails"]
 
     def _sections(self, config: pytest.Config, records: Sequence[Record]) -> list[tuple[str, Sequence[str]]]:
         """Return the sections of other plugins and of conftest.py, in pytest's order; one that fails costs itself alone."""
@@ -124,7 +124,7 @@ class Ending:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         acceptance = self.completion.acceptance if self.completion else None
         records = self.completion.records if self.completion else ()
-        deselected = [f"{counted(count, 'test')} deselected: {why}" for why, count in self.perf.deselected.items()]
+        deselected = [f"{format_count(count, 'test')} deselected: {why}" for why, count in self.perf.deselected.items()]
         if not self.perf.options.dry_run:
             deselected += skips(terminalreporter.stats.get("skipped", ()))
         if not records and not deselected and not self.remarks:

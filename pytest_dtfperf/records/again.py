@@ -10,8 +10,8 @@ from pytest_dtfperf.errors import SessionFileError, UsageError
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.records.record import (
     Record,
-    compared,
     efficiency_of,
+    make_comparison,
     without_void_checks,
     without_void_efficiencies,
 )
@@ -64,7 +64,7 @@ def _again(
         found = found.judged(
             check.verdict,
             check.reason,
-            baseline=compared(judgement, check),
+            baseline=make_comparison(judgement, check),
             efficiency=efficiency_of(judgement, check),
             check=check,
         )
@@ -74,12 +74,14 @@ def _again(
 def _check_sides(record: Record, check: Check, measurements: Mapping[str, Measurement]) -> None:
     for side in (check.side, check.other):
         if side and side.record not in measurements:
-            raise SessionFileError(f"{_named(record)} was compared with {side.record!r}, which is not in the session")
+            raise SessionFileError(f"{_name_record(record)} was compared with {side.record!r}, which is not in the session")
         if side and side.entry and not same_but_for_exchange(side.entry.key, measurements[side.record].spec.key):
-            raise SessionFileError(f"{_named(record)} was compared with a baseline of another training, {side.entry.key!r}")
+            raise SessionFileError(
+                f"{_name_record(record)} was compared with a baseline of another training, {side.entry.key!r}"
+            )
 
 
-def _named(record: Record) -> str:
+def _name_record(record: Record) -> str:
     return f"the measurement {record.id!r} ({record.spec.label!r})"
 
 

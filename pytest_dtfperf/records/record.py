@@ -44,7 +44,7 @@ def efficiency_of(judgement: Judgement, check: Check) -> Efficiency | None:
     return Efficiency(value=judgement.value, anchor=check.other.record)
 
 
-def compared(judgement: Judgement, check: Check) -> Compared | None:
+def make_comparison(judgement: Judgement, check: Check) -> Compared | None:
     """What a record keeps of a comparison with its baseline; None where it was another check, or there was none."""
     if check.kind != "baseline" or judgement.baseline_rate is None or judgement.change is None:
         return None
@@ -223,7 +223,10 @@ def with_efficiencies(records: Iterable[Record]) -> list[Record]:
     for record in found:
         if record.spec.gpus == 1 and record.is_valid:
             ones[configuration(record.spec)].append(record)
-    return [record if _was_judged(record, void) else _anchored(record, ones[configuration(record.spec)]) for record in found]
+    return [
+        record if _was_judged(record, void) else _anchor_efficiency(record, ones[configuration(record.spec)])
+        for record in found
+    ]
 
 
 def with_what_follows(records: Iterable[Record]) -> list[Record]:
@@ -279,7 +282,7 @@ def _was_judged(record: Record, void: set[str]) -> bool:
     return at is not None and not void & {record.id, at} and at in judged
 
 
-def _anchored(record: Record, ones: Sequence[Record]) -> Record:
+def _anchor_efficiency(record: Record, ones: Sequence[Record]) -> Record:
     """By the latest 1-device measurement of those with the most similar number of parameter servers."""
     found: Efficiency | None = None
     if record.spec.gpus > 1 and record.is_valid:

@@ -31,7 +31,7 @@ def session_of(content: bytes, where: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)  # a session reads its own file a dozen times, and to check it takes longer than to read it
 def _check_session(content: bytes, where: str) -> None:
-    data = _checked("session", content, where)
+    data = _check_content("session", content, where)
     try:
         datetime.fromisoformat(data["started"])
     except ValueError as exc:
@@ -40,14 +40,14 @@ def _check_session(content: bytes, where: str) -> None:
 
 def record_of(content: bytes, where: str) -> Record:
     """What a line of measurements.jsonl says."""
-    data = _checked("measurement", content, where)
+    data = _check_content("measurement", content, where)
     try:
         return Record.from_json(data)
     except DtfPerfError as exc:  # what no schema says: which networks can have which inputs, for one
         raise SessionFileError(f"{where}: {printable(str(exc))}") from exc
 
 
-def _checked(kind: str, content: bytes, where: str) -> Any:
+def _check_content(kind: str, content: bytes, where: str) -> Any:
     try:
         data = load(content.decode(), where)
         check_schema_version(data, where)

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from pytest_dtfperf.codec import JsonData
-from pytest_dtfperf.formats import counted, duration
+from pytest_dtfperf.formats import duration, format_count
 from pytest_dtfperf.report.tables import render
 from pytest_dtfperf.report.time_estimates import Estimate, sum_durations
 
@@ -74,7 +74,7 @@ def _format_allocations(trainings: Sequence[PlannedTraining], allocation: str, w
             each = f"for each of {workers} xdist workers" if allocation == "session" else times
             times = f"{each}, {min(at_once, workers)} at once"
         yield Text("")
-        yield Text(f"{counted(nodes, 'node')}, {times}{':' if commands else ''}")
+        yield Text(f"{format_count(nodes, 'node')}, {times}{':' if commands else ''}")
         for command in commands:
             yield from (Text(f"    {line}", style="cyan") for line in command.splitlines())
 
@@ -118,7 +118,7 @@ def _shorten_test(test: str, file: str) -> str:
 
 def _format_runs(training: PlannedTraining) -> str:
     fewest, most = training.runs
-    count = counted(most, "run") if fewest == most else f"{fewest} to {most} runs"
+    count = format_count(most, "run") if fewest == most else f"{fewest} to {most} runs"
     warmup_steps, steps = training.spec["warmup_steps"], training.spec["steps"]
     return f"{count} of {warmup_steps} + {steps} steps"
 
@@ -126,9 +126,9 @@ def _format_runs(training: PlannedTraining) -> str:
 def _format_total(trainings: Sequence[PlannedTraining]) -> str:
     measured = list(_list_measured(trainings))
     fewest, most = (sum(each.runs[i] for each in measured) for i in (0, 1))
-    runs = counted(most, "run") if fewest == most else f"{fewest} to {most} runs"
+    runs = format_count(most, "run") if fewest == most else f"{fewest} to {most} runs"
     tests = len({each.test for each in trainings})
-    return f"In all: {counted(tests, 'test')}, {counted(len(measured), 'measurement')}, {runs}."
+    return f"In all: {format_count(tests, 'test')}, {format_count(len(measured), 'measurement')}, {runs}."
 
 
 def _format_estimate(found: Estimate | None) -> str:
@@ -147,7 +147,7 @@ def _format_time(found: Sequence[Estimate | None], at_once: int) -> Iterator[str
         yield "Time: unknown: none of this was measured on this cluster before, and nothing has a baseline."
         return
     likely_s, most_s = (seconds / at_once for seconds in (sum_durations(known).likely_s, sum_durations(known).most_s))
-    left_out = f", and {counted(unknown, 'measurement')} of unknown length" if unknown else ""
+    left_out = f", and {format_count(unknown, 'measurement')} of unknown length" if unknown else ""
     together = f", {at_once} at once" if at_once > 1 else ""
     most = f"up to {_format_seconds(most_s)} if every verdict takes all its runs"
     yield f"Time: about {_format_seconds(likely_s)}{left_out}{together}; {most}."

@@ -8,7 +8,7 @@ from pytest_dtfperf.explain.causes import Cause, Change, Explanation
 from pytest_dtfperf.explain.measurement_profile import ms, signed_ms
 from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, Anatomy, LinkTraffic, TaskTime
 from pytest_dtfperf.explain.step_events import KINDS
-from pytest_dtfperf.formats import NONE, change_in_ms, counted, in_ms, percent, printable
+from pytest_dtfperf.formats import NONE, change_in_ms, format_count, in_ms, percent, printable
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.tables import make_table, render
 
@@ -118,7 +118,7 @@ def _make_change_row(change: Change) -> list[str]:
 
 
 def _make_path_blocks(anatomy: Anatomy) -> Iterator[RenderableType]:
-    taken = f"{in_ms(anatomy.wall_s)} ms, the mean of {counted(anatomy.steps, 'traced step')}"
+    taken = f"{in_ms(anatomy.wall_s)} ms, the mean of {format_count(anatomy.steps, 'traced step')}"
     if not anatomy.path:
         yield f"The slowest worker's step takes {taken}. {NO_PATH}"
         return
@@ -160,7 +160,7 @@ def _make_link_blocks(anatomy: Anatomy) -> Iterator[RenderableType]:
         )
         if (left_out := len(anatomy.links) - _MAX_LINKS) > 0:
             least = "at least " if len(anatomy.links) >= MOST_LINKS else ""  # an anatomy keeps no more
-            yield f"and {least}{counted(left_out, 'link')} more, less busy than these"
+            yield f"and {least}{format_count(left_out, 'link')} more, less busy than these"
     if any(anatomy.clock_error_s.values()):
         worst = max(anatomy.clock_error_s, key=lambda task: anatomy.clock_error_s[task])
         yield f"\nClocks are known to {in_ms(anatomy.clock_error_s[worst])} ms or better, that of {printable(worst)} least."

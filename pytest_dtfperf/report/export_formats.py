@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pytest_dtfperf.baselines.comparability import system_name
-from pytest_dtfperf.formats import counted, percent, printable_lines
+from pytest_dtfperf.formats import format_count, percent, printable_lines
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.report.measurement_text import format_versions
 from pytest_dtfperf.report.sources import StoredSession
@@ -58,7 +58,7 @@ def _make_range(record: Record) -> dict[str, str]:
 def _list_details(stored: StoredSession, record: Record) -> list[str]:
     hardware = system_name(record.measurement.fingerprint.get("hardware") or {})
     judged = [f"verdict: {record.verdict}"] if record.verdict else []
-    runs = counted(len(record.measurement.rates), "run")
+    runs = format_count(len(record.measurement.rates), "run")
     return [f"{hardware} ({stored.session['cluster']}), {runs}", *judged, format_versions(record, stored.session)]
 
 

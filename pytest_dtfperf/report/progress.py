@@ -28,7 +28,7 @@ INDENT = "    "  # of what a line goes on with
 P = ParamSpec("P")
 
 
-def wrapped(line: str, width: int | None) -> list[str]:
+def wrap_line(line: str, width: int | None) -> list[str]:
     """Return the line in as many as fit, broken between words alone. A word that is longer than all of it is cut."""
     if width is None or len(line) <= width:
         return [line]
@@ -171,7 +171,7 @@ class Progress:
 
     def _say(self, line: str) -> None:
         self._fresh_line()
-        self._file.write("\n".join(wrapped(line, self._width)) + "\n")
+        self._file.write("\n".join(wrap_line(line, self._width)) + "\n")
         self._file.flush()
 
     def _say_short(self, result: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.errors import SessionFileError, UsageError, shown
+from pytest_dtfperf.errors import SessionFileError, UsageError, show_value
 from pytest_dtfperf.history.comparison import all_chosen
 from pytest_dtfperf.history.rows import enters_series
 from pytest_dtfperf.history.where import Address, address_of
@@ -42,7 +42,7 @@ def load_sessions(source: str | Path, on_status: Callable[[str], object] = lambd
         return [_load_folder(SessionFolder.open(path))]
     if not os.path.isdir(path):
         allowed = "a session's folder, a folder of such, a history's file, sqlite:///FILE or postgresql://USER@HOST/NAME"
-        raise UsageError(f"{shown(str(source))} is not there: name {allowed}")
+        raise UsageError(f"{show_value(str(source))} is not there: name {allowed}")
     folders = session_folders(path)
     if not folders:
         hint = "pytest perf_tests makes one in perf_results/"
@@ -62,10 +62,10 @@ def load_history_sessions(address: Address) -> list[StoredSession]:
     """Return all sessions of a history. Raises `HistoryError`."""
     from pytest_dtfperf.history import store  # SQLAlchemy: only where there is a history
     from pytest_dtfperf.history.database import Database
-    from pytest_dtfperf.history.store import Recorded, recorded
+    from pytest_dtfperf.history.store import Recorded, read_records
 
     with Database.open(address).reading() as connection:
-        sessions, found = store.all_sessions(connection), recorded(connection)
+        sessions, found = store.all_sessions(connection), read_records(connection)
     known = [(session, found.get(session["id"], Recorded())) for session in sessions]
     return [StoredSession(session, each.records, each.comparable, has_steps=False) for session, each in known]
 

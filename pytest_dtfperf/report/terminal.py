@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.formats import NONE, change, counted, percent, printable, rate
+from pytest_dtfperf.formats import NONE, change, format_count, percent, printable, rate
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record, without_size
 from pytest_dtfperf.report import measurement_text
@@ -96,7 +96,7 @@ def _make_verdict_blocks(records: Sequence[Record], width: int) -> list[Renderab
             *(wrap_note(f"  {text}", width) for each in reason.records[:1] if (text := format_largest_cause(each))),
         ]
     if left_out := found[MAX_REASONS:]:
-        blocks.append(wrap_note(f"and {counted(len(left_out), 'reason')} more: see the tests, or report.html", width))
+        blocks.append(wrap_note(f"and {format_count(len(left_out), 'reason')} more: see the tests, or report.html", width))
     slept = list_injected_slowdowns(records)
     blocks += [wrap_note(f"Injected slow-down (DTFPERF_SLOWDOWN): {text}", width) for text in slept]
     return blocks + [wrap_note(text, width) for text in suggest_accepting(records)]

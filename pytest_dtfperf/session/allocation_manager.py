@@ -18,7 +18,7 @@ from pytest_dtfperf.clusters.locks import LockHolder, LockWait, lock_hosts
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.errors import AllocationError, AllocationOver, UsageError
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.node.owner import Owner
 from pytest_dtfperf.spec import Spec
@@ -266,5 +266,6 @@ def explain_lack_of_hosts(test: Mapping[str, Any], config: ClusterConfig) -> str
         return None
     apart = f" and num_ps={num_ps} on hosts of their own" if need.separate_ps_hosts else ""
     return (
-        f"{config.name} has {counted(there, 'host')}, gpus={need.devices}{apart} need {capacity.count_hosts_for(config, need)}"
+        f"{config.name} has {format_count(there, 'host')}, gpus={need.devices}{apart} need "
+        f"{capacity.count_hosts_for(config, need)}"
     )

@@ -7,7 +7,7 @@ from typing import Any
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.clusters import capacity
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.session.resolve import merge_cluster_settings
@@ -22,7 +22,7 @@ class ClusterInfo:
         self._get_launcher = get_launcher
 
     def __repr__(self) -> str:
-        return f"<cluster {self.name}: {self.backend}, {counted(self.devices, f'{self.device} device')}>"
+        return f"<cluster {self.name}: {self.backend}, {format_count(self.devices, f'{self.device} device')}>"
 
     @property
     def name(self) -> str:

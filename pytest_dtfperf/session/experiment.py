@@ -17,7 +17,7 @@ from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import InvalidMeasurement, SpecError
 from pytest_dtfperf.launch.summary import check_repetition
 from pytest_dtfperf.measurement import Measurement, Run
-from pytest_dtfperf.records.record import Record, compared, efficiency_of
+from pytest_dtfperf.records.record import Record, efficiency_of, make_comparison
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.post_analysis import analyse, is_traced
 from pytest_dtfperf.session.resolve import RepeatPlan, choose_margin, choose_min_efficiency
@@ -412,7 +412,7 @@ class Experiment:
             measured.id,
             verdict=judgement.verdict,
             reason=judgement.reason,
-            baseline=compared(judgement, check),
+            baseline=make_comparison(judgement, check),
             efficiency=efficiency_of(judgement, check),
             check=check,
         )

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pytest_dtfperf.errors import SpecError, shown, unknown_name
+from pytest_dtfperf.errors import SpecError, show_value, unknown_name
 from pytest_dtfperf.spec import tables
 from pytest_dtfperf.spec.tables import OwnModel
 from pytest_dtfperf.training.models import keep
@@ -35,14 +35,14 @@ def with_name(wanted: Mapping[str, Any]) -> dict[str, Any]:
         return dict(wanted)
     if wanted.get("command"):
         raise SpecError("train(): a command trains a model of its own: model is what its results are called, a name")
-    found = described(model)
+    found = describe_model(model)
     tables.add_own_model(found)
     if found.kind == tables.LAYERS:
         keep(found.name, model)
     return {**wanted, "model": found.name}
 
 
-def imported(word: str) -> Any:
+def import_model(word: str) -> Any:
     """Return what `my_models:small_cnn` on a command line names. Raises `SpecError`.
 
     Modules are searched for here and in perf_tests, too: there pytest finds them, and a name is the same for both. The standard
@@ -69,7 +69,7 @@ def imported(word: str) -> Any:
     return found
 
 
-def described(model: Any) -> OwnModel:
+def describe_model(model: Any) -> OwnModel:
     """Return what a task needs to import a model of the user. Raises `SpecError`."""
     module, attribute = _location_of(model)
     name = _import_name(module)
@@ -96,12 +96,12 @@ def _is_of_keras(model: Any) -> bool:
 
 def _location_of(model: Any) -> tuple[ModuleType, str]:
     """Return the module that holds a model, and the name there."""
-    words = f"train(): model={shown(model)}"
+    words = f"train(): model={show_value(model)}"
     if isinstance(model, type) or isfunction(model):
         module, attribute = sys.modules.get(model.__module__), model.__qualname__
         if "<" in attribute or module is None:
             raise SpecError(f"{words} is made within a function, where no task can import it from. {HOW}")
-        if _held(module, attribute) is not model:
+        if _find_attribute(module, attribute) is not model:
             raise SpecError(f"{words} is not what {module.__name__}.{attribute} is: a task would import another. {HOW}")
         return module, attribute
     if not (callable(model) or hasattr(model, "logits")):
@@ -121,7 +121,7 @@ def _assigns(module: ModuleType, name: str) -> bool:
     return any(isinstance(target, ast.Name) and target.id == name for each in targets for target in each)
 
 
-def _held(module: ModuleType, attribute: str) -> Any:
+def _find_attribute(module: ModuleType, attribute: str) -> Any:
     found: Any = module
     for part in attribute.split("."):
         found = getattr(found, part, None)

@@ -20,7 +20,7 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, first_line
 from pytest_dtfperf.explain.causes import Explanation
-from pytest_dtfperf.explain.experiments import ExperimentSubject, Planned, Tried, failed, planned, read
+from pytest_dtfperf.explain.experiments import ExperimentSubject, Planned, Tried, failed, plan_experiments, read
 from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.explain.step_breakdown import Anatomy
 from pytest_dtfperf.limits.limit import Limit, limit
@@ -177,7 +177,9 @@ def run_experiments(
         return []
     launcher = session.allocations.get_launcher()
     spare = len(launcher.hosts) - len(measurement.hosts)
-    plans = planned(list_candidate_causes(explanation), measurement.spec.to_json(), spare_hosts=spare, most=MOST_EXPERIMENTS)
+    plans = plan_experiments(
+        list_candidate_causes(explanation), measurement.spec.to_json(), spare_hosts=spare, most=MOST_EXPERIMENTS
+    )
     before = Anatomy.from_json(then) if then else None
     return list(_Experiments(session, test, measurement, explanation, before).make(plans))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_dtfperf.clusters.locks import find_lock_folder
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
-from pytest_dtfperf.errors import AllocationError, UsageError, nearest, shown
+from pytest_dtfperf.errors import AllocationError, UsageError, nearest, show_value
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import names_in
 
@@ -137,5 +137,5 @@ def _check_file(name: str, folder: str) -> None:
     where = os.path.dirname(os.path.join(folder, name))
     there = sorted(os.listdir(where)) if os.path.isdir(where) else []
     found = nearest(os.path.basename(name), there)
-    hint = f" Did you mean {shown(os.path.join(os.path.dirname(name), found))}?" if found else ""
+    hint = f" Did you mean {show_value(os.path.join(os.path.dirname(name), found))}?" if found else ""
     raise UsageError(f"there is no file {name} in {folder}.{hint}")

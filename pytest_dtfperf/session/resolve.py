@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pytest_dtfperf.baselines import verdict
-from pytest_dtfperf.errors import SpecError, UsageError, shown, unknown_name
+from pytest_dtfperf.errors import SpecError, UsageError, show_value, unknown_name
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec, tables
 from pytest_dtfperf.spec.command import program_name, requested_names
@@ -95,7 +95,7 @@ def _check_layers(spec: Spec) -> None:
         raise SpecError(f"train(): the layers of {spec.model} do not fit together: {type(error).__name__}: {error}") from error
     if found.stages["logits"] != (classes,):
         raise SpecError(
-            f"train(): {spec.model} says classes = {classes}, and makes {shown(found.stages['logits'])} of an image: "
+            f"train(): {spec.model} says classes = {classes}, and makes {show_value(found.stages['logits'])} of an image: "
             f"logits are one number for each class, ({classes},)"
         )
 

@@ -18,7 +18,7 @@ from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.errors import DtfPerfError, ExportFailed, SessionFileError, UsageError, unknown_name
-from pytest_dtfperf.history.where import masked
+from pytest_dtfperf.history.where import mask_passwords
 from pytest_dtfperf.node.files import is_regular_or_new, kind_of
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import new_session_id
@@ -92,7 +92,7 @@ class Session(SessionContext):
             store=BaselineStore(Path(baselines)),
             results=Path(results).absolute(),
             id=new_session_id(),
-            command=[masked(word.encode(errors="replace").decode()) for word in sys.argv],
+            command=[mask_passwords(word.encode(errors="replace").decode()) for word in sys.argv],
             make_progress=lambda: progress or _make_progress(quiet),
             tests=tests,
             expected=[compute_need(spec.gpus, spec.num_ps, config) for spec in specs],

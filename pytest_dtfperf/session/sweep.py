@@ -67,7 +67,7 @@ class Sweep:
             return [self._with(count) for count in allocation_manager.powers_of_two(self._most)]
         with self._session.measuring(self._with(self._most), self._test):
             self._path = self._session.results / FOLDER / f"{self._name(self._session.cluster.system)}.json"
-            self.found = replace(kept(self._path) or self.found, most=self._most)
+            self.found = replace(load_sweep(self._path) or self.found, most=self._most)
             left, steps = self._worth_trying(), min(SHORT_STEPS, self._spec.steps)
             while len(left) > finalists:
                 left = self._faster_half([count for count in left if self._try(count, steps)], steps, finalists)
@@ -89,7 +89,7 @@ class Sweep:
             raise self._none()
         links = Links(self._probes(possible[-1]))
         compute_s = limit.compute_s(self._with(first), layouts[first], links, self._step_s(first, steps))
-        rates = limit.predicted(self._spec, layouts, links, compute_s)
+        rates = limit.predict_rates(self._spec, layouts, links, compute_s)
         self.found.predicted = {str(count): rate for count, rate in rates.items()}
         return limit.worth_trying({count: rate for count, rate in rates.items() if str(count) not in self.found.failed})
 
@@ -169,7 +169,7 @@ def _name_of(count: int, steps: int) -> str:
     return f"{count} servers, {steps} steps"
 
 
-def kept(path: Path) -> SweepState | None:
+def load_sweep(path: Path) -> SweepState | None:
     """Return what a sweep that was ended early has found; None where that is missing or cannot be used."""
     try:
         found = SweepState.from_json(json.loads(read_file(path)))

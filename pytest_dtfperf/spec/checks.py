@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_dtfperf.errors import SpecError, shown, unknown_name
+from pytest_dtfperf.errors import SpecError, show_value, unknown_name
 from pytest_dtfperf.spec import all_reduce, command, learning_rate, tables
 from pytest_dtfperf.spec.fields import Fields
 from pytest_dtfperf.spec.tables import INPUTS, MODE_OPTIONS, MODELS, VARIABLE_UPDATES, VariableUpdate
@@ -212,13 +212,13 @@ def check_field(name: str, value: object, usual: object) -> None:
     if name in _CHOICES and not (isinstance(value, str) and value in _CHOICES[name]):
         raise SpecError(unknown_name(name, value, _CHOICES[name]))
     if name in _COUNTS and not _is_count(value, _COUNTS[name]):
-        raise SpecError(f"{name} must be a whole number of at least {_COUNTS[name]}, not {shown(value)}")
+        raise SpecError(f"{name} must be a whole number of at least {_COUNTS[name]}, not {show_value(value)}")
     if name in _NUMBERS and not _is_number(value):
-        raise SpecError(f"{name} must be a finite number of at least 0, not {shown(value)}")
+        raise SpecError(f"{name} must be a finite number of at least 0, not {show_value(value)}")
     if name in _FLAGS and not isinstance(value, bool):
-        raise SpecError(f"{name} must be true or false, not {shown(value)}")
+        raise SpecError(f"{name} must be true or false, not {show_value(value)}")
     if name in _TEXTS and not (isinstance(value, str) and value):
-        raise SpecError(f"{name} must be text, not {shown(value)}")
+        raise SpecError(f"{name} must be text, not {show_value(value)}")
     if name == "environment":
         _check_environment(value)
     check_range(name, value)
@@ -226,10 +226,10 @@ def check_field(name: str, value: object, usual: object) -> None:
 
 def _check_environment(words: object) -> None:
     if not isinstance(words, tuple):
-        raise SpecError(f"environment must be a list of words of the form NAME=value, not {shown(words)}")
+        raise SpecError(f"environment must be a list of words of the form NAME=value, not {show_value(words)}")
     for word in words:
         if not (isinstance(word, str) and _ASSIGNMENT.fullmatch(word)):
-            raise SpecError(f"environment must be words of the form NAME=value, not {shown(word)}")
+            raise SpecError(f"environment must be words of the form NAME=value, not {show_value(word)}")
 
 
 def _check_fields(spec: Fields) -> None:

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pytest_dtfperf.errors import InvalidMeasurement, SpecError, nearest, quoted_lines, shown
+from pytest_dtfperf.errors import InvalidMeasurement, SpecError, nearest, quoted_lines, show_value
 from pytest_dtfperf.spec.fields import Fields
 from pytest_dtfperf.spec.printed_number import UnclearNumber, parse
 
@@ -241,7 +241,7 @@ def _number(spec: Fields, worker: str, reported: str | None, words: Sequence[str
     except UnclearNumber:
         number = math.nan
     if not (math.isfinite(number) and number > 0):
-        raise InvalidMeasurement(f"rate_pattern={pattern} found {shown(reported)} in {worker}'s output, which is no rate")
+        raise InvalidMeasurement(f"rate_pattern={pattern} found {show_value(reported)} in {worker}'s output, which is no rate")
     return number
 
 

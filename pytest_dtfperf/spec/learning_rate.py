@@ -42,7 +42,7 @@ def learning_rate_of(spec: Fields) -> LearningRate:
     steps_per_epoch = (INPUTS[spec.data].images_per_epoch or IMAGENET_IMAGES) / (spec.batch_size * spec.gpus)
     warmup_steps = int(steps_per_epoch * spec.num_learning_rate_warmup_epochs)
     if spec.piecewise_learning_rate_schedule is not None:
-        values, epochs = _parsed(spec.piecewise_learning_rate_schedule)
+        values, epochs = _parse_schedule(spec.piecewise_learning_rate_schedule)
         starts = (0, *(int(steps_per_epoch * epoch) for epoch in epochs))
         return LearningRate(starts, values, warmup_steps=warmup_steps)
     if not spec.num_epochs_per_decay:
@@ -63,7 +63,7 @@ def check(spec: Fields) -> None:
         for name in (*_DECAY, "minimum_learning_rate"):
             if getattr(spec, name):
                 raise SpecError(f"{_SCHEDULE} says all that there is to say of the rate: {name} is not for it")
-        _parsed(spec.piecewise_learning_rate_schedule)
+        _parse_schedule(spec.piecewise_learning_rate_schedule)
     given = [name for name in _DECAY if getattr(spec, name)]
     if len(given) == 1:
         missing = next(name for name in _DECAY if name not in given)
@@ -74,7 +74,7 @@ def check(spec: Fields) -> None:
         raise SpecError(f"minimum_learning_rate is where decay ends: it needs {' and '.join(_DECAY)}")
 
 
-def _parsed(schedule: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _parse_schedule(schedule: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The rates, and between each two the epoch at which the second begins."""
     if not isinstance(schedule, str):
         raise SpecError(f"{_SCHEDULE} must be a text as 0.1;10;0.01, not {schedule!r}")

@@ -6,7 +6,7 @@ docs/command.md, "How a number is read", states the rules.
 import re
 from collections.abc import Callable
 
-from pytest_dtfperf.errors import shown
+from pytest_dtfperf.errors import show_value
 
 MOST_CHARACTERS = 64  # of a number: more is a cut or joined line
 _PREFIXES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}  # SI, and the K that people write
@@ -86,10 +86,10 @@ def parse(text: str) -> float:
 
 def _why_not(text: str) -> str:
     if re.fullmatch(r"[0-9]+,[0-9]+|[0-9]{1,3}(?:,[0-9]{2,3})+", text):
-        return f"{shown(text)} may be one number with thousands, one with decimals, or several"
+        return f"{show_value(text)} may be one number with thousands, one with decimals, or several"
     if re.fullmatch(r"[0-9.,]+", text) and re.search("[0-9]", text):
-        return f"{shown(text)} may be one number or several"
-    return f"{shown(text)} is not a number"
+        return f"{show_value(text)} may be one number or several"
+    return f"{show_value(text)} is not a number"
 
 
 def find(pattern: re.Pattern[str], line: str, *, begin: int = 0, end: int | None = None) -> str | None:
@@ -124,7 +124,7 @@ def _read(pattern: re.Pattern[str], line: str, match: re.Match[str]) -> str:
         _check_columns(pattern, line, (first, last), text)
         first, last = start, end
     if text.endswith(_PUNCTUATION):
-        raise UnclearNumber(f"{shown(match[1])} is not a number")
+        raise UnclearNumber(f"{show_value(match[1])} is not a number")
     parse(line[first:last])
     _check_before(line, first, last, is_in_pattern=before)
     last = _check_after(line, first, last, is_in_pattern=after)
@@ -166,14 +166,14 @@ def _check_columns(pattern: re.Pattern[str], line: str, whole: tuple[int, int], 
             pattern, line[:first] + joined + line[last:], lambda begin, end: begin < first + len(joined) and end > first
         ):
             return
-    raise UnclearNumber(f"the pattern's group takes {shown(text)} of {shown(line[first:last])}")
+    raise UnclearNumber(f"the pattern's group takes {show_value(text)} of {show_value(line[first:last])}")
 
 
 def _check_space(pattern: re.Pattern[str], line: str, at: int) -> None:
     """Raise `UnclearNumber` where the digits around a space may be one number: where the pattern would find that, too."""
     if _finds(pattern, line[:at] + line[at + 1 :], lambda begin, end: begin < at < end):
         around = f"{_around(line, at, at)} {_around(line, at + 1, at + 1)}"
-        raise UnclearNumber(f"{shown(around)} may be one number or two")
+        raise UnclearNumber(f"{show_value(around)} may be one number or two")
 
 
 def _finds(pattern: re.Pattern[str], line: str, is_there: Callable[[int, int], bool]) -> bool:
@@ -182,7 +182,7 @@ def _finds(pattern: re.Pattern[str], line: str, is_there: Callable[[int, int], b
 
 def _check_before(line: str, first: int, last: int, *, is_in_pattern: bool) -> None:
     """Raise `UnclearNumber` where what is before a number is a part of it, or makes something else of it."""
-    before, number = line[max(0, first - _LABEL) : first], shown(line[first:last])
+    before, number = line[max(0, first - _LABEL) : first], show_value(line[first:last])
     end = before[-1:]
     if end and end in _MINUS:
         raise UnclearNumber(f"there is {end!r} before {number}: a negative number, or a range")
@@ -194,7 +194,7 @@ def _check_before(line: str, first: int, last: int, *, is_in_pattern: bool) -> N
         or (is_word and (not is_in_pattern or line[first] == "."))
         or (not is_in_pattern and _CAME_FROM.search(before))
     ):
-        raise UnclearNumber(f"{number} is a part of {shown(_around(line, first, last))}")
+        raise UnclearNumber(f"{number} is a part of {show_value(_around(line, first, last))}")
     for wrong, what in _WRONG_BEFORE.items():
         if wrong.search(before):
             raise UnclearNumber(f"{number} is {what}")
@@ -205,10 +205,10 @@ def _check_after(line: str, first: int, last: int, *, is_in_pattern: bool) -> in
 
     Raises `UnclearNumber` where what is behind it is a part of it, or makes something else of it.
     """
-    after, number = line[last : last + 1], shown(line[first:last])
+    after, number = line[last : last + 1], show_value(line[first:last])
     if scaled := _SCALED.match(line, last):
         if is_in_pattern:
-            raise UnclearNumber(f"the pattern's group takes {number} of {shown(line[first : scaled.end(2)])}")
+            raise UnclearNumber(f"the pattern's group takes {number} of {show_value(line[first : scaled.end(2)])}")
         return scaled.end(2)
     for wrong, what in _WRONG_AFTER.items():
         if wrong.match(line, last):
@@ -222,7 +222,7 @@ def _check_after(line: str, first: int, last: int, *, is_in_pattern: bool) -> in
         or (not is_in_pattern and _LETTERS.match(line, last) and not _UNIT.match(line, last))
         or (not is_in_pattern and _GOES_ON.match(line, last))
     ):
-        raise UnclearNumber(f"{number} is a part of {shown(_around(line, first, last))}")
+        raise UnclearNumber(f"{number} is a part of {show_value(_around(line, first, last))}")
     return last
 
 

@@ -177,14 +177,14 @@ def task_arguments(order: TaskOrder) -> list[str]:
     """
     spec, values = order.spec, _values(order)
     flags = [] if _is_alone(order) else [flag for flag in flags_of(spec.role_flags) if not _asks_for_none(flag, values)]
-    return [_filled(word, values) for word in (*spec.command, *flags)]
+    return [_fill_in(word, values) for word in (*spec.command, *flags)]
 
 
 def task_variables(order: TaskOrder) -> dict[str, str]:
     """Return what the task's environment is told. A variable for tasks that there are none of is left out."""
     values = _values(order)
     told = {
-        name: _filled(value, values)
+        name: _fill_in(value, values)
         for name, _, value in (word.partition("=") for word in order.spec.environment)
         if not _asks_for_none(value, values)
     }
@@ -222,7 +222,7 @@ def _host(address: str) -> str:
     return address.rpartition(":")[0].removeprefix("[").removesuffix("]")
 
 
-def _filled(word: str, values: Mapping[str, str]) -> str:
+def _fill_in(word: str, values: Mapping[str, str]) -> str:
     return ASKED.sub(lambda match: f"{{{match[1]}}}" if match[1] else values[match[2]], word)
 
 

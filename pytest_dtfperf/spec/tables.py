@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_dtfperf.codec import JsonData
-from pytest_dtfperf.errors import SpecError, UsageError, shown
+from pytest_dtfperf.errors import SpecError, UsageError, show_value
 from pytest_dtfperf.extensions import Table
 
 # How gradients may be added over devices: spec/all_reduce.py.
@@ -389,7 +389,7 @@ def check_own_model_name(name: object) -> None:
     """Raise `SpecError` if no own model can be called so."""
     if not isinstance(name, str) or not is_own_model_name(name):
         raise SpecError(
-            f"model={shown(name)} is no name of an own model: that is a module's with the model's, a.dot.between, of "
+            f"model={show_value(name)} is no name of an own model: that is a module's with the model's, a.dot.between, of "
             "the letters a to z and A to Z, digits and underscores"
         )
 

@@ -82,7 +82,7 @@ class Bucket:
         """Look at the bucket. Raises `UsageError` for a place that cannot be, `DataError` for one that cannot be reached."""
         location = Location.parse(url)
         log_redaction.hide_credentials()
-        with told(location):
+        with translate_errors(location):
             session = boto3.session.Session()
             region = _region_of(session, location)
             client = _client(session, region)
@@ -92,18 +92,18 @@ class Bucket:
         """All files below the prefix, by name. Raises `DataError`."""
         prefix = self.location.key("") if self.location.prefix else ""
         found = []
-        with told(self.location):
+        with translate_errors(self.location):
             for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=self.location.bucket, Prefix=prefix):
                 for each in page.get("Contents", ()):
                     if not each["Key"].endswith("/"):  # the console's way to show an empty folder
                         path = each["Key"].removeprefix(prefix)
-                        found.append(Stored(_checked(path, self.location), each["Size"], each["ETag"]))
+                        found.append(Stored(_check_location(path, self.location), each["Size"], each["ETag"]))
         return found
 
     def checksum(self, file: Stored) -> str | None:
         """The best of what S3 knows of its content, as on_host/job.py reads it; None: nothing that can be used here."""
         key = self.location.key(file.path)
-        with told(self.location):
+        with translate_errors(self.location):
             head = self.client.head_object(Bucket=self.location.bucket, Key=key, ChecksumMode="ENABLED")
             return best_checksum(head, lambda: self._part_bytes(key))
 
@@ -115,7 +115,7 @@ class Bucket:
     def url(self, file: Stored) -> str:
         """A URL that lets whoever has it read this file for some hours: a secret."""
         key = self.location.key(file.path)
-        with told(self.location):
+        with translate_errors(self.location):
             return self.client.generate_presigned_url(
                 "get_object", Params={"Bucket": self.location.bucket, "Key": key}, ExpiresIn=URL_S
             )
@@ -149,7 +149,7 @@ _CHECKSUMS = {"sha256": "ChecksumSHA256", "sha1": "ChecksumSHA1", "crc32": "Chec
 
 
 @contextmanager
-def told(location: Location) -> Iterator[None]:
+def translate_errors(location: Location) -> Iterator[None]:
     """What boto3 raises, in words. Raises `DataError`."""
     try:
         yield
@@ -214,12 +214,14 @@ def _encryption(client: "S3Client", location: Location) -> str | None:
 
 def _public(client: "S3Client", location: Location) -> Iterator[str]:
     """Who else can read it, as far as these credentials may ask."""
-    blocked = _asked(lambda: client.get_public_access_block(Bucket=location.bucket)["PublicAccessBlockConfiguration"]) or {}
-    policy = _asked(lambda: client.get_bucket_policy_status(Bucket=location.bucket)["PolicyStatus"]) or {}
+    blocked = (
+        _ask_bucket(lambda: client.get_public_access_block(Bucket=location.bucket)["PublicAccessBlockConfiguration"]) or {}
+    )
+    policy = _ask_bucket(lambda: client.get_bucket_policy_status(Bucket=location.bucket)["PolicyStatus"]) or {}
     ways = []
     if policy.get("IsPublic") and not blocked.get("RestrictPublicBuckets"):
         ways.append("its policy")
-    grants = _asked(lambda: client.get_bucket_acl(Bucket=location.bucket)["Grants"]) or []
+    grants = _ask_bucket(lambda: client.get_bucket_acl(Bucket=location.bucket)["Grants"]) or []
     if any(grant.get("Grantee", {}).get("URI") in _EVERYBODY for grant in grants) and not blocked.get("IgnorePublicAcls"):
         ways.append("its access control list")
     if ways:
@@ -233,7 +235,7 @@ def _public(client: "S3Client", location: Location) -> Iterator[str]:
 _BLOCKS = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
 
 
-def _asked(question: Callable[[], Any]) -> Any:
+def _ask_bucket(question: Callable[[], Any]) -> Any:
     """None where the answer is that nothing is set, or that these credentials may not know."""
     try:
         return question()
@@ -241,7 +243,7 @@ def _asked(question: Callable[[], Any]) -> Any:
         return None
 
 
-def _checked(path: str, location: Location) -> str:
+def _check_location(path: str, location: Location) -> str:
     if any(part in ("", ".", "..") for part in path.split("/")) or "\0" in path:
         raise DataError(f"{location}: {location.key(path)!r} cannot be a file on disk. Rename or remove it there")
     return path

@@ -88,7 +88,7 @@ class Unsent:
 
 
 @contextmanager
-def pooled() -> Iterator[tuple[ThreadPoolExecutor, Callable[[], bool]]]:
+def start_threads() -> Iterator[tuple[ThreadPoolExecutor, Callable[[], bool]]]:
     """Threads that read and hash, and what tells them that nobody waits for it any more."""
     given_up = threading.Event()
     pool = ThreadPoolExecutor(HASHING)
@@ -125,7 +125,7 @@ def find_missing(local: Path, files: Sequence[Stored], checksums: Mapping[str, s
             return False
         return matches(str(target), checksum, given_up)
 
-    with pooled() as (pool, given_up):
+    with start_threads() as (pool, given_up):
         found = []
         for file, there in zip(files, pool.map(is_there, files), strict=True):
             if there:

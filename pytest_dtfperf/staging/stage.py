@@ -16,7 +16,7 @@ from typing import Any
 from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, Lost
 from pytest_dtfperf.errors import AllocationError, DataError, HostLost
-from pytest_dtfperf.formats import counted, printable
+from pytest_dtfperf.formats import format_count, printable
 from pytest_dtfperf.messages.hearing import Hearing, given_up, with_last_words
 from pytest_dtfperf.messages.kinds import MessageError
 from pytest_dtfperf.messages.tables import FETCH
@@ -73,7 +73,7 @@ def stage(url: str, allocation: Allocation, config: ClusterConfig, on_status: On
     Raises `DataError` where that cannot be, `HostLost`, `AllocationError`.
     """
     on_status(f"looking at {url}")
-    files = _signed(url, on_status)
+    files = _sign_urls(url, on_status)
     channel = allocation.start(
         module_command(
             python(config), "pytest_dtfperf.staging.on_host.fetch", "--heartbeat-timeout-s", str(config.heartbeat_timeout_s)
@@ -87,7 +87,7 @@ def stage(url: str, allocation: Allocation, config: ClusterConfig, on_status: On
         channel.close()
 
 
-def _signed(url: str, on_status: OnStatus) -> list[dict[str, Any]]:
+def _sign_urls(url: str, on_status: OnStatus) -> list[dict[str, Any]]:
     """All files, each with all that a host needs to fetch it."""
     try:
         from pytest_dtfperf.staging.bucket import Bucket
@@ -201,7 +201,7 @@ class _Fetching:
         of = sum(file["size"] for file in self._files) * len(self._names) or 1
         done = sum(self._bytes.values()) / of
         self._on_status(
-            f"bringing {self._url} to {counted(len(self._names), 'host')}: "
+            f"bringing {self._url} to {format_count(len(self._names), 'host')}: "
             f"{done:.0%} of {of / len(self._names) / 1e6:.1f} MB each"
         )
 

@@ -27,7 +27,7 @@ from pytest_dtfperf.clusters.ec2.answer_cache import cache_folder
 from pytest_dtfperf.clusters.locks import lock_file
 from pytest_dtfperf.errors import DataError
 from pytest_dtfperf.node.files import put
-from pytest_dtfperf.staging.bucket import DIGEST, PARALLEL, Bucket, Stored, told
+from pytest_dtfperf.staging.bucket import DIGEST, PARALLEL, Bucket, Stored, translate_errors
 from pytest_dtfperf.staging.files import (
     PARTIAL,
     Meter,
@@ -37,7 +37,7 @@ from pytest_dtfperf.staging.files import (
     find_missing,
     local_files,
     on_disk,
-    pooled,
+    start_threads,
 )
 from pytest_dtfperf.staging.on_host.job import matches
 
@@ -62,7 +62,7 @@ def sole(name: str, what: str) -> Iterator[Path]:
 
 
 @contextmanager
-def journalled(bucket: Bucket, journal: Path) -> Iterator[None]:
+def keep_journal(bucket: Bucket, journal: Path) -> Iterator[None]:
     """Write down every upload in parts before its first part: S3 keeps parts, and charges for them, until they are disowned."""
     writing = threading.Lock()
 
@@ -90,7 +90,10 @@ def abort_left(bucket: Bucket, journal: Path) -> None:
     """Disown the parts of a push that was killed here. Those that are gone already are no trouble."""
     with suppress(FileNotFoundError):
         for line in journal.read_text(encoding="utf-8").splitlines():
-            with told(bucket.location), suppress(ValueError, bucket.client.exceptions.NoSuchUpload):  # cut short, or gone
+            with (
+                translate_errors(bucket.location),
+                suppress(ValueError, bucket.client.exceptions.NoSuchUpload),
+            ):  # cut short, or gone
                 upload, key = json.loads(line)
                 bucket.client.abort_multipart_upload(Bucket=bucket.location.bucket, Key=key, UploadId=upload)
         journal.unlink()
@@ -118,7 +121,7 @@ def push(bucket: Bucket, local: Path, *, show: Show, part_bytes: int = PART_BYTE
         abort_left(bucket, journal)
         there = {file.path: file for file in bucket.files()}
         sent: list[tuple[str, Sum]] = []
-        with journalled(bucket, journal), _manager(bucket, part_bytes) as manager, pooled() as (pool, given_up):
+        with keep_journal(bucket, journal), _manager(bucket, part_bytes) as manager, start_threads() as (pool, given_up):
             unsent = Unsent(bucket, part_bytes, meter, given_up)
             futures = []
             for path, found in zip(files, pool.map(unsent.sum, files.values(), map(there.get, files)), strict=True):
@@ -199,7 +202,7 @@ def _asked_for(bucket: Bucket, found: Sum) -> dict[str, Any]:
 
 
 def _result(bucket: Bucket, path: str, future: TransferFuture) -> None:
-    with told(bucket.location):
+    with translate_errors(bucket.location):
         try:
             future.result()
         except CancelledError as exc:
@@ -219,7 +222,7 @@ def _verify_sent(bucket: Bucket, sent: Sequence[tuple[str, Sum]]) -> None:
 
 
 def _is_wrong(bucket: Bucket, path: str, found: Sum) -> str | None:
-    with told(bucket.location):
+    with translate_errors(bucket.location):
         head = bucket.client.head_object(Bucket=bucket.location.bucket, Key=bucket.location.key(path), ChecksumMode="ENABLED")
     if head["ContentLength"] != found.size:
         return f"it has {head['ContentLength']} bytes instead of {found.size}"

@@ -27,7 +27,7 @@ from pytest_dtfperf.stats.nights import (
     Together,
     afters,
     changes_in,
-    clipped,
+    clip_nights,
     differences,
     log_probabilities,
     rough_scale,
@@ -208,7 +208,7 @@ class ChangeWatch:
         stretch = track.stretches()[-1]
         if len(stretch) < 2 * LEAST:
             return None
-        after, chance = _searched(stretch, noise, level)
+        after, chance = _search_stretch(stretch, noise, level)
         if chance >= level or not _is_of_many(stretch[-WINDOW:], after, noise):
             return None
         return self._add(track, len(track.kept) - after, noise)
@@ -251,7 +251,7 @@ class ChangeWatch:
             near = np.arange(end - begin - SHIFT, end - begin + SHIFT + 1)
             near = near[(near >= LEAST) & (near <= len(window) - LEAST)]
             if len(near):
-                moved = np.abs(differences(clipped(window, noise.scale), near))
+                moved = np.abs(differences(clip_nights(window, noise.scale), near))
                 found = moved / noise.errors((len(window) - near).astype(float), near.astype(float))
                 track.begins[-1] = end - int(near[np.argmax(found)])
         _measure(track, len(track.begins) - 1, noise)
@@ -259,13 +259,13 @@ class ChangeWatch:
 
 def _is_of_many(window: Array, after: int, noise: NightNoise) -> bool:
     """Whether the nights after a split differ without the LEAST - 1 that differ most: a few bad nights are no change."""
-    values = clipped(window, noise.scale)
+    values = clip_nights(window, noise.scale)
     return _is_seen_in_many(values[-after:] - float(values[:-after].mean()))
 
 
 def _is_of_many_after(before: Array, after: Array, noise: NightNoise) -> bool:
     """The same across a break, after which there may be few nights."""
-    return _is_seen_in_many(clipped(after, noise.scale) - _mean(before, noise))
+    return _is_seen_in_many(clip_nights(after, noise.scale) - _mean(before, noise))
 
 
 def _is_seen_in_many(differences_after: Array) -> bool:
@@ -285,13 +285,13 @@ def _chance_of_difference(before: Array, after: Array, noise: NightNoise) -> flo
     return float(weights @ chances)
 
 
-def _searched(stretch: Array, noise: NightNoise, level: float) -> tuple[int, float]:
+def _search_stretch(stretch: Array, noise: NightNoise, level: float) -> tuple[int, float]:
     """Return the nights after the best split, and how probable its difference is within the horizon where nothing changes.
 
     Each kind of nights has an answer, which counts by the probability of the kind: with a change at that split, and without
     one, for what looks like a step may be nights that wander slowly. It is 1 where no kind's is below `level`.
     """
-    values = clipped(stretch, noise.scale)
+    values = clip_nights(stretch, noise.scale)
     window = values[-WINDOW:]
     after, spread = afters(len(window)), variances_of_splits(len(window))
     squared = differences(window, after) ** 2 / spread  # in variances of a night, (kind, split)
@@ -299,12 +299,12 @@ def _searched(stretch: Array, noise: NightNoise, level: float) -> tuple[int, flo
     largest = squared.max(axis=1, keepdims=True)
     if (_chances(largest, np.maximum(squares - largest, LEFT * squares), noise) >= level).all():
         return 0, 1.0
-    chances = _weighed(values, squared, noise)
+    chances = _weigh_splits(values, squared, noise)
     best = int(np.argmin(chances))
     return int(after[best]), float(chances[best])
 
 
-def _weighed(values: Array, squared: Array, noise: NightNoise) -> Array:
+def _weigh_splits(values: Array, squared: Array, noise: NightNoise) -> Array:
     """By split, the probability over all kinds of nights, with a step, with a ramp, and with no change."""
     squares = noise.shown.squares[:, None]
     taken, spread = changes_in(values)
@@ -349,7 +349,7 @@ def _forget_outlier(track: Track, noise: NightNoise) -> bool:
 
 def _mean(values: Array, noise: NightNoise) -> float:
     """Clipped, so that single bad nights count for little."""
-    return float(clipped(values, noise.scale).mean())
+    return float(clip_nights(values, noise.scale).mean())
 
 
 def _error(before: Array, after: Array, noise: NightNoise) -> float:

@@ -26,7 +26,7 @@ from pytest_dtfperf.stats.noise import (
     NONE_SLOW,
     Noise,
     SlowRuns,
-    pooled,
+    pool_spreads,
     runs_to_confirm,
     slow_runs,
     welch,
@@ -171,11 +171,11 @@ class _Sides:
     def error(self) -> "_Error":
         """Return how far the difference of means may be off."""
         if self.alike:
-            spread, degrees_of_freedom = pooled([self.now, self.then], self.now_noise)
+            spread, degrees_of_freedom = pool_spreads([self.now, self.then], self.now_noise)
             now, then, cautious = spread, spread, degrees_of_freedom
         else:
-            now, now_degrees = pooled([self.now, *self.beside[0]], self.now_noise)
-            then, then_degrees = pooled([self.then, *self.beside[1]], self.then_noise)
+            now, now_degrees = pool_spreads([self.now, *self.beside[0]], self.now_noise)
+            then, then_degrees = pool_spreads([self.then, *self.beside[1]], self.then_noise)
             parts = (now**2 / len(self.now), now_degrees), (then**2 / len(self.then), then_degrees)
             degrees_of_freedom, cautious = welch(*parts)
         sessions = self.now_noise.session**2 + self.then_noise.session**2 if self.apart else 0.0

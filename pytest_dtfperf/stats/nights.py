@@ -117,7 +117,7 @@ def log_probabilities(ratios: Array) -> Array:
     return np.minimum(0.0, found)
 
 
-def simulated(kind: Kind, *, series: int = SERIES, seed: int = SEED) -> float:
+def simulate_threshold(kind: Kind, *, series: int = SERIES, seed: int = SEED) -> float:
     """What ANCHOR of all series exceed that nothing happens to: KNOWN nights, then HORIZON, each of which is searched."""
     random = np.random.default_rng([seed, HORIZON, KINDS.index(kind)])
     slow = autoregressive(random, series, KNOWN + HORIZON, kind.correlation)
@@ -240,7 +240,7 @@ def rough_scale(stretches: Sequence[Array]) -> float:
     return float(np.median(np.abs(np.concatenate(steps)))) / NORMAL_MEDIAN / math.sqrt(2)
 
 
-def clipped(nights: Array, scale: float) -> Array:
+def clip_nights(nights: Array, scale: float) -> Array:
     """Each night within CLIP scales of the median of those around it."""
     half = AROUND // 2
     if len(nights) < AROUND:
@@ -292,7 +292,7 @@ def changes_in(clipped_nights: Array) -> tuple[Array, Array]:
 
 def scatter(stretches: Sequence[Array], scale: float) -> Scatter:
     """Of stretches without a change. `scale`: where to clip."""
-    flat = [clipped(each, scale) for each in stretches if len(each)]
+    flat = [clip_nights(each, scale) for each in stretches if len(each)]
     ones = np.clip(np.concatenate([np.diff(each) for each in flat]), -JUMP * scale, JUMP * scale)
     q1 = max(float(ones @ ones) / 2 / max(1, len(ones)), ROUNDING**2)
     squares, logs = np.zeros(len(KINDS)), np.zeros(len(KINDS))

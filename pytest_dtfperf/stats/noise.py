@@ -35,7 +35,7 @@ class Noise:
             raise ValueError(f"noise is positive, not {self}")
 
 
-def pooled(groups: Iterable[Sequence[float]], noise: Noise) -> tuple[float, float]:
+def pool_spreads(groups: Iterable[Sequence[float]], noise: Noise) -> tuple[float, float]:
     """The spread of single runs, and its degrees of freedom: what the groups show and what was known, by their freedom."""
     squares, degrees_of_freedom = noise.degrees_of_freedom * noise.run**2, noise.degrees_of_freedom
     for group in groups:
@@ -163,7 +163,7 @@ def slow_runs(rates: Sequence[float], noise: Noise, level: float, others: Sequen
     runs, slow, doubtful = len(logs), 0, 0
     for slowest in range(1, runs):
         rest = logs[: runs - slowest]
-        spread, degrees_of_freedom = pooled([[math.exp(log) for log in rest], *others], noise)
+        spread, degrees_of_freedom = pool_spreads([[math.exp(log) for log in rest], *others], noise)
         if not degrees_of_freedom:
             continue
         distance = (math.fsum(rest) / len(rest) - logs[len(rest)]) / (spread * math.sqrt(1 + 1 / len(rest)))
@@ -216,7 +216,7 @@ def estimate_noise(sessions: Sequence[Sequence[float]]) -> tuple[Noise, int]:
     rare = 0
     for slowest in range(1, len(slowest_first) // RUNS_FOR_EACH + 1):
         rest = _without(sessions, slowest_first[:slowest])
-        spread, degrees_of_freedom = pooled(rest, Noise(run=1e-12))
+        spread, degrees_of_freedom = pool_spreads(rest, Noise(run=1e-12))
         _, session, run = slowest_first[slowest - 1]
         if not all(rest) or not degrees_of_freedom:
             continue

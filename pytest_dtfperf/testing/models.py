@@ -18,7 +18,7 @@ import pytest
 
 from pytest_dtfperf.session import Session
 from pytest_dtfperf.spec import INPUTS, MODELS
-from pytest_dtfperf.training.models import Network, default_network, made
+from pytest_dtfperf.training.models import Network, default_network, make_network
 from pytest_dtfperf.training.models.outline import outline
 
 STEPS, BATCH_SIZE = 3, 2
@@ -70,7 +70,7 @@ class ModelContract:
         """Where an input has a size and classes of its own, the network is made for them."""
         for data in MODELS[self.model].data:
             fixed = {"image_shape": INPUTS[data].image_shape, "classes": INPUTS[data].classes}
-            network = made(self.model, **{name: value for name, value in fixed.items() if value is not None})
+            network = make_network(self.model, **{name: value for name, value in fixed.items() if value is not None})
             assert outline(network).stages["logits"] == (network.classes,)
 
     def test_it_trains(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,11 @@ from pytest_dtfperf.traces import TaskTrace
 from pytest_dtfperf.training import engine
 from pytest_dtfperf.training.devices import config_of, devices_of, start_server
 from pytest_dtfperf.training.evaluation import score
-from pytest_dtfperf.training.graph_hash import Computed, computed
+from pytest_dtfperf.training.graph_hash import Computed, describe_computation
 from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.replica import Replica, build, lend
 from pytest_dtfperf.training.step import Step
-from pytest_dtfperf.training.tracing import traced
+from pytest_dtfperf.training.tracing import trace_steps
 from pytest_dtfperf.training.variable_update.parameter_server import Wire
 
 v1 = tf.compat.v1
@@ -87,7 +87,7 @@ class GraphTraining:
             return None  # the chief's session tells of it
         if not self._order.spec.mode.single_session:
             self.barrier("start")  # some may have looked at the test set meanwhile
-        return traced(self._session, self._replica, self._order, patience_s, after_each)
+        return trace_steps(self._session, self._replica, self._order, patience_s, after_each)
 
     def shut_down(self) -> None:
         try:
@@ -106,4 +106,4 @@ class GraphTraining:
 
     @property
     def computed(self) -> Computed | None:
-        return None if self._lends else computed(self._graph.as_graph_def(), self._step.operations)
+        return None if self._lends else describe_computation(self._graph.as_graph_def(), self._step.operations)

@@ -48,15 +48,15 @@ class Computed(JsonData):
     operations: Mapping[str, int]  # kind -> how many, those within functions counted as often as they are called
 
 
-def computed(graph: Any, fetches: Collection[str] = (), *, without: Collection[str] = ()) -> Computed:
+def describe_computation(graph: Any, fetches: Collection[str] = (), *, without: Collection[str] = ()) -> Computed:
     """Of a `GraphDef`: of all that is needed for these operations, or of all of it but for those that compute nothing."""
     functions = _Functions(graph.library.function)
-    nodes = _needed(graph.node, fetches) if fetches else [node for node in graph.node if node.name not in without]
-    colours, operations = _refined(nodes, functions, arguments=())
+    nodes = _find_needed_nodes(graph.node, fetches) if fetches else [node for node in graph.node if node.name not in without]
+    colours, operations = _refine_colours(nodes, functions, arguments=())
     return Computed(_hash(colours), dict(sorted(operations.items())))
 
 
-def _needed(nodes: Sequence[Any], fetches: Collection[str]) -> list[Any]:
+def _find_needed_nodes(nodes: Sequence[Any], fetches: Collection[str]) -> list[Any]:
     by_name = {node.name: node for node in nodes}
     found: dict[str, Any] = {}
     left = list(fetches)
@@ -95,12 +95,12 @@ class _Functions:
 
     def _of(self, definition: Any) -> tuple[str, Counter[str]]:
         signature = definition.signature
-        colours, operations = _refined(definition.node_def, self, arguments=signature.input_arg)
+        colours, operations = _refine_colours(definition.node_def, self, arguments=signature.input_arg)
         flags = [f"{name}={definition.attr[name].b}" for name in sorted(_INTERNAL) if name in definition.attr]
         return _digest(_hash(colours), *flags, *(each.type for each in signature.output_arg)).hex(), operations
 
 
-def _refined(nodes: Sequence[Any], functions: _Functions, arguments: Sequence[Any]) -> tuple[Colours, Counter[str]]:
+def _refine_colours(nodes: Sequence[Any], functions: _Functions, arguments: Sequence[Any]) -> tuple[Colours, Counter[str]]:
     """The colours of all operations and arguments, and how many operations there are of each kind."""
     index = {each.name: i for i, each in enumerate([*arguments, *nodes])}
     by_name = {node.name: node for node in nodes}
@@ -129,13 +129,13 @@ def _spread(colours: Colours, sources: Any, consumers: Any, hows: Colours) -> Co
     """Each takes in its inputs, by their place, and its consumers: sums, for the order in which they stand is nothing."""
     for _ in range(ROUNDS):
         inputs, outputs = np.zeros_like(colours), np.zeros_like(colours)
-        np.add.at(inputs, consumers, _mixed(colours[sources] ^ hows))
-        np.add.at(outputs, sources, _mixed(_mixed(colours[consumers]) ^ hows))
-        colours = _mixed(_mixed(_mixed(colours) + inputs) + outputs)
+        np.add.at(inputs, consumers, _mix_bits(colours[sources] ^ hows))
+        np.add.at(outputs, sources, _mix_bits(_mix_bits(colours[consumers]) ^ hows))
+        colours = _mix_bits(_mix_bits(_mix_bits(colours) + inputs) + outputs)
     return colours
 
 
-def _mixed(values: Colours) -> Colours:
+def _mix_bits(values: Colours) -> Colours:
     """SplitMix64's finaliser (Steele, Lea and Flood, 2014): every bit of a value decides over every bit of the result."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

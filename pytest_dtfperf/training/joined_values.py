@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 
-def joined(parts: Sequence[tf.Tensor]) -> tf.Tensor:
+def join_parts(parts: Sequence[tf.Tensor]) -> tf.Tensor:
     """All rows, one part's after the other's."""
     return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
 

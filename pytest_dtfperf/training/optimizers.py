@@ -43,7 +43,7 @@ CompiledUpdate = Callable[[Sequence[tf.Tensor]], tf.Operation]  # an update by t
 
 def in_one_pass(variable: tf.Variable, gradients: Sequence[tf.Tensor], apply: CompiledUpdate) -> tf.Operation:
     """What `apply` does to the variable, as one operation where that is worth it. The current device is the variable's."""
-    return _compiled(apply, gradients) if _is_worth_it(variable) else apply(gradients)
+    return _compile_update(apply, gradients) if _is_worth_it(variable) else apply(gradients)
 
 
 def _is_worth_it(variable: tf.Variable) -> bool:
@@ -53,7 +53,7 @@ def _is_worth_it(variable: tf.Variable) -> bool:
     return size_bytes >= LARGE_BYTES and on_cpu and bool(tf.test.is_built_with_xla())
 
 
-def _compiled(apply: CompiledUpdate, gradients: Sequence[tf.Tensor]) -> tf.Operation:
+def _compile_update(apply: CompiledUpdate, gradients: Sequence[tf.Tensor]) -> tf.Operation:
     """XLA holds the variable's lock from reading it to writing it, as TensorFlow's own operations do with `use_locking`."""
 
     def update(values: Sequence[tf.Tensor]) -> tf.Tensor:

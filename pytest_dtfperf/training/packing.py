@@ -7,7 +7,7 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.exchange_plan import Pack, packs_of, parts_of
-from pytest_dtfperf.training.joined_values import joined, parts_in
+from pytest_dtfperf.training.joined_values import join_parts, parts_in
 from pytest_dtfperf.training.models.tensors import first_value
 from pytest_dtfperf.training.variable_update.base import UpdateStrategy
 
@@ -81,7 +81,7 @@ class Packed:
 Parts = Mapping[str, Mapping[str, int]]  # of what is cut: its parts and their rows
 
 
-def parted(update: UpdateStrategy, order: TaskOrder, devices: Devices) -> UpdateStrategy:
+def split_large_variables(update: UpdateStrategy, order: TaskOrder, devices: Devices) -> UpdateStrategy:
     """The variable update, with large variables in parts where the placement cuts them."""
     parts = parts_of(order)
     return Parted(update, parts, devices.host) if parts else update
@@ -105,7 +105,7 @@ class Parted:
         of_cut = {part for parts in self._parts.values() for part in parts}
         with v1.device(self._host):
             for name, parts in self._parts.items():
-                found[name] = [joined(of_copy) for of_copy in zip(*(theirs[part] for part in parts), strict=True)]
+                found[name] = [join_parts(of_copy) for of_copy in zip(*(theirs[part] for part in parts), strict=True)]
         return found | {name: copies for name, copies in theirs.items() if name not in of_cut}
 
     def variable(self, tower: int, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
@@ -117,7 +117,7 @@ class Parted:
                 first = self._first_value(name, initial, begin, rows)
                 values.append(self._update.variable(tower, part, (rows, *shape[1:]), first))
                 begin += rows
-            self._joined[tower, name] = joined(values)
+            self._joined[tower, name] = join_parts(values)
         return self._joined[tower, name]
 
     def begin(self) -> tf.Operation:

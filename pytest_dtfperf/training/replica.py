@@ -13,7 +13,7 @@ from pytest_dtfperf.training.evaluation import EvaluationTensors
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.packing import packed, parted
+from pytest_dtfperf.training.packing import packed, split_large_variables
 from pytest_dtfperf.training.stamping import Pair, stamps_of
 from pytest_dtfperf.training.tower import Tower
 from pytest_dtfperf.training.variable_update.barrier import Barrier, Broadcast
@@ -50,7 +50,7 @@ def build(order: TaskOrder, devices: Devices) -> Replica:
     spec = order.spec
     v1.set_random_seed(spec.seed)
     mode: UpdateStrategy = load(spec.mode.implementation)(order, devices)
-    update = packed(parted(mode, order, devices), order)
+    update = packed(split_large_variables(mode, order, devices), order)
     towers = _towers(order, devices, update)
     with v1.device(devices.host):
         loss = tf.add_n([tower.loss for tower in towers]) / len(towers)

@@ -103,7 +103,7 @@ class ReportedSteps:
         if self.wrong:
             return
         try:
-            self._add(_parsed(line))
+            self._add(_parse_line(line))
         except ImpossibleSteps as why:
             self._refuse(f"step {self._warmups + len(self.step_s) + 1} {why}")
 
@@ -166,7 +166,7 @@ class ReportedSteps:
         return images
 
 
-def _parsed(line: bytes) -> dict[str, Any]:
+def _parse_line(line: bytes) -> dict[str, Any]:
     try:
         step = json.loads(line)
     except ValueError:  # of which a UnicodeDecodeError is one

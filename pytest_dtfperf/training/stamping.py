@@ -45,13 +45,13 @@ def stamps_of(order: TaskOrder, towers: Sequence[Tower], devices: Devices) -> Ma
         theirs = [tower for _, tower in of_host]
         values = [value for tower in theirs for value in tower.values]
         computed = [tensor for tower in theirs for tensor in tower.computed]
-        there = None if order.spec.xla else stamp(_joined(values, host, devices.host), devices.host)
+        there = None if order.spec.xla else stamp(_join_tensors(values, host, devices.host), devices.host)
         task = tf.DeviceSpec.from_string(host).task if order.cluster else order.index
-        found[f"worker:{task}"] = there, stamp(_joined(computed, host, devices.host), devices.host)
+        found[f"worker:{task}"] = there, stamp(_join_tensors(computed, host, devices.host), devices.host)
     return found
 
 
-def _joined(tensors: Sequence[tf.Tensor], host: str, own: str) -> list[tf.Operation]:
+def _join_tensors(tensors: Sequence[tf.Tensor], host: str, own: str) -> list[tf.Operation]:
     """One per device; of another worker, one in all."""
     joined = _joined_of(tensors)
     if host == own:

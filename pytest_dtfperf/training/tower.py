@@ -16,7 +16,7 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.evaluation import EvaluationTensors, evaluation_of
 from pytest_dtfperf.training.inputs import TrainingInput
-from pytest_dtfperf.training.joined_values import joined, parts_in
+from pytest_dtfperf.training.joined_values import join_parts, parts_in
 from pytest_dtfperf.training.loss_scale import loss_scale_of
 from pytest_dtfperf.training.models import Network
 from pytest_dtfperf.training.models.outline import Outlined, outline
@@ -135,7 +135,7 @@ class Tower:
         if self._scale:
             found = self._scale.unscaled(found)
         each = iter(found)
-        return {name: joined([next(each) for _ in theirs]) for name, theirs in parts.items()}
+        return {name: join_parts([next(each) for _ in theirs]) for name, theirs in parts.items()}
 
     def _compiled(self, images: tf.Tensor, labels: tf.Tensor) -> "Pass":
         """The whole pass as one function that XLA compiles; the moving averages move within it."""

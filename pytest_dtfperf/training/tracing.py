@@ -56,7 +56,7 @@ class WallClock:
 v1 = tf.compat.v1
 
 
-def traced(
+def trace_steps(
     session: tf.compat.v1.Session, replica: Replica, order: TaskOrder, patience_s: float, after_each: Callable[[], None]
 ) -> TaskTrace:
     """Train `order.traced_steps` steps as `training.step` does, traced. Raises what TensorFlow raises, also if a step takes
@@ -119,7 +119,7 @@ class Profiled:
 
 
 @contextmanager
-def profiled(order: TaskOrder) -> Iterator[Profiled]:
+def profile_steps(order: TaskOrder) -> Iterator[Profiled]:
     """Around some steps. A profiler that fails ends none of them, for other workers may count on this one: it says so after."""
     done, clock = Profiled(), WallClock()
     with ExitStack() as held:
@@ -196,7 +196,7 @@ def _read(folder: Path) -> object:
     return xplane_pb2.XSpace.FromString(files[0].read_bytes())
 
 
-def stepped(done: Profiled, steps: int, step: Callable[[], object], sleep_s: float, after_each: Callable[[], None]) -> None:
+def run_steps(done: Profiled, steps: int, step: Callable[[], object], sleep_s: float, after_each: Callable[[], None]) -> None:
     """Train so many steps, and note when each was."""
     ended = time.time_ns()
     for _ in range(steps):

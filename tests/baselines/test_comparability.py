@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from pytest_dtfperf.baselines.comparability import must_match, noted, other_hosts
+from pytest_dtfperf.baselines.comparability import describe_notes, must_match, other_hosts
 
 HOST = {"cpu": "AMD EPYC", "cpu_kind": "family 25, model 1", "cores": 4, "memory_gib": 64, "gpus": []}
 THEN: Mapping[str, Mapping[str, Any]] = {
@@ -104,7 +104,7 @@ CHANGES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
 def test_what_a_change_does(now: dict[str, Any], refused: list[str], shown: list[str]) -> None:
     """A change forbids the comparison, is noted, or is nothing; in both cases its phrase says what was and what is."""
     assert must_match(THEN, now) == refused
-    assert noted(THEN, now) == shown
+    assert describe_notes(THEN, now) == shown
 
 
 @pytest.mark.parametrize("part", ["program", "state"])
@@ -112,15 +112,15 @@ def test_part_that_is_not_known(part: str) -> None:
     """Records of earlier versions tell of no program: that is said, and forbids nothing."""
     then = {name: value for name, value in THEN.items() if name != part}
     assert must_match(then, THEN) == must_match(THEN, then) == []
-    assert noted(then, THEN) == (["training program unknown -> graph 0123456789ab"] if part == "program" else [])
+    assert describe_notes(then, THEN) == (["training program unknown -> graph 0123456789ab"] if part == "program" else [])
 
 
 def test_a_hash_of_the_source_refuses_nothing() -> None:
     """What early versions kept of the program, a hash of its source, is shown beside the graph, and no reason to refuse."""
     then, other = ({**THEN, "program": {"training": digest}} for digest in ("ba9876543210", "aaaaaaaaaaaa"))
     assert must_match(then, THEN) == must_match(then, other) == []
-    assert noted(then, THEN) == ["training program source ba9876543210 -> graph 0123456789ab"]
-    assert noted(then, other) == ["training program source ba9876543210 -> source aaaaaaaaaaaa"]
+    assert describe_notes(then, THEN) == ["training program source ba9876543210 -> graph 0123456789ab"]
+    assert describe_notes(then, other) == ["training program source ba9876543210 -> source aaaaaaaaaaaa"]
 
 
 def test_trainings_with_graphs_of_their_own_may_be_on_the_same_hosts() -> None:
@@ -168,7 +168,7 @@ few = settings(max_examples=50, deadline=None, derandomize=True)
 def test_state_never_matters(then: dict[str, Any], now: dict[str, Any], one: dict[str, Any], other: dict[str, Any]) -> None:
     """Whatever the hosts say of their state on the two days, the comparison is the same as if they had said nothing."""
     assert must_match({**then, "state": one}, {**now, "state": other}) == must_match(then, now)
-    assert noted({**then, "state": one}, {**now, "state": other}) == noted(then, now)
+    assert describe_notes({**then, "state": one}, {**now, "state": other}) == describe_notes(then, now)
 
 
 @few
@@ -176,14 +176,14 @@ def test_state_never_matters(then: dict[str, Any], now: dict[str, Any], one: dic
 def test_order_of_keys_never_matters(then: dict[str, Any], now: dict[str, Any]) -> None:
     """Who writes the same down in another order has said the same."""
     assert must_match(_backwards(then), _backwards(now)) == must_match(then, now)
-    assert noted(_backwards(then), _backwards(now)) == noted(then, now)
+    assert describe_notes(_backwards(then), _backwards(now)) == describe_notes(then, now)
 
 
 @few
 @given(FINGERPRINT)
 def test_identical_never_differs(fingerprint: dict[str, Any]) -> None:
     """Of a thing and itself there is nothing to refuse, nor to note."""
-    assert must_match(fingerprint, fingerprint) == noted(fingerprint, fingerprint) == []
+    assert must_match(fingerprint, fingerprint) == describe_notes(fingerprint, fingerprint) == []
 
 
 @few

@@ -10,9 +10,9 @@ import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
 from pytest_dtfperf.doctor import examination
-from pytest_dtfperf.doctor.allocation import needed
+from pytest_dtfperf.doctor.allocation import compute_resources
 from pytest_dtfperf.doctor.diagnosis import Diagnosis
-from pytest_dtfperf.doctor.examination import examine, expected
+from pytest_dtfperf.doctor.examination import examine, read_expectations
 from pytest_dtfperf.doctor.findings import Expected, findings
 from pytest_dtfperf.errors import AllocationError, UsageError
 from pytest_dtfperf.node import processes
@@ -73,7 +73,7 @@ def test_two_hosts_that_are_well(tmp_path: Path) -> None:
     """Everything is asked of every host, and every ordered pair is measured; nothing is wrong, and nothing is left."""
     config = twins(interpreter(tmp_path / "venv", "2.99.0"))
     seen = examine(config, None, silent)
-    assert wrong(seen, expected(config)) == []
+    assert wrong(seen, read_expectations(config)) == []
     assert len(seen.hosts) == 2
     for host in seen.hosts:
         assert host.facts
@@ -96,7 +96,7 @@ def test_one_host_alone(tmp_path: Path) -> None:
     """One host has nobody to talk to, and all else is asked."""
     config = twins(interpreter(tmp_path / "venv"), hosts=1)
     seen = examine(config, None, silent)
-    assert wrong(seen, expected(config)) == []
+    assert wrong(seen, read_expectations(config)) == []
     assert (seen.reached, seen.links) == ([], [])
     assert seen.hosts[0].trial
 
@@ -120,7 +120,7 @@ def test_a_host_that_ends_is_lost_and_the_other_goes_on(tmp_path: Path, at: str)
     assert seen.hosts[1].missing == "its process was killed by SIGKILL"
     assert seen.hosts[0].missing is None
     assert seen.hosts[0].trial
-    (output,) = wrong(seen, expected(config))
+    (output,) = wrong(seen, read_expectations(config))
     assert "its process was killed by SIGKILL" in output
 
 
@@ -164,7 +164,7 @@ def test_python_that_has_no_checkup(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_no_tensorflow(tmp_path: Path) -> None:
     """Hosts without TensorFlow are named, with how to get it."""
     config = twins(interpreter(tmp_path / "venv", None))
-    (output,) = wrong(examine(config, None, silent), expected(config))
+    (output,) = wrong(examine(config, None, silent), read_expectations(config))
     assert output.startswith("TensorFlow is missing on ")
     assert "pip install tensorflow-cpu==" in output
 
@@ -197,8 +197,8 @@ def test_nobody_says_how_many_hosts() -> None:
     """A cluster that does not say how many hosts it has needs --gpus."""
     config = ClusterConfig(name="alps", backend="slurm", devices_per_host=4)
     with pytest.raises(UsageError, match="does not say how many hosts 'alps' has: --gpus=N"):
-        needed(config, None, silent)
-    assert needed(config, 8, silent).devices == 8
+        compute_resources(config, None, silent)
+    assert compute_resources(config, 8, silent).devices == 8
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_nobody_says_how_many_hosts() -> None:
 def test_by_default_all_hosts(keys: dict[str, Any], wanted: tuple[int, int]) -> None:
     """Without --gpus all hosts are asked for, those for parameter servers alone among them."""
     config = ClusterConfig(name="alps", backend="slurm", backend_keys={"nodes": 3}, **keys)
-    resources = needed(config, None, silent)
+    resources = compute_resources(config, None, silent)
     assert (resources.devices, resources.separate_ps_hosts) == wanted
 
 
@@ -228,4 +228,4 @@ def test_by_default_all_hosts(keys: dict[str, Any], wanted: tuple[int, int]) -> 
 )
 def test_what_the_file_says_is_expected(config: ClusterConfig, wanted: Expected) -> None:
     """Devices, and the folder that all hosts see, are compared with what clusters.toml says."""
-    assert expected(config) == wanted
+    assert read_expectations(config) == wanted

@@ -9,7 +9,7 @@ import pytest
 from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.doctor import examination
 from pytest_dtfperf.doctor.diagnosis import Diagnosis
-from pytest_dtfperf.doctor.examination import examine, expected
+from pytest_dtfperf.doctor.examination import examine, read_expectations
 from pytest_dtfperf.doctor.findings import findings
 from pytest_dtfperf.testing.backends import PATIENCE_S
 from tests.clusters.ssh.lab import Lab, why_not
@@ -48,7 +48,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Diagnosis, list[str]
         config = lab.config(python="python3", connect_s=15, **CALM)
         found = examine(config, None, lambda words: None)
         left = [str(path) for machine in lab.machines for path in machine.home.glob(".dtfperf-*")]
-    return found, [str(finding) for finding in findings(found, expected(config)) if finding.wrong], left
+    return found, [str(finding) for finding in findings(found, read_expectations(config)) if finding.wrong], left
 
 
 Seen = tuple[Diagnosis, list[str], list[str]]
@@ -127,7 +127,7 @@ def test_a_network_where_nobody_reaches_a_host(tmp_path: Path, monkeypatch: pyte
             lab["m3"].run("nft", "-f", "-", text=text)
         config = lab.config(python="python3", **CALM)
         found = examine(config, None, lambda words: None)
-    (output,) = (str(finding) for finding in findings(found, expected(config)) if "reach" in finding.words)
+    (output,) = (str(finding) for finding in findings(found, read_expectations(config)) if "reach" in finding.words)
     assert output.startswith("no host can reach m3 (")
 
 

@@ -17,7 +17,7 @@ from pytest_dtfperf.explain.experiments import (
     Planned,
     Tried,
     failed,
-    planned,
+    plan_experiments,
     read,
 )
 from pytest_dtfperf.explain.step_breakdown import Anatomy, TaskTime
@@ -61,13 +61,13 @@ def test_the_first_that_can_be_made_is_made(
     suspects: list[ExperimentSubject], spare: int, spec: dict[str, Any], names: list[str]
 ) -> None:
     """For each suspect, the largest first; what changes nothing, or needs a host that is not lent, is passed over."""
-    found = planned(suspects, SPEC.but(**spec).to_json(), spare_hosts=spare, most=4)
+    found = plan_experiments(suspects, SPEC.but(**spec).to_json(), spare_hosts=spare, most=4)
     assert [plan.trial.name for plan in found] == names
 
 
 def test_a_sleeper_goes_on_sleeping_alone() -> None:
     """A worker that sleeps half a second in every step of 0.1 s does so where it trains alone, too: that confirms it."""
-    (plan,) = planned([ExperimentSubject("straggler", 0.46, "worker:1")], SPEC.to_json(), spare_hosts=0, most=1)
+    (plan,) = plan_experiments([ExperimentSubject("straggler", 0.46, "worker:1")], SPEC.to_json(), spare_hosts=0, most=1)
     assert read(plan, step_s=0.65, instead_of_s=0.59, noise_s=0.01, then=THEN).outcome == "confirmed"
     assert read(plan, step_s=0.12, instead_of_s=0.59, noise_s=0.01, then=THEN).outcome == "refuted"
 
@@ -75,7 +75,7 @@ def test_a_sleeper_goes_on_sleeping_alone() -> None:
 def test_no_more_than_asked_for() -> None:
     """Experiments cost time: the smallest causes have none."""
     suspects = [ExperimentSubject("input", 0.1), ExperimentSubject("waiting", 0.3), ExperimentSubject("compute", 0.2)]
-    found = planned(suspects, SPEC.to_json(), spare_hosts=0, most=2)
+    found = plan_experiments(suspects, SPEC.to_json(), spare_hosts=0, most=2)
     assert [plan.suspect.kind for plan in found] == ["waiting", "compute"]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_dtfperf.explain.host_pressure import strains
 from pytest_dtfperf.explain.measurement_profile import Evidence
-from pytest_dtfperf.explain.probes import HostProbe, Limited, Probes, differences, limited, merged, unit_of, words_of
+from pytest_dtfperf.explain.probes import HostProbe, Limited, Probes, differences, find_limits, merge_probes, unit_of, words_of
 from tests.explain.probed import CORE, FULL, G, link, of_hosts, reading
 
 # before, now, what is slower: (location, name, loss)
@@ -120,7 +120,7 @@ def test_limits() -> None:
             "b": HostProbe(limits={"cpu_quota_cores": 1.0}),
         }
     )
-    assert limited(before, now) == [
+    assert find_limits(before, now) == [
         Limited("a", "cpu_quota_cores", 4.0, 2.0),
         Limited("a", "governor", "performance", "powersave"),
         Limited("a", "processes", None, 50),
@@ -139,21 +139,21 @@ def test_limits() -> None:
 def test_usual_priority_is_no_limit(then: dict[str, float], now: dict[str, float], told: list[Limited]) -> None:
     """A priority that is not told is the usual one: a higher one takes nothing from a training."""
     before, after = (Probes(hosts={"a": HostProbe(limits={"cores": 2, **each})}) for each in (then, now))
-    assert limited(before, after) == told
+    assert find_limits(before, after) == told
 
 
 def test_a_limit_in_a_baselines_six_digits_is_the_same() -> None:
     """A quota of 12.34567 cores is 12.3457 in a baseline, and has not become less."""
     before, now = (Probes(hosts={"a": HostProbe(limits={"cpu_quota_cores": cores})}) for cores in (12.3457, 12.34567))
-    assert limited(before, now) == []
+    assert find_limits(before, now) == []
 
 
 def test_limits_that_were_not_told_are_not_unlimited() -> None:
     """A host that was lost before it told what limits it had them all the same; a later probe of it that was cut loses none."""
     told = Probes(hosts={"a": HostProbe(limits={"cores": 4, "cpu_quota_cores": 2.0}, most_clock_hz=3e9)})
     lost = Probes(hosts={"a": HostProbe(readings={CORE: reading(40 * G)})})
-    assert limited(lost, told) == []
-    assert merged(told, lost).hosts["a"] == HostProbe(
+    assert find_limits(lost, told) == []
+    assert merge_probes(told, lost).hosts["a"] == HostProbe(
         readings={CORE: reading(40 * G)}, limits={"cores": 4, "cpu_quota_cores": 2.0}, most_clock_hz=3e9
     )
 

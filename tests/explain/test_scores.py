@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pytest_dtfperf.baselines import files
-from pytest_dtfperf.explain.worker_timings import Numbers, Scores, described, increases, scores_of, stragglers
+from pytest_dtfperf.explain.worker_timings import Numbers, Scores, describe_straggler, increases, scores_of, stragglers
 from pytest_dtfperf.stamps import Stamps
 from tests.explain.stamped import PYTHON_S, RECEIVE_S, UPDATE_S, in_lockstep, noise, of
 
@@ -42,7 +42,7 @@ def test_sleeper_is_named() -> None:
     assert scores.workers["worker:1"].late_s == pytest.approx(0.012, abs=1e-4)
     assert scores.workers["worker:0"].last == 0.0
     (found,) = stragglers(scores)
-    assert described(found, "node03") == "worker:1 (node03) was last in 100 % of steps, by 11.9 ms: compute +12.0 ms"
+    assert describe_straggler(found, "node03") == "worker:1 (node03) was last in 100 % of steps, by 11.9 ms: compute +12.0 ms"
 
 
 def test_two_of_many_are_named() -> None:
@@ -51,7 +51,7 @@ def test_two_of_many_are_named() -> None:
     ready[2:4] += 0.02 + 0.004 * np.random.default_rng(1).random((2, 40))
     found = stragglers(scored(ready))
     assert {each.worker for each in found} == {"worker:2", "worker:3"}
-    assert "was late in 100 % of steps, and the last in" in described(found[0])
+    assert "was late in 100 % of steps, and the last in" in describe_straggler(found[0])
 
 
 @pytest.mark.parametrize("workers", [2, 3, 8])
@@ -193,8 +193,8 @@ def test_who_reports_its_steps_late_is_named() -> None:
     (found,) = stragglers(scores)
     assert found.worker == "worker:1"
     assert found.late_s == pytest.approx(0.012, abs=0.001)
-    assert described(found).startswith("worker:1 was last in 100 % of steps, by 1")
-    assert "python +1" in described(found)
+    assert describe_straggler(found).startswith("worker:1 was last in 100 % of steps, by 1")
+    assert "python +1" in describe_straggler(found)
     score = scores.workers["worker:1"]
     assert (score.steps, score.compute_s, score.receive_s, score.ready_s) == (60, None, None, None)
     assert scores.step_s == pytest.approx(0.108, abs=0.002)  # the seconds between steps are in no rate, and in no step

@@ -131,7 +131,7 @@ def test_other_hardware_is_another_series(tmp_path: Path) -> None:
         folder = folder_of(tmp_path / "results", night, software={"kernel": str(night)}, hardware=each)
         enter_all([folder], address)
     with Database.open(address).reading() as connection:
-        found = series_of(store.measured(connection), store.all_fingerprints(connection))
+        found = series_of(store.read_measurements(connection), store.all_fingerprints(connection))
     assert sorted(len(series.points) for series in found) == [1, 3]
 
 

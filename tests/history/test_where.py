@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.history.where import Address, address_of, masked
+from pytest_dtfperf.history.where import Address, address_of, mask_passwords
 
 RESULTS = Path("/results")
 
@@ -49,5 +49,7 @@ def test_other_urls_are_refused(given: str) -> None:
 def test_passwords_are_masked_in_any_text() -> None:
     """Of a command line, a URL's password goes, in its user's part as in its query; all else stays."""
     text = "--history=postgresql://me:pass@db/perf?password=again&sslmode=require&sslpassword=key -k alexnet"
-    assert masked(text) == "--history=postgresql://me:***@db/perf?password=***&sslmode=require&sslpassword=*** -k alexnet"
+    assert (
+        mask_passwords(text) == "--history=postgresql://me:***@db/perf?password=***&sslmode=require&sslpassword=*** -k alexnet"
+    )
     assert str(Address("postgresql+psycopg://me@db/perf")) == "postgresql://me@db/perf"

@@ -7,7 +7,17 @@ import pytest
 
 from pytest_dtfperf.baselines.references import Reference, references
 from pytest_dtfperf.explain.probes import HostProbe, Probes
-from pytest_dtfperf.limits.limit import MOST_TRIED, WITHIN, Links, compute_s, counts, predicted, proposed, step_s, worth_trying
+from pytest_dtfperf.limits.limit import (
+    MOST_TRIED,
+    WITHIN,
+    Links,
+    compute_s,
+    counts,
+    predict_rates,
+    propose_count,
+    step_s,
+    worth_trying,
+)
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.spec import Spec
 from tests.explain.probed import link
@@ -39,7 +49,7 @@ def daint() -> Sequence[Reference]:
 def rates_of(row: Reference, tried: Sequence[int], per_s: float = ARIES) -> dict[int, float]:
     spec = Spec(model="inception3", batch_size=64, gpus=row.gpus, num_ps=1, variable_update=row.variable_update or "")
     layouts = {count: on_hosts(row.gpus, count) for count in tried}
-    return predicted(spec, layouts, links_of(row.gpus, per_s), 64 / ONE_DEVICE)
+    return predict_rates(spec, layouts, links_of(row.gpus, per_s), 64 / ONE_DEVICE)
 
 
 @pytest.mark.parametrize("row", daint(), ids=lambda row: f"{row.data}-{row.gpus}")
@@ -49,7 +59,7 @@ def test_the_counts_that_a_report_found_by_trying_all(row: Reference) -> None:
     best = max(rates.values())
     assert rates[row.num_ps or 0] >= 0.95 * best
     considered = rates_of(row, counts(row.gpus))
-    assert considered[proposed(considered)] >= 0.95 * best
+    assert considered[propose_count(considered)] >= 0.95 * best
     assert len(worth_trying(considered)) <= MOST_TRIED
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.session.sweep import SweepState, kept
+from pytest_dtfperf.session.sweep import SweepState, load_sweep
 from pytest_dtfperf.testing.backends import wait_until
 from tests.plugin.conftest import ENDS_S, Ended, PerfTests
 from tests.plugin.test_verdicts import records
@@ -98,7 +98,7 @@ def interrupted(eight: PerfTests, do: str, *options: str) -> tuple[Path, SweepSt
         process.send_signal(signal.SIGINT)
         assert process.wait(ENDS_S) == 2
     (file,) = left(eight)
-    found = kept(file)
+    found = load_sweep(file)
     assert found
     return file, found
 
@@ -152,11 +152,11 @@ def test_what_cannot_be_used_begins_anew(tmp_path: Path, content: str | None) ->
     file = tmp_path / "sweep.json"
     if content is not None:
         file.write_text(content)
-    assert kept(file) is None
+    assert load_sweep(file) is None
 
 
 def test_what_can_be_used(tmp_path: Path) -> None:
     """What was found comes back as it was kept."""
     found = SweepState(most=8, tried={"3 servers, 10 steps": 95.5}, failed={"1": "no memory"})
     (tmp_path / "sweep.json").write_text(json.dumps(found.to_json()))
-    assert kept(tmp_path / "sweep.json") == found
+    assert load_sweep(tmp_path / "sweep.json") == found

@@ -14,7 +14,7 @@ from pytest_dtfperf.baselines.compare import PublishedRate
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.measurement import Measurement
-from pytest_dtfperf.records.record import Record, compared, efficiency_of
+from pytest_dtfperf.records.record import Record, efficiency_of, make_comparison
 from pytest_dtfperf.records.session import SessionFolder
 from tests.baselines.examples import MISPLACED, calibrated_of, entry_of, measurement_of
 from tests.baselines.test_learning import learnt
@@ -95,7 +95,7 @@ def judge(
         record.id,
         verdict=found.verdict,
         reason=found.reason,
-        baseline=compared(found, check),
+        baseline=make_comparison(found, check),
         efficiency=efficiency_of(found, check),
         check=check,
     )

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from pytest_dtfperf.report.progress import REDRAW_S, Progress, wrapped
+from pytest_dtfperf.report.progress import REDRAW_S, Progress, wrap_line
 from tests.records.samples import run, spec
 
 SPEC = spec(gpus=2, num_ps=1)
@@ -200,7 +200,7 @@ def test_lines_fit_the_width(width: int) -> None:
 
 def test_a_word_that_is_too_long_is_cut() -> None:
     """A program's name of a hundred characters does not widen a line."""
-    assert wrapped(f"sh {'x' * 100}", 30) == [f"sh {'x' * 25}…"]
+    assert wrap_line(f"sh {'x' * 100}", 30) == [f"sh {'x' * 25}…"]
 
 
 @pytest.mark.parametrize("width", [60, 80])

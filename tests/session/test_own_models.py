@@ -16,7 +16,7 @@ import pytest
 
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.session import Session
-from pytest_dtfperf.session.own_models import described, imported, with_name
+from pytest_dtfperf.session.own_models import describe_model, import_model, with_name
 from pytest_dtfperf.session.resolve import resolve
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import MODELS, Spec, tables
@@ -100,7 +100,7 @@ def test_what_its_module_imports_travels_with_it(project: Path) -> None:
     (project / "late.py").write_text("import numpy\n")
     (project / "unused.py").touch()
     module = module_of(project, "mine", "import os, pytest, kit.blocks\ndef cnn():\n    from late import numpy\n")
-    found = described(module.cnn)
+    found = describe_model(module.cnn)
     assert sorted(found.sources) == ["kit/__init__.py", "kit/blocks.py", "kit/sizes.py", "late.py", "mine.py"]
     assert found.sources["kit/sizes.py"] == "UNITS = 3\n"
 
@@ -114,7 +114,7 @@ def test_folders_that_are_no_packages(project: Path) -> None:
     text = (
         "import kit.deep.blocks\ntry:\n    import wandb.sdk\nexcept ImportError: ...\ndef cnn(): from kit.deep import sizes\n"
     )
-    found = described(module_of(project, "mine", text).cnn)
+    found = describe_model(module_of(project, "mine", text).cnn)
     assert sorted(found.sources) == ["kit/deep/blocks.py", "kit/deep/sizes.py", "mine.py"]
 
 
@@ -131,7 +131,7 @@ def test_links_lead_to_what_python_finds(project: Path, tmp_path_factory: pytest
     (project / "mine.py").symlink_to(elsewhere / "model_2.py")
     mine = __import__("mine")
     package = ["kit/__init__.py", "kit/blocks.py", "kit/sizes.py"]
-    assert [(found.name, sorted(found.sources)) for found in map(described, (mine.cnn, mine.other))] == [
+    assert [(found.name, sorted(found.sources)) for found in map(describe_model, (mine.cnn, mine.other))] == [
         ("mine.cnn", ["beside.py", *package, "mine.py"]),
         ("kit.blocks.cnn", package),
     ]
@@ -150,7 +150,7 @@ def test_sources_are_read_as_python_reads_them(project: Path, source: bytes) -> 
     )
     held = __import__("held")
     for model in (held.small, held.MADE):
-        found = described(model)
+        found = describe_model(model)
         assert found.module == "held"
         sent = SentCode(found.sources)
         for name in ("held", "words"):
@@ -162,7 +162,7 @@ def test_an_installed_packages_module_does_not_travel() -> None:
     """Hosts have the package, or they are named: which it is, is known."""
     import jsonschema
 
-    found = described(jsonschema.validate)
+    found = describe_model(jsonschema.validate)
     assert (found.packed, found.package) == ("", f"jsonschema {metadata.version('jsonschema')}")
 
 
@@ -244,7 +244,7 @@ def test_a_decorated_function_that_is_another(project: Path) -> None:
     """What a module holds by the name must be what was given: a task would train another."""
     module = module_of(project, "twice", "def cnn(): pass\nfirst = cnn\ndef cnn(): pass\n")
     with pytest.raises(SpecError, match=r"is not what twice\.cnn is"):
-        described(module.first)
+        describe_model(module.first)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_a_module_that_cannot_be_imported(project: Path, text: str, words: str) 
     """What a command line names says why not, in one line."""
     (project / "broken.py").write_text(text)
     with pytest.raises(SpecError, match=words):
-        imported("broken:cnn")
+        import_model("broken:cnn")
 
 
 def test_a_backend_of_keras_that_is_not_installed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ def test_a_backend_of_keras_that_is_not_installed(project: Path, monkeypatch: py
     monkeypatch.setenv("KERAS_BACKEND", "no_such_backend")
     words = "there is no module no_such_backend, the backend of Keras that KERAS_BACKEND says: it must be tensorflow$"
     with pytest.raises(SpecError, match=words):
-        imported("broken:cnn")
+        import_model("broken:cnn")
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_code_that_is_too_large(project: Path) -> None:
     noise = "".join(f"# {hash(str(number))}\n" for number in range(40_000))
     module = module_of(project, "large", f"def cnn(): pass\n{noise}")
     with pytest.raises(SpecError, match=r"is \d+ KiB when packed, and at most 96 go to tasks: install it as a package"):
-        described(module.cnn)
+        describe_model(module.cnn)
 
 
 def test_a_letter_that_no_name_may_have(project: Path) -> None:
@@ -332,7 +332,7 @@ def test_a_letter_that_no_name_may_have(project: Path) -> None:
     with pytest.raises(
         SpecError, match=r"mine\.gr.sse' is no name of an own model: .* of the letters a to z and A to Z, digits"
     ):
-        described(vars(module)["gr\u00f6sse"])
+        describe_model(vars(module)["gr\u00f6sse"])
 
 
 def test_a_layer_that_is_called_logits(project: Path) -> None:
@@ -340,7 +340,7 @@ def test_a_layer_that_is_called_logits(project: Path) -> None:
     (project / "keras.py").write_text("class Model: ...\n")  # by its module's name, for nothing here imports TensorFlow
     text = "import keras\nclass Net(keras.Model):\n    logits = keras.Model\n    def __call__(self): ...\nNET = Net()\n"
     module = module_of(project, "mine", text)
-    assert [described(model).kind for model in (module.Net, module.NET)] == ["tensorflow", "tensorflow"]
+    assert [describe_model(model).kind for model in (module.Net, module.NET)] == ["tensorflow", "tensorflow"]
 
 
 @pytest.mark.parametrize("name", ["NET", "cnn"])
@@ -356,7 +356,7 @@ def test_what_a_module_holds_is_its_makers(project: Path, name: str) -> None:
     assert spec.loader
     sys.modules["user"] = module = module_from_spec(spec)  # as pytest's import mode "importlib" does: before it imports others
     spec.loader.exec_module(module)
-    found = described(getattr(module, name))
+    found = describe_model(getattr(module, name))
     assert (found.name, list(found.sources)) == (f"holder.{name}", ["holder.py"])
 
 

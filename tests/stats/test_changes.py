@@ -17,12 +17,12 @@ from pytest_dtfperf.stats.nights import (
     Together,
     afters,
     autoregressive,
-    clipped,
+    clip_nights,
     differences,
     log_probabilities,
     rough_scale,
     scatter,
-    simulated,
+    simulate_threshold,
     variance_of_difference,
     variances,
     variances_of_splits,
@@ -211,7 +211,7 @@ def test_single_bad_nights_change_no_noise() -> None:
         noise = Together([scatter([values], scale)]).noise(scatter([values], scale))
         assert scale == pytest.approx(NOISE * math.sqrt(0.7), rel=0.2)
         around = np.median(np.lib.stride_tricks.sliding_window_view(values, AROUND), axis=-1)
-        assert np.abs(clipped(values, scale)[AROUND // 2 : -(AROUND // 2)] - around).max() <= CLIP * scale + 1e-12
+        assert np.abs(clip_nights(values, scale)[AROUND // 2 : -(AROUND // 2)] - around).max() <= CLIP * scale + 1e-12
         found.append(float(noise.errors(np.array([60.0]), np.array([20.0]))[0]))
     assert found[1] == pytest.approx(found[0], rel=0.25)
 
@@ -244,7 +244,7 @@ def test_the_error_of_a_difference_is_as_stated(correlation: float) -> None:
 @pytest.mark.parametrize("number", [0, 5, 18, 24, 36])
 def test_the_stored_tails_are_those_of_the_simulation(number: int) -> None:
     """What is stored of a kind agrees with a smaller simulation of its own, and the tail with the part that exceeds it."""
-    assert simulated(KINDS[number], series=1500, seed=5) == pytest.approx(TAILS[number], abs=0.3)
+    assert simulate_threshold(KINDS[number], series=1500, seed=5) == pytest.approx(TAILS[number], abs=0.3)
     ratios = np.full((len(KINDS), 1), TAILS[number])
     assert math.exp(float(log_probabilities(ratios)[number, 0])) == pytest.approx(ANCHOR)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_dtfperf.stats.noise import Noise, correlation, do_sessions_differ, estimate, pooled
+from pytest_dtfperf.stats.noise import Noise, correlation, do_sessions_differ, estimate, pool_spreads
 
 # Yield of dyestuff, g: six batches of five. O. L. Davies and P. L. Goldsmith, Statistical Methods in Research and Production,
 # 1972, table 6.1; the variance components are 1764 and 2451.
@@ -96,15 +96,15 @@ def test_noise_is_positive(noise: dict[str, float]) -> None:
 def test_what_is_known_and_what_is_seen_count_by_their_freedom() -> None:
     """The spread is the root of the pooled variance: of the runs' own, and of what was known before."""
     groups = [[math.exp(each) for each in group] for group in ([0.0, 0.2], [1.0, 1.0, 1.3])]  # squares: 0.02 and 0.06
-    spread, degrees_of_freedom = pooled(groups, Noise(run=0.1, degrees_of_freedom=5))
+    spread, degrees_of_freedom = pool_spreads(groups, Noise(run=0.1, degrees_of_freedom=5))
     assert degrees_of_freedom == 8
     assert spread == pytest.approx(math.sqrt((0.02 + 0.06 + 5 * 0.01) / 8))
 
 
 def test_no_less_than_the_noise_floor() -> None:
     """However alike the runs, the spread is not below what was found or assumed before."""
-    assert pooled([[100.0, 100.0, 100.0]], Noise(run=0.01)) == (0.01, 2)
-    assert pooled([[100.0]], Noise(run=0.01)) == (0.01, 0)
+    assert pool_spreads([[100.0, 100.0, 100.0]], Noise(run=0.01)) == (0.01, 2)
+    assert pool_spreads([[100.0]], Noise(run=0.01)) == (0.01, 0)
 
 
 def autoregressive(random: np.random.Generator, sessions: int, runs: int, resemblance: float) -> list[list[float]]:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.training.devices import devices_of
-from pytest_dtfperf.training.graph_hash import computed
+from pytest_dtfperf.training.graph_hash import describe_computation
 from pytest_dtfperf.training.replica import build
 
 v1 = tf.compat.v1
@@ -29,7 +29,7 @@ def of_spec(index: int = 0, workers: int = 1, **changes: Any) -> dict[str, Any]:
         replica = build(order, devices_of(order))
     assert replica.loss is not None
     fetches = [replica.loss.op.name, *(update.name for update in replica.updates)]
-    return computed(graph.as_graph_def(), fetches).to_json()
+    return describe_computation(graph.as_graph_def(), fetches).to_json()
 
 
 def small(
@@ -113,25 +113,25 @@ GRAPHS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "mnist, on servers, the other worker": lambda: of_spec(
         num_ps=1, gpus=2, workers=2, variable_update="parameter_server", index=1
     ),
-    "small": lambda: computed(small()).to_json(),
-    "small, other names": lambda: computed(small(names="other_")).to_json(),
-    "small, within another scope": lambda: computed(renamed(small())).to_json(),
-    "small, built in another order": lambda: computed(small(backwards=True)).to_json(),
-    "small, another seed": lambda: computed(small(seed=2)).to_json(),
-    "small, another stride": lambda: computed(small(stride=2)).to_json(),
-    "small, another padding": lambda: computed(small(pad=2)).to_json(),
-    "small, another kernel": lambda: computed(small(kernel="matmul")).to_json(),
-    "on a CPU": lambda: computed(beside("/device:CPU:0")).to_json(),
-    "on the second CPU": lambda: computed(beside("/device:CPU:1")).to_json(),
-    "on a CPU, placed": lambda: computed(renamed(beside("/device:CPU:0"))).to_json(),
-    "on a GPU": lambda: computed(beside("/device:GPU:0")).to_json(),
-    "on a server": lambda: computed(beside("/job:ps/task:0/device:CPU:0")).to_json(),
-    "a function": lambda: computed(of_function()).to_json(),
-    "a function, other names": lambda: computed(of_function(name="b")).to_json(),
-    "a function, another stride": lambda: computed(of_function(stride=2)).to_json(),
-    "a function that calls three times": lambda: computed(of_function(calls=3)).to_json(),
-    "a collective": lambda: computed(collective(1)).to_json(),
-    "a later collective": lambda: computed(collective(40)).to_json(),
+    "small": lambda: describe_computation(small()).to_json(),
+    "small, other names": lambda: describe_computation(small(names="other_")).to_json(),
+    "small, within another scope": lambda: describe_computation(renamed(small())).to_json(),
+    "small, built in another order": lambda: describe_computation(small(backwards=True)).to_json(),
+    "small, another seed": lambda: describe_computation(small(seed=2)).to_json(),
+    "small, another stride": lambda: describe_computation(small(stride=2)).to_json(),
+    "small, another padding": lambda: describe_computation(small(pad=2)).to_json(),
+    "small, another kernel": lambda: describe_computation(small(kernel="matmul")).to_json(),
+    "on a CPU": lambda: describe_computation(beside("/device:CPU:0")).to_json(),
+    "on the second CPU": lambda: describe_computation(beside("/device:CPU:1")).to_json(),
+    "on a CPU, placed": lambda: describe_computation(renamed(beside("/device:CPU:0"))).to_json(),
+    "on a GPU": lambda: describe_computation(beside("/device:GPU:0")).to_json(),
+    "on a server": lambda: describe_computation(beside("/job:ps/task:0/device:CPU:0")).to_json(),
+    "a function": lambda: describe_computation(of_function()).to_json(),
+    "a function, other names": lambda: describe_computation(of_function(name="b")).to_json(),
+    "a function, another stride": lambda: describe_computation(of_function(stride=2)).to_json(),
+    "a function that calls three times": lambda: describe_computation(of_function(calls=3)).to_json(),
+    "a collective": lambda: describe_computation(collective(1)).to_json(),
+    "a later collective": lambda: describe_computation(collective(40)).to_json(),
 }
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ CHAINS = (1, 3)
 def counted(operation: throughput.ProbeOperation, chain: int) -> dict[str, float]:
     """The operations of a chain by TensorFlow's profiler and by ours, and those that draw what it is fed."""
     with tf.Graph().as_default() as graph:
-        throughput._chained(operation, chain)
+        throughput._build_chain(operation, chain)
         options = v1.profiler.ProfileOptionBuilder(v1.profiler.ProfileOptionBuilder.float_operation())
         theirs = v1.profiler.profile(graph, options=options.with_empty_output().build()).total_float_ops
     drawn = sum(2 * tf.TensorShape(shape).num_elements() for shape in (operation.shape, operation.weights))
@@ -43,8 +43,8 @@ def main() -> None:
     }
     found = {
         "counted": {name: {chain: counted(each, chain) for chain in CHAINS} for name, each in operations.items()},
-        "cpu": throughput.tried(throughput.matmul(64), CPU, v1.ConfigProto(), None, chain=throughput.CHAIN),
-        "no such device": throughput.tried(throughput.matmul(64), "/device:GPU:7", v1.ConfigProto(), None),
+        "cpu": throughput.try_operation(throughput.matmul(64), CPU, v1.ConfigProto(), None, chain=throughput.CHAIN),
+        "no such device": throughput.try_operation(throughput.matmul(64), "/device:GPU:7", v1.ConfigProto(), None),
         "two gpus": of_two_gpus(),
         "input": fetched(),
     }

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.training.probing import readings
-from pytest_dtfperf.training.probing.readings import LEAST_REPEATS, REPEATS, repeated
+from pytest_dtfperf.training.probing.readings import LEAST_REPEATS, REPEATS, measure_repeatedly
 from tests.training.programs import told
 
 
 def test_a_reading_is_work_over_time() -> None:
     """A call that does 10 units in 20 ms does no more than 500 units a second, by the clocks of this process."""
-    found = repeated(lambda: time.sleep(0.02), 10, {"threads": 1}, cores=1)
+    found = measure_repeatedly(lambda: time.sleep(0.02), 10, {"threads": 1}, cores=1)
     assert 0 < found["per_s"] <= 500
     assert (found["repeats"], found["how"]) == (REPEATS, {"threads": 1})
     assert found["spread"] >= 0
@@ -43,7 +43,7 @@ finally:
 def test_cpu_share_is_cpu_time_over_time_and_cores(cores: int, share: float) -> None:
     """Work that had a core for half of the time reports half of one core, and a quarter of two."""
     clock = _Clock(0.2)
-    found = repeated(clock, 1, {}, cores=cores, clock=clock.time, cpu_clock=lambda: clock.time() / 2)
+    found = measure_repeatedly(clock, 1, {}, cores=cores, clock=clock.time, cpu_clock=lambda: clock.time() / 2)
     assert found["cpu_share"] == pytest.approx(share)
 
 
@@ -70,17 +70,17 @@ class _Clock:
 def test_the_median_counts_and_how_far_repeats_are_apart() -> None:
     """Of five windows of one call each, the one in the middle is the rate; half of what lies between all is the spread."""
     clock = _Clock(9.0, 0.2, 0.25, 0.2, 0.5, 0.2)
-    found = repeated(clock, 1, {}, cores=None, clock=clock.time)
+    found = measure_repeatedly(clock, 1, {}, cores=None, clock=clock.time)
     assert (found["per_s"], found["spread"], found["cpu_share"]) == (pytest.approx(5.0), pytest.approx(0.3), None)
 
 
 def test_what_takes_its_time_is_repeated_less() -> None:
     """Of what takes seconds there are three repeats; of what takes longer still there is no reading."""
     slow = _Clock(3.0)
-    assert repeated(slow, 1, {}, cores=None, clock=slow.time)["repeats"] == LEAST_REPEATS
+    assert measure_repeatedly(slow, 1, {}, cores=None, clock=slow.time)["repeats"] == LEAST_REPEATS
     slower = _Clock(8.0)
     with pytest.raises(TimeoutError, match="2 repeats took 16 s"):
-        repeated(slower, 1, {}, cores=None, clock=slower.time)
+        measure_repeatedly(slower, 1, {}, cores=None, clock=slower.time)
 
 
 @pytest.fixture(scope="module")

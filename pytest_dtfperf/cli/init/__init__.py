@@ -20,7 +20,7 @@ from pytest_dtfperf.cli.output import print_json, write_new_file
 from pytest_dtfperf.cli.project import find_configuration_file
 from pytest_dtfperf.clusters.slurm import keys
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.formats import counted, printable
+from pytest_dtfperf.formats import format_count, printable
 from pytest_dtfperf.node import probes
 from pytest_dtfperf.node.files import read_file
 
@@ -242,8 +242,8 @@ def _list_groups(partitions: Mapping[str, Counter[GpuKind]]) -> Iterator[tuple[s
 def _format_group(name: str, kind: GpuKind, nodes: int) -> str:
     """Return `normal, 8 nodes of 4 GPUs (a100)`."""
     type_, count = kind
-    each = f"of {counted(count, 'GPU')}{f' ({type_})' if type_ else ''}" if count else "without GPUs"
-    return printable(f"{name}, {counted(nodes, 'node')} {each}")
+    each = f"of {format_count(count, 'GPU')}{f' ({type_})' if type_ else ''}" if count else "without GPUs"
+    return printable(f"{name}, {format_count(nodes, 'node')} {each}")
 
 
 TEXT = """\

@@ -49,7 +49,7 @@ from pytest_dtfperf.clusters.process_guards import Watchdog
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.clusters.ssh.cluster import open_allocation
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node.owner import Fate, Owner
 
 WORTHWHILE_S = 600.0  # with less left to live than that, instances are not worth starting on
@@ -221,7 +221,7 @@ class Ec2:
         if record is None or record.is_ready:
             return
         resources.on_status(
-            f"{counted(len(lot.instances), 'instance')} in {lot.instances[0].zone}; waiting until they can be logged in to"
+            f"{format_count(len(lot.instances), 'instance')} in {lot.instances[0].zone}; waiting until they can be logged in to"
         )
         gpus = 0 if self._config.device == "cpu" else lot.offer.gpus
         boot_s = float(self._backend_keys.get("boot_s", BOOT_S))
@@ -248,7 +248,7 @@ class Ec2:
                 here = prerequisites.find_caller_cidr(self._backend_keys, self._check_ip)
                 allow_ingress(account, group, [make_login_permission(here, record.plan.port)])
         resources.on_status(
-            f"{count} of {counted(len(found), 'instance')} of run {ledger.run}, "
+            f"{count} of {format_count(len(found), 'instance')} of run {ledger.run}, "
             f"kept until {format_timestamp(record.plan.expires)}"
         )
         return InstanceGroup(account, record.plan, ledger, offer, found[:count])

@@ -21,7 +21,7 @@ from pytest_dtfperf.clusters.ec2.instances import Instance
 from pytest_dtfperf.clusters.ec2.plan import LaunchPlan
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, make_ssh_argv
 from pytest_dtfperf.errors import AllocationError
-from pytest_dtfperf.formats import counted, printable_lines
+from pytest_dtfperf.formats import format_count, printable_lines
 from pytest_dtfperf.node.files import replacing
 
 LOGIN_KEY, HOST_KEY = "login", "host"  # the keys of a run, in its folder: who logs in, and whom the first login trusts
@@ -240,7 +240,7 @@ class Contact:
             if int(found) == self.gpus:
                 return
         raise AllocationError(
-            f"instance {talk.endpoint.name} shows {counted(int(found), 'GPU')}, but its type has {self.gpus}: "
+            f"instance {talk.endpoint.name} shows {format_count(int(found), 'GPU')}, but its type has {self.gpus}: "
             "is NVIDIA's driver in the image? "
             'One without it serves with device = "cpu" only'
         )

@@ -60,7 +60,7 @@ class Instance:
             public=shown.get("PublicIpAddress") or None,
             zone=shown.get("Placement", {}).get("AvailabilityZone", ""),
             kind=shown.get("InstanceType", ""),
-            reason=refusals.state_reason(_untyped(shown)),
+            reason=refusals.state_reason(_remove_type(shown)),
             launched=launched.timestamp() if launched else 0.0,
             tags={tag.get("Key", ""): tag.get("Value", "") for tag in shown.get("Tags", [])},
         )
@@ -109,5 +109,5 @@ def _describe(ec2: "EC2Client", **which: Any) -> dict[str, Instance]:
     return {each["InstanceId"]: Instance.of(each) for each in shown}
 
 
-def _untyped(shown: "InstanceTypeDef") -> dict[str, Any]:
+def _remove_type(shown: "InstanceTypeDef") -> dict[str, Any]:
     return {"StateReason": shown.get("StateReason")}

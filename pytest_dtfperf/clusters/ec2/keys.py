@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_dtfperf.clusters.file import COUNT, FLAG, NAMES, SECONDS, TEXT, TEXTS, Validator, one_of
-from pytest_dtfperf.errors import shown
+from pytest_dtfperf.errors import show_value
 
 DEFAULT_USER = "ubuntu"  # of the images that are taken where no other is named
 DEFAULT_MAX_HOURS = 4.0
@@ -68,7 +68,10 @@ def _problems(table: Mapping[str, Any]) -> Iterator[str]:
     if "instance_type" not in table:
         yield 'must say which instances it is made of: instance_type = "g5.xlarge"'
     if "ami" in table and not re.fullmatch(r"ami-[0-9a-f]{8}([0-9a-f]{9})?", table["ami"]):
-        yield f"ami must be an image's id like ami-0123456789abcdef0, not {shown(table['ami'])}; a name goes into ami_parameter"
+        yield (
+            f"ami must be an image's id like ami-0123456789abcdef0, not {show_value(table['ami'])}; a name "
+            "goes into ami_parameter"
+        )
     for one, other in (("ami", "ami_parameter"), ("subnets", "vpc")):
         if one in table and other in table:
             yield f"says {one} and {other}: only one of them may be"

@@ -23,7 +23,7 @@ from pytest_dtfperf.clusters.ec2.ledger import Ledger, LedgerRecord, delete_old_
 from pytest_dtfperf.clusters.ec2.plan import LaunchPlan, parse_timestamp
 from pytest_dtfperf.clusters.ec2.teardown import SETTLE_S, WITHIN_S, tear_down
 from pytest_dtfperf.errors import AllocationError, ClusterFileError, first_line
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node.owner import Fate, Owner
 
 OnStatus = Callable[[str], object]
@@ -109,7 +109,7 @@ def reap_runs(
     for left in find_runs(account, folder):
         if not left.is_abandoned:
             continue
-        on_status(f"ending what run {left.name} has left: {left.state}, {counted(len(left.instances), 'instance')}")
+        on_status(f"ending what run {left.name} has left: {left.state}, {format_count(len(left.instances), 'instance')}")
         try:
             if not end_run(account, left, settle_s=settle_s, on_status=on_status):
                 continue

@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
@@ -171,7 +171,7 @@ def wrong_clock(error: "ClientError") -> str | None:
         return None
     off = "differs from Amazon's"
     if ahead_s:
-        off = f"is {counted(round(abs(ahead_s) / 60), 'minute')} {'ahead of' if ahead_s > 0 else 'behind'} Amazon's"
+        off = f"is {format_count(round(abs(ahead_s) / 60), 'minute')} {'ahead of' if ahead_s > 0 else 'behind'} Amazon's"
     why = f"this machine's clock {off}. Set it (timedatectl, chrony)"
     return f"Amazon refuses the signature of {error.operation_name} ({code}): {why}"
 

@@ -39,7 +39,7 @@ from pytest_dtfperf.clusters.slurm.parse import SlurmJob
 from pytest_dtfperf.clusters.slurm.request import format_job_comment
 from pytest_dtfperf.clusters.slurm.states import JobOutlook, Phase
 from pytest_dtfperf.errors import AllocationError, AllocationOver
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node import sweep
 from pytest_dtfperf.node.files import replacing
 from pytest_dtfperf.node.module_command import module_command
@@ -330,7 +330,7 @@ def _nodes_of_this_job(client: SlurmClient, job_id: str, wanted: int) -> Sequenc
     nodes = parse.expand_hostlist(os.environ.get("SLURM_JOB_NODELIST", ""))
     if wanted > len(nodes):
         raise AllocationError(
-            f"this is inside Slurm job {job_id}, which has {counted(len(nodes), 'node')}, but {wanted} are needed. "
+            f"this is inside Slurm job {job_id}, which has {format_count(len(nodes), 'node')}, but {wanted} are needed. "
             "Give the job more nodes, ask for fewer devices, or unset SLURM_JOB_ID for a job of its own"
         )
     return nodes[:wanted]

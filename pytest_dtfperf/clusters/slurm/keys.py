@@ -8,8 +8,8 @@ from typing import Any
 from pytest_dtfperf.clusters import hostlists
 from pytest_dtfperf.clusters.file import COUNT, FLAG, SECONDS, TEXT, TEXTS, Validator, one_of
 from pytest_dtfperf.clusters.hostlists import HostListError
-from pytest_dtfperf.errors import shown
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.errors import show_value
+from pytest_dtfperf.formats import format_count
 
 # Minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds.
 _TIME = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+(:\d\d){0,2}")
@@ -129,7 +129,7 @@ def nodes_of(hostlist: str) -> tuple[str, ...]:
     """Return the nodes of a host list, in its order. Raises `HostListError`, also for what no node is called."""
     nodes = hostlists.expand_hostlist(hostlist)
     if wrong := next((node for node in nodes if not _NODE.fullmatch(node)), None):
-        raise HostListError(f"no node is called {shown(wrong)}. Write node1,node2 or node[1-4,08], without blanks")
+        raise HostListError(f"no node is called {show_value(wrong)}. Write node1,node2 or node[1-4,08], without blanks")
     return nodes
 
 
@@ -176,12 +176,15 @@ def _about_gres(table: Mapping[str, Any]) -> Iterator[str]:
             continue
         counts = gpus_of(each)
         if not counts:
-            yield f'gres = {shown(table["gres"])}: {shown(each.strip())} is no number of GPUs. Write "gpu:4" or "gpu:a100:4"'
+            yield (
+                f"gres = {show_value(table['gres'])}: {show_value(each.strip())} is no number of GPUs. Write "
+                '"gpu:4" or "gpu:a100:4"'
+            )
         elif counts[0][1] > _MOST_GPUS:
             kind, count = counts[0]
             kind = kind or str(count)
             yield (
-                f"gres = {shown(table['gres'])} would be {count} GPUs of each node, and {_MOST_GPUS} are the most. "
+                f"gres = {show_value(table['gres'])} would be {count} GPUs of each node, and {_MOST_GPUS} are the most. "
                 f'If {kind} is their type, say how many a node has: "gpu:{kind}:4"'
             )
 
@@ -190,7 +193,7 @@ def _about_counts(table: Mapping[str, Any]) -> Iterator[str]:
     on_each = table.get("devices_per_host") or gpus_per_node(table) or 1
     for count, nodes in table.get("nodes_per_gpu_count", {}).items():
         if nodes * on_each < int(count):
-            yield f"nodes_per_gpu_count says {counted(nodes, 'node')} for {count} devices, room for {nodes * on_each}"
+            yield f"nodes_per_gpu_count says {format_count(nodes, 'node')} for {count} devices, room for {nodes * on_each}"
         if nodes > table.get("nodes", nodes):
             yield f"nodes_per_gpu_count says {nodes} nodes for {count} devices, but nodes = {table['nodes']}"
 
@@ -200,7 +203,7 @@ def _about_nodes(table: Mapping[str, Any]) -> Iterator[str]:
         try:
             nodes_of(table[key])
         except HostListError as exc:
-            yield f"{key} = {shown(table[key])} is no list of hosts: {exc}"
+            yield f"{key} = {show_value(table[key])} is no list of hosts: {exc}"
 
 
 def nodes_of_job() -> int | None:

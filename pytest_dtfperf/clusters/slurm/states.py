@@ -118,7 +118,7 @@ def _details(job: SlurmJob) -> str:
         case "BOOT_FAIL":
             return f"ended: {_guilty(job)} did not boot"
         case "OUT_OF_MEMORY" if job.nodes:
-            return f"ran out of memory on {_named(job.nodes)}"
+            return f"ran out of memory on {_name_nodes(job.nodes)}"
         case "FAILED":
             return f"failed with {_code(job)}{_reason(job)}"
     return words_of(job.state)
@@ -127,10 +127,10 @@ def _details(job: SlurmJob) -> str:
 def _guilty(job: SlurmJob) -> str:
     if job.failed_node:
         return f"node {job.failed_node}"
-    return f"node {job.nodes[0]}" if len(job.nodes) == 1 else f"a node of {_named(job.nodes)}" if job.nodes else "a node"
+    return f"node {job.nodes[0]}" if len(job.nodes) == 1 else f"a node of {_name_nodes(job.nodes)}" if job.nodes else "a node"
 
 
-def _named(nodes: Sequence[str]) -> str:
+def _name_nodes(nodes: Sequence[str]) -> str:
     more = f" and {len(nodes) - _FEW} more" if len(nodes) > _FEW else ""
     return ", ".join(nodes[:_FEW]) + more
 

@@ -16,7 +16,7 @@ from pytest_dtfperf.clusters.ssh import bootstrap
 from pytest_dtfperf.clusters.ssh.bootstrap import Handshake
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint
 from pytest_dtfperf.clusters.ssh.ssh_process import Cancelled, CancelToken, SshProcess, TransientError, Unreachable
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.3, 2.25  # before another try at a host that was too busy to talk
 _STATUS_S = 0.5
@@ -94,7 +94,7 @@ def open_processes(
 def _format_progress(waiting: int, stages: Mapping[str, str]) -> str:
     """What those that are not ready are at, by the example of one."""
     name, stage = next(iter(dict(stages).items()), ("", ""))
-    return f"waiting for {counted(waiting, 'host')}" + (f": {name} is at {stage}" if name else "")
+    return f"waiting for {format_count(waiting, 'host')}" + (f": {name} is at {stage}" if name else "")
 
 
 def start_on_all(lines: Sequence[SshProcess], argv: Sequence[str], env: Mapping[str, str], **limits: float | None) -> None:

@@ -21,7 +21,7 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.ssh import keys as keys
 from pytest_dtfperf.clusters.ssh.bootstrap import get_connect_s
 from pytest_dtfperf.errors import ClusterFileError, UsageError, unknown_name
-from pytest_dtfperf.formats import counted
+from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node import interfaces
 from pytest_dtfperf.node.files import read_text
 from pytest_dtfperf.node.module_command import module_command
@@ -194,7 +194,7 @@ def _read_ip_files(public: Path, private: Path) -> list[Endpoint]:
     outside, inside = _read_ip_file(public), _read_ip_file(private)
     if len(outside) != len(inside):
         raise ClusterFileError(
-            f"{public} has {counted(len(outside), 'line')} and {private} has {len(inside)}, "
+            f"{public} has {format_count(len(outside), 'line')} and {private} has {len(inside)}, "
             f"but line i of both is the same machine: line {min(len(outside), len(inside)) + 1} has no counterpart"
         )
     return [Endpoint(reached, reached, address) for reached, address in zip(outside, inside, strict=True)]

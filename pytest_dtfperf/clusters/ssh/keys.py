@@ -8,7 +8,7 @@ from typing import Any
 from pytest_dtfperf.clusters import hostlists
 from pytest_dtfperf.clusters.file import COUNT, NAMES, SECONDS, TEXT, TEXTS, Validator, one_of
 from pytest_dtfperf.clusters.hostlists import HostListError
-from pytest_dtfperf.errors import shown
+from pytest_dtfperf.errors import show_value
 
 CONNECT_S = 30.0  # a sleeping laptop or a VPN takes some seconds; a machine that is off never answers
 PARALLEL = 16  # sshd drops connections that wait for their login from the tenth on, also on a jump host (MaxStartups 10:30:100)
@@ -145,7 +145,7 @@ def _about_hosts(table: Mapping[str, Any]) -> Iterator[str]:
         names = hosts(table["hosts"])
     except HostListError as exc:
         given = table["hosts"]
-        yield f"hosts = {shown(given) if isinstance(given, str) else given} is no list of hosts: {exc}"
+        yield f"hosts = {show_value(given) if isinstance(given, str) else given} is no list of hosts: {exc}"
         return
     for name in names:
         if not is_host(name):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from markupsafe import Markup
 
-from pytest_dtfperf.baselines.comparability import must_match, noted
+from pytest_dtfperf.baselines.comparability import describe_notes, must_match
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.explain.causes import Explanation, difference
@@ -17,7 +17,7 @@ from pytest_dtfperf.explain.measurement_profile import ms, signed_ms
 from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, Anatomy
 from pytest_dtfperf.explain.step_events import KINDS
 from pytest_dtfperf.explain.worker_timings import Scores, WorkerScore
-from pytest_dtfperf.formats import NONE, change, change_in_ms, counted, in_ms, minute, percent, rate
+from pytest_dtfperf.formats import NONE, change, change_in_ms, format_count, in_ms, minute, percent, rate
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
@@ -91,7 +91,7 @@ def make_steps(now: Anatomy, then: Anatomy | None) -> StepsView | None:
     bars = [_make_bar(name, anatomy, whole_s) for name, anatomy in named]
     found = {part.kind for _, anatomy in named for part in make_parts(anatomy)}
     return StepsView(
-        f"mean of {counted(now.steps, 'traced step')}",
+        f"mean of {format_count(now.steps, 'traced step')}",
         bars,
         [kind for kind in KINDS if kind in found],
         _make_comparison_grid(then, now) if then else _make_path_grid(now),
@@ -186,7 +186,7 @@ def make_workers(run: Run, scores: Scores | None, anatomy: Anatomy | None, *, nu
     shown = sorted(tasks, key=lambda task: -_compute_mean(run.step_s.get(task, ())))[:MOST_TASKS]
     rows = [[task, *(cell(task) for cell in columns.values())] for task in tasks if task in shown]
     left_out = len(tasks) - len(shown)
-    notes = [f"and {counted(left_out, 'task')} more, whose steps were shorter"] if left_out else []
+    notes = [f"and {format_count(left_out, 'task')} more, whose steps were shorter"] if left_out else []
     notes += [_format_traffic(run), *(_list_pauses(scores) if scores else [])]
     filled = [i for i in range(1, len(columns) + 1) if any(row[i] != NONE for row in rows)]
     headings = ("task", *columns)
@@ -246,7 +246,7 @@ def _list_pauses(scores: Scores) -> list[str]:
     if not scores.paused:
         return []
     longest = scores.pauses[0] if scores.pauses else None
-    words = f"{counted(scores.paused, 'step')} of {scores.steps} stood out"
+    words = f"{format_count(scores.paused, 'step')} of {scores.steps} stood out"
     if longest is None:
         return [words]
     whose = f" by {longest.worker}" if longest.worker else ""
@@ -382,7 +382,7 @@ def _list_differences(record: Record, entry: Entry | None) -> list[str] | None:
     if entry is None:
         return None
     fingerprint = record.measurement.fingerprint
-    return [*must_match(entry.fingerprint, fingerprint), *noted(entry.fingerprint, fingerprint)]
+    return [*must_match(entry.fingerprint, fingerprint), *describe_notes(entry.fingerprint, fingerprint)]
 
 
 def _make_workers_of_record(record: Record) -> Workers | None:

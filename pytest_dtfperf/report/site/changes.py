@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
-from pytest_dtfperf.formats import change, counted, minute, printable
+from pytest_dtfperf.formats import change, format_count, minute, printable
 from pytest_dtfperf.history import event_text
 from pytest_dtfperf.history.events import size_of
 from pytest_dtfperf.history.rows import Row
@@ -71,7 +71,7 @@ def make_event_view(event: Row, pages: Mapping[str, str], sessions: Collection[s
         confirmed=_make_session_link(event["found"], event["found_at"], sessions),
         differences=event["differences"],
         members=[_make_member(member, pages) for member in event["members"][:MAX_MEMBERS]],
-        left_out=f"{counted(left_out, 'more series', '')}" if left_out > 0 else "",
+        left_out=f"{format_count(left_out, 'more series', '')}" if left_out > 0 else "",
     )
 
 

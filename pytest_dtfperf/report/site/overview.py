@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from pytest_dtfperf.formats import counted, minute, rate
+from pytest_dtfperf.formats import format_count, minute, rate
 from pytest_dtfperf.history.past import Change, past_of
 from pytest_dtfperf.history.series import Series
 from pytest_dtfperf.report.page import html
@@ -78,7 +78,7 @@ def _select_first(series: Sequence[Series], changes: Mapping[str, Change]) -> li
 
 def make_system(name: str, all_of_it: Sequence[Series], shown: Sequence[Series], changes: Mapping[str, Change]) -> System:
     latest = max(map(_get_latest_time, all_of_it))
-    words = f"{counted(len(all_of_it), 'series', '')}, last measured {minute(latest)} UTC"
+    words = f"{format_count(len(all_of_it), 'series', '')}, last measured {minute(latest)} UTC"
     if len(shown) < len(all_of_it):
         words += f"; {len(shown)} of them here"
     more = files.make_page_name(files.make_system_page_prefix(name), 1) if len(shown) < len(all_of_it) else ""

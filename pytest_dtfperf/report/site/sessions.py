@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
 from pytest_dtfperf.errors import DtfPerfError
-from pytest_dtfperf.formats import NONE, counted, duration, minute
+from pytest_dtfperf.formats import NONE, duration, format_count, minute
 from pytest_dtfperf.history.event_text import measurement_cells
 from pytest_dtfperf.history.load import Whole
 from pytest_dtfperf.history.past import Change, Night, Past, pasts_of, pasts_of_disturbed
@@ -86,7 +86,7 @@ def make_session_summary(row: Row, measured: Sequence[Row], why: str) -> Session
         verdicts=_list_verdicts(row["verdicts"]),
         facts=[fact for fact in facts if fact.text],
         table=Grid(headings, [measurement_cells(each) for each in measured[:MOST_ROWS]]),
-        left_out=f"{counted(left_out, 'more measurement')}: dtfperf history show {row['id']}" if left_out > 0 else "",
+        left_out=f"{format_count(left_out, 'more measurement')}: dtfperf history show {row['id']}" if left_out > 0 else "",
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from pytest_dtfperf.baselines.comparability import must_match
-from pytest_dtfperf.formats import NONE, change, counted, minute, percent, rate
+from pytest_dtfperf.formats import NONE, change, format_count, minute, percent, rate
 from pytest_dtfperf.history import event_text
 from pytest_dtfperf.history.past import Change
 from pytest_dtfperf.history.rows import Row
@@ -258,7 +258,7 @@ def make_training_view(
     return TrainingView(
         label=ordered[0].label,
         key=ordered[0].spec_key,
-        words=f"{counted(len(ordered), 'series', '')} on {counted(systems, 'system')}",
+        words=f"{format_count(len(ordered), 'series', '')} on {format_count(systems, 'system')}",
         parts=[
             make_training_part(each, events.get(each.name, ()), _find_predecessor(each, ordered), contents, most)
             for each in shown
@@ -291,17 +291,17 @@ def make_training_part(
         if len(points) > 1
         else f"one session, {rate(points[0]['images_per_sec'])} images/sec"
     )
-    described += f"; {counted(len(begun), 'change')}" if begun else ""
+    described += f"; {format_count(len(begun), 'change')}" if begun else ""
     left_out = len(series.points) - len(points)
     rows = [_make_night_row(point, night) for point, night in zip(points, nights, strict=True)]
     return TrainingPart(
         anchor=series.name,
-        title=f"{series.system}, {counted(series.hosts, 'host')}",
+        title=f"{series.system}, {format_count(series.hosts, 'host')}",
         facts=_list_facts(series, begun, before, contents),
         chart=draw_chart(nights, marks, described),
         begun=begun,
         nights=rows[::-1],
-        left_out=f"{counted(left_out, 'earlier night')}: dtfperf history export" if left_out else "",
+        left_out=f"{format_count(left_out, 'earlier night')}: dtfperf history export" if left_out else "",
     )
 
 

@@ -39,17 +39,17 @@ def behind(message: str, shards: Sequence[Path], classes: int) -> DataError | No
         if match := _ASSERTED.search(message):
             return _foreign(_path_of(match[1]), int(match[2]), classes)
         if match := _CORRUPTED.search(message):
-            return _corrupted(shards, int(match[1]))
+            return _locate_corruption(shards, int(match[1]))
         if _UNPARSED.search(message):
-            return _found(shards, lambda content: problem(content, classes), f"is no labelled image: {message}")
+            return _locate_wrong_record(shards, lambda content: problem(content, classes), f"is no labelled image: {message}")
         if match := _UNDECODED.search(message):
-            return _undecoded(shards, int(match["size"]) if match["size"] else None)
+            return _locate_undecodable(shards, int(match["size"]) if match["size"] else None)
     except DataError as found:
         return found
     return None
 
 
-def _corrupted(shards: Sequence[Path], offset: int) -> DataError:
+def _locate_corruption(shards: Sequence[Path], offset: int) -> DataError:
     """TensorFlow tells where, not in which file, and counts from the record's content if that is what is wrong."""
     for path, record in all_records(shards):
         if record.content == offset:
@@ -67,7 +67,7 @@ def _foreign(path: Path, number: int, classes: int) -> DataError:
     return _in(path, record, problem(content_of(path, record), classes) or "is no labelled image")
 
 
-def _undecoded(shards: Sequence[Path], size: int | None) -> DataError:
+def _locate_undecodable(shards: Sequence[Path], size: int | None) -> DataError:
     """Return the first record whose JPEG cannot be decoded; `size`: of the JPEG in bytes, where TensorFlow has named it."""
     about = range(size, size + AROUND_JPEG_BYTES) if size is not None else None
     with _decoder() as undecodable:
@@ -76,7 +76,7 @@ def _undecoded(shards: Sequence[Path], size: int | None) -> DataError:
             jpeg = _jpeg(content)
             return undecodable(jpeg) if size is None or len(jpeg) == size else None
 
-        return _found(shards, wrong, "has a damaged JPEG" + (f" of {size} bytes" if size else ""), about)
+        return _locate_wrong_record(shards, wrong, "has a damaged JPEG" + (f" of {size} bytes" if size else ""), about)
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def _decoder() -> Iterator[Wrong]:
             yield undecodable
 
 
-def _found(shards: Sequence[Path], wrong: Wrong, what: str, length: range | None = None) -> DataError:
+def _locate_wrong_record(shards: Sequence[Path], wrong: Wrong, what: str, length: range | None = None) -> DataError:
     """Return the first record with something wrong, of those whose content has such a length."""
     began, checked = monotonic(), 0
     some = (each for each in all_records(shards) if length is None or each[1].length in length)

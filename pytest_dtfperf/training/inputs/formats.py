@@ -168,17 +168,17 @@ def _beginning(path: Path, count: int) -> tuple[bytes, int]:
     if _is_gzip(path):
         content = content_of(path)
         return content[:count], len(content)
-    with _opened(path) as file:
+    with _open_file(path) as file:
         return file.read(count), os.fstat(file.fileno()).st_size
 
 
 def _is_gzip(path: Path) -> bool:
-    with _opened(path) as file:
+    with _open_file(path) as file:
         return file.read(len(GZIP)) == GZIP
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _open_file(path: Path) -> Iterator[BinaryIO]:
     try:
         with path.open("rb") as file:
             yield file
@@ -188,7 +188,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 def content_of(path: Path) -> bytes:
     """Return all of a file; of gzip what all of its members hold, whose checksums are verified. Raises `SpecError`."""
-    with _opened(path) as file:
+    with _open_file(path) as file:
         content = file.read()
     return b"".join(_members(path, content)) if content.startswith(GZIP) else content
 

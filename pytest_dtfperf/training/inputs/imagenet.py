@@ -9,8 +9,8 @@ from pytest_dtfperf.errors import DataError, SpecError
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.inputs import TestSet, damage
 from pytest_dtfperf.training.inputs.damage import BOX, IMAGE, LABEL
-from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, on_host, unconverted
-from pytest_dtfperf.training.inputs.preprocessing import distorted, whole
+from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, mark_unconverted, on_host
+from pytest_dtfperf.training.inputs.preprocessing import distort_image, whole
 from pytest_dtfperf.training.inputs.shards import ShardReading, check_shards, find, reading
 from pytest_dtfperf.training.inputs.share import Share, share_of
 from pytest_dtfperf.training.models import Network
@@ -68,15 +68,15 @@ class TFRecords(PipelineInput):
         check_shards([shard for shard in shards if shard not in self._read])
         self._read += [shard for shard in shards if shard not in self._read]
 
-    @unconverted
+    @mark_unconverted
     def _training(self, position: tf.Tensor, record: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor]:
         if not self._spec.distortions:
             return self._untouched(position, record)
         jpeg, label, boxes = self._parsed(*record)
         seed = tf.stack([tf.constant(self._spec.seed, tf.int64), position])
-        return distorted(jpeg, boxes, self._size, self._spec.resize_method, position, seed), label
+        return distort_image(jpeg, boxes, self._size, self._spec.resize_method, position, seed), label
 
-    @unconverted
+    @mark_unconverted
     def _untouched(self, position: tf.Tensor, record: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor]:
         jpeg, label, _ = self._parsed(*record)
         return whole(jpeg, self._size, self._spec.resize_method, position), label
@@ -90,7 +90,7 @@ class TFRecords(PipelineInput):
         with tf.control_dependencies([tf.debugging.Assert(sound, [damage.FOREIGN, path, number])]):
             return tf.identity(jpeg), tf.cast(label, tf.int32), tf.stack(sides, axis=1)[None]
 
-    @unconverted
+    @mark_unconverted
     def _in_format(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return in_format(around_zero(images), self._spec.data_format), labels
 
@@ -116,7 +116,7 @@ def _sequence(shards: list[Path], mine: ShardReading, seed: int) -> tf.data.Data
     count, of_lane = lanes.shape
     room = max(1, SHUFFLED * of_lane // len(shards))
 
-    @unconverted
+    @mark_unconverted
     def lane(number: tf.Tensor) -> tf.data.Dataset:
         paths = tf.data.Dataset.from_tensor_slices(lanes[number]).shuffle(of_lane, seed)
         return _in_turn(paths).shuffle(room, seed).repeat()
@@ -127,7 +127,7 @@ def _sequence(shards: list[Path], mine: ShardReading, seed: int) -> tf.data.Data
 def _in_turn(paths: tf.data.Dataset) -> tf.data.Dataset:
     """All records of one file after the other."""
 
-    @unconverted
+    @mark_unconverted
     def content(path: tf.Tensor) -> tf.data.Dataset:
         of = tf.data.Dataset.from_tensors(path).repeat()
         return tf.data.Dataset.zip((of, tf.data.Dataset.counter(), tf.data.TFRecordDataset(path)))

@@ -18,7 +18,7 @@ from pytest_dtfperf.training.inputs.formats import (
     open_files,
     open_pair,
 )
-from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, on_host, unconverted
+from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, mark_unconverted, on_host
 from pytest_dtfperf.training.inputs.share import Share, share_of
 from pytest_dtfperf.training.models import Network
 
@@ -33,16 +33,16 @@ def drawn(pixels: tf.Tensor, labels: tf.Tensor, share: Share, seed: int) -> tf.d
     """
     images = int(pixels.shape[0])
 
-    @unconverted
+    @mark_unconverted
     def batch(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         positions = share.start(step) + tf.range(share.batch_size, dtype=tf.int64)
-        chosen = _shuffled(positions, images, seed)
+        chosen = _shuffle_positions(positions, images, seed)
         return tf.gather(pixels, chosen), tf.gather(labels, chosen), positions
 
     return tf.data.Dataset.counter().map(batch)
 
 
-def _shuffled(positions: tf.Tensor, images: int, seed: int) -> tf.Tensor:
+def _shuffle_positions(positions: tf.Tensor, images: int, seed: int) -> tf.Tensor:
     """Places in the sequence -> numbers of images: every number once in each pass, in an order of the pass's own."""
     epochs = positions // images
     seeds = tf.stack([tf.fill(tf.shape(epochs), tf.constant(seed, tf.int64)), epochs, tf.zeros_like(epochs)], axis=1)
@@ -90,7 +90,7 @@ class IdxFiles(PipelineInput):
             iterator = v1.data.make_initializable_iterator(pairs.batch(TEST_BATCH).map(self._decode))
             return TestSet(iterator.initializer, *iterator.get_next())
 
-    @unconverted
+    @mark_unconverted
     def _decode(self, pixels: tf.Tensor, answers: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         images = tf.cast(tf.reshape(pixels, [-1, *self._shape]), tf.float32) * (1 / 255)
         return in_format(images, self._order.spec.data_format), tf.cast(answers, tf.int32)
@@ -130,11 +130,11 @@ class BinaryFiles(PipelineInput):
             iterator = v1.data.make_initializable_iterator(pairs.batch(CIFAR_TEST_BATCH).map(self._decode))
             return TestSet(iterator.initializer, *iterator.get_next())
 
-    @unconverted
+    @mark_unconverted
     def _training(self, pixels: tf.Tensor, labels: tf.Tensor, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return self._decode(self._shifted(pixels, positions) if self._order.spec.distortions else pixels, labels)
 
-    @unconverted
+    @mark_unconverted
     def _decode(self, pixels: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         images = around_zero(pixels)  # (batch, channels, height, width)
         if self._order.spec.data_format == "NHWC":

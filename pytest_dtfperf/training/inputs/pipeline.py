@@ -15,7 +15,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def unconverted(function: Callable[P, R]) -> Callable[P, R]:
+def mark_unconverted(function: Callable[P, R]) -> Callable[P, R]:
     """Tell TensorFlow that a function for tf.data has no `if` or `for` over tensors. Looking for them takes it time."""
     return cast("Callable[P, R]", tf.autograph.experimental.do_not_convert(function))
 

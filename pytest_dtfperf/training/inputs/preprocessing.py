@@ -36,10 +36,12 @@ def whole(jpeg: tf.Tensor, size: Size, method: str, position: tf.Tensor) -> tf.T
     scale = tf.minimum(have[0] / height, have[1] / width) / SURROUNDINGS
     part = tf.maximum(tf.cast(tf.stack([height * scale, width * scale]), tf.int32), 1)
     corner = (tf.cast(have, tf.int32) - part) // 2
-    return resized(_decoded(jpeg, tf.concat([corner, part], 0)), size, method, position)
+    return resize_image(_decode_jpeg(jpeg, tf.concat([corner, part], 0)), size, method, position)
 
 
-def distorted(jpeg: tf.Tensor, boxes: tf.Tensor, size: Size, method: str, position: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+def distort_image(
+    jpeg: tf.Tensor, boxes: tf.Tensor, size: Size, method: str, position: tf.Tensor, seed: tf.Tensor
+) -> tf.Tensor:
     """A part by chance that shows something of a bounding box, mirrored by chance, with other colours.
 
     `boxes` is (1, how many, 4): top, left, bottom, right, from 0 to 1.
@@ -54,12 +56,12 @@ def distorted(jpeg: tf.Tensor, boxes: tf.Tensor, size: Size, method: str, positi
         max_attempts=ATTEMPTS,
         use_image_if_no_bounding_boxes=True,
     )
-    image = _decoded(jpeg, tf.concat([corner[:2], part[:2]], 0))
+    image = _decode_jpeg(jpeg, tf.concat([corner[:2], part[:2]], 0))
     image = tf.image.stateless_random_flip_left_right(image, _seed(seed, 1))
-    return _coloured(resized(image, size, method, position) / 255, position, seed) * 255
+    return _distort_colours(resize_image(image, size, method, position) / 255, position, seed) * 255
 
 
-def resized(image: tf.Tensor, size: Size, method: str, position: tf.Tensor) -> tf.Tensor:
+def resize_image(image: tf.Tensor, size: Size, method: str, position: tf.Tensor) -> tf.Tensor:
     """With round_robin, the method follows from the image's place in the sequence."""
 
     def by(way: str) -> Callable[[], tf.Tensor]:
@@ -72,7 +74,7 @@ def resized(image: tf.Tensor, size: Size, method: str, position: tf.Tensor) -> t
     return by(_METHODS[method])()
 
 
-def _coloured(image: tf.Tensor, position: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+def _distort_colours(image: tf.Tensor, position: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Values from 0 to 1, before and after. Every other image has its contrast changed first: they do not commute."""
     image = tf.image.stateless_random_brightness(image, BRIGHTNESS, _seed(seed, 2))
 
@@ -87,7 +89,7 @@ def _coloured(image: tf.Tensor, position: tf.Tensor, seed: tf.Tensor) -> tf.Tens
     return tf.clip_by_value(image, 0.0, 1.0)
 
 
-def _decoded(jpeg: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+def _decode_jpeg(jpeg: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     """`window` is top, left, height, width. The fast transform: nobody trains the worse for it."""
     return tf.image.decode_and_crop_jpeg(jpeg, window, channels=3, dct_method="INTEGER_FAST")
 

@@ -12,9 +12,9 @@ from pytest_dtfperf.errors import InfrastructureError, SpecError
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.traces import FED_QUEUE
 from pytest_dtfperf.training.inputs import TrainingInput
-from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, on_host, unconverted
+from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, mark_unconverted, on_host
 from pytest_dtfperf.training.inputs.share import share_of
-from pytest_dtfperf.training.inputs.zmq_producer import Batch, made
+from pytest_dtfperf.training.inputs.zmq_producer import Batch, make_batches
 from pytest_dtfperf.training.models import Network
 
 v1 = tf.compat.v1
@@ -129,7 +129,9 @@ class PythonQueue(FedInput):
 
     def batches(self, tower: int) -> Iterator[Batch]:
         """A tower's, for ever."""
-        return made(share_of(self._order, tower), self._network.image_shape, self._network.classes, self._order.spec.seed)
+        return make_batches(
+            share_of(self._order, tower), self._network.image_shape, self._network.classes, self._order.spec.seed
+        )
 
 
 class PythonDataset(PipelineInput):
@@ -156,12 +158,14 @@ class PythonDataset(PipelineInput):
 
     def batches(self, tower: int) -> Iterator[Batch]:
         """A tower's, for ever."""
-        return made(share_of(self._order, tower), self._network.image_shape, self._network.classes, self._order.spec.seed)
+        return make_batches(
+            share_of(self._order, tower), self._network.image_shape, self._network.classes, self._order.spec.seed
+        )
 
     def explain(self, message: str) -> InfrastructureError | None:
         return self._failures[0].error(self._order.name) if self._failures else None
 
-    @unconverted
+    @mark_unconverted
     def _numbers(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return in_format(around_zero(images), self._order.spec.data_format), labels
 

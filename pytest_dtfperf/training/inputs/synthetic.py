@@ -8,7 +8,7 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.in_memory import drawn
-from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, unconverted
+from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, mark_unconverted
 from pytest_dtfperf.training.inputs.share import share_of
 from pytest_dtfperf.training.models import Network
 
@@ -32,8 +32,8 @@ class Synthetic(TrainingInput):
     def batch(self, tower: int) -> tuple[tf.Tensor, tf.Tensor]:
         images, labels = self._drawn(tower)
         with v1.device(None), v1.device(self._host):  # GPUs keep no variables of int32
-            kept_labels = _kept(labels, "synthetic_labels")
-        return _kept(images, "synthetic_images"), kept_labels
+            kept_labels = _keep_variable(labels, "synthetic_labels")
+        return _keep_variable(images, "synthetic_images"), kept_labels
 
     def dataset(self, tower: int) -> tf.data.Dataset:
         images, labels = self._drawn(tower)
@@ -54,7 +54,7 @@ class Synthetic(TrainingInput):
         return images, labels
 
 
-def _kept(initial: object, name: str) -> tf.Tensor:
+def _keep_variable(initial: object, name: str) -> tf.Tensor:
     variable = v1.Variable(initial, name=name, trainable=False, use_resource=True, collections=[v1.GraphKeys.LOCAL_VARIABLES])
     return variable.read_value()
 
@@ -85,6 +85,6 @@ class SyntheticHost(PipelineInput):
         pixels = tf.cast(tf.raw_ops.RandomUniformInt(shape=shape, minval=0, maxval=256, **seeds), tf.uint8)
         return pixels, tf.range(IMAGES) % self._network.classes
 
-    @unconverted
+    @mark_unconverted
     def _decode(self, pixels: tf.Tensor, labels: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return in_format(around_zero(pixels), self._order.spec.data_format), labels

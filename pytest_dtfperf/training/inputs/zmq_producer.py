@@ -26,7 +26,7 @@ IMAGES = 1024  # in a pass
 STRIDE = 16  # bytes from one image to the next: all differ, and making one costs a copy
 
 
-def made(share: Share, image_shape: tuple[int, int, int], classes: int, seed: int) -> Iterator[Batch]:
+def make_batches(share: Share, image_shape: tuple[int, int, int], classes: int, seed: int) -> Iterator[Batch]:
     """A tower's batches of a made-up data set, for ever. Each image is a window on the same noise."""
     size = int(np.prod(image_shape))
     noise = np.random.default_rng(seed).integers(0, 256, size + STRIDE * IMAGES, np.uint8)
@@ -69,7 +69,7 @@ def produce(wanted: dict[str, Any]) -> None:
     header = {"version": 1, "images": {"dtype": "uint8", "shape": shape}, "labels": {"dtype": "int32", "shape": shape[:1]}}
     header_bytes = json.dumps(header).encode()
     towers = [
-        made(
+        make_batches(
             Share(wanted["first_tower"] + tower, wanted["towers_of_all"], wanted["batch_size"]),
             tuple(wanted["image_shape"]),
             wanted["classes"],

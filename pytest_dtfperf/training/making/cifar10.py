@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from pytest_dtfperf.training.inputs.formats import CHANNELS, CLASSES, EDGE, TEST_FILES, TRAINING_FILES
-from pytest_dtfperf.training.making.pictures import enlarged, labels_of, noisy, pattern
+from pytest_dtfperf.training.making.pictures import enlarge_squares, labels_of, noisy, pattern
 
 
 def make(out: str, images: int, test_images: int, seed: int) -> str:
@@ -20,5 +20,5 @@ def make(out: str, images: int, test_images: int, seed: int) -> str:
 def _record(image: int, label: int, part: int, seed: int) -> bytes:
     """The label, then the red pixels, the green ones, the blue ones."""
     chance = np.random.default_rng((seed, part, image))
-    pixels = noisy(enlarged(pattern(label, CHANNELS, seed), EDGE, EDGE), chance)
+    pixels = noisy(enlarge_squares(pattern(label, CHANNELS, seed), EDGE, EDGE), chance)
     return bytes((label,)) + np.transpose(pixels, (2, 0, 1)).tobytes()

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from pytest_dtfperf.training.making.pictures import Pixels, enlarged, labels_of, noisy, pattern
+from pytest_dtfperf.training.making.pictures import Pixels, enlarge_squares, labels_of, noisy, pattern
 
 QUALITY = 90  # of the JPEGs
 LEAST_BOX = 0.4  # of the picture's edge
@@ -63,8 +63,8 @@ def _picture(
     """The pattern stands in a box, and faintly everywhere else."""
     edges = [max(1, int(edge * chance.uniform(LEAST_BOX, 1))) for edge in size]
     top, left = (int(chance.integers(0, whole - part + 1)) for whole, part in zip(size, edges, strict=True))
-    values = enlarged(pattern_of, *size) * FAINT
-    values[top : top + edges[0], left : left + edges[1]] = enlarged(pattern_of, *edges)
+    values = enlarge_squares(pattern_of, *size) * FAINT
+    values[top : top + edges[0], left : left + edges[1]] = enlarge_squares(pattern_of, *edges)
     return noisy(values, chance), (top, left, top + edges[0], left + edges[1])
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_dtfperf.training.making.pictures import enlarged, labels_of, noisy, pattern
+from pytest_dtfperf.training.making.pictures import enlarge_squares, labels_of, noisy, pattern
 
 EDGE = 28  # pixels
 CLASSES = 10
@@ -18,7 +18,7 @@ def make(out: str, images: int, test_images: int, seed: int) -> str:
         labels = np.empty(count, np.uint8)
         for at, (image, label) in enumerate(labels_of(count, CLASSES, seed, part)):
             chance = np.random.default_rng((seed, part, image))
-            pixels[at] = noisy(enlarged(pattern(label, 1, seed), EDGE, EDGE), chance)[:, :, 0]
+            pixels[at] = noisy(enlarge_squares(pattern(label, 1, seed), EDGE, EDGE), chance)[:, :, 0]
             labels[at] = label
         _write(Path(out, f"{name}-images-idx3-ubyte.gz"), pixels)
         _write(Path(out, f"{name}-labels-idx1-ubyte.gz"), labels)

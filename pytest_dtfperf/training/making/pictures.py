@@ -23,7 +23,7 @@ def pattern(label: int, channels: int, seed: int) -> NDArray[np.float64]:
     return np.random.default_rng((seed, 1 << 20, label)).standard_normal((SQUARES, SQUARES, channels)) * CONTRAST
 
 
-def enlarged(small: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
+def enlarge_squares(small: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
     """Each square becomes a rectangle of equal pixels."""
     rows, columns = (np.arange(edge) * SQUARES // edge for edge in (height, width))
     return small[rows][:, columns]

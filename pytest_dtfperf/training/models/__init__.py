@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from operator import index
 from typing import Any, Protocol, cast
 
-from pytest_dtfperf.errors import SpecError, shown
+from pytest_dtfperf.errors import SpecError, show_value
 from pytest_dtfperf.spec import INPUTS, MODELS, Spec
 from pytest_dtfperf.training.models.layers import Layers, T
 
@@ -51,21 +51,21 @@ def network_of(spec: Spec) -> Network:
     fixed = {"image_shape": fed.image_shape, "classes": fed.classes}
     size = {name: value for name, value in fixed.items() if value is not None}
     if not spec.own_model:
-        return made(spec.model, **size)
+        return make_network(spec.model, **size)
     return fitting(spec, _own(spec, size), size)
 
 
 def default_network(model: str) -> Network:
     """A model at its own size: on synthetic images and on ImageNet."""
-    return made(model)
+    return make_network(model)
 
 
-def made(model: str, **size: object) -> Network:
+def make_network(model: str, **size: object) -> Network:
     """A model for images of another `image_shape`, or for other `classes`."""
     return cast("Network", _implementation(model)(**size))
 
 
-def sized(model: Any, size: Size) -> Any:
+def call_with_size(model: Any, size: Size) -> Any:
     """What a class or function makes, told of the size what it has parameters for."""
     named = inspect.signature(model).parameters
     return model(**{name: value for name, value in size.items() if name in named})
@@ -75,7 +75,7 @@ def fitting(spec: Spec, network: Network, size: Size) -> Network:
     """The network, if its input can feed it. Raises `SpecError`."""
     shape, classes = image_shape_of(spec.model, network.image_shape), network.classes
     if not isinstance(classes, int) or classes < 1:
-        raise SpecError(f"{spec.model} says classes = {shown(classes)}: that is a whole number, 1 or more")
+        raise SpecError(f"{spec.model} says classes = {show_value(classes)}: that is a whole number, 1 or more")
     wanted = tuple(size.get("image_shape", shape))
     if shape != wanted or classes < size.get("classes", 0):
         has = f"images of {wanted}" + (f" in {size['classes']} classes" if "classes" in size else "")
@@ -94,7 +94,8 @@ def image_shape_of(model: str, given: Any) -> tuple[int, int, int]:
         height = width = channels = 0
     if min(height, width, channels) < 1:
         raise SpecError(
-            f"{model} says image_shape = {shown(given)}: that is (height, width, channels), three whole numbers, each 1 or more"
+            f"{model} says image_shape = {show_value(given)}: that is (height, width, channels), three whole "
+            "numbers, each 1 or more"
         )
     return height, width, channels
 
@@ -102,7 +103,7 @@ def image_shape_of(model: str, given: Any) -> tuple[int, int, int]:
 def _own(spec: Spec, size: Size) -> Network:
     if spec.model in _kept:
         model = _kept[spec.model]
-        return cast("Network", sized(model, size) if isinstance(model, type) else model)
+        return cast("Network", call_with_size(model, size) if isinstance(model, type) else model)
     if not _builders:
         raise SpecError(f"what {spec.model} is made of is not known here before it has been trained in this session")
     return _builders[0](spec, size)

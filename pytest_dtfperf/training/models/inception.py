@@ -24,13 +24,13 @@ class InceptionV3:
         x = net.stage("mixed1", _wide(net, x, 64))  # 35 x 35 x 288
         x = net.stage("mixed2", _wide(net, x, 64))  # 35 x 35 x 288
         x = net.stage("mixed3", _shrink_to_17(net, x))  # 17 x 17 x 768
-        x = net.stage("mixed4", _factorised(net, x, 128))  # 17 x 17 x 768
-        x = net.stage("mixed5", _factorised(net, x, 160))  # 17 x 17 x 768
-        x = net.stage("mixed6", _factorised(net, x, 160))  # 17 x 17 x 768
-        x = net.stage("mixed7", _factorised(net, x, 192))  # 17 x 17 x 768
+        x = net.stage("mixed4", _apply_factorised(net, x, 128))  # 17 x 17 x 768
+        x = net.stage("mixed5", _apply_factorised(net, x, 160))  # 17 x 17 x 768
+        x = net.stage("mixed6", _apply_factorised(net, x, 160))  # 17 x 17 x 768
+        x = net.stage("mixed7", _apply_factorised(net, x, 192))  # 17 x 17 x 768
         x = net.stage("mixed8", _shrink_to_8(net, x))  # 8 x 8 x 1280
-        x = net.stage("mixed9", _expanded(net, x, net.avg_pool(x, 3, stride=1, padding="SAME")))  # 8 x 8 x 2048
-        x = net.stage("mixed10", _expanded(net, x, net.max_pool(x, 3, stride=1, padding="SAME")))  # 8 x 8 x 2048
+        x = net.stage("mixed9", _apply_expanded(net, x, net.avg_pool(x, 3, stride=1, padding="SAME")))  # 8 x 8 x 2048
+        x = net.stage("mixed10", _apply_expanded(net, x, net.max_pool(x, 3, stride=1, padding="SAME")))  # 8 x 8 x 2048
         return net.dense(net.mean(x), self.classes)
 
 
@@ -60,7 +60,7 @@ def _shrink_to_17(net: Layers[T], x: T) -> T:
     return net.concat([three, threes, net.max_pool(x, 3, stride=2)])
 
 
-def _factorised(net: Layers[T], x: T, width: int) -> T:
+def _apply_factorised(net: Layers[T], x: T, width: int) -> T:
     """7 x 7 filters as 1 x 7 after 7 x 1; `width` is that of the convolutions between."""
     single = _conv(net, x, 192, 1, 1)
     seven = _conv(net, _conv(net, _conv(net, x, width, 1, 1), width, 1, 7), 192, 7, 1)
@@ -77,7 +77,7 @@ def _shrink_to_8(net: Layers[T], x: T) -> T:
     return net.concat([three, seven, net.max_pool(x, 3, stride=2)])
 
 
-def _expanded(net: Layers[T], x: T, pooled: T) -> T:
+def _apply_expanded(net: Layers[T], x: T, pooled: T) -> T:
     """3 x 3 filters as 1 x 3 beside 3 x 1."""
     single = _conv(net, x, 320, 1, 1)
     three = _conv(net, x, 384, 1, 1)

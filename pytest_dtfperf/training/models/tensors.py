@@ -191,8 +191,8 @@ class TensorLayers:
 
         def convolved(x: tf.Tensor, layout: str) -> tf.Tensor:
             if self._multiplies(kernel, layout, stride) and bias is None:
-                return _multiplied(x, kernel, name)
-            x, around = _padded(x, layout, padding, (height, width), stride)
+                return _convolve_by_product(x, kernel, name)
+            x, around = _pad_images(x, layout, padding, (height, width), stride)
             strides = _spatial(stride, layout)
             return tf.raw_ops.Conv2D(input=x, filter=kernel, strides=strides, data_format=layout, name=name, **around)
 
@@ -346,7 +346,7 @@ def _spatial(size: int, layout: str) -> list[int]:
     return [1, size, size, 1] if layout == "NHWC" else [1, 1, size, size]
 
 
-def _multiplied(images: tf.Tensor, kernel: tf.Tensor, name: str) -> tf.Tensor:
+def _convolve_by_product(images: tf.Tensor, kernel: tf.Tensor, name: str) -> tf.Tensor:
     """A convolution of 1 x 1 over (batch, height, width, channels): each pixel by itself."""
     inputs, filters = kernel.shape[2:]
     product = tf.raw_ops.MatMul(a=tf.reshape(images, [-1, inputs]), b=tf.reshape(kernel, [inputs, filters]), name=name)
@@ -357,7 +357,7 @@ def _op_seed(name: str) -> int:
     return zlib.crc32(name.encode()) | 1  # two seeds of zero would mean: a new one each time
 
 
-def _padded(
+def _pad_images(
     images: tf.Tensor, layout: str, padding: str, window: tuple[int, int], stride: int
 ) -> tuple[tf.Tensor, dict[str, Any]]:
     """The images, and what their convolution is told of padding, so that it has a fast kernel.

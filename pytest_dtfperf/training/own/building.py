@@ -23,7 +23,7 @@ from pytest_dtfperf.spec import Spec, TaskOrder, VariableUpdate, tables
 from pytest_dtfperf.spec.tables import OwnModel
 from pytest_dtfperf.training.devices import devices_of
 from pytest_dtfperf.training.load import load
-from pytest_dtfperf.training.models import Network, Size, build_with, image_shape_of, keep, network_of, sized
+from pytest_dtfperf.training.models import Network, Size, build_with, call_with_size, image_shape_of, keep, network_of
 from pytest_dtfperf.training.own import describe_error, keras_backend
 from pytest_dtfperf.training.own.function_network import FunctionNetwork
 from pytest_dtfperf.training.own.keras_network import KerasNetwork
@@ -110,7 +110,7 @@ class _Builder:
 
     def _made(self, spec: Spec, size: Size) -> Network:
         if spec.own_model == tables.LAYERS:
-            keep(spec.model, _imported(spec))
+            keep(spec.model, _import_model(spec))
             return network_of(spec)
         if not self._is_set_up:
             set_up(self._order, computes=False)
@@ -125,13 +125,13 @@ class _Builder:
         keras.utils.set_random_seed(spec.seed)
         keras.config.set_dtype_policy(POLICIES[spec.precision])
         host = devices_of(self._order).host
-        model = _imported(spec)
+        model = _import_model(spec)
         if not isinstance(model, keras.Model) and _takes_images(model):
             return _of_function(spec, model, size, host)
         return _network(KerasNetwork.of(spec, _keras_model(spec, model, size), asked_shape(spec, model, size), host))
 
 
-def _imported(spec: Spec) -> Any:
+def _import_model(spec: Spec) -> Any:
     found = tables.find_own_model(spec.model)
     assert found
     first, _, rest = found.attribute.partition(".")
@@ -171,7 +171,7 @@ def _keras_model(spec: Spec, model: Any, size: Size) -> Any:
     if isinstance(model, keras.Model):
         return model
     try:
-        found = sized(model, size)
+        found = call_with_size(model, size)
     except Exception as error:
         raise SpecError(f"{spec.model} makes no model: {describe_error(error)}") from error
     if not isinstance(found, keras.Model):

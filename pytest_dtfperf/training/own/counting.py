@@ -19,10 +19,10 @@ class Uncounted(Exception):
 
 def multiply_adds(result: tf.Tensor) -> int:
     """Of all that the result needs, computed for one image. Raises `Uncounted`."""
-    return sum(_of(operation) for operation in _needed(result.op))
+    return sum(_of(operation) for operation in _iterate_needed(result.op))
 
 
-def _needed(result: tf.Operation) -> Iterator[tf.Operation]:
+def _iterate_needed(result: tf.Operation) -> Iterator[tf.Operation]:
     seen, left = {result.name}, [result]
     while left:
         operation = left.pop()
@@ -128,7 +128,7 @@ class Traced(NamedTuple):
     values: Sequence[Any]  # of what was fetched: numpy arrays
 
 
-def traced(
+def trace_model(
     name: str,
     image_shape: tuple[int, int, int],
     forward: Callable[[tf.Tensor], Any],

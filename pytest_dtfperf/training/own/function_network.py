@@ -11,7 +11,7 @@ from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.training.models.outline import Outline, Variable
 from pytest_dtfperf.training.models.tensors import TensorLayers
 from pytest_dtfperf.training.own import describe_error
-from pytest_dtfperf.training.own.counting import FirstValue, logits_of, traced
+from pytest_dtfperf.training.own.counting import FirstValue, logits_of, trace_model
 
 v1 = tf.compat.v1
 
@@ -51,9 +51,9 @@ class FunctionNetwork:
 
         def forward(images: tf.Tensor) -> tf.Tensor:
             v1.set_random_seed(spec.seed)
-            return _called(function, images, training=False, creator=noted)
+            return _call_function(function, images, training=False, creator=noted)
 
-        found = traced(spec.model, shape, forward, fetched=lambda: [value for _, value in made])
+        found = trace_model(spec.model, shape, forward, fetched=lambda: [value for _, value in made])
         if not made:
             raise SpecError(
                 f"{spec.model} makes no variables by tf.Variable or tf.compat.v1.get_variable: there is nothing to train"
@@ -89,12 +89,12 @@ class FunctionNetwork:
             return known[name]
 
         try:
-            return logits_of(_called(self._function, images, training=net.training, creator=given, getter=named))
+            return logits_of(_call_function(self._function, images, training=net.training, creator=given, getter=named))
         except Exception as error:
             raise SpecError(f"{self._name} cannot be trained within a graph: {describe_error(error)}") from error
 
 
-def _called(
+def _call_function(
     function: Callable[..., Any],
     images: tf.Tensor,
     *,

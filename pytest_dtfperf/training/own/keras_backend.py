@@ -4,7 +4,7 @@ import json
 import os
 from contextlib import suppress
 
-from pytest_dtfperf.errors import SpecError, shown
+from pytest_dtfperf.errors import SpecError, show_value
 
 VARIABLE = "KERAS_BACKEND"
 TENSORFLOW = "tensorflow"
@@ -12,21 +12,22 @@ TENSORFLOW = "tensorflow"
 
 def check(model: str) -> None:
     """Raises `SpecError` where it is not TensorFlow."""
-    backend, where = asked()
+    backend, where = find_configured_backend()
     if backend != TENSORFLOW:
         raise SpecError(
-            f"{model}: on this host {where} says that Keras' backend is {shown(backend)}, and tasks train with {TENSORFLOW} "
+            f"{model}: on this host {where} says that Keras' backend is {show_value(backend)}, and tasks "
+            f"train with {TENSORFLOW} "
             f'alone: change it there, or say environment=["{VARIABLE}={TENSORFLOW}"]'
         )
 
 
 def wants(module: str | None) -> str:
     """What to say of a package that is missing, if it is only a backend of Keras that wants it; else nothing."""
-    backend, where = asked()
+    backend, where = find_configured_backend()
     return f", the backend of Keras that {where} says: it must be {TENSORFLOW}" if module == backend != TENSORFLOW else ""
 
 
-def asked() -> tuple[str, str]:
+def find_configured_backend() -> tuple[str, str]:
     """Its name, and what says so: the variable, or Keras' own file."""
     if name := os.environ.get(VARIABLE):
         return name, VARIABLE

@@ -14,7 +14,7 @@ from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.training.models.outline import Outline, Variable
 from pytest_dtfperf.training.models.tensors import TensorLayers
 from pytest_dtfperf.training.own import describe_error
-from pytest_dtfperf.training.own.counting import FirstValue, logits_of, traced
+from pytest_dtfperf.training.own.counting import FirstValue, logits_of, trace_model
 
 v1 = tf.compat.v1
 
@@ -40,7 +40,7 @@ class KerasNetwork:
         shape = _image_shape(spec, model, asked)
         _check_precision(spec, model)
         variables = [*_variables(spec, model, host)]
-        found = traced(spec.model, shape, partial(_forward, model))
+        found = trace_model(spec.model, shape, partial(_forward, model))
         outline = Outline(tuple(variables), {"logits": (found.classes,)}, found.multiply_adds, found.uncounted)
         return cls(spec.model, model, shape, found.classes, outline)
 
@@ -52,7 +52,7 @@ class KerasNetwork:
         ]
         try:
             out, moved, losses = self._model.stateless_call(
-                trained, states, images, **_told(self._model, net.training), return_losses=True
+                trained, states, images, **_make_training_argument(self._model, net.training), return_losses=True
             )
         except Exception as error:
             raise SpecError(f"{self._name} cannot be trained within a graph: {describe_error(error)}") from error
@@ -140,11 +140,11 @@ def _forward(model: Any, images: tf.Tensor) -> tf.Tensor:
         [v1.placeholder(str(each.dtype), each.shape) for each in group]
         for group in (model.trainable_variables, model.non_trainable_variables)
     )
-    out, _ = model.stateless_call(trained, states, images, **_told(model, training=False))
+    out, _ = model.stateless_call(trained, states, images, **_make_training_argument(model, training=False))
     return out
 
 
-def _told(model: Any, training: bool) -> dict[str, bool]:
+def _make_training_argument(model: Any, training: bool) -> dict[str, bool]:
     """Whether it trains, where its `call` wants to know: as Keras' own training does."""
     return {"training": training} if "training" in inspect.signature(model.call).parameters else {}
 

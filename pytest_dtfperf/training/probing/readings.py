@@ -23,7 +23,7 @@ How = Mapping[str, float | str]
 Reading = Mapping[str, Any]
 
 
-def repeated(
+def measure_repeatedly(
     call: Callable[[], object],
     units: float,
     how: How,
@@ -91,7 +91,7 @@ def of_all(cores: int, free_bytes: int | None) -> Reading:
             each.done.wait()
             each.done.clear()
 
-    return repeated(copy, 2.0 * size * cores, {"threads": cores, "bytes": 2 * size * cores}, cores=cores)
+    return measure_repeatedly(copy, 2.0 * size * cores, {"threads": cores, "bytes": 2 * size * cores}, cores=cores)
 
 
 class _Copier(threading.Thread):

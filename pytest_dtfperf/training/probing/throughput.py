@@ -14,7 +14,7 @@ from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.own import building
-from pytest_dtfperf.training.probing.readings import How, Reading, repeated
+from pytest_dtfperf.training.probing.readings import How, Reading, measure_repeatedly
 from pytest_dtfperf.training.reason import reason
 
 v1 = tf.compat.v1
@@ -67,7 +67,7 @@ def on_gpu() -> Mapping[str, ProbeOperation]:
 def of_cores(threads: int) -> Mapping[str, Any]:
     """Readings and errors by operation, of so many threads of this process, which has not computed before."""
     config = v1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=1, device_count={"GPU": 0})
-    return {name: tried(each, "/device:CPU:0", config, threads) for name, each in on_cores(threads).items()}
+    return {name: try_operation(each, "/device:CPU:0", config, threads) for name, each in on_cores(threads).items()}
 
 
 def of_gpus(count: int) -> Mapping[str, Any]:
@@ -78,28 +78,28 @@ def of_gpus(count: int) -> Mapping[str, Any]:
     config = v1.ConfigProto()
     config.gpu_options.allow_growth = True
     return {
-        f"{index}.{name}": tried(each, f"/device:GPU:{index}", config, None, chain=CHAIN)
+        f"{index}.{name}": try_operation(each, f"/device:GPU:{index}", config, None, chain=CHAIN)
         for index in range(count)
         for name, each in on_gpu().items()
     }
 
 
-def tried(
+def try_operation(
     operation: ProbeOperation, device: str, config: tf.compat.v1.ConfigProto, threads: int | None, *, chain: int = 1
 ) -> Reading:
     """The reading of one operation on one device, or its error."""
     try:
         with tf.Graph().as_default(), v1.Session(config=config) as session:
             with v1.device(device):
-                begun, done = _chained(operation, chain)
+                begun, done = _build_chain(operation, chain)
             session.run(begun)
             how = {**operation.how, **({"threads": threads} if threads else {})}
-            return repeated(lambda: session.run(done), chain * operation.flops, how, cores=threads)
+            return measure_repeatedly(lambda: session.run(done), chain * operation.flops, how, cores=threads)
     except (tf.errors.OpError, TimeoutError) as error:
         return {"error": (reason(error) or [str(error)])[0]}
 
 
-def _chained(operation: ProbeOperation, chain: int) -> tuple[tf.Operation, tf.Tensor]:
+def _build_chain(operation: ProbeOperation, chain: int) -> tuple[tf.Operation, tf.Tensor]:
     """What prepares it, and one number that is there once all of it is computed.
 
     From variables: constants would be folded. Of a number that is fetched, nobody can say it had not been waited for.
@@ -134,6 +134,6 @@ def of_worker(order: TaskOrder, cpus: Collection[int]) -> Reading:
         feed.start(session)
         how: How = {"data": spec.data, "model": spec.model, "batch": spec.batch_size, "threads": order.threads}
         cores = len(os.sched_getaffinity(0))
-        return repeated(
+        return measure_repeatedly(
             lambda: session.run(fetched), spec.batch_size * order.num_devices, how, cores=cores, warm_up_s=WARM_UP_S
         )

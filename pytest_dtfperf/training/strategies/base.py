@@ -14,7 +14,7 @@ from pytest_dtfperf.stamps import Stamps
 from pytest_dtfperf.traces import TaskTrace
 from pytest_dtfperf.training import engine
 from pytest_dtfperf.training.devices import config_of, devices_of
-from pytest_dtfperf.training.graph_hash import Computed, computed
+from pytest_dtfperf.training.graph_hash import Computed, describe_computation
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.load import load
@@ -25,7 +25,7 @@ from pytest_dtfperf.training.strategies.evaluation import Evaluator
 from pytest_dtfperf.training.strategies.feeding import sources
 from pytest_dtfperf.training.strategies.replicas import Replicas
 from pytest_dtfperf.training.strategies.variables import Variables
-from pytest_dtfperf.training.tracing import profiled, stepped, trace_of_steps
+from pytest_dtfperf.training.tracing import profile_steps, run_steps, trace_of_steps
 
 
 def set_up(order: TaskOrder, *, computes: bool = True) -> None:
@@ -99,8 +99,8 @@ class MirroredTraining:
         """`patience_s` is nobody's: a function cannot be told to give up. It waits for others as in any measured step."""
         order = self._order
         self.barrier("start")
-        with profiled(order) as done:
-            stepped(done, order.traced_steps, self.step, order.sleep_s, after_each)
+        with profile_steps(order) as done:
+            run_steps(done, order.traced_steps, self.step, order.sleep_s, after_each)
         return trace_of_steps(order.name, done)
 
     @property
@@ -110,7 +110,7 @@ class MirroredTraining:
     @property
     def computed(self) -> Computed:
         returned = [tensor.op.name for tensor in self._run.outputs if tensor.op.inputs[0].op.name in self._added_ops]
-        return computed(self._run.graph.as_graph_def(), without={*self._added_ops, *returned})
+        return describe_computation(self._run.graph.as_graph_def(), without={*self._added_ops, *returned})
 
     def _make(self, strategy: tf.distribute.Strategy) -> None:
         """Variables, inputs, and the function that is a step."""

@@ -26,7 +26,7 @@ from pytest_dtfperf.training import engine
 from pytest_dtfperf.training.devices import devices_of
 from pytest_dtfperf.training.engine import Training
 from pytest_dtfperf.training.graph import GraphTraining
-from pytest_dtfperf.training.graph_hash import Computed, computed
+from pytest_dtfperf.training.graph_hash import Computed, describe_computation
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.load import load
@@ -38,7 +38,7 @@ from pytest_dtfperf.training.strategies.evaluation import Evaluator
 from pytest_dtfperf.training.strategies.feeding import dataset_of_worker
 from pytest_dtfperf.training.strategies.replicas import Replicas
 from pytest_dtfperf.training.strategies.variables import Variables
-from pytest_dtfperf.training.tracing import profiled, trace_of_batches
+from pytest_dtfperf.training.tracing import profile_steps, trace_of_batches
 
 # Steps that are scheduled before they are waited for. A worker so many times slower than others does not hold them up.
 READ_AHEAD = 16
@@ -53,7 +53,7 @@ class Served(GraphTraining):
     """A worker but the chief. While others' batches are trained on its server, it can tell which."""
 
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace:
-        with profiled(self._order) as done:
+        with profile_steps(self._order) as done:
             self.barrier("start")
             self.barrier("end")
         return trace_of_batches(self._order.name, done)
@@ -140,7 +140,7 @@ class Coordinator(GraphTraining):
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace:
         """Of the batches that this process has trained. It comes to both meetings whatever happens: others wait there."""
         order = self._order
-        with profiled(order) as done:
+        with profile_steps(order) as done:
             self.barrier("start")
             try:
                 for self._traced_left in range(order.traced_steps, 0, -1):
@@ -176,7 +176,7 @@ class Coordinator(GraphTraining):
     def computed(self) -> Computed:
         outputs = [operation for operation in self._traced.get_operations() if operation.type == "Identity"]
         returned = [each.name for each in outputs if each.inputs[0].op.name in self._added_ops]
-        return computed(self._traced.as_graph_def(), without={*self._added_ops, *returned})
+        return describe_computation(self._traced.as_graph_def(), without={*self._added_ops, *returned})
 
 
 def steps_left(spec: Spec, done: int) -> int:

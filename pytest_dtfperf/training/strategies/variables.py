@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, TaskOrder
 from pytest_dtfperf.training.exchange_plan import parts_of, servers_of
-from pytest_dtfperf.training.joined_values import joined
+from pytest_dtfperf.training.joined_values import join_parts
 from pytest_dtfperf.training.models.outline import Variable, outline_of
 from pytest_dtfperf.training.models.tensors import first_value
 from pytest_dtfperf.training.packing import cut
@@ -103,7 +103,7 @@ class Variables:
     def variable(self, tower: int, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
         """The value on the replica whose function is being traced."""
         if name in self._parts:
-            return joined([self._made[part].read_value() for part in self._parts[name]])
+            return join_parts([self._made[part].read_value() for part in self._parts[name]])
         return self._made[name].read_value()
 
     def average(self, name: str, channels: int, start: float) -> tf.Variable:

@@ -21,7 +21,7 @@ from pytest_dtfperf.training.variable_update.all_reduce_algorithms import (
     subdivisions,
     xring,
 )
-from pytest_dtfperf.training.variable_update.parameter_server import Wire, widened
+from pytest_dtfperf.training.variable_update.parameter_server import Wire, widen_value
 
 HIERARCHICAL_COPY = "hierarchical_copy"  # an option of its own, not a word of the specification
 
@@ -107,7 +107,7 @@ class GraphWork:
             self._narrow[key] = self._wire.narrow(value)
         if (key, device) not in self._fetched:
             with v1.device(device):
-                self._fetched[key, device] = widened(self._narrow[key])
+                self._fetched[key, device] = widen_value(self._narrow[key])
         return self._fetched[key, device]
 
     def add(self, values: Sequence[tf.Tensor], device: str) -> tf.Tensor:
@@ -162,16 +162,16 @@ def cut(value: tf.Tensor, parts: int) -> list[tf.Tensor]:
 Towers = list[list[tf.Tensor]]  # of each tower, one tensor per variable
 
 
-def repacked(reduce: Reduce, towers: Towers, devices: Sequence[str], *, parts: int) -> Towers:
+def repack(reduce: Reduce, towers: Towers, devices: Sequence[str], *, parts: int) -> Towers:
     """The means, reduced in so many parts; 0: variable by variable."""
     if not parts:
-        return _reduced(reduce, towers)
+        return _reduce_towers(reduce, towers)
     joined = [_cut(gradients, device, parts) for gradients, device in zip(towers, devices, strict=True)]
-    means = _reduced(reduce, joined)
-    return [_restored(mean, like, device) for mean, like, device in zip(means, towers, devices, strict=True)]
+    means = _reduce_towers(reduce, joined)
+    return [_restore_parts(mean, like, device) for mean, like, device in zip(means, towers, devices, strict=True)]
 
 
-def _reduced(reduce: Reduce, towers: Towers) -> Towers:
+def _reduce_towers(reduce: Reduce, towers: Towers) -> Towers:
     means = [reduce(of_towers) for of_towers in zip(*towers, strict=True)]
     return [list(of_tower) for of_tower in zip(*means, strict=True)]
 
@@ -181,7 +181,7 @@ def _cut(gradients: Sequence[tf.Tensor], device: str, parts: int) -> list[tf.Ten
         return cut(tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0), parts)
 
 
-def _restored(parts: Sequence[tf.Tensor], likes: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
+def _restore_parts(parts: Sequence[tf.Tensor], likes: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
     with v1.device(device):
         flat = tf.split(tf.concat(parts, 0), [like.shape.num_elements() for like in likes])
         return [tf.reshape(piece, like.shape) for piece, like in zip(flat, likes, strict=True)]

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
-from pytest_dtfperf.training.variable_update.parameter_server import Servers, widened
+from pytest_dtfperf.training.variable_update.parameter_server import Servers, widen_value
 
 v1 = tf.compat.v1
 
@@ -84,9 +84,9 @@ class DistributedReplicated:
         """Fetched once by the worker, whose towers copy it from there."""
         if len(self._copies[name]) > 1:
             with v1.device(self._devices.host):
-                value = widened(tf.identity(value))
+                value = widen_value(tf.identity(value))
         refreshed = []
         for copy in self._copies[name]:
             with v1.device(copy.device):
-                refreshed.append(copy.assign(widened(value), read_value=False))
+                refreshed.append(copy.assign(widen_value(value), read_value=False))
         return refreshed

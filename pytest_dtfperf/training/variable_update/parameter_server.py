@@ -43,10 +43,10 @@ class Wire:
 
     def rounded(self, value: tf.Tensor) -> tf.Tensor:
         """What those that it is sent to have of it, where it is: for who has copies that must stay equal."""
-        return widened(self.narrow(value)) if self.narrows else value
+        return widen_value(self.narrow(value)) if self.narrows else value
 
 
-def widened(value: tf.Tensor) -> tf.Tensor:
+def widen_value(value: tf.Tensor) -> tf.Tensor:
     """What has come over the wire, on the current device."""
     return value if value.dtype == tf.float32 else tf.cast(value, tf.float32)
 
@@ -181,7 +181,7 @@ class ParameterServer:
             self._there[name] = self._servers.read(name)
             sent = self._in_waves.held_back(name, self._servers.wire.narrow(self._there[name]))
             with v1.device(self._local.place(name, shape, held.device)):
-                self._here[name] = widened(tf.identity(sent))
+                self._here[name] = widen_value(tf.identity(sent))
             self._in_waves.has_come(name, self._here[name])
         return self._stage.pass_through(tower, name, self._here[name]) if self._stage else self._here[name]
 

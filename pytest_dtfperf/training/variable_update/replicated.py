@@ -8,9 +8,9 @@ from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.spec.all_reduce import Range, parse
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.optimizers import Update, apply_all, mean_of
-from pytest_dtfperf.training.variable_update.all_reduce_graph import HIERARCHICAL_COPY, Collective, Reduction, Towers, repacked
+from pytest_dtfperf.training.variable_update.all_reduce_graph import HIERARCHICAL_COPY, Collective, Reduction, Towers, repack
 from pytest_dtfperf.training.variable_update.base import one_per_device
-from pytest_dtfperf.training.variable_update.parameter_server import Wire, widened
+from pytest_dtfperf.training.variable_update.parameter_server import Wire, widen_value
 from pytest_dtfperf.training.variable_update.staging import stage
 
 v1 = tf.compat.v1
@@ -71,7 +71,7 @@ class Replicated(Copies):
         return one_per_device(self._apply(dict(zip(self._copies, zip(*means, strict=True), strict=True))))
 
     def _means(self, towers: Towers) -> Towers:
-        return repacked(self._reduce, towers, self._devices.towers, parts=self._spec.gradient_repacking)
+        return repack(self._reduce, towers, self._devices.towers, parts=self._spec.gradient_repacking)
 
     def _late_means(self, towers: Towers) -> Towers:
         """Of the step before. Applied once this step has its own gradients, and so has read the variables."""
@@ -132,7 +132,7 @@ class CollectiveAllReduce(Copies):
             if not self._wire.narrows:
                 return self._reduce([weighed])[0]
             (total,) = self._reduce([self._wire.narrow(weighed)])
-            return widened(total) * (1.0 / self._order.workers)
+            return widen_value(total) * (1.0 / self._order.workers)
 
 
 class DistributedAllReduce(Copies):

@@ -21,8 +21,8 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.training.devices import devices_of
-from pytest_dtfperf.training.joined_values import joined, parts_in, product_by_parts
-from pytest_dtfperf.training.models import Network, default_network, made
+from pytest_dtfperf.training.joined_values import join_parts, parts_in, product_by_parts
+from pytest_dtfperf.training.models import Network, default_network, make_network
 from pytest_dtfperf.training.models.tensors import TensorLayers
 from pytest_dtfperf.training.replica import build
 from pytest_dtfperf.training.stamping import fetches_of
@@ -79,7 +79,7 @@ class Trainee:
 
 def train(model: str, size: Mapping[str, Any], steps: int, rate: float) -> dict[str, Any]:
     """The losses before and after so many steps, and what there was to see at first."""
-    trainee = Trainee(made(model, **_shaped(size)))
+    trainee = Trainee(make_network(model, **_shaped(size)))
     net, logits, loss, gradients = trainee.outputs()
     seen = {
         "variables": [[name, list(value.shape)] for name, value in trainee.values.items()],
@@ -97,7 +97,7 @@ def train(model: str, size: Mapping[str, Any], steps: int, rate: float) -> dict[
 
 def compare(model: str, size: Mapping[str, Any], other: Mapping[str, str]) -> dict[str, Any]:
     """Outputs in NHWC and fp32, and another one at the same variables: both losses, and how far gradients agree."""
-    trainee = Trainee(made(model, **_shaped(size)))
+    trainee = Trainee(make_network(model, **_shaped(size)))
     _, _, loss, gradients = trainee.outputs()
     _, _, other_loss, others = trainee.outputs(**other)
     plain, different = (np.concatenate([np.ravel(g) for g in found]) for found in (gradients, others))
@@ -173,7 +173,7 @@ def products(precision: str) -> dict[str, Any]:
     found = {}
     with tf.Graph().as_default(), v1.Session() as session:
         vectors, *parts = (tf.constant(value, DTYPES[precision]) for value in values)
-        matrix = joined(parts)
+        matrix = join_parts(parts)
         assert parts_in(matrix) == parts
         for how, factors in (("parts", parts), ("whole", [matrix])):
             y = product_by_parts(vectors, factors)

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import MODELS, Spec
-from pytest_dtfperf.training.models import default_network, made, network_of
+from pytest_dtfperf.training.models import default_network, make_network, network_of
 from pytest_dtfperf.training.models.layers import BATCH_NORM, BatchNorm, paddings
 from pytest_dtfperf.training.models.outline import Outline, Shape, Shapes, multiply_adds, outline
 from tests.training.models.known import KNOWN, TF_CNN_BENCHMARKS
@@ -114,7 +114,7 @@ def test_variables_are_named_once_and_counted_by_kind(model: str) -> None:
 
 def test_inception3_has_keras_parameters() -> None:
     """23,851,784 at 1000 classes, moving averages included: the figure that the first version was proven with."""
-    assert outline(made("inception3", classes=1000)).parameters == 23_851_784
+    assert outline(make_network("inception3", classes=1000)).parameters == 23_851_784
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_every_input_of_a_model_fits_it() -> None:
 def test_images_that_are_too_small_are_refused() -> None:
     """What does not fit is said by its size."""
     with pytest.raises(SpecError, match="too small for this network: a window of 3 does not fit into 2 pixels"):
-        outline(made("inception3", image_shape=(40, 40, 3)))
+        outline(make_network("inception3", image_shape=(40, 40, 3)))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pytest_dtfperf.measurement import TaskReport
-from pytest_dtfperf.session.own_models import described
+from pytest_dtfperf.session.own_models import describe_model
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, tables
 from tests.training.conftest import RunTasks, Trained, assert_same_variables, driver, orders_of, report_of
 from tests.training.own import models
@@ -27,13 +27,13 @@ def train(trained: Trained) -> Train:
     """Train an own model of this folder's; what every task reports."""
 
     def of(model: Any, *, workers: int = 1, order: dict[str, Any] | None = None, **wanted: Any) -> list[TaskReport]:
-        return trained(spec_of(model, **wanted), workers=workers, own=described(model), **(order or {}))
+        return trained(spec_of(model, **wanted), workers=workers, own=describe_model(model), **(order or {}))
 
     return of
 
 
 def spec_of(model: Any, **wanted: Any) -> Spec:
-    found = described(model)
+    found = describe_model(model)
     usual = {"batch_size": BATCH, "steps": STEPS, "warmup_steps": 0, "learning_rate": 0.05, "weight_decay": 0.0}
     return Spec(model=found.name, own_model=found.kind, **{"variable_update": "independent", **usual, **wanted})
 
@@ -267,11 +267,11 @@ def refusals() -> Iterator[Any]:
 @pytest.mark.parametrize("model, wanted, words", [*refusals()])
 def test_what_cannot_be_trained_is_refused(run_tasks: RunTasks, model: Any, wanted: dict[str, Any], words: str) -> None:
     """In one line that says what is wrong with it, and names it."""
-    with orders_of(spec_of(model, **wanted), workers=1, own=described(model)) as orders:
+    with orders_of(spec_of(model, **wanted), workers=1, own=describe_model(model)) as orders:
         (outcome,) = run_tasks(orders)
     (failed,) = (event for event in outcome["events"] if event["kind"] == "failed")
     (line,) = failed["reason"]
-    assert line.startswith(f"SpecError: {described(model).name}")
+    assert line.startswith(f"SpecError: {describe_model(model).name}")
     assert words in line
 
 
@@ -279,12 +279,13 @@ def test_a_host_with_another_backend_is_refused(tmp_path: Path) -> None:
     """Where the environment asks Keras for another backend than TensorFlow's, installed or not, a line says so, and what to do;
     a model that is none of Keras is trained."""
     with driver(tmp_path / "log", KERAS_BACKEND="torch") as run_tasks:
-        with orders_of(spec_of(models.plain_cnn), workers=1, own=described(models.plain_cnn)) as orders:
+        with orders_of(spec_of(models.plain_cnn), workers=1, own=describe_model(models.plain_cnn)) as orders:
             (outcome,) = run_tasks(orders)
         (failed,) = (event for event in outcome["events"] if event["kind"] == "failed")
         (line,) = failed["reason"]
         assert line == (
-            f"SpecError: {described(models.plain_cnn).name}: on this host KERAS_BACKEND says that Keras' backend is 'torch', "
+            f"SpecError: {describe_model(models.plain_cnn).name}: on this host KERAS_BACKEND says that "
+            "Keras' backend is 'torch', "
             'and tasks train with tensorflow alone: change it there, or say environment=["KERAS_BACKEND=tensorflow"]'
         )
         plain = Spec(model="trivial", batch_size=BATCH, steps=1, warmup_steps=0, variable_update="independent")
@@ -317,7 +318,7 @@ def test_seeds_decide_what_it_starts_with(train: Train, run_tasks: RunTasks) -> 
     """The same seed, the same first loss in whatever process; another seed, another."""
     losses = []
     for seed in (1, 1, 2):
-        found = described(models.plain_cnn)
+        found = describe_model(models.plain_cnn)
         with orders_of(replace(spec_of(models.plain_cnn), seed=seed), workers=1, own=found) as orders:
             losses.append(report_of(run_tasks(orders)[0]).loss[0])
     assert losses[0] == losses[1] != losses[2]
