@@ -13,7 +13,7 @@ import json, sys, time
 import tensorflow as tf
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.training.devices import devices_of
-from pytest_dtfperf.training.graph_hash import computed
+from pytest_dtfperf.training.graph_hash import describe_computation
 from pytest_dtfperf.training.replica import build
 
 order = TaskOrder(run="x", job="worker", index=0, spec=Spec(model=sys.argv[1], batch_size=8), cluster={})
@@ -25,7 +25,7 @@ fetches = [replica.loss.op.name, *(update.name for update in replica.updates)]
 hashed_s = []
 for _ in range(5):
     began = time.perf_counter()
-    found = computed(graph.as_graph_def(), fetches)
+    found = describe_computation(graph.as_graph_def(), fetches)
     hashed_s.append(time.perf_counter() - began)
 print(json.dumps({"built_s": built_s, "hashed_s": min(hashed_s), "operations": sum(found.operations.values())}))
 """

@@ -21,7 +21,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "pytest_dtfperf"
 LONGEST_MODULE = 500  # lines
 # Names that are a participle alone say neither what is done nor to what. These are names of the field, or of a protocol.
-FIELD_NAMES = frozenset(("allocated", "cached", "closed", "done", "failed", "fixed", "isolated", "locked", "packed", "shared"))
+FIELD_NAMES = frozenset(
+    ("allocated", "cached", "closed", "done", "failed", "fixed", "isolated", "locked", "packed", "published", "shared")
+)
 IRREGULAR = frozenset(
     (
         "asked",
@@ -88,9 +90,9 @@ class Code:
             Count("class names in several modules", len(self.find_duplicate_classes()), 40, 10),
             Count("functions named by a participle", len(self.find_participles()), 400, 0),
             *(
-                Count(f"{word!r} per 10,000 lines of {place}", _measure_frequency(word, texts), limit, GOAL_OF_WORDS)
+                Count(f"{word!r} per 10,000 lines of {where}", _measure_frequency(word, texts), limit, GOAL_OF_WORDS)
                 for word, limits in WORDS.items()
-                for place, texts, limit in zip(("code", "docs"), (self.modules, self.pages), limits, strict=True)
+                for where, texts, limit in zip(("code", "docs"), (self.modules, self.pages), limits, strict=True)
             ),
         ]
 

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pytest_dtfperf.report.dataframe import load as load
-    from pytest_dtfperf.report.dataframe import make_published_frame as published
+    from pytest_dtfperf.report.dataframe import published as published
 
 __all__ = ["load", "published"]
 

@@ -217,7 +217,7 @@ class MeasuredRun(RunController):
         without: Collection[str],
     ) -> None:
         """Place the tasks; see `Launcher.run` for the arguments. Raises `SpecError`."""
-        super().__init__(agents, config, spec, _place_without(spec, agents.hosts, config, without))
+        super().__init__(agents, config, spec, _assign_without(spec, agents.hosts, config, without))
         self._injected_slowdowns = injected_slowdowns
         self._on_progress = on_progress
         self._checkpoint = checkpoint
@@ -288,7 +288,7 @@ class MeasuredRun(RunController):
                 self._on_progress(event["task"], event["step"], event["of"], event.get("images_per_sec"))
 
 
-def _place_without(
+def _assign_without(
     spec: Spec, hosts: Sequence[HostView], config: ClusterConfig, without: Collection[str]
 ) -> Sequence[PlacedTask]:
     """Place tasks on all hosts but some. Raises `SpecError` if the others are too few."""

@@ -20,7 +20,7 @@ from pytest_dtfperf.plugin.adapter import SessionAdapter
 from pytest_dtfperf.plugin.outcome import DRY_RUN
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.dry_run import FREE_PORTS, PlannedTraining, format_dry_run
-from pytest_dtfperf.report.time_estimates import Estimate
+from pytest_dtfperf.report.time_estimates import DurationEstimate
 from pytest_dtfperf.session.allocation_manager import choose_request, is_enough
 from pytest_dtfperf.session.post_analysis import count_extra_runs
 from pytest_dtfperf.session.resolve import RepeatPlan
@@ -103,7 +103,7 @@ class DryRun:
             )
         )
 
-    def _duration_of(self, training: PlannedTraining) -> Estimate | None:
+    def _duration_of(self, training: PlannedTraining) -> DurationEstimate | None:
         """Return how long a training may take; what is not green may have one more run, which is traced."""
         spec, settings = Spec.from_json(training.spec), self._perf.session.settings
         fewest, most = training.runs

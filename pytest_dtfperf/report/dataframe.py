@@ -210,7 +210,7 @@ PUBLISHED_COLUMNS: Mapping[str, PublishedColumn] = {
 }  # fmt: skip
 
 
-def make_published_frame() -> "pd.DataFrame":
+def published() -> "pd.DataFrame":
     """Return all published rates of the package, a row for each, in the order of the files of their systems.
 
     docs/exports.md has the columns with their units. What a publication does not say is `<NA>` or NaN. Raises `UsageError`

@@ -12,7 +12,7 @@ from rich.text import Text
 from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.formats import duration, format_count
 from pytest_dtfperf.report.tables import render
-from pytest_dtfperf.report.time_estimates import Estimate, sum_durations
+from pytest_dtfperf.report.time_estimates import DurationEstimate, sum_durations
 
 FREE_PORTS = "free ones, found on each node when a run starts"
 
@@ -35,7 +35,7 @@ class PlannedTraining(JsonData):
 def format_dry_run(
     trainings: Iterable[PlannedTraining],
     *,
-    duration_of: Callable[[PlannedTraining], Estimate | None],
+    duration_of: Callable[[PlannedTraining], DurationEstimate | None],
     allocation: str,
     ports: str,
     workers: int,
@@ -79,7 +79,7 @@ def _format_allocations(trainings: Sequence[PlannedTraining], allocation: str, w
             yield from (Text(f"    {line}", style="cyan") for line in command.splitlines())
 
 
-def _format_tests(trainings: Sequence[PlannedTraining], durations: Mapping[int, Estimate | None]) -> Iterator[Text]:
+def _format_tests(trainings: Sequence[PlannedTraining], durations: Mapping[int, DurationEstimate | None]) -> Iterator[Text]:
     """Yield each test with its trainings, file by file. A training that an earlier test measures is not measured again.
 
     `durations`: of those that are, by their `id()`.
@@ -131,7 +131,7 @@ def _format_total(trainings: Sequence[PlannedTraining]) -> str:
     return f"In all: {format_count(tests, 'test')}, {format_count(len(measured), 'measurement')}, {runs}."
 
 
-def _format_estimate(found: Estimate | None) -> str:
+def _format_estimate(found: DurationEstimate | None) -> str:
     return f"about {_format_seconds(found.likely_s)} ({found.basis})" if found else "time unknown"
 
 
@@ -139,7 +139,7 @@ def _format_seconds(seconds: float) -> str:
     return duration(max(seconds, 1.0))  # nothing takes no time at all
 
 
-def _format_time(found: Sequence[Estimate | None], at_once: int) -> Iterator[str]:
+def _format_time(found: Sequence[DurationEstimate | None], at_once: int) -> Iterator[str]:
     """Yield the time of all trainings, its grounds, and the number of trainings of unknown length."""
     known = [each for each in found if each]
     unknown = len(found) - len(known)

@@ -55,7 +55,7 @@ class Duration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate(Duration):
+class DurationEstimate(Duration):
     """A duration, and what it rests on."""
 
     basis: EstimateBasis
@@ -96,7 +96,7 @@ class ClusterPast:
     sessions: Sequence[Sequence[Record]]
     rates: Mapping[str, Sequence[float]]  # images/sec; several where baselines of several systems are kept
 
-    def training(self, spec: Spec, runs: tuple[int, int]) -> Estimate | None:
+    def training(self, spec: Spec, runs: tuple[int, int]) -> DurationEstimate | None:
         """Return the time of the runs of a training; `runs`: the minimum and maximum. None: unknown."""
         if same := self._records_by_training.get(_make_training_key(spec)):
             each = [_estimate_run_s(run, record.spec, spec) for record in same for run in record.measurement.runs]
@@ -188,11 +188,11 @@ def _rank_likeness(one: Spec, other: Spec) -> tuple[bool, float]:
     return one.variable_update == other.variable_update, -abs(math.log(one.gpus / other.gpus))
 
 
-def _estimate_runs(basis: EstimateBasis, each_s: Sequence[float], runs: tuple[int, int], *, usual: int) -> Estimate:
+def _estimate_runs(basis: EstimateBasis, each_s: Sequence[float], runs: tuple[int, int], *, usual: int) -> DurationEstimate:
     """Return an estimate. `each_s`: possible times of a run; `usual`: number of runs that a verdict has needed."""
     fewest, most = runs
     factor = 1.0 if basis is EstimateBasis.MEASURED else ROUGH
-    return Estimate(
+    return DurationEstimate(
         basis=basis,
         least_s=fewest * min(each_s) / factor,
         likely_s=min(max(usual, fewest), most) * statistics.median(each_s),

@@ -93,7 +93,7 @@ def shapes_of(variables: Sequence[Variable], packs: Sequence[Pack]) -> dict[str,
 
 def parts_of(order: TaskOrder) -> dict[str, dict[str, int]]:
     """Of each variable or pack that is cut, its parts and their rows."""
-    placed = _place_pieces(order, order.spec.num_ps) if order.spec.num_ps else {}
+    placed = _assign_pieces(order, order.spec.num_ps) if order.spec.num_ps else {}
     return {
         name: {part: piece.rows for part, piece in zip(part_names(name, len(pieces)), pieces, strict=True)}
         for name, pieces in placed.items()
@@ -105,7 +105,7 @@ def servers_of(order: TaskOrder, servers: int) -> dict[str, int]:
     """Of each variable, pack or part the server that holds it, of so many."""
     return {
         part: piece.server
-        for name, pieces in _place_pieces(order, servers).items()
+        for name, pieces in _assign_pieces(order, servers).items()
         for part, piece in zip(part_names(name, len(pieces)), pieces, strict=True)
     }
 
@@ -139,7 +139,7 @@ def _shapes(order: TaskOrder) -> dict[str, Shape]:
     return shapes_of(outline_of(order.spec).trained, packs_of(order))
 
 
-def _place_pieces(order: TaskOrder, servers: int) -> Mapping[str, tuple[Piece, ...]]:
+def _assign_pieces(order: TaskOrder, servers: int) -> Mapping[str, tuple[Piece, ...]]:
     spec = order.spec
     named = _shapes(order)
     shapes = list(named.values())

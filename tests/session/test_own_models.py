@@ -21,7 +21,7 @@ from pytest_dtfperf.session.resolve import resolve
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import MODELS, Spec, tables
 from pytest_dtfperf.training.models.outline import Outline, outline_of, remember
-from pytest_dtfperf.training.own.building import SentCode
+from pytest_dtfperf.training.own.sent_code import SentCode
 from tests.training.own import models
 
 REPOSITORY = Path(__file__).parents[2]
@@ -365,8 +365,8 @@ def test_a_script_is_imported_by_its_files_name(project: Path, called: str) -> N
     """A model of `__main__` is a task's by the name of the script, whatever link it was called by."""
     script = project / "bench.py"
     script.write_text(
-        "from pytest_dtfperf.session.own_models import described\ndef cnn(): pass\n"
-        "if __name__ == '__main__':\n    found = described(cnn)\n    print(found.name, list(found.sources))\n"
+        "from pytest_dtfperf.session.own_models import describe_model\ndef cnn(): pass\n"
+        "if __name__ == '__main__':\n    found = describe_model(cnn)\n    print(found.name, list(found.sources))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     (project / "link.py").symlink_to(script)
@@ -380,8 +380,8 @@ def test_a_script_of_a_package(project: Path) -> None:
     (project / "kit/__init__.py").touch()
     (project / "kit/sizes.py").touch()
     (project / "kit/bench.py").write_text(
-        "from pytest_dtfperf.session.own_models import described\nfrom . import sizes\ndef cnn(): pass\n"
-        "if __name__ == '__main__':\n    found = described(cnn)\n    print(found.name, sorted(found.sources))\n"
+        "from pytest_dtfperf.session.own_models import describe_model\nfrom . import sizes\ndef cnn(): pass\n"
+        "if __name__ == '__main__':\n    found = describe_model(cnn)\n    print(found.name, sorted(found.sources))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, "-m", "kit.bench"]

@@ -25,7 +25,7 @@ def test_a_reading_is_work_over_time() -> None:
 
 BESIDE = """
 import json, os, sys, time
-from pytest_dtfperf.training.probing.readings import repeated
+from pytest_dtfperf.training.probing.readings import measure_repeatedly
 
 core = {min(os.sched_getaffinity(0))}
 os.sched_setaffinity(0, core)
@@ -33,7 +33,7 @@ beside = os.fork()
 while beside == 0:
     pass
 try:
-    print(json.dumps(repeated(lambda: sum(range(10_000)), 1, {}, cores=1)))
+    print(json.dumps(measure_repeatedly(lambda: sum(range(10_000)), 1, {}, cores=1)))
 finally:
     os.kill(beside, 9)
 """

@@ -58,14 +58,14 @@ def test_a_profiler_that_hangs_is_waited_for_once(tmp_path: Path) -> None:
 BREAKS = """
 import tensorflow as tf
 from pytest_dtfperf.spec import Spec, TaskOrder
-from pytest_dtfperf.training.tracing import profiled, stepped, trace_of_steps
+from pytest_dtfperf.training.tracing import profile_steps, run_steps, trace_of_steps
 def start(*_):
     raise OSError("no room\\nfor it")
 tf.profiler.experimental.start = start
 made = []
 order = TaskOrder(run="test", job="worker", index=0, spec=Spec(model="mnist", batch_size=1), cluster={}, num_devices=1)
-with profiled(order) as done:
-    stepped(done, 3, lambda: made.append(1), 0.0, lambda: None)
+with profile_steps(order) as done:
+    run_steps(done, 3, lambda: made.append(1), 0.0, lambda: None)
 print(len(made))
 try:
     trace_of_steps("worker:0", done)

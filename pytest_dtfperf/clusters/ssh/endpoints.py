@@ -135,7 +135,7 @@ def _identify_machine(endpoint: Endpoint) -> str:
     name, port = given.get("hostname", _strip_user(endpoint.target)).lower(), given.get("port", "22")
     if given.keys() & {"proxyjump", "proxycommand"}:  # the name is the gate's to look up
         return f"host-{name}:{port}"
-    address = _look_up_address(name)
+    address = _resolve_name(name)
     if port == "22" and (address in interfaces.own() or address.startswith("127.") or address == "::1"):
         return local.machines()[0]
     return f"host-{address}:{port}"
@@ -151,7 +151,7 @@ def _read_ssh_config(endpoint: Endpoint) -> dict[str, str]:
     return {key: value for key, _, value in (line.partition(" ") for line in done.stdout.splitlines()) if value != "none"}
 
 
-def _look_up_address(name: str) -> str:
+def _resolve_name(name: str) -> str:
     try:
         return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError:  # connecting will say so
