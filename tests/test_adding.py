@@ -57,7 +57,7 @@ from pathlib import Path
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.report import markdown, terminal
-from pytest_dtfperf.report.session_exports import measurements_csv
+from pytest_dtfperf.report.session_exports import format_measurements_csv
 from pytest_dtfperf.records.session import SessionFolder
 from tests.records.samples import measurement, spec
 
@@ -70,9 +70,9 @@ for first, then in ((Verdict.INCONCLUSIVE, OUTDATED), (OUTDATED, Verdict.PASSED)
 folder.finish(exit_code=0, wall_s=1.0)
 read = SessionFolder.open(folder.path)  # which holds its files against the schemas
 print(read.session["verdicts"])
-print(terminal.summary(read.measurements(), width=200, colour=True))
-print(markdown.summary(read))
-print(measurements_csv(read.measurements(), read.session))
+print(terminal.format_summary(read.measurements(), width=200, colour=True))
+print(markdown.format_markdown_summary(read))
+print(format_measurements_csv(read.measurements(), read.session))
 print(f"| {OUTDATED} | {OUTDATED.row.when} |", OUTDATED.fails(strict=True), OUTDATED.may_become_baseline)
 """
 

@@ -86,7 +86,7 @@ def test_where_a_notebook_is() -> None:
     for line in lines:
         program, words = re.sub(r"nid\d+|\d{4}-\d\d-\d\d \d\d:\d\d", "{}", line).split(" ", 1)
         assert program == "dtfperf:"
-        assert f'say(f"{words}")' in re.sub(r"\{\w+\}", "{}", source)
+        assert f'print_remark(f"{words}")' in re.sub(r"\{\w+\}", "{}", source)
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/lab\?token=[\w-]{32}", url)
 
 

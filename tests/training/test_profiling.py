@@ -11,16 +11,16 @@ PROGRAM = """
 import os, sys, time
 import tensorflow as tf
 from pytest_dtfperf.spec import Spec, TaskOrder
-from pytest_dtfperf.training import profiling
+from pytest_dtfperf.training import tracing
 
 aborted, index, device = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-attempts, stop = profiling._MORE_THREADS, profiling._stop
-profiling._stop = lambda number: os.abort() if attempts.index(number) < aborted else stop(number)
+attempts, stop = tracing._MORE_THREADS, tracing._stop
+tracing._stop = lambda number: os.abort() if attempts.index(number) < aborted else stop(number)
 spec = Spec(model="mnist", batch_size=1, gpus=2, variable_update="multi_worker_mirrored")
 order = TaskOrder(run="test", job="worker", index=index, spec=spec, cluster={}, num_devices=1, device=device)
 step = tf.function(lambda: tf.matmul(tf.random.uniform((8, 8)), tf.random.uniform((8, 8))))
 step()
-with profiling.profiled(order) as done:
+with tracing.profile_steps(order) as done:
     for _ in range(3):
         step()
 found = {each.operation.type for each in done.profile.activities()} if done.profile else set()
@@ -28,7 +28,7 @@ print("MatMul" in found, done.why_not)
 """
 
 # The same where it hangs: one attempt has all the time there is.
-HANGS = PROGRAM.replace("os.abort()", "time.sleep(600)").replace("spec = Spec(", "profiling._STOPS_S = 0.5\nspec = Spec(")
+HANGS = PROGRAM.replace("os.abort()", "time.sleep(600)").replace("spec = Spec(", "tracing._STOPS_S = 0.5\nspec = Spec(")
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_profiler_that_fails_ends_no_step(tmp_path: Path) -> None:
 REFUSES = """
 import sys
 from pathlib import Path
-from pytest_dtfperf.training import profiling
+from pytest_dtfperf.training import tracing
 folder = Path(sys.argv[1])
 def told():
     try:
-        print(len(profiling._read(folder).planes), "planes")
+        print(len(tracing._read(folder).planes), "planes")
     except Exception as error:
         print(type(error).__name__, error)
 told()

@@ -53,7 +53,7 @@ def test_holds_what_runs_on_hosts() -> None:
     } == set(bootstrap.BUNDLE_CONTENT)
     assert sorted(name for name in below if name.startswith("staging/")) == [
         "staging/__init__.py",
-        *(f"staging/on_host/{name}.py" for name in ("__init__", "checksums", "fetch", "job")),
+        *(f"staging/on_host/{name}.py" for name in ("__init__", "fetch", "job")),
     ]
     assert names == list(dict.fromkeys(names))
 
