@@ -50,7 +50,27 @@ IRREGULAR = frozenset(
     )
 )
 # Word: limit in the package, limit in docs. The goal of each is 4.5.
-WORDS: Mapping[str, tuple[float, float]] = {}
+WORDS: Mapping[str, tuple[float, float]] = {
+    "words": (99.8, 41.8),
+    "told": (46.6, 78.0),
+    "tell": (15.0, 49.0),
+    "tells": (9.9, 41.8),
+    "said": (9.1, 30.9),
+    "says": (47.6, 261.0),
+    "say": (32.5, 83.4),
+    "nobody": (30.5, 78.0),
+    "whose": (29.8, 103.3),
+    "whoever": (13.5, 34.4),
+    "who": (20.2, 83.4),
+    "lies": (6.0, 29.0),
+    "stands": (10.5, 59.8),
+    "lend": (2.6, 1.9),
+    "lent": (6.2, 47.2),
+    "borrow": (0.0, 0.0),
+    "ever": (5.8, 12.7),
+    "meanwhile": (7.3, 12.7),
+    "nought": (0.0, 0.0),
+}
 GOAL_OF_WORDS = 4.5
 
 
@@ -83,12 +103,12 @@ class Code:
         """Return all counts."""
         functions = list(self.iterate_functions())
         return [
-            Count("modules", len(self.modules), 380, 350),
-            Count("lines of the package", sum(len(text.splitlines()) for text in self.modules.values()), 64_500, 52_000),
+            Count("modules", len(self.modules), 378, 350),
+            Count("lines of the package", sum(len(text.splitlines()) for text in self.modules.values()), 64_300, 52_000),
             Count(f"modules of more than {LONGEST_MODULE} lines", len(self.find_long_modules()), 0, 0),
             Count("lines of a function, median", statistics.median(_count_lines(each) for _, each in functions), 8, 8),
-            Count("class names in several modules", len(self.find_duplicate_classes()), 40, 10),
-            Count("functions named by a participle", len(self.find_participles()), 400, 0),
+            Count("class names in several modules", len(self.find_duplicate_classes()), 5, 10),
+            Count("functions named by a participle", len(self.find_participles()), 90, 0),
             *(
                 Count(f"{word!r} per 10,000 lines of {where}", _measure_frequency(word, texts), limit, GOAL_OF_WORDS)
                 for word, limits in WORDS.items()
