@@ -10,7 +10,7 @@ from pytest_dtfperf.measurement import Evaluation
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.connection import Counters
 from pytest_dtfperf.training.engine import Training
-from pytest_dtfperf.training.step import time_steps
+from pytest_dtfperf.training.step_timer import time_steps
 
 _SUMMED = ("bytes_sent", "bytes_received", "cpu_s")
 

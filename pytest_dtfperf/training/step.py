@@ -1,8 +1,6 @@
-"""One training step, and the measured loop: a straight line, so that all of its time is measured."""
+"""One training step: the call of a session, as fast as Python can start it."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Collection, Iterable, Sequence
 from time import perf_counter, process_time, sleep, time
 from typing import Any
 
@@ -98,29 +96,3 @@ def is_one_of(device: str, asked: Iterable[str]) -> bool:
     wants = [tf.DeviceSpec.from_string(short) for short in asked]
     parts = ("job", "task", "device_type", "device_index")
     return any(all(getattr(want, part) in (None, getattr(have, part)) for part in parts) for want in wants)
-
-
-@dataclass(frozen=True)
-class Window:
-    """Steps that were timed back to back."""
-
-    started: float  # perf_counter seconds
-    step_s: tuple[float, ...]  # adds up to the whole window: a step lasts until the next begins
-    loss: tuple[float, ...]
-
-
-def time_steps(step: Callable[[], float], steps: int, after_each: Callable[[], None]) -> Window:
-    """Run `step`, which returns its loss, so many times; `after_each` is called within the next one's time.
-
-    Raises `InvalidMeasurement` if the count is wrong.
-    """
-    stamps = [perf_counter()]
-    losses = []
-    for _ in range(steps):
-        losses.append(step())
-        stamps.append(perf_counter())
-        after_each()
-    step_s = tuple(end - begin for begin, end in pairwise(stamps))
-    if not len(step_s) == len(losses) == steps:
-        raise InvalidMeasurement(f"{len(step_s)} times and {len(losses)} losses were taken, {steps} steps were asked for")
-    return Window(stamps[0], step_s, tuple(losses))

@@ -27,7 +27,7 @@ from pytest_dtfperf.training.own import building
 from pytest_dtfperf.training.probing import host
 from pytest_dtfperf.training.reason import reason
 from pytest_dtfperf.training.shutdown import run_at_shutdown
-from pytest_dtfperf.training.step import time_steps
+from pytest_dtfperf.training.step_timer import time_steps
 
 # Imported now, so that a zygote has them before it forks.
 _ENGINES = {engine: load(engine) for engine in {mode.engine for mode in VARIABLE_UPDATES.values()}}

@@ -14,7 +14,7 @@ from tests.history.sessions import BEGAN, HARDWARE, folder_of
 
 
 def point(night: int, rate: float = 100.0, **changes: object) -> Row:
-    """A row of a measurement as `store.measured` gives it."""
+    """A row of a measurement as `store.read_measurements` gives it."""
     told = {"session": f"s{night}", "id": f"m{night}", "spec_key": "k", "hosts": 1, "fingerprint": "f"}
     return told | {"started": f"2026-03-{night:02}T02:15:00+00:00", "images_per_sec": rate} | changes
 

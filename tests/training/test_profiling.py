@@ -95,7 +95,7 @@ file.write_bytes(b"")
 told()
 file.write_bytes(b"\\xff\\xff not a profile")
 told()
-profiling.MOST_BYTES = 10
+tracing.MOST_BYTES = 10
 told()
 """
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.traces import InvalidTrace
-from pytest_dtfperf.training.tracing import WallClock
+from pytest_dtfperf.training.wall_clock import WallClock
 from tests.training.programs import told
 
 S = 1_000_000_000
@@ -45,10 +45,10 @@ SET = """
 import time
 from functools import partial
 from types import SimpleNamespace
-from pytest_dtfperf.training import profiling, tracing
-from pytest_dtfperf.training.tracing import WallClock
+from pytest_dtfperf.training import tracing
+from pytest_dtfperf.training.wall_clock import WallClock
 ahead = [0]
-tracing.WallClock = profiling.WallClock = partial(WallClock, lambda: time.time_ns() + ahead[0])
+tracing.WallClock = partial(WallClock, lambda: time.time_ns() + ahead[0])
 def step(**_):
     ahead[0] += 3_000_000_000
 session = SimpleNamespace(make_callable=lambda *_, **__: step)
@@ -56,14 +56,14 @@ replica = SimpleNamespace(loss=None, updates=[], feeds=[])
 order = SimpleNamespace(name="worker:0", is_chief=True, traced_steps=2, sleep_s=0)
 made = []
 try:
-    tracing.traced(session, replica, order, 1.0, lambda: made.append(1))
+    tracing.trace_steps(session, replica, order, 1.0, lambda: made.append(1))
 except ValueError as error:
     print(len(made), error)
-profiling.tf.profiler.experimental.start = profiling.tf.profiler.experimental.stop = lambda *_: None
-with profiling.profiled(order) as done:
-    profiling.stepped(done, 2, step, 0.0, lambda: None)
+tracing.tf.profiler.experimental.start = tracing.tf.profiler.experimental.stop = lambda *_: None
+with tracing.profile_steps(order) as done:
+    tracing.run_steps(done, 2, step, 0.0, lambda: None)
 try:
-    profiling.trace_of_steps("worker:0", done)
+    tracing.trace_of_steps("worker:0", done)
 except ValueError as error:
     print(len(done.steps), error)
 """

@@ -1,0 +1,32 @@
+"""Whether this host's clock was set while something was traced: what it tells of that time is how far it was set, too."""
+
+import time
+from collections.abc import Callable
+
+from pytest_dtfperf.traces import InvalidTrace
+
+SLACK_NS = 1_000_000  # both clocks are slewed alike, and differ by the same for ever; no step of a clock is so small
+
+
+class WallClock:
+    """From when it is made on, against the monotonic clock, which nobody sets."""
+
+    def __init__(self, wall_ns: Callable[[], int] = time.time_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._wall_ns = wall_ns
+        self._monotonic_ns = monotonic_ns
+        self._before = self._ahead()
+
+    def check(self) -> None:
+        """Raises `InvalidTrace` where the clock was set since."""
+        (least, most), (now_least, now_most) = self._before, self._ahead()
+        if now_least > most + SLACK_NS or now_most < least - SLACK_NS:
+            by_s = (now_least + now_most - least - most) / 2e9
+            raise InvalidTrace(
+                f"its host's clock was set by {by_s:+.3g} s while steps were traced, so that where their time went is not known"
+            )
+
+    def _ahead(self) -> tuple[int, int]:
+        """How far it is ahead, at least and at most: whoever reads both may be off its core in between."""
+        before = self._monotonic_ns()
+        wall = self._wall_ns()
+        return wall - self._monotonic_ns(), wall - before
