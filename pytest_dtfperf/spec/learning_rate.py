@@ -1,4 +1,4 @@
-"""How the learning rate changes from step to step: tf_cnn_benchmarks' rules. Pure; `training/learning_rate.py` is its graph."""
+"""How the learning rate changes from step to step: tf_cnn_benchmarks' rules. Pure; `training/optimizers.py` has its graph."""
 
 import math
 from bisect import bisect_right

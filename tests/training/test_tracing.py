@@ -197,13 +197,14 @@ def test_parts_of_variables_are_told_by_name(run_tasks: RunTasks, tiny: Spec, mo
 
 
 def test_injected_sleep_is_python(run_tasks: RunTasks, tiny: Spec) -> None:
-    """A worker that sleeps before each step is the critical path's Python; the other waits for it."""
+    """A worker that sleeps before each step has the critical path's Python; the other waits for it."""
     spec = tiny.but(gpus=2, num_ps=1)
     with orders_of(spec, workers=2, sleep_s={"worker:1": 0.3}, traced_steps=TRACED) as orders:
         outcomes = run_tasks(orders)
     packed = [event["data"] for outcome in outcomes for event in outcome["events"] if event["kind"] == "trace"]
     anatomy = anatomy_of([unpack(each) for each in packed])
-    assert (anatomy.path[0].kind, anatomy.path[0].location) == ("python", "worker:1")
+    # Not the longest part: another program may have kept the server from its core for longer.
+    assert ("python", "worker:1") in {(part.kind, part.location) for part in anatomy.path}
     assert anatomy.tasks["worker:1"].parts["python"] >= 0.3  # a sleep is never shorter than it was asked to be
     assert anatomy.tasks["worker:0"].parts["wait"] > 0
 
