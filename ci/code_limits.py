@@ -69,7 +69,6 @@ WORDS: Mapping[str, tuple[float, float]] = {
     "borrow": (0.0, 0.0),
     "ever": (5.8, 12.7),
     "meanwhile": (7.3, 12.7),
-    "nought": (0.0, 0.0),
 }
 GOAL_OF_WORDS = 4.5
 

@@ -60,7 +60,11 @@ class PerfTests:
     starts_forks: bool = False  # whether the pytest that a command starts is a fork, too
 
     def write(self, source: str = THROUGHPUT, name: str = "test_perf.py") -> None:
-        (self.folder / "perf" / name).write_text(source)
+        path = self.folder / "perf" / name
+        path.write_text(source)
+        # pytest keeps a module's code by size and second: another text of the same size in the same second would not be run.
+        for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+            compiled.unlink()
 
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "pytest", *WITHOUT, *(() if self.draws else WITHOUT_DRAWING), *arguments]
