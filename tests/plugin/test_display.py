@@ -37,7 +37,7 @@ def test_runs_are_shown_on_lines_of_their_own(perf: PerfTests, words: list[str],
     assert len(found) == 3 * 2 * 2
     assert all(found), ended.out
     assert {match[1] for match in found if match} == {"1", "2", "3"}
-    assert [match[2] for match in found if match][-1]
+    assert any(match[2] for match in found if match)  # not the last line: the worker that prints it may have had no other test
     assert ended.err == ""
 
 
