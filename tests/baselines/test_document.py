@@ -44,7 +44,7 @@ def test_every_key_is_explained() -> None:
 def test_the_table_of_thresholds_is_the_files() -> None:
     """The thresholds of the published systems are those that are shipped."""
     store = BaselineStore(Path("there is no such folder"))
-    header, *rows = (line for line in section("Thresholds").splitlines() if re.match(r"\| (system|`)", line))
+    header, *rows = (line for line in section("Thresholds").splitlines() if re.match(r"\| (System|`)", line))
     sizes = [int(cell) for cell in header.split("|")[2:-1]]
     assert [row.split("|")[1].strip(" `") for row in rows] == ["piz-daint", "cscs-ec2-p2.xlarge", "cscs-ec2-p2.8xlarge"]
     for row in rows:
@@ -54,4 +54,4 @@ def test_the_table_of_thresholds_is_the_files() -> None:
 
 def test_every_finding_is_explained() -> None:
     """The table of findings has those that the audit makes."""
-    assert {*first_cells(section("The audit"))} - {"finding", "---"} == {audit.MISSING, *audit.CHECKS}
+    assert {*first_cells(section("The audit"))} - {"Finding", "---"} == {audit.MISSING, *audit.CHECKS}
