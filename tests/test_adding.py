@@ -1,4 +1,4 @@
-"""CONTRIBUTING's examples of how to add one: each is added to a copy of the package, as it stands there, and works."""
+"""Each example of docs/adding.md is added to a copy of the package, as the page has it, and works."""
 
 import os
 import re
@@ -13,13 +13,13 @@ import pytest
 from tests.plugin.conftest import PerfTests, perf_tests_in
 
 REPOSITORY = Path(__file__).parents[1]
-EXAMPLES = (REPOSITORY / "CONTRIBUTING.md").read_text().partition("## How to add one")[2].partition("\n## ")[0]
+EXAMPLES = (REPOSITORY / "docs" / "adding.md").read_text()
 BLOCK = re.compile(r"```python\n# (\S+?)(?:, above (\S+))?\n(.*?)```", re.DOTALL)
 
 
 def add(what: str, site: Path) -> None:
-    """Write the files and rows of CONTRIBUTING's section `what` into a copy of the package: two at most, of which one a row."""
-    section = EXAMPLES.partition(f"\n### {what}\n")[2].partition("\n### ")[0]
+    """Write the files and rows of a section of docs/adding.md into a copy of the package: at most one file and one row."""
+    section = EXAMPLES.partition(f"\n## {what}\n")[2].partition("\n## ")[0]
     blocks = BLOCK.findall(section)
     assert [bool(above) for _, above, _ in blocks] in ([True], [False, True])
     for name, above, code in blocks:

@@ -1,4 +1,4 @@
-"""CONTRIBUTING tells of the house as it is: its layers, those within the EC2 backend, and what travels to hosts."""
+"""CONTRIBUTING.md has the layers of the package, those within the EC2 backend, and the modules that are copied to hosts."""
 
 import re
 import tomllib
@@ -6,16 +6,16 @@ import tomllib
 from pytest_dtfperf.clusters.ssh.bootstrap import BUNDLE_CONTENT
 from tests.docs.pages import REPOSITORY, source
 
-HOUSE = source("CONTRIBUTING.md").partition("\n## How the house is built\n")[2].partition("\n## ")[0]
+HOUSE = source("CONTRIBUTING.md").partition("\n## Where things are\n")[2].partition("\n## ")[0]
 
 
 def named(words: str) -> set[str]:
-    """What stands there in code style, as Python calls it."""
+    """Return the names in code style of a text, as Python names."""
     return {name.rstrip("/").removesuffix(".py") for name in re.findall(r"`([^`]+)`", words)}
 
 
 def layers(contract: str) -> list[set[str]]:
-    """Those that lint-imports knows, the highest first."""
+    """Return the layers of a contract of lint-imports, the highest first."""
     contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (found,) = (each["layers"] for each in contracts if each["name"] == contract)
     return [{name.strip().removeprefix("pytest_dtfperf.") for name in layer.split("|")} for layer in found]
@@ -29,13 +29,13 @@ def test_layers() -> None:
 
 
 def test_layers_of_ec2() -> None:
-    """The order within the EC2 backend is told from the lowest on."""
+    """The layers of the EC2 backend are listed from the lowest on."""
     sentence = HOUSE.partition("Inside of `clusters/ec2/`")[2].partition(".\n")[0]
     told = [named(words) for words in sentence.split("then ")]
     assert told[::-1] == layers("instances come, are known, and go in order")
 
 
 def test_what_travels() -> None:
-    """What is said to travel to hosts is what their bundle holds."""
-    (sentence,) = re.findall(r"(?m)^`training/`, .* what travels there, with .*?:", HOUSE)
+    """The modules that are copied to hosts are those of their bundle."""
+    (sentence,) = re.findall(r"(?ms)^`training/`, .*? are copied to hosts, with .*?:", HOUSE)
     assert named(sentence) == {name.removesuffix(".py") for name in BUNDLE_CONTENT if not name.endswith("__init__.py")}
