@@ -84,7 +84,7 @@ class Reference:
 
     @property
     def citation(self) -> str:
-        """Short: who, when, which table."""
+        """Short: author, date and table."""
         return f"{self.source.authors} {self.source.measured}, {self.table}"
 
 

@@ -206,7 +206,7 @@ PUBLISHED_COLUMNS: Mapping[str, PublishedColumn] = {
     "interconnect": PublishedColumn("text", "", "between nodes", lambda row: row.machine.interconnect),
     "software": PublishedColumn("text", "", "what it was measured with", lambda row: row.source.software),
     "measured": PublishedColumn("text", "", "when: a year, or a year and a month", lambda row: row.source.measured),
-    "citation": PublishedColumn("text", "", "who, when, which table", lambda row: row.citation),
+    "citation": PublishedColumn("text", "", "author, date and table", lambda row: row.citation),
 }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ class PublishedPoint:
     batch_size: int  # per device; 0 where the publication does not say
     gpus: int  # 0: the CPU of the whole host
     images_per_sec: float
-    citation: str  # short: who, when, which table
+    citation: str  # short: author, date and table
     efficiency: float | None = None
     num_ps: int = 0
     variable_update: str = ""
