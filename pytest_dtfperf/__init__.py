@@ -1,4 +1,4 @@
-"""Tells whether distributed TensorFlow training on a cluster is as fast as it should be, and says why when it is not."""
+"""Detect when distributed TensorFlow training on a cluster is slower than its baseline, and explain why."""
 
 from __future__ import annotations
 
