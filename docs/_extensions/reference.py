@@ -1,12 +1,12 @@
-"""A Sphinx extension: pages that say what the code says of itself. They are written anew for every build, and not kept.
+"""A Sphinx extension that writes pages of reference from the code. They are written for every build, and not committed.
 
-    reference/options.md     what pytest takes on the command line and in its ini file, and what the marker may say
+    reference/options.md     options of pytest on the command line and in its ini file, and arguments of the marker
     reference/commands.md    each command of dtfperf, by its own --help
-    reference/files.md       what sessions and baselines are kept in, and all fields of a spec: tables.py
-    reference/clusters.md    what each key of clusters.toml must be: tables.py
+    reference/files.md       keys of the files of sessions and baselines, and all fields of a spec: tables.py
+    reference/clusters.md    types of the keys of clusters.toml: tables.py
     reference/modes.md       modes and inputs: tables.py
 
-And `llms.txt` beside the site: what each page is about, for programs that read (https://llmstxt.org).
+It also writes `llms.txt` beside the site: the subject of each page, for programs (https://llmstxt.org).
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ def write(app: Sphinx) -> None:
 
 
 def list_pages(app: Sphinx, error: Exception | None) -> None:
-    """`llms.txt`: a line for each page, with its first words."""
+    """Write `llms.txt`: a line for each page, with its first sentence."""
     if error or app.builder.format != "html":
         return
     lines = [f"# {app.config.project}", "", f"> {metadata.metadata('pytest-dtfperf')['Summary']}", "", "## Pages", ""]
     for name in sorted(app.env.found_docs - {app.config.root_doc}):
         title = app.env.titles[name].astext()
-        lines.append(f"- [{title}]({name}.html): {_first_words(Path(app.env.doc2path(name)))}")
+        lines.append(f"- [{title}]({name}.html): {_first_sentence(Path(app.env.doc2path(name)))}")
     Path(app.outdir, "llms.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
-def _first_words(page: Path) -> str:
-    """The first sentence below a page's title, without its marks."""
+def _first_sentence(page: Path) -> str:
+    """Return the first sentence below a page's title, without its markup."""
     content = page.read_text(encoding="utf-8")
     if included := re.match(r"```\{include\} (\S+)", content):
         content = (page.parent / included[1]).read_text(encoding="utf-8")
@@ -66,17 +66,17 @@ def _first_words(page: Path) -> str:
 
 
 def options() -> str:
-    """A row for each, as the plugin registers it."""
+    """Return the page of options: a row for each, as the plugin registers it."""
     rows = [f"| `{_given(option)}` | {_cell(option.help)} | `dtfperf_{option.name.replace('-', '_')}` |" for option in OPTIONS]
-    return "\n".join([OPTIONS_HEAD, "| option | meaning | ini key |", "|---|---|---|", *rows, "", tables.marker()])
+    return "\n".join([OPTIONS_HEAD, "| Option | Description | Ini key |", "|---|---|---|", *rows, "", tables.marker()])
 
 
 OPTIONS_HEAD = """# Options of pytest
 
-Each also exists as `--dtfperf-NAME`, which no other plugin can take. An option goes before the environment, that before the ini
-file. Paths of the ini file begin at that file. A short name that another plugin or a conftest wants is theirs;
-`dtfperf_short_options = false` leaves all of them to others. What describes a *cluster* (hosts, devices, step counts that suit
-it) belongs in [clusters.toml](../clusters.md).
+Each option also exists as `--dtfperf-NAME`, which no other plugin can use. Options override the environment, which overrides
+the ini file. Paths of the ini file are relative to that file. If another plugin or a conftest defines the same short name, its
+option is used. `dtfperf_short_options = false` disables all short names. Describe a *cluster* (hosts, devices, its step counts)
+in [clusters.toml](../clusters.md).
 """
 
 
@@ -90,9 +90,9 @@ def _cell(text: str) -> str:
 
 
 def commands() -> str:
-    """All of them, and theirs, by what --help prints."""
+    """Return the page of all commands and subcommands, with the output of --help."""
     os.environ["COLUMNS"] = COLUMNS
-    endings = [f"| {code} | {words} |" for code, words in {**EXIT_CODES, **SIGNALS}.items()]
+    endings = [f"| {code} | {text} |" for code, text in {**EXIT_CODES, **SIGNALS}.items()]
     head = COMMANDS_HEAD.format(endings="\n".join(endings))
     (found,) = (action for action in everything()._actions if isinstance(action, argparse._SubParsersAction))
     sections = [
@@ -104,46 +104,46 @@ def commands() -> str:
 
 COMMANDS_HEAD = """# Commands of dtfperf
 
-What there is to do besides running perf tests. What each prints with `--help` stands below.
+These are the commands besides running perf tests, each with the output of its `--help`.
 
 ## Exit codes
 
-| code | meaning |
+| Exit code | Description |
 |---:|---|
 {endings}
 
-What 0, 1 and 2 mean to a command, and which others it has, its help says in its last lines. `dtfperf nightly` has those of
-pytest, and `dtfperf launch`, `notebook` and `ec2 ssh` that of the program. Wrong arguments are one line on stderr: what is
-allowed, and what was meant perhaps.
+The last lines of a command's help describe its own exit codes. `dtfperf nightly` has those of pytest. `dtfperf launch`,
+`notebook` and `ec2 ssh` have that of the program. Wrong arguments are one line on stderr, with the allowed ones and a
+suggestion.
 
 ## JSON
 
 With `--json` a command prints one JSON object on one line of stdout, and nothing else there: progress, remarks and errors go
-to stderr. Where that may go on for long (`run`, `judge`, `launch`, `history export`) it is an object on a line for each. The
-exit code is the same as without. An error is told as without, too: one line on stderr, and an exit code, as gh, docker,
-kubectl and uv have it. Numbers are those that are shown in words, not rounded. What is not known is `null`. Keys may be added
-in later versions; none of those below goes or changes its meaning without a new major version. What is not ASCII is escaped.
+to stderr. Commands with longer output (`run`, `judge`, `launch`, `history export`) print one object per line. The exit code is
+the same as without `--json`. An error is one line on stderr with an exit code, as with gh, docker, kubectl and uv. Numbers are
+those of the text output, without rounding. Unknown values are `null`. Later versions may add keys. Only a new major version
+removes a key below or changes its meaning. Characters outside of ASCII are escaped.
 
-`dtfperf completion` prints a shell's program, and `dtfperf ec2 ssh` what the other machine prints: they have no `--json`.
+`dtfperf completion` prints a shell program, and `dtfperf ec2 ssh` the output of the other machine: they have no `--json`.
 
 ## Colours
 
-Tables have colours on a terminal. `NO_COLOR`, if it is not empty, takes them away; `FORCE_COLOR` has them written to files and
-pipes, too. It is the same for all commands and for pytest.
+Tables have colours on a terminal. A non-empty `NO_COLOR` disables them; `FORCE_COLOR` enables them for files and pipes,
+too. This holds for all commands and for pytest.
 """
 
 
 def _json(parser: argparse.ArgumentParser) -> str:
-    """What its keys mean."""
+    """Return the table of a command's JSON keys."""
     shape = parser.get_default("shape")
     if not shape:
         return ""
-    rows = [f"| `{key}` | {_cell(words)} |" for key, words in _keys(shape, "")]
-    return "\n".join(["| key of --json | meaning |", "|---|---|", *rows, ""])
+    rows = [f"| `{key}` | {_cell(text)} |" for key, text in _keys(shape, "")]
+    return "\n".join(["| Key of --json | Description |", "|---|---|", *rows, ""])
 
 
 def _keys(shape: Shape, before: str) -> Iterator[tuple[str, str]]:
-    """`hosts[].name` and what it is."""
+    """Yield each key, as `hosts[].name`, with its description."""
     for key, of in shape.items():
         if isinstance(of, str):
             yield f"{before}{key}", of
@@ -152,7 +152,7 @@ def _keys(shape: Shape, before: str) -> Iterator[tuple[str, str]]:
 
 
 def _all(commands: Commands[argparse.ArgumentParser], depth: int) -> Iterator[tuple[int, argparse.ArgumentParser]]:
-    """Each command with its depth, its own right after it."""
+    """Yield each command with its depth, followed by its subcommands."""
     for parser in dict.fromkeys(commands.choices.values()):
         yield depth, parser
         for action in parser._actions:

@@ -1,6 +1,6 @@
-"""Pages of reference made of tables: what stands in files, which keys clusters have, what each mode can do, the marker's words.
+"""Pages of reference with tables: the keys of files, the keys of clusters, the modes and inputs, and the marker's arguments.
 
-A field's meaning is the comment beside it in its class, a key's the description in its schema.
+The description of a field is the comment beside it in its class, that of a key the description in its schema.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def _cell(text: str) -> str:
 
 
 def comments(of: type) -> Mapping[str, str]:
-    """What stands beside each field of a class."""
+    """Return the comment beside each field of a class."""
     found = re.findall(r"(?m)^    (\w+): [^#\n]*?(?:  # (.*))?$", inspect.getsource(of))
-    return {name: _as_sentence(words) for name, words in found}
+    return {name: _with_links(text) for name, text in found}
 
 
-def _as_sentence(words: str) -> str:
-    return words.replace("docs/command.md", "[An external command](../command.md)").replace("packing.py", "its mode")
+def _with_links(text: str) -> str:
+    return text.replace("docs/command.md", "[An external command](../command.md)").replace("packing.py", "its mode")
 
 
 def _default(field: Any) -> str:
@@ -60,39 +60,37 @@ def files() -> str:
     return "\n\n".join([FILES_HEAD, *sections, ""])
 
 
-HEAD = ("key", "is", "meaning")
-SPEC_HEAD = ("field", "unless told otherwise", "meaning")
+HEAD = ("Key", "Type", "Description")
+SPEC_HEAD = ("Field", "Default", "Description")
 A_SPEC, A_RUN = "A spec", "A run"
 FILES = (
-    ("session", "session.json", "What was run, where, and how it ended.", {}),
+    ("session", "session.json", "The command, the cluster, and the end of the session.", {}),
     (
         "measurement",
         "measurements.jsonl",
-        "One JSON object in each line: a measurement, the test it was made for, and what became of it.",
+        "One JSON object in each line: a measurement, its test, and its verdict.",
         {"run": A_RUN},
     ),
     (
         "baseline",
         "baselines/SYSTEM.json",
-        "What was accepted on a system, and what others published of it: [Baselines](../baselines.md).",
+        "The accepted measurements of a system, and its published results: [Baselines](../baselines.md).",
         {"entry": "An entry", "noise": "Noise", "provenance": "Provenance", "thresholds": "Thresholds"},
     ),
 )
 FILES_HEAD = """# Files
 
 Every session leaves a folder, `perf_results/<time>-<id>/`, and every system has a file of accepted measurements. All of them
-are held against JSON schemas
-whenever they are read. This page is made of these. What the numbers are: [What the
-numbers mean](../numbers.md).
-[A spec](#a-spec) is what `train(...)` takes, and what `dtfperf run` is told."""
+are checked by JSON schemas at each read. This page is made from the schemas. [What the numbers mean](../numbers.md) describes
+the numbers. [A spec](#a-spec) has the arguments of `train(...)` and of `dtfperf run`."""
 
 
 def _rows(part: Mapping[str, Any], schema: Mapping[str, Any], above: str = "") -> Iterator[Row]:
-    """Of each key, and of what is within it where no other table has that."""
+    """Yield a row for each key, and for the keys inside of it that no other table has."""
     for name, value in part.get("properties", {}).items():
         of_definition = schema.get("$defs", {}).get(value.get("$ref", "").rpartition("/")[2], {})
         meaning = value.get("description") or of_definition.get("description", "")
-        optional = "" if name in part.get("required", ()) else ", or not there"
+        optional = "" if name in part.get("required", ()) else ", optional"
         yield f"`{above}{name}`", f"{_kind(value, schema)}{optional}", meaning
         within, mark = (value["items"], "[]") if "items" in value else (value, "")
         yield from _rows(within, schema, f"{above}{name}{mark}.")
@@ -102,7 +100,7 @@ KINDS = {"integer": "whole number", "object": "object", "array": "list", "string
 
 
 def _kind(value: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """In a word or two."""
+    """Return the type of a value in one or two words."""
     if "$ref" in value and "type" not in value:
         file, _, definition = value["$ref"].partition("#/$defs/")
         found = schema.get("$defs", {}).get(definition, {}) if not file else {}
@@ -119,7 +117,7 @@ def _kind(value: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
 
 
 def spec_rows() -> Sequence[Row]:
-    """Of all fields of a spec. What has no comment has tf_cnn_benchmarks' name and meaning."""
+    """Return a row for each field of a spec. Fields without a comment have tf_cnn_benchmarks' name and meaning."""
     known = comments(Fields)
     return [(f"`{each.name}`", _default(each), known[each.name] or BENCHMARKS) for each in fields(Fields)]
 
@@ -136,13 +134,13 @@ def clusters() -> str:
     limits = [(f"`{each.name}`", f"{each.default:g}", comments(Limits)[each.name]) for each in fields(Limits)]
     sections = [
         "## Every cluster",
-        table(("key", "must be", "note"), common),
+        table(("Key", "Type", "Description"), common),
         "### limits",
-        table(("key", "seconds unless told otherwise", "note"), limits),
+        table(("Key", "Default (seconds)", "Description"), limits),
     ]
     for name, backend in BACKENDS.items():
-        sections += [f"## {name}", f"Up to {_jobs(backend.max_jobs)} at once, unless `max_jobs` says otherwise."]
-        sections.append(table(("key", "must be"), [(f"`{key}`", kind.what) for key, kind in backend.keys.items()]))
+        sections += [f"## {name}", f"By default, `max_jobs` allows {_jobs(backend.max_jobs)} at the same time."]
+        sections.append(table(("Key", "Type"), [(f"`{key}`", kind.what) for key, kind in backend.keys.items()]))
     return "\n\n".join([CLUSTERS_HEAD, *sections, ""])
 
 
@@ -152,9 +150,9 @@ def _jobs(number: int) -> str:
 
 CLUSTERS_HEAD = """# Keys of clusters.toml
 
-What each key must be, as the file is checked; [clusters.toml](../clusters.md) says what each means, and what holds where it is
-not said. `training` and `models.NAME` take every field of a [spec](files.md#a-spec) but
-its model, and `repeats`, `min_repeats`, `margin`."""
+These are the types of the keys, as the file is checked. [clusters.toml](../clusters.md) has their descriptions and defaults.
+`training` and `models.NAME` take every field of a [spec](files.md#a-spec) except its model, and `repeats`, `min_repeats`,
+`margin`."""
 
 
 # -- modes --
@@ -174,20 +172,20 @@ def modes() -> str:
     return "\n\n".join(
         [
             MODES_HEAD,
-            table(("mode", "processes", "steps", "fed from", "needs"), rows),
-            "## Options that only some modes know",
-            table(("option", "modes"), options),
+            table(("Mode", "Processes", "Steps", "Inputs", "Requirements"), rows),
+            "## Options of some modes",
+            table(("Option", "Modes"), options),
             "## Inputs",
-            "What feeds which model. What each is: [Inputs](../inputs.md).",
-            table(("data", "needs", "test set", "models"), inputs),
+            "The inputs and their models. [Inputs](../inputs.md) describes them.",
+            table(("Data", "Requirements", "Test set", "Models"), inputs),
             "",
         ]
     )
 
 
-MODES_HEAD = """# Modes and inputs, as tables
+MODES_HEAD = """# Tables of modes and inputs
 
-What each way of sharing variables is made of, and what it can be told. [Ways of sharing variables](../variable-update.md)
+These are the processes and options of each way of sharing variables. [Ways of sharing variables](../variable-update.md)
 explains them."""
 
 
@@ -225,7 +223,7 @@ def _needs(mode: VariableUpdate) -> str:
 
 
 def _models(data: str) -> str:
-    """Those that an input feeds, where it feeds not all."""
+    """Return the models that an input can feed."""
     fed = [model for model, row in MODELS.items() if data in row.data]
     return "all" if len(fed) == len(MODELS) else _names(fed)
 
@@ -236,10 +234,10 @@ def _models(data: str) -> str:
 def marker() -> str:
     known = comments(Marker)
     rows = [(f"`{each.name}`", _default(each), known[each.name] or MARKED[each.name]) for each in fields(Marker)]
-    return "\n\n".join([MARKER_HEAD, table(("word", "unless told otherwise", "meaning"), rows), ""])
+    return "\n\n".join([MARKER_HEAD, table(("Argument", "Default", "Description"), rows), ""])
 
 
-# What options of the same name say: the marker says it for one test, where the command line does not.
+# Descriptions of arguments with the names of options.
 MARKED = {
     "gpus": "device counts to test, as a list",
     "num_ps": "parameter servers, as a list",
@@ -247,4 +245,4 @@ MARKED = {
 }
 MARKER_HEAD = """## The marker
 
-`@pytest.mark.dtfperf(...)` says it for one test. What the command line says goes before it."""
+`@pytest.mark.dtfperf(...)` has these arguments for one test. Options of the command line override them."""

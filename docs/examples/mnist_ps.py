@@ -24,7 +24,7 @@ flags = parser.parse_args()
 cluster = tf.train.ClusterSpec({"ps": flags.ps_hosts, "worker": flags.worker_hosts})
 server = tf.distribute.Server(cluster, job_name=flags.job_type, task_index=flags.task_idx)
 if flags.job_type == "ps":
-    server.join()  # for ever
+    server.join()  # does not return
 
 
 def digits():

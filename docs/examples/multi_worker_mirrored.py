@@ -1,4 +1,4 @@
-"""A dense network over MultiWorkerMirroredStrategy, with a training loop of its own: TF_CONFIG says who else there is.
+"""A dense network over MultiWorkerMirroredStrategy, with a training loop of its own: TF_CONFIG describes the cluster.
 
 dtfperf launch --num-workers=2 multi_worker_mirrored.py
 """

@@ -2,7 +2,7 @@
 
 
 def small_cnn(image_shape=(32, 32, 3), classes=10):
-    """A function that returns a Keras model. Told the size of its input, it can be fed from CIFAR-10 and MNIST alike."""
+    """A function that returns a Keras model for the given size of the input, so that CIFAR-10 and MNIST can feed it."""
     from keras import Input, Sequential, layers
 
     return Sequential(

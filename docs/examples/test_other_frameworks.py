@@ -4,7 +4,7 @@ import pytest
 
 
 def test_torch_ddp(train, baseline):
-    """Two workers whose gradients are added by Gloo."""
+    """Gloo adds the gradients of two workers."""
     pytest.importorskip("torch")
     measured = train(
         command=["python", "torch_ddp.py", "--batch_size={batch_size}", "--steps={steps}"],

@@ -1,4 +1,4 @@
-"""A dense network by PyTorch's DistributedDataParallel, over Gloo: --rank, --world and --peers say who else there is.
+"""A dense network by PyTorch's DistributedDataParallel, over Gloo: --rank, --world and --peers describe the other workers.
 
 dtfperf launch --num-workers=2 --role-flags="--rank={index} --world={workers} --peers={worker_hosts}" torch_ddp.py
 """
