@@ -1,4 +1,4 @@
-"""Commands that pages show, run where this machine can and otherwise understood. Each program has a row in `PROGRAMS`."""
+"""Check the commands of pages: run them if this machine can, else parse them. Each program has a row in `PROGRAMS`."""
 
 import argparse
 import contextlib
@@ -25,13 +25,13 @@ ASSIGNED = re.compile(r"[A-Z_]+=")
 OPERATORS = {"&&", "||", "|", ";"}
 REDIRECTIONS = {">", "<", ">>", ">&", ">&>"}
 
-# What nobody has at hand: its tables are read, and what is asked of it is understood. `local` alone is this machine.
+# The only cluster that exists for these tests. For others, their tables are read and their commands are parsed.
 HERE = "local"
 
 
 @dataclass(frozen=True)
 class Command:
-    """A simple command: what is set for it, its program and its arguments."""
+    """A simple command: its environment variables, its program and its arguments."""
 
     environment: Mapping[str, str]
     argv: Sequence[str]
@@ -44,7 +44,7 @@ class Command:
         return shlex.join([*(f"{name}={value}" for name, value in self.environment.items()), *self.argv])
 
     def option(self, name: str) -> str | None:
-        """What `--NAME=VALUE` or `--NAME VALUE` says."""
+        """Return the value of `--NAME=VALUE` or `--NAME VALUE`."""
         for argument, following in zip(self.argv, (*self.argv[1:], ""), strict=True):
             if argument.partition("=")[0] == name:
                 return argument.partition("=")[2] or following
@@ -52,7 +52,7 @@ class Command:
 
 
 def commands(text: str) -> Iterator[Command]:
-    """Of lines of shell, without what joins them and where their output goes. Comments are none."""
+    """Yield the simple commands of shell lines, without operators, redirections and comments."""
     for line in text.splitlines():
         lexer = shlex.shlex(CRON.sub("", line, count=1), posix=True, punctuation_chars=True)
         lexer.whitespace_split, lexer.commenters = True, "#"
@@ -76,16 +76,16 @@ def _command(words: Sequence[str]) -> Command:
 
 
 def is_command(text: str) -> bool:
-    """Whether each line begins with a program that pages show."""
+    """Return whether each line begins with a program of `PROGRAMS`."""
     try:
         found = [next(commands(line), None) for line in text.splitlines() if line.strip()]
-    except ValueError:  # quotes that are not closed: no shell's
+    except ValueError:  # unclosed quotes: not shell code
         return False
     return bool(found) and all(each is not None and each.program in PROGRAMS for each in found)
 
 
 def check(text: str, project: Project) -> dict[str, Ended]:
-    """Run or understand all of them, in turn: how those ended that ran. Raises `AssertionError` for one that is wrong."""
+    """Run or parse all commands of a text, and return the results of those that ran. Raises `AssertionError`."""
     shell = subprocess.run(["sh", "-n"], input=_without_cron(text), capture_output=True, text=True, check=False)
     assert shell.returncode == 0, shell.stderr
     ended: dict[str, Ended] = {}
@@ -97,7 +97,7 @@ def check(text: str, project: Project) -> dict[str, Ended]:
 
 
 def understand(text: str) -> None:
-    """The commands of dtfperf among them, for a machine that is not this one."""
+    """Parse the commands of dtfperf in a text, for another machine. Raises `AssertionError`."""
     for command in commands(text):
         if command.program.endswith("dtfperf"):
             understood(command.argv[1:])
@@ -107,16 +107,16 @@ def _without_cron(text: str) -> str:
     return "\n".join(CRON.sub("", line, count=1) if CRON.match(line) else line for line in text.splitlines())
 
 
-SHOWN = ("::test_", "distributed training performance", "dry run")  # by collecting, by training, and by neither
+SHOWN = ("::test_", "distributed training performance", "dry run")  # by collection, by training, and by neither
 
 
 def _pytest(command: Command, project: Project) -> Ended:
-    """With training that takes no time; collected alone where its cluster is nobody's here, or where it asks for processes."""
+    """Run pytest with a toy training. Only collect tests of other clusters, of xdist, and of external programs."""
     cluster = command.option("--cluster") or HERE
     named.choose(cluster, project.clusters, ["."])
     collects = cluster != HERE or "-n" in command.argv or any(map(project.runs_programs, command.argv))
     ended = project.pytest(*command.argv[1:], *(("--co", "-q") if collects else ()), **command.environment)
-    may_be = {0} | ({1} if "DTFPERF_SLOWDOWN" in command.environment else set())  # red where something was accepted
+    may_be = {0} | ({1} if "DTFPERF_SLOWDOWN" in command.environment else set())  # fails if a baseline was accepted
     too_many = "has 2 devices" in ended.out  # for this machine: then nothing is left to run
     assert ended.code in may_be | ({5} if too_many else set()), f"{command}: exit code {ended.code}\n{ended.out}{ended.err}"
     assert too_many or any(words in ended.out for words in SHOWN), ended.out
@@ -141,7 +141,7 @@ NOT_RUN = {
     ("run --models", "imports what is installed: tests/cli/test_run.py"),
     ("run my_models:small_cnn", "trains a model of the reader's: tests/cli/test_run.py"),
 }
-MAY_FIND = ("baselines audit", "explain", "history changes", "judge")  # exit code 1: something was found, or was not
+MAY_FIND = ("baselines audit", "explain", "history changes", "judge")  # exit code 1 reports a finding
 
 
 def _dtfperf(command: Command, project: Project) -> Ended | None:
@@ -165,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def understood(arguments: Sequence[str]) -> argparse.Namespace:
-    """What dtfperf's own parser makes of them. Raises `AssertionError` where it refuses."""
+    """Return the arguments as dtfperf's parser reads them. Raises `AssertionError` if it refuses them."""
     refused = io.StringIO()
     try:
         with contextlib.redirect_stderr(refused), contextlib.redirect_stdout(io.StringIO()):
@@ -179,7 +179,7 @@ def understood(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def options_of(words: Sequence[str]) -> tuple[Sequence[str], set[str]]:
-    """The commands that `words` begin with, and the options of the last: `history list --json` is of history and list."""
+    """Return the leading commands of `words`, and the options of the last: `history list --json` has history and list."""
     known: list[str] = []
     at = _parser()
     for word in words:
@@ -198,7 +198,7 @@ def _make(command: Command, project: Project) -> None:
 
 
 def _pip(command: Command, project: Project) -> None:
-    """What is asked of the package exists. Nothing is installed."""
+    """Check that the requested extras of the package exist. Nothing is installed."""
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for word in command.argv[2:]:
         if word.startswith((".", "pytest-dtfperf")):
@@ -208,7 +208,7 @@ def _pip(command: Command, project: Project) -> None:
 
 
 def _ours(command: Command, project: Project) -> None:
-    """A program of the repository."""
+    """Check a program of the repository."""
     path = REPOSITORY / command.program
     assert path.is_file(), f"{path} is not there"
     assert path.stat().st_mode & 0o100, f"{path} is no program"
@@ -225,7 +225,7 @@ def _shell_script(path: Path) -> None:
 
 
 def _python(command: Command, project: Project) -> None:
-    """A module or a file of ours, whose own help knows the words."""
+    """Check a module or a file of the repository, and that it defines the given options."""
     arguments = list(command.argv[1:])
     if arguments[0] == "-m":
         module, rest = arguments[1], arguments[2:]
@@ -241,7 +241,7 @@ def _python(command: Command, project: Project) -> None:
 
 
 def _others(command: Command, project: Project) -> None:
-    """A program of somebody else's: files of ours that it is given exist."""
+    """Check that the repository's files among the arguments of another program exist."""
     for word in command.argv[1:]:
         if found := re.fullmatch(r"(?:file://)?((?:docs|ci|perf_tests|tests)/.*)", word):
             assert (REPOSITORY / found[1]).exists(), f"{found[1]} is not there"

@@ -1,4 +1,4 @@
-"""The pages of reference that are made from the code, as docs/_extensions makes them."""
+"""Make the reference pages from the code, with docs/_extensions."""
 
 import importlib
 import os
@@ -11,8 +11,8 @@ from tests.docs.pages import REPOSITORY
 
 @cache
 def made() -> Mapping[str, str]:
-    """By their names in the repository, where they are made for a build and not kept."""
-    extensions = str(REPOSITORY / "docs" / "_extensions")  # docs/conf.py tells Sphinx the same
+    """Return the text of each reference page by its path. A build writes these files; they are not committed."""
+    extensions = str(REPOSITORY / "docs" / "_extensions")  # as docs/conf.py does
     sys.path.insert(0, extensions)
     try:
         reference = importlib.import_module("reference")
@@ -21,7 +21,7 @@ def made() -> Mapping[str, str]:
     columns = os.environ.get("COLUMNS")
     try:
         return {f"docs/reference/{name}": make() for name, make in reference.PAGES.items()}
-    finally:  # helps are wrapped to another width there
+    finally:  # the pages wrap help texts to another width
         if columns is None:
             os.environ.pop("COLUMNS", None)
         else:

@@ -1,4 +1,4 @@
-"""The pages of the documentation, read as Markdown: blocks of code with what stands around them, headings, links."""
+"""Read the pages of the documentation as Markdown: blocks of code with their surroundings, headings and links."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 REPOSITORY = Path(__file__).parents[2]
-# docs/reference/ is made from the code when the site is built, and is no page that anybody has written.
+# Without docs/reference/, which is made from the code when the site is built.
 PAGES = (
     "README.md",
     "CONTRIBUTING.md",
@@ -27,9 +27,9 @@ class Block:
 
     page: str
     line: int
-    language: str  # of its fence; none where it is indented
+    language: str  # of its fence; empty if it is indented
     text: str
-    notes: tuple[tuple[str, str], ...] = ()  # of the comment above it, `<!-- printed by: dtfperf history list -->`
+    notes: tuple[tuple[str, str], ...] = ()  # from the comment above it, `<!-- printed by: dtfperf history list -->`
     around: str = ""  # the paragraphs before and after it
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ def tokens(page: str) -> Sequence[Token]:
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """All of them, those within lists among them."""
+    """Yield all blocks of a page, also those in lists."""
     found = tokens(page)
     for number, token in enumerate(found):
         if token.type in ("fence", "code_block"):
@@ -65,7 +65,7 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def _around(found: Sequence[Token], number: int) -> str:
-    """What the paragraphs next to a block say: one before it, one behind, of the same section."""
+    """Return the paragraphs before and after a block, within its section."""
     paragraphs = []
     for step in (-1, 1):
         at = number + step
@@ -78,7 +78,7 @@ def _around(found: Sequence[Token], number: int) -> str:
 
 
 def links(page: str) -> Iterator[tuple[int, str]]:
-    """Where each link and picture of the page leads, with its line."""
+    """Yield the line and the target of each link and image of a page."""
     return links_of(tokens(page))
 
 
@@ -92,12 +92,12 @@ def links_of(found: Sequence[Token]) -> Iterator[tuple[int, str]]:
 
 @cache
 def anchors(page: str) -> frozenset[str]:
-    """The names by which a page's headings can be linked."""
+    """Return the anchors of a page's headings."""
     return anchors_of(tokens(page))
 
 
 def anchors_of(found: Sequence[Token]) -> frozenset[str]:
-    """Such names, as GitHub and MyST make them."""
+    """Return the anchors of headings, as GitHub and MyST make them."""
     return frozenset(_slug(found[number + 1].content) for number, token in enumerate(found) if token.type == "heading_open")
 
 

@@ -1,4 +1,4 @@
-"""The project that pages' commands are run in: what `dtfperf init` writes, two nights' sessions, and toys for training."""
+"""Make the project for the commands of pages: the files of `dtfperf init`, sessions of two nights, and a toy training."""
 
 import re
 import shutil
@@ -21,7 +21,7 @@ from tests.explain.made import real
 from tests.plugin import zygote
 from tests.plugin.conftest import ENDS_S, LIGHT, WITHOUT, WITHOUT_DRAWING, Ended, PerfTests
 
-# This machine, where training takes no time. What else pages name stands in the file of this repository's own perf tests.
+# This machine, with a training that takes no time. Other clusters of the pages are in perf_tests/clusters.toml.
 TOYS = """
 [local]
 backend = "local"
@@ -36,7 +36,7 @@ warmup_steps = 1
 steps = 4
 repeats = 2
 """
-# Two short measurements, where `dtfperf init` writes more of the same.
+# Two short measurements in place of the longer tests of `dtfperf init`.
 TESTS = """
 import pytest
 
@@ -46,13 +46,13 @@ def test_throughput(train, baseline, gpus, num_ps, variable_update):
     baseline.check(train(model={model!r}, gpus=gpus, num_ps=num_ps, variable_update=variable_update))
 """
 NIGHTS = ("20260130T021503Z-a81b22", "20260131T021503Z-9f3c1a")  # the sessions that pages name
-MEASUREMENT = "1a2b3c"  # and the measurement: one of the last night
+MEASUREMENT = "1a2b3c"  # a measurement that pages name: one of the last night
 OURS = ("inception3", "alexnet")
 
 
 @dataclass
 class Project:
-    """`folder` is where a reader types commands. `names`: what pages call something, and its name here."""
+    """A project in `folder`, for the commands of a page. `names` maps names of the pages to names here."""
 
     folder: Path
     names: Mapping[str, str]
@@ -136,13 +136,13 @@ def make(folder: Path) -> Project:
 
 
 def _without(clusters: str, names: Iterable[str]) -> str:
-    """The file without the tables of these clusters, and without the comments above them."""
+    """Return the file without the tables of these clusters and the comments above them."""
     tables = re.split(r"(?m)^(?=(?:#.*\n)*\[)", clusters)
     return "".join(table for table in tables if not re.search(rf"(?m)^\[(?:{'|'.join(map(re.escape, names))})[\].]", table))
 
 
 def _nights(folder: Path) -> str:
-    """Two sessions of the same trainings, with their steps taken apart, and baselines. The id of the last measurement."""
+    """Write two sessions of the same trainings, with step breakdowns, and baselines. Return the id of the last measurement."""
     entries: list[Entry] = [entry_of([100, 100.5, 99.5, 100], model=model, gpus=8) for model in OURS]
     BaselineStore(folder / "baselines").update(system_name(HARDWARE), entries)
     anatomy = anatomy_of(real("parameter_server")).to_json()

@@ -1,4 +1,4 @@
-"""Links of the pages lead somewhere: to files and headings, by this test; to other sites, by `make linkcheck`."""
+"""Check links of the pages to files and headings. `make linkcheck` checks links to other sites."""
 
 import re
 from pathlib import Path
@@ -22,9 +22,9 @@ def anchors_at(path: str) -> frozenset[str]:
 
 
 def wrong(page: str, target: str) -> str | None:
-    """What is wrong with a link of a page, if anything is."""
+    """Return the problem of a link of a page, or None."""
     if urlsplit(target).scheme:
-        return None if urlsplit(target).scheme == "https" and urlsplit(target).hostname else "is neither https nor ours"
+        return None if urlsplit(target).scheme == "https" and urlsplit(target).hostname else "is neither https nor a file"
     name, _, anchor = target.partition("#")
     path = Path(page).parent / name if name else Path(page)
     found = (REPOSITORY / path).resolve()
@@ -38,21 +38,21 @@ def wrong(page: str, target: str) -> str | None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
-    """Every link leads to a file that there is, and to a heading of it; other sites are named with https."""
+    """Every link leads to an existing file and heading, or to another site by https."""
     problems = [f"{page}:{line}: {target} {problem}" for line, target in links(page) if (problem := wrong(page, target))]
     assert problems == []
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_files_exist(page: str) -> None:
-    """Every path of ours that is written in code style exists."""
+    """Every path of the repository in code style exists."""
     folders = (REPOSITORY / page).parent, REPOSITORY, REPOSITORY / "pytest_dtfperf"
     paths = re.findall(r"`((?:[a-z_]+/)+[a-z_0-9]+\.(?:py|toml|yml))`", source(page))
     assert [path for path in paths if not any((folder / path).exists() for folder in folders)] == []
 
 
 def test_pages_made_from_the_code_lead_somewhere() -> None:
-    """Links of the reference's tables do, too."""
+    """Every link of the reference pages leads to an existing file and heading."""
     problems = [
         f"{page}: {target} {problem}"
         for page, text in made().items()
@@ -63,7 +63,7 @@ def test_pages_made_from_the_code_lead_somewhere() -> None:
 
 
 def test_code_names_pages_that_there_are() -> None:
-    """Docstrings, comments and messages name pages of docs/ that exist, and headings that these have."""
+    """Docstrings, comments and messages name only existing pages and headings of docs/."""
     problems = []
     for path in PACKAGE:
         for name, anchor in re.findall(r"\b(docs/[a-z0-9-]+\.(?:md|json))(?:#([a-z0-9-]+))?", path.read_text()):

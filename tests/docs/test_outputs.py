@@ -1,4 +1,4 @@
-"""Outputs of pages that one function makes: each is made here of like values, and stands on its page, but for numbers."""
+"""Compare sample outputs of pages with the functions that make them. Numbers may differ."""
 
 import ast
 import json
@@ -73,13 +73,13 @@ MADE: dict[str, Callable[[], str]] = {
 
 @pytest.mark.parametrize("page", MADE)
 def test_output_is_what_is_made_now(page: str) -> None:
-    """The page's line and the function's are one, whatever numbers they have."""
+    """The output on the page is that of the function, apart from numbers."""
     (block,) = (block for block in blocks(page) if block.note("tested by") == HERE)
     assert shape(block.text) == shape(MADE[page]())
 
 
 def test_where_a_notebook_is() -> None:
-    """docs/notebook.md shows the lines that the command prints, and a URL with a token."""
+    """docs/notebook.md has the lines that the command prints, and a URL with a token."""
     (block,) = (block for block in blocks("docs/notebook.md") if block.note("tested by") == HERE)
     source = (REPOSITORY / "pytest_dtfperf" / "cli" / "notebook.py").read_text()
     *lines, url = block.lines
@@ -91,7 +91,7 @@ def test_where_a_notebook_is() -> None:
 
 
 def test_producers_order() -> None:
-    """docs/inputs.md shows a producer what it will be told: the keys of the worker's order, and no other."""
+    """docs/inputs.md has exactly the keys of the order that a worker sends to a producer."""
     (block,) = (block for block in blocks("docs/inputs.md") if block.note("tested by") == HERE)
     source = (REPOSITORY / "pytest_dtfperf" / "training" / "inputs" / "from_zmq.py").read_text()
     dicts = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Dict)]

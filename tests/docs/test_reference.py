@@ -1,4 +1,4 @@
-"""The reference that is made from the code leaves nothing out, and says of everything what it means."""
+"""The reference pages are complete, and describe every entry."""
 
 import re
 import tomllib
@@ -21,7 +21,7 @@ from tests.docs.pages import source
 
 
 def rows(page: str, heading: str = "") -> dict[str, list[str]]:
-    """First cell to the others, of the tables below a heading."""
+    """Return the other cells by the first cell, for the tables below a heading."""
     text = made()[f"docs/reference/{page}.md"]
     if heading:
         text = re.split(rf"(?m)^#+ {re.escape(heading)}$", text)[1]
@@ -31,7 +31,7 @@ def rows(page: str, heading: str = "") -> dict[str, list[str]]:
 
 
 def test_options() -> None:
-    """Each option of pytest is there with its values, its help and its ini key, as the plugin registers it."""
+    """Each option of pytest has a row with its values, its help and its ini key."""
     found = rows("options")
     for option in OPTIONS:
         given = f"--{option.name}{'[=' if option.bare else ' '}{option.metavar}{']' if option.bare else ''}".replace("|", "\\|")
@@ -41,7 +41,7 @@ def test_options() -> None:
 
 
 def test_the_marker() -> None:
-    """Each word that the marker takes has a meaning."""
+    """Each argument of the marker has a description."""
     found = rows("options", "The marker")
     assert list(found) == [each.name for each in fields(Marker)]
     assert all(meaning for _, meaning in found.values())
@@ -59,7 +59,7 @@ def test_the_marker() -> None:
     ],
 )
 def test_files(name: str, heading: str, part: str | None) -> None:
-    """Each key of a file that the schema knows has a row with what it is and what it means."""
+    """Each key of a file's schema has a row with its type and description."""
     schema = load_schema(name)
     found = rows("files", heading)
     assert (schema["$defs"][part] if part else schema)["properties"].keys() <= found.keys()
@@ -67,7 +67,7 @@ def test_files(name: str, heading: str, part: str | None) -> None:
 
 
 def test_a_spec() -> None:
-    """Each field of a spec is there with its default."""
+    """Each field of a spec has a row with its default."""
     found = rows("files", "A spec")
     assert list(found) == [each.name for each in fields(Spec)]
     assert found["warmup_steps"][0] == "`10`"
@@ -76,7 +76,7 @@ def test_a_spec() -> None:
 
 
 def test_keys_of_clusters() -> None:
-    """Each key that every cluster, its limits or a backend knows is there with what it must be."""
+    """Each key of clusters, limits and backends has a row with its type."""
     assert {name: cells[0] for name, cells in rows("clusters", "Every cluster").items()} == {
         name: kind.what for name, kind in KEYS.items()
     }
@@ -87,7 +87,7 @@ def test_keys_of_clusters() -> None:
 
 
 def test_modes_and_inputs() -> None:
-    """Each mode, each option that only some know, and each input has a row."""
+    """Each mode, each option of some modes, and each input has a row."""
     found = rows("modes")
     assert {*VARIABLE_UPDATES, *MODE_OPTIONS, *INPUTS} == set(found)
     assert found["parameter_server"][:2] == ["parameter servers and workers", "synchronous or asynchronous"]
@@ -101,7 +101,7 @@ IN_WORDS = dict(enumerate(("seven", "eight", "nine", "ten", "eleven", "twelve"),
 
 
 def test_the_readme_counts_right() -> None:
-    """It has as many modes, inputs and published results as there are."""
+    """README.md has the numbers of modes, inputs and published results of the code."""
     text = source("README.md")
     assert f"{IN_WORDS[len(VARIABLE_UPDATES)]} [ways of sharing variables]" in text
     assert f"{IN_WORDS[len(INPUTS)]} [inputs]" in text
@@ -122,7 +122,7 @@ def test_pages_of_commands(command: str) -> None:
     assert {name for cell in cells for name in re.findall(r"--[a-z-]+", cell)} == known - {"-h", "--help"}
 
 
-FAMILIES = {  # of variables, by the words that docs/clusters.md has for them
+FAMILIES = {  # of variables, by their names in docs/clusters.md
     "conda's": ("CONDA_",),
     "Python's": ("PYTHON",),
     "CUDA's": ("CUDA_",),
@@ -138,13 +138,13 @@ FAMILIES = {  # of variables, by the words that docs/clusters.md has for them
 
 
 def test_variables_that_reach_hosts() -> None:
-    """docs/clusters.md leaves out none: by its name, or by its family's."""
+    """docs/clusters.md has each variable that reaches hosts, by its name or by that of its family."""
     section = source("docs/clusters.md").partition("## What hosts see of your environment\n")[2].partition("\n## ")[0]
     told = tuple(beginning for words, beginnings in FAMILIES.items() if words in section for beginning in beginnings)
     assert [name for name in (*TRAINING, *SHARED) if f"`{name}`" not in section and not name.startswith(told)] == []
 
 
 def test_every_verdict_has_something_to_do() -> None:
-    """docs/read-a-verdict.md says of each verdict what it means and what to do."""
+    """docs/read-a-verdict.md has a row for each verdict."""
     first_cells = re.findall(r"(?m)^\| ([A-Z_, ]+) \|", source("docs/read-a-verdict.md"))
     assert {name for cell in first_cells for name in cell.split(", ")} == {str(verdict) for verdict in Verdict}

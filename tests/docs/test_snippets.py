@@ -1,12 +1,11 @@
-"""Every block of every page is of one kind, and is what it says: a command is run or understood, an example is read or trained,
-an output is what is printed now, or says when it was seen.
+"""Check every block of every page by its kind: run or parse commands, read or train examples, and compare outputs.
 
-A comment above a block, which no reader sees, says what its text cannot:
+A comment above a block, which is not rendered, selects the kind:
 
-    <!-- printed by: dtfperf history list -->      an output: the command is run, and prints such lines
-    <!-- tested by: tests/report/test_causes.py --> a test of its own reads the page and holds the block to the code
-    <!-- drawn: who talks to whom -->               a picture of arrows or of a tree
-    <!-- given: batches = iter(range(100)) -->      Python that stands for what is the reader's own
+    <!-- printed by: dtfperf history list -->       an output: the command is run, and must print such lines
+    <!-- tested by: tests/report/test_causes.py --> another test compares the block with the code
+    <!-- drawn: the path of a request -->           a picture with arrows or a tree
+    <!-- given: batches = iter(range(100)) -->      Python code that replaces the reader's own
 """
 
 import ast
@@ -51,14 +50,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture
 def project(shared: Project, page: str, tmp_path: Path) -> Project:
-    """The page's own, with the clusters that it describes."""
+    """Return a project for the page, with the clusters that the page describes."""
     described = [textwrap.dedent(block.text) for block in blocks(page) if _kind(block) is _cluster]
     return shared.copy(tmp_path / "project", "\n".join(described))
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks_are_what_they_say(page: str, project: Project) -> None:
-    """Each is of a kind, and what its kind asks for holds; those that are not are told with their lines."""
+    """Each block passes the check of its kind; the message has the lines of all others."""
     problems = []
     printed: dict[str, Ended] = {}
     for block in blocks(page):
@@ -74,7 +73,7 @@ Kind = Callable[[Block, Project, Printed], None]
 
 
 def _kind(block: Block) -> Kind:
-    """What a block is, told by its comment, its language and its first words."""
+    """Return the kind of a block, from its comment, its language and its text."""
     for note, kind in (("printed by", _output), ("tested by", _tested_elsewhere), ("drawn", _picture)):
         if block.note(note):
             return kind
@@ -94,17 +93,17 @@ def _unknown(block: Block, project: Project, printed: Printed) -> None:
 
 
 def _directive(block: Block, project: Project, printed: Printed) -> None:
-    """Of Sphinx, which fails where it cannot follow it: tests/test_docs_site.py builds all pages."""
+    """Check the name of a Sphinx directive. tests/test_docs_site.py builds all pages."""
     assert re.fullmatch(r"\{[\w:-]+\}.*", block.language), block.language
 
 
 def _commands(block: Block, project: Project, printed: Printed) -> None:
-    """Run, or understood where they are for what nobody has at hand."""
+    """Run commands, or parse those for other machines."""
     printed |= commands.check(block.text, project)
 
 
 def _output(block: Block, project: Project, printed: Printed) -> None:
-    """Of the command in the comment above it, which is run now: its lines come in this order, whatever numbers they have."""
+    """Run the command in the comment above an output, and check that it prints these lines in order, apart from numbers."""
     command = block.note("printed by") or ""
     if command not in printed:
         printed.update(commands.check(command, project))
@@ -116,7 +115,7 @@ def _output(block: Block, project: Project, printed: Printed) -> None:
 
 
 def shape(line: str) -> str:
-    """A line without its numbers, and without what differs from machine to machine."""
+    """Return a line without its numbers, and without parts that differ between machines."""
     line = re.sub(r"\S*/((?:perf_results|baselines)\b)", r"\1", line)
     line = re.sub(r"\d{8}T\d{6}Z-[0-9a-f]{6}", "SESSION", line)
     line = re.sub(r"(?<![\w.])[-+±]?\d[\d,.:]*(?:e[-+]?\d+)?", "N", line)
@@ -124,10 +123,8 @@ def shape(line: str) -> str:
 
 
 def _seen(block: Block, project: Project, printed: Printed) -> None:
-    """An output that no machine has at will: the paragraph before it or behind it says when it was seen."""
-    assert SEEN.search(block.around), (
-        "an output that no command of this machine prints says in the text beside it when it was seen"
-    )
+    """Check that a paragraph next to an output, which no command here can print, has its date."""
+    assert SEEN.search(block.around), "an output that no command of this machine prints needs a date in the text beside it"
 
 
 def _tested_elsewhere(block: Block, project: Project, printed: Printed) -> None:
@@ -136,12 +133,12 @@ def _tested_elsewhere(block: Block, project: Project, printed: Printed) -> None:
 
 
 def _picture(block: Block, project: Project, printed: Printed) -> None:
-    """Of arrows, or of a tree: nothing that is typed or printed."""
+    """Check that a picture has arrows or branches."""
     assert re.search(r"-->|==>|[├└]──", block.text), "a picture has arrows or branches"
 
 
 def _formula(block: Block, project: Project, printed: Printed) -> None:
-    """Arithmetic, of which each term is words."""
+    """Check that a formula is arithmetic of named terms."""
     for line in block.lines:
         if "::=" not in line:
             right = re.sub(r"\b(\w+)\((\w+)\)", "1", line.partition(" = ")[2]).replace(" x ", " * ")
@@ -149,7 +146,7 @@ def _formula(block: Block, project: Project, printed: Printed) -> None:
 
 
 def _python(block: Block, project: Project, printed: Printed) -> None:
-    """Names are all known, and what is imported is there. Perf tests are trained, hooks are called, the rest is run."""
+    """Check names and imports of Python code. Train perf tests, call hooks, and run other code."""
     code = textwrap.dedent(block.text)
     if ROW.match(code):
         _row(block)
@@ -183,7 +180,7 @@ ROW = re.compile(r"# (pytest_dtfperf/\S+\.py), above (\S+)\n")
 
 
 def _row(block: Block) -> None:
-    """One more of a table: tests/test_adding.py adds it there, and sees it work."""
+    """Check the position of a new row. tests/test_adding.py adds it and tests it."""
     found = ROW.match(block.text)
     assert found is not None
     path, above = found.groups()
@@ -191,21 +188,21 @@ def _row(block: Block) -> None:
 
 
 def _names_are_known(code: str) -> None:
-    """As ruff looks for them."""
+    """Check that all names are defined, with ruff."""
     command = [find_ruff_bin(), "check", "--isolated", "--select=F", "--quiet", "--output-format=concise", "-"]
     ended = subprocess.run(command, input=code, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 def _imported(tree: ast.AST) -> Iterator[tuple[str, str | None]]:
-    """Of this package, and of the one that shows how to add to it."""
+    """Yield the imports from this package and from the example package, as module and name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pytest_dtfperf"):
             yield from ((node.module or "", alias.name) for alias in node.names)
 
 
 def _has(module: str, name: str) -> bool:
-    """What trains is read, and not imported: with it came TensorFlow, for seconds, into the process that runs other tests."""
+    """Return whether a module defines a name. Modules of training are parsed, because an import would load TensorFlow."""
     if not module.startswith("pytest_dtfperf.training."):
         return hasattr(importlib.import_module(module), name)
     path = REPOSITORY / f"{module.replace('.', '/')}.py"
@@ -213,7 +210,7 @@ def _has(module: str, name: str) -> bool:
 
 
 def _names(node: ast.stmt) -> Iterator[str]:
-    """What a statement of a module gives a name to."""
+    """Yield the names that a statement of a module defines."""
     if isinstance(node, ast.ClassDef | ast.FunctionDef):
         yield node.name
     elif isinstance(node, ast.ImportFrom):
@@ -223,14 +220,14 @@ def _names(node: ast.stmt) -> Iterator[str]:
 
 
 def _cluster(block: Block, project: Project, printed: Printed) -> None:
-    """The project's clusters.toml has it, and is read as pytest and dtfperf read it."""
+    """Check that the project's clusters.toml has the cluster and can be read."""
     tables = tomllib.loads(textwrap.dedent(block.text))
     read = named.load(project.clusters)
     assert tables.keys() <= read.keys()
 
 
 def _toml(block: Block, project: Project, printed: Printed) -> None:
-    """Entry points of the package that shows how to add to ours, or pytest's own configuration."""
+    """Check entry points of the example package, or pytest's configuration."""
     content = tomllib.loads(textwrap.dedent(block.text))
     if points := content.get("project", {}).get("entry-points"):
         theirs = tomllib.loads((WORKBENCH / "pyproject.toml").read_text())["project"]["entry-points"]
@@ -251,11 +248,11 @@ def _ini(block: Block, project: Project, printed: Printed) -> None:
 
 def _json(block: Block, project: Project, printed: Printed) -> None:
     json.loads(block.text)
-    raise AssertionError("JSON is held to the code by a test of its own: name it in a comment, `tested by`")
+    raise AssertionError("JSON needs a test of its own: name it in a comment, `tested by`")
 
 
 def _yaml(block: Block, project: Project, printed: Printed) -> None:
-    """Part of a workflow: its actions are pinned to a commit, and its commands are understood."""
+    """Check a part of a workflow: its actions are pinned to a commit, and its commands can be parsed."""
     content = yaml.safe_load(textwrap.dedent(block.text))
     jobs = content if isinstance(content, list) else [step for job in content.values() for step in job.get("steps", ())]
     assert jobs
@@ -279,7 +276,7 @@ LANGUAGES: Mapping[str, Kind] = {
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_in_sentences_are_known(page: str) -> None:
-    """What a sentence calls `dtfperf ...` is a command that there is, with options that it has."""
+    """Each `dtfperf ...` in a sentence is an existing command with existing options."""
     problems = []
     for token in tokens(page):
         for child in token.children or ():
@@ -305,7 +302,7 @@ CALL = re.compile(rf"(?:{'|'.join(CALLED)})(?:\.\w+)?\(.*\)")
 
 @pytest.mark.parametrize("page", PAGES)
 def test_calls_in_sentences_can_be_made(page: str) -> None:
-    """What a sentence calls of `train`, `baseline` and `session` exists, and takes what it is given there."""
+    """Each call of `train`, `baseline` and `session` in a sentence has a valid signature."""
     problems = []
     for token in tokens(page):
         for child in token.children or ():
@@ -319,7 +316,7 @@ def test_calls_in_sentences_can_be_made(page: str) -> None:
 
 
 def _bind(call: ast.expr, *, in_full: bool) -> None:
-    """Raises `AttributeError` and `TypeError` as Python does."""
+    """Bind the arguments of a call. Raises `AttributeError` and `TypeError`, as Python does."""
     assert isinstance(call, ast.Call)
     named = call.func.value if isinstance(call.func, ast.Attribute) else call.func
     assert isinstance(named, ast.Name)
