@@ -242,6 +242,7 @@ def _print_summary(session: "Session", args: argparse.Namespace, failures: Seque
             verbose=args.verbose,
             folder=session.folder.path,
             accepted=notes.list_accepted_baselines(session.acceptance, records),
+            next_steps=notes.list_next_steps(records, session.folder.session["command"], session.config.name),
             remarks=[*notes.list_acceptance_remarks(session.acceptance, records), *session.remarks],
         )
         print(text, end="")

@@ -65,6 +65,7 @@ class Agents:
                 host.switch,
                 tuple(hello["addresses"]),
                 hello["unguarded"],
+                hello["boot"],
             )
             for host, hello in zip(allocation.hosts, hellos, strict=True)
         ]

@@ -12,7 +12,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.errors import Culprit, DataError, RunFailed
 from pytest_dtfperf.explain.probes import Probes, merge_probes
-from pytest_dtfperf.launch import placement
+from pytest_dtfperf.launch import placement, probe_cache
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, Roles, place
 from pytest_dtfperf.launch.probing import USUAL, Deadlines, Probing
@@ -42,7 +42,8 @@ class Launcher:
         self._wanted_nodes = count_hosts_for(config, resources) if resources else None
         self._staging = Staging(allocation, config, resources.on_status if resources else lambda words: None)
         self._agents: Agents | None = None
-        self._probes = Probes()  # of all hosts that were probed
+        self._probes = Probes()  # of this allocation's hosts, measured while it is held
+        self._capacity: Probes | None = None  # the same and what other sessions have measured; None: not read yet
 
     def __enter__(self) -> Self:
         agents = self._get_agents()
@@ -161,11 +162,39 @@ class Launcher:
         Raises:
             SpecError, InfrastructureError: what has failed.
         """
-        if not self._staging.is_needed(spec):  # else its files are not there, as the probe of the input then says
+        if not self._staging.is_needed(spec):  # else its files are not there, as the probe of the input then reports
             with suppress(DataError):
                 spec = self._staging.on_hosts(spec)
         known = None if again else self._probes
-        probing = Probing(self._get_agents(), self._config, spec, known=known, pairs=pairs, deadlines=deadlines)
+        return self._carry_out_probe(
+            Probing(self._get_agents(), self._config, spec, known=known, pairs=pairs, deadlines=deadlines)
+        )
+
+    def probe_capacity(self, spec: Spec, *, on_begin: Callable[[], object] = lambda: None) -> Probes:
+        """Return the arithmetic, memory and links of a training's hosts, for its limit; measure only what is not known yet.
+
+        Known is what was measured on this allocation, and by any session within the hour: `probe_cache`.
+
+        Args:
+            on_begin: called if something is measured, before that.
+
+        Raises:
+            SpecError, InfrastructureError: what has failed.
+        """
+        agents = self._get_agents()
+        if self._capacity is None:
+            self._capacity = probe_cache.load_probes(self._config, self._views)
+        known = merge_probes(self._capacity, self._probes)
+        probing = Probing(agents, self._config, spec, known=known, with_input=False)
+        if not probing.is_needed:
+            return probing.found()
+        on_begin()
+        found = self._carry_out_probe(probing)
+        self._capacity = merge_probes(self._capacity, replace(found, unknown={}))
+        probe_cache.store_probes(self._config, self._views, self._capacity)
+        return found
+
+    def _carry_out_probe(self, probing: Probing) -> Probes:
         if probing.is_needed:
             try:
                 probing.carry_out()

@@ -38,6 +38,7 @@ class HostView:
     switch: str | None = None  # the network switch that it is connected to, where the cluster knows it
     addresses: tuple[str, ...] = ()  # of all its interfaces
     unguarded: str | None = None  # why no firewall can be around its tasks' ports; None: one can
+    boot: str = ""  # the boot id of its kernel, another one after each restart; empty if not known
 
 
 @dataclass(frozen=True)

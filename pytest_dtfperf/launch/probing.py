@@ -195,6 +195,7 @@ class Probing:
         *,
         known: Probes | None = None,
         pairs: bool = False,
+        with_input: bool = True,
         deadlines: Deadlines = USUAL,
     ) -> None:
         """Prepare a probe of the hosts and links of a training.
@@ -202,6 +203,7 @@ class Probing:
         Args:
             known: what is not measured again.
             pairs: measure each link by itself, too.
+            with_input: measure how fast the training's data is read and decoded, too.
 
         Raises:
             SpecError: the hosts have no room for the training.
@@ -209,6 +211,7 @@ class Probing:
         self.id = uuid.uuid4().hex[:12]
         self._agents, self._config, self._spec, self._deadlines = agents, config, spec, deadlines
         self._known = known or Probes()
+        self._with_input = with_input
         self._began = time.monotonic()
         self._tasks = place(spec, agents.hosts, config)
         self._hosts = {at: agents.hosts[at] for at in sorted({task.host for task in self._tasks})}
@@ -273,7 +276,7 @@ class Probing:
 
     @property
     def _brings_images(self) -> bool:
-        return self._spec.data != "synthetic" and not self._spec.command
+        return self._with_input and self._spec.data != "synthetic" and not self._spec.command
 
     # Phases
 

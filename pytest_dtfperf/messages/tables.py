@@ -263,6 +263,7 @@ AGENT: Table = {
             "gpus": list_of(GPU, 256, unique=True),
             "addresses": list_of(address, 4096),
             "unguarded": optional(REASON),
+            "boot": text(60),
         }
     ),
     "beat": record(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from pytest_dtfperf.node import guard, interfaces, ports, probes, processes, run_folder, tunnel, wire
+from pytest_dtfperf.node import guard, interfaces, owner, ports, probes, processes, run_folder, tunnel, wire
 from pytest_dtfperf.node.gpu_state import GpuWatch
 from pytest_dtfperf.node.host_run import RunHere, RunMonitor
 from pytest_dtfperf.node.host_state import HostState
@@ -202,6 +202,7 @@ class Agent:
             gpus=[gpu.visible_as for gpu in self._gpus],
             addresses=interfaces.own(),
             unguarded=self._unguarded,
+            boot=owner.boot_id(),
         )
 
     def _beat(self, run: RunHere) -> None:

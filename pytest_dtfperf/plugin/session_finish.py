@@ -139,6 +139,7 @@ class Ending:
             folder=self.perf.session.folder.path if records else None,
             accepted=notes.list_accepted_baselines(acceptance, records),
             budget=self.budget,
+            next_steps=notes.list_next_steps(records, self.perf.session.command, self.perf.session.config.name),
             remarks=[*notes.list_acceptance_remarks(acceptance, records), *self.remarks, *deselected],
         )
         terminalreporter.write(text or "\n".join([*self.remarks, *deselected]) + "\n")

@@ -21,7 +21,7 @@ from pytest_dtfperf.report.grids import (
 )
 from pytest_dtfperf.report.grids import ABOUT_SWEEPS as ABOUT_SWEEPS
 from pytest_dtfperf.report.measurement_text import format_footnote, format_rate_with_spread, list_disturbed_notes
-from pytest_dtfperf.report.notes import suggest_accepting
+from pytest_dtfperf.report.notes import list_hints, suggest_accepting
 from pytest_dtfperf.report.terminal import format_verdict
 from pytest_dtfperf.spec import Spec, labels
 
@@ -48,6 +48,7 @@ def format_markdown_summary(folder: SessionFolder, previous: SessionFolder | Non
         lines += _format_grids(make_sweep_grids(records), ABOUT_SWEEPS)
         lines += _format_grids(make_learning_grids(records), ABOUT_LEARNING)
         lines += _format_grids(make_score_grids(records), ABOUT_SCORES)
+        lines += [f"{_escape_markdown(text)}\n" for text in list_hints(records)]
         lines += [f"{note}\n" for note in suggest_accepting(records)]
         for record in ordered:
             lines += (

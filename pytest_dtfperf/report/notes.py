@@ -1,5 +1,6 @@
 """Notes below and above the table of a session: reasons of verdicts, how to accept, accepted baselines, error rates."""
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ from pytest_dtfperf.baselines.accept import Acceptance
 from pytest_dtfperf.baselines.compare import hint
 from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Verdict, gravest_first
 from pytest_dtfperf.formats import change, percent, rate
+from pytest_dtfperf.limits.hints import find_hint
 from pytest_dtfperf.records.record import Record
 
 CHECKS_OF_RATES = ("baseline", "published", "efficiency", "overhead")  # checks that rest on rates
@@ -47,17 +49,49 @@ def suggest_accepting(records: Sequence[Record]) -> list[str]:
     new = [each for each in left if not (each.measurement.misplaced or each.measurement.injected_slowdowns)]
     disturbed = [each for each in new if each.measurement.disturbances]
     lines = []
-    if acceptable := len(new) - len(disturbed):
-        single = any(len(each.measurement.runs) < LEAST_RUNS for each in new if each not in disturbed)
-        more = f" and --repeats={LEAST_RUNS} or more" if single else ""
-        how = f"Accept what this machine measures: the same command with --update-baselines=new{more}"
-        lines.append(f"{_count_without_baseline(acceptable)} {how}")
+    if acceptable := [each for each in new if each not in disturbed]:
+        how = f"Accept what was measured with the same command and --update-baselines=new{_add_repeats(acceptable)}"
+        lines.append(f"{_count_without_baseline(len(acceptable))} {how}: later sessions are compared with it")
     if disturbed:
-        told = disturbed[0].measurement.disturbances
-        lines += [
-            f"{_count_without_baseline(len(disturbed))} None can be made, for every run was disturbed: {told[0]}{hint(told)}"
-        ]
+        reasons = disturbed[0].measurement.disturbances
+        none = f"None can be made, for every run was disturbed: {reasons[0]}{hint(reasons)}"
+        lines.append(f"{_count_without_baseline(len(disturbed))} {none}")
     return lines
+
+
+def list_next_steps(records: Sequence[Record], command: Sequence[str], cluster: str) -> list[tuple[str, str]]:
+    """Return up to three commands that lead on from a session with measurements that lack a baseline, and what each does.
+
+    Args:
+        command: the command that was run.
+        cluster: the name of the cluster.
+    """
+    lacking = [
+        record
+        for record in records
+        if not record.accepted
+        and _lacks_baseline(record)
+        and not (record.is_disturbed or record.measurement.injected_slowdowns)
+    ]
+    if not lacking:
+        return []
+    again = shlex.join(word for word in command if not word.startswith(("--update-baselines", "--explain")))
+    named = "" if cluster == "local" else f" --cluster={shlex.quote(cluster)}"
+    return [
+        (f"{again} --update-baselines=new{_add_repeats(lacking)}", "accept these rates as baselines"),
+        (f"{again} --explain=always", "find out where the time of a step goes"),
+        (f"dtfperf doctor{named}", "check that the hosts are fit to be measured"),
+    ]
+
+
+def _add_repeats(records: Iterable[Record]) -> str:
+    """Return the option that a baseline needs where a measurement has too few runs for one."""
+    return f" --repeats={LEAST_RUNS}" if any(len(each.measurement.runs) < LEAST_RUNS for each in records) else ""
+
+
+def list_hints(records: Iterable[Record]) -> list[str]:
+    """Return what is likely of measurements that are far below what their hosts allow, a line each, no line twice."""
+    return list(dict.fromkeys(f"Hint (no verdict): {text}" for record in records if (text := find_hint(record))))
 
 
 def _count_without_baseline(number: int) -> str:

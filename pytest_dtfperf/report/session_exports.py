@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.errors import ExportFailed
 from pytest_dtfperf.extensions import Table
-from pytest_dtfperf.formats import printable_lines
+from pytest_dtfperf.formats import format_count, printable_lines
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.arithmetic import flops_per_sec, share_of_peak
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
@@ -81,6 +81,7 @@ def write_export(name: str, folder: SessionFolder, results: SessionResults) -> l
 
 
 MEASUREMENTS = "measurements.csv"
+MAX_LISTED = 60  # characters of file names in a remark, so that it fits one line of 80 columns
 
 # What a row says of a measurement, and of its session. None is an empty cell.
 COLUMNS: Mapping[str, Callable[[Record, Mapping[str, Any]], object]] = {
@@ -145,7 +146,7 @@ def write_csv_files(folder: SessionFolder, results: SessionResults) -> list[str]
             names += [name] if folder.write(name, table.encode()) else []
     except ImportError as exc:
         remarks = [f"No scaling tables: {exc}. {INSTALL}"]
-    return [*([f"Written: {', '.join(names)}"] if names else []), *remarks]
+    return [*([f"Written: {_list_files(names)}"] if names else []), *remarks]
 
 
 def format_measurements_csv(records: Iterable[Record], session: Mapping[str, Any]) -> str:
@@ -230,4 +231,10 @@ def write_figures(folder: SessionFolder, results: SessionResults) -> list[str]:
         return [f"No figures: {exc}. {INSTALL}"]
     files = {f"figures/{group.name}.svg": convert_to_svg(draw_group_scaling(group, results.published)) for group in groups}
     names = [name for name, content in files.items() if folder.write(name, content)]
-    return [f"Drawn: {', '.join(names)}"] if names else []
+    return [f"Drawn: {_list_files(names)}"] if names else []
+
+
+def _list_files(names: Sequence[str]) -> str:
+    """Return the names, or of more than fit one line the first and the number of the others: they are all in the folder."""
+    listed = ", ".join(names)
+    return listed if len(listed) <= MAX_LISTED else f"{names[0]} and {format_count(len(names) - 1, 'file')} more"

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.formats import NONE, change, format_count, percent, printable, rate
+from pytest_dtfperf.formats import NONE, change, format_count, percent, printable, printable_lines, rate
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record, without_size
 from pytest_dtfperf.report import measurement_text
@@ -31,6 +31,7 @@ from pytest_dtfperf.report.notes import (
     VerdictReason,
     collect_reasons,
     list_error_rates,
+    list_hints,
     list_injected_slowdowns,
     suggest_accepting,
 )
@@ -50,6 +51,7 @@ from pytest_dtfperf.spec import labels
 
 MAX_PUBLISHED = 2  # rows per model; the page has more
 MAX_REASONS = 8  # of different ones, so that the table stays in sight; the page and the tests' own words have all
+MAX_HINTS = 3  # the page has all
 MAX_ACCEPTED = 6  # baselines, with the rates of the new ones
 
 STYLES = {str(verdict): verdict.row.style for verdict in Verdict}
@@ -66,24 +68,47 @@ def format_summary(
     accepted: Sequence[AcceptedBaseline] = (),
     remarks: Sequence[str] = (),
     budget: Mapping[str, float] | None = None,
+    next_steps: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Return verdicts that are not green, the table of measurements, and remarks; empty if nothing was measured.
 
     `verbose` adds what the session's page shows, too: what the numbers are, learning, scores, published results. `remarks` are
     further lines for the notes, such as the files that were written or why none were. `budget`: how many false alarms there may
-    be, and how many tests share them.
+    be, and how many tests share them. `next_steps`: commands that lead on, and what each does.
     """
     if not records:
         return ""
     blocks = _make_verdict_blocks(records, width)
     blocks += ["", *_make_measurement_blocks(records, width)] if blocks else _make_measurement_blocks(records, width)
     blocks += [wrap_note(text, width) for text in list_disturbed_notes(record.measurement for record in records)]
+    blocks += [wrap_note(text, width) for text in _shorten(list_hints(records), MAX_HINTS, "hint")]
     blocks += _make_grid_blocks(make_sweep_grids(records), ABOUT_SWEEPS, width)
     blocks += _make_detail_blocks(records, published, budget or {}, width) if verbose else []
+    blocks += _make_next_steps(next_steps, width)
     notes = [*_list_accepted(accepted, verbose), *remarks, *([f"Session folder: {folder}"] if folder else [])]
     if notes:
         blocks += ["", *(wrap_note(text, width) for text in notes)]
     return render(blocks, width, colour)
+
+
+def _shorten(texts: Sequence[str], most: int, noun: str) -> list[str]:
+    """Return the first texts, and how many more there are."""
+    left_out = len(texts) - most
+    return [*texts[:most], *([f"and {format_count(left_out, noun)} more: see report.html"] if left_out > 0 else [])]
+
+
+def _make_next_steps(steps: Sequence[tuple[str, str]], width: int) -> list[RenderableType]:
+    """Return the commands beside what each does, or above it where the width does not allow that."""
+    if not steps:
+        return []
+    longest = max(len(command) for command, _ in steps)
+    lines = ["", "Next:"]
+    for command, purpose in steps:
+        if 4 + longest + len(purpose) <= width:
+            lines.append(f"  {command:{longest}}  {purpose}")
+        else:
+            lines += [f"  {line}" for line in wrap_command(command, width - 2)] + [f"      {purpose}"]
+    return [Text(printable_lines("\n".join(lines)), no_wrap=True, overflow="ignore")]
 
 
 def _make_verdict_blocks(records: Sequence[Record], width: int) -> list[RenderableType]:
@@ -190,18 +215,15 @@ def _make_measurement_blocks(records: Sequence[Record], width: int) -> list[Rend
     label = labels(record.spec for record in records)
     kind = {spec: without_size(words) for spec, words in label.items()}
     ordered = sorted(records, key=lambda r: (r.spec.model, r.spec.batch_size, kind[r.spec], r.spec.gpus, r.spec.num_ps))
-    limited: _LimitFormat
-    for limited in (
-        (measurement_text.format_limit_share, measurement_text.format_share_of_limit, None)
-        if any(record.share_of_limit for record in records)
-        else (None,)
-    ):
-        headings = ["spec", "images/sec", "efficiency", *(["of limit"] if limited else []), "baseline", "change", "verdict"]
-        rows = [_make_cells(record, label[record.spec], limited) for record in ordered]
+    formats: Sequence[_LimitFormat] = [measurement_text.format_limit_share, measurement_text.format_share_of_limit]
+    for format_limit in formats:
+        headings, rows = _drop_empty(_HEADINGS, [_make_cells(record, label[record.spec], format_limit) for record in ordered])
         columns = measure_columns([headings, *rows])
         if sum_widths(columns) <= width:
             return [make_table(headings, rows, columns, styles=STYLES)]
-        short = [_make_cells(record, f"  gpus={record.spec.gpus} num_ps={record.spec.num_ps}", limited) for record in ordered]
+        sizes = [f"  gpus={record.spec.gpus} num_ps={record.spec.num_ps}" for record in ordered]
+        cells = [_make_cells(record, size, format_limit) for record, size in zip(ordered, sizes, strict=True)]
+        headings, short = _drop_empty(_HEADINGS, cells)
         columns = measure_columns([headings, *short])
         if sum_widths(columns) <= width:
             break
@@ -213,19 +235,27 @@ def _make_measurement_blocks(records: Sequence[Record], width: int) -> list[Rend
     return blocks
 
 
-_LimitFormat = Callable[[Record], str] | None  # how the limit is told, as far as there is room for it
+_HEADINGS = ("spec", "images/sec", "efficiency", "baseline", "change", "verdict", "of limit")
+_ALWAYS = frozenset({"spec", "images/sec", "verdict"})
+_LimitFormat = Callable[[Record], str]
 
 
-def _make_cells(record: Record, label: str, limited: _LimitFormat) -> list[str]:
+def _make_cells(record: Record, label: str, format_limit: _LimitFormat) -> list[str]:
     return [
         label,
         format_rate_with_spread(record.measurement),
         percent(record.efficiency.value) if record.efficiency else NONE,
-        *([limited(record)] if limited else []),
         rate(record.baseline.images_per_sec) if record.baseline else NONE,
         change(record.baseline.change) if record.baseline else NONE,
         format_verdict(record),
+        format_limit(record),
     ]
+
+
+def _drop_empty(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns in which some row has a value."""
+    kept = [at for at, name in enumerate(headings) if name in _ALWAYS or any(row[at] != NONE for row in rows)]
+    return [headings[at] for at in kept], [[row[at] for at in kept] for row in rows]
 
 
 def format_verdict(record: Record) -> str:

@@ -16,7 +16,7 @@ from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import AllocationOver, DtfPerfError, first_line
-from pytest_dtfperf.explain.probes import ALL, Probes
+from pytest_dtfperf.explain.probes import ALL, Probes, merge_probes
 from pytest_dtfperf.history.enter import Remembered, enter, remember
 from pytest_dtfperf.history.where import Address, address_of, asked_for
 from pytest_dtfperf.measurement import Run
@@ -31,6 +31,7 @@ from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import Spec
 
 PACKAGES = ("pytest-dtfperf", "tensorflow", "tensorflow-cpu")
+PROBING = "measuring what the hosts can do"
 GIT_TIMEOUT_S = 10.0  # a commit is worth a line, not a hanging session
 
 
@@ -80,6 +81,8 @@ class SessionContext:
     terms: dict[tuple[str, str], ComparisonPolicy] = field(default_factory=dict, init=False)  # record's id, test -> its own
     _progress: Progress | None = field(default=None, init=False)
     _folder: SessionFolder | None = field(default=None, init=False)
+    _capacity: Probes = field(default_factory=Probes, init=False)  # what this session's hosts and links can do
+    _has_run_since_probe: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.allocations = AllocationManager(
@@ -177,6 +180,7 @@ class SessionContext:
             for is_last_try in (False, True):
                 try:
                     launcher = self.allocations.get_launcher(spec)
+                    self._has_run_since_probe = True
                     self.progress.run_started(spec, number, of)
                     run = launcher.run(
                         spec,
@@ -198,32 +202,58 @@ class SessionContext:
         self.progress.run_ended(run)
         return run
 
-    def probe(self, record: Record, *, pairs: bool = False) -> Record:
+    def probe_capacity(self, spec: Spec) -> None:
+        """Find out what the hosts and links of a training can do, for the limits of what is measured on them.
+
+        Hosts that this session or another one probed within the hour are not probed again. Nothing is done with
+        `--explain=never`, or for an external command, which has no limit. Nothing is raised: the limit is unknown then, and
+        the training raises what prevents it.
+        """
+        if self.settings.explain == "never" or spec.command:
+            return
+        try:
+            launcher = self.allocations.get_launcher(spec)
+            found = launcher.probe_capacity(spec, on_begin=lambda: self.progress.waiting(PROBING))
+        except DtfPerfError as error:
+            found = Probes(unknown={ALL: first_line(error)})
+        except Exception as error:  # a defect of a probe costs the limit, and no measurement
+            found = Probes(unknown={ALL: f"{type(error).__name__}: {' '.join(str(error).split())}"})
+        self._capacity = merge_probes(self._capacity, found)
+
+    @property
+    def capacity(self) -> Probes:
+        """What is known of this session's hosts and links."""
+        return self._capacity
+
+    def probe(self, record: Record, *, pairs: bool = False, again: bool = False) -> Record:
         """Return the record with what its hosts and links can do (`Probes`), and keep that with it.
 
-        What was probed before on the same allocation is not probed again. The record stays as it is with `--explain=never`, and
-        where no hosts are allocated any more. Nothing is raised: what cannot be measured is `unknown`, with the reason.
+        The record stays as it is with `--explain=never`, and where no hosts are allocated any more. Nothing is raised: what
+        cannot be measured is `unknown`, with the reason.
 
         Args:
             pairs: probe each link by itself, too.
+            again: probe what was probed before the last run on this allocation, too.
         """
         if self.settings.explain == "never":
             return record
         try:
-            found = self._probes(record, pairs)
+            found = self._probe(record, pairs, again)
         except DtfPerfError as error:
             found = Probes(unknown={ALL: first_line(error)})
         return self.folder.note_probes(record.id, found.to_json()) if found else record
 
-    def _probes(self, record: Record, pairs: bool) -> Probes | None:
+    def _probe(self, record: Record, pairs: bool, again: bool) -> Probes | None:
         with self.allocations.between_runs(record.spec, record.test) as launcher:
             if launcher is None:
                 return None
-            self.progress.waiting("measuring what the hosts can do")
+            self.progress.waiting(PROBING)
             try:
-                return launcher.probe(record.spec, pairs=pairs)
+                found = launcher.probe(record.spec, pairs=pairs, again=again and self._has_run_since_probe)
             finally:
                 self.progress.measured()
+            self._has_run_since_probe = False
+            return found
 
     def release(self) -> None:
         """Release the hosts, if there are any, and leave the terminal as it was."""

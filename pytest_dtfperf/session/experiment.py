@@ -19,7 +19,7 @@ from pytest_dtfperf.launch.summary import check_repetition
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Record, efficiency_of, make_comparison
 from pytest_dtfperf.session.context import SessionContext
-from pytest_dtfperf.session.post_analysis import analyse, is_traced
+from pytest_dtfperf.session.post_analysis import analyse, is_traced, note_limit
 from pytest_dtfperf.session.resolve import RepeatPlan, choose_margin, choose_min_efficiency
 from pytest_dtfperf.session.sweep import Sweep, fastest
 from pytest_dtfperf.spec import Spec
@@ -185,6 +185,7 @@ class Experiment:
     def _measure(self, cases: Sequence[_SpecRuns]) -> None:
         """Make runs until all are decided, and record them before the hosts are released, which may take long."""
         with self._measuring(*(case.spec for case in cases)):
+            self._session.probe_capacity(max((case.spec for case in cases), key=_size))
             try:
                 self._run_until(cases, lambda left: [case for case in left if not self._is_decided(case)])
             except BaseException:  # Ctrl-C too: the runs that were made before it have cost their time
@@ -202,7 +203,7 @@ class Experiment:
                 self._session.folder.judge(case.record.id, verdict=Verdict.INVALID, reason=case.invalid)
 
     def _measuring(self, *specs: Spec) -> AbstractContextManager[None]:
-        return self._session.measuring(max(specs, key=lambda spec: (spec.gpus, spec.num_ps)), self._name)
+        return self._session.measuring(max(specs, key=_size), self._name)
 
     def _run_until(self, left: Sequence[_SpecRuns], still_open: Callable[[Sequence[_SpecRuns]], Sequence[_SpecRuns]]) -> None:
         """Make a run of each in turn, until `still_open` leaves none. This is the only loop that makes runs.
@@ -267,6 +268,7 @@ class Experiment:
         for case in sorted((case for case in cases if case.runs), key=lambda case: case.spec.gpus):
             case.record = self._session.folder.add(self._name, self._measurement(case), attempt=self._attempt)
             self._on_record(case.record)
+            case.record = note_limit(self._session, case.record)
 
     def _probe(self, cases: Sequence[_SpecRuns]) -> None:
         """Keep with what becomes a baseline what its hosts can do."""
@@ -448,6 +450,10 @@ class Experiment:
                     self._judge_invalid([first])
             if len(first.runs) == runs:
                 return  # other hosts were allocated
+
+
+def _size(spec: Spec) -> tuple[int, int]:
+    return spec.gpus, spec.num_ps
 
 
 def _before(runs: Sequence[Run], other: Sequence[str]) -> list[Run]:

@@ -21,7 +21,7 @@ from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, first_line
 from pytest_dtfperf.explain.causes import Explanation
 from pytest_dtfperf.explain.experiments import ExperimentSubject, Planned, Tried, failed, plan_experiments, read
-from pytest_dtfperf.explain.probes import Probes
+from pytest_dtfperf.explain.probes import Probes, merge_probes
 from pytest_dtfperf.explain.step_breakdown import Anatomy
 from pytest_dtfperf.limits.limit import Limit, limit
 from pytest_dtfperf.limits.needs import Layout
@@ -50,10 +50,10 @@ def analyse(
         other: what a check of two measurements compares the record with.
     """
     if check.verdict.asks_why and not record.measurement.probes:
-        record = session.probe(record)
+        record = session.probe(record, again=True)
     if needs_traced_run(session.settings, check.kind, check.verdict, record.measurement):
         record = _with_traced_run(session, test, record)
-    record = _with_limit(session, record, check.side.entry)
+    record = note_limit(session, record, check.side.entry)
     return _with_explanation(session, test, record, check, judgement, other)
 
 
@@ -72,9 +72,13 @@ def _with_traced_run(session: SessionContext, test: str, record: Record) -> Reco
     return session.folder.note_traced(record.id, run)
 
 
-def _with_limit(session: SessionContext, record: Record, entry: Entry | None) -> Record:
-    """Return the record with the rate that its hosts and links allow."""
-    found = compute_limit(record.measurement, entry)
+def note_limit(session: SessionContext, record: Record, entry: Entry | None = None) -> Record:
+    """Return the record with the rate that its hosts and links allow, and keep that with it.
+
+    Args:
+        entry: the baseline, if the record was compared with one; its probes serve where this session has none.
+    """
+    found = compute_limit(record.measurement, entry, session.capacity)
     if found is None or found.to_json() == record.limit:
         return record
     return session.folder.note_limit(record.id, found.to_json())
@@ -132,19 +136,22 @@ def shorten(spec: Spec) -> Spec:
     )
 
 
-def compute_limit(measurement: Measurement, entry: Entry | None) -> Limit | None:
-    """Return what a measurement's hosts and links allow, by what was probed in this session, or with its baseline.
+def compute_limit(measurement: Measurement, entry: Entry | None, capacity: Probes) -> Limit | None:
+    """Return what a measurement's hosts and links allow, by probes of it, of its session, or of its baseline.
 
     None for an external command. What goes wrong costs the limit alone, and no verdict: then it is unknown, with the reason.
+
+    Args:
+        capacity: what the session knows of its hosts and links.
     """
     try:
-        return _compute_limit(measurement, entry)
+        return _compute_limit(measurement, entry, capacity)
     except Exception as error:
         return Limit(unknown={"all": f"{type(error).__name__}: {' '.join(str(error).split())}"})
 
 
-def _compute_limit(measurement: Measurement, entry: Entry | None) -> Limit | None:
-    """Prefer this session's probes: hosts may do less than when the baseline was accepted, and then they allow less.
+def _compute_limit(measurement: Measurement, entry: Entry | None, capacity: Probes) -> Limit | None:
+    """Prefer probes of now: hosts may do less than when the baseline was accepted, and then they allow less.
 
     Probes of an INCOMPARABLE baseline are of other hosts. Data sheets of GPUs need no probes.
     """
@@ -152,10 +159,13 @@ def _compute_limit(measurement: Measurement, entry: Entry | None) -> Limit | Non
     if measurement.spec.command or not run.task_hosts:
         return None
     is_of_these = entry is not None and not other_hosts(entry.fingerprint, measurement.fingerprint)
-    found = measurement.probes or (entry.probes if entry and is_of_these else None)
-    probes = Probes.from_json(found) if found else Probes()
+    probes = entry.probes if entry and is_of_these else None
+    known = Probes.from_json(probes) if probes else Probes()
+    known = merge_probes(known, capacity)
+    if measurement.probes:
+        known = merge_probes(known, Probes.from_json(measurement.probes))
     layout = Layout(run.task_hosts, run.task_threads, run.task_devices)
-    return limit(measurement.spec, layout, probes, _gpus(measurement.fingerprint))
+    return limit(measurement.spec, layout, known, _gpus(measurement.fingerprint))
 
 
 def _gpus(fingerprint: Mapping[str, Any]) -> list[str]:

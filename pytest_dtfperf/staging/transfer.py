@@ -23,7 +23,7 @@ from s3transfer.futures import TransferFuture
 from s3transfer.manager import TransferConfig, TransferManager
 from s3transfer.subscribers import BaseSubscriber
 
-from pytest_dtfperf.clusters.ec2.answer_cache import cache_folder
+from pytest_dtfperf.clusters.answer_cache import cache_folder
 from pytest_dtfperf.clusters.locks import lock_file
 from pytest_dtfperf.errors import DataError
 from pytest_dtfperf.node.files import put

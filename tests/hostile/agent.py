@@ -62,7 +62,14 @@ class Agent:
 
     def serve(self) -> None:
         self._say(
-            "hello", fingerprint=FINGERPRINT, pid=os.getpid(), cpus=[0, 1], gpus=[], addresses=["10.0.0.1"], unguarded="no nft"
+            "hello",
+            fingerprint=FINGERPRINT,
+            pid=os.getpid(),
+            cpus=[0, 1],
+            gpus=[],
+            addresses=["10.0.0.1"],
+            unguarded="no nft",
+            boot="",
         )
         for line in sys.stdin.buffer:
             order = json.loads(line)

@@ -58,7 +58,16 @@ Message = dict[str, Any]
 def run_of_two_hosts() -> list[Message]:
     """All that two honest agents say in one run."""
     output: list[Message] = [
-        {"event": "hello", "host": host, "fingerprint": FINGERPRINT, "pid": 7, "cpus": [0, 1], "gpus": ["0"], **WHERE}
+        {
+            "event": "hello",
+            "host": host,
+            "fingerprint": FINGERPRINT,
+            "pid": 7,
+            "cpus": [0, 1],
+            "gpus": ["0"],
+            "boot": "",
+            **WHERE,
+        }
         for host in (0, 1)
     ]
     of_run = {"run": "r"}

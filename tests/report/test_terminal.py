@@ -65,8 +65,9 @@ FIRST_AT_80 = """\
 REGRESSED: inception3 b8 gpus=2 num_ps=1 parameter_server: every run lies below
   16.72
 Injected slow-down (DTFPERF_SLOWDOWN): worker:1 slept 0.2 s in every step
-1 measurement has no baseline to be compared with. Accept what this machine
-  measures: the same command with --update-baselines=new
+1 measurement has no baseline to be compared with. Accept what was measured with
+  the same command and --update-baselines=new: later sessions are compared with
+  it
 
 """
 
@@ -102,8 +103,8 @@ published: inception3  devices  images/sec  efficiency  source
 FIRST_AT_120 = """\
 REGRESSED: inception3 b8 gpus=2 num_ps=1 parameter_server: every run lies below 16.72
 Injected slow-down (DTFPERF_SLOWDOWN): worker:1 slept 0.2 s in every step
-1 measurement has no baseline to be compared with. Accept what this machine measures: the same command with
-  --update-baselines=new
+1 measurement has no baseline to be compared with. Accept what was measured with the same command and
+  --update-baselines=new: later sessions are compared with it
 
 """
 

@@ -99,7 +99,7 @@ def test_what_would_be_refused_is_not_advised(session: SessionContext) -> None:
     )
     judged(session, measurement_of([99.0], gpus=4))
     first, second = suggest_accepting(session.folder.measurements())
-    assert first.endswith("the same command with --update-baselines=new and --repeats=2 or more")
+    assert "with the same command and --update-baselines=new --repeats=2: later" in first
     assert second == line
 
 

@@ -15,6 +15,7 @@ from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import InvalidMeasurement
+from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.again import judge_again
 from pytest_dtfperf.records.record import Record
@@ -69,8 +70,13 @@ class Changing:
         rate, self.hardware = next(self.rates)
         return replace(run_of(rate), hosts=["n1"])
 
-    def probe(self, record: Record) -> Record:
+    def probe(self, record: Record, *, again: bool = False) -> Record:
         return record
+
+    def probe_capacity(self, spec: Spec) -> None:
+        """These hosts cannot be probed."""
+
+    capacity = Probes()
 
 
 class Busy(Changing):

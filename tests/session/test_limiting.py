@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.session.post_analysis import compute_limit
 from tests.baselines.examples import HARDWARE, SOFTWARE, entry_of, measurement_of
@@ -27,7 +28,7 @@ def with_probes(per_s: float, hardware: Mapping[str, Any] = HARDWARE) -> Entry:
 
 def test_what_was_probed_with_its_baseline_counts() -> None:
     """A session that has probed nothing takes what its hosts could do when the baseline was accepted."""
-    slow, fast = (compute_limit(on_two_cores(), with_probes(per_s)) for per_s in (G, 4 * G))
+    slow, fast = (compute_limit(on_two_cores(), with_probes(per_s), Probes()) for per_s in (G, 4 * G))
     assert slow
     assert fast
     assert fast.images_per_sec == pytest.approx(4 * (slow.images_per_sec or 0))
@@ -49,7 +50,7 @@ def test_devices_are_those_that_workers_had() -> None:
         for hosts in [{"worker:0": "host0", "worker:1": "host1"}]
         for devices in ({"worker:0": 1, "worker:1": 1}, {"worker:0": 2})
     )
-    limits = [compute_limit(each, with_probes(G)) for each in (even, uneven)]
+    limits = [compute_limit(each, with_probes(G), Probes()) for each in (even, uneven)]
     assert limits[0]
     assert limits[1]
     assert limits[0].images_per_sec == pytest.approx(2 * (limits[1].images_per_sec or 0))
@@ -59,7 +60,7 @@ def test_devices_are_those_that_workers_had() -> None:
 def test_what_other_hosts_could_do_does_not(case: str) -> None:
     """A baseline of other hosts, with which the verdict is INCOMPARABLE, says nothing of what these allow."""
     now, hardware = OTHERS[case]
-    found = compute_limit(now, with_probes(G, hardware))
+    found = compute_limit(now, with_probes(G, hardware), Probes())
     assert found
     assert found.images_per_sec is None
     assert not found.bounds

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.answer_cache import cache_folder
+from pytest_dtfperf.clusters.answer_cache import cache_folder
 from pytest_dtfperf.errors import DataError, UsageError
 from pytest_dtfperf.staging import transfer
 from pytest_dtfperf.staging.bucket import Bucket

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from pytest_dtfperf.clusters.ec2.answer_cache import cached
+from pytest_dtfperf.clusters.answer_cache import cached
 from pytest_dtfperf.clusters.ec2.instance_types import Offer
 from pytest_dtfperf.errors import AllocationError
 

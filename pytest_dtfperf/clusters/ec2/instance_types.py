@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from pytest_dtfperf.clusters.ec2.answer_cache import cached
+from pytest_dtfperf.clusters.answer_cache import cached
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from pytest_dtfperf.explain.step_events import KINDS
 from pytest_dtfperf.explain.worker_timings import Scores, WorkerScore
 from pytest_dtfperf.formats import NONE, change, change_in_ms, format_count, in_ms, minute, percent, rate
 from pytest_dtfperf.history.past import Past
+from pytest_dtfperf.limits.hints import find_hint
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import measurement_text
@@ -351,6 +352,7 @@ def _list_facts(record: Record, entry: Entry | None, around: CardContext) -> lis
         Fact("accepted", _format_provenance(entry) if entry else ""),
         Fact("efficiency", _format_efficiency(record, around)),
         Fact("limit", measurement_text.format_limit_or_reason(record)),
+        Fact("hint", find_hint(record) or ""),
         *(Fact(f"check of {check.kind}", f"{check.verdict}: {check.reason}") for check in _list_other_checks(record)),
         Fact("injected", "; ".join(list_injected_slowdowns([record]))),
         Fact("disturbed", "; ".join(dict.fromkeys(disturbed))),

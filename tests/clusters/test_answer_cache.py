@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.answer_cache import cache_folder, cached
+from pytest_dtfperf.clusters.answer_cache import cache_folder, cached
 
 HOUR_S = 3600.0
 
@@ -128,7 +128,7 @@ def test_the_folder_is_the_users_cache(tmp_path: Path, monkeypatch: pytest.Monke
 def test_many_at_once_never_see_half_an_answer(tmp_path: Path) -> None:
     """Processes that write and read the same answer all the time each get a whole one."""
     code = (
-        "import sys; from pathlib import Path; from pytest_dtfperf.clusters.ec2.answer_cache import cached\n"
+        "import sys; from pathlib import Path; from pytest_dtfperf.clusters.answer_cache import cached\n"
         "for i in range(100):\n"
         "    assert len(cached('p', i % 2 * 3600, lambda: 'x' * 100_000, folder=Path(sys.argv[1]))) == 100_000\n"
     )

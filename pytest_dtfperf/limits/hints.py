@@ -1,0 +1,151 @@
+"""Hints for a measurement that is far below what its hosts allow: how near such a training comes elsewhere, and what is likely.
+
+A hint is no verdict, and needs no baseline. It compares the share of the limit with shares that were measured before, and looks
+for a cause in what the runs recorded: idle cores, other processes, memory, the data format, or a link that allows less than the
+devices.
+"""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_dtfperf.formats import format_count, percent
+from pytest_dtfperf.limits.limit import CORES, GPUS, LINK, MEMORY, Bound, Limit
+from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.records.record import Record
+
+FAR_BELOW = 0.6  # of the lowest typical share: machines differ in what a step costs beside its arithmetic by less than this
+BUSY_SHARE = 0.7  # of the cores that workers may use. Healthy trainings on two cores kept 0.86 to 1.0 of them busy
+TIGHT = 1.5  # how many times as much the devices must allow as a link or the memory, for that to be worth a line
+
+
+@dataclass(frozen=True)
+class TypicalShare:
+    """The share of its limit that a kind of training reaches on healthy hosts."""
+
+    model: str
+    modes: tuple[str, ...]
+    resource: str  # which sets the limit
+    low: float
+    high: float
+    source: str
+
+
+_CORES = "the project's own perf tests on two cores of an Intel Xeon with AVX-512, 1 and 2 workers, November 2026"
+_PUBLISHED = "10th to 90th percentile of published rates on K80, P100 and V100 GPUs over the peaks of their data sheets"
+_STUDY = "25th to 90th percentile of the project's network study with 1 to 8 parameter servers: benchmarks/capacity.jsonl"
+_PS, _ALONE = ("parameter_server", "distributed_replicated"), ("replicated", "independent")
+
+TYPICAL: Sequence[TypicalShare] = (
+    TypicalShare("mnist", _PS, CORES, 0.41, 0.47, _CORES),
+    TypicalShare("mnist", _ALONE, CORES, 0.61, 0.71, _CORES),
+    TypicalShare("alexnet", _PS, CORES, 0.23, 0.23, _CORES),
+    TypicalShare("alexnet", ("collective_all_reduce",), CORES, 0.21, 0.61, _CORES),
+    TypicalShare("inception3", _PS, CORES, 0.46, 0.47, _CORES),
+    TypicalShare("inception3", _ALONE, CORES, 0.54, 0.62, _CORES),
+    TypicalShare("resnet50", _PS, CORES, 0.38, 0.40, _CORES),
+    TypicalShare("alexnet", _PS, GPUS, 0.61, 0.77, _PUBLISHED),
+    TypicalShare("inception3", _PS, GPUS, 0.21, 0.46, _PUBLISHED),
+    TypicalShare("resnet50", _PS, GPUS, 0.23, 0.47, _PUBLISHED),
+    TypicalShare("resnet50", _ALONE, GPUS, 0.24, 0.53, _PUBLISHED),
+    TypicalShare("resnet152", _PS, GPUS, 0.28, 0.57, _PUBLISHED),
+    TypicalShare("resnet152", _ALONE, GPUS, 0.29, 0.31, _PUBLISHED),
+    TypicalShare("vgg16", _PS, GPUS, 0.62, 0.76, _PUBLISHED),
+    TypicalShare("inception3", _PS, LINK, 0.92, 0.99, _STUDY),
+    TypicalShare("resnet50", _PS, LINK, 0.88, 0.99, _STUDY),
+    TypicalShare("vgg16", _PS, LINK, 0.56, 1.0, _STUDY),
+)
+
+
+def find_typical_share(record: Record, resource: str) -> TypicalShare | None:
+    """Return the share that trainings of this model and mode reach where the same resource sets the limit, if it is known."""
+    spec = record.spec
+    return next(
+        (
+            each
+            for each in TYPICAL
+            if (each.model, each.resource) == (spec.model, resource) and spec.variable_update in each.modes
+        ),
+        None,
+    )
+
+
+def find_hint(record: Record) -> str | None:
+    """Return one sentence about a measurement that its hosts and links keep far from what its devices allow, or None.
+
+    None for a training that is as near its limit as others of its kind, and where no limit is known.
+    """
+    if not record.limit or record.share_of_limit is None or record.is_void:
+        return None
+    found = Limit.from_json(record.limit)
+    if found.binding is None:
+        return None
+    if tight := _find_tight(found):
+        return f"{record.spec.label}: {tight}"
+    typical = find_typical_share(record, found.binding.resource)
+    causes = list(_find_causes(record))
+    is_far = typical is not None and record.share_of_limit < FAR_BELOW * typical.low
+    if not is_far and not (typical is None and causes):
+        return None
+    reached = f"{record.spec.label} reached {percent(record.share_of_limit)} of the limit of its {found.binding.resource}"
+    elsewhere = f", such a training elsewhere {_format_range(typical)}" if typical else ""
+    likely = f"; likely: {'; '.join(causes)}" if causes else "; --explain=always shows where the time of a step goes"
+    return f"{reached}{elsewhere}{likely}"
+
+
+def _format_range(typical: TypicalShare) -> str:
+    return f"{100 * typical.low:.0f} to {percent(typical.high)}" if typical.high > typical.low else percent(typical.low)
+
+
+def _find_tight(found: Limit) -> str | None:
+    """Return what a link or the memory allows, where the devices allow much more."""
+    binding = found.binding
+    devices = next((bound for bound in found.bounds if bound.resource in (CORES, GPUS)), None)
+    if binding is None or devices is None or binding.resource not in (LINK, MEMORY):
+        return None
+    times = binding.step_s / devices.step_s
+    if times < TIGHT:
+        return None
+    limit = f"the {binding.resource} of {binding.host} sets the limit ({binding.needs})"
+    return f"{limit}; its {_allow(devices)} {times:.1f} times as much"
+
+
+def _allow(devices: Bound) -> str:
+    return "cores allow" if devices.resource == CORES else "GPUs allow"
+
+
+def _find_causes(record: Record) -> Iterator[str]:
+    """Yield what the runs show of why devices computed less than they could."""
+    yield from dict.fromkeys(each for run in record.measurement.runs for each in run.disturbances)
+    hardware = record.measurement.fingerprint.get("hardware", {})
+    on_cores = not hardware.get("gpus") or hardware.get("cpu_devices")
+    if on_cores and (idle := _find_idle_cores(record, record.measurement.samples)):
+        yield idle
+    if on_cores and record.spec.data_format == "NCHW":
+        yield "data_format=NCHW, where cores compute NHWC faster"
+    if not on_cores and record.spec.data_format == "NHWC" and record.spec.precision == "fp32":
+        yield "data_format=NHWC, where GPUs of these precisions compute NCHW faster"
+
+
+def _find_idle_cores(record: Record, runs: Sequence[Run]) -> str | None:
+    """Return how many of the cores that workers may use the tasks kept busy, where that is far from all."""
+    used = [each for run in runs if (each := _count_busy_cores(run)) is not None]
+    threads = {task: count for task, count in runs[-1].task_threads.items() if task.startswith("worker:")} if runs else {}
+    allowed = sum(threads.values())
+    if not used or not allowed or statistics.median(used) >= BUSY_SHARE * allowed:
+        return None
+    named = [(name, getattr(record.spec, name)) for name in ("num_intra_threads", "num_inter_threads")]
+    keys = [f"{name}={value}" for name, value in named if value is not None and value < max(threads.values())]
+    why = ", ".join(keys) if keys else "num_intra_threads and num_inter_threads set how many they use"
+    return f"the tasks kept {statistics.median(used):.1f} of {format_count(allowed, 'core')} busy ({why})"
+
+
+def _count_busy_cores(run: Run) -> float | None:
+    """Return how many cores all tasks on the workers' hosts used in the measured steps; None where a host's state lacks it."""
+    hosts = {host for task, host in run.task_hosts.items() if task.startswith("worker:")}
+    if not hosts or not hosts <= run.state.keys():
+        return None
+    windows = [(run.state[host]["cpu"]["own_s"], run.state[host]["window_s"]) for host in hosts]
+    if any(own_s is None or not window_s for own_s, window_s in windows):
+        return None
+    return float(sum(own_s / window_s for own_s, window_s in windows))

@@ -1,0 +1,77 @@
+"""Readings of hosts that another session took: taken over while they are true, and measured again otherwise."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.clusters import answer_cache
+from pytest_dtfperf.explain.probes import HostProbe, Probes
+from pytest_dtfperf.launch.placement import HostView
+from pytest_dtfperf.launch.probe_cache import load_probes, store_probes
+from tests.explain.probed import G, link, reading
+from tests.launch.stage import CONFIG
+
+HOST = HostView("n1", "10.0.0.1", (0, 1), boot="b1")
+OTHER = HostView("n2", "10.0.0.2", (0, 1), boot="b2")
+PROBE = HostProbe(readings={"core.matmul": reading(G), "input": reading(100.0)}, others_cores=0.0)
+LINKS = {"*>n1": link(1e8)}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def test_next_session_knows_hosts_and_links() -> None:
+    """What was stored is known again, without the rate of the input, which is of one data set."""
+    store_probes(CONFIG, [HOST, OTHER], Probes(hosts={"n1": PROBE, "n2": PROBE}, links=LINKS))
+    found = load_probes(CONFIG, [HOST, OTHER])
+    assert found.hosts["n1"].readings == {"core.matmul": reading(G)}
+    assert found.hosts.keys() == {"n1", "n2"}
+    assert found.links == LINKS
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        replace(HOST, boot="b9"),
+        replace(HOST, cpus=(0,)),
+        replace(HOST, gpus=("0",)),
+        replace(HOST, name="n3"),
+        replace(HOST, boot=""),
+    ],
+    ids=["restarted", "fewer cores", "a GPU more", "another host", "no boot id"],
+)
+def test_other_host_is_unknown(host: HostView) -> None:
+    """A reading is of a host as it was: after a restart, or with other cores or GPUs, it is measured again."""
+    store_probes(CONFIG, [HOST], Probes(hosts={"n1": PROBE}, links=LINKS))
+    assert load_probes(CONFIG, [host]).hosts == {}
+
+
+def test_other_python_is_unknown() -> None:
+    """Another Python may have another TensorFlow, which computes faster or slower."""
+    store_probes(CONFIG, [HOST], Probes(hosts={"n1": PROBE}))
+    assert load_probes(replace(CONFIG, python="/opt/other/bin/python"), [HOST]).hosts == {}
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [replace(PROBE, others_cores=0.5), replace(PROBE, unknown={"memory": "no room"})],
+    ids=["other processes", "incomplete"],
+)
+def test_disturbed_readings_are_not_kept(probe: HostProbe) -> None:
+    """Readings that other processes made too low, or that are incomplete, serve their own session alone."""
+    store_probes(CONFIG, [HOST], Probes(hosts={"n1": probe}, links=LINKS))
+    assert load_probes(CONFIG, [HOST]) == Probes()
+
+
+def test_old_or_foreign_readings_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an hour, and where another version wrote what this one does not read, it is measured again."""
+    store_probes(CONFIG, [HOST], Probes(hosts={"n1": PROBE}))
+    monkeypatch.setattr(time, "time", lambda: 4e9)
+    assert load_probes(CONFIG, [HOST]) == Probes()
+    monkeypatch.undo()
+    monkeypatch.setattr(answer_cache, "load", lambda *_, **__: {"n1": 5})
+    assert load_probes(CONFIG, [HOST]) == Probes()

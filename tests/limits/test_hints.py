@@ -1,0 +1,109 @@
+"""Hints for measurements far below what their hosts allow: right where a cause is planted, silent where all is well."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.limits.hints import TYPICAL, find_hint, find_typical_share
+from pytest_dtfperf.limits.limit import Bound, Limit
+from pytest_dtfperf.records.record import Record
+from tests.records.samples import record, spec
+
+LIMIT = Limit(images_per_sec=100.0, bounds=[Bound(resource="cores", host="n1", step_s=0.1, needs="68.6 GFLOP at 686 GFLOP/s")])
+LINK = Bound(resource="link", host="n2", step_s=0.4, needs="95.3 MB sent at 11.9 MB/s")
+
+
+def measured(
+    share: float,
+    *,
+    limit: Limit = LIMIT,
+    busy_cores: float = 3.9,
+    threads: Mapping[str, int] = {"worker:0": 2, "worker:1": 2},
+    disturbances: Sequence[str] = (),
+    hardware: Mapping[str, Any] = {"cpu": "EPYC", "gpus": []},
+    **changes: Any,
+) -> Record:
+    """Return a measurement that reached `share` of its limit, on one host whose tasks kept so many cores busy."""
+    found = record(spec(**{"gpus": 2, "num_ps": 1, **changes}), share * (limit.images_per_sec or 0), limit=limit)
+    runs = [
+        replace(
+            run,
+            task_hosts=dict.fromkeys([*threads, "ps:0"], "n1"),
+            task_threads=dict(threads),
+            state={"n1": {"cpu": {"own_s": busy_cores * 2.0}, "window_s": 2.0}},
+            disturbances=list(disturbances),
+        )
+        for run in found.measurement.runs
+    ]
+    return replace(found, measurement=replace(found.measurement, runs=runs, fingerprint={"hardware": dict(hardware)}))
+
+
+PLANTED = {
+    "one thread": (
+        measured(0.2, busy_cores=2.0, num_intra_threads=1),
+        "such a training elsewhere 46 to 47.0 %; likely: the tasks kept 2.0 of 4 cores busy (num_intra_threads=1)",
+    ),
+    "idle cores without a reason": (
+        measured(0.2, busy_cores=2.0),
+        "the tasks kept 2.0 of 4 cores busy (num_intra_threads and num_inter_threads set how many they use)",
+    ),
+    "a program that takes the memory": (
+        measured(0.1, disturbances=["memory pressure: stalled for 31 % of the run"]),
+        "likely: memory pressure: stalled for 31 % of the run",
+    ),
+    "the data format of GPUs on cores": (
+        measured(0.2, data_format="NCHW"),
+        "likely: data_format=NCHW, where cores compute NHWC faster",
+    ),
+    "a slow link": (
+        measured(0.95, limit=Limit(images_per_sec=25.0, bounds=[LINK, LIMIT.bounds[0]])),
+        "the link of n2 sets the limit (95.3 MB sent at 11.9 MB/s); its cores allow 4.0 times as much",
+    ),
+    "nothing that was recorded": (measured(0.2), "; --explain=always shows where the time of a step goes"),
+}
+
+
+@pytest.mark.parametrize("case", PLANTED)
+def test_hint_names_planted_cause(case: str) -> None:
+    """A measurement far below its limit gets one sentence with what is likely, of what its runs recorded."""
+    slow, expected = PLANTED[case]
+    assert expected in (find_hint(slow) or "")
+
+
+HEALTHY = {
+    "inception3 with servers": measured(0.46),
+    "a little lower": measured(0.30),
+    "its lowest": measured(0.277),
+    "replicated": measured(0.54, num_ps=0, variable_update="replicated"),
+    "mnist": measured(0.41, model="mnist"),
+    "alexnet": measured(0.226, model="alexnet", batch_size=8),
+    "resnet50": measured(0.38, model="resnet50"),
+    "a model without typical shares": measured(0.05, model="lenet"),
+    "a link as fast as it needs to be": measured(
+        0.9, limit=Limit(images_per_sec=80.0, bounds=[replace(LINK, step_s=0.12), LIMIT.bounds[0]])
+    ),
+    "GPUs": measured(
+        0.3,
+        limit=replace(LIMIT, bounds=[replace(LIMIT.bounds[0], resource="gpus")]),
+        hardware={"gpus": [{"name": "Tesla P100-PCIE-16GB"}]},
+        data_format="NCHW",
+    ),
+    "no limit": replace(measured(0.1), limit=None),
+    "a limit that nothing is known of": replace(measured(0.1), limit=Limit(unknown={"cores": "not probed"}).to_json()),
+}
+
+
+@pytest.mark.parametrize("case", HEALTHY)
+def test_no_hint_for_healthy_training(case: str) -> None:
+    """A measurement that is as near its limit as others of its kind, or that has none, gets no hint."""
+    assert find_hint(HEALTHY[case]) is None
+
+
+def test_typical_shares_are_plausible_and_unique() -> None:
+    """Each kind of training has one range, between zero and a little above the limit, with its source."""
+    keys = [(each.model, mode, each.resource) for each in TYPICAL for mode in each.modes]
+    assert len(keys) == len(set(keys))
+    assert all(0 < each.low <= each.high <= 1.5 and each.source for each in TYPICAL)
+    assert find_typical_share(measured(0.1), "link") != find_typical_share(measured(0.1), "cores")
