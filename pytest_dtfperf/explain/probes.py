@@ -16,6 +16,7 @@ LEAST_LOSS = 0.05
 LEAST_LINK_LOSS = 0.10  # of the bytes of half a second, a single lost packet may take some percents
 # What one of several streams gets is what the others leave it: two on one link may have a third and two thirds of it.
 LEAST_STREAM_LOSS = 0.6
+MOST_OTHERS_CORES = 0.1  # cores that other processes may use during a probe
 _ROUNDED = 1e-5  # of a limit: baselines keep six digits of a fraction
 
 
@@ -125,6 +126,11 @@ def words_of(name: str) -> str:
 
 def unit_of(name: str) -> str:
     return _FLOPS if name.startswith("gpu.") else WORDS.get(name, ("", ""))[1]
+
+
+def is_disturbed(probe: HostProbe) -> bool:
+    """Return whether other processes used the host's cores during the probe, so that its readings are too low."""
+    return (probe.others_cores or 0.0) > MOST_OTHERS_CORES
 
 
 def merge_probes(before: Probes, now: Probes) -> Probes:

@@ -12,11 +12,10 @@ from typing import Any, TypeVar
 from pytest_dtfperf.clusters import answer_cache
 from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.codec import ValidationError
-from pytest_dtfperf.explain.probes import HostProbe, Link, Probes
+from pytest_dtfperf.explain.probes import HostProbe, Link, Probes, is_disturbed
 from pytest_dtfperf.launch.placement import HostView
 
 MAX_AGE_S = 3600.0
-MOST_OTHERS_CORES = 0.1  # cores that other processes used during the probe; more makes its readings too low
 Kept = TypeVar("Kept", HostProbe, Link)
 _NOT_KEPT = "input"  # depends on the data set, which the name of a reading does not show
 
@@ -35,7 +34,7 @@ def load_probes(config: ClusterConfig, hosts: Sequence[HostView]) -> Probes:
 
 def store_probes(config: ClusterConfig, hosts: Sequence[HostView], probes: Probes) -> None:
     """Keep the undisturbed readings of `probes`."""
-    disturbed = {name for name, probe in probes.hosts.items() if _is_disturbed(probe)}
+    disturbed = {name for name, probe in probes.hosts.items() if probe.unknown or is_disturbed(probe)}
     for host in hosts:
         probe = probes.hosts.get(host.name)
         if probe is None or host.name in disturbed or not host.boot:
@@ -44,10 +43,6 @@ def store_probes(config: ClusterConfig, hosts: Sequence[HostView], probes: Probe
         answer_cache.store(_host_key(config, host), replace(probe, readings=readings).to_json())
     if probes.links and not disturbed and all(host.boot for host in hosts):
         answer_cache.store(_links_key(hosts), {name: link.to_json() for name, link in probes.links.items()})
-
-
-def _is_disturbed(probe: HostProbe) -> bool:
-    return bool(probe.unknown) or (probe.others_cores or 0.0) > MOST_OTHERS_CORES
 
 
 def _read(kind: type[Kept], kept: Any) -> Kept | None:

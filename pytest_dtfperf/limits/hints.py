@@ -15,6 +15,7 @@ from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
 
 FAR_BELOW = 0.6  # of the lowest typical share: machines differ in what a step costs beside its arithmetic by less than this
+BELOW = 0.9  # likewise, where the runs show a cause: one thread on two cores cost ResNet-50 with a server a quarter of its rate
 BUSY_SHARE = 0.7  # of the cores that workers may use. Healthy trainings on two cores kept 0.86 to 1.0 of them busy
 TIGHT = 1.5  # how many times as much the devices must allow as a link or the memory, for that to be worth a line
 
@@ -84,8 +85,9 @@ def find_hint(record: Record) -> str | None:
         return f"{record.spec.label}: {tight}"
     typical = find_typical_share(record, found.binding.resource)
     causes = list(_find_causes(record))
-    is_far = typical is not None and record.share_of_limit < FAR_BELOW * typical.low
-    if not is_far and not (typical is None and causes):
+    if typical is not None and record.share_of_limit >= (BELOW if causes else FAR_BELOW) * typical.low:
+        return None
+    if typical is None and not causes:
         return None
     reached = f"{record.spec.label} reached {percent(record.share_of_limit)} of the limit of its {found.binding.resource}"
     elsewhere = f", such a training elsewhere {_format_range(typical)}" if typical else ""

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pytest_dtfperf.baselines.accept import Acceptance
 from pytest_dtfperf.baselines.compare import hint
@@ -39,10 +40,13 @@ def collect_reasons(records: Iterable[Record]) -> list[VerdictReason]:
     return [VerdictReason(verdict, words, group) for (verdict, words), group in found.items()]
 
 
-def suggest_accepting(records: Sequence[Record]) -> list[str]:
+def suggest_accepting(records: Sequence[Record], *, is_next_shown: bool = False) -> list[str]:
     """Return a line for measurements that still have no baseline; empty if there are none.
 
-    Those on hosts that were not what was asked for can be no baselines, nor those that were slowed down on purpose.
+    Measurements on hosts that were not what was requested can be no baselines, nor those that were slowed down on purpose.
+
+    Args:
+        is_next_shown: Whether the command that accepts them is shown elsewhere (`list_next_steps`).
     """
     stored = {record.spec.key for record in records if record.accepted}  # by another measurement of the same training
     left = [record for record in records if record.spec.key not in stored and _lacks_baseline(record)]
@@ -51,7 +55,12 @@ def suggest_accepting(records: Sequence[Record]) -> list[str]:
     lines = []
     if acceptable := [each for each in new if each not in disturbed]:
         how = f"Accept what was measured with the same command and --update-baselines=new{_add_repeats(acceptable)}"
-        lines.append(f"{_count_without_baseline(len(acceptable))} {how}: later sessions are compared with it")
+        then = (
+            "Later sessions are compared with what you accept"
+            if is_next_shown
+            else f"{how}: later sessions are compared with it"
+        )
+        lines.append(f"{_count_without_baseline(len(acceptable))} {then}")
     if disturbed:
         reasons = disturbed[0].measurement.disturbances
         none = f"None can be made, for every run was disturbed: {reasons[0]}{hint(reasons)}"
@@ -75,7 +84,8 @@ def list_next_steps(records: Sequence[Record], command: Sequence[str], cluster: 
     ]
     if not lacking:
         return []
-    again = shlex.join(word for word in command if not word.startswith(("--update-baselines", "--explain")))
+    words = [Path(command[0]).name, *command[1:]]
+    again = shlex.join(word for word in words if not word.startswith(("--update-baselines", "--explain")))
     named = "" if cluster == "local" else f" --cluster={shlex.quote(cluster)}"
     return [
         (f"{again} --update-baselines=new{_add_repeats(lacking)}", "accept these rates as baselines"),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.errors import ExportFailed
 from pytest_dtfperf.extensions import Table
-from pytest_dtfperf.formats import format_count, printable_lines
+from pytest_dtfperf.formats import printable_lines
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.arithmetic import flops_per_sec, share_of_peak
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
@@ -81,7 +81,6 @@ def write_export(name: str, folder: SessionFolder, results: SessionResults) -> l
 
 
 MEASUREMENTS = "measurements.csv"
-MAX_LISTED = 60  # characters of file names in a remark, so that it fits one line of 80 columns
 
 # What a row says of a measurement, and of its session. None is an empty cell.
 COLUMNS: Mapping[str, Callable[[Record, Mapping[str, Any]], object]] = {
@@ -133,20 +132,19 @@ INSTALL = "pip install 'pytest-dtfperf[report]' brings what is missing."
 
 
 def write_csv_files(folder: SessionFolder, results: SessionResults) -> list[str]:
-    """Write all of them; returns what there is to say about it, which is little more if pandas is absent."""
+    """Write the CSV files; return why some are missing, as without pandas."""
     records = results.records
     if not records:
         return []
-    names = [MEASUREMENTS] if folder.write(MEASUREMENTS, format_measurements_csv(records, folder.session).encode()) else []
-    remarks = []
+    folder.write(MEASUREMENTS, format_measurements_csv(records, folder.session).encode())
     try:
         for (model, batch_size), group in group_by_model(records).items():
             name = f"{file_stem(model, batch_size)}.csv"
             table = make_scaling_table(group).map(escape_formula).to_csv(index=False, float_format="%.6g", lineterminator="\n")
-            names += [name] if folder.write(name, table.encode()) else []
+            folder.write(name, table.encode())
     except ImportError as exc:
-        remarks = [f"No scaling tables: {exc}. {INSTALL}"]
-    return [*([f"Written: {_list_files(names)}"] if names else []), *remarks]
+        return [f"No scaling tables: {exc}. {INSTALL}"]
+    return []
 
 
 def format_measurements_csv(records: Iterable[Record], session: Mapping[str, Any]) -> str:
@@ -219,7 +217,7 @@ def _make_scaling_row(record: Record) -> dict[str, object]:
 
 
 def write_figures(folder: SessionFolder, results: SessionResults) -> list[str]:
-    """Draw into a session folder; returns what there is to say about it, which is all if matplotlib is absent."""
+    """Draw the figures; return why there are none, as without matplotlib."""
     measured = [SessionRecord(record, folder.session) for record in results.records]
     groups = [group for group in group_by_figure(measured) if group.scales]
     if not groups:
@@ -230,11 +228,6 @@ def write_figures(folder: SessionFolder, results: SessionResults) -> list[str]:
     except ImportError as exc:
         return [f"No figures: {exc}. {INSTALL}"]
     files = {f"figures/{group.name}.svg": convert_to_svg(draw_group_scaling(group, results.published)) for group in groups}
-    names = [name for name, content in files.items() if folder.write(name, content)]
-    return [f"Drawn: {_list_files(names)}"] if names else []
-
-
-def _list_files(names: Sequence[str]) -> str:
-    """Return the names, or of more than fit one line the first and the number of the others: they are all in the folder."""
-    listed = ", ".join(names)
-    return listed if len(listed) <= MAX_LISTED else f"{names[0]} and {format_count(len(names) - 1, 'file')} more"
+    for name, content in files.items():
+        folder.write(name, content)
+    return []

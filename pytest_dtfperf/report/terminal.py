@@ -78,14 +78,14 @@ def format_summary(
     """
     if not records:
         return ""
-    blocks = _make_verdict_blocks(records, width)
+    blocks = _make_verdict_blocks(records, width, is_next_shown=bool(next_steps))
     blocks += ["", *_make_measurement_blocks(records, width)] if blocks else _make_measurement_blocks(records, width)
     blocks += [wrap_note(text, width) for text in list_disturbed_notes(record.measurement for record in records)]
     blocks += [wrap_note(text, width) for text in _shorten(list_hints(records), MAX_HINTS, "hint")]
     blocks += _make_grid_blocks(make_sweep_grids(records), ABOUT_SWEEPS, width)
     blocks += _make_detail_blocks(records, published, budget or {}, width) if verbose else []
     blocks += _make_next_steps(next_steps, width)
-    notes = [*_list_accepted(accepted, verbose), *remarks, *([f"Session folder: {folder}"] if folder else [])]
+    notes = [*_list_accepted(accepted, verbose), *remarks, *([_describe_folder(folder)] if folder else [])]
     if notes:
         blocks += ["", *(wrap_note(text, width) for text in notes)]
     return render(blocks, width, colour)
@@ -95,6 +95,13 @@ def _shorten(texts: Sequence[str], most: int, noun: str) -> list[str]:
     """Return the first texts, and how many more there are."""
     left_out = len(texts) - most
     return [*texts[:most], *([f"and {format_count(left_out, noun)} more: see report.html"] if left_out > 0 else [])]
+
+
+def _describe_folder(folder: Path) -> str:
+    """Return the session folder, with the number of its tables and figures."""
+    found = [(len(list(folder.glob("*.csv"))), "CSV file"), (len(list(folder.glob("figures/*.svg"))), "SVG file")]
+    files = [format_count(count, noun) for count, noun in found if count]
+    return f"Session folder: {folder}" + (f" ({', '.join(files)})" if files else "")
 
 
 def _make_next_steps(steps: Sequence[tuple[str, str]], width: int) -> list[RenderableType]:
@@ -111,7 +118,7 @@ def _make_next_steps(steps: Sequence[tuple[str, str]], width: int) -> list[Rende
     return [Text(printable_lines("\n".join(lines)), no_wrap=True, overflow="ignore")]
 
 
-def _make_verdict_blocks(records: Sequence[Record], width: int) -> list[RenderableType]:
+def _make_verdict_blocks(records: Sequence[Record], width: int, *, is_next_shown: bool) -> list[RenderableType]:
     """Return the verdicts that are not green, with their reasons."""
     found = collect_reasons(records)
     blocks: list[RenderableType] = []
@@ -124,7 +131,7 @@ def _make_verdict_blocks(records: Sequence[Record], width: int) -> list[Renderab
         blocks.append(wrap_note(f"and {format_count(len(left_out), 'reason')} more: see the tests, or report.html", width))
     slept = list_injected_slowdowns(records)
     blocks += [wrap_note(f"Injected slow-down (DTFPERF_SLOWDOWN): {text}", width) for text in slept]
-    return blocks + [wrap_note(text, width) for text in suggest_accepting(records)]
+    return blocks + [wrap_note(text, width) for text in suggest_accepting(records, is_next_shown=is_next_shown)]
 
 
 def _format_reason(reason: VerdictReason, width: int) -> Text:

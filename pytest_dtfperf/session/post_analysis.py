@@ -21,7 +21,7 @@ from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, first_line
 from pytest_dtfperf.explain.causes import Explanation
 from pytest_dtfperf.explain.experiments import ExperimentSubject, Planned, Tried, failed, plan_experiments, read
-from pytest_dtfperf.explain.probes import Probes, merge_probes
+from pytest_dtfperf.explain.probes import Probes, is_disturbed, merge_probes
 from pytest_dtfperf.explain.step_breakdown import Anatomy
 from pytest_dtfperf.limits.limit import Limit, limit
 from pytest_dtfperf.limits.needs import Layout
@@ -163,9 +163,15 @@ def _compute_limit(measurement: Measurement, entry: Entry | None, capacity: Prob
     known = Probes.from_json(probes) if probes else Probes()
     known = merge_probes(known, capacity)
     if measurement.probes:
-        known = merge_probes(known, Probes.from_json(measurement.probes))
+        known = merge_probes(known, _drop_disturbed(Probes.from_json(measurement.probes), known))
     layout = Layout(run.task_hosts, run.task_threads, run.task_devices)
     return limit(measurement.spec, layout, known, _gpus(measurement.fingerprint))
+
+
+def _drop_disturbed(probes: Probes, known: Probes) -> Probes:
+    """Return the probes without those of hosts that other processes used then, where undisturbed ones are known."""
+    kept = {name: probe for name, probe in probes.hosts.items() if name not in known.hosts or not is_disturbed(probe)}
+    return replace(probes, hosts=kept)
 
 
 def _gpus(fingerprint: Mapping[str, Any]) -> list[str]:

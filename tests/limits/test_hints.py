@@ -61,6 +61,10 @@ PLANTED = {
         measured(0.95, limit=Limit(images_per_sec=25.0, bounds=[LINK, LIMIT.bounds[0]])),
         "the link of n2 sets the limit (95.3 MB sent at 11.9 MB/s); its cores allow 4.0 times as much",
     ),
+    "one thread that costs a quarter": (
+        measured(0.28, busy_cores=2.7, model="resnet50", num_inter_threads=1),
+        "likely: the tasks kept 2.7 of 4 cores busy (num_inter_threads=1)",
+    ),
     "nothing that was recorded": (measured(0.2), "; --explain=always shows where the time of a step goes"),
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.records.record import Compared
-from pytest_dtfperf.report.notes import AcceptedBaseline
+from pytest_dtfperf.report.notes import AcceptedBaseline, list_next_steps
 from pytest_dtfperf.report.series import PublishedPoint
 from pytest_dtfperf.report.terminal import format_failure, format_summary, list_costs
 from tests.records.samples import disturbed_but_one, record, spec
@@ -301,3 +301,37 @@ def test_how_otherwise_a_published_row_was_trained_is_never_cut() -> None:
     (line,) = [line for line in format_summary(RECORDS, rows, width=80, verbose=True).splitlines() if "57.80" in line]
     assert "…, imagenet, b64  " in line
     assert len(line) <= 80
+
+
+def test_next_steps_follow_a_session_without_baselines(tmp_path: Path) -> None:
+    """Three commands lead on, beside what each does where the width allows it, below it otherwise; the files are one line."""
+    for name in ("measurements.csv", "mnist_b64.csv", "figures/mnist_b64.svg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    steps = list_next_steps(RECORDS, ["/opt/bin/pytest", "perf_tests", "--explain=auto"], "daint")
+    text = format_summary(RECORDS, width=120, next_steps=steps, folder=tmp_path)
+    assert (
+        """
+Next:
+  pytest perf_tests --update-baselines=new  accept these rates as baselines
+  pytest perf_tests --explain=always        find out where the time of a step goes
+  dtfperf doctor --cluster=daint            check that the hosts are fit to be measured
+"""
+        in text
+    )
+    assert text.endswith(f"Session folder: {tmp_path} (2 CSV files, 1 SVG file)\n")
+    assert "1 measurement has no baseline to be compared with. Later sessions are compared with what you accept\n" in text
+    narrow = format_summary(RECORDS, width=60, next_steps=steps)
+    assert "  pytest perf_tests --explain=always\n      find out where the time of a step goes\n" in narrow
+
+
+def test_no_next_steps_where_all_is_compared() -> None:
+    """A session whose measurements have baselines, or were slowed down on purpose, needs no advice."""
+    assert list_next_steps([record for record in RECORDS if record.verdict != Verdict.NO_BASELINE], ["pytest"], "local") == []
+
+
+def test_columns_without_a_value_are_left_out() -> None:
+    """Nothing is compared in a first session: its table has no columns for that, and the share of the limit has room."""
+    found = record(spec(), 9.81, verdict=Verdict.NO_BASELINE)
+    header = next(line for line in format_summary([found], width=80).splitlines() if line.startswith("spec"))
+    assert header.split() == ["spec", "images/sec", "verdict"]
