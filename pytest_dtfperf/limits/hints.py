@@ -74,9 +74,12 @@ def find_typical_share(record: Record, resource: str) -> TypicalShare | None:
 def find_hint(record: Record) -> str | None:
     """Return one sentence about a measurement that its hosts and links keep far from what its devices allow, or None.
 
-    None for a training that is as near its limit as others of its kind, and where no limit is known.
+    None for a training that is as near its limit as others of its kind, where no limit is known, and where an explanation has
+    found causes against the baseline.
     """
     if not record.limit or record.share_of_limit is None or record.is_void:
+        return None
+    if record.explanation or record.measurement.injected_slowdowns:
         return None
     found = Limit.from_json(record.limit)
     if found.binding is None:

@@ -85,7 +85,7 @@ def format_summary(
     blocks += _make_grid_blocks(make_sweep_grids(records), ABOUT_SWEEPS, width)
     blocks += _make_detail_blocks(records, published, budget or {}, width) if verbose else []
     blocks += _make_next_steps(next_steps, width)
-    notes = [*_list_accepted(accepted, verbose), *remarks, *([_describe_folder(folder)] if folder else [])]
+    notes = [*_list_accepted(accepted, verbose), *remarks, *(_describe_folder(folder) if folder else [])]
     if notes:
         blocks += ["", *(wrap_note(text, width) for text in notes)]
     return render(blocks, width, colour)
@@ -97,11 +97,11 @@ def _shorten(texts: Sequence[str], most: int, noun: str) -> list[str]:
     return [*texts[:most], *([f"and {format_count(left_out, noun)} more: see report.html"] if left_out > 0 else [])]
 
 
-def _describe_folder(folder: Path) -> str:
-    """Return the session folder, with the number of its tables and figures."""
+def _describe_folder(folder: Path) -> list[str]:
+    """Return the number of tables and figures in the session folder, and where it is."""
     found = [(len(list(folder.glob("*.csv"))), "CSV file"), (len(list(folder.glob("figures/*.svg"))), "SVG file")]
     files = [format_count(count, noun) for count, noun in found if count]
-    return f"Session folder: {folder}" + (f" ({', '.join(files)})" if files else "")
+    return [*([f"Written: {', '.join(files)}"] if files else []), f"Session folder: {folder}"]
 
 
 def _make_next_steps(steps: Sequence[tuple[str, str]], width: int) -> list[RenderableType]:

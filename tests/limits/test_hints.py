@@ -1,4 +1,4 @@
-"""Hints for measurements far below what their hosts allow: right where a cause is planted, silent where all is well."""
+"""Hints for measurements far below what their hosts allow: right where a cause is injected, silent where all is well."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -40,7 +40,7 @@ def measured(
     return replace(found, measurement=replace(found.measurement, runs=runs, fingerprint={"hardware": dict(hardware)}))
 
 
-PLANTED = {
+CAUSES = {
     "one thread": (
         measured(0.2, busy_cores=2.0, num_intra_threads=1),
         "such a training elsewhere 46 to 47.0 %; likely: the tasks kept 2.0 of 4 cores busy (num_intra_threads=1)",
@@ -69,10 +69,10 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("case", PLANTED)
-def test_hint_names_planted_cause(case: str) -> None:
+@pytest.mark.parametrize("case", CAUSES)
+def test_hint_names_injected_cause(case: str) -> None:
     """A measurement far below its limit gets one sentence with what is likely, of what its runs recorded."""
-    slow, expected = PLANTED[case]
+    slow, expected = CAUSES[case]
     assert expected in (find_hint(slow) or "")
 
 
@@ -93,6 +93,10 @@ HEALTHY = {
         limit=replace(LIMIT, bounds=[replace(LIMIT.bounds[0], resource="gpus")]),
         hardware={"gpus": [{"name": "Tesla P100-PCIE-16GB"}]},
         data_format="NCHW",
+    ),
+    "explained against its baseline": replace(measured(0.1), explanation={"causes": []}),
+    "slowed down on purpose": replace(
+        measured(0.1), measurement=replace(measured(0.1).measurement, injected_slowdowns={"worker:0": 0.2})
     ),
     "no limit": replace(measured(0.1), limit=None),
     "a limit that nothing is known of": replace(measured(0.1), limit=Limit(unknown={"cores": "not probed"}).to_json()),

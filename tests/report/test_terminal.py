@@ -319,7 +319,7 @@ Next:
 """
         in text
     )
-    assert text.endswith(f"Session folder: {tmp_path} (2 CSV files, 1 SVG file)\n")
+    assert text.endswith(f"Written: 2 CSV files, 1 SVG file\nSession folder: {tmp_path}\n")
     assert "1 measurement has no baseline to be compared with. Later sessions are compared with what you accept\n" in text
     narrow = format_summary(RECORDS, width=60, next_steps=steps)
     assert "  pytest perf_tests --explain=always\n      find out where the time of a step goes\n" in narrow
