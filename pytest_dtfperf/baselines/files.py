@@ -9,8 +9,9 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,20 +19,18 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.baselines import verdict
+from pytest_dtfperf.baselines.terms import ComparisonPolicy
+from pytest_dtfperf.codec import JsonData, json_schema
 from pytest_dtfperf.errors import BaselineFileError, unknown_name
 from pytest_dtfperf.formats import printable
+from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.node.files import read_text
+from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
     from jsonschema.protocols import Validator
-from collections.abc import Mapping
-from datetime import datetime
 
-from pytest_dtfperf.baselines.terms import ComparisonPolicy
-from pytest_dtfperf.codec import JsonData, json_schema
-from pytest_dtfperf.measurement import Run
-from pytest_dtfperf.node.files import read_text
-from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS
 
 SCHEMA = 1  # of every file that is stored; goes up when an older reader would misread it
 LINE_LENGTH = 128

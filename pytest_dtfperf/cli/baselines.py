@@ -7,10 +7,10 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.cli.calibrate import add_calibrate_parser
 from pytest_dtfperf.cli.options import (
@@ -24,11 +24,13 @@ from pytest_dtfperf.cli.options import (
     add_group,
     add_json,
     add_results,
+    complete_patterns,
     find_baselines_folder,
     find_results_folder,
     print_table,
+    set_completer,
 )
-from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.output import confirm, print_json
 from pytest_dtfperf.clusters.file import PERF_TESTS
 from pytest_dtfperf.errors import SessionFileError, UsageError, quoted_lines
 from pytest_dtfperf.formats import format_count
@@ -37,16 +39,6 @@ from pytest_dtfperf.node.module_command import project_command
 
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.audit import AuditFinding, Sighting
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
-
-from pytest_dtfperf.cli.options import (
-    complete_patterns,
-    set_completer,
-)
-from pytest_dtfperf.cli.output import confirm
-
-if TYPE_CHECKING:
     from pytest_dtfperf.baselines.entry import Entry
     from pytest_dtfperf.baselines.store import BaselineStore
 

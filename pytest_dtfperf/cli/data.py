@@ -1,12 +1,18 @@
 """`dtfperf data` and `dtfperf make-data`: copy data sets and session folders to and from S3, and generate data sets."""
 
 import argparse
+import importlib.util
+import json
+import os
 import re
+import secrets
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.cli.options import (
     DONE,
@@ -20,22 +26,14 @@ from pytest_dtfperf.cli.options import (
     wants_colour,
 )
 from pytest_dtfperf.cli.output import print_json, print_remark
-from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.errors import DataError, UsageError
 from pytest_dtfperf.formats import format_count
+from pytest_dtfperf.node.module_command import module_command
 
 if TYPE_CHECKING:
     from pytest_dtfperf.staging.bucket import Bucket
     from pytest_dtfperf.staging.transfer import Done
-import importlib.util
-import json
-import os
-import secrets
-import shutil
-import subprocess
-from typing import Any
 
-from pytest_dtfperf.errors import DataError
-from pytest_dtfperf.node.module_command import module_command
 
 DATA = """\
 Data sets and session folders, to S3 and back.

@@ -1,39 +1,21 @@
 """`dtfperf ec2 status`, `ssh`, `down` and `reap`: find the instances of perf tests, show them, log in to them and end them."""
 
 import argparse
+import importlib.util
 import math
 import os
-import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-from pytest_dtfperf.cli.options import print_table
-from pytest_dtfperf.cli.output import print_json
-from pytest_dtfperf.errors import AllocationError
-from pytest_dtfperf.formats import in_minutes
-
-if TYPE_CHECKING:
-    from pytest_dtfperf.clusters.ec2.account import Account
-    from pytest_dtfperf.clusters.ec2.reap import RunningInstance
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from pytest_dtfperf.cli.options import DONE, FAILED
-from pytest_dtfperf.cli.output import print_remark
-from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.formats import format_count
-from pytest_dtfperf.node.owner import Fate
-
-if TYPE_CHECKING:
-    from pytest_dtfperf.clusters.ec2.account import Account
-    from pytest_dtfperf.clusters.ec2.reap import OpenRun
-import importlib.util
 import sys
-from typing import TYPE_CHECKING, TypeVar
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_dtfperf.cli.options import find_clusters_file, load_cluster
+from pytest_dtfperf.cli.options import DONE, FAILED, find_clusters_file, load_cluster, print_table
+from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.clusters import file, named
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.errors import AllocationError, UsageError
+from pytest_dtfperf.formats import format_count, in_minutes
+from pytest_dtfperf.node.owner import Fate
 
 if TYPE_CHECKING:
     from pytest_dtfperf.clusters.ec2.account import Account

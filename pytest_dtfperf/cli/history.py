@@ -5,6 +5,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.cli.history_data import (
@@ -33,18 +34,13 @@ from pytest_dtfperf.cli.options import (
     set_completer,
 )
 from pytest_dtfperf.cli.output import print_json, print_remark
-from pytest_dtfperf.formats import NONE, duration, format_count, minute, printable, rate
-
-if TYPE_CHECKING:
-    from pytest_dtfperf.history.rows import Row
-    from pytest_dtfperf.history.series import Begin, Series
-from typing import TYPE_CHECKING
-
-from pytest_dtfperf.formats import change
+from pytest_dtfperf.formats import NONE, change, duration, format_count, minute, printable, rate
 
 if TYPE_CHECKING:
     from pytest_dtfperf.history.comparison import ComparedTraining
-from datetime import UTC, datetime
+    from pytest_dtfperf.history.rows import Row
+    from pytest_dtfperf.history.series import Begin, Series
+
 
 HISTORY = """\
 Every session goes into a history when it ends: history.sqlite beside the session folders, or the database that --history, the

@@ -1,42 +1,72 @@
 """`dtfperf history import`, `prune` and `export`, and the options that name a history."""
 
 import argparse
-from typing import TYPE_CHECKING
+import csv
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from pytest_dtfperf.cli.options import add_results, find_results_folder
+from pytest_dtfperf.cli.options import (
+    DONE,
+    FAILED,
+    OTHER_KEYS,
+    USAGE,
+    Commands,
+    Shape,
+    add_command,
+    add_json,
+    add_results,
+    complete_session_ids,
+    find_results_folder,
+    set_completer,
+)
+from pytest_dtfperf.cli.output import confirm, print_json, print_remark, write_file
 from pytest_dtfperf.cli.project import find_configured_history
-from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.errors import UsageError, show_value
+from pytest_dtfperf.formats import format_count, printable
 from pytest_dtfperf.history.where import VARIABLE, Address, address_of, asked_for
 
 if TYPE_CHECKING:
     from pytest_dtfperf.history.database import Database
-from collections.abc import Sequence
-from contextlib import suppress
-from datetime import date
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from pytest_dtfperf.cli.options import DONE, FAILED, USAGE, Commands, Shape, add_command, add_json
-from pytest_dtfperf.cli.output import confirm, print_json, print_remark
-from pytest_dtfperf.errors import show_value
-from pytest_dtfperf.formats import format_count, printable
-
-if TYPE_CHECKING:
     from pytest_dtfperf.history.rows import Row
-import csv
-import sys
-from typing import TYPE_CHECKING
-
-from pytest_dtfperf.cli.options import (
-    OTHER_KEYS,
-    complete_session_ids,
-    set_completer,
-)
-from pytest_dtfperf.cli.output import write_file
-from pytest_dtfperf.report.forms import EXPORT_FORMATS
-
-if TYPE_CHECKING:
     from pytest_dtfperf.report.sources import StoredSession
+
+
+class FormatWriter(Protocol):
+    def __call__(self, sessions: "Sequence[StoredSession]") -> bytes:
+        """Return the file. `sessions` has one if the format is of one. Raises `UsageError` if a library is missing."""
+
+
+@dataclass(frozen=True)
+class ExportFormat:
+    """A format of `dtfperf history export --format`."""
+
+    of: Literal["all runs", "one session"]
+    read_by: str  # as docs/exports.md has it
+    writer: str  # "module:function", a `FormatWriter`
+
+    def write(self, sessions: "Sequence[StoredSession]") -> bytes:
+        module, _, name = self.writer.partition(":")
+        writer: FormatWriter = getattr(importlib.import_module(module), name)
+        return writer(sessions)
+
+
+_EXPORTS = "pytest_dtfperf.report.export_formats"
+EXPORT_FORMATS: Mapping[str, ExportFormat] = {
+    "csv": ExportFormat("all runs", "spreadsheets, pandas, R", "pytest_dtfperf.report.dataframe:format_csv"),
+    "parquet": ExportFormat("all runs", "pandas, Arrow, DuckDB, Spark", "pytest_dtfperf.report.dataframe:format_parquet"),
+    "pytest-benchmark": ExportFormat("one session", "`pytest-benchmark compare`", f"{_EXPORTS}:format_pytest_benchmark"),
+    "github-action": ExportFormat(
+        "one session", "github-action-benchmark, `tool: customBiggerIsBetter`", f"{_EXPORTS}:format_github_action"
+    ),
+    "bencher": ExportFormat("one session", "`bencher run --adapter json`", f"{_EXPORTS}:format_bencher"),
+    "openmetrics": ExportFormat("one session", "Prometheus and its kin", f"{_EXPORTS}:format_openmetrics"),
+}
 
 
 def add_history(parser: argparse.ArgumentParser) -> None:

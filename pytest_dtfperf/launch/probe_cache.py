@@ -25,10 +25,10 @@ def load_probes(config: ClusterConfig, hosts: Sequence[HostView]) -> Probes:
     found = {}
     for host in hosts:
         kept = answer_cache.load(_host_key(config, host), MAX_AGE_S) if host.boot else None
-        if kept is not None and (probe := _read(HostProbe, kept)):
+        if kept is not None and (probe := _parse(HostProbe, kept)):
             found[host.name] = probe
     links = answer_cache.load(_links_key(hosts), MAX_AGE_S) if all(host.boot for host in hosts) else None
-    read = {name: link for name, each in (links or {}).items() if (link := _read(Link, each))}
+    read = {name: link for name, each in (links or {}).items() if (link := _parse(Link, each))}
     return Probes(hosts=found, links=read)
 
 
@@ -45,7 +45,7 @@ def store_probes(config: ClusterConfig, hosts: Sequence[HostView], probes: Probe
         answer_cache.store(_links_key(hosts), {name: link.to_json() for name, link in probes.links.items()})
 
 
-def _read(kind: type[Kept], kept: Any) -> Kept | None:
+def _parse(kind: type[Kept], kept: Any) -> Kept | None:
     """Return a reading of the file, or None for one that another version of this package wrote."""
     try:
         return kind.from_json(kept)

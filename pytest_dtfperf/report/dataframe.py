@@ -1,9 +1,12 @@
 """All runs as one table: its columns, `pytest_dtfperf.load` and `published` as pandas.DataFrame, CSV, Parquet."""
 
+import csv
+import io
 import statistics
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,16 +17,12 @@ from pytest_dtfperf.limits.limit import published_limit
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import measurement_text
-from pytest_dtfperf.report.session_exports import INSTALL
+from pytest_dtfperf.report.session_exports import INSTALL, escape_formula
 from pytest_dtfperf.report.sources import StoredSession, load_sessions
 
 if TYPE_CHECKING:
     import pandas as pd
-import csv
-import io
-from datetime import datetime
 
-from pytest_dtfperf.report.session_exports import escape_formula
 
 ColumnKind = Literal["text", "whole", "number", "truth", "time"]
 

@@ -22,11 +22,10 @@ from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.records.session import SessionFolder, file_stem
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.measurement_text import format_versions
-from pytest_dtfperf.report.series import PublishedPoint
+from pytest_dtfperf.report.series import PublishedPoint, SessionRecord, group_by_figure
 
 if TYPE_CHECKING:
     import pandas as pd
-from pytest_dtfperf.report.series import SessionRecord, group_by_figure
 
 
 @dataclass(frozen=True)

@@ -5,19 +5,26 @@ Amazon only after a while.
 """
 
 import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Self
+from itertools import count
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import boto3
 import botocore.session
 from botocore import exceptions
 from botocore.config import Config
 from botocore.loaders import Loader
+from botocore.parsers import ResponseParserError
 
 from pytest_dtfperf.clusters.ec2 import refusals
 from pytest_dtfperf.clusters.retry import retry
 from pytest_dtfperf.errors import AllocationError, ClusterFileError, unknown_name
+from pytest_dtfperf.node.backoff import pause_s
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -27,16 +34,6 @@ if TYPE_CHECKING:
     from mypy_boto3_ssm import SSMClient
 
     from pytest_dtfperf.clusters.named import ClusterConfig
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from email.utils import parsedate_to_datetime
-from itertools import count
-from typing import Any, TypeVar
-
-from botocore.parsers import ResponseParserError
-
-from pytest_dtfperf.node.backoff import pause_s
 
 
 class Clock:

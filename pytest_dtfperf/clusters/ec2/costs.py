@@ -4,7 +4,10 @@ Prices come from Amazon's price list, from the present spot price, or from clust
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+import os
+import select
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -17,13 +20,6 @@ from pytest_dtfperf.errors import AllocationError
 
 if TYPE_CHECKING:
     from pytest_dtfperf.clusters.ec2.account import Account
-import math
-import os
-import select
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
     from pytest_dtfperf.clusters.named import ClusterConfig
 
 

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import InstanceTypeInfoTypeDef, NetworkInfoTypeDef
 
     from pytest_dtfperf.clusters.ec2.account import Account
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pytest_dtfperf.clusters.ec2.account import Account
 
 
 MAX_AGE_S = 30 * 86400.0  # a type does not change, but regions gain and lose types
