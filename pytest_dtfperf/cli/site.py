@@ -51,7 +51,7 @@ def run_site(args: argparse.Namespace) -> int:
 
     if args.url and not re.fullmatch(r"https?://[^\s<>\"']+", args.url):
         raise UsageError(f"--url takes an address that begins with https:// or http://, not {args.url!r}")
-    found = load.read(open_history(args))
+    found = load.load_history(open_history(args))
     built = build_site(found, args.out, results=find_results_folder(args), url=args.url, title=args.title or TITLE)
     if args.json:
         print_json(asdict(built))

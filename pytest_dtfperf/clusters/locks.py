@@ -327,7 +327,7 @@ def _read_holder(path: Path) -> LockHolder | None:
     """Return who has a ticket; None for a note that is damaged or missing: the disk was full, or somebody has written there."""
     try:
         note = json.loads(read_file(path, _MOST_NOTE_BYTES))
-        owner, since = Owner.read(note["owner"]), float(note["since"])
+        owner, since = Owner.parse(note["owner"]), float(note["since"])
         time.localtime(since)  # which not every number is a time for
         return LockHolder(owner, str(note["session"]), printable(str(note["what"])), since) if owner else None
     except (OSError, ValueError, LookupError, TypeError, RecursionError, OverflowError):

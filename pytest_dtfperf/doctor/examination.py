@@ -230,7 +230,7 @@ class Examination:
         found: dict[int, Event] = {}
         deadline = time.monotonic() + within_s
         while waiting := waiting & set(self.seen.present):
-            for host, event in self._arrived():
+            for host, event in self._receive_events():
                 if event["event"] == question and host in waiting:
                     found[host] = event
                     waiting.remove(host)
@@ -239,7 +239,7 @@ class Examination:
                     self._miss(host, f"no answer within {within_s:g} s ({_QUESTIONS.get(question, question)})")
         return found
 
-    def _arrived(self) -> list[tuple[int, dict[str, Any]]]:
+    def _receive_events(self) -> list[tuple[int, dict[str, Any]]]:
         """All there is to hear now, waited for a little while; and whoever has been silent for too long is missing."""
         events: list[tuple[int, dict[str, Any]]] = []
         timeout_s = _POLL_S

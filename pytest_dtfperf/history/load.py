@@ -27,7 +27,7 @@ class Whole:
     measured: Callable[[str], Sequence[Row]]  # session -> all its measurements
 
 
-def read(database: Database) -> Whole:
+def load_history(database: Database) -> Whole:
     """Rates that were not searched for changes are searched first, which writes; else nothing is. Raises `HistoryError`."""
     with database.reading() as connection:
         found = None if store.find_unwatched_sessions(connection) else _all(connection)

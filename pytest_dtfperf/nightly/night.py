@@ -100,7 +100,7 @@ def publish_site(out: Path, history: Address | None, results: Path) -> str:
     if history is None:
         return "no site: no history is kept"
     try:
-        built = build_site(load.read(Database.open(history)), out, results=results)
+        built = build_site(load.load_history(Database.open(history)), out, results=results)
     except (DtfPerfError, OSError) as error:
         return f"no site: {error}"
     return f"site in {out / 'index.html'}: {format_count(len(built.written), 'page')} written"

@@ -132,7 +132,7 @@ def _by_smi(gpus: Sequence[str]) -> list[Reading]:
 def _by_library(nvml: Any, gpus: Sequence[str]) -> list[Reading]:
     """The same from NVIDIA's library. What a GPU does not know is None."""
 
-    def told(ask: str, *arguments: Any) -> Any:
+    def call_nvml(ask: str, *arguments: Any) -> Any:
         try:
             return getattr(nvml, ask)(*arguments)
         except nvml.NVMLError:
@@ -140,30 +140,30 @@ def _by_library(nvml: Any, gpus: Sequence[str]) -> list[Reading]:
 
     found: list[Reading] = []
     for index in gpus:
-        if (gpu := told("nvmlDeviceGetHandleByIndex", int(index))) is None:
+        if (gpu := call_nvml("nvmlDeviceGetHandleByIndex", int(index))) is None:
             continue
-        mask = told("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
-        power_mw, used = told("nvmlDeviceGetPowerUsage", gpu), told("nvmlDeviceGetUtilizationRates", gpu)
-        there = told("nvmlDeviceGetComputeRunningProcesses", gpu) or []
+        mask = call_nvml("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
+        power_mw, used = call_nvml("nvmlDeviceGetPowerUsage", gpu), call_nvml("nvmlDeviceGetUtilizationRates", gpu)
+        there = call_nvml("nvmlDeviceGetComputeRunningProcesses", gpu) or []
         found.append(
             {
                 "index": index,
-                "uuid": _text(told("nvmlDeviceGetUUID", gpu)),
-                "sm_mhz": told("nvmlDeviceGetClockInfo", gpu, nvml.NVML_CLOCK_SM),
-                "sm_max_mhz": told("nvmlDeviceGetMaxClockInfo", gpu, nvml.NVML_CLOCK_SM),
-                "memory_mhz": told("nvmlDeviceGetClockInfo", gpu, nvml.NVML_CLOCK_MEM),
-                "memory_max_mhz": told("nvmlDeviceGetMaxClockInfo", gpu, nvml.NVML_CLOCK_MEM),
+                "uuid": _text(call_nvml("nvmlDeviceGetUUID", gpu)),
+                "sm_mhz": call_nvml("nvmlDeviceGetClockInfo", gpu, nvml.NVML_CLOCK_SM),
+                "sm_max_mhz": call_nvml("nvmlDeviceGetMaxClockInfo", gpu, nvml.NVML_CLOCK_SM),
+                "memory_mhz": call_nvml("nvmlDeviceGetClockInfo", gpu, nvml.NVML_CLOCK_MEM),
+                "memory_max_mhz": call_nvml("nvmlDeviceGetMaxClockInfo", gpu, nvml.NVML_CLOCK_MEM),
                 "reasons": None if mask is None else reasons(mask),
-                "ecc_uncorrected": told(
+                "ecc_uncorrected": call_nvml(
                     "nvmlDeviceGetTotalEccErrors", gpu, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
                 ),
-                "temperature_c": told("nvmlDeviceGetTemperature", gpu, nvml.NVML_TEMPERATURE_GPU),
+                "temperature_c": call_nvml("nvmlDeviceGetTemperature", gpu, nvml.NVML_TEMPERATURE_GPU),
                 "power_w": None if power_mw is None else power_mw / 1000,
                 "utilisation": None if used is None else used.gpu,
                 "processes": [
                     {
                         "pid": each.pid,
-                        "name": _text(told("nvmlSystemGetProcessName", each.pid)),
+                        "name": _text(call_nvml("nvmlSystemGetProcessName", each.pid)),
                         "memory_mib": None if each.usedGpuMemory is None else each.usedGpuMemory >> 20,
                     }
                     for each in there

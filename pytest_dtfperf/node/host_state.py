@@ -70,35 +70,35 @@ class HostState:
 
     def __init__(self) -> None:
         self.cpus = sorted(os.sched_getaffinity(0))
-        self.machine = (limits.read("/proc/sys/kernel/random/boot_id") or "")[:8]
-        self.has_quota = has_quota(limits.read("/proc/self/cgroup") or "", _CGROUPS)
+        self.machine = (limits.read_file("/proc/sys/kernel/random/boot_id") or "")[:8]
+        self.has_quota = has_quota(limits.read_file("/proc/self/cgroup") or "", _CGROUPS)
         self._controller = _controller(os.environ)
         sampled = self.cpus[:_CORES_SAMPLED]
         self._clocks = _those_there(f"{_CPU}/cpu{cpu}/cpufreq/scaling_cur_freq" for cpu in sampled)
         self._throttles = _those_there(f"{_CPU}/cpu{cpu}/thermal_throttle/core_throttle_total_time_ms" for cpu in sampled)
-        highest = limits.read(f"{_CPU}/cpu{self.cpus[0]}/cpufreq/cpuinfo_max_freq")
+        highest = limits.read_file(f"{_CPU}/cpu{self.cpus[0]}/cpufreq/cpuinfo_max_freq")
         self.max_clock_mhz = int(highest) // 1000 if highest else None
 
     def sample(self) -> Sample:
         """Takes one to three milliseconds; more where there are thousands of processes."""
         at_s = time.monotonic()
-        cores = core_times(limits.read("/proc/stat") or "")
+        cores = core_times(limits.read_file("/proc/stat") or "")
         own_s = processes.cpu_s_of_all(os.getpid())
         controller = processes.inspect(self._controller) if self._controller else None
-        clocks = [int(text) / 1000 for path in self._clocks if (text := limits.read(path))]
+        clocks = [int(text) / 1000 for path in self._clocks if (text := limits.read_file(path))]
         return Sample(
             at_s=at_s,
             cores=cores,
             own_s=own_s,
             controller_s=controller.cpu_s if controller else 0.0,
             load=round(os.getloadavg()[0], 2),
-            available_bytes=memory_available(limits.read("/proc/meminfo") or ""),
-            swapped_in_bytes=swapped_in(limits.read("/proc/vmstat") or ""),
-            stalled_s=stalls(limits.read("/proc/pressure/memory") or ""),
+            available_bytes=memory_available(limits.read_file("/proc/meminfo") or ""),
+            swapped_in_bytes=swapped_in(limits.read_file("/proc/vmstat") or ""),
+            stalled_s=stalls(limits.read_file("/proc/pressure/memory") or ""),
             clock_mhz=sum(clocks) / len(clocks) if clocks else None,
-            throttled_s=[int(text) / 1000 for path in self._throttles if (text := limits.read(path))],
+            throttled_s=[int(text) / 1000 for path in self._throttles if (text := limits.read_file(path))],
             waited_s=processes.waited_s_of_all(os.getpid()),
-            limited_s=limits.limited_s(limits.read("/proc/self/cgroup") or "", _CGROUPS),
+            limited_s=limits.limited_s(limits.read_file("/proc/self/cgroup") or "", _CGROUPS),
         )
 
     def account(self, before: Sample, start: Sample, end: Sample, cpus: Collection[int] = ()) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def with_siblings(cpus: Iterable[int]) -> set[int]:
     """These, and those that are a second thread of the same core: who works there takes from it."""
     found = set(cpus)
     for cpu in tuple(found):
-        for part in (limits.read(f"{_CPU}/cpu{cpu}/topology/thread_siblings_list") or "").split(","):
+        for part in (limits.read_file(f"{_CPU}/cpu{cpu}/topology/thread_siblings_list") or "").split(","):
             first, _, last = part.partition("-")
             found |= set(range(int(first), int(last or first) + 1)) if first else set()
     return found
@@ -207,7 +207,7 @@ def ranges(cpus: Iterable[int]) -> str:
 
 def _controller(environment: Mapping[str, str]) -> int | None:
     """The controller's process id, where it is one of this host."""
-    owner = Owner.read(environment.get(sweep.OWNER, ""))
+    owner = Owner.parse(environment.get(sweep.OWNER, ""))
     return owner.pid if owner and owner.is_of_here else None
 
 

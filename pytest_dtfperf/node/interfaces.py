@@ -45,7 +45,9 @@ def _ports(folder: str) -> Iterator[tuple[float, str]]:
     """Rate and kind of each port that is up."""
     for device in _list(folder):
         for port in _list(f"{folder}/{device}/ports"):
-            state, rate, layer = (_read(f"{folder}/{device}/ports/{port}/{file}") for file in ("state", "rate", "link_layer"))
+            state, rate, layer = (
+                _read_file(f"{folder}/{device}/ports/{port}/{file}") for file in ("state", "rate", "link_layer")
+            )
             speed = re.match(r"[\d.]+(?= Gb/sec)", rate)  # `100 Gb/sec (4X EDR)`
             if state.endswith("ACTIVE") and speed:  # `4: ACTIVE`
                 yield float(speed[0]), _KINDS.get(layer, "RDMA")
@@ -53,8 +55,8 @@ def _ports(folder: str) -> Iterator[tuple[float, str]]:
 
 def _speed_mbps(network: str, routes: str) -> int | None:
     """Virtual interfaces have none: -1, or no number at all."""
-    interface = next((words[0] for line in _read(routes).splitlines() if (words := line.split())[1:2] == [_DEFAULT]), None)
-    given = _read(f"{network}/{interface}/speed") if interface else ""
+    interface = next((words[0] for line in _read_file(routes).splitlines() if (words := line.split())[1:2] == [_DEFAULT]), None)
+    given = _read_file(f"{network}/{interface}/speed") if interface else ""
     return int(given) if given.isdigit() and int(given) > 0 else None
 
 
@@ -62,7 +64,7 @@ def _list(folder: str) -> list[str]:
     return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
 
 
-def _read(path: str) -> str:
+def _read_file(path: str) -> str:
     try:
         with open(path) as file:
             return file.read().strip()

@@ -47,20 +47,23 @@ def limits() -> dict[str, Any]:
 def _clock() -> dict[str, Any]:
     """How the first core chooses its clock, and how high it may where that is less than it could."""
     folder = f"{_CPU}/cpu{min(os.sched_getaffinity(0))}/cpufreq"
-    allowed, possible = (read(f"{folder}/{name}") for name in ("scaling_max_freq", "cpuinfo_max_freq"))
+    allowed, possible = (read_file(f"{folder}/{name}") for name in ("scaling_max_freq", "cpuinfo_max_freq"))
     lowered = allowed and possible and int(allowed) < int(possible)
-    return {"governor": read(f"{folder}/scaling_governor"), "clock_hz": int(allowed) * 1000 if allowed and lowered else None}
+    return {
+        "governor": read_file(f"{folder}/scaling_governor"),
+        "clock_hz": int(allowed) * 1000 if allowed and lowered else None,
+    }
 
 
 def most_clock_hz() -> float | None:
-    text = read(f"{_CPU}/cpu{min(os.sched_getaffinity(0))}/cpufreq/cpuinfo_max_freq")
+    text = read_file(f"{_CPU}/cpu{min(os.sched_getaffinity(0))}/cpufreq/cpuinfo_max_freq")
     return int(text) * 1000.0 if text else None
 
 
 def clock_hz() -> float | None:
     """Mean of the cores that this process may use, now; of many, of the first 32."""
     cores = sorted(os.sched_getaffinity(0))[:32]
-    found = [int(text) for cpu in cores if (text := read(f"{_CPU}/cpu{cpu}/cpufreq/scaling_cur_freq"))]
+    found = [int(text) for cpu in cores if (text := read_file(f"{_CPU}/cpu{cpu}/cpufreq/scaling_cur_freq"))]
     return sum(found) / len(found) * 1000 if found else None
 
 
@@ -72,9 +75,9 @@ def quota_cores(cgroup: str, mount: str) -> float | None:
     found = []
     for version_2, folder in _groups(cgroup, mount, "cpu"):
         if version_2:
-            quota, _, period = (read(f"{folder}/cpu.max") or "max").partition(" ")
+            quota, _, period = (read_file(f"{folder}/cpu.max") or "max").partition(" ")
         else:
-            quota, period = (read(f"{folder}/cpu.cfs_{name}_us") or "" for name in ("quota", "period"))
+            quota, period = (read_file(f"{folder}/cpu.cfs_{name}_us") or "" for name in ("quota", "period"))
         if quota.isdigit():  # else "max", -1, or no such file
             found.append(int(quota) / int(period or 100_000))
     return min(found, default=None)
@@ -87,7 +90,7 @@ def limited_s(cgroup: str, mount: str) -> float | None:
     """
     found = []
     for version_2, folder in _groups(cgroup, mount, "cpu"):
-        words = (read(f"{folder}/cpu.stat") or "").split()
+        words = (read_file(f"{folder}/cpu.stat") or "").split()
         counted = dict(zip(words[::2], words[1::2], strict=False))
         if int(counted.get("nr_periods", 0)):  # of groups that have, or had, a quota
             found.append(int(counted["throttled_usec"]) / 1e6 if version_2 else int(counted["throttled_time"]) / 1e9)
@@ -98,7 +101,7 @@ def memory_limit(cgroup: str, mount: str) -> int | None:
     """Bytes that this process and its group may use; None: as many as there are."""
     found = []
     for version_2, folder in _groups(cgroup, mount, "memory"):
-        text = read(f"{folder}/memory.max" if version_2 else f"{folder}/memory.limit_in_bytes")
+        text = read_file(f"{folder}/memory.max" if version_2 else f"{folder}/memory.limit_in_bytes")
         if text and text.isdigit() and int(text) < _UNLIMITED:
             found.append(int(text))
     return min(found, default=None)
@@ -116,7 +119,7 @@ def _groups(cgroup: str, mount: str, controller: str) -> Iterator[tuple[bool, st
             yield number == "0", "/".join([top, *steps[:depth]])
 
 
-def read(path: str) -> str | None:
+def read_file(path: str) -> str | None:
     try:
         with open(path) as file:
             return file.read().strip()

@@ -67,7 +67,7 @@ class Owner(_Names):
         return f"{self.host}:{self.boot}:{self.namespace}:{self.pid}:{self.started}"
 
     @classmethod
-    def read(cls, text: str) -> Self | None:
+    def parse(cls, text: str) -> Self | None:
         """None for what names nobody."""
         found = _TEXT.fullmatch(text)
         return cls(found[1], found[2], found[3], int(found[4]), int(found[5])) if found else None
@@ -75,7 +75,7 @@ class Owner(_Names):
     @classmethod
     def read_or_unknown(cls, text: object) -> Self:
         """The same; of text that names nobody, somebody who cannot be seen from anywhere."""
-        return (cls.read(text) if isinstance(text, str) else None) or cls("a machine that nobody knows", "", "", 1, 0)
+        return (cls.parse(text) if isinstance(text, str) else None) or cls("a machine that nobody knows", "", "", 1, 0)
 
     @classmethod
     def me(cls) -> Self:

@@ -71,7 +71,7 @@ def _is_abandoned(entry: os.DirEntry[str]) -> bool:
     try:
         if not entry.is_dir(follow_symlinks=False) or entry.stat(follow_symlinks=False).st_uid != os.getuid():
             return False
-        owner = Owner.read(read_file(os.path.join(entry.path, _OWNER), _MOST_BYTES).decode())
+        owner = Owner.parse(read_file(os.path.join(entry.path, _OWNER), _MOST_BYTES).decode())
     except FileNotFoundError:  # it goes this very moment, has just been made, or never got further
         with suppress(OSError):
             return time.time() - entry.stat(follow_symlinks=False).st_mtime > _UNSIGNED_S

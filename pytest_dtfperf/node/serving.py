@@ -98,19 +98,19 @@ class Agent:
             ORDERS[order["order"]](self, order)
 
     def _hear_zygote(self, zygote: Zygote) -> None:
-        match zygote.read():
+        match zygote.read_message():
             case None:  # its death is told where it is reaped
                 self._close(zygote.line)
             case {"ready": True}:
                 if not self._hello_sent:
                     self._hello()
             case {"forked": task_id, "pid": pid}:
-                self._forked(task_id, pid)
+                self._record_fork(task_id, pid)
             case {"exited": pid, "code": code}:
-                self._exited(pid, code)
+                self._record_exit(pid, code)
 
     def _hear_task(self, task: Task) -> None:
-        lines, more_may_come = task.read()
+        lines, more_may_come = task.read_lines()
         if not more_may_come:
             self._close(task.line)
         for line in lines:
@@ -148,9 +148,9 @@ class Agent:
         for pid in dead.keys() & self._zygotes.keys():
             self._zygote_died(self._zygotes.pop(pid), dead.pop(pid))
         for pid, code in dead.items():
-            self._exited(pid, code)
+            self._record_exit(pid, code)
 
-    def _forked(self, task_id: str, pid: int) -> None:
+    def _record_fork(self, task_id: str, pid: int) -> None:
         task = next((task for task in self._tasks() if task.id == task_id), None)
         if task is None:  # its run was stopped while the zygote was still importing
             processes.kill(pid)
@@ -158,7 +158,7 @@ class Agent:
         task.pid = pid
         self._emit("started", run=task.run, task=task.name, pid=pid)
 
-    def _exited(self, pid: int, code: int) -> None:
+    def _record_exit(self, pid: int, code: int) -> None:
         task = next((task for task in self._tasks() if task.pid == pid and not task.exited), None)
         if task is None:
             return

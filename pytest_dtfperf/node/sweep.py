@@ -49,7 +49,7 @@ def left_by(sessions: Collection[str], *, abandoned: bool = False) -> list[int]:
 
 def is_abandoned(environment: Mapping[str, str]) -> bool:
     """Whether the owner named there is surely gone."""
-    owner = Owner.read(environment.get(OWNER, ""))
+    owner = Owner.parse(environment.get(OWNER, ""))
     return owner is not None and owner.fate is Fate.GONE
 
 

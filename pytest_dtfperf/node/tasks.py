@@ -30,19 +30,19 @@ class Log:
 
     def last_lines(self) -> list[str]:
         size = self._size()
-        return self._read(max(0, size - _LAST_BYTES), size).splitlines()[-_LAST_LINES:]
+        return self._read_range(max(0, size - _LAST_BYTES), size).splitlines()[-_LAST_LINES:]
 
     def text(self) -> str:
         """All of it, or of a long one the beginning and the end."""
         size, half = self._size(), LOG_BYTES // 2
         if size <= LOG_BYTES:
-            return self._read(0, size)
-        return f"{self._read(0, half)}\n... {size - LOG_BYTES} bytes left out ...\n{self._read(size - half, size)}"
+            return self._read_range(0, size)
+        return f"{self._read_range(0, half)}\n... {size - LOG_BYTES} bytes left out ...\n{self._read_range(size - half, size)}"
 
     def _size(self) -> int:
         return os.fstat(self.fileno()).st_size
 
-    def _read(self, start: int, end: int) -> str:
+    def _read_range(self, start: int, end: int) -> str:
         return os.pread(self.fileno(), end - start, start).decode(errors="replace")
 
 
@@ -73,7 +73,7 @@ class Zygote:
         with task.theirs:
             socket.send_fds(self.line, [request], [task.theirs.fileno(), task.log.fileno(), *network])
 
-    def read(self) -> dict[str, Any] | None:
+    def read_message(self) -> dict[str, Any] | None:
         """The next message; None when the zygote is gone."""
         try:
             message = self.line.recv(zygote.MESSAGE_BYTES)
@@ -108,7 +108,7 @@ class Task:
         with suppress(OSError):
             self.line.sendall(wire.encode(message) + b"\n")
 
-    def read(self) -> tuple[list[bytes], bool]:
+    def read_lines(self) -> tuple[list[bytes], bool]:
         """The lines that have come since the last time, and whether more may come."""
         lines: list[bytes] = []
         while True:

@@ -136,7 +136,7 @@ class _Connection:
 
     def _ready(self) -> None:
         self._write()
-        self._read()
+        self._read_socket()
         self._settle()
 
     def _take(self, encoded: str) -> None:
@@ -166,7 +166,7 @@ class _Connection:
             self._say("took", bytes=self._untold)
             self._untold = 0
 
-    def _read(self) -> None:
+    def _read_socket(self) -> None:
         if self._socket is None or not self._reads or not self._may_send:
             return
         try:

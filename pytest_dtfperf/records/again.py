@@ -59,9 +59,9 @@ def _again(
             on_status(f"as of then, for it cannot be asked any more: {record.spec.label}: {old.verdict}: {exc}")
             baseline = record.baseline if old.kind == "baseline" else None
             efficiency = record.efficiency if old.kind == "efficiency" else None
-            found = found.judged(old.verdict, old.reason, baseline=baseline, efficiency=efficiency, check=old)
+            found = found.with_judgement(old.verdict, old.reason, baseline=baseline, efficiency=efficiency, check=old)
             continue
-        found = found.judged(
+        found = found.with_judgement(
             check.verdict,
             check.reason,
             baseline=make_comparison(judgement, check),

@@ -42,7 +42,7 @@ class Journal:
         A last line without its newline is what a killed writer leaves, and is passed over. Raises `SessionFileError` for any
         other line that is no record.
         """
-        appended = self._appended()
+        appended = self._read_appended()
         if appended is None:
             self._forget()
             appended = content_of(self._path)
@@ -57,7 +57,7 @@ class Journal:
             self._bytes[record.id] = len(line)
             self._lines, self._end, self._last_line = self._lines + 1, self._end + len(line), line
 
-    def _appended(self) -> bytes | None:
+    def _read_appended(self) -> bytes | None:
         """Return what is behind the last line that was read; None where that line is not in its place any more."""
         if not self._last_line or not self._path.is_file():
             return None
@@ -80,13 +80,13 @@ class Journal:
     def with_what_follows(self, changed: Mapping[str, Record]) -> dict[str, Record]:
         """Return the changed records and those that change with them, as `with_what_follows` of all records has them."""
         records = {**self.records, **changed}
-        affected = records.keys() if any(record.is_void for record in changed.values()) else self._affected(changed)
+        affected = records.keys() if any(record.is_void for record in changed.values()) else self._find_affected_ids(changed)
         bases = {each for record_id in affected for each in self._bases(records[record_id]) if each in records}
         context = sorted({*affected, *bases}, key=lambda each: self._position.get(each, len(records)))
         followed = {record.id: record for record in with_what_follows(records[each] for each in context)}
         return {each: followed[each] for each in context if each in affected and followed[each] is not self.records.get(each)}
 
-    def _affected(self, changed: Mapping[str, Record]) -> set[str]:
+    def _find_affected_ids(self, changed: Mapping[str, Record]) -> set[str]:
         """Return the ids of those that may change with them: one device's measurement is the anchor of its curve's others."""
         curves = [self._curve(record) for record in changed.values() if record.spec.gpus == 1]
         return {*changed, *(each for curve in curves for each in curve if self.records[each].spec.gpus > 1)}

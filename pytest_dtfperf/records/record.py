@@ -143,7 +143,7 @@ class Record(JsonData):
     def _says_of_numbers(self) -> Numbers:
         return "sound" if self.verdict is None else self.verdict.row.numbers
 
-    def judged(
+    def with_judgement(
         self,
         verdict: Verdict,
         reason: str,

@@ -194,7 +194,7 @@ class SessionFolder:
 
     def _compact(self) -> None:
         with suppress(OSError, SessionFileError), self._locked():
-            journal = self._read()
+            journal = self._read_journal()
             if journal.superseded_bytes:
                 self._leave_last_lines(journal)
 
@@ -232,7 +232,7 @@ class SessionFolder:
         """
         return self._change(
             record_id,
-            lambda record: record.judged(verdict, reason, baseline=baseline, efficiency=efficiency, check=check),
+            lambda record: record.with_judgement(verdict, reason, baseline=baseline, efficiency=efficiency, check=check),
         )
 
     def extend(self, record_id: str, runs: Sequence[Run]) -> Record:
@@ -281,7 +281,7 @@ class SessionFolder:
         try:
             self._make()
             with self._locked():
-                edited = self._edited(edit)
+                edited = self._edit_records(edit)
                 append(self._lines, b"".join(map(line_of, edited.values())))
                 journal = self._journal[0]
                 journal.refresh()
@@ -293,12 +293,12 @@ class SessionFolder:
             if (
                 edited is None
             ):  # there was no lock: what others have written meanwhile is theirs, and must not be kept as it is now
-                edited = self._edited(edit)
+                edited = self._edit_records(edit)
             self._unwritten.records |= edited
         return edited
 
-    def _edited(self, edit: Callable[[Mapping[str, Record]], Mapping[str, Record]]) -> Mapping[str, Record]:
-        journal, unwritten = self._read(), self._unwritten.records
+    def _edit_records(self, edit: Callable[[Mapping[str, Record]], Mapping[str, Record]]) -> Mapping[str, Record]:
+        journal, unwritten = self._read_journal(), self._unwritten.records
         changed = {**unwritten, **edit({**journal.records, **unwritten})}
         return {**changed, **journal.with_what_follows(changed)}
 
@@ -308,11 +308,11 @@ class SessionFolder:
         A last line without its newline is what a killed writer leaves, and is passed over. Anything else that is no record
         raises `SessionFileError` with its line.
         """
-        return self._with_unwritten(self._read().records)
+        return self._with_unwritten(self._read_journal().records)
 
     def measurement(self, record_id: str) -> Record | None:
         """Return the record with this id, as it is now."""
-        return self._unwritten.records.get(record_id) or self._read().records.get(record_id)
+        return self._unwritten.records.get(record_id) or self._read_journal().records.get(record_id)
 
     @property
     def _json(self) -> Path:
@@ -322,7 +322,7 @@ class SessionFolder:
     def _lines(self) -> Path:
         return self.path / "measurements.jsonl"
 
-    def _read(self) -> Journal:
+    def _read_journal(self) -> Journal:
         """Return what is on disk. What others have left, or may have touched, is read and checked anew each time."""
         journal = self._journal[0] if self._journal and self.is_ours else Journal(self._lines, self._record)
         self._journal[:] = [journal]
@@ -381,7 +381,7 @@ class SessionFolder:
 
         This is how tests and xdist workers share an anchor, while a test that measures anew gets new numbers.
         """
-        written, unwritten = self._read().of_spec(spec), self._unwritten.records
+        written, unwritten = self._read_journal().of_spec(spec), self._unwritten.records
         found = {record.id: record for record in written}
         found |= {record.id: record for record in unwritten.values() if record.spec == spec}
         usable = (record for record in reversed(found.values()) if record.is_valid)

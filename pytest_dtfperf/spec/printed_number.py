@@ -105,13 +105,13 @@ def find(pattern: re.Pattern[str], line: str, *, begin: int = 0, end: int | None
     if not found:
         return None
     try:
-        return _read(pattern, line, found[-1])
+        return _read_number(pattern, line, found[-1])
     except UnclearNumber as why:
         why.at = found[-1].start(1)
         raise
 
 
-def _read(pattern: re.Pattern[str], line: str, match: re.Match[str]) -> str:
+def _read_number(pattern: re.Pattern[str], line: str, match: re.Match[str]) -> str:
     text = match[1].strip()
     text = text[:-1] if text[-1:] in _PUNCTUATION else text  # of a sentence or a list
     start = match.start(1) + match[1].find(text)

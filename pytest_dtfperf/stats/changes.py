@@ -278,7 +278,7 @@ def _chance_of_difference(before: Array, after: Array, noise: NightNoise) -> flo
     """How probable so large a difference is where nothing changed, in any night that one break is looked at."""
     from scipy.special import ndtr
 
-    variance, weights = noise.given(noise.shown.squares)
+    variance, weights = noise.infer_kinds(noise.shown.squares)
     spread = variances(np.array([float(len(before))]), np.array([float(len(after))]))[:, 0]
     ratios = abs(_mean(after, noise) - _mean(before, noise)) / np.sqrt(variance * spread)
     chances = np.minimum(1.0, 2 * ANALYSES * ndtr(-_normal(ratios, noise.degrees_of_freedom)))

@@ -196,7 +196,7 @@ class NightNoise:
         found: Array = (self.prior_degrees * _by_kind(self.prior, squares) + squares) / self.degrees_of_freedom
         return found
 
-    def given(self, squares: Array) -> tuple[Array, Array]:
+    def infer_kinds(self, squares: Array) -> tuple[Array, Array]:
         """Return of each kind the variance of a night, and the probability of the kind."""
         logs = self.log_likelihoods(squares)
         weights = np.exp(logs - logs.max(axis=0))
@@ -214,12 +214,12 @@ class NightNoise:
 
     def errors(self, before: Array, after: Array) -> Array:
         """Standard errors of the difference of means of neighbouring stretches, by the kinds' probabilities."""
-        variance, weights = self.given(self.shown.squares)
+        variance, weights = self.infer_kinds(self.shown.squares)
         return np.sqrt((variance * weights) @ variances(before, after))
 
     def is_known(self) -> bool:
         """Whether the standard error of the difference of two months is: no likely kind has one that is much greater."""
-        variance, weights = self.given(self.shown.squares)
+        variance, weights = self.infer_kinds(self.shown.squares)
         errors = np.sqrt(variance * variances(np.array([30.0]), np.array([30.0]))[:, 0])
         order = np.argsort(errors)
         below = np.cumsum(weights[order])
@@ -322,7 +322,7 @@ class Together:
         q1, self._prior_degrees = _prior(all_series)
         self._prior = q1 / NEIGHBOURS
         alone = [NightNoise(each.scale, np.ones(len(KINDS)), each, self._prior, self._prior_degrees) for each in all_series]
-        likelihoods = np.stack([noise.given(noise.shown.squares)[1] for noise in alone])
+        likelihoods = np.stack([noise.infer_kinds(noise.shown.squares)[1] for noise in alone])
         usual = BEFOREHAND
         for _ in range(ROUNDS):
             shares = likelihoods * usual

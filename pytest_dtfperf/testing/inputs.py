@@ -37,7 +37,7 @@ class InputContract:
         """Run each test in a folder without a clusters.toml."""
         monkeypatch.chdir(tmp_path)
 
-    def wanted(self) -> dict[str, Any]:
+    def build_settings(self) -> dict[str, Any]:
         found = {"data": self.data, "batch_size": BATCH_SIZE, "steps": STEPS, "warmup_steps": 1}
         return found | ({"data_dir": self.data_dir} if self.data_dir else {})
 
@@ -49,7 +49,9 @@ class InputContract:
     def test_batches(self) -> None:
         """Images are float32, in the format and of the size that were asked for, labels int32 and classes of the network."""
         with Session.open("local", quiet=True) as session:
-            specs = [session.spec(self.model, data_format=data_format, **self.wanted()) for data_format in ("NHWC", "NCHW")]
+            specs = [
+                session.spec(self.model, data_format=data_format, **self.build_settings()) for data_format in ("NHWC", "NCHW")
+            ]
         program = project_command(sys.executable, "pytest_dtfperf.testing.fed")
         asked = json.dumps([spec.to_json() for spec in specs])
         done = subprocess.run(program, input=asked, stdout=subprocess.PIPE, text=True, check=True)
@@ -68,7 +70,7 @@ class InputContract:
     def test_it_feeds_training(self) -> None:
         """Two devices, where there are two, are trained on it, and their loss is a number."""
         with Session.open("local", quiet=True) as session:
-            spec = session.spec(self.model, gpus=min(2, session.cluster.devices or 2), **self.wanted())
+            spec = session.spec(self.model, gpus=min(2, session.cluster.devices or 2), **self.build_settings())
             (run,) = session.measure(spec, repeats=1).measurement.runs
         assert len(run.loss) == STEPS
         assert all(math.isfinite(loss) for loss in run.loss)

@@ -26,10 +26,10 @@ class LossScale:
     def __init__(self, value: float | tf.Tensor) -> None:
         self._value = value
 
-    def scaled(self, loss: tf.Tensor) -> tf.Tensor:
+    def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
         return loss * self._value
 
-    def unscaled(self, gradients: Iterable[tf.Tensor]) -> list[tf.Tensor]:
+    def unscale_gradients(self, gradients: Iterable[tf.Tensor]) -> list[tf.Tensor]:
         inverse = 1.0 / self._value
         return [gradient * inverse for gradient in gradients]
 

@@ -243,7 +243,7 @@ class _OnDevice:
                 for update, slots in zip(self._updates, self._slots, strict=True)
             ]
             if self._powers or self._batches is not None:
-                applied[-1] = self._counted(applied, powers)
+                applied[-1] = self._count_step(applied, powers)
         return {id(update): operation for update, operation in zip(self._updates, applied, strict=True)}
 
     def apply_if(self, finite: tf.Tensor) -> dict[int, tf.Operation]:
@@ -262,9 +262,9 @@ class _OnDevice:
 
     def _apply_one(self, common: Common, update: Update, slots: Slots, gradients: Sequence[tf.Tensor]) -> tf.Operation:
         whole = [gradient if gradient.dtype == tf.float32 else tf.cast(gradient, tf.float32) for gradient in gradients]
-        return self._rule.apply(common, update.variable, self._decayed(update, mean_of(whole)), slots)
+        return self._rule.apply(common, update.variable, self._add_weight_decay(update, mean_of(whole)), slots)
 
-    def _decayed(self, update: Update, gradient: tf.Tensor) -> tf.Tensor:
+    def _add_weight_decay(self, update: Update, gradient: tf.Tensor) -> tf.Tensor:
         """With weight decay's gradient added, and then clipped, as in tf_cnn_benchmarks.
 
         Decay's is known, so the loss it belongs to, which nobody looks at, is never computed. As there, all variables decay
@@ -275,7 +275,7 @@ class _OnDevice:
             gradient = gradient + spec.weight_decay * update.variable.read_value()
         return gradient if spec.gradient_clip is None else tf.clip_by_value(gradient, -spec.gradient_clip, spec.gradient_clip)
 
-    def _counted(self, applied: Sequence[tf.Operation], powers: Sequence[tf.Tensor]) -> tf.Operation:
+    def _count_step(self, applied: Sequence[tf.Operation], powers: Sequence[tf.Tensor]) -> tf.Operation:
         """The last of these, with the count of the step after all of them."""
         with v1.control_dependencies(applied):
             counted = [

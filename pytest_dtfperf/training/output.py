@@ -136,7 +136,7 @@ class Output:
         for line in lines:
             self._read_line(line)
         if len(self._rest) > LINE_BYTES:
-            self._read(self._rest, is_cut=True)
+            self._process_line(self._rest, is_cut=True)
             self._kept, self._rest = (self._kept + self._rest)[-KEPT_BYTES:], b""
 
     def end(self) -> None:
@@ -146,7 +146,7 @@ class Output:
         self.flush(now=True)
 
     def _read_line(self, line: bytes) -> None:
-        self._read(line)
+        self._process_line(line)
         self._kept = b""
 
     def flush(self, *, now: bool = False) -> None:
@@ -156,7 +156,7 @@ class Output:
             self._connection.send("output", lines=self._waiting, left_out=self._left_out)
             self._waiting, self._room, self._left_out = [], STREAM_CHARACTERS, 0
 
-    def _read(self, line: bytes, *, is_cut: bool = False) -> None:
+    def _process_line(self, line: bytes, *, is_cut: bool = False) -> None:
         if self._kept or line.strip():
             self._find_rate(line, is_cut=is_cut)
         text = line.decode(errors="replace")

@@ -55,7 +55,7 @@ class Packed:
         return self._update.begin()
 
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
-        return self._update.update([self._joined(of_tower) for of_tower in gradients])
+        return self._update.update([self._join_gradients(of_tower) for of_tower in gradients])
 
     def _first_value(self, pack: Pack) -> tf.Tensor:
         return tf.concat([tf.reshape(first_value(member, self._seed), [-1]) for member in pack.members], 0)
@@ -64,7 +64,7 @@ class Packed:
         flat = tf.split(value, [member.size for member in pack.members])
         return {m.name: tf.reshape(piece, m.shape) for m, piece in zip(pack.members, flat, strict=True)}
 
-    def _joined(self, gradients: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def _join_gradients(self, gradients: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """One gradient per pack, in the place of its first member's."""
         joined: dict[str, tf.Tensor] = {}
         for name, gradient in gradients.items():

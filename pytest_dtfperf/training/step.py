@@ -34,9 +34,9 @@ class Step:
     def __call__(self) -> float:
         stamped = self._order.stamped[self._begun % len(self._order.stamped)]
         self._begun += 1
-        return self._stamped() if stamped else self._plain()
+        return self._run_stamped_step() if stamped else self._plain()
 
-    def _stamped(self) -> float:
+    def _run_stamped_step(self) -> float:
         cpu_s = process_time()
         self._sleep()
         called, called_s = time(), perf_counter()
@@ -66,10 +66,10 @@ class Step:
         options = v1.RunOptions(output_partition_graphs=True)
         metadata = v1.RunMetadata()
         results: list[Any] = self._session.run(fetches, options=options, run_metadata=metadata)
-        self.devices = self._placed(metadata)
+        self.devices = self._find_tower_devices(metadata)
         return results
 
-    def _placed(self, metadata: tf.compat.v1.RunMetadata) -> tuple[str, ...]:
+    def _find_tower_devices(self, metadata: tf.compat.v1.RunMetadata) -> tuple[str, ...]:
         """The towers' devices in the graphs TensorFlow runs, one per tower. Raises `InvalidMeasurement` if others."""
         names = {tensor.op.name for tensor in self._replica.computed}
         asked = self._replica.towers

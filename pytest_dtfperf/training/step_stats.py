@@ -58,7 +58,7 @@ class Tracer:
                     ran.append(Ran(self._index(operation), min(node.scheduled_micros or start, start), start, end))
                 elif tensor := self._tensor(node):
                     received.append(Received(self._tensors.setdefault(tensor, len(self._tensors)), start, end))
-        for device, name, kind, (start, end) in kernels.left():
+        for device, name, kind, (start, end) in kernels.iterate_other_spans():
             ran.append(Ran(self._index(Operation(name, kind, f"{self._task}/{device}", ())), start, start, end))
         self._steps.append(TracedStep(begin_us, called_us, end_us, cpu_us, ran, received))
 
@@ -125,7 +125,7 @@ class _Kernels:
         self._taken.add(key)
         return self._spans.get(key)
 
-    def left(self) -> Iterator[tuple[str, str, str, tuple[int, int]]]:
+    def iterate_other_spans(self) -> Iterator[tuple[str, str, str, tuple[int, int]]]:
         """Device, name, kind and span of what belongs to no operation that has been asked for."""
         yield from self._others
         for key, span in self._spans.items():

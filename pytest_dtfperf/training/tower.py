@@ -102,7 +102,7 @@ class Tower:
             values.prepare()
         with v1.device(device), v1.name_scope(f"tower{number}"):
             images, labels = feed.batch(local)
-            done = (self._compiled if order.spec.xla_compile else self._pass)(images, labels)
+            done = (self._compile_pass if order.spec.xla_compile else self._pass)(images, labels)
         self.loss = done.loss
         self.gradients = done.gradients
         self.updates = done.updates
@@ -131,22 +131,22 @@ class Tower:
         """By the parts of the values, so that each is known when it is computed."""
         parts = {name: parts_in(value) for name, value in self._values.items()}
         values = [part for theirs in parts.values() for part in theirs]
-        found = _dense(tf.gradients(self._scale.scaled(loss) if self._scale else loss, values), values)
+        found = _dense(tf.gradients(self._scale.scale_loss(loss) if self._scale else loss, values), values)
         if self._scale:
-            found = self._scale.unscaled(found)
+            found = self._scale.unscale_gradients(found)
         each = iter(found)
         return {name: join_parts([next(each) for _ in theirs]) for name, theirs in parts.items()}
 
-    def _compiled(self, images: tf.Tensor, labels: tf.Tensor) -> "Pass":
+    def _compile_pass(self, images: tf.Tensor, labels: tf.Tensor) -> "Pass":
         """The whole pass as one function that XLA compiles; the moving averages move within it."""
         self._make_variables()
 
         @tf.function(jit_compile=True, autograph=False)  # type: ignore[untyped-decorator]  # TensorFlow has no types
-        def compiled(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        def run_pass(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
             done = self._pass(images, labels)
             return done.loss, done.gradients
 
-        loss, gradients = compiled(images, labels)
+        loss, gradients = run_pass(images, labels)
         return Pass(loss, gradients, [], [loss, *gradients.values()])
 
     def _make_variables(self) -> None:

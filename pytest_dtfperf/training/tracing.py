@@ -106,7 +106,7 @@ def profile_steps(order: TaskOrder) -> Iterator[Profiled]:
             with done.or_say_why():
                 stop()
                 clock.check()
-                done.profile = Profile(_read(Path(folder)), order.name)
+                done.profile = Profile(_read_xspace(Path(folder)), order.name)
 
 
 def _way_to_stop(order: TaskOrder) -> Callable[[], None]:
@@ -158,7 +158,7 @@ def _record() -> None:
         pass
 
 
-def _read(folder: Path) -> object:
+def _read_xspace(folder: Path) -> object:
     """The `XSpace` that the profiler has written. Raises `ValueError` if it has written too much, or nothing."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 

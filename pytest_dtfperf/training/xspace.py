@@ -99,8 +99,8 @@ class Profile:
         lines = list(self._host_lines())
         for line in lines:
             yield from self._ran(line)
-            yield from self._compiled(line, "CPU:0")
-        yield from self._received(lines)
+            yield from self._find_compiled_runs(line, "CPU:0")
+        yield from self._find_received(lines)
 
     def _ran(self, line: list[_Event]) -> Iterator[Activity]:
         for event in line:
@@ -109,7 +109,7 @@ class Profile:
             elif (found := _OPERATION.match(event.name)) and event.name not in _NO_OPERATIONS and not _is_handed_over(event):
                 yield self._activity(event, found[1], found[2])
 
-    def _received(self, lines: list[list[_Event]]) -> Iterator[Activity]:
+    def _find_received(self, lines: list[list[_Event]]) -> Iterator[Activity]:
         """What came from other tasks, from when this one began to wait for it. What its own devices hand over is none of it."""
         asked: dict[tuple[Any, Any], int] = {}
         had: dict[tuple[Any, Any], int] = {}
@@ -125,7 +125,7 @@ class Profile:
 
     # -- XLA
 
-    def _compiled(self, line: list[_Event], device: str) -> Iterator[Activity]:
+    def _find_compiled_runs(self, line: list[_Event], device: str) -> Iterator[Activity]:
         """Runs of what XLA has compiled: instructions of one module, one after the other."""
         run: Activity | None = None
         for event in sorted((e for e in line if e.stats.get("hlo_module")), key=lambda e: e.start_ns):
@@ -148,7 +148,7 @@ class Profile:
         for line in plane.lines:
             if line.name.startswith("Stream"):
                 events = list(self._events(plane, line))
-                yield from self._compiled(events, found[1])
+                yield from self._find_compiled_runs(events, found[1])
                 yield from (self._kernel(e, found[1]) for e in events if not e.stats.get("hlo_module"))
 
     def _kernel(self, event: _Event, device: str) -> Activity:

@@ -18,7 +18,7 @@ from tests.node.namespaces import hiding_others, in_pid_namespace, why_not
 
 ME = Owner.me()
 SAY_WHO = "from pytest_dtfperf.node.owner import Owner; print(Owner.me().text, flush=True); input()"
-SAY_FATE = "import sys; from pytest_dtfperf.node.owner import Owner; print(Owner.read(sys.argv[1]).fate.name)"
+SAY_FATE = "import sys; from pytest_dtfperf.node.owner import Owner; print(Owner.parse(sys.argv[1]).fate.name)"
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def another(*command: str) -> Iterator[Owner]:
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin
         assert process.stdout
-        owner = Owner.read(process.stdout.readline().strip())
+        owner = Owner.parse(process.stdout.readline().strip())
         assert owner
         yield owner
         process.stdin.close()
@@ -73,13 +73,13 @@ def test_a_process_that_ends() -> None:
 
 def test_in_text() -> None:
     """What stands in an environment, a tag or a comment names the process again."""
-    assert Owner.read(ME.text) == ME
+    assert Owner.parse(ME.text) == ME
 
 
 @given(st.text() | st.from_regex(r"[a-z:0-9-]{0,40}"))
 def test_any_text_names_somebody_or_nobody(text: str) -> None:
     """Text of others, or damaged, is read without a problem, and tells of no process that it is gone."""
-    owner = Owner.read(text)
+    owner = Owner.parse(text)
     assert owner is None or owner.fate is Fate.ELSEWHERE
 
 

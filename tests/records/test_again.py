@@ -25,7 +25,7 @@ def checked(record: Record, *, runs: int, entry: Entry | None = None, terms: Com
     judgement = ask("baseline", terms, measurement, entry=entry)
     side = Side(record=record.id, runs=runs, entry=entry)
     check = Check(kind="baseline", terms=terms, side=side, verdict=judgement.verdict, reason=judgement.reason)
-    return record.judged(check.verdict, check.reason, check=check)
+    return record.with_judgement(check.verdict, check.reason, check=check)
 
 
 def test_as_it_was() -> None:
@@ -74,7 +74,7 @@ def test_efficiency_is_judged_against_its_anchor() -> None:
     judgement = ask("efficiency", terms, TWO.measurement.with_runs([]), ONE.measurement)
     sides = Side(record="two", runs=3), Side(record="one", runs=4)
     check = Check(kind="efficiency", terms=terms, side=sides[0], other=sides[1], verdict=judgement.verdict, reason="then")
-    record = TWO.judged(check.verdict, check.reason, check=check)
+    record = TWO.with_judgement(check.verdict, check.reason, check=check)
     again = judge_again([ONE, record])[1]
     assert again.checks[0].reason == judgement.reason
     assert again.efficiency is not None
@@ -88,7 +88,7 @@ def test_what_cannot_be_asked_any_more_stays() -> None:
     """A judgement that an older version passed, on terms that none can have today, is told as it was; the others are passed."""
     was = replace(checked(TWO, runs=2, entry=ENTRY).checks[0], kind="efficiency", verdict=Verdict.REGRESSED, reason="too slow")
     was = replace(was, terms=ComparisonPolicy(threshold=0.5), other=Side(record="two", runs=2))  # two devices are no anchor
-    record = TWO.judged(Verdict.REGRESSED, "too slow", check=was)
+    record = TWO.with_judgement(Verdict.REGRESSED, "too slow", check=was)
     told: list[str] = []
     (again,) = judge_again([record], on_status=told.append)
     assert again == record

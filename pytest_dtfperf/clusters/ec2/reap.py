@@ -193,7 +193,7 @@ def _of_closed(record: LedgerRecord, mine: Mapping[str, Instance], now: float | 
 def _of_tags(run: str, mine: Mapping[str, Instance], now: float | None, why: str = "") -> OpenRun:
     """Without its ledger nobody can tell who has taken a kept run since it was launched; of others their owner tells."""
     tags = next(iter(mine.values())).tags
-    owner, kept = Owner.read(tags.get(plan.OWNER, "")), plan.KEEP in tags
+    owner, kept = Owner.parse(tags.get(plan.OWNER, "")), plan.KEEP in tags
     return OpenRun(
         run=run,
         cluster=tags.get(plan.CLUSTER, "?"),

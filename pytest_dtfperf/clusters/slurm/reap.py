@@ -45,7 +45,7 @@ def end_sruns(owner: Owner) -> bool:
 
 
 def _list_sruns() -> dict[int, Owner]:
-    seen = {pid: Owner.read(sweep.environment(pid).get(sweep.OWNER, "")) for pid in sweep.left_by((), abandoned=True)}
+    seen = {pid: Owner.parse(sweep.environment(pid).get(sweep.OWNER, "")) for pid in sweep.left_by((), abandoned=True)}
     return {pid: owner for pid, owner in seen.items() if owner and _read_program(pid) == "srun"}
 
 

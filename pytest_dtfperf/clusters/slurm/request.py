@@ -209,5 +209,5 @@ def format_job_comment(session: str, owner: Owner) -> str:
 def parse_job_comment(comment: str) -> tuple[str, Owner] | None:
     """(session, owner), or None if the comment is none of ours."""
     found = _JOB_COMMENT.fullmatch(comment.strip())
-    owner = Owner.read(found[2]) if found else None
+    owner = Owner.parse(found[2]) if found else None
     return (found[1], owner) if found and owner else None

@@ -51,7 +51,7 @@ def get_controller_id() -> str:
 
 def find_abandoned_sessions(left: Mapping[str, Sequence[str]]) -> list[str]:
     """The sessions of controllers that are surely gone. Of those that cannot be seen from here nothing can be said."""
-    owners = [(Owner.read(text), sessions) for text, sessions in left.items()]
+    owners = [(Owner.parse(text), sessions) for text, sessions in left.items()]
     return [session for owner, sessions in owners if owner and owner.fate is Fate.GONE for session in sessions]
 
 

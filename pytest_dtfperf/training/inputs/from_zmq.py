@@ -45,10 +45,10 @@ class ZmqProducer(FedInput):
         self._zmq = zmq
 
     def feeds(self) -> Sequence[tuple[Sequence[int], Callable[[], Iterator[Batch]]]]:
-        return [(range(self._order.num_devices), self._received)]
+        return [(range(self._order.num_devices), self._receive_batches)]
 
-    def _received(self) -> Iterator[Batch]:
-        wanted = self._wanted()
+    def _receive_batches(self) -> Iterator[Batch]:
+        wanted = self._build_request()
         context = self._zmq.Context()
         _NEVER_ENDED.append(context)
         with context.socket(self._zmq.PULL) as socket:
@@ -64,7 +64,7 @@ class ZmqProducer(FedInput):
                 finally:
                     producer.kill()
 
-    def _wanted(self) -> dict[str, Any]:
+    def _build_request(self) -> dict[str, Any]:
         """What the producer is told, in one line of JSON on its stdin."""
         share = share_of(self._order, 0)
         return {

@@ -57,7 +57,7 @@ class TFRecords(PipelineInput):
         with on_host(self._host):
             paths = tf.data.Dataset.from_tensor_slices([str(shard) for shard in shards])
             numbered = tf.data.Dataset.zip((tf.data.Dataset.counter(), _in_turn(paths)))
-            images = numbered.map(self._untouched, num_parallel_calls=tf.data.AUTOTUNE)
+            images = numbered.map(self._resize_whole, num_parallel_calls=tf.data.AUTOTUNE)
             iterator = v1.data.make_initializable_iterator(images.batch(TEST_BATCH).map(self._in_format).prefetch(1))
             return TestSet(iterator.initializer, *iterator.get_next())
 
@@ -71,17 +71,17 @@ class TFRecords(PipelineInput):
     @mark_unconverted
     def _training(self, position: tf.Tensor, record: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor]:
         if not self._spec.distortions:
-            return self._untouched(position, record)
-        jpeg, label, boxes = self._parsed(*record)
+            return self._resize_whole(position, record)
+        jpeg, label, boxes = self._parse_record(*record)
         seed = tf.stack([tf.constant(self._spec.seed, tf.int64), position])
         return distort_image(jpeg, boxes, self._size, self._spec.resize_method, position, seed), label
 
     @mark_unconverted
-    def _untouched(self, position: tf.Tensor, record: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor]:
-        jpeg, label, _ = self._parsed(*record)
+    def _resize_whole(self, position: tf.Tensor, record: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor]:
+        jpeg, label, _ = self._parse_record(*record)
         return whole(jpeg, self._size, self._spec.resize_method, position), label
 
-    def _parsed(self, path: tf.Tensor, number: tf.Tensor, content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _parse_record(self, path: tf.Tensor, number: tf.Tensor, content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The JPEG, its label and its bounding boxes (1, how many, 4)."""
         found = tf.io.parse_single_example(content, _FEATURES)
         jpeg, label = found[IMAGE], found[LABEL]

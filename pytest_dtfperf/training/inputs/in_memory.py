@@ -132,7 +132,7 @@ class BinaryFiles(PipelineInput):
 
     @mark_unconverted
     def _training(self, pixels: tf.Tensor, labels: tf.Tensor, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return self._decode(self._shifted(pixels, positions) if self._order.spec.distortions else pixels, labels)
+        return self._decode(self._shift_images(pixels, positions) if self._order.spec.distortions else pixels, labels)
 
     @mark_unconverted
     def _decode(self, pixels: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -141,7 +141,7 @@ class BinaryFiles(PipelineInput):
             images = tf.transpose(images, [0, 2, 3, 1])
         return images, tf.cast(labels, tf.int32)
 
-    def _shifted(self, pixels: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    def _shift_images(self, pixels: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         """Shifted by up to `MARGIN` pixels each way, black where there was nothing, and one in two mirrored."""
         chances = chance(positions, self._order.spec.seed)[:, None]
         span = 2 * MARGIN + 1

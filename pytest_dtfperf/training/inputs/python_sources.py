@@ -154,7 +154,7 @@ class PythonDataset(PipelineInput):
             tf.TensorSpec((batch_size, *self._network.image_shape), tf.uint8),
             tf.TensorSpec((batch_size,), tf.int32),
         )
-        return tf.data.Dataset.from_generator(partial(self._watched, tower), output_signature=kinds).map(self._numbers)
+        return tf.data.Dataset.from_generator(partial(self._check_batches, tower), output_signature=kinds).map(self._numbers)
 
     def batches(self, tower: int) -> Iterator[Batch]:
         """A tower's, for ever."""
@@ -169,7 +169,7 @@ class PythonDataset(PipelineInput):
     def _numbers(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return in_format(around_zero(images), self._order.spec.data_format), labels
 
-    def _watched(self, tower: int) -> Iterator[Batch]:
+    def _check_batches(self, tower: int) -> Iterator[Batch]:
         delivered = 0
         try:
             for batch in self.batches(tower):

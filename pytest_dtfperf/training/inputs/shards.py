@@ -62,13 +62,13 @@ def records(path: Path) -> Iterator[TFRecord]:
 
 def check_content(path: Path, record: TFRecord) -> None:
     """Raises `DataError` if a record's content is not what was written."""
-    content, footer = _read(path, record)
+    content, footer = _read_record(path, record)
     if struct.unpack("<I", footer)[0] != masked_crc(content):
         raise DataError(f"{path} is damaged: the checksum of the record at byte {record.offset} is wrong. Fetch it again.")
 
 
 def content_of(path: Path, record: TFRecord) -> bytes:
-    return _read(path, record)[0]
+    return _read_record(path, record)[0]
 
 
 def masked_crc(content: bytes) -> int:
@@ -91,7 +91,7 @@ def _record(path: Path, offset: int, header: bytes) -> TFRecord:
     return TFRecord(offset, struct.unpack("<Q", header[:8])[0])
 
 
-def _read(path: Path, record: TFRecord) -> tuple[bytes, bytes]:
+def _read_record(path: Path, record: TFRecord) -> tuple[bytes, bytes]:
     with path.open("rb") as file:
         file.seek(record.content)
         return file.read(record.length), file.read(FOOTER_BYTES)

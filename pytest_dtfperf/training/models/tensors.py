@@ -189,14 +189,14 @@ class TensorLayers:
         name = self._name("conv")
         kernel = self._weights(name, (height, width, self._channels(images), filters), weights)
 
-        def convolved(x: tf.Tensor, layout: str) -> tf.Tensor:
+        def convolve(x: tf.Tensor, layout: str) -> tf.Tensor:
             if self._multiplies(kernel, layout, stride) and bias is None:
                 return _convolve_by_product(x, kernel, name)
             x, around = _pad_images(x, layout, padding, (height, width), stride)
             strides = _spatial(stride, layout)
             return tf.raw_ops.Conv2D(input=x, filter=kernel, strides=strides, data_format=layout, name=name, **around)
 
-        images = self._spatially(images, convolved)
+        images = self._spatially(images, convolve)
         if bias is None:
             return images
         return tf.raw_ops.BiasAdd(value=images, bias=self._bias(name, filters, bias), data_format=self._format)

@@ -57,10 +57,10 @@ class _Builder:
         key = (spec.model, spec.precision, *sorted(size.items()))
         if key not in self._known:
             with ThreadPoolExecutor(1) as apart:
-                self._known[key] = apart.submit(self._made, spec, size).result()
+                self._known[key] = apart.submit(self._build_network, spec, size).result()
         return self._known[key]
 
-    def _made(self, spec: Spec, size: Size) -> Network:
+    def _build_network(self, spec: Spec, size: Size) -> Network:
         if spec.own_model == tables.LAYERS:
             keep(spec.model, _import_model(spec))
             return network_of(spec)
@@ -162,13 +162,13 @@ def _of_layers(function: Callable[..., Any], shape: tuple[int, int, int]) -> Any
 
     made: list[Any] = []
 
-    def noted(create: Callable[..., Any], **wanted: Any) -> Any:
+    def record_variable(create: Callable[..., Any], **wanted: Any) -> Any:
         made.append(create(**wanted))
         return made[-1]
 
     told = {"training": True} if "training" in inspect.signature(function).parameters else {}
     images = keras.Input(shape)
-    with tf.variable_creator_scope(noted):
+    with tf.variable_creator_scope(record_variable):
         model = keras.Model(images, function(images, **told))
     known = {id(variable.value) for variable in model.variables}
     if any(id(variable) not in known for variable in made):

@@ -33,7 +33,7 @@ class FunctionNetwork:
         """Raises `SpecError`."""
         made: list[tuple[str, Any]] = []
 
-        def noted(_: Any, **wanted: Any) -> tf.Tensor:
+        def record_variable(_: Any, **wanted: Any) -> tf.Tensor:
             if wanted.get("trainable") is False:
                 raise SpecError(
                     f"{spec.model} makes a variable that is not trained, {wanted.get('name')!r}: a function has none that it "
@@ -51,7 +51,7 @@ class FunctionNetwork:
 
         def forward(images: tf.Tensor) -> tf.Tensor:
             v1.set_random_seed(spec.seed)
-            return _call_function(function, images, training=False, creator=noted)
+            return _call_function(function, images, training=False, creator=record_variable)
 
         found = trace_model(spec.model, shape, forward, fetched=lambda: [value for _, value in made])
         if not made:
@@ -77,19 +77,21 @@ class FunctionNetwork:
             finally:
                 is_ours = False
 
-        def given(create: Any, **wanted: Any) -> Any:
+        def create_variable(create: Any, **wanted: Any) -> Any:
             """What a mode makes, to give us its value, is made as ever."""
             return create(**wanted) if is_ours else value()
 
         known: dict[str, tf.Tensor] = {}
 
-        def named(*_: Any, name: str, **__: Any) -> tf.Tensor:
+        def get_value(*_: Any, name: str, **__: Any) -> tf.Tensor:
             if name not in known:  # else it is used again
                 known[name] = value()
             return known[name]
 
         try:
-            return logits_of(_call_function(self._function, images, training=net.training, creator=given, getter=named))
+            return logits_of(
+                _call_function(self._function, images, training=net.training, creator=create_variable, getter=get_value)
+            )
         except Exception as error:
             raise SpecError(f"{self._name} cannot be trained within a graph: {describe_error(error)}") from error
 

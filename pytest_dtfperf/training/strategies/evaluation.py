@@ -37,12 +37,12 @@ class Evaluator:
             values: dict[str, tf.Tensor] = {}
             states = {each.name: each for each in outline(network).variables if not each.trainable}
 
-            def trained(name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
+            def read_variable(name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
                 values[name] = self._variable(name, shape).read_value()
                 return values[name]
 
             layers = TensorLayers(
-                trained,
+                read_variable,
                 lambda name, channels, start: self._variable(name, states[name].shape, tf.as_dtype(states[name].dtype)),
                 data_format=order.spec.data_format,
                 seed=order.spec.seed,

@@ -54,7 +54,7 @@ class MultiWorkerMirrored(MirroredTraining):
         order = self._order
         self._strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_of(order), communication_of(order.spec))
         self._make(self._strategy)
-        self._sum = tf.function(self._added, autograph=False).get_concrete_function(tf.TensorSpec((), tf.float32))
+        self._sum = tf.function(self._sum_over_replicas, autograph=False).get_concrete_function(tf.TensorSpec((), tf.float32))
         self.barrier("initialised")
 
     def barrier(self, name: str) -> None:
@@ -70,7 +70,7 @@ class MultiWorkerMirrored(MirroredTraining):
         with suppress(tf.errors.OpError):
             self.barrier("gone")
 
-    def _added(self, number: tf.Tensor) -> tf.Tensor:
+    def _sum_over_replicas(self, number: tf.Tensor) -> tf.Tensor:
         """Over all devices of all workers."""
         return self._strategy.reduce(tf.distribute.ReduceOp.SUM, self._strategy.run(lambda: tf.identity(number)), axis=None)
 

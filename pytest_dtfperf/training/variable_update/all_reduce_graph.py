@@ -117,7 +117,7 @@ class GraphWork:
 
     def mean(self, total: tf.Tensor, device: str) -> tf.Tensor:
         with v1.device(device):
-            return self._wire.rounded(self.fetch(total, device) * (1.0 / self._towers))
+            return self._wire.round_value(self.fetch(total, device) * (1.0 / self._towers))
 
     def copy(self, value: tf.Tensor, device: str) -> tf.Tensor:
         with v1.device(device):

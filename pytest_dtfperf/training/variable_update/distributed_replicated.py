@@ -46,7 +46,7 @@ class DistributedReplicated:
             return copy.read_value()
 
     def begin(self) -> tf.Operation:
-        return tf.group(*self._refresh_all({name: self._servers.sent(name) for name in self._copies}))
+        return tf.group(*self._refresh_all({name: self._servers.send_variable(name) for name in self._copies}))
 
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
         own = {}
@@ -54,7 +54,9 @@ class DistributedReplicated:
             with v1.device(self._devices.towers[number % len(self._devices.towers)]):  # none has all the adding to do
                 own[name] = self._servers.mean([tower[name] for tower in gradients])
         if self._order.workers == 1:
-            updated = {name: self._servers.sent(name, after=[update]) for name, update in self._servers.apply(own).items()}
+            updated = {
+                name: self._servers.send_variable(name, after=[update]) for name, update in self._servers.apply(own).items()
+            }
             return self._refresh_all(updated)
         pushes = self._servers.push(own, in_turn=self._order.is_between_hosts)
         sends = self._send() if self._order.is_chief else []
@@ -64,7 +66,7 @@ class DistributedReplicated:
         """Of each variable, as soon as it is updated: its value into every worker's queue."""
         sends = []
         for name, update in self._servers.apply_means().items():
-            value = self._servers.sent(name, after=[update])
+            value = self._servers.send_variable(name, after=[update])
             sends += [self._queue(name, worker).enqueue(value) for worker in range(self._order.workers)]
         return sends
 

@@ -41,7 +41,7 @@ class Wire:
             # Traces tell what is received by the name of what is sent.
             return tf.cast(value, self.dtype, name=f"{value.op.name.rpartition('/')[2]}_{self.dtype.name}")
 
-    def rounded(self, value: tf.Tensor) -> tf.Tensor:
+    def round_value(self, value: tf.Tensor) -> tf.Tensor:
         """What those that it is sent to have of it, where it is: for who has copies that must stay equal."""
         return widen_value(self.narrow(value)) if self.narrows else value
 
@@ -83,15 +83,15 @@ class Servers:
             self.variables[name] = v1.Variable(initial, name=name, use_resource=True)
         return self.variables[name]
 
-    def read(self, name: str, after: Sequence[tf.Operation] = ()) -> tf.Tensor:
+    def read_variable(self, name: str, after: Sequence[tf.Operation] = ()) -> tf.Tensor:
         """A variable's value, on its server."""
         variable = self.variables[name]
         with v1.device(variable.device), v1.control_dependencies(after):
             return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
 
-    def sent(self, name: str, after: Sequence[tf.Operation] = ()) -> tf.Tensor:
+    def send_variable(self, name: str, after: Sequence[tf.Operation] = ()) -> tf.Tensor:
         """A variable's value as it leaves its server; who receives it makes it float32."""
-        return self.wire.narrow(self.read(name, after))
+        return self.wire.narrow(self.read_variable(name, after))
 
     def mean(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """Of a variable's gradients from each tower of this worker what leaves the current device."""
@@ -129,9 +129,9 @@ class Servers:
 
     def apply_means(self) -> dict[str, tf.Operation]:
         """For the chief: one update of each variable, as soon as every worker has pushed its gradient."""
-        return self._apply_means_of({name: self._pushed(name) for name in self.variables})
+        return self._apply_means_of({name: self._dequeue_gradients(name) for name in self.variables})
 
-    def _pushed(self, name: str) -> list[tf.Tensor]:
+    def _dequeue_gradients(self, name: str) -> list[tf.Tensor]:
         with v1.device(self.variables[name].device):
             return [self._queue(name, worker).dequeue() for worker in range(self._order.workers)]
 
@@ -178,7 +178,7 @@ class ParameterServer:
     def variable(self, tower: int, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
         if name not in self._here:
             held = self._servers.hold(name, shape, initial)
-            self._there[name] = self._servers.read(name)
+            self._there[name] = self._servers.read_variable(name)
             sent = self._in_waves.held_back(name, self._servers.wire.narrow(self._there[name]))
             with v1.device(self._local.place(name, shape, held.device)):
                 self._here[name] = widen_value(tf.identity(sent))

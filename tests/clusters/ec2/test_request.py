@@ -96,7 +96,7 @@ def test_tags_hold_only_what_tags_may_hold() -> None:
 def test_an_owner_is_read_back() -> None:
     """What stands in the tag names the process that launches again."""
     (value,) = [tag["Value"] for tag in make_tags(PLAN) if tag["Key"] == OWNER]
-    assert Owner.read(value) == PLAN.owner
+    assert Owner.parse(value) == PLAN.owner
 
 
 def test_one_interface_with_a_public_address() -> None:

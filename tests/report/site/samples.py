@@ -11,7 +11,7 @@ import numpy as np
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import enter_all
-from pytest_dtfperf.history.load import Whole, read
+from pytest_dtfperf.history.load import Whole, load_history
 from pytest_dtfperf.history.where import Address, address_of
 from pytest_dtfperf.records.record import Compared, Record
 from pytest_dtfperf.records.session import SessionFolder
@@ -105,4 +105,4 @@ def entered(folders: Sequence[SessionFolder], where: Path) -> Whole:
     """In a history of its own, with changes searched."""
     refused = enter_all(folders, address_in(where)).refused
     assert not refused, refused
-    return read(Database.open(address_in(where)))
+    return load_history(Database.open(address_in(where)))

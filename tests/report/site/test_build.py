@@ -17,7 +17,7 @@ from pytest_dtfperf.cli import main
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import enter_all
-from pytest_dtfperf.history.load import Whole, read
+from pytest_dtfperf.history.load import Whole, load_history
 from pytest_dtfperf.report.site.build import build_site
 from pytest_dtfperf.report.site.files import MANIFEST, SiteFolder
 from pytest_dtfperf.report.site.training import make_training_view
@@ -160,7 +160,7 @@ def test_a_night_writes_what_it_changes(known: Whole, results: Path, tmp_path: P
     (alone,) = [each for each in trainings(2, 2) if (each.system, each.spec.model) == (1, "resnet50")]
     new = write_night(night, 6, [alone])
     enter_all([new], address_in(own))
-    built = build_site(read(Database.open(address_in(own))), out, results=results)
+    built = build_site(load_history(Database.open(address_in(own))), out, results=results)
     after = changed(before, state(out))
     assert after == set(built.written)
     assert {re.sub(r"-[0-9a-f]{12}\.html", ".html", name) for name in after} == {
