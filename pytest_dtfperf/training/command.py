@@ -33,15 +33,15 @@ from pytest_dtfperf.training.connection import AgentConnection
 from pytest_dtfperf.training.output import Output
 from pytest_dtfperf.training.reported_steps import ReportedSteps
 
-CANNOT_START = 127  # what shells say of a program that is not there
+CANNOT_START = 127  # the exit code of shells where a program does not exist
 _TICK_S = 0.1  # how late the end of a program that has left its output to somebody else may be noticed
-_REST_S = 2.0  # for what it has printed and nobody has read yet, where somebody whom it has started prints on and on
+_REST_S = 2.0  # for output that was printed and not yet read, where a child of the program prints on and on
 _READ_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
 # What this process was given for our own TensorFlow and numpy (node/zygote.py), and the program's user has not set.
 _OURS = ("OPENBLAS_NUM_THREADS", "TF_CPP_MIN_LOG_LEVEL", "TF_GRPC_REUSE_PORT")
 
-# What Slurm's step tells the agent, which is one process on its host, of itself: no task is that process. And TF_CONFIG,
+# Slurm's step describes the agent, the one process on its host, in these variables: no task is that process. And TF_CONFIG,
 # which a host may have of another cluster.
 _OF_THE_AGENT = re.compile(
     r"TF_CONFIG|PMI2?_.*|PMIX_(?!MCA_).*"
@@ -52,7 +52,7 @@ _libc = ctypes.CDLL(None)
 
 
 class Program:
-    """Started when it is made. Where it cannot be, says why in the log and ends this process.
+    """Start the program. Where it cannot start, write the reason to the log and end this process.
 
     What it reports of its steps, if it does, comes through `steps`.
     """
@@ -127,9 +127,9 @@ class Program:
 
 
 def take_group_along() -> None:
-    """Where the kernel is to kill this process with its parent, have it say so instead, and end the whole process group.
+    """Have the kernel signal this process when its parent ends, and then end the whole process group.
 
-    A program may have started others, who die with nobody.
+    A program may have started others, which would survive it.
     """
     if os.getpgrp() == os.getpid():
         signal.signal(signal.SIGHUP, lambda *_: os.killpg(0, signal.SIGKILL))
@@ -139,12 +139,12 @@ def take_group_along() -> None:
 def _die_with(parent: int) -> None:
     """In the fork: be killed by the kernel with the task."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the kernel was told
+    if os.getppid() != parent:  # it ended before the kernel had the request
         os._exit(CANNOT_START)
 
 
 def _environment(order: TaskOrder) -> dict[str, str]:
-    """The host's own, the task's devices, what the spec says, and the interpreter that runs tasks as `python`."""
+    """Return the host's variables, the task's devices, the spec's variables, and the tasks' interpreter as `python`."""
     with open("/proc/self/environ", "rb") as file:  # as it was when the agent started, whatever has been set since
         hosts = dict(entry.split("=", 1) for entry in os.fsdecode(file.read()).split("\0") if "=" in entry)
     found = {name: value for name, value in os.environ.items() if name not in _OURS}
@@ -165,7 +165,7 @@ def _why_not(program: str, path: str, exc: OSError) -> str:
 
 
 def refuse(why: str) -> NoReturn:
-    """End this process with its last words in the log."""
+    """End this process with a last message in the log."""
     print(why, flush=True)
     sys.exit(CANNOT_START)
 
@@ -174,7 +174,7 @@ GRACE_S = 1.0  # between a parameter server's SIGTERM and its SIGKILL
 
 
 def run(order: Mapping[str, Any], connection: AgentConnection) -> None:
-    """Live the life of a task whose spec has a command, and end as badly as the program does."""
+    """Run a task that has a command, and end with the exit code or signal of its program."""
     if "probe" in order:
         refuse("what a host can do is measured with TensorFlow, and entry = 'pytest_dtfperf.training.command:run' needs none")
     task = TaskOrder.from_json(order)
@@ -193,7 +193,7 @@ def _work(order: TaskOrder, connection: AgentConnection) -> None:
     output = Output(rate_pattern_of(order.spec), connection, streams=order.streams)
     before, began = connection.counters(), perf_counter()
     steps = ReportedSteps(order.spec.batch_size * order.num_devices or None)
-    program = Program(order, None if order.streams else steps)  # of what is launched nobody asks for a rate
+    program = Program(order, None if order.streams else steps)  # a launched program has no rate
     code = program.wait(output)
     elapsed_s, used = perf_counter() - began, connection.counters().since(before)
     _end_as(code)
@@ -218,7 +218,7 @@ def _work(order: TaskOrder, connection: AgentConnection) -> None:
 
 
 def _send_stamps(order: TaskOrder, connection: AgentConnection, steps: ReportedSteps) -> None:
-    """Of who reports its steps. Where they are too many for a message, that is said, and the rate is none the worse."""
+    """Send the stamps of a program that reports its steps. Too many for a message are logged; the rate stays valid."""
     if steps.wrong or not steps.step_s or order.job != "worker":
         return
     try:
@@ -247,7 +247,7 @@ def _end_when_told(connection: AgentConnection, program: Program, leaving: Event
 
 
 def _end_as(code: int) -> None:
-    """Return after a good end; else end this task with the same exit code or signal, so that what is said of it is true."""
+    """Return after a good end; else end this task with the same exit code or signal, so that reports about it are right."""
     if code > 0:
         sys.exit(code)
     if code < 0:

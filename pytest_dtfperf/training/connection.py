@@ -1,4 +1,4 @@
-"""The line between a task and whoever started it, as a task sees it."""
+"""The connection between a task and the agent that started it, as a task sees it."""
 
 from typing import Any, Protocol, Self
 
@@ -27,10 +27,10 @@ class Counters(Protocol):
 
 
 class AgentConnection(Protocol):
-    """The line to whoever started this task."""
+    """The connection to the agent that started this task."""
 
     def send(self, kind: str, **data: Any) -> None:
-        """Say "ready" (the port is bound), "progress", "stamps", "trace", or "report"; or, and end, "missing": a module that
+        """Send "ready" (the port is bound), "progress", "stamps", "trace", or "report"; or, and end, "missing": a module that
         the mode needs, or "failed": the reason, in lines that are shown in the place of the log's last.
         """
 

@@ -18,11 +18,11 @@ MMAP_MAX = -4
 
 PAD_BYTES = 64 << 20  # grow by so much at a time
 
-MEMORY_SETTING = f"mmap_max=0 trim_threshold=-1 top_pad={PAD_BYTES}"  # what `keep_freed_memory` does, in words
+MEMORY_SETTING = f"mmap_max=0 trim_threshold=-1 top_pad={PAD_BYTES}"  # what `keep_freed_memory` does, as text
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep what is freed, instead of giving it back to the kernel and faulting it in again, page by page.
+    """Have glibc keep what is freed, instead of giving it back to the kernel and faulting it in again, page by page.
 
     Every step allocates the same tensors anew, and glibc takes those over 32 MiB fresh from the kernel each time. A step of
     InceptionV3, batch 8, spent 0.3 of its 5 CPU seconds so; now 0.1, at a peak 8 % higher. Other C libraries stay as they are.
@@ -71,7 +71,7 @@ def _devices_of_workers(order: TaskOrder) -> dict[int, int]:
     """
     if not order.spec.mode.single_session:
         return {order.index: order.num_devices}
-    each = order.num_devices  # the chief's: nobody else has such a graph
+    each = order.num_devices  # the chief's: no other task has such a graph
     return {worker: min(each, order.spec.gpus - worker * each) for worker in range(order.workers)}
 
 
@@ -117,7 +117,7 @@ def config_of(order: TaskOrder) -> tf.compat.v1.ConfigProto:
 
 
 def _inter_op_threads(order: TaskOrder) -> int:
-    """Between hosts two at least, unless the spec says otherwise.
+    """Return the number of inter-op threads: at least two between hosts, unless the spec sets it.
 
     TensorFlow's threads begin with what became ready last. A single one goes all the way back through the network before it
     computes the weights' gradients that it has passed, the last layers' after all others, and sends them; until then the links
@@ -158,14 +158,14 @@ def start_server(order: TaskOrder) -> str:
     return str(server.target)
 
 
-# What a session's or a server's ConfigProto says of which task this is, and of how many devices: that is in the spec.
+# The fields of a session's or a server's ConfigProto with this task and its number of devices: those are in the spec.
 _ROLE = ("device_count", "device_filters", "experimental.collective_group_leader", "gpu_options.visible_device_list")
 # Environment variables, by how they begin, that TensorFlow and what it computes with are known to go by.
 _VARIABLES = (
     "DNNL_", "GRPC_", "KMP_", "LD_PRELOAD", "MALLOC_", "MKL_", "NCCL_", "OMP_", "ONEDNN_", "TF_CUDNN_", "TF_DISABLE_",
     "TF_ENABLE_", "TF_FORCE_", "TF_GPU_", "TF_GRPC_WORKER_", "TF_NUM_", "TF_XLA_", "XLA_FLAGS",
 )  # fmt: skip
-# Of these, those that say what is written where, or whom to trust: no step is faster or slower for it.
+# Those of them that set where something is written, or which peers are trusted: no step is faster or slower for it.
 _NO_MATTER = ("GRPC_DEFAULT_SSL_", "GRPC_SSL_", "GRPC_TRACE", "GRPC_VERBOSITY", "NCCL_DEBUG", "DNNL_VERBOSE", "ONEDNN_VERBOSE")
 
 

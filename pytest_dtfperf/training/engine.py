@@ -34,7 +34,7 @@ class Training(Protocol):
         """Return in no worker before all have called it. "start" is before the measured steps, "end" after them."""
 
     def evaluate(self) -> Score:
-        """How well the test set is answered now. Asked of the chief, if the spec says so; the others wait."""
+        """Evaluate on the test set. The chief does, if the spec asks for it; the others wait."""
 
     def broadcast(self, value: bool) -> bool:
         """The chief's word, for all. Called by every worker when the chief has looked at the test set, to go on together."""
@@ -48,13 +48,13 @@ class Training(Protocol):
         """
 
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace | None:
-        """Train `traced_steps` more steps, and tell what happened in them; None where that cannot be told. Called by every
+        """Train `traced_steps` more steps, and return their trace; None where it cannot be recorded. Called by every
         worker, the last before `shut_down`. Raises what TensorFlow raises, and where a step takes longer than `patience_s`:
         then there is no trace, and the training is as it was.
         """
 
     def shut_down(self) -> None:
-        """Say goodbye: once it has returned, no other worker needs this one. Called last, by every worker."""
+        """Leave the training: once it has returned, no other worker needs this one. Called last, by every worker."""
 
     @property
     def devices(self) -> Sequence[str]:
@@ -66,7 +66,7 @@ class Training(Protocol):
 
     @property
     def computed(self) -> Computed | None:
-        """What a step computes; None of a worker whose devices the chief computes on. Takes a tenth of a second."""
+        """What a step computes; None for a worker with devices that the chief computes on. Takes a tenth of a second."""
 
 
 def save(

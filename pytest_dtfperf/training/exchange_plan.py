@@ -27,7 +27,7 @@ from pytest_dtfperf.training.placement import (
     size_of,
 )
 
-SMALL_BYTES = 64 << 10  # what is packed unless the spec says otherwise: joining larger ones costs more than it saves
+SMALL_BYTES = 64 << 10  # what is packed unless the spec sets it: joining larger ones costs more than it saves
 PACK_BYTES = 1 << 20  # of a whole pack, likewise
 
 
@@ -150,7 +150,7 @@ def _assign_pieces(order: TaskOrder, servers: int) -> Mapping[str, tuple[Piece, 
 
 
 def _pieces_of(spec: Spec, shapes: Sequence[Shape], servers: int) -> Placed:
-    """Of a lone process, whose own devices are the servers then, as usual: nothing is sent, and no part would be known."""
+    """Return the pieces. A single process counts its own devices as servers: it sends nothing, and would have no parts."""
     row = VARIABLE_PLACEMENTS[spec.variable_placement if spec.num_ps else Spec.variable_placement]
     pieces = spec.mode.pieces_per_server
     placement: Placement = load(row.implementation)

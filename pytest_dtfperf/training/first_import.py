@@ -15,7 +15,7 @@ HIDDEN = ("matplotlib", "pandas", "scipy", "sklearn")
 
 @contextmanager
 def hidden(names: tuple[str, ...]) -> Iterator[None]:
-    """Meanwhile, what has not been imported yet is as if it were not installed."""
+    """Within the context, treat what has not been imported yet as if it were not installed."""
     added = [name for name in names if name not in sys.modules]
     sys.modules.update(dict.fromkeys(added))  # type: ignore[arg-type]  # None: Python's own mark for "not to be had"
     try:
@@ -27,7 +27,7 @@ def hidden(names: tuple[str, ...]) -> Iterator[None]:
 
 @contextmanager
 def keras_on_tensorflow() -> Iterator[None]:
-    """Meanwhile, the environment names TensorFlow; what it named is refused where a Keras model is to be trained."""
+    """Within the context, name TensorFlow as Keras' backend; another backend is refused where a Keras model is trained."""
     before = os.environ.get("KERAS_BACKEND")
     os.environ["KERAS_BACKEND"] = "tensorflow"
     try:

@@ -21,7 +21,7 @@ from pytest_dtfperf.training.variable_update.parameter_server import Wire
 
 v1 = tf.compat.v1
 
-# Out of scope, a session closes itself, and that takes up to ten seconds with tf.data behind it, or for ever without its
+# Out of scope, a session closes itself, which takes up to ten seconds with tf.data behind it, or does not end without its
 # parameter servers. The process's end needs none of it.
 _NEVER_CLOSED: list[tf.compat.v1.Session] = []
 
@@ -84,15 +84,15 @@ class GraphTraining:
 
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace | None:
         if self._lends:
-            return None  # the chief's session tells of it
+            return None  # the chief's session has it
         if not self._order.spec.mode.single_session:
-            self.barrier("start")  # some may have looked at the test set meanwhile
+            self.barrier("start")  # some may have evaluated in between
         return trace_steps(self._session, self._replica, self._order, patience_s, after_each)
 
     def shut_down(self) -> None:
         try:
             self._session.run(self._replica.shutdown)
-        except tf.errors.OpError:  # the chief has received it, and may be gone, in whatever words, before it can say so
+        except tf.errors.OpError:  # the chief has received it, and may be gone, with any error, before it can confirm it
             if self._order.is_chief:
                 raise
 

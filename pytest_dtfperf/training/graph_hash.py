@@ -22,7 +22,7 @@ from pytest_dtfperf.codec import JsonData
 ROUNDS = 8  # how far one sees; over InceptionV3's 3,000 operations and 5,000 edges a few milliseconds
 DIGITS = 12
 
-# Attributes that name things, that tell one group of tasks from another, or that repeat what edges and types say.
+# Attributes that name things, that identify a group of tasks, or that repeat what edges and types show.
 _NAMES = frozenset(
     {
         "allowed_devices", "config", "config_proto", "container", "debug_name", "executor_type", "group_key", "instance_key",
@@ -144,7 +144,7 @@ def _mix_bits(values: Colours) -> Colours:
 
 
 def _keys(nodes: Sequence[Any]) -> set[str]:
-    """The constants among the inputs of collective operations: keys, whose values depend on what was built before."""
+    """Return the constants among the inputs of collective operations: keys that depend on what was built before."""
     return {_source(text)[0] for node in nodes if node.op.startswith(_KEYED) for text in node.input}
 
 
@@ -193,7 +193,7 @@ def _tensor(tensor: Any, *, valued: bool) -> str:
     shape = [dim.size for dim in tensor.tensor_shape.dim]
     values = ""
     if valued and tensor.dtype == _INT32 and (count := int(np.prod(shape))) <= _MOST_VALUES:
-        # As bytes, or as numbers of which the last stands for all that follow: that is up to whoever made it.
+        # As bytes, or as numbers of which the last is repeated: that depends on the program that made it.
         content = tensor.tensor_content
         given = [int(each) for each in (np.frombuffer(content, dtype="<i4") if content else tensor.int_val)]
         values = str([given[min(i, len(given) - 1)] if given else 0 for i in range(count)])

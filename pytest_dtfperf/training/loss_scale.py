@@ -15,7 +15,7 @@ from pytest_dtfperf.spec import Spec, TaskOrder
 v1 = tf.compat.v1
 
 DEFAULT = 128.0  # tf_cnn_benchmarks' for all its models of images
-LEAST = 1.0  # a network whose gradients do not fit into float16 as they are is beyond help
+LEAST = 1.0  # below it, gradients do not fit into float16 even unscaled
 
 _KEY = "dtfperf_loss_scale"  # the graph's collection of its one dynamic scale
 

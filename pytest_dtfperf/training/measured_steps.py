@@ -82,7 +82,7 @@ def _windows(steps: int, every: int | None) -> Iterator[tuple[bool, int]]:
 
 
 def _has_learnt(order: TaskOrder, training: Training, measured: MeasuredSteps) -> bool:
-    """The chief evaluates, and tells all whether it is enough."""
+    """Have the chief evaluate, and send to all workers whether the accuracy is enough."""
     enough = False
     if order.is_chief:
         target = order.spec.stop_at_top_1_accuracy

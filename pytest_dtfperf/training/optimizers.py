@@ -19,7 +19,7 @@ from pytest_dtfperf.training.models.layers import decays
 
 
 def rate_after(rule: LearningRate, step: tf.Tensor) -> tf.Tensor:
-    """What `rule.at` says of so many steps, an int64 scalar: float32, on the current device."""
+    """Return the value of `rule.at` after so many steps (int64 scalar): float32, on the current device."""
     rate = tf.constant(rule.values[0])
     for start, value in zip(rule.starts[1:], rule.values[1:], strict=True):
         rate = tf.where(step >= start, tf.constant(value), rate)
@@ -80,7 +80,7 @@ class Rule(NamedTuple):
 
     apply: Apply
     slots: Mapping[str, float] = {}  # of each variable, in its shape: their first values
-    powers: Sequence[str] = ()  # hyperparameters whose powers it wants, the first before the first step
+    powers: Sequence[str] = ()  # hyperparameters whose powers it needs, the first before the first step
 
 
 def sgd(common: Common, variable: tf.Variable, gradient: tf.Tensor, slots: Slots) -> tf.Operation:
@@ -161,7 +161,7 @@ def mean_of(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def beside(variable: tf.Variable, name: str, shape: Sequence[int], start: float) -> tf.Variable:
-    """In a graph, made by whoever makes the variable: the chief, or each worker for itself."""
+    """Return the state in a graph, made by the process that makes the variable: the chief, or each worker for itself."""
     keys = v1.GraphKeys
     local = any(variable is each for each in v1.get_collection(keys.LOCAL_VARIABLES))
     with v1.name_scope(None), v1.device(variable.device):
@@ -211,7 +211,7 @@ def _with_learning(last: tf.Operation, scale: DynamicLossScale | None, finite: t
 
 
 class _OnDevice:
-    """The updates on one device, with what they have in common: the learning rate, Adam's powers, and who counts the steps.
+    """The updates on one device, with what they share: the learning rate, Adam's powers, and the step counter.
 
     It is counted there and not elsewhere: what is common to all devices would tie all parameter servers to one of them.
     """
@@ -267,7 +267,7 @@ class _OnDevice:
     def _add_weight_decay(self, update: Update, gradient: tf.Tensor) -> tf.Tensor:
         """With weight decay's gradient added, and then clipped, as in tf_cnn_benchmarks.
 
-        Decay's is known, so the loss it belongs to, which nobody looks at, is never computed. As there, all variables decay
+        Decay's is known, so the loss it belongs to, which is not reported, is never computed. As there, all variables decay
         but batch norm's. Towers need not: where the variable is, once is enough.
         """
         spec = self._spec

@@ -109,10 +109,10 @@ _STDOUT = 1
 
 
 class Output:
-    """Fed with what arrives; each of its lines is a sign of life, and may say the rate.
+    """The output of a program: each line shows that the program is alive, and may contain the rate.
 
     With `streams`, lines go to the controller as they come: `flush` is to be called ten times a second or oftener. Of what
-    comes faster than it is sent, only the number of lines is told.
+    comes faster than it is sent, only the number of lines is reported.
     """
 
     def __init__(self, pattern: str, connection: AgentConnection, *, streams: bool = False) -> None:
@@ -195,7 +195,7 @@ class Output:
         now = perf_counter()
         if now - self._told_at >= PROGRESS_S:
             self._told_at = now
-            self._connection.send("progress", step=self._signs, of=0)  # nobody knows how many there will be
+            self._connection.send("progress", step=self._signs, of=0)  # the number of lines is not known in advance
 
 
 def _excerpt(line: str, at: int) -> str:

@@ -21,7 +21,7 @@ def packed(update: UpdateStrategy, order: TaskOrder) -> UpdateStrategy:
 
 
 class Packed:
-    """A variable update that is told of packs in the place of their members. See `VariableUpdate` for what it does."""
+    """A variable update that gets packs in the place of their members. See `VariableUpdate` for its members."""
 
     def __init__(self, update: UpdateStrategy, packs: Iterable[Pack], seed: int) -> None:
         self._update = update
@@ -88,7 +88,7 @@ def split_large_variables(update: UpdateStrategy, order: TaskOrder, devices: Dev
 
 
 class Parted:
-    """A variable update that is told of parts in the place of what is cut. See `VariableUpdate` for what it does."""
+    """A variable update that gets parts in the place of variables that are cut. See `VariableUpdate` for its members."""
 
     def __init__(self, update: UpdateStrategy, parts: Parts, host: str) -> None:
         self._update = update

@@ -85,7 +85,7 @@ def split(shapes: Sequence[Shape], servers: int) -> Placed:
 
     What has one row cannot be cut: 1 x 1 convolutions, (1, 1, inputs, filters), for example.
 
-    VGG16 has 553 MB of variables, 411 of them in one: wherever that lies whole, its server moves three quarters of all bytes.
+    VGG16 has 553 MB of variables, 411 of them in one: the server that has it whole moves three quarters of all bytes.
     """
     found = largest_first(shapes, servers)
     mean = sum(map(size_of, shapes)) / servers
@@ -102,7 +102,7 @@ def split(shapes: Sequence[Shape], servers: int) -> Placed:
 def _cuts(shapes: Sequence[Shape], mean: float) -> Iterator[list[int]]:
     """What to cut: first only what no server may have whole, then twice as many of the largest, again and again.
 
-    Each that is cut costs a copy: whoever fetches it joins its parts.
+    Each that is cut costs a copy: a worker that fetches it joins its parts.
     """
     sizes = [size_of(shape) for shape in shapes]
     can_be_cut = [i for i in _descending(sizes) if rows_of(shapes[i]) > 1 and sizes[i] > BALANCE * mean]
@@ -117,7 +117,7 @@ def _cut(shapes: Sequence[Shape], servers: int, cut: Sequence[int], rounding: Ca
     """All others are placed whole, as by `largest_first`; then these fill up the servers, those of large rows first, so that
     those of fine rows even out what is left.
 
-    `rounding` says whether a server has the row that goes beyond the mean: if so, the last server has less; if not, rows are
+    `rounding` is whether a server has the row that goes beyond the mean: if so, the last server has less; if not, rows are
     left that are parts of their own, each on the lightest server. With these, a server that is beyond the mean is so by less
     than a row, and all others had at least as much as it had before.
     """

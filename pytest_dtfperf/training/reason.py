@@ -1,4 +1,4 @@
-"""Why a task failed, in a few lines: what a run's culprit is quoted with. All the rest stands in the task's log."""
+"""Why a task failed, in a few lines: the quote in a run's failure. All the rest is in the task's log."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ MOST_LINES = 8
 MOST_CHARACTERS = 500  # of a line: TensorFlow quotes whole tensors
 MOST_OF_OURS = 2000  # characters, of one of ours
 
-# Lines of TensorFlow's that tell where in the graph an error arose and by which calls it was made, and what counts errors.
+# Lines of TensorFlow's with the place in the graph of an error and the calls that made it, and those that count errors.
 _ABOUT_THE_GRAPH = re.compile(
     r"\s*(\[\[|File \"|Detected at node|Node: |Graph execution error|Original stack trace|Errors may have originated|"
     r"Input Source operations|<stack traces unavailable>|\d+ (root error|successful operation|derived error)|"
@@ -32,9 +32,9 @@ def reason(error: BaseException) -> list[str]:
 
 
 def message_of(error: BaseException) -> str:
-    """What TensorFlow said, before it was told by which calls the graph was made.
+    """Return TensorFlow's message without the calls that made the graph.
 
-    Where it quotes bytes of a file, its words may be no UTF-8, and become another exception.
+    Where it quotes bytes of a file, its message may be no UTF-8, and become another exception.
     """
     if isinstance(error, UnicodeDecodeError):
         return error.object.decode(errors="backslashreplace")

@@ -76,7 +76,7 @@ def build(order: TaskOrder, devices: Devices) -> Replica:
 
 
 def lend(order: TaskOrder, devices: Devices) -> Replica:
-    """The graph of a worker whose devices the chief's session computes on: it only comes to the meetings."""
+    """The graph of a worker with devices that the chief's session computes on: it only takes part in barriers."""
     nothing = tf.no_op()
     return Replica(**_company(order), variables={}, held={}, initialise_shared=nothing, initialise_own=nothing, begin=nothing)
 

@@ -16,21 +16,21 @@ _KEYS = {"pid", "began", "ended", "images", "warmup"}
 
 
 class StepListener(Protocol):
-    """Who is to hear of a step as a sign of life."""
+    """The receiver of each step as a sign of life."""
 
     def sign_of_life(self) -> None:
         """A step has been reported."""
 
 
 class ImpossibleSteps(Exception):
-    """A line cannot be true; the text says why."""
+    """A reported line cannot be true; the text has the reason."""
 
 
 class ReportedSteps:
     """A pipe that a program finds by `path`, and what has come through it.
 
-    `images` is how many a step has where the program does not say, and the most that it can have; None: the perf test
-    says neither. All clocks are this host's CLOCK_MONOTONIC, the program's too.
+    `images` is how many a step has where the program does not report it, and the most that it can have; None: the perf test
+    has none either. All clocks are this host's CLOCK_MONOTONIC, the program's too.
     """
 
     def __init__(self, images: int | None, clock: Callable[[], float] = monotonic) -> None:
@@ -47,7 +47,7 @@ class ReportedSteps:
         self._rest = b""
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
-        # Whoever has been started by the program's own child finds it, too, and it leaves nothing when this process ends.
+        # Processes that the program's own child has started find it, too, and it leaves nothing when this process ends.
         self.path = f"/proc/{os.getpid()}/fd/{self._write}"
 
     @property

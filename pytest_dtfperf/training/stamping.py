@@ -20,7 +20,7 @@ from pytest_dtfperf.training.variable_update.base import one_per_device
 
 v1 = tf.compat.v1
 
-# How much longer or shorter a step may be by the host's clock of the day than by one that nobody sets, or its stamps do not
+# How much longer or shorter a step may be by the host's clock of the day than by one that is never set, or its stamps do not
 # count: clocks are slewed by 0.05 % at most, and both are read within microseconds unless the process loses its core there.
 _SET_S, _SET_PART = 0.001, 0.001
 
@@ -81,7 +81,7 @@ def _joined_of(tensors: Sequence[tf.Tensor]) -> list[tf.Operation]:
 
 
 def _maker(operation: tf.Operation) -> tf.Operation:
-    """What makes a value on this device. Its copies by name would be left out of what runs if nobody came after them."""
+    """Return what makes a value on this device. Its copies by name would be pruned if no operation followed them."""
     while operation.type == "Identity" and operation.inputs[0].op.device == operation.device:
         operation = operation.inputs[0].op
     return operation
@@ -102,7 +102,7 @@ class StampLog:
         self._noted.extend((called, called_s, time(), perf_counter(), process_time() - cpu_s, *stamps))
 
     def of(self, step_s: Sequence[float]) -> list[Stamps]:
-        """Of the last steps, whose whole durations are these; none where so many were not noted."""
+        """Return the stamps of the last steps, given their whole durations; none where so many were not noted."""
         width = self._width
         first = len(self._noted) - width * len(step_s)
         if first < 0 or not step_s:
@@ -150,7 +150,7 @@ class _Step:
         self.cpu_us = _us(cpu_s)
 
     def until(self, *columns: int) -> int | None:
-        """From the call to the earliest of these stamps: what came over a wire may be told too late. None: a clock was set."""
+        """Return the time from the call to the earliest of these stamps, which may arrive late. None: a clock was set."""
         return None if self._is_set else min(self.end_us, _us(min(self._noted[column] for column in columns) - self._called))
 
 

@@ -13,7 +13,7 @@ from pytest_dtfperf.training.stamping import StampLog, fetches_of
 
 v1 = tf.compat.v1
 
-XLA_CLUSTER = "_XlaRun"  # the operation that stands for all that XLA has compiled into one
+XLA_CLUSTER = "_XlaRun"  # the operation in the place of all that XLA has compiled into one
 
 
 class Step:

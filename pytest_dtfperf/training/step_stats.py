@@ -1,13 +1,13 @@
 """TensorFlow's own account of a traced step (`RunMetadata.step_stats`) as a `TaskTrace`.
 
-Pure: needs the protocol buffers that it is given, and nothing of TensorFlow's run time. What stands where in them, in 2.21:
+Pure: needs the protocol buffers that it is given, and nothing of TensorFlow's run time. Their layout in 2.21:
 
 * an operation's kind and inputs stand in its `timeline_label` alone, `[memory] name = Kind(input, input:1, ^control)`; control
   edges that TensorFlow's own passes have added are missing there, and stand in the partition graphs;
 * a transfer is an entry of the receiving device, `[12.2MB] [4.6Gb/s] edge_41_NAME from DEVICE to DEVICE`, and its size to the
   byte is that of its output;
 * all times are Unix microseconds on the clock of the task that the operation ran in;
-* what a GPU did stands under devices without a job: `/device:GPU:0/stream:13` has kernels, named after the operation that
+* what a GPU did is under devices without a job: `/device:GPU:0/stream:13` has kernels, named after the operation that
   launched them where TensorFlow knows it, `/device:GPU:0/stream:14<MemcpyH2D>` copies. Other such devices (`stream:all`,
   `memcpy`, `sync`) repeat these. The operation itself ends when its kernels are launched: here it lasts until they are done.
 """
@@ -117,7 +117,7 @@ class _Kernels:
         self._spans[device, node.node_name] = min(first, begin), max(last, end)
 
     def of(self, device: str, operation: str) -> tuple[int, int] | None:
-        """When an operation's kernels ran; None where it has none, or ran in another task, whose streams tell nobody."""
+        """Return when an operation's kernels ran; None where it has none, or ran in another task, with streams unknown here."""
         task, _, gpu = device.partition("/")
         if task != self._task:
             return None

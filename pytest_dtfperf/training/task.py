@@ -53,7 +53,7 @@ def run(order: Mapping[str, Any], connection: AgentConnection) -> None:
         _live(task, connection)
     except Exception as error:
         if lines := reason(error):
-            with suppress(OSError):  # nobody listens any more
+            with suppress(OSError):  # no process listens any more
                 connection.send("failed", reason=lines)
         raise
 
@@ -79,7 +79,7 @@ def _live(task: TaskOrder, connection: AgentConnection) -> None:
 
 
 def _has_module(name: str) -> bool:
-    """Whether it is on this host. If it is, and broken, its import shall say so."""
+    """Return whether a module is on this host. If it is, and broken, its import reports it."""
     return importlib.util.find_spec(name.partition(".")[0]) is not None
 
 
@@ -129,7 +129,7 @@ def _train(order: TaskOrder, connection: AgentConnection) -> None:
         _trace(order, training, connection, slowest_s=max(measured.step_s, default=0.0))
     training.shut_down()
     run_at_shutdown()
-    computed = training.computed  # of a graph that has run: nobody waits for its hash any more
+    computed = training.computed  # of a graph that has run: no task waits for its hash any more
     report = TaskReport(
         job=order.job,
         index=order.index,
@@ -163,7 +163,7 @@ def _measure(order: TaskOrder, training: Training, connection: AgentConnection, 
 
 
 def _send_stamps(training: Training, connection: AgentConnection, step_s: Sequence[float]) -> None:
-    """Whatever goes wrong is said, and costs the stamps alone."""
+    """Send the step timestamps. Any error is reported, and costs the timestamps alone."""
     try:
         if stamps := training.stamps(step_s):
             connection.send("stamps", data=pack_stamps(stamps))
@@ -174,7 +174,7 @@ def _send_stamps(training: Training, connection: AgentConnection, step_s: Sequen
 
 
 def _trace(order: TaskOrder, training: Training, connection: AgentConnection, slowest_s: float) -> None:
-    """What was measured is safe: whatever goes wrong now is said, and costs the trace alone."""
+    """Send the trace. What was measured is safe: any error is reported, and costs the trace alone."""
     steps = order.spec.warmup_steps + order.spec.steps
 
     def still_there() -> None:

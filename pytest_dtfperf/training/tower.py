@@ -68,7 +68,7 @@ class Pass(NamedTuple):
 
 
 class TowerVariables(Protocol):
-    """Who knows the values to compute with: a `VariableUpdate`, or a strategy."""
+    """The object that knows the values to compute with: a `VariableUpdate`, or a strategy."""
 
     def variable(self, tower: int, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
         """See `VariableUpdate.variable`."""

@@ -35,7 +35,7 @@ def trace_steps(
 ) -> TaskTrace:
     """Train `order.traced_steps` steps as `training.step` does, traced. Raises what TensorFlow raises, also if a step takes
     more than `patience_s`: a worker that cannot trace makes no step, and those of a synchronous training wait for each other.
-    After the steps `InvalidTrace`, where this host's clock was set meanwhile.
+    After the steps `InvalidTrace`, where this host's clock was set during them.
     """
     run = session.make_callable([replica.loss, *replica.updates], accept_options=True)
     tracer = Tracer(order.name)
@@ -94,7 +94,7 @@ class Profiled:
 
 @contextmanager
 def profile_steps(order: TaskOrder) -> Iterator[Profiled]:
-    """Around some steps. A profiler that fails ends none of them, for other workers may count on this one: it says so after."""
+    """Profile some steps. A profiler that fails ends none of them, as other workers may wait for this one: it raises after."""
     done, clock = Profiled(), WallClock()
     with ExitStack() as held:
         with done.or_say_why():
@@ -143,7 +143,7 @@ def _stop_apart() -> None:
 
 def _stop(more_threads: int) -> Answer:
     """After so many threads have recorded something."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # of what is known nobody needs gigabytes
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a known failure needs no gigabytes of core dump
     threads = [threading.Thread(target=_record) for _ in range(more_threads)]
     for thread in threads:
         thread.start()

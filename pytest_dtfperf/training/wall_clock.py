@@ -1,15 +1,15 @@
-"""Whether this host's clock was set while something was traced: what it tells of that time is how far it was set, too."""
+"""Whether this host's clock was set while something was traced: a trace is invalid if it was."""
 
 import time
 from collections.abc import Callable
 
 from pytest_dtfperf.traces import InvalidTrace
 
-SLACK_NS = 1_000_000  # both clocks are slewed alike, and differ by the same for ever; no step of a clock is so small
+SLACK_NS = 1_000_000  # both clocks are slewed alike, and their difference stays; no step of a clock is so small
 
 
 class WallClock:
-    """From when it is made on, against the monotonic clock, which nobody sets."""
+    """The difference to the monotonic clock, which is never set, from when it is made on."""
 
     def __init__(self, wall_ns: Callable[[], int] = time.time_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._wall_ns = wall_ns
@@ -26,7 +26,7 @@ class WallClock:
             )
 
     def _ahead(self) -> tuple[int, int]:
-        """How far it is ahead, at least and at most: whoever reads both may be off its core in between."""
+        """Return how far it is ahead, at least and at most: the reader of both may be off its core in between."""
         before = self._monotonic_ns()
         wall = self._wall_ns()
         return wall - self._monotonic_ns(), wall - before

@@ -1,17 +1,17 @@
 """What TensorFlow's profiler has recorded of a process (an `XSpace`), as operations that ran.
 
-Pure: needs the protocol buffers that it is given, and nothing of TensorFlow's run time. What stands where in them, in 2.21:
+Pure: needs the protocol buffers that it is given, and nothing of TensorFlow's run time. Their layout in 2.21:
 
 * a plane `/host:CPU` with a line per thread. An operation is an event `name:Type`; what an executor, the eager runtime or the
-  collectives note of themselves has other names. Thousands of them matter to nobody here;
+  collectives note of themselves has other names. Thousands of them are not used here;
 * what a worker asks another task for is no event: the executor notes when it began to wait
   (`ExecutorState::ProcessAsync::Start` of a `_Recv`) and when it had it (`...::Done`), with the names in statistics;
 * what XLA has compiled notes its instructions, with the module's name in `hlo_module`;
-* a plane `/device:GPU:0` per GPU with a line per stream, `Stream #13(Compute)`: kernels, whose operation stands in `tf_op`, and
+* a plane `/device:GPU:0` per GPU with a line per stream, `Stream #13(Compute)`: kernels, with their operation in `tf_op`, and
   copies, `MemcpyH2D`. The host's event of such an operation is its launch, and is left out. Other lines repeat these;
-* times are from the begin of the profile on, which stands in the plane `Task Environment`.
+* times are from the begin of the profile on, which is in the plane `Task Environment`.
 
-No event tells its inputs, nor when it was ready: there are no edges.
+No event has its inputs, nor when it was ready: there are no edges.
 """
 
 import re
@@ -22,13 +22,13 @@ from pytest_dtfperf.traces import KERNEL, XLA_MODULE, Operation
 
 MOST_EVENTS = 1_000_000  # of a profile; six steps of the largest network here have a tenth of that
 
-# As TensorFlow's own profiler tells operations from all else (ParseTfOpFullname in its source).
+# As TensorFlow's own profiler recognises operations (ParseTfOpFullname in its source).
 _OPERATION = re.compile(r"^([A-Za-z0-9.][A-Za-z0-9_.\\/>-]*):([A-Z_][A-Za-z0-9_]*)$")
 _NO_OPERATIONS = frozenset({"EagerService:Enqueue"})
 _EDGE = re.compile(r"/_\d+(:_Send)?$")  # what TensorFlow's partitioning adds to the name of what is sent
 _NEXT_BATCH = "IteratorGetNextOp::DoCompute"
 _ASKED, _HAS = "ExecutorState::ProcessAsync::Start", "ExecutorState::ProcessAsync::Done"
-_GIVEN_BATCH = re.compile(r"^EagerLocalExecute: __inference__train_\d+$")  # `Coordinator._train`, on whoever computes it
+_GIVEN_BATCH = re.compile(r"^EagerLocalExecute: __inference__train_\d+$")  # `Coordinator._train`, on its worker
 _GPU = re.compile(r"^/device:(GPU:\d+)$")
 _ONE_RUN_US = 100  # instructions of one module that follow within this are one run of it: nothing else had the thread
 _NANOSECONDS_OF_1980 = 315_532_800 * 10**9  # a line's begin that is larger is no time since the profile's

@@ -50,7 +50,7 @@ def behind(message: str, shards: Sequence[Path], classes: int) -> DataError | No
 
 
 def _locate_corruption(shards: Sequence[Path], offset: int) -> DataError:
-    """TensorFlow tells where, not in which file, and counts from the record's content if that is what is wrong."""
+    """Return the error with its file. TensorFlow gives only the offset, counted from the record's content if that is wrong."""
     for path, record in all_records(shards):
         if record.content == offset:
             check_content(path, record)

@@ -52,7 +52,7 @@ _FOLDERS: tuple[tuple[Callable[[str], object], str], ...] = (  # which name show
 
 
 def format_of(beginning: bytes) -> str | None:
-    """Return what a file that begins with these bytes is, as words behind "it is"; None of what is not known."""
+    """Return what a file that begins with these bytes is, to be put behind "it is"; None if it is not known."""
     lower = beginning.lstrip(b"\xef\xbb\xbf \t\r\n").lower() or beginning
     return next((what for start, what in _BEGINNINGS if lower.startswith(start) or beginning.lower().startswith(start)), None)
 
@@ -187,7 +187,7 @@ def _open_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def content_of(path: Path) -> bytes:
-    """Return all of a file; of gzip what all of its members hold, whose checksums are verified. Raises `SpecError`."""
+    """Return the content of a file, of all members of a gzip file, with verified checksums. Raises `SpecError`."""
     with _open_file(path) as file:
         content = file.read()
     return b"".join(_members(path, content)) if content.startswith(GZIP) else content

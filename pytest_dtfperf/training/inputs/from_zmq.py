@@ -25,7 +25,7 @@ VERSION = 1  # of what goes over the socket
 COMMAND = ZMQ_PRODUCER  # a variable of the task's environment: the producer to start, if not ours
 PATIENCE_MS = 100  # for a message, before we look whether its sender is still there
 
-# Ending a context waits for zmq's own threads, and was seen to do so for ever when the producer was killed at the same time. A
+# Ending a context waits for zmq's own threads, and hung when the producer was killed at the same time. A
 # step would wait with it. The process's end needs none of it.
 _NEVER_ENDED: list[Any] = []
 
@@ -65,7 +65,7 @@ class ZmqProducer(FedInput):
                     producer.kill()
 
     def _build_request(self) -> dict[str, Any]:
-        """What the producer is told, in one line of JSON on its stdin."""
+        """Return the request to the producer: one line of JSON on its stdin."""
         share = share_of(self._order, 0)
         return {
             "version": VERSION,

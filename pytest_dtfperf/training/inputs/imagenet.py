@@ -111,7 +111,7 @@ def _positions(share: Share) -> tf.data.Dataset:
 
 
 def _sequence(shards: list[Path], mine: ShardReading, seed: int) -> tf.data.Dataset:
-    """A tower's records for ever: path of the shard, number in the shard, content."""
+    """Return a tower's records without end: path of the shard, number in the shard, content."""
     lanes = tf.constant([[str(shards[number]) for number in lane] for lane in mine.lanes])
     count, of_lane = lanes.shape
     room = max(1, SHUFFLED * of_lane // len(shards))

@@ -29,7 +29,7 @@ def drawn(pixels: tf.Tensor, labels: tf.Tensor, share: Share, seed: int) -> tf.d
     """A tower's batches: of `pixels` and `labels`, each with one row per image, and the images' places in the sequence, int64.
 
     The order of a pass is computed where it is needed, number by number, instead of by a buffer that is filled and shuffled:
-    a batch costs a gather, whoever else takes part.
+    a batch costs a gather, and no more with other workers.
     """
     images = int(pixels.shape[0])
 
@@ -97,7 +97,7 @@ class IdxFiles(PipelineInput):
 
 
 def _content(file: IdxFile) -> tf.Tensor:
-    """Unsigned bytes in the shape that the header tells, read when the training begins."""
+    """Return unsigned bytes in the shape of the header, read when the training begins."""
     content = tf.io.read_file(str(file.path))
     if file.is_gzip:
         content = tf.io.decode_compressed(content, "GZIP")

@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def mark_unconverted(function: Callable[P, R]) -> Callable[P, R]:
-    """Tell TensorFlow that a function for tf.data has no `if` or `for` over tensors. Looking for them takes it time."""
+    """Mark a function for tf.data as free of `if` and `for` over tensors: AutoGraph takes time to look for them."""
     return cast("Callable[P, R]", tf.autograph.experimental.do_not_convert(function))
 
 
@@ -28,7 +28,7 @@ def on_host(host: str) -> Iterator[None]:
 
 
 class PipelineInput(TrainingInput):
-    """Derived classes say in `dataset` what the batches of a tower are."""
+    """The base of inputs that are a tf.data pipeline: derived classes define a tower's batches in `dataset`."""
 
     _order: TaskOrder
     _host: str

@@ -90,7 +90,7 @@ def _distort_colours(image: tf.Tensor, position: tf.Tensor, seed: tf.Tensor) -> 
 
 
 def _decode_jpeg(jpeg: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """`window` is top, left, height, width. The fast transform: nobody trains the worse for it."""
+    """Decode a window (top, left, height, width) by the fast DCT: training is no worse for it."""
     return tf.image.decode_and_crop_jpeg(jpeg, window, channels=3, dct_method="INTEGER_FAST")
 
 

@@ -23,7 +23,7 @@ ENDED = EOFError("it has ended")
 
 
 class FedInput(TrainingInput):
-    """Each tower takes its batches from a queue of its own. Derived classes say who fills which queues, in `feeds`.
+    """Each tower takes its batches from a queue of its own. Derived classes define in `feeds` which thread fills which queues.
 
     Bytes cross over to the tower's device, and become numbers from -1 to 1 there.
     """
@@ -36,7 +36,7 @@ class FedInput(TrainingInput):
         self._failures: list[Failure] = []
 
     def feeds(self) -> Sequence[tuple[Sequence[int], Callable[[], Iterator[Batch]]]]:
-        """For each thread: the towers whose queues it fills in turn, and what makes their batches, called in the thread."""
+        """Return for each thread the towers that it fills in turn, and the function that makes their batches, called in it."""
         raise NotImplementedError
 
     def batch(self, tower: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -56,7 +56,7 @@ class FedInput(TrainingInput):
         return self._failures[0].error(self._order.name) if self._failures else None
 
     def _fill(self, queues: Sequence["_Filler"], make: Callable[[], Iterator[Batch]]) -> None:
-        """Until the batches end, which they should not: then whoever waits for one is told so at once."""
+        """Fill the queues until the batches end, which they should not: then a step that waits for one fails at once."""
         delivered = 0
         cause: Exception = ENDED
         try:
@@ -65,7 +65,7 @@ class FedInput(TrainingInput):
                 delivered += 1
         except tf.errors.CancelledError:  # somebody else has closed it
             return
-        except Exception as exc:  # whatever it was, the step that waits shall say it
+        except Exception as exc:  # any error is reported by the step that waits
             cause = exc
         self._failures.append(Failure(cause, delivered, perf_counter()))
         for queue in queues:
@@ -128,7 +128,7 @@ class PythonQueue(FedInput):
         return [([tower], partial(self.batches, tower)) for tower in range(self._order.num_devices)]
 
     def batches(self, tower: int) -> Iterator[Batch]:
-        """A tower's, for ever."""
+        """Return a tower's batches, without end."""
         return make_batches(
             share_of(self._order, tower), self._network.image_shape, self._network.classes, self._order.spec.seed
         )
@@ -157,7 +157,7 @@ class PythonDataset(PipelineInput):
         return tf.data.Dataset.from_generator(partial(self._check_batches, tower), output_signature=kinds).map(self._numbers)
 
     def batches(self, tower: int) -> Iterator[Batch]:
-        """A tower's, for ever."""
+        """Return a tower's batches, without end."""
         return make_batches(
             share_of(self._order, tower), self._network.image_shape, self._network.classes, self._order.spec.seed
         )

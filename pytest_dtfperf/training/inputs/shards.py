@@ -24,7 +24,7 @@ _MASK_DELTA = 0xA282EAD8  # as the format's description has it
 
 @dataclass(frozen=True)
 class TFRecord:
-    """Where a record lies in its file."""
+    """The place of a record in its file."""
 
     offset: int  # of its header
     length: int  # of its content
@@ -39,7 +39,7 @@ class TFRecord:
 
 
 def records(path: Path) -> Iterator[TFRecord]:
-    """From header to header, without reading what lies between. Raises `DataError` where there is none, or the file ends."""
+    """Read from header to header, without the content. Raises `DataError` where there is no header, or the file ends."""
     try:
         file = path.open("rb", buffering=0)
     except OSError as exc:
@@ -148,7 +148,7 @@ class ShardReading:
 
     The shards are dealt out to lanes, their number depending on nothing but how many shards there are. The sequence of all
     images takes one from each lane in turn. So with as many shards as towers, or a multiple, a tower reads its own lanes
-    alone, and whoever takes part, each step sees what a lone process would see. Lanes whose shards hold fewer images begin
+    alone, and with any number of workers each step sees what a single process would see. Lanes with fewer images begin
     their next pass earlier than others: by one image in a thousand in the original set.
     """
 
@@ -165,7 +165,7 @@ def reading(shards: int, share: Share) -> ShardReading:
 
 
 def check_shards(shards: Sequence[Path]) -> None:
-    """Raises `DataError` if a shard is empty, cut short, or something else, as far as can be told in little time."""
+    """Check that no shard is empty, cut short, or of another format, as far as is quick. Raises `DataError`."""
     whole = sum(map(_size, shards)) <= WALKED_BYTES
     for path in shards:
         for _ in records(path):
@@ -174,7 +174,7 @@ def check_shards(shards: Sequence[Path]) -> None:
 
 
 def _size(path: Path) -> int:
-    """0 of one that cannot be read, of which `records` says why."""
+    """Return the number of records; 0 for a shard that cannot be read, for which `records` raises the reason."""
     try:
         return path.stat().st_size
     except OSError:

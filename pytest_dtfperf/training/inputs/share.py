@@ -35,7 +35,7 @@ def share_of(order: TaskOrder, tower: int) -> Share:
 
 
 def batches(share: Share, images: int, seed: int) -> Iterator[list[int]]:
-    """The images of each of a tower's batches, as numbers from 0 to `images`, for ever."""
+    """Return the images of each of a tower's batches, as numbers from 0 to `images`, without end."""
     step = 0
     while True:
         start = share.start(step)

@@ -27,7 +27,7 @@ STRIDE = 16  # bytes from one image to the next: all differ, and making one cost
 
 
 def make_batches(share: Share, image_shape: tuple[int, int, int], classes: int, seed: int) -> Iterator[Batch]:
-    """A tower's batches of a made-up data set, for ever. Each image is a window on the same noise."""
+    """Return a tower's batches of a made-up data set, without end. Each image is a window on the same noise."""
     size = int(np.prod(image_shape))
     noise = np.random.default_rng(seed).integers(0, 256, size + STRIDE * IMAGES, np.uint8)
     windows = np.lib.stride_tricks.as_strided(noise, (IMAGES, size), (STRIDE, 1), writeable=False)

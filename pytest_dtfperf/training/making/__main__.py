@@ -1,4 +1,4 @@
-"""A program that makes a data set: a JSON object on stdin says what and where, a line on stdout what it has made."""
+"""A program that makes a data set: a JSON object on stdin describes it, a line on stdout reports the result."""
 
 import importlib
 import json

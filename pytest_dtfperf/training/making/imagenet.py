@@ -60,7 +60,7 @@ def _example(
 def _picture(
     size: tuple[int, int], pattern_of: NDArray[np.float64], chance: np.random.Generator
 ) -> tuple[Pixels, tuple[int, int, int, int]]:
-    """The pattern stands in a box, and faintly everywhere else."""
+    """Draw an image with the pattern in a box, and faintly everywhere else."""
     edges = [max(1, int(edge * chance.uniform(LEAST_BOX, 1))) for edge in size]
     top, left = (int(chance.integers(0, whole - part + 1)) for whole, part in zip(size, edges, strict=True))
     values = enlarge_squares(pattern_of, *size) * FAINT

@@ -12,7 +12,7 @@ from pytest_dtfperf.training.models.layers import Layers, T
 
 
 class Network(Protocol):
-    """A network: what it looks at, what it tells apart, and how. Two equal ones have the same variables."""
+    """A network: its images, its classes, and its layers. Two equal ones have the same variables."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -20,7 +20,7 @@ class Network(Protocol):
 
     @property
     def classes(self) -> int:
-        """How many kinds of images it tells apart."""
+        """The number of classes."""
 
     def __hash__(self) -> int: ...
 
@@ -66,7 +66,7 @@ def make_network(model: str, **size: object) -> Network:
 
 
 def call_with_size(model: Any, size: Size) -> Any:
-    """What a class or function makes, told of the size what it has parameters for."""
+    """Return what a class or function makes, called with the sizes that it has parameters for."""
     named = inspect.signature(model).parameters
     return model(**{name: value for name, value in size.items() if name in named})
 
@@ -87,7 +87,7 @@ def fitting(spec: Spec, network: Network, size: Size) -> Network:
 
 
 def image_shape_of(model: str, given: Any) -> tuple[int, int, int]:
-    """What an own model says that it looks at. Raises `SpecError` if there are no such images."""
+    """Return the image shape that an own model declares. Raises `SpecError` if there are no such images."""
     try:
         height, width, channels = map(index, given)
     except (TypeError, ValueError):

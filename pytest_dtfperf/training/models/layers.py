@@ -83,7 +83,7 @@ class Layers(Protocol[T]):
     def max_pool(self, images: T, size: int, *, stride: int, padding: str = "VALID") -> T: ...
 
     def avg_pool(self, images: T, size: int, *, stride: int, padding: str = "VALID") -> T:
-        """What lies outside of the image does not count."""
+        """Pool averages; padding outside of the image does not count."""
 
     def mean(self, images: T) -> T:
         """Over space: (batch, channels)."""

@@ -68,16 +68,16 @@ class Outline:
 
 @runtime_checkable
 class Outlined(Protocol):
-    """A network that is not made of layers, and has its outline from whoever made it."""
+    """A network that is not made of layers, and has its outline from its creator."""
 
     outline: Outline
 
 
-_seen: dict[tuple[str, ...], Outline] = {}  # of own models that tasks have told of
+_seen: dict[tuple[str, ...], Outline] = {}  # of own models that tasks have reported
 
 
 def remember(spec: Spec, found: Outline) -> None:
-    """What a task has told of an own model, for a process that cannot make it."""
+    """Keep the outline that a task reported of an own model, for a process that cannot make it."""
     _seen[_code_and_input(spec)] = found
 
 
@@ -87,7 +87,7 @@ def _code_and_input(spec: Spec) -> tuple[str, ...]:
 
 
 def outline_of(spec: Spec) -> Outline:
-    """Of its network. Raises `SpecError` where that is an own model of which nobody here can tell yet."""
+    """Return the outline of its network. Raises `SpecError` for an own model with no reported outline yet."""
     found = _seen.get(_code_and_input(spec)) if spec.own_model else None
     return found or outline(network_of(spec))
 
@@ -227,6 +227,6 @@ def facts_of(spec: Spec) -> NetworkFacts:
 
 
 def outline_in(facts: NetworkFacts) -> Outline:
-    """As far as it counts for who only plans: of what is trained."""
+    """Return the outline as far as planning needs it: of what is trained."""
     variables = tuple(Variable(name, tuple(shape)) for name, shape in facts.variables.items())
     return Outline(variables, {"logits": (facts.classes,)}, facts.multiply_adds, facts.uncounted)

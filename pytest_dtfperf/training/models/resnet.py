@@ -53,7 +53,7 @@ def _unit_v1(net: Layers[T], x: T, filters: int, first_stride: int, second_strid
 
 
 def _unit_v2(net: Layers[T], x: T, filters: int, stride: int, projected: bool) -> T:
-    """Batch norm and ReLU come before the convolutions, so that nothing stands in the way around them."""
+    """Put batch norm and ReLU before the convolutions, so that the identity path around them stays free."""
     before = net.relu(net.batch_norm(x, _BEFORE))
     shortcut = _conv(net, before, 4 * filters, 1, stride=stride) if projected else x
     x = net.relu(net.batch_norm(_conv(net, before, filters, 1, stride=stride), _NORM))

@@ -41,7 +41,7 @@ def _unit_v1(net: Layers[T], x: T, channels: int, filters: int) -> T:
 
 
 def _unit_v2(net: Layers[T], x: T, channels: int, filters: int) -> T:
-    """Batch norm and ReLU come before the convolutions, so that nothing stands in the way around them."""
+    """Put batch norm and ReLU before the convolutions, so that the identity path around them stays free."""
     shortcut = _shortcut(net, x, channels, filters)
     x = net.relu(net.batch_norm(x, _BEFORE))
     x = net.relu(_normed_conv(net, x, filters, stride=_stride(channels, filters)))

@@ -360,7 +360,7 @@ def _op_seed(name: str) -> int:
 def _pad_images(
     images: tf.Tensor, layout: str, padding: str, window: tuple[int, int], stride: int
 ) -> tuple[tf.Tensor, dict[str, Any]]:
-    """The images, and what their convolution is told of padding, so that it has a fast kernel.
+    """Return the images, and the padding arguments of their convolution that select a fast kernel.
 
     oneDNN has none for the gradients of a convolution that pads explicitly, as TensorFlow 2.21 calls it: those of ResNet-50's
     strided ones took a sixth of the step.

@@ -1,7 +1,7 @@
 """From the name of an own model to a network, in the task that trains it.
 
 It is made once, in a thread of its own: there TensorFlow is eager whatever is under way elsewhere, no strategy takes hold of
-new variables, and what Keras is told holds for nobody else. Of what is made then, first values and arithmetic count. Variables
+new variables, and Keras' settings hold for no other thread. First values and arithmetic of what is made then count. Variables
 of its own are never trained: those of each tower, wherever its mode keeps them, take their places.
 """
 
@@ -25,7 +25,7 @@ from pytest_dtfperf.training.own.keras_network import KerasNetwork
 from pytest_dtfperf.training.own.sent_code import SentCode
 from pytest_dtfperf.training.strategies.base import set_up
 
-SIZE = {"image_shape", "classes"}  # what whoever makes a model may be told
+SIZE = {"image_shape", "classes"}  # the parameters that a function or class which makes a model may have
 POLICIES = {"fp32": "float32", "fp16": "mixed_float16", "bf16": "mixed_bfloat16"}  # Keras' names: variables stay float32
 
 
@@ -112,7 +112,7 @@ def _takes_images(model: Any) -> bool:
 
 
 def asked_shape(spec: Spec, model: Any, size: Size) -> tuple[int, int, int] | None:
-    """What it looks at, as its input or its own attribute says. Raises `SpecError`."""
+    """Return the image shape of its input or its own attribute. Raises `SpecError`."""
     found = size.get("image_shape") or getattr(model, "image_shape", None)
     return None if found is None else image_shape_of(spec.model, found)
 
@@ -155,7 +155,7 @@ def _of_function(spec: Spec, function: Callable[..., Any], size: Size, host: str
 def _of_layers(function: Callable[..., Any], shape: tuple[int, int, int]) -> Any:
     """Raises whatever it raises if it is not of Keras' layers alone: a variable of its own would be a constant there.
 
-    It is called once, as while it is trained: layers are told anew whether they train whenever they are computed, and there are
+    It is called once, as while it is trained: layers get the argument anew whenever they are computed, and there are
     no more of them than it has made then.
     """
     import keras

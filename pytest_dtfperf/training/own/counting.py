@@ -14,7 +14,7 @@ from pytest_dtfperf.training.own import describe_error
 
 
 class Uncounted(Exception):
-    """What is in the graph that nobody counts."""
+    """Operations in the graph that are not counted."""
 
 
 def multiply_adds(result: tf.Tensor) -> int:

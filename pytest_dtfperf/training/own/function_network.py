@@ -17,7 +17,7 @@ v1 = tf.compat.v1
 
 
 class FunctionNetwork:
-    """Equal to itself alone: whoever makes it makes it once."""
+    """A network from a function. It equals only itself: it is made once."""
 
     def __init__(
         self, name: str, function: Callable[..., Any], image_shape: tuple[int, int, int], classes: int, outline: Outline
@@ -78,7 +78,7 @@ class FunctionNetwork:
                 is_ours = False
 
         def create_variable(create: Any, **wanted: Any) -> Any:
-            """What a mode makes, to give us its value, is made as ever."""
+            """Create a variable of the mode as usual, and use its value in the place of ours."""
             return create(**wanted) if is_ours else value()
 
         known: dict[str, tf.Tensor] = {}

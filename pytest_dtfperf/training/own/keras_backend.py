@@ -22,13 +22,13 @@ def check(model: str) -> None:
 
 
 def wants(module: str | None) -> str:
-    """What to say of a package that is missing, if it is only a backend of Keras that wants it; else nothing."""
+    """Return a hint for a missing package if only a Keras backend needs it; else an empty string."""
     backend, where = find_configured_backend()
     return f", the backend of Keras that {where} says: it must be {TENSORFLOW}" if module == backend != TENSORFLOW else ""
 
 
 def find_configured_backend() -> tuple[str, str]:
-    """Its name, and what says so: the variable, or Keras' own file."""
+    """Return the backend's name and its source: the variable, or Keras' own file."""
     if name := os.environ.get(VARIABLE):
         return name, VARIABLE
     file = os.path.join(os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras"), "keras.json")

@@ -24,7 +24,7 @@ FIRST_TOWER = "worker:0/0"
 
 
 class KerasNetwork:
-    """Equal to itself alone: whoever makes it makes it once."""
+    """A network from a Keras model. It equals only itself: it is made once."""
 
     def __init__(self, name: str, model: Any, image_shape: tuple[int, int, int], classes: int, outline: Outline) -> None:
         self._name = name
@@ -64,7 +64,7 @@ class KerasNetwork:
 
 
 def _image_shape(spec: Spec, model: Any, asked: tuple[int, int, int] | None) -> tuple[int, int, int]:
-    """As the model says, which is made for one where it is not yet."""
+    """Return the shape of the model's images; build the model for one image where it is not built yet."""
     import keras
 
     if not model.built or not getattr(model, "inputs", None):  # which a class derived from keras.Model need not have
@@ -135,7 +135,7 @@ def _variables(spec: Spec, model: Any, host: str) -> Sequence[Variable]:
 
 
 def _forward(model: Any, images: tf.Tensor) -> tf.Tensor:
-    """With values that nobody has given yet."""
+    """Return the model with variables that have no values yet."""
     trained, states = (
         [v1.placeholder(str(each.dtype), each.shape) for each in group]
         for group in (model.trainable_variables, model.non_trainable_variables)

@@ -1,4 +1,4 @@
-"""Modules that have come with an order: imported as if they lay in a folder, which nobody has written."""
+"""Modules that came with an order: imported as if they were in a folder, which is never written."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ class SentCode(MetaPathFinder, InspectLoader):
         """`sources`: paths of files to their text."""
         self._sources = {_module_of(path): (path, text) for path, text in sources.items()}
         self._packages = {_module_of(path) for path in sources if path.endswith("__init__.py")}
-        # What lies in a folder that is no package is found below its name all the same.
+        # A module in a folder that is no package is found below its name all the same.
         folders = {".".join(path.split("/")[:depth]) for path in sources for depth in range(1, path.count("/") + 1)}
         self._folders = folders - self._packages
 
@@ -43,7 +43,7 @@ class SentCode(MetaPathFinder, InspectLoader):
         super().exec_module(module)
 
     def _origin(self, name: str) -> str:
-        """As it stands in tracebacks, whose lines Python gets from here."""
+        """Return the source for tracebacks, which Python reads from here."""
         return f"<sent>/{self._sources[name][0]}"
 
 

@@ -1,4 +1,4 @@
-"""A task that measures what its host and its links can do, as the controller says: nothing of it goes on by itself.
+"""A task that measures what its host and its links can do, on orders of the controller: nothing of it goes on by itself.
 
 controller         this task
 "compute"    ->    a "reading" of each thing that is measured here, then "facts", then "done"

@@ -15,7 +15,7 @@ import numpy as np
 
 WINDOW_S = 0.1  # cpu.max and cpu.cfs_period_us, unless somebody has changed them
 REPEATS = 5
-LEAST_REPEATS = 3  # of fewer nobody knows how far they are apart
+LEAST_REPEATS = 3  # fewer do not show their spread
 WITHIN_S = 4.0  # for all of them; after that three are enough
 TOO_LONG_S = 10.0  # for three, too
 

@@ -102,7 +102,7 @@ def try_operation(
 def _build_chain(operation: ProbeOperation, chain: int) -> tuple[tf.Operation, tf.Tensor]:
     """What prepares it, and one number that is there once all of it is computed.
 
-    From variables: constants would be folded. Of a number that is fetched, nobody can say it had not been waited for.
+    From variables: constants would be folded. A number that is fetched must have been waited for.
     """
     fed = v1.Variable(lambda: tf.random.normal(operation.shape, seed=1), use_resource=True)
     weights = v1.Variable(lambda: tf.random.normal(operation.weights, stddev=0.01, seed=2), use_resource=True)

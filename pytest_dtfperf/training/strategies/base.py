@@ -50,11 +50,11 @@ def set_up(order: TaskOrder, *, computes: bool = True) -> None:
 
 
 class MirroredTraining:
-    """A copy of all variables on each device, and steps of all devices together. Derived classes say how they meet."""
+    """A copy of all variables on each device, and steps of all devices together. Derived classes define how they meet."""
 
     _variables: Variables
     _feed: TrainingInput
-    _run: Any  # a concrete function: () -> the loss, what lies where each replica computes, and stamps
+    _run: Any  # a concrete function: () -> the loss, a tensor on the device of each replica, and stamps
     _log: StampLog
     _added_ops: Sequence[str]  # names of what stamps have added to the function
 
@@ -96,7 +96,7 @@ class MirroredTraining:
         raise NotImplementedError
 
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace | None:
-        """`patience_s` is nobody's: a function cannot be told to give up. It waits for others as in any measured step."""
+        """Trace some steps. `patience_s` is unused: a function cannot be cancelled, and waits as in any measured step."""
         order = self._order
         self.barrier("start")
         with profile_steps(order) as done:

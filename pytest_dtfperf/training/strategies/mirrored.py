@@ -17,22 +17,22 @@ class Mirrored(MirroredTraining):
         self._make(tf.distribute.MirroredStrategy(devices_of(self._order).towers, cross_device_ops(self._order.spec)))
 
     def initialise(self) -> None:
-        """Done when the variables were made: nobody else needs them."""
+        """Do nothing: the variables are made, and no other process needs them."""
 
     def barrier(self, name: str) -> None:
-        """There is nobody else."""
+        """Do nothing: there is no other process."""
 
     def broadcast(self, value: bool) -> bool:
         return value
 
     def shut_down(self) -> None:
-        """There is nobody else."""
+        """Do nothing: there is no other process."""
 
 
 def cross_device_ops(spec: Spec) -> tf.distribute.CrossDeviceOps | None:
     """How gradients are added. None: as TensorFlow chooses, NCCL on GPUs, and on the first of several CPUs.
 
-    tf_cnn_benchmarks' words: nccl; pscpu, on the CPU; psgpu, on the first device; hierarchical_copy, as in a DGX-1.
+    tf_cnn_benchmarks' names: nccl; pscpu, on the CPU; psgpu, on the first device; hierarchical_copy, as in a DGX-1.
     """
     if spec.hierarchical_copy:
         return tf.distribute.HierarchicalCopyAllReduce()
@@ -61,11 +61,11 @@ class MultiWorkerMirrored(MirroredTraining):
         self.broadcast(False)
 
     def broadcast(self, value: bool) -> bool:
-        """Of all words the sum: the others' are False."""
+        """Return whether the sum of all workers' values is positive: the others' are False."""
         return float(self._sum(tf.constant(float(value)))) > 0
 
     def shut_down(self) -> None:
-        """Whoever comes to the second barrier has all that it needs of the first. There, a slow worker may find others gone."""
+        """Pass two barriers: a worker at the second needs no more of the first. There, a slow worker may find others gone."""
         self.barrier("shutdown")
         with suppress(tf.errors.OpError):
             self.barrier("gone")

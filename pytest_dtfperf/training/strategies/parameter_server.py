@@ -1,10 +1,10 @@
-"""parameter_server_v2: `tf.distribute.ParameterServerStrategy`, whose coordinator gives batches to workers as they get free.
+"""parameter_server_v2: `tf.distribute.ParameterServerStrategy`: its coordinator gives batches to workers as they get free.
 
     chief (worker:0)   the coordinator, and beside it, in the same process, a server as every worker has
     worker:1, ...      a server: what the coordinator schedules there reads the variables from the parameter servers, computes
                        the gradients of a batch, and applies them to the variables, without waiting for other workers
 
-A step of the measured loop is as many batches as there are devices, whoever trains them. It ends when those scheduled for it
+A step of the measured loop is as many batches as there are devices, on any workers. It ends when those scheduled for it
 are done; those of the next steps are scheduled by then, so that no worker waits for the coordinator. The last step of a window
 ends with its last batch: exactly the images that are counted were trained within it.
 """
@@ -50,7 +50,7 @@ def training(order: TaskOrder) -> Training:
 
 
 class Served(GraphTraining):
-    """A worker but the chief. While others' batches are trained on its server, it can tell which."""
+    """A worker but the chief. While others' batches are trained on its server, it can count them."""
 
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace:
         with profile_steps(self._order) as done:
@@ -94,7 +94,7 @@ class Coordinator(GraphTraining):
         return dataset_of_worker(self._order, self._feed, tf.distribute.coordinator.experimental_get_current_worker_index())
 
     def _train(self, batches: tf.data.Iterator) -> tuple[tf.Tensor, tf.Tensor, Sequence[tf.Tensor]]:
-        """A batch on a worker: its loss, a scalar that lies where its gradients were computed, and its stamps."""
+        """Train a batch on a worker; return its loss, a scalar on the device of its gradients, and its stamps."""
         self._traced = tf.compat.v1.get_default_graph()
         done = self._replicas.train([next(batches)])
         (computed,) = done.computed
@@ -121,15 +121,15 @@ class Coordinator(GraphTraining):
 
     def _done(self, batch: tf.distribute.experimental.coordinator.RemoteValue) -> float:
         """Its loss, when it has been trained."""
-        there = batch._get_values()  # before the fetch: a worker that fails in it trains the batch anew, and has none meanwhile
+        there = batch._get_values()  # before the fetch: a worker that fails in it trains the batch anew, and has none before
         loss, _, stamps = batch.fetch()
-        device = there[1].backing_device  # what is fetched is a copy, which lies here
+        device = there[1].backing_device  # what is fetched is a copy, which is here
         self._seen.add(device)
         self._stamped.append((device, [float(each) for each in stamps]))
         return float(loss)
 
     def stamps(self, step_s: Sequence[float]) -> Sequence[Stamps]:
-        """Of each batch from its begin on its worker, on whose clock nobody can tell when the coordinator gave it."""
+        """Return each batch's stamps from its begin on its worker: that clock has no time of the coordinator's order."""
         if not any(self._order.stamped):
             return ()
         found: dict[str, list[Sequence[float]]] = {}
@@ -162,7 +162,7 @@ class Coordinator(GraphTraining):
 
     @property
     def devices(self) -> Sequence[str]:
-        """Those that had a batch to train: who is slow may have got none."""
+        """Return the workers that had a batch to train: a slow worker may have got none."""
         asked = devices_of(self._order).towers
         if wrong := [device for device in self._seen if not is_one_of(device, asked)]:
             raise InvalidMeasurement(f"{', '.join(asked)} were to compute gradients, TensorFlow has computed some on {wrong}")

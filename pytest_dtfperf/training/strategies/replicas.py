@@ -17,7 +17,7 @@ class Trained(NamedTuple):
     """What a step of all replicas of a process has."""
 
     loss: tf.Tensor  # their mean
-    computed: Sequence[tf.Tensor]  # one that lies where each of them computes
+    computed: Sequence[tf.Tensor]  # one on the device of each of them
     values: Sequence[tf.Tensor]  # of the variables, which they compute with
     gradients: Sequence[tf.Tensor]  # of each of them; without gradients, what it computes
 
@@ -73,7 +73,7 @@ class Replicas:
             apply_all(self._order.spec, updates, devices=self._strategy.num_replicas_in_sync, state=self._variables.state)
 
     def _means(self, gradients: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Over the replicas that train together: of a lone one, or one that waits for nobody, its own."""
+        """Return the mean over the replicas that train together: of a single one, or one that waits for no other, its own."""
         if not gradients or self._strategy.num_replicas_in_sync == 1:
             return gradients
         pairs = [(gradient, self._variables[name]) for name, gradient in gradients.items()]

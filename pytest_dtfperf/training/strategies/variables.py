@@ -19,8 +19,8 @@ from pytest_dtfperf.training.packing import cut
 class Variables:
     """Made all at once, before the functions that use them. To a `Tower`, this is its variable update.
 
-    On parameter servers, a strategy places variables in turn, unless it is told beside which other one. So where the spec's
-    placement is for it, there is a number on each server first, and every variable lies beside one of these.
+    On parameter servers, a strategy places variables in turn, unless it gets another one to colocate with. So where the spec's
+    placement is for it, there is a number on each server first, and every variable is beside one of these.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, order: TaskOrder) -> None:
@@ -50,7 +50,7 @@ class Variables:
         }
 
     def _make(self, variable: Variable, name: str, first: Callable[[], tf.Tensor]) -> tf.Variable:
-        """Averages of batch norm are each replica's own; they are the mean of all only where nobody asks for one."""
+        """Averages of batch norm are each replica's own; they are the mean of all only where one is read."""
         synchronization, aggregation = tf.VariableSynchronization, tf.VariableAggregation
         with self._on_its_server(name):
             return tf.Variable(
@@ -101,7 +101,7 @@ class Variables:
         return self._made[name]
 
     def variable(self, tower: int, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
-        """The value on the replica whose function is being traced."""
+        """Return the value on the replica for which a function is being traced."""
         if name in self._parts:
             return join_parts([self._made[part].read_value() for part in self._parts[name]])
         return self._made[name].read_value()
@@ -119,7 +119,7 @@ class Variables:
         return self._state[key]
 
     def _beside(self, variable: tf.Variable) -> AbstractContextManager[None]:
-        """Where the variable is. A strategy in whose scope a function is traced, as parameter servers' is, obeys no devices."""
+        """Return the scope of the variable's device. In a strategy's scope, as parameter servers' is, `tf.device` has no effect."""
         colocated = self._strategy.extended.colocate_vars_with
         where: AbstractContextManager[None] = (
             colocated(variable) if tf.distribute.has_strategy() else tf.device(variable.device)

@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 from pytest_dtfperf.errors import SpecError
 
-T = TypeVar("T")  # a tensor on a device, or what stands for it. Used on another device, it travels there
+T = TypeVar("T")  # a tensor on a device, or its stand-in. Used on another device, it travels there
 
 
 class Work(Protocol[T]):
@@ -55,7 +55,7 @@ class Algorithm(Protocol):
     def __call__(self, work: Work[T], values: Sequence[T], topology: Topology, *, turn: int, shards: int) -> list[T]:
         """One gradient from each tower; the mean for each, there or where it can fetch it.
 
-        `turn` counts the variables, so that their adding can be shared out. `shards` is what the spec says behind '#'.
+        `turn` counts the variables, so that their adding can be shared out. `shards` is the number behind '#' in the spec.
         """
 
 
@@ -196,5 +196,5 @@ CHUNK_BYTES = 1 << 20
 
 
 def subdivisions(size_bytes: int, devices: int, shards: int = 1) -> int:
-    """How many rings a tensor is shared out to: each has one chunk per device. `shards` is what the spec says behind '#'."""
+    """Return the number of rings of a tensor: each has one chunk per device. `shards` is the number behind '#' in the spec."""
     return shards * max(1, round(size_bytes / (devices * CHUNK_BYTES)))

@@ -87,7 +87,7 @@ v1 = tf.compat.v1
 class GraphWork:
     """Adds operations to the current graph. A tensor that is used on another device is sent there by TensorFlow, once.
 
-    To another task it may be sent in fewer bytes: then whoever has made a mean rounds it for itself, too, so that all have the
+    To another task it may be sent in fewer bytes: then the task that made a mean rounds its own copy, so that all have the
     same. Sums stay as they are until they are sent.
     """
 

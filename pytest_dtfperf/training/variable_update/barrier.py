@@ -46,7 +46,7 @@ class Barrier:
                 return Broadcast(sent, queues[self._order.index].dequeue())
 
     def shutdown(self) -> tf.Operation:
-        """The chief, on whose CPU the queues may be, waits until all others have told it that they are through."""
+        """Have the chief, with the queues on its CPU, wait until all others have reported that they are through."""
         if self._workers == 1:
             return tf.no_op()
         with v1.device(self._device), v1.control_dependencies(self._before_leaving()):
@@ -54,7 +54,7 @@ class Barrier:
             return queue.dequeue_many(self._workers - 1)[0].op if self._order.is_chief else queue.enqueue(True)
 
     def _before_leaving(self) -> list[tf.Operation]:
-        """Workers that lend their devices stay until the chief's session has no more need of them.
+        """Keep workers with devices that the chief's session uses until it has no more need of them.
 
         Those that talk to each other stay until all are through: the end of one's last step may be something that another is
         still about to fetch.

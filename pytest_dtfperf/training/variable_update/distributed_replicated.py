@@ -83,7 +83,7 @@ class DistributedReplicated:
         return [op for name, value in values.items() for op in self._refresh(name, value)]
 
     def _refresh(self, name: str, value: tf.Tensor) -> list[tf.Operation]:
-        """Fetched once by the worker, whose towers copy it from there."""
+        """Return the value, fetched once by the worker: its towers copy it from there."""
         if len(self._copies[name]) > 1:
             with v1.device(self._devices.host):
                 value = widen_value(tf.identity(value))

@@ -93,5 +93,5 @@ class Horovod(Copies):
 
 
 def _plain(name: str) -> str:
-    """A name of an operation that is nobody's scope. It must be the same in all processes, which Horovod matches by it."""
+    """Return a name outside of all scopes. It must be the same in all processes, because Horovod matches operations by it."""
     return f"horovod_{name.replace('/', '_')}"

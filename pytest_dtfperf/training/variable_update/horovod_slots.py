@@ -1,4 +1,4 @@
-"""Who Horovod's processes are, and which way they talk. Needs no TensorFlow."""
+"""Horovod's processes and the interfaces that they use. Needs no TensorFlow."""
 
 import fcntl
 import socket
@@ -31,7 +31,7 @@ def interface_of(address: str) -> str | None:
     """The network interface that has this IPv4 address or name, if one has."""
     try:
         wanted = socket.inet_aton(socket.gethostbyname(address))
-    except OSError:  # an address of IPv6, or nobody's: Horovod may find out for itself
+    except OSError:  # an IPv6 address, or none of this host's: Horovod may find out for itself
         return None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():

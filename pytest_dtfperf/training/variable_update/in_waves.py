@@ -2,7 +2,7 @@
 
 A worker asks for all values of a step at once, and which of them a server sends first is chance: the order in which threads of
 TensorFlow get hold of requests and of answers. The forward pass would wait for nearly the last one. So servers hold most values
-back, and send them in waves, each when what comes before has come. What lies between is sent already: each server's link has
+back, and send them in waves, each when what comes before has come. What is in between is sent already: each server's link has
 something to do until all of that is there and the servers know of it.
 """
 
@@ -19,7 +19,7 @@ class InWaves:
 
     def __init__(self, order: TaskOrder, host: str) -> None:
         """`host`: the worker's CPU."""
-        # On GPUs nobody has measured what is gained; staged values are nobody's to wait for.
+        # On GPUs the gain was never measured; no step waits for staged values.
         does = order.device == "cpu" and order.is_between_hosts and not order.spec.staged_vars
         servers = order.spec.num_ps if does else 0
         waves = waves_of(sizes_of(order), servers_of(order, servers)) if servers else []
@@ -30,7 +30,7 @@ class InWaves:
         for wait in self._waits:
             if name in wait.wave.held_back:
                 with v1.device(value.device), v1.control_dependencies([wait.over()]):
-                    return tf.identity(value, name=value.op.name.rpartition("/")[2])  # by which traces tell what is received
+                    return tf.identity(value, name=value.op.name.rpartition("/")[2])  # traces find received values by it
         return value
 
     def has_come(self, name: str, value: tf.Tensor) -> None:

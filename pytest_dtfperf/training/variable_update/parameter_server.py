@@ -38,11 +38,11 @@ class Wire:
         if value.dtype == self.dtype:
             return value
         with v1.device(value.device):
-            # Traces tell what is received by the name of what is sent.
+            # Traces find what is received by the name of what is sent.
             return tf.cast(value, self.dtype, name=f"{value.op.name.rpartition('/')[2]}_{self.dtype.name}")
 
     def round_value(self, value: tf.Tensor) -> tf.Tensor:
-        """What those that it is sent to have of it, where it is: for who has copies that must stay equal."""
+        """Return the value as its receivers get it, on its own device: for copies that must stay equal."""
         return widen_value(self.narrow(value)) if self.narrows else value
 
 
@@ -58,7 +58,7 @@ class Servers:
     """Variables on parameter servers. Everything here is done where a variable is: only values and gradients are on the wire.
 
     Workers that step together put each gradient into a queue of their own. The chief takes one from each queue as soon as they
-    are there, adds them in the workers' order, whoever came first, and applies their mean.
+    are there, adds them in the workers' order, not in that of arrival, and applies their mean.
     A queue keeps what it is given as it is, where TensorFlow's accumulators would copy it once and divide it again. Whoever may
     not wait applies each gradient alone.
     """
@@ -90,7 +90,7 @@ class Servers:
             return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
 
     def send_variable(self, name: str, after: Sequence[tf.Operation] = ()) -> tf.Tensor:
-        """A variable's value as it leaves its server; who receives it makes it float32."""
+        """Return a variable's value as it leaves its server; the receiver makes it float32."""
         return self.wire.narrow(self.read_variable(name, after))
 
     def mean(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:

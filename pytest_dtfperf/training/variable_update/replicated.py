@@ -17,7 +17,7 @@ v1 = tf.compat.v1
 
 
 class Copies:
-    """What modes have in common whose towers have their own variables. How gradients become updates is for each to say."""
+    """What modes have in common where towers have their own variables. Each mode defines how gradients become updates."""
 
     def __init__(self, order: TaskOrder, devices: Devices) -> None:
         self._order = order
@@ -136,7 +136,7 @@ class CollectiveAllReduce(Copies):
 
 
 class DistributedAllReduce(Copies):
-    """The chief's graph has a tower on every device there is; the other workers lend theirs. Every tower has all variables."""
+    """The chief's graph has a tower on every device there is, those of other workers too. Every tower has all variables."""
 
     def __init__(self, order: TaskOrder, devices: Devices) -> None:
         super().__init__(order, devices)

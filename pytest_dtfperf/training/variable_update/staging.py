@@ -74,7 +74,7 @@ SMALL_BYTES = 64 * 1024 * FLOAT_BYTES
 
 
 class LocalDevices:
-    """The device of each variable's value, as `local_parameter_device` says.
+    """The device of each variable's value, by `local_parameter_device`.
 
     `cpu`: on the host, from where towers copy it. `gpu`: on the tower that has the fewest bytes so far, from where the others
     copy it, over their own links; what is small stays on the host. Never is one fetched twice: the wire is the slowest.
@@ -91,7 +91,7 @@ class LocalDevices:
         self._found: dict[str, str] = {}
 
     def place(self, name: str, shape: Sequence[int], holder: str) -> str:
-        """Of the next variable, which lies on the device `holder`."""
+        """Return the device for the value of the next variable, which is on the device `holder`."""
         self._found[name] = self._next(size_of(shape)) if self._distributed else holder
         return self._found[name]
 
