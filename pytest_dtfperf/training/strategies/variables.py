@@ -119,7 +119,7 @@ class Variables:
         return self._state[key]
 
     def _beside(self, variable: tf.Variable) -> AbstractContextManager[None]:
-        """Return the scope of the variable's device. In a strategy's scope, as parameter servers' is, `tf.device` has no effect."""
+        """Return the scope of the variable's device. In a strategy's scope, `tf.device` may have no effect."""
         colocated = self._strategy.extended.colocate_vars_with
         where: AbstractContextManager[None] = (
             colocated(variable) if tf.distribute.has_strategy() else tf.device(variable.device)
