@@ -1,11 +1,11 @@
-"""One process per host for as long as the host is lent: takes orders on stdin, answers on stdout, owns its tasks' lives.
+"""One process per host for as long as the host is allocated: takes orders on stdin, answers on stdout, owns its tasks.
 
     controller -- orders --> agent -- fork, please --> zygote -- forks --> task, task, ...
                <-- events --       <-- pid, exits ----
                                   <------------- lines both ways --------> each task
 
-stdin carries the heartbeat: at its end, or after `--heartbeat-timeout-s` without a byte, nobody is there any more to train for,
-and the agent kills everything below itself and leaves. It adopts what daemonises, so "below" loses nobody. Should the agent
+stdin carries the heartbeat: at its end, or after `--heartbeat-timeout-s` without a byte, the controller is gone,
+and the agent kills everything below itself and leaves. It adopts what daemonises, so "below" is complete. Should the agent
 itself be killed, the kernel kills its zygote and with that the tasks; what had daemonised is found by its environment
 (`node/sweep.py`).
 
@@ -62,7 +62,7 @@ def _live(host: int, **options: Any) -> int:
         _say("the controller no longer listens")
     except wire.WireError as exc:
         _say(f"the other side speaks differently: {exc}")
-    except Exception:  # nothing may keep the agent from ending what it started; the traceback says what it was
+    except Exception:  # the agent must end what it started after any error; the traceback has the error
         import traceback
 
         traceback.print_exc()

@@ -1,4 +1,4 @@
-"""How long to wait before asking again. Pure, but for chance: how to wait, and until when, the one who waits knows."""
+"""How long to wait before the next try. Pure, but for chance: the caller waits, and knows until when."""
 
 import random
 

@@ -1,10 +1,10 @@
 """The first that comes to a host that has nothing of ours: it sees to the rest being there, and becomes the supervisor.
 
 It arrives as text and is run by the Python that the host's set-up has chosen (`clusters/ssh/bootstrap.py`, which has checked
-its version). Then it is told, in one line of JSON on stdin, which bundle is wanted: a zip of all that runs on hosts, named by
-its content's hash. It lies in this user's cache since an earlier time, or it is asked for, once.
+its version). Then it gets, in one line of JSON on stdin, the bundle that is wanted: a zip of all that runs on hosts, named by
+its content's hash. It is in this user's cache since an earlier time, or it is asked for, once.
 
-Words to the controller are lines on stdout that begin with MARK: whatever else a host may print before them is no word of ours.
+Messages to the controller are lines on stdout that begin with MARK: what a host may print before them is not part of them.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ MARK = "dtfperf: "
 PATIENCE_S = (
     300  # for the next word of a controller that is in the middle of a handshake: one cut off must not leave this behind
 )
-UNUSED_S = 30 * 86400.0  # bundles that nobody has used for so long are thrown away
+UNUSED_S = 30 * 86400.0  # bundles that were not used for so long are removed
 _NEXT = "pytest_dtfperf.node.supervisor"  # by name: until the bundle is here, there is no package to import from
 _PROOF = os.path.join(*_NEXT.split(".")) + ".py"  # what every bundle has
 
@@ -88,13 +88,13 @@ def say(**words: "Any") -> None:
 
 
 def fail(what: str, **words: "Any") -> "NoReturn":
-    """Tell the controller why nothing comes of it, and end."""
+    """Send the controller the reason of a failure, and end."""
     say(failed=what, **words)
     sys.exit(1)
 
 
 def read_line() -> bytes:
-    """The controller's next line; it says no more before it has been answered. Ends this process where there is none."""
+    """Return the controller's next line; it sends no more before an answer. End this process where there is none."""
     line = b""
     while not line.endswith(b"\n"):
         data = os.read(0, 1 << 16)
@@ -140,7 +140,7 @@ def _unpack(data: bytes, folder: str) -> None:
 
 
 def _touch(folder: str) -> None:
-    with suppress(OSError):  # a cache that cannot be written is one that nobody cleans
+    with suppress(OSError):  # a cache that cannot be written is not cleaned
         os.utime(folder)
 
 

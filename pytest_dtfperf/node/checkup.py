@@ -1,4 +1,4 @@
-"""One host's part of `dtfperf doctor`, `python -m pytest_dtfperf.node.checkup`: looks where it is told, and says what it sees.
+"""One host's part of `dtfperf doctor`, `python -m pytest_dtfperf.node.checkup`: runs the ordered checks, and reports.
 
 Orders come on stdin, events go out on stdout, as with an agent; and as with an agent stdin carries the heartbeat: at its end,
 or after `--heartbeat-timeout-s` without a byte, it ends what it has started and leaves. Whatever may take its time is done in a
@@ -195,7 +195,7 @@ def disks() -> list[dict[str, Any]]:
 
 
 def is_mine(address: str) -> bool:
-    """Whether an interface of this host has this address, or the one that the name stands for. Behind NAT none has."""
+    """Return whether an interface of this host has this address, or the one of this name. Behind NAT none has."""
     with suppress(OSError):
         for family, kind, _, _, where in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
             with socket.socket(family, kind) as probe, suppress(OSError):

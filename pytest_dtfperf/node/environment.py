@@ -1,7 +1,7 @@
-"""`setup = "uv"` on the host: an environment with the locked TensorFlow, made once in this user's cache and used ever after.
+"""`setup = "uv"` on the host: an environment with the locked TensorFlow, made once in this user's cache and then reused.
 
-Whoever comes first makes it, under a lock; the others wait for it. It gets its name when it is complete, so that whatever has
-that name is. uv itself is the host's, if it has one, or is fetched with pip, which is told its hashes.
+The first session makes it, under a lock; the others wait for it. It gets its name when it is complete, so that whatever has
+that name is. uv itself is the host's, if it has one, or is fetched with pip, which gets its hashes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 NVIDIA_DRIVERS = ("/proc/driver/nvidia/version", "/usr/lib/wsl/lib/nvidia-smi")  # elsewhere, and on WSL2
-# Companies have certificates of their own, which hosts know, but uv only if it is told: in two ways, by its version.
+# Companies have certificates of their own, which hosts know, but uv only if it is set: in two ways, by its version.
 _SYSTEM_CERTIFICATES = {"UV_SYSTEM_CERTS": "true", "UV_NATIVE_TLS": "true"}
 _BY_HAND = 'install TensorFlow yourself, and name its interpreter with `python` instead of setup = "uv"'
 _TOO_FULL = ("No space left on device", "Disk quota exceeded")
 
 
 def make(wanted: Mapping[str, Any]) -> None:
-    """See to it being there. Tells the controller what it is at, and ends this process if nothing comes of it."""
+    """Make the environment if it is missing. Report progress to the controller, and end this process after a failure."""
     kind = _kind(wanted)
     folder = _folder(kind["name"])
     if _is_there(folder):
@@ -66,7 +66,7 @@ def _is_there(folder: str) -> bool:
 
 
 def _make(folder: str, requirements: str, uv: str) -> None:
-    for half in glob.glob(f"{glob.escape(folder)}.[0-9]*"):  # of those who were killed: nobody else is at it now
+    for half in glob.glob(f"{glob.escape(folder)}.[0-9]*"):  # of killed processes: no other one makes it now
         _remove(half)
     fresh = f"{folder}.{os.getpid()}"
     listed = f"{folder}.txt"
@@ -78,7 +78,7 @@ def _make(folder: str, requirements: str, uv: str) -> None:
         boot.say(at="environment", doing="installing TensorFlow")
         interpreter = os.path.join(fresh, "bin", "python")
         _run([uv, "pip", "install", "--quiet", "--require-hashes", "--python", interpreter, "--requirement", listed])
-        _remove(folder)  # one whose interpreter has gone
+        _remove(folder)  # its interpreter has gone
         os.rename(fresh, folder)
     finally:
         _remove(fresh)

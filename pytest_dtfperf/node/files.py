@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whoever reads, writes or dies meanwhile; safe reading of files that users name."""
+"""Write files that exist completely or not at all, despite concurrent access and kills; read files that users name safely."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import IO
 
 _MARK = ".unfinished"
-_ABANDONED_S = 3600.0  # nobody writes one file for so long
+_ABANDONED_S = 3600.0  # writing one file never takes so long
 MOST_BYTES = 64 << 20  # of a file that people write, or that is kept for years: a thousand times what such files have
 _PASSED_BY_SHELL = ("/dev/fd/", "/proc/self/fd/")  # --clusters-file=<(...)
 _KINDS = {
@@ -27,7 +27,7 @@ def read_file(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> byt
     A pipe is read only if the shell has passed it as one of this process's open files, as bash does for `<(...)`.
 
     Raises:
-        OSError: The file cannot be opened, is no regular file, or has more than `most_bytes` bytes. `strerror` says which.
+        OSError: The file cannot be opened, is no regular file, or has more than `most_bytes` bytes. `strerror` has the reason.
     """
     _check_kind(os.stat(path), path)  # before it is opened: a device may act on that
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
@@ -39,7 +39,7 @@ def read_file(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> byt
         if found.st_size > most_bytes:
             raise _too_large(most_bytes, path)
         with open(handle, "rb", closefd=False) as file:
-            content = file.read(most_bytes + 1)  # it may grow meanwhile, and files of /proc do not say how long they are
+            content = file.read(most_bytes + 1)  # it may grow during the read, and files of /proc have no size
         if len(content) > most_bytes:
             raise _too_large(most_bytes, path)
         return content
@@ -88,7 +88,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Write a file that takes the place of `path`, or of the link there, once the block has ended well; outlives a power cut.
 
     Raises `OSError` where it cannot be written, a full disk included, or where a pipe, a device or a folder has the name; what
-    stood there stands there still. Two that write at once need no lock: one of both is found afterwards. What a killed one has
+    was there is there still. Two that write at once need no lock: one of both is found afterwards. What a killed one has
     left goes with a later one.
     """
     if not is_regular_or_new(path):

@@ -1,4 +1,4 @@
-"""What the GPUs of a host are doing: clocks and why they are lowered, errors, heat, power, and whose processes are there.
+"""What the GPUs of a host are doing: clocks and why they are lowered, errors, heat, power, and other users' processes.
 
 A process of its own looks every second or two and writes what it sees as one line of JSON. It asks NVIDIA's library where
 Python can import it (`pynvml`, of nvidia-ml-py), and nvidia-smi elsewhere. In the agent itself that library could not be used:
@@ -28,7 +28,7 @@ SMI_EVERY_S = 2.0  # each time it is loaded anew, and finds all GPUs
 SMI_S = 5.0  # a loaded driver answers within a tenth of a second; one that does not by then is not waited for
 _READ_BYTES = 1 << 16
 _LONGEST_LINE = 1 << 20
-_MOST = 1e15  # of whatever a GPU counts or measures; the controller believes no host that says much more
+_MOST = 1e15  # of whatever a GPU counts or measures; the controller rejects hosts that report much more
 
 # Why a clock is lower than it could be, by bit: the NVML API Reference's NvmlClocksEventReasons (once "ThrottleReasons").
 REASONS = {
@@ -98,7 +98,7 @@ def _processes(rows: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def _number(cell: str) -> float | None:
-    """None for `[N/A]`, `[Not Supported]`, `[Unknown Error]` and whatever else stands for no number that can be."""
+    """Return a number; None for `[N/A]`, `[Not Supported]`, `[Unknown Error]` and other text without a possible number."""
     try:
         number = float(cell)
     except ValueError:
@@ -206,7 +206,7 @@ class GpuWatch:
         return self._incoming
 
     def hear(self) -> list[tuple[float, list[Reading]]] | None:
-        """What was seen since the last time, and when, on this host's monotonic clock. None: nobody is looking any more."""
+        """Return the samples since the last call, with their monotonic times. None: the sampling process has ended."""
         data = os.read(self._incoming, _READ_BYTES)
         if not data or len(self._rest) > _LONGEST_LINE:
             return None
@@ -228,7 +228,7 @@ def _watch(agent: int, line: int, gpus: Sequence[str]) -> NoReturn:
             seen = json.dumps({"at_s": time.monotonic(), "gpus": read_gpus()}, separators=(",", ":"))
             os.write(line, seen.encode() + b"\n")
             time.sleep(every_s)
-    finally:  # a pipe that nobody reads, or whatever it was: the agent sees that it is over, and trains on without
+    finally:  # a pipe without a reader, or any error: the agent sees that it is over, and trains on without
         os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""A firewall around the ports of one run's tasks: whoever is not one of the run's hosts is kept out, for as long as it lasts.
+"""A firewall around the ports of one run's tasks: keeps out all but the run's hosts, for as long as it lasts.
 
 It is a table of nftables with `flags owner`: the kernel takes it away when the process that made it ends, however that ends. So
 nothing has to be cleaned up, and no rule of the host's own is touched: what this table lets in, those may still refuse.
@@ -34,7 +34,7 @@ table inet {name} {{
 
 
 class FirewallUnavailable(Exception):
-    """There can be no such table here, in words."""
+    """There can be no such table here; the text has the reason."""
 
 
 class Guard:
@@ -70,7 +70,7 @@ def why_not() -> str | None:
 
 
 def _table(run: str, ports: Iterable[int], peers: Iterable[str]) -> str:
-    """Of numbers and addresses that were read as such: peers are told by other hosts, and this is a program that root runs."""
+    """Return the rules, of parsed numbers and addresses only: other hosts report the peers, and root runs this program."""
     import ipaddress
 
     found = {ipaddress.ip_address(peer.partition("%")[0]) for peer in peers}

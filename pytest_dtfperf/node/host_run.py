@@ -1,4 +1,4 @@
-"""What a host sees of itself before, during and after one run: the agent tells of the run, and asks for the account at its end.
+"""What a host sees of itself before, during and after one run: the agent reports the run, and asks for the account at its end.
 
 The window is that of training: from the first moment that a task of this host calls its start to the last that one calls its
 end. Where no task does (a host of parameter servers, another kind of task), from the word "go" to the report or to "leave".
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_dtfperf.node.gpu_state import Reading
 
 
-# For so long after a run, what a GPU says of its use is about that run: it speaks of up to a second that has passed.
+# For so long after a run, a GPU's reported use is about that run: it covers up to a second that has passed.
 _AFTERGLOW_S = 2.0
 _MOST_READINGS = 20_000  # more than five hours of them; a longer run is known by its beginning and its end
 
@@ -48,7 +48,7 @@ class RunMonitor:
         self._free_since_s = free_since_s
 
     def hear(self, word: str) -> None:
-        """The controller says "go" to all hosts, and "leave" when the workers of all are done."""
+        """Note the controller's "go" to all hosts, and its "leave" when the workers of all are done."""
         if word == "go":
             self._start = self._start or self._host.sample()
         elif word == "leave":
@@ -77,7 +77,7 @@ class RunMonitor:
             self._seen[-1] = seen[-1]
 
     def account(self, cpus: Collection[int] = ()) -> dict[str, Any] | None:
-        """None where no training took place. `cpus` are those that the tasks could use; empty: all that were lent."""
+        """Return the account; None where no training took place. `cpus` are the tasks' cores; empty: all that are allocated."""
         if self._start is None or self._end is None:
             return None
         found = self._host.account(self._before, self._start, self._end, cpus)
@@ -113,7 +113,7 @@ class RunMonitor:
 
 
 def _is_server(task: str) -> bool:
-    """A parameter server is done when all others are, and starts to measure with nobody."""
+    """Return whether a task is a parameter server, which ends after all others, and starts to measure with no other."""
     return task.startswith("ps:")
 
 
@@ -139,7 +139,7 @@ class RunHere:
         self.over = False  # only its logs are still of interest
 
     def account(self) -> dict[str, Any] | None:
-        """What this host saw of itself meanwhile. None where nothing of the run took place, or not to its end."""
+        """Return what this host saw of itself during the run. None where nothing of the run took place, or not to its end."""
         cpus = [task.cpus for task in self.tasks.values()]
         everywhere = not all(cpus)  # a task that was given no cores of its own may use all
         return self.monitor.account(() if everywhere else {cpu for each in cpus for cpu in each}) if cpus else None

@@ -1,6 +1,6 @@
 """What a host is doing besides a run: CPU time by whom, memory pressure, clocks. Counters are read twice and subtracted.
 
-Reads /proc and /sys alone. What a kernel or a virtual machine does not tell is None, and never 0.
+Reads /proc and /sys alone. What a kernel or a virtual machine does not report is None, and never 0.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class Sample:
         self.available_bytes = available_bytes
         self.swapped_in_bytes = swapped_in_bytes
         self.stalled_s = stalled_s  # for want of memory: "some" process was, or the "full" host; empty if not known
-        self.clock_mhz = clock_mhz  # mean of the lent cores
-        self.throttled_s = throttled_s  # each lent core's time with its clock lowered for heat; empty if not known
+        self.clock_mhz = clock_mhz  # mean of the allocated cores
+        self.throttled_s = throttled_s  # each allocated core's time with its clock lowered for heat; empty if not known
         self.waited_s = waited_s  # thread -> its time of being ready and having no core, of the agent and all below it
         self.limited_s = limited_s  # in which a quota kept the agent and all below it from the cores, added over cores
 
 
 class HostState:
-    """One host, as its agent sees it: the cores that it was lent, and who is at work there."""
+    """One host, as its agent sees it: its allocated cores, and the processes that are at work there."""
 
     def __init__(self) -> None:
         self.cpus = sorted(os.sched_getaffinity(0))
@@ -104,7 +104,7 @@ class HostState:
     def account(self, before: Sample, start: Sample, end: Sample, cpus: Collection[int] = ()) -> dict[str, Any]:
         """What happened between `start` and `end` of training, and how it was `before` the run.
 
-        `cpus` are those that the run could use; empty: all that were lent. Who works on others does not disturb it.
+        `cpus` are those that the run could use; empty: all that are allocated. Work on other cores does not disturb it.
         """
         used = with_siblings(cpus or self.cpus) & start.cores.keys() & end.cores.keys()
         return {
@@ -139,7 +139,7 @@ class HostState:
 def core_times(stat: str) -> dict[int, Core]:
     """Each core's times, of /proc/stat.
 
-    Without interrupts: most of them are the run's own network traffic, and the kernel serves them in nobody's name.
+    Without interrupts: most of them are the run's own network traffic, and the kernel accounts them to no process.
     """
     found = {}
     for line in stat.splitlines():
@@ -185,7 +185,7 @@ def has_quota(cgroup: str, mount: str) -> bool:
 
 
 def with_siblings(cpus: Iterable[int]) -> set[int]:
-    """These, and those that are a second thread of the same core: who works there takes from it."""
+    """Return these cores, and their sibling threads: work on a sibling takes from its core."""
     found = set(cpus)
     for cpu in tuple(found):
         for part in (limits.read_file(f"{_CPU}/cpu{cpu}/topology/thread_siblings_list") or "").split(","):

@@ -1,14 +1,14 @@
 """A network for the tasks of one session alone: a network namespace that has a loopback interface and nothing else.
 
-TensorFlow's servers listen on all addresses of their host and do whatever they are asked by whoever connects. In a namespace of
-their own nobody else connects, and tasks reach each other over its loopback as fast as over any other.
+TensorFlow's servers listen on all addresses of their host and execute whatever any client asks. In a namespace of
+their own no other host connects, and tasks reach each other over its loopback as fast as over any other.
 
     pytest - starts -> this module, or of root a thread: makes the namespace, hands its files over and ends
            - starts, with the files -> agent - hands them on -> zygote - forks -> task: enters before it has a second thread
 
-Only tasks enter. Agent and zygote stay outside and listen to nobody: what they tell of the host is then the host's, and the
+Only tasks enter. Agent and zygote stay outside and listen to no port: what they report of the host is then the host's, and the
 next task can be an external command, which may need the world. The namespace goes with the last process and file that holds it.
-Whoever is not root needs a user namespace around it, in which the same user has the right to make networks; it is given up on
+Without root it needs a user namespace around it, in which the same user has the right to make networks; it is given up on
 entering. Not every machine allows that to users.
 
     python -m pytest_dtfperf.node.isolation [FD]    make one, and send its files over this Unix socket; say why it cannot be had
@@ -37,7 +37,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class IsolationUnavailable(Exception):
-    """This machine does not let this user have it, in words."""
+    """This machine does not let this user have it; the text has the reason."""
 
 
 def make() -> None:
@@ -108,7 +108,7 @@ def _unshare(flags: int) -> bool:
 
 
 def _unshare_as_user() -> None:
-    """Into a user namespace as well, in which there is nobody but this user."""
+    """Enter a user namespace as well, in which this user is the only one."""
     user, group = os.geteuid(), os.getegid()
     _check(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET))
     # Without "deny", a user could leave a group that keeps files from its members: only then may users map groups.
@@ -125,7 +125,7 @@ def _raise_loopback() -> None:
 
 
 def _give_up_rights() -> None:
-    """Whoever enters a user namespace may do everything in it: change its network, write to read-only files of its user."""
+    """Drop all capabilities. In a user namespace, a process has all: to change its network, and to write its user's files."""
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)  # of this process
     _check(_libc.capset(header, bytes(2 * 3 * 4)))  # no effective, permitted and inheritable ones, in two words each
 

@@ -1,6 +1,6 @@
-"""What keeps a process from all that its host has: cores it was not lent, quotas, clocks, ulimits. What is usual is left out.
+"""What keeps a process from all that its host has: cores not allocated, quotas, clocks, ulimits. What is usual is left out.
 
-Reads /proc and /sys alone. What a kernel does not tell is not there.
+Reads /proc and /sys alone. What a kernel does not report is left out.
 """
 
 from __future__ import annotations

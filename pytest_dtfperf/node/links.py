@@ -1,11 +1,11 @@
-"""Host to host over TCP: who reaches whom, how long a word takes there and back, and how much goes through.
+"""Host to host over TCP: which hosts reach each other, how long a round trip takes, and how much goes through.
 
-A host listens on ports that it would give to tasks, on all its addresses as tasks do. Another connects and says who is meant
+A host listens on ports that it would give to tasks, on all its addresses as tasks do. Another connects and names its host
 and what it wants:
 
-    reach    the listener answers with its own number, so that nobody takes one host for another
-    echo     the listener sends back what it gets: round trips, timed by who asks
-    stream   the listener counts what arrives by its own clock, and says at the end how much came in how long
+        reach    the listener answers with its own number, so that no host is taken for another
+        echo     the listener sends back what it gets: round trips, timed by the caller
+        stream   the listener counts what arrives by its own clock, and reports at the end how much came in how long
     streams  the same, counted in parts one after the other; then it goes on for a while, so that no other stream of the same
              moment has the link to itself while it is counted still
 
@@ -48,13 +48,13 @@ _AT_ONCE = 64  # connections that are tried side by side
 
 
 class Listener:
-    """Ports of this host, and whoever connects to them served until it is closed. `host` is this one's number.
+    """Ports of this host: connections to them are served until it is closed. `host` is this one's number.
 
-    Only those are served who know the `token`: it is told to the hosts of one checkup, and to nobody else.
+    Only callers with the `token` are served: the hosts of one checkup get it, and no others.
     """
 
     def __init__(self, host: int, token: str, ports: Sequence[int]) -> None:
-        """Port 0 stands for one that is free. `ports` are those it listens on, `taken` those that others have."""
+        """Port 0 is any free one. `ports` are those it listens on, `taken` those that others have."""
         self._host = host
         self._token = token
         self._sockets: list[socket.socket] = []
@@ -83,11 +83,11 @@ class Listener:
             except OSError as exc:
                 if listening.fileno() < 0 or exc.errno in (errno.EBADF, errno.EINVAL):  # closed
                     return
-                continue  # who called has hung up already
+                continue  # the caller has hung up already
             threading.Thread(target=self._serve, args=(caller,), daemon=True).start()
 
     def _serve(self, caller: socket.socket) -> None:
-        with caller, suppress(OSError, ValueError):  # whoever called sees that nobody answers, and says so
+        with caller, suppress(OSError, ValueError):  # the caller sees that there is no answer, and reports it
             caller.settimeout(PATIENCE_S)
             caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             token, what, *options = _line(caller).split()
@@ -175,7 +175,7 @@ def _try(token: str, host: int, address: str, port: int) -> str | None:
 
 
 def _call(token: str, host: int, address: str, port: int, what: str) -> socket.socket:
-    """A connection to whoever listens there, once that has said that it is the host that is meant. Raises `OSError`."""
+    """Return a connection to the listener, once it has confirmed that it is the host that is meant. Raises `OSError`."""
     with ExitStack() as unless_it_answers:
         line = unless_it_answers.enter_context(socket.create_connection((address, port), timeout=CONNECT_S))
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -192,7 +192,7 @@ def _call(token: str, host: int, address: str, port: int, what: str) -> socket.s
 
 @contextmanager
 def _report_timeouts(what: str) -> Iterator[None]:
-    """Say what has not happened in time, and not only that something has not."""
+    """Describe what has not happened in time, and not only that something has not."""
     try:
         yield
     except TimeoutError:
@@ -300,7 +300,7 @@ def _receive(line: socket.socket, buffer: bytearray, within_s: float) -> int:
 
 
 def _line(connection: socket.socket) -> str:
-    """The first line that the other side says. Byte by byte: what follows it is for somebody else."""
+    """Return the first line of the other side. Byte by byte: another reader takes what follows it."""
     output = b""
     while not output.endswith(b"\n"):
         data = connection.recv(1)

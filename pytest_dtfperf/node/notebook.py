@@ -1,7 +1,7 @@
 """JupyterLab as `dtfperf notebook` has it on a host: `python -m pytest_dtfperf.node.notebook`.
 
-It listens at a Unix socket in a folder that is this user's alone, where its kernels' sockets are too: nobody else on the host
-can even knock. What it must know comes in VARIABLE; the token stands on no command line, and in no file or environment of what
+It listens at a Unix socket in a folder that is this user's alone, where its kernels' sockets are too: no other user on the host
+can even connect. What it must know comes in VARIABLE; the token is on no command line, and in no file or environment of what
 it starts.
 """
 
@@ -26,7 +26,7 @@ VARIABLE = "DTFPERF_NOTEBOOK"  # JSON: the token, the folder to show or None, an
 def main() -> None:
     told = json.loads(os.environ.pop(VARIABLE))
     socket = os.environ.pop(TUNNEL)
-    os.environ.pop(STEPS, None)  # a cell's Steps are for nobody to judge, and need not wait for its devices
+    os.environ.pop(STEPS, None)  # a cell's Steps are not judged, and need not wait for its devices
     if util.find_spec("jupyterlab") is None:
         _refuse(
             f"JupyterLab is not installed for this host's Python, {sys.executable}: pip install jupyterlab there (the extra "
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def arguments(socket: str, token: str, folder: str) -> list[str]:
-    """What it is told, whatever its user's own configuration says of the same: it is handed over within this process."""
+    """Return its settings, which override the user's own configuration: they are handed over within this process."""
     return [
         f"--ServerApp.sock={socket}",
         "--ServerApp.sock_mode=0600",
@@ -50,7 +50,7 @@ def arguments(socket: str, token: str, folder: str) -> list[str]:
         "--ServerApp.open_browser=False",
         "--ServerApp.allow_root=True",
         "--ServerApp.base_url=/",
-        "--ServerApp.certfile=",  # what the tunnel carries is http, inside of a line that nobody else reads
+        "--ServerApp.certfile=",  # what the tunnel carries is http, inside of a line that no other user reads
         "--ServerApp.keyfile=",
         "--ServerApp.client_ca=",
         "--KernelManager.transport=ipc",

@@ -1,7 +1,7 @@
-"""Whose something is, and what has become of that process: the same answer for processes, jobs, instances and locks.
+"""The owner of something, and what has become of that process: the same answer for processes, jobs, instances and locks.
 
 A process id means one process only within its PID namespace, until it is given again, and until the machine's next start. So
-an owner is named by the machine's boot, the namespace, the id, and the moment it began. Whoever is of another boot, which may
+an owner is named by the machine's boot, the namespace, the id, and the moment it began. An owner of another boot, which may
 be another machine, or of another namespace, which may be another container of the same name and home, cannot see whether it is
 still at work, and leaves what it owns alone until that ends by itself.
 """
@@ -42,10 +42,10 @@ class Fate(Enum):
 
 
 class Owner(_Names):
-    """A process, for ever.
+    """A process, identified uniquely for all time.
 
     host: its machine's name, for people: containers may share one
-    boot: the machine's boot id; empty where nobody knows
+    boot: the machine's boot id; empty where it is not known
     namespace: the number of its PID namespace
     started: in clock ticks since the machine's start
     """
@@ -63,18 +63,18 @@ class Owner(_Names):
 
     @property
     def text(self) -> str:
-        """What `read` reads: it stands in environments, tags of instances and comments of jobs."""
+        """Return what `parse` reads: it is put into environments, tags of instances and comments of jobs."""
         return f"{self.host}:{self.boot}:{self.namespace}:{self.pid}:{self.started}"
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """None for what names nobody."""
+        """Return the owner in a text; None where it names none."""
         found = _TEXT.fullmatch(text)
         return cls(found[1], found[2], found[3], int(found[4]), int(found[5])) if found else None
 
     @classmethod
     def read_or_unknown(cls, text: object) -> Self:
-        """The same; of text that names nobody, somebody who cannot be seen from anywhere."""
+        """Return the owner in a text; for text that names none, an owner that cannot be seen from anywhere."""
         return (cls.parse(text) if isinstance(text, str) else None) or cls("a machine that nobody knows", "", "", 1, 0)
 
     @classmethod
@@ -90,7 +90,7 @@ class Owner(_Names):
 
     @property
     def fate(self) -> Fate:
-        """What this process can tell of it."""
+        """Return what this process can find out about it."""
         if not self.is_of_here:
             return Fate.ELSEWHERE
         if self.pid != os.getpid() and not _shows_this_namespace():
@@ -102,12 +102,12 @@ class Owner(_Names):
 
 
 def boot_id() -> str:
-    """This machine's, since its last start: the same in all its containers. Empty where /proc does not tell."""
+    """Return this machine's boot id, the same in all its containers. Empty where /proc does not have it."""
     return _here()[0]
 
 
 def _here() -> tuple[str, str]:
-    """This machine's boot and this process's PID namespace; empty where /proc does not tell."""
+    """Return this machine's boot and this process's PID namespace; empty where /proc does not have them."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read().strip()

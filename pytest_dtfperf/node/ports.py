@@ -1,8 +1,8 @@
 """Ports for the tasks of a run, held from the moment they are promised until the run ends.
 
 A task's server binds its port itself, on all addresses, with SO_REUSEPORT (TF_GRPC_REUSE_PORT=1). So the agent can hold the
-very same port with a socket that does not listen: nobody else is given it meanwhile, and no connection ends up at the agent.
-Of an external command nobody knows how it binds, and most would be refused a port that is held: it is let go as the task
+very same port with a socket that does not listen: no other process gets it until then, and no connection ends up at the agent.
+How an external command binds is not known, and most would be refused a port that is held: it is let go as the task
 starts.
 """
 
@@ -111,7 +111,7 @@ def _reserve_there(network: Sequence[int], make: Callable[[], Reservation], line
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on this port, nor holds it."""
+    """Return whether no process listens on this port, nor holds it."""
     # SO_REUSEPORT would not do: it lets us in beside our own forgotten servers. SO_REUSEADDR is needed, or connections of
     # the last run, which stay in TIME_WAIT for a minute, would look like somebody.
     for family in (socket.AF_INET, socket.AF_INET6):

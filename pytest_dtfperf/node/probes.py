@@ -93,7 +93,7 @@ WITHOUT_GPUS = 'To measure on its cores say device = "cpu" in clusters.toml.'
 
 
 class GpusUnknown(Exception):
-    """The GPUs of a host cannot be listed; the message says why. They are never taken for none."""
+    """The GPUs of a host cannot be listed; the message has the reason. They are never taken for none."""
 
 
 class Gpu:
@@ -182,7 +182,7 @@ def _cells(answer: str) -> list[list[str]]:
 
 
 def _smi_words(code: int, answer: str) -> str:
-    """How nvidia-smi ended, and its first words, on one line."""
+    """Return how nvidia-smi ended, and its first words, on one line."""
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     quoted = " ".join(answer.split())[:_MOST_QUOTED]
     return f"nvidia-smi {how}, and printed {quoted!r}" if quoted else f"nvidia-smi {how}, and printed nothing"
@@ -194,7 +194,7 @@ def _parts(answer: str, names: Mapping[str, str], driver: str) -> dict[str, list
         GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-e86cb44c-6756-fd30-cd4a-1e6da3caf9b0)
           MIG 3g.20gb     Device  0: (UUID: MIG-c7384736-a75d-5afc-978f-d2f1294409fd)
 
-    Before driver 470 a UUID was MIG-GPU-e86cb44c-.../1/0. What `--query-gpu` tells is of whole GPUs alone.
+    Before driver 470 a UUID was MIG-GPU-e86cb44c-.../1/0. `--query-gpu` reports whole GPUs alone.
     """
     found: dict[str, list[Gpu]] = {}
     of = ""
@@ -306,7 +306,7 @@ def ask(command: list[str], within_s: float, environ: Mapping[str, str] | None =
 
 
 def fingerprint(found: list[Gpu]) -> dict[str, Any]:
-    """Who this host is: what never changes, what an upgrade changes, and what changes by the minute."""
+    """Return the identity of this host: what never changes, what an upgrade changes, and what changes by the minute."""
     model, kind = cpu()
     return {
         "hardware": {
@@ -329,12 +329,12 @@ def fingerprint(found: list[Gpu]) -> dict[str, Any]:
 
 
 def cpu() -> tuple[str, str | None]:
-    """What the first processor is called, `AMD EPYC 9R14`, and which design it is, as it says itself: `family 25, model 1`, of
+    """Return the first processor's name, `AMD EPYC 9R14`, and its design as it reports it: `family 25, model 1`, of
     ARM `implementer 0x41, part 0xd40`.
 
-    Names do not always tell: `AMD EPYC` is all that some hypervisors say, of processors of which one computes four times as
+    Names are not always enough: some hypervisors report only `AMD EPYC`, of processors of which one computes four times as
     fast as the other; and most of ARM have none, so that they are called by their architecture. None where the kernel does not
-    tell the design.
+    show the design.
     """
     told = {}
     with open(_CPUINFO) as file:
@@ -376,7 +376,7 @@ def _version_of(packages: Sequence[str]) -> str | None:
 
 
 def governor() -> str | None:
-    """How the first core chooses its clock (`performance`, `powersave`, ...), where the machine tells."""
+    """Return how the first core chooses its clock (`performance`, `powersave`, ...), where the machine reports it."""
     try:
         with open("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") as file:
             return file.read().strip()

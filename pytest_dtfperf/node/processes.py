@@ -1,4 +1,4 @@
-"""Processes as Linux shows them in /proc: who is below whom and in what state, who dies with whom, and how to end them all."""
+"""Processes as Linux shows them in /proc: their ancestors and state, which die with their parent, and how to end them all."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ STOPPED = ("T", "t")  # by a signal, by a debugger
 _DEAD = ("Z", "X")
 _KERNEL_LISTS_CHILDREN = os.path.exists("/proc/thread-self/children")  # CONFIG_PROC_CHILDREN
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_KILL_S = 5.0  # SIGKILL works at once; a process in uninterruptible sleep (a dead file server) may need longer, or for ever
+_KILL_S = 5.0  # SIGKILL works at once; a process in uninterruptible sleep (a dead file server) may take longer, or not end
 _POLL_S = 0.005
 # Once is not enough: a process that forks and exits, as daemons do, can be gone when it is looked at, and its child not yet
 # there when the others were listed.
 _EMPTY_ROUNDS = 2
-MOST_THREADS = 500  # whose waiting is read: each costs 20 us, nearly all of it the kernel's
+MOST_THREADS = 500  # threads with a waiting time that is read: each costs 20 us, nearly all of it the kernel's
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -37,7 +37,7 @@ class Process:
         self.state = state  # R, S, D, T (stopped), t (held by a debugger), Z, ...
         self.cpu_s = cpu_s  # user and system time
         self.reaped_cpu_s = reaped_cpu_s  # of those children that it has reaped, and of theirs
-        self.started = started  # clock ticks since boot: with the pid, who this is for ever
+        self.started = started  # clock ticks since boot: with the pid, a unique name of a process
 
     @property
     def stopped(self) -> bool:
@@ -72,7 +72,7 @@ def everything(*, dead: bool = False) -> Iterator[Process]:
 
 
 def below(root: int, *, dead: bool = False) -> list[Process]:
-    """Every living process whose ancestor is `root`, or those too that are dead and not yet reaped."""
+    """Return every living process below `root`, or those too that are dead and not yet reaped."""
     children_of = partial(_children_of, dead=dead) if _KERNEL_LISTS_CHILDREN else _families(dead=dead).get
     found: list[Process] = []
     to_visit = [root]
@@ -118,7 +118,7 @@ def _waited_s(path: str) -> float | None:
 def _children_of(parent: int, *, dead: bool = False) -> list[Process]:
     """A process's children, of all its threads, as the kernel lists them: the cost does not grow with the other processes."""
     pids: list[bytes] = []
-    # It has ended meanwhile, and its children are somebody else's; or /proc does not show it.
+    # It has ended since, and its children have another parent; or /proc does not show it.
     with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         for thread in os.listdir(f"/proc/{parent}/task"):
             with open(f"/proc/{parent}/task/{thread}/children", "rb") as file:
@@ -143,14 +143,14 @@ def adopt_orphans() -> None:
 def die_with(parent: int) -> None:
     """Be killed by the kernel when `parent` (to be exact: the thread of it that forked this process) ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the kernel was told
+    if os.getppid() != parent:  # it ended before the kernel had the request
         os._exit(1)
 
 
 def go_on_after_parent() -> None:
-    """Be continued by the kernel when the parent ends, if stopped by then: else nobody would, and no end of a pipe be read.
+    """Have the kernel continue this process when the parent ends, if stopped by then: else it would stay stopped.
 
-    Whoever is to be killed then stays so.
+    A process that is to be killed then stays so.
     """
     asked = ctypes.c_int()
     _libc.prctl(_PR_GET_PDEATHSIG, ctypes.byref(asked), 0, 0, 0)
@@ -202,7 +202,7 @@ def end_below(spare: Collection[int] = (), *, grace_s: float = 0.0, reap: Callab
 
 
 def end(find: Callable[[], Collection[int]], *, grace_s: float = 0.0, reap: Callable[[], object] = lambda: None) -> list[int]:
-    """End all that `find` finds, and what they start meanwhile: SIGTERM, `grace_s`, SIGKILL. Returns what survived even that.
+    """End all that `find` finds, and what they start until then: SIGTERM, `grace_s`, SIGKILL. Returns what survived even that.
 
     `reap` is called between rounds, for the dead among them that are the caller's own children.
     """

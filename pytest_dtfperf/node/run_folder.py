@@ -17,7 +17,7 @@ from pytest_dtfperf.node.owner import Fate, Owner
 
 PREFIX = "dtfperf-run-"
 _UNSIGNED_S = 3600.0  # a folder without an owner's name after so long: its owner was killed before it had written that
-_OWNER = "owner"  # in it: whose it is, as `Owner.text` writes it
+_OWNER = "owner"  # in it: its owner, as `Owner.text` writes it
 _MOST_BYTES = 4096  # of an owner's name
 _LONGEST = 32  # characters of the folder around it: a socket's path has 107 at most, and of Jupyter's kernels 50 within this
 
@@ -59,7 +59,7 @@ def remove(path: str) -> None:
 
 
 def remove_abandoned() -> None:
-    """Remove all of this user's whose owner is surely gone."""
+    """Remove all of this user's folders with an owner that is surely gone."""
     for folder in {around(), os.environ.get("TMPDIR") or "/tmp"}:
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:

@@ -31,7 +31,7 @@ class Agent:
     def __init__(
         self, host: int, *, entry: str, heartbeat_timeout_s: float, cold: bool, device: str = "", network: Sequence[int] = ()
     ) -> None:
-        """`device` is what clusters.toml says of it, if anything; `network` are the files of one for tasks alone
+        """`device` is that of clusters.toml, if any; `network` are the files of one for tasks alone
         (node/isolation.py), where there is one. Raises `Leave` where this host's GPUs cannot be listed.
         """
         self._host = host
@@ -51,12 +51,12 @@ class Agent:
         self._selector.register(self._sigchld, selectors.EVENT_READ, self._on_sigchld)
         if not cold:
             self._warm = self._new_zygote()
-        self._gpus = _gpus(needed=device != "cpu")  # meanwhile
+        self._gpus = _gpus(needed=device != "cpu")  # while other work goes on
         self._state = HostState()
         self._unguarded = guard.why_not()
         self._free_since_s = 0.0  # when the last run ended
         self._last_seen: tuple[float, Any] | None = None  # of the GPUs
-        # Of a part of one (MIG) nobody tells: what can be asked of is the whole GPU, others' parts included.
+        # Of a part of one (MIG) there is no report: only the whole GPU can be queried, others' parts included.
         whole = [gpu.index for gpu in self._gpus if gpu.index.isdecimal()]
         self._gpu_watch = GpuWatch(whole) if whole else None
         if self._gpu_watch:
@@ -99,7 +99,7 @@ class Agent:
 
     def _hear_zygote(self, zygote: Zygote) -> None:
         match zygote.read_message():
-            case None:  # its death is told where it is reaped
+            case None:  # its death is reported where it is reaped
                 self._close(zygote.line)
             case {"ready": True}:
                 if not self._hello_sent:
@@ -144,7 +144,7 @@ class Agent:
     def _reap(self) -> None:
         """Reap the agent's own children: zygotes, tasks that lost their zygote, adopted daemons."""
         dead = processes.reap_children()
-        # A zygote's death kills its tasks: it is the cause and is told first.
+        # A zygote's death kills its tasks: it is the cause and is reported first.
         for pid in dead.keys() & self._zygotes.keys():
             self._zygote_died(self._zygotes.pop(pid), dead.pop(pid))
         for pid, code in dead.items():
@@ -180,7 +180,7 @@ class Agent:
     # What goes out
 
     def _watch_stdout(self) -> None:
-        """Be told when a controller that is slow to read has read on."""
+        """Handle the event that a controller that is slow to read has read on."""
         watched = _STDOUT in self._selector.get_map()
         if self._outbox and not watched:
             self._selector.register(_STDOUT, selectors.EVENT_WRITE, self._outbox.flush)
@@ -308,7 +308,7 @@ class Agent:
         return survivors
 
     def _dig(self, run: RunHere) -> dict[str, str]:
-        """A tunnel to the run's program; returns what tells the program of it."""
+        """Open a tunnel to the run's program; return the variables that name it to the program."""
         run_folder.remove_abandoned()
         try:
             run.folder = run_folder.make()

@@ -4,7 +4,7 @@
                             ` end of the line? ..... supervisor (the agent's parent)
 
 The agent has the line to itself. The supervisor never reads from it, but sees its end, and waits for the agent, which adopts
-nobody once it is dead. When the agent ends, when the line ends and the agent does not leave, when the agent stands still for
+none once it is dead. When the agent ends, when the line ends and the agent does not leave, when the agent hangs for
 longer than its time-out or takes longer than it may, everything below is killed, daemons included. Should the supervisor itself
 be killed, so are the agent and its tasks, by the kernel; what had daemonised is found by its environment (`node/sweep.py`).
 
@@ -32,9 +32,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-CONTROLLER = "DTFPERF_CONTROLLER"  # whose a process is, as `Owner.text` writes it
-GRACE_S = 1.0  # an agent whose line ends kills what is below it at once and leaves
-CANNOT_START = 127  # what shells say of a program that is not there
+CONTROLLER = "DTFPERF_CONTROLLER"  # the owner of a process, as `Owner.text` writes it
+GRACE_S = 1.0  # an agent with a line that ends kills what is below it at once and leaves
+CANNOT_START = 127  # the exit code of shells where a program does not exist
 _TICK_S = 0.5
 
 
@@ -56,7 +56,7 @@ def main(header: Mapping[str, Any], borrowed: str | None) -> None:
         late = True
     except (Leave, BrokenPipeError, SystemExit) as exc:
         code = exc.code if isinstance(exc, SystemExit) and isinstance(exc.code, int) else 1
-    except Exception:  # nothing may keep the supervisor from ending what it started; the traceback says what it was
+    except Exception:  # the supervisor must end what it started after any error; the traceback has the error
         import traceback
 
         traceback.print_exc()
@@ -65,7 +65,7 @@ def main(header: Mapping[str, Any], borrowed: str | None) -> None:
     run_folder.remove_abandoned()
     if borrowed:
         shutil.rmtree(borrowed, ignore_errors=True)
-    with suppress(OSError):  # nobody may be there to hear it
+    with suppress(OSError):  # the reader may be gone
         os.set_blocking(2, False)
         os.write(2, f"\n{MARK}{json.dumps({'ended': ended, 'late': late, 'survivors': survivors})}\n".encode())
     os._exit(code if code >= 0 else 128 - code)
@@ -110,14 +110,14 @@ def watch(
     within_s: float | None = None,
     began: Callable[[], object] = lambda: None,
 ) -> int:
-    """Fork a process that does what it is told to `become`, see to its end and that of all below, and return its exit code."""
+    """Fork a process that runs `become`, see to its end and that of all below, and return its exit code."""
     sigchld = processes.SigchldPipe()
     supervisor, (waits, go) = os.getpid(), os.pipe()
     pid = os.fork()
     if pid == 0:
         processes.die_with(supervisor)
         os.close(go)
-        os.read(waits, 1)  # until the controller has been told: from then on, the line is this process's
+        os.read(waits, 1)  # until the controller has the message: from then on, the line is this process's
         sigchld.close()
         for number in (*LEAVE_ON, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
@@ -201,7 +201,7 @@ def _next_order(patience_s: float) -> bytes:
 
 
 def _find(program: str, path: str) -> str | None:
-    """Where the program lies; None where there is none."""
+    """Return the program's path; None where there is none."""
     if os.sep in program:
         candidates = [os.path.expanduser(program)]
     else:

@@ -2,8 +2,8 @@
 
 An agent leaves nothing behind while it lives. Should it be killed, a process that had daemonised before is still somewhere, and
 is found by the id of its session, which every process below an agent carries in its environment. `--abandoned` looks for
-processes whose owner, a process that can be seen from here, is no more: an agent's and, where a batch system's client is the
-line to its hosts, that client. A session that may be alive is never touched. Folders of runs whose agent is no more go, too.
+processes with an owner that can be seen from here and has ended: an agent's and, where a batch system's client is the
+line to its hosts, that client. A session that may be alive is never touched. Folders of runs with no agent left go, too.
 """
 
 import os

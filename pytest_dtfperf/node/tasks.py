@@ -20,7 +20,7 @@ _READ_BYTES = 1 << 16
 
 
 class Log:
-    """A file without a name: it leaves nothing behind, whoever is killed."""
+    """A file without a name: it leaves nothing behind after any kill."""
 
     def __init__(self) -> None:
         self.file = _nameless_file()
@@ -93,7 +93,7 @@ class Task:
         self.id = f"{run}/{name}"
         self.pid: int | None = None  # once it is forked
         self.exited = False
-        self.reason: list[str] = []  # why it failed, if it has said so itself
+        self.reason: list[str] = []  # why it failed, if it has reported that itself
         self.log = Log()
         self.line, self.theirs = socket.socketpair()
         self.line.setblocking(False)
@@ -104,7 +104,7 @@ class Task:
         return self.reason or self.log.last_lines()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        # Dead, or stopped with its buffer full: its exit or its state will say so.
+        # Dead, or stopped with its buffer full: its exit or its state will show it.
         with suppress(OSError):
             self.line.sendall(wire.encode(message) + b"\n")
 

@@ -1,4 +1,4 @@
-"""Import TensorFlow for trial, and say what it is and sees: `python -m pytest_dtfperf.node.trial PARENT`.
+"""Import TensorFlow for trial, and report its version and devices: `python -m pytest_dtfperf.node.trial PARENT`.
 
 In a process of its own: an import may take minutes, hang, or take the process with it.
 """
@@ -22,7 +22,7 @@ _LAST_LINES = 3
 
 
 def attempt(within_s: float) -> dict[str, Any]:
-    """`version`, `gpus` and `import_s`; or an `error` and the child's last `words`. Takes no longer than `within_s`."""
+    """Return `version`, `gpus` and `import_s`; or an `error` and the child's last lines as `words`, within `within_s`."""
     command = module_command(sys.executable, "pytest_dtfperf.node.trial", str(os.getpid()))
     environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}  # its warnings about plugins are no answer to anything
     try:

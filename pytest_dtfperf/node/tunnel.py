@@ -2,11 +2,11 @@
 
     browser -- TCP, loopback --> controller == orders, events ==> agent -- Unix socket --> program
 
-Each connection has a number, which the controller gives. Of a connection each side says
+Each connection has a number, which the controller gives. Of a connection each side sends
 
     open   somebody has connected: the controller alone, first
     data   bytes, in base64. No more than WINDOW of them are on their way at any time
-    took   so many of these bytes have been passed on to who reads them: as many more may come
+        took   so many of these bytes have been passed on to their reader: as many more may come
     end    no more data will come from this side
     gone   nothing at all will come from this side, the last word of each: then the number is forgotten
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
     Say = Callable[..., object]
 
-VARIABLE = "DTFPERF_TUNNEL"  # tells a program the path of the socket that it may listen at
+VARIABLE = "DTFPERF_TUNNEL"  # gives a program the path of the socket that it may listen at
 SOCKET = "socket"  # ... in the run's folder
-WINDOW = 512 << 10  # 5 MB/s over a line whose answers take 0.1 s
+WINDOW = 512 << 10  # 5 MB/s over a line with a round trip of 0.1 s
 CHUNK = 48 << 10  # bytes of one message: 64 KiB of base64
 _ABORT = struct.pack("ii", 1, 0)  # SO_LINGER: what is cut short ends as a reset, and not like what is whole
 
 
 class Violation(wire.WireError):
-    """The other end says what it may not."""
+    """The other end sends a message that the protocol does not allow."""
 
 
 class Connections:
-    """All connections of one end. `say` sends the other end a word: `say(does=..., connection=..., ...)`.
+    """All connections of one end. `say` sends the other end a message: `say(does=..., connection=..., ...)`.
 
     Their sockets are registered with `selector`, each with a function to call when it is ready.
     """
@@ -58,7 +58,7 @@ class Connections:
         return len(self._all)
 
     def add(self, number: int, sock: socket.socket | None) -> None:
-        """A new one; None: who should take it does not."""
+        """Add a new connection; None: its listener refuses it."""
         if number in self._all:
             raise Violation(f"opened connection {number} twice")
         self._all[number] = _Connection(number, sock, self._selector, self._say, self._all.pop)
@@ -78,7 +78,7 @@ class Connections:
 
 
 class _Connection:
-    """One of them, from this end's socket to the other end's words."""
+    """One connection, from this end's socket to the messages of the other end."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class _Connection:
             self._say("end")
 
     def _abort(self) -> None:
-        """Close it in a way that nobody takes for its proper end."""
+        """Close it in a way that cannot be taken for its proper end."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
@@ -202,7 +202,7 @@ class _Connection:
         """What follows from what has been written, read and heard."""
         if self._socket is not None and self._heard_end and not self._unwritten:
             if self._reads:
-                with suppress(OSError):  # who has closed it is found out when it is read from
+                with suppress(OSError):  # that it is closed is found out when it is read from
                     self._socket.shutdown(socket.SHUT_WR)
             else:
                 self._leave()
@@ -238,7 +238,7 @@ class HostEnd:
         self._ready = False
 
     def poll(self) -> None:
-        """Say "ready" once, when the program listens. To be called now and then."""
+        """Send "ready" once, when the program listens. To be called now and then."""
         if not self._ready and (sock := self._connect()):
             sock.close()
             self._ready = True
@@ -255,7 +255,7 @@ class HostEnd:
 
     def _connect(self) -> socket.socket | None:
         sock = socket.socket(socket.AF_UNIX)
-        sock.setblocking(False)  # one whose program takes nobody any more refuses at once
+        sock.setblocking(False)  # a socket of a program that accepts no more refuses at once
         try:
             sock.connect(self.path)
         except OSError:

@@ -50,7 +50,7 @@ class Lines:
 
 
 class Outbox:
-    """Lines on their way out of a pipe that may be full: whoever writes never blocks, and goes on watching its heartbeat."""
+    """Lines on their way out of a pipe that may be full: the writer never blocks, and goes on watching its heartbeat."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
@@ -62,7 +62,7 @@ class Outbox:
         return bool(self._pending)
 
     def put(self, line: bytes) -> None:
-        """Raises `BrokenPipeError` when nobody listens any more."""
+        """Write what the pipe takes. Raises `BrokenPipeError` when no process listens any more."""
         self._pending += line + b"\n"
         self.flush()
 
@@ -76,14 +76,14 @@ class Outbox:
 
 
 class Connection:
-    """Says how the task is getting on, and waits for the controller's word."""
+    """Reports the task's progress, and waits for the controller's orders."""
 
     def __init__(self, to_agent: socket.socket) -> None:
         self._socket = to_agent
         self._incoming = to_agent.makefile("rb")
 
     def send(self, kind: str, **data: Any) -> None:
-        """Tell the controller: "ready" (the port is bound), "progress", "output", "stamps", "trace", "report"; or "failed"
+        """Send the controller "ready" (the port is bound), "progress", "output", "stamps", "trace", "report"; or "failed"
         (reason: lines).
         """
         self._socket.sendall(encode({**data, "kind": kind}) + b"\n")
@@ -95,13 +95,13 @@ class Connection:
     def counters(self) -> Counters:
         """What this host's interfaces and this process have used up to now.
 
-        Called when measuring starts and when it ends, so that the agent is told: it looks at what the host does meanwhile.
+        Called when measuring starts and when it ends, so that the agent knows: it observes the host in between.
         """
         self.send("counting")
         return probes.counters()
 
     def order(self) -> dict[str, Any]:
-        """What this task is to do: always the first thing it is told."""
+        """Return this task's order: always the first message it gets."""
         order: dict[str, Any] = self._next()["order"]
         return order
 

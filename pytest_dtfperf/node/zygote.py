@@ -1,7 +1,7 @@
 """Imports the tasks' code once, and forks a task in milliseconds as often as its agent asks.
 
 It must stay what can be forked: one thread, no device touched, nothing started. Importing TensorFlow keeps to that if
-OpenBLAS is told to make no threads of its own. Between agent and zygote is a socket of whole messages (SOCK_SEQPACKET):
+OpenBLAS makes no threads of its own. Between agent and zygote is a socket of whole messages (SOCK_SEQPACKET):
 
     agent -> zygote   {"task", "env", "cpus"} with two files: the task's line to the agent, and its log; and two more for a
                       task that shall enter a network of its own (node/isolation.py)
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MESSAGE_BYTES = 1 << 16  # far more than a task's name, environment and cores need
 
-# For the import and for every task after it, unless the host's own environment says otherwise.
+# For the import and for every task after it, unless the host's own environment sets it.
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",  # else numpy starts threads while it is imported, and those do not survive a fork
     "TF_GRPC_REUSE_PORT": "1",  # else a server could not bind the port that the agent holds for it
@@ -62,9 +62,9 @@ def become(entry: str, env: Mapping[str, str], agent: int, line: socket.socket, 
         gc.freeze()  # what was imported is never garbage: a task's collector need not walk it, and so copy its pages
         serve(found, line)
         code = 0
-    except ModuleNotFoundError as lacking:  # the package's name says it all
+    except ModuleNotFoundError as lacking:  # the package's name is enough
         print(f"{sys.executable} has no module {lacking.name!r}", flush=True)
-    except BaseException:  # whatever it was: the agent tells these last words, and must not go on a second time
+    except BaseException:  # any error: the agent reports these last lines, and must not go on a second time
         _print_exception()
     finally:
         os._exit(code)
@@ -150,12 +150,12 @@ def _become(entry: Entry, request: dict[str, Any], line: int, log: int, *network
         code = 0
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except BaseException:  # whatever it was: these are the task's last words, and nothing above may see it
+    except BaseException:  # any error: these are the task's last lines, and nothing above may see it
         _print_exception()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)  # a TensorFlow session that lost its server hangs in its clean-up for ever
+        os._exit(code)  # a TensorFlow session that lost its server hangs in its clean-up
 
 
 def _settle(request: dict[str, Any], log: int, network: Sequence[int]) -> None:
