@@ -16,6 +16,7 @@
     │   ├── TaskFailed               a task ended with an exit code, or was killed by a signal
     │   ├── TaskStopped              a task is alive but does not run (SIGSTOP, a debugger)
     │   └── DeadlineExceeded         a phase took longer than it may, or a task fell silent
+    ├── TimeBudgetSpent              no time is left for a measurement: its test is skipped
     ├── InvalidMeasurement           it trained, but the numbers cannot be true
     ├── SessionFileError             a session folder cannot be read or written
     ├── HistoryError                 the database of all sessions cannot be read or written
@@ -121,6 +122,10 @@ class TaskStopped(RunFailed):
 
 class DeadlineExceeded(RunFailed):
     """A phase took longer than it may, or a task gave no sign of life."""
+
+
+class TimeBudgetSpent(DtfPerfError):
+    """A measurement is left out, because the time that the session may take is spent."""
 
 
 class InvalidMeasurement(DtfPerfError):

@@ -6,6 +6,7 @@ them is printable by Unicode's definition, and all are shown as Python writes th
 """
 
 import codecs
+import re
 
 NONE = "-"  # stands where there is no number
 
@@ -48,6 +49,36 @@ def duration(seconds: float) -> str:
 def in_minutes(minutes: int) -> str:
     """`12 min`, `3 h 05 min`."""
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+TIME_BUDGET_FORM = "a time, as 6min, 1h30min or 90s, or none"
+_TIME_BUDGET = re.compile(r"(?:(\d{1,4})h)?(?:(\d{1,5})min)?(?:(\d{1,6})s)?", re.ASCII)
+_UNITS_S = {"h": 3600, "min": 60, "s": 1}
+
+
+def parse_time_budget(text: str) -> float | None:
+    """Return the seconds of a text such as `6min`, `1h30min` or `90s`; None for `none`, which sets no limit.
+
+    Raises:
+        ValueError: it is no such text, or no time at all.
+    """
+    if text == "none":
+        return None
+    found = _TIME_BUDGET.fullmatch(text)
+    parts = found.groups() if found else ()
+    seconds = sum(int(part or 0) * unit_s for part, unit_s in zip(parts, _UNITS_S.values(), strict=False))
+    if not seconds:
+        raise ValueError(f"not {TIME_BUDGET_FORM}: {text!r}")
+    return float(seconds)
+
+
+def format_time_budget(seconds: float) -> str:
+    """Return seconds as `parse_time_budget` reads them."""
+    left, found = int(seconds), ""
+    for name, unit_s in _UNITS_S.items():
+        count, left = divmod(left, unit_s)
+        found += f"{count}{name}" if count else ""
+    return found or "0s"
 
 
 def minute(started: str) -> str:

@@ -26,7 +26,16 @@ from pytest_dtfperf.cli.options import (
     wants_colour,
 )
 from pytest_dtfperf.cli.output import print_json, print_remark
-from pytest_dtfperf.errors import DtfPerfError, InvalidMeasurement, RunFailed, SpecError, UsageError, unknown_name
+from pytest_dtfperf.errors import (
+    DtfPerfError,
+    InvalidMeasurement,
+    RunFailed,
+    SpecError,
+    TimeBudgetSpent,
+    UsageError,
+    unknown_name,
+)
+from pytest_dtfperf.formats import TIME_BUDGET_FORM, parse_time_budget
 from pytest_dtfperf.spec import MODELS, inputs_of
 from pytest_dtfperf.spec.tables import is_own_model_name
 
@@ -82,6 +91,8 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--repeats", metavar="N", type=int, help="most runs of each; otherwise as many as the verdict needs")
     text = "how much slower than its baseline a rate may be: 0.05 is 5 %%"
     parser.add_argument("--margin", metavar="FRACTION", type=float, help=text)
+    text = "time for all trainings, as 6min; it sets how many runs each has, and which are left out; none sets no limit"
+    parser.add_argument("--time-budget", metavar="TIME", type=_parse_time, help=text)
     text = "accept what was measured; new: where there is no baseline yet"
     parser.add_argument("--update-baselines", nargs="?", const="all", choices=("all", "new"), help=text)
     add_baselines(parser)
@@ -89,6 +100,13 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="say what the numbers are, with published ones")
     add_json(parser, RECORD_SHAPE, lines="measurement, as in measurements.jsonl")
     parser.set_defaults(run=run_measure, cluster="local")
+
+
+def _parse_time(text: str) -> float | str:
+    try:
+        return parse_time_budget(text) or "none"
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"takes {TIME_BUDGET_FORM}, not {text!r}") from None
 
 
 def _load_models(args: argparse.Namespace) -> int:
@@ -131,7 +149,9 @@ def run_measure(args: argparse.Namespace) -> int:
         raise UsageError(f"--repeats must be 1 or more, not {args.repeats}")
     if args.margin is not None and not 0 < args.margin < 1:
         raise UsageError(f"--margin is a fraction of the baseline, as 0.05 for 5 %, not {args.margin:g}")
-    settings = Settings(repeats=args.repeats, margin=args.margin, update_baselines=args.update_baselines)
+    settings = Settings(
+        repeats=args.repeats, margin=args.margin, update_baselines=args.update_baselines, time_budget=args.time_budget
+    )
     failures: list[str] = []
     opened = Session.open(
         args.cluster,
@@ -162,6 +182,8 @@ def _measure(opened: "Session", wanted: Sequence[WantedSpec], failures: list[str
             try:
                 measured = _measure_specs(session, each)
                 session.check(measured)
+            except TimeBudgetSpent:
+                continue  # the summary names it
             except (RunFailed, InvalidMeasurement, SpecError) as failure:
                 failures.append(f"{each}: {failure}")
 
@@ -230,6 +252,7 @@ def _print_summary(session: "Session", args: argparse.Namespace, failures: Seque
     from pytest_dtfperf.report.terminal import format_failure, format_summary
 
     records = session.folder.measurements()
+    time = session.time_budget.describe() if session.time_budget else []
     if args.json:
         for record in records:
             print_json(record.to_json())
@@ -243,7 +266,7 @@ def _print_summary(session: "Session", args: argparse.Namespace, failures: Seque
             folder=session.folder.path,
             accepted=notes.list_accepted_baselines(session.acceptance, records),
             next_steps=notes.list_next_steps(records, session.folder.session["command"], session.config.name),
-            remarks=[*notes.list_acceptance_remarks(session.acceptance, records), *session.remarks],
+            remarks=[*notes.list_acceptance_remarks(session.acceptance, records), *session.remarks, *time],
         )
         print(text, end="")
     for record in records:

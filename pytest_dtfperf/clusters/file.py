@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.errors import ClusterFileError
+from pytest_dtfperf.formats import TIME_BUDGET_FORM, parse_time_budget
 from pytest_dtfperf.node.files import read_text
 
 CLUSTERS_FILE = "clusters.toml"
@@ -116,6 +117,14 @@ def one_of(*words: str) -> Validator:
     return Validator(" or ".join(f'"{word}"' for word in words), lambda value: value in words)
 
 
+def _is_time(text: str) -> bool:
+    try:
+        parse_time_budget(text)
+    except ValueError:
+        return False
+    return True
+
+
 COUNT = Validator("a whole number of at least 1", lambda value: type(value) is int and value >= 1)
 SECONDS = Validator("a number above 0", lambda value: type(value) in (int, float) and 0 < value < math.inf)
 FRACTION = Validator("a fraction, as 0.05 for 5 %", lambda value: type(value) in (int, float) and 0 < value < 1)
@@ -126,6 +135,7 @@ TEXTS = Validator(
 NAMES = Validator("a list of at least one text", lambda value: bool(value) and TEXTS.accepts(value))
 FLAG = Validator("true or false", lambda value: isinstance(value, bool))
 TABLE = Validator("a table", lambda value: isinstance(value, dict))
+TIME = Validator(TIME_BUDGET_FORM, lambda value: isinstance(value, str) and _is_time(value))
 CODE = Validator('"module:function"', lambda value: isinstance(value, str) and value.count(":") == 1)
 S3 = Validator(
     '"s3://bucket" or "s3://bucket/prefix"',

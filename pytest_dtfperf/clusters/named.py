@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_dtfperf.clusters import file
 from pytest_dtfperf.clusters.environment import ENVIRONMENT
-from pytest_dtfperf.clusters.file import CODE, COUNT, FLAG, FRACTION, S3, SECONDS, TABLE, TEXT, Validator, one_of
+from pytest_dtfperf.clusters.file import CODE, COUNT, FLAG, FRACTION, S3, SECONDS, TABLE, TEXT, TIME, Validator, one_of
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
 from pytest_dtfperf.errors import ClusterFileError, SpecError, show_value, unknown_name
 from pytest_dtfperf.extensions import Table
@@ -67,6 +67,7 @@ class ClusterConfig:
     heartbeat_timeout_s: float = 15.0  # hosts that hear nothing for so long end everything
     allocation: str = "session"  # "session": hosts are lent once for all tests; "test": anew for each
     max_jobs: int | None = None  # how many allocations may be held at once: `jobs_at_once` knows the default
+    time_budget: str | None = None  # for the measurements of a session, as "6min"; None: no limit
     limits: Limits = field(default_factory=Limits)
     thresholds: str | None = None  # the file in baselines/ whose thresholds hold where the measured system's own has none
     training: Mapping[str, Any] = field(default_factory=dict)
@@ -191,6 +192,7 @@ KEYS: Mapping[str, Validator] = {
     "heartbeat_timeout_s": SECONDS,
     "allocation": one_of("session", "test"),
     "max_jobs": COUNT,
+    "time_budget": TIME,
     "limits": TABLE,
     "thresholds": TEXT,
     "training": TABLE,

@@ -9,14 +9,18 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.formats import format_count, percent
-from pytest_dtfperf.limits.limit import CORES, GPUS, LINK, MEMORY, Bound, Limit
+from pytest_dtfperf.limits.limit import CORES, GPUS, LINK, MEMORY, Bound, Limit, limit
+from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.spec import Spec
 
 FAR_BELOW = 0.6  # of the lowest typical share: machines differ in what a step costs beside its arithmetic by less than this
 BELOW = 0.9  # likewise, where the runs show a cause: one thread on two cores cost ResNet-50 with a server a quarter of its rate
 BUSY_SHARE = 0.7  # of the cores that workers may use. Healthy trainings on two cores kept 0.86 to 1.0 of them busy
+USUAL_SHARE = 0.4  # of the limit of cores, of a model without typical shares
 TIGHT = 1.5  # how many times as much the devices must allow as a link or the memory, for that to be worth a line
 
 
@@ -69,6 +73,19 @@ def find_typical_share(record: Record, resource: str) -> TypicalShare | None:
         ),
         None,
     )
+
+
+def predict_step_s(spec: Spec, layout: Layout, probes: Probes) -> float | None:
+    """Return about how many seconds a step takes on cores, by its limit and the share that such a training reaches of it.
+
+    None where no limit is known of cores, as on GPUs, where steps are short.
+    """
+    found = limit(spec, layout, probes)
+    cores = next((bound for bound in found.bounds if bound.resource == CORES), None)
+    if cores is None or found.binding is None:
+        return None
+    shares = [each.low for each in TYPICAL if (each.model, each.resource) == (spec.model, CORES)]
+    return max(found.binding.step_s, cores.step_s / min(shares, default=USUAL_SHARE))
 
 
 def find_hint(record: Record) -> str | None:

@@ -1,6 +1,7 @@
 """The adapter between pytest and a session, and pytest-timeout's limit of a test that waits for hosts."""
 
 import io
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,6 +22,7 @@ from pytest_dtfperf.plugin import options as command_line
 from pytest_dtfperf.plugin.display import Display
 from pytest_dtfperf.plugin.outcome import DRY_RUN
 from pytest_dtfperf.plugin.parametrise import cannot_hold
+from pytest_dtfperf.records.arithmetic import flop_per_image
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.report.time_estimates import ClusterPast, load_earlier_sessions
@@ -28,6 +30,10 @@ from pytest_dtfperf.session.allocation_manager import compute_need_of_test, expl
 from pytest_dtfperf.session.cluster import ClusterInfo
 from pytest_dtfperf.session.resolve import SLOWDOWN_VARIABLE, read_slowdowns
 from pytest_dtfperf.session.session import Session
+from pytest_dtfperf.spec import MODELS, Spec
+
+STARTUP_S = 10.0  # of a test of a model that was never measured, for the order of tests alone
+TYPICAL_FLOP_PER_S = 1e9  # likewise: an image of InceptionV3 counts as 34 s
 
 
 class _Remaining(float):
@@ -157,6 +163,19 @@ class SessionAdapter:
         config, cluster = self.session.config, self.cluster
         unfit = cannot_hold(test, cluster.name, capacity.count_devices(config), cluster.devices_per_host)
         return unfit or explain_lack_of_hosts(test, config)
+
+    def estimate_cost(self, test: str, parameters: Mapping[str, Any]) -> float:
+        """Return about how many seconds a test takes, to sort tests from cheap to expensive.
+
+        An earlier session's seconds count. Of a new test the model counts that its node id names, with the arithmetic of an
+        image on each device. A test that names no model comes last.
+        """
+        known = self._expected_s(test)
+        if known is not None:
+            return known
+        model = max((name for name in MODELS if name in test), key=len, default=None)
+        flop = flop_per_image(Spec(model=model, batch_size=1)) if model else None
+        return math.inf if flop is None else STARTUP_S + flop * parameters.get("gpus", 1) / TYPICAL_FLOP_PER_S
 
     # -- what is shown
 

@@ -1,7 +1,7 @@
 """The objects that the fixtures `train` and `baseline` give to a test."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 from pytest_dtfperf.baselines.verdict import Judgement
-from pytest_dtfperf.errors import MissingModule, UsageError, show_value
+from pytest_dtfperf.errors import MissingModule, TimeBudgetSpent, UsageError, show_value
 from pytest_dtfperf.plugin import installed_first
 from pytest_dtfperf.plugin.adapter import SessionAdapter
 from pytest_dtfperf.plugin.dry_run import DryRun
@@ -45,6 +45,7 @@ class Train:
         self._perf = perf
         self._item = item
         self._dry_run = dry_run
+        self._given: Collection[str] = ()  # the fields that the test sets
         self._experiment = _experiment(perf, item, marker)
 
     def __call__(self, model: Any = None, *, repeats: int | None = None, **wanted: Any) -> Record:
@@ -71,13 +72,14 @@ class Train:
             common: fields that they have in common.
         """
         self._item.stash[TRAINED] = True
+        self._given = {name for own in each for name in (*common, *own)}
         wanted = [self._resolve({**common, **own}) for own in each]
         if self._dry_run:
             return [self._note_in(self._dry_run, spec, repeats, word) for spec, word in wanted]
         try:
             with installed_first():
                 found = self._measure(wanted, repeats)
-        except MissingModule as error:
+        except (MissingModule, TimeBudgetSpent) as error:
             pytest.skip(str(error))
         for measured in found:
             self._item.config.hook.pytest_dtfperf_measured(item=self._item, measured=measured)
@@ -86,7 +88,11 @@ class Train:
     def _measure(self, wanted: Sequence[tuple[Spec, str]], repeats: int | None) -> list[Record]:
         if [word for _, word in wanted] == ["sweep"]:
             return [self._experiment.sweep(wanted[0][0], repeats)]
-        return self._experiment.measure([self._with_num_ps(spec, word) for spec, word in wanted], repeats)
+        specs = [self._with_num_ps(spec, word) for spec, word in wanted]
+        return self._experiment.measure([self._fit_to_time(spec) for spec in specs], repeats)
+
+    def _fit_to_time(self, spec: Spec) -> Spec:
+        return self._perf.session.fit_to_time(spec, self._item.nodeid, self._given)
 
     def _resolve(self, wanted: dict[str, Any]) -> tuple[Spec, str]:
         """Return the spec, and "best" or "sweep" where its number of parameter servers is still to be found."""

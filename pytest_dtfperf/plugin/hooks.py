@@ -159,7 +159,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             kept.append(item)
     if too_large:
         config.hook.pytest_deselected(items=too_large)
-        items[:] = kept
+    items[:] = _sort_by_cost(perf, kept) if perf.session.time_budget else kept
+
+
+def _sort_by_cost(perf: "SessionAdapter", items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the items with perf tests from cheap to expensive, in the places that perf tests have."""
+    ordered = iter(sorted(filter(is_perf_test, items), key=lambda item: perf.estimate_cost(item.nodeid, _parameters(item))))
+    return [next(ordered) if is_perf_test(item) else item for item in items]
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist's worker sends what it has collected

@@ -19,6 +19,7 @@ import pytest
 
 from pytest_dtfperf.baselines.verdict import FALSE_ALARMS, MOST_EFFICIENT, MOST_RUNS
 from pytest_dtfperf.errors import UNEXPANDED, UsageError, show_value, unknown_name
+from pytest_dtfperf.formats import TIME_BUDGET_FORM, parse_time_budget
 from pytest_dtfperf.node.files import read_text
 from pytest_dtfperf.session.settings import ExplainWord, Settings, UpdateWord
 from pytest_dtfperf.spec import VARIABLE_UPDATES
@@ -127,6 +128,13 @@ def _explain(text: str) -> ExplainWord:
     raise UsageError(f"takes `always`, `auto` or `never`, not {text!r}")
 
 
+def _time_budget(text: str) -> float | Literal["none"]:
+    try:
+        return parse_time_budget(text) or "none"
+    except ValueError:
+        raise UsageError(f"takes {TIME_BUDGET_FORM}, not {show_value(text)}") from None
+
+
 def _flag(text: str) -> bool:
     words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
     if text.lower() not in words:
@@ -173,6 +181,9 @@ OPTIONS = (
     Option(
         "false-alarms", "FRACTION", f"how many sessions without any change may turn red; {FALSE_ALARMS} by default", _fraction
     ),
+    Option("time-budget", "TIME|none",
+           "time for all measurements, as 6min, shared among tests, cheap ones first: it sets their steps and runs, and which "
+           "tests are left out; by default the cluster's, unless baselines are accepted", _time_budget),
     Option("steps", "N", "measured steps per run", _count),
     Option("warmup-steps", "N", "steps before the measured ones", lambda text: _count(text, least=0)),
     Option("batch-size", "N", "images per device and step", _count),

@@ -84,6 +84,8 @@ class Ending:
         if folder.refused:
             self._report(session, folder.refused)
         self.remarks += [*completion.remembered.lines, *gate]
+        if self.perf.session.time_budget:
+            self.remarks += self.perf.session.time_budget.describe()
 
     def _gate(self, session: pytest.Session, remembered: Remembered) -> list[str]:
         """Fail the session for new changes over time, with --history-gate."""

@@ -19,6 +19,7 @@ from pytest_dtfperf.errors import AllocationOver, DtfPerfError, first_line
 from pytest_dtfperf.explain.probes import ALL, Probes, merge_probes
 from pytest_dtfperf.history.enter import Remembered, enter, remember
 from pytest_dtfperf.history.where import Address, address_of, asked_for
+from pytest_dtfperf.limits.hints import predict_step_s
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
@@ -26,8 +27,9 @@ from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.session.allocation_manager import AllocationManager
 from pytest_dtfperf.session.cluster import ClusterInfo
 from pytest_dtfperf.session.preflight import check_program
-from pytest_dtfperf.session.resolve import RepeatPlan, check_slowdowns, plan
+from pytest_dtfperf.session.resolve import RepeatPlan, check_slowdowns, choose_time_budget, plan
 from pytest_dtfperf.session.settings import Settings
+from pytest_dtfperf.session.time_budget import TimeBudget
 from pytest_dtfperf.spec import Spec
 
 PACKAGES = ("pytest-dtfperf", "tensorflow", "tensorflow-cpu")
@@ -79,6 +81,7 @@ class SessionContext:
     while_waiting: Callable[[], AbstractContextManager[object]] = nullcontext  # entered while it waits for hosts
     plans: dict[str, RepeatPlan] = field(default_factory=dict, init=False)  # record's id -> how often its spec is run
     terms: dict[tuple[str, str], ComparisonPolicy] = field(default_factory=dict, init=False)  # record's id, test -> its own
+    time_budget: TimeBudget | None = field(default=None, init=False)  # None: measurements may take any time
     _progress: Progress | None = field(default=None, init=False)
     _folder: SessionFolder | None = field(default=None, init=False)
     _capacity: Probes = field(default_factory=Probes, init=False)  # what this session's hosts and links can do
@@ -94,6 +97,8 @@ class SessionContext:
             while_waiting=self.while_waiting,
         )
         self.cluster = ClusterInfo(self.config, self.allocations.get_launcher)
+        if total_s := choose_time_budget(self.settings, self.config):
+            self.time_budget = TimeBudget(total_s, lambda: self.tests)
 
     @property
     def progress(self) -> Progress:
@@ -219,6 +224,26 @@ class SessionContext:
         except Exception as error:  # a defect of a probe costs the limit, and no measurement
             found = Probes(unknown={ALL: f"{type(error).__name__}: {' '.join(str(error).split())}"})
         self._capacity = merge_probes(self._capacity, found)
+
+    def fit_to_time(self, spec: Spec, test: str, given: Collection[str]) -> Spec:
+        """Return the spec with as many measured steps as the test's share of the time budget allows, and never more.
+
+        Steps that the test or the command line sets stay, and so does all where no limit of the training is known.
+
+        Args:
+            given: the fields that the test sets.
+        """
+        budget = self.time_budget
+        if budget is None or spec.command or "steps" in {*given, *self.settings.overrides} or not budget.begin(test):
+            return spec
+        with self.measuring(spec, test):
+            self.probe_capacity(spec)
+            try:
+                layout = self.allocations.get_launcher(spec).layout(spec)
+            except DtfPerfError:  # the training will raise it
+                return spec
+        step_s = predict_step_s(spec, layout, self.capacity)
+        return spec if step_s is None else spec.but(steps=budget.choose_steps(spec, step_s, test))
 
     @property
     def capacity(self) -> Probes:

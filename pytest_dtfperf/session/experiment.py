@@ -14,7 +14,8 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import ComparisonPolicy, share
 from pytest_dtfperf.baselines.thresholds import are_in_turn, runs_around, shared_rounds, to_measure_again
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
-from pytest_dtfperf.errors import InvalidMeasurement, SpecError
+from pytest_dtfperf.errors import InvalidMeasurement, SpecError, TimeBudgetSpent
+from pytest_dtfperf.formats import format_time_budget
 from pytest_dtfperf.launch.summary import check_repetition
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Record, efficiency_of, make_comparison
@@ -126,6 +127,7 @@ class Experiment:
         known = {spec: self._session.folder.find(spec, but_not_of=self._name) for spec in plans}
         cases = {spec: _SpecRuns(spec, plans[spec], record=found) for spec, found in known.items()}
         if new := [case for case in cases.values() if case.record is None]:
+            self._begin_in_time()
             self._measure(new)
         while self._sweeps:
             self._sweeps.pop().forget()
@@ -205,6 +207,21 @@ class Experiment:
     def _measuring(self, *specs: Spec) -> AbstractContextManager[None]:
         return self._session.measuring(max(specs, key=_size), self._name)
 
+    def _begin_in_time(self) -> None:
+        """Raise `TimeBudgetSpent` where no time is left for this test."""
+        budget = self._session.time_budget
+        if budget and not budget.begin(self._name):
+            total = format_time_budget(budget.total_s)
+            raise TimeBudgetSpent(f"left out, for --time-budget={total} is spent: give more time, or none to set no limit")
+
+    def _has_time(self, case: _SpecRuns) -> bool:
+        """Return whether the time budget allows another run like the last one."""
+        budget = self._session.time_budget
+        if budget is None or not case.runs:
+            return True
+        fewest = case.plan.repeats if case.plan.is_fixed else case.plan.fewest
+        return budget.has_time(self._name, runs=len(case.runs), fewest=fewest, run_s=case.runs[-1].wall_s)
+
     def _run_until(self, left: Sequence[_SpecRuns], still_open: Callable[[Sequence[_SpecRuns]], Sequence[_SpecRuns]]) -> None:
         """Make a run of each in turn, until `still_open` leaves none. This is the only loop that makes runs.
 
@@ -214,6 +231,8 @@ class Experiment:
             round_s = time.time()
             kept = [self._run(case, round_s) for case in left]
             left = still_open(left[::-1]) if any(kept) else ()  # other hosts were allocated: these get no more runs
+            if not all(map(self._has_time, left)):
+                return
 
     def _run(self, case: _SpecRuns, round_s: float) -> bool:
         """Make a run; return whether it counts, and was not on other hosts than those of its record."""

@@ -11,7 +11,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pytest_dtfperf.baselines import verdict
+from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import SpecError, UsageError, show_value, unknown_name
+from pytest_dtfperf.formats import parse_time_budget
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec, tables
 from pytest_dtfperf.spec.command import program_name, requested_names
@@ -155,6 +157,18 @@ def plan(options: Settings, cluster_settings: Mapping[str, Any], *, repeats: int
     most = repeats or options.repeats or cluster_settings.get("repeats", RepeatPlan.repeats)
     least = cluster_settings.get("min_repeats")
     return RepeatPlan(repeats=most, min_repeats=min(least, most) if least else None, is_fixed=repeats is not None)
+
+
+def choose_time_budget(options: Settings, config: ClusterConfig) -> float | None:
+    """Return the seconds that all measurements may take: by the command line, then the cluster. None: any time.
+
+    Baselines take all runs they need, so that a session which accepts what it measures is limited by the command line alone.
+    """
+    if options.time_budget is not None:
+        return options.time_budget if isinstance(options.time_budget, float) else None
+    if options.update_baselines or config.time_budget is None:
+        return None
+    return parse_time_budget(config.time_budget)
 
 
 def choose_margin(options: Settings, given: float | None, system: float | None, cluster_settings: Mapping[str, Any]) -> float:

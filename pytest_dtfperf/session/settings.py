@@ -26,6 +26,7 @@ class Settings:
     explain: ExplainWord = "auto"  # which steps are traced, to show where their time goes: see `session/post_analysis.py`
     diagnose: bool = False  # confirm causes of a measurement that is not green by experiments: see `session/post_analysis.py`
     history: Path | str | None = None  # a file, a URL or `never`; None: by the environment, or a file beside the results
+    time_budget: float | Literal["none"] | None = None  # seconds for all measurements; None: as the cluster sets it
     allow_regression: str | None = None  # why a slower rate may become the baseline
 
     @property

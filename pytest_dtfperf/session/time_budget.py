@@ -1,0 +1,84 @@
+"""The time that a session may take: how much of it a test gets, how many steps fit into that, and when it has no more runs."""
+
+import time
+from collections.abc import Callable
+
+from pytest_dtfperf.formats import duration, format_count, format_time_budget
+from pytest_dtfperf.spec import Spec
+
+LEAST_STEPS = 3  # measured steps of a run: the median of fewer is one of them
+RUNS = 2  # that a measurement needs for a spread, which the steps of each must leave time for
+STEPS_SHARE = 0.5  # of a test's time, for measured steps: starting tasks and building graphs takes the rest
+
+
+class TimeBudget:
+    """The time of one session, shared evenly among the tests that are left. What a test leaves is for those after it."""
+
+    def __init__(self, total_s: float, tests: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
+        """Start the clock.
+
+        Args:
+            total_s: seconds that all tests may take together.
+            tests: returns how many tests there are; more may become known later.
+        """
+        self.total_s = total_s
+        self._tests = tests
+        self._clock = clock
+        self._began_s = clock()
+        self._ends_s: dict[str, float] = {}  # test -> when its time is over
+        self.left_out: list[str] = []  # tests for which no time was left
+        self.shortened: set[str] = set()  # tests with fewer runs than they would have had
+
+    @property
+    def remaining_s(self) -> float:
+        return self._began_s + self.total_s - self._clock()
+
+    def begin(self, test: str) -> bool:
+        """Give a test its share of what is left; return False, and note the test as left out, where nothing is left."""
+        if test in self._ends_s:
+            return True
+        if self.remaining_s <= 0:
+            self.left_out.append(test)
+            return False
+        tests_left = max(1, self._tests() - len(self._ends_s) - len(self.left_out))
+        self._ends_s[test] = self._clock() + self.remaining_s / tests_left
+        return True
+
+    def get_remaining_s(self, test: str) -> float:
+        """Return the seconds that a test has left of its share; below 0 if it has taken more."""
+        return self._ends_s[test] - self._clock()
+
+    def has_time(self, test: str, *, runs: int, fewest: int, run_s: float) -> bool:
+        """Return whether a measurement may have another run, and note the test as shortened if not.
+
+        Below the fewest runs that a verdict needs, a measurement takes time from the tests after it, but never from none.
+
+        Args:
+            runs: how many it has.
+            fewest: how many a verdict needs.
+            run_s: seconds that its last run took.
+        """
+        if test not in self._ends_s:
+            return True
+        if min(self.get_remaining_s(test) if runs >= fewest else self.remaining_s, self.remaining_s) >= run_s:
+            return True
+        self.shortened.add(test)
+        return False
+
+    def choose_steps(self, spec: Spec, step_s: float, test: str) -> int:
+        """Return how many steps of `step_s` seconds a run can have, at most those of the spec."""
+        each_s = STEPS_SHARE * max(0.0, self.get_remaining_s(test)) / RUNS
+        return min(spec.steps, max(LEAST_STEPS, int(each_s / step_s) - spec.warmup_steps))
+
+    def describe(self) -> list[str]:
+        """Return a line on tests that were left out or shortened; empty if there are none."""
+        total = f"--time-budget={format_time_budget(self.total_s)}"
+        lines = []
+        if self.left_out:
+            names = ", ".join(self.left_out)
+            spent = duration(self.total_s - self.remaining_s)
+            lines.append(f"{total} was spent after {spent}. Left out: {names}. Give more time, or none to set no limit")
+        if self.shortened:
+            count = len(self.shortened)
+            lines.append(f"{total} left fewer runs for {format_count(count, 'test')}: with more time, intervals are narrower")
+        return lines

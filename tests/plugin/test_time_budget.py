@@ -1,0 +1,44 @@
+"""`--time-budget`: tests from cheap to expensive, and those for which no time is left are skipped and named."""
+
+import pytest
+
+from tests.plugin.conftest import PerfTests
+
+TESTS = """
+import time
+
+def test_resnet50(train, gpus):
+    train(model="resnet50", gpus=gpus)
+
+def test_mnist(train, gpus):
+    train(model="mnist", gpus=gpus)
+    time.sleep(1.1)
+"""
+
+
+def test_expensive_tests_are_left_out(perf: PerfTests) -> None:
+    """The cheap test runs first, though it is the second of its module; the other finds no time, is skipped, and named."""
+    perf.write(TESTS)
+    ended = perf.run("--gpus=1", "--time-budget=1s", "-v", "-rs")
+    assert ended.code == 0, ended.out
+    assert ended.out.index("::test_mnist") < ended.out.index("::test_resnet50")
+    assert "1 passed, 1 skipped" in ended.out
+    assert "left out, for --time-budget=1s is spent" in ended.out
+    assert "--time-budget=1s was spent after" in ended.out
+
+
+def test_without_a_budget_tests_keep_their_order(perf: PerfTests) -> None:
+    """Tests run as their module has them, and none is left out."""
+    perf.write(TESTS)
+    ended = perf.run("--gpus=1", "-v")
+    assert ended.out.index("test_resnet50") < ended.out.index("test_mnist")
+    assert "2 passed" in ended.out
+
+
+@pytest.mark.parametrize("text", ["6", "6minutes", "0s"])
+def test_other_text_is_one_line(perf: PerfTests, text: str) -> None:
+    """A text that is no time is refused before anything is started."""
+    perf.write(TESTS)
+    ended = perf.run(f"--time-budget={text}")
+    assert ended.code == 4
+    assert f"--time-budget takes a time, as 6min, 1h30min or 90s, or none, not {text!r}" in ended.out + ended.err

@@ -1,0 +1,108 @@
+"""The time that a session may take: shared among tests, by a clock that the tests set."""
+
+import pytest
+
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.formats import format_time_budget, parse_time_budget
+from pytest_dtfperf.session.resolve import choose_time_budget
+from pytest_dtfperf.session.settings import Settings
+from pytest_dtfperf.session.time_budget import LEAST_STEPS, TimeBudget
+from pytest_dtfperf.spec import Spec
+
+SPEC = Spec(model="trivial", batch_size=8, warmup_steps=2, steps=100)
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("6min", 360), ("90s", 90), ("1h", 3600), ("1h30min", 5400), ("2h05min10s", 7510), ("none", None)]
+)
+def test_time_is_read(text: str, seconds: float | None) -> None:
+    """Hours, minutes and seconds in this order; `none` sets no limit."""
+    assert parse_time_budget(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "6", "6 min", "min", "0s", "6m", "-1min", "1s1h", "1.5h", "6min ", "٦min", "None"])
+def test_other_text_is_refused(text: str) -> None:
+    """A text of another form, or of no time, is refused as a whole."""
+    with pytest.raises(ValueError, match="not a time, as 6min"):
+        parse_time_budget(text)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 59.0, 60.0, 360.0, 3600.0, 7510.0])
+def test_time_is_written_as_it_is_read(seconds: float) -> None:
+    """What is shown of a time budget can be given again."""
+    assert parse_time_budget(format_time_budget(seconds)) == seconds
+
+
+def test_test_gets_even_share_of_the_rest(clock: Clock) -> None:
+    """The first of four tests has a quarter; what it leaves is shared by the three after it."""
+    budget = TimeBudget(400.0, lambda: 4, clock)
+    assert budget.begin("a")
+    assert budget.get_remaining_s("a") == 100.0
+    clock.now_s += 40.0
+    assert budget.begin("b")
+    assert budget.get_remaining_s("b") == 120.0
+    assert budget.begin("a")
+    assert budget.get_remaining_s("a") == 60.0
+
+
+def test_test_without_time_is_left_out(clock: Clock) -> None:
+    """Once all time is spent, a test that has not begun is left out and named; one that has begun goes on."""
+    budget = TimeBudget(60.0, lambda: 2, clock)
+    assert budget.begin("a")
+    clock.now_s += 61.0
+    assert not budget.begin("b")
+    assert budget.begin("a")
+    (line,) = budget.describe()
+    assert line.startswith("--time-budget=1min was spent after 61 s. Left out: b. ")
+
+
+def test_runs_end_with_the_share_of_the_test(clock: Clock) -> None:
+    """A further run is made if it fits; below the fewest that a verdict needs, it may take the time of later tests."""
+    budget = TimeBudget(40.0, lambda: 2, clock)
+    budget.begin("a")
+    assert budget.has_time("a", runs=2, fewest=2, run_s=20.0)
+    assert not budget.has_time("a", runs=2, fewest=2, run_s=21.0)
+    assert budget.has_time("a", runs=1, fewest=2, run_s=40.0)
+    assert not budget.has_time("a", runs=1, fewest=2, run_s=41.0)
+    assert budget.describe() == ["--time-budget=40s left fewer runs for 1 test: with more time, intervals are narrower"]
+
+
+def test_steps_fit_into_half_of_the_share(clock: Clock) -> None:
+    """Two runs' steps, with their warm-up, take half of a test's time: at most the spec's steps, and at least three."""
+    budget = TimeBudget(80.0, lambda: 2, clock)
+    budget.begin("a")
+    assert budget.choose_steps(SPEC, 0.001, "a") == 100
+    assert budget.choose_steps(SPEC, 0.5, "a") == 18
+    assert budget.choose_steps(SPEC, 50.0, "a") == LEAST_STEPS
+
+
+@pytest.mark.parametrize(
+    ("settings", "seconds"),
+    [
+        (Settings(), 360.0),
+        (Settings(time_budget=30.0), 30.0),
+        (Settings(time_budget="none"), None),
+        (Settings(update_baselines="new"), None),
+        (Settings(update_baselines="new", time_budget=30.0), 30.0),
+    ],
+    ids=["the cluster's", "the command line's", "none", "baselines are accepted", "baselines in a given time"],
+)
+def test_command_line_decides_before_the_cluster(settings: Settings, seconds: float | None) -> None:
+    """The command line's time counts; else the cluster's, unless what is measured becomes baselines."""
+    assert choose_time_budget(settings, ClusterConfig(name="local", time_budget="6min")) == seconds
+    assert choose_time_budget(Settings(), ClusterConfig(name="daint")) is None
