@@ -29,6 +29,7 @@ class TypicalShare:
     """The share of its limit that a kind of training reaches on healthy hosts."""
 
     model: str
+    batch_size: int  # the smallest that it is true of: larger ones compute more beside each update
     modes: tuple[str, ...]
     resource: str  # which sets the limit
     low: float
@@ -42,23 +43,23 @@ _STUDY = "25th to 90th percentile of the project's network study with 1 to 8 par
 _PS, _ALONE = ("parameter_server", "distributed_replicated"), ("replicated", "independent")
 
 TYPICAL: Sequence[TypicalShare] = (
-    TypicalShare("mnist", _PS, CORES, 0.41, 0.47, _CORES),
-    TypicalShare("mnist", _ALONE, CORES, 0.61, 0.71, _CORES),
-    TypicalShare("alexnet", _PS, CORES, 0.23, 0.23, _CORES),
-    TypicalShare("alexnet", ("collective_all_reduce",), CORES, 0.21, 0.61, _CORES),
-    TypicalShare("inception3", _PS, CORES, 0.46, 0.47, _CORES),
-    TypicalShare("inception3", _ALONE, CORES, 0.54, 0.62, _CORES),
-    TypicalShare("resnet50", _PS, CORES, 0.38, 0.40, _CORES),
-    TypicalShare("alexnet", _PS, GPUS, 0.61, 0.77, _PUBLISHED),
-    TypicalShare("inception3", _PS, GPUS, 0.21, 0.46, _PUBLISHED),
-    TypicalShare("resnet50", _PS, GPUS, 0.23, 0.47, _PUBLISHED),
-    TypicalShare("resnet50", _ALONE, GPUS, 0.24, 0.53, _PUBLISHED),
-    TypicalShare("resnet152", _PS, GPUS, 0.28, 0.57, _PUBLISHED),
-    TypicalShare("resnet152", _ALONE, GPUS, 0.29, 0.31, _PUBLISHED),
-    TypicalShare("vgg16", _PS, GPUS, 0.62, 0.76, _PUBLISHED),
-    TypicalShare("inception3", _PS, LINK, 0.92, 0.99, _STUDY),
-    TypicalShare("resnet50", _PS, LINK, 0.88, 0.99, _STUDY),
-    TypicalShare("vgg16", _PS, LINK, 0.56, 1.0, _STUDY),
+    TypicalShare("mnist", 64, _PS, CORES, 0.41, 0.47, _CORES),
+    TypicalShare("mnist", 64, _ALONE, CORES, 0.61, 0.71, _CORES),
+    TypicalShare("alexnet", 8, _PS, CORES, 0.23, 0.23, _CORES),
+    TypicalShare("alexnet", 8, ("collective_all_reduce",), CORES, 0.21, 0.61, _CORES),
+    TypicalShare("inception3", 2, _PS, CORES, 0.46, 0.47, _CORES),
+    TypicalShare("inception3", 2, _ALONE, CORES, 0.54, 0.62, _CORES),
+    TypicalShare("resnet50", 2, _PS, CORES, 0.38, 0.40, _CORES),
+    TypicalShare("alexnet", 32, _PS, GPUS, 0.61, 0.77, _PUBLISHED),
+    TypicalShare("inception3", 32, _PS, GPUS, 0.21, 0.46, _PUBLISHED),
+    TypicalShare("resnet50", 32, _PS, GPUS, 0.23, 0.47, _PUBLISHED),
+    TypicalShare("resnet50", 32, _ALONE, GPUS, 0.24, 0.53, _PUBLISHED),
+    TypicalShare("resnet152", 32, _PS, GPUS, 0.28, 0.57, _PUBLISHED),
+    TypicalShare("resnet152", 32, _ALONE, GPUS, 0.29, 0.31, _PUBLISHED),
+    TypicalShare("vgg16", 32, _PS, GPUS, 0.62, 0.76, _PUBLISHED),
+    TypicalShare("inception3", 1, _PS, LINK, 0.92, 0.99, _STUDY),
+    TypicalShare("resnet50", 1, _PS, LINK, 0.88, 0.99, _STUDY),
+    TypicalShare("vgg16", 1, _PS, LINK, 0.56, 1.0, _STUDY),
 )
 
 
@@ -69,7 +70,9 @@ def find_typical_share(record: Record, resource: str) -> TypicalShare | None:
         (
             each
             for each in TYPICAL
-            if (each.model, each.resource) == (spec.model, resource) and spec.variable_update in each.modes
+            if (each.model, each.resource) == (spec.model, resource)
+            and spec.variable_update in each.modes
+            and spec.batch_size >= each.batch_size
         ),
         None,
     )
@@ -104,10 +107,11 @@ def find_hint(record: Record) -> str | None:
     if tight := _find_tight(found):
         return f"{record.spec.label}: {tight}"
     typical = find_typical_share(record, found.binding.resource)
-    causes = list(_find_causes(record))
-    if typical is not None and record.share_of_limit >= (BELOW if causes else FAR_BELOW) * typical.low:
+    own = list(_find_own_causes(record))
+    causes = [*dict.fromkeys(each for run in record.measurement.runs for each in run.disturbances), *own]
+    if typical is None and not own:
         return None
-    if typical is None and not causes:
+    if typical is not None and record.share_of_limit >= (BELOW if causes else FAR_BELOW) * typical.low:
         return None
     reached = f"{record.spec.label} reached {percent(record.share_of_limit)} of the limit of its {found.binding.resource}"
     elsewhere = f", such a training elsewhere {_format_range(typical)}" if typical else ""
@@ -136,9 +140,8 @@ def _allow(devices: Bound) -> str:
     return "cores allow" if devices.resource == CORES else "GPUs allow"
 
 
-def _find_causes(record: Record) -> Iterator[str]:
-    """Yield what the runs show of why devices computed less than they could."""
-    yield from dict.fromkeys(each for run in record.measurement.runs for each in run.disturbances)
+def _find_own_causes(record: Record) -> Iterator[str]:
+    """Yield what the training itself may have done to compute less than its devices could."""
     hardware = record.measurement.fingerprint.get("hardware", {})
     on_cores = not hardware.get("gpus") or hardware.get("cpu_devices")
     if on_cores and (idle := _find_idle_cores(record, record.measurement.samples)):

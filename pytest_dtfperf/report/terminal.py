@@ -51,6 +51,7 @@ from pytest_dtfperf.spec import labels
 
 MAX_PUBLISHED = 2  # rows per model; the page has more
 MAX_REASONS = 8  # of different ones, so that the table stays in sight; the page and the tests' own words have all
+MAX_UNDECIDED = 2  # reasons where none fails the session
 MAX_HINTS = 3  # the page has all
 MAX_ACCEPTED = 6  # baselines, with the rates of the new ones
 
@@ -121,13 +122,15 @@ def _make_next_steps(steps: Sequence[tuple[str, str]], width: int) -> list[Rende
 def _make_verdict_blocks(records: Sequence[Record], width: int, *, is_next_shown: bool) -> list[RenderableType]:
     """Return the verdicts that are not green, with their reasons."""
     found = collect_reasons(records)
+    failing = sum(reason.verdict.row.outcome in ("fail", "error") for reason in found)
+    shown = max(min(failing, MAX_REASONS), MAX_UNDECIDED)  # the gravest come first
     blocks: list[RenderableType] = []
-    for reason in found[:MAX_REASONS]:
+    for reason in found[:shown]:
         blocks += [
             _format_reason(reason, width),
             *(wrap_note(f"  {text}", width) for each in reason.records[:1] if (text := format_largest_cause(each))),
         ]
-    if left_out := found[MAX_REASONS:]:
+    if left_out := found[shown:]:
         blocks.append(wrap_note(f"and {format_count(len(left_out), 'reason')} more: see the tests, or report.html", width))
     slept = list_injected_slowdowns(records)
     blocks += [wrap_note(f"Injected slow-down (DTFPERF_SLOWDOWN): {text}", width) for text in slept]

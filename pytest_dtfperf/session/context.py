@@ -228,14 +228,18 @@ class SessionContext:
     def fit_to_time(self, spec: Spec, test: str, given: Collection[str]) -> Spec:
         """Return the spec with as many measured steps as the test's share of the time budget allows, and never more.
 
-        Steps that the test or the command line sets stay, and so does all where no limit of the training is known.
+        Steps that the test or the command line sets stay, as do those of a training that is evaluated, and all steps where the
+        limit of the training is unknown.
 
         Args:
             given: the fields that the test sets.
         """
         budget = self.time_budget
-        if budget is None or spec.command or "steps" in {*given, *self.settings.overrides} or not budget.begin(test):
+        is_evaluated = spec.evaluate or spec.stop_at_top_1_accuracy or spec.eval_during_training_every_n_steps
+        is_fixed = "steps" in {*given, *self.settings.overrides}
+        if budget is None or spec.command or is_evaluated or is_fixed or budget.remaining_s <= 0:
             return spec
+        budget.begin(test)
         with self.measuring(spec, test):
             self.probe_capacity(spec)
             try:

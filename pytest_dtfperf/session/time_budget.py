@@ -38,7 +38,8 @@ class TimeBudget:
         if test in self._ends_s:
             return True
         if self.remaining_s <= 0:
-            self.left_out.append(test)
+            if test not in self.left_out:
+                self.left_out.append(test)
             return False
         tests_left = max(1, self._tests() - len(self._ends_s) - len(self.left_out))
         self._ends_s[test] = self._clock() + self.remaining_s / tests_left
@@ -58,9 +59,8 @@ class TimeBudget:
             fewest: how many a verdict needs.
             run_s: seconds that its last run took.
         """
-        if test not in self._ends_s:
-            return True
-        if min(self.get_remaining_s(test) if runs >= fewest else self.remaining_s, self.remaining_s) >= run_s:
+        has_share = runs >= fewest and test in self._ends_s
+        if min(self.get_remaining_s(test) if has_share else self.remaining_s, self.remaining_s) >= run_s:
             return True
         self.shortened.add(test)
         return False

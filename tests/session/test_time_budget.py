@@ -66,6 +66,7 @@ def test_test_without_time_is_left_out(clock: Clock) -> None:
     assert budget.begin("a")
     clock.now_s += 61.0
     assert not budget.begin("b")
+    assert not budget.begin("b")
     assert budget.begin("a")
     (line,) = budget.describe()
     assert line.startswith("--time-budget=1min was spent after 61 s. Left out: b. ")
@@ -79,6 +80,7 @@ def test_runs_end_with_the_share_of_the_test(clock: Clock) -> None:
     assert not budget.has_time("a", runs=2, fewest=2, run_s=21.0)
     assert budget.has_time("a", runs=1, fewest=2, run_s=40.0)
     assert not budget.has_time("a", runs=1, fewest=2, run_s=41.0)
+    assert budget.has_time("what another test measured", runs=5, fewest=2, run_s=40.0)
     assert budget.describe() == ["--time-budget=40s left fewer runs for 1 test: with more time, intervals are narrower"]
 
 
