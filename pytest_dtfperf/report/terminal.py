@@ -122,8 +122,8 @@ def _make_next_steps(steps: Sequence[tuple[str, str]], width: int) -> list[Rende
 def _make_verdict_blocks(records: Sequence[Record], width: int, *, is_next_shown: bool) -> list[RenderableType]:
     """Return the verdicts that are not green, with their reasons."""
     found = collect_reasons(records)
-    failing = sum(reason.verdict.row.outcome in ("fail", "error") for reason in found)
-    shown = max(min(failing, MAX_REASONS), MAX_UNDECIDED)  # the gravest come first
+    has_failed = any(reason.verdict.row.outcome in ("fail", "error") for reason in found)
+    shown = MAX_REASONS if has_failed else MAX_UNDECIDED
     blocks: list[RenderableType] = []
     for reason in found[:shown]:
         blocks += [

@@ -77,6 +77,7 @@ class Changing:
         """These hosts cannot be probed."""
 
     capacity = Probes()
+    time_budget = None
 
 
 class Busy(Changing):

@@ -11,11 +11,10 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
-from pytest_dtfperf.training.exchange_plan import servers_of
+from pytest_dtfperf.training.exchange_plan import Wave, servers_of, sizes_of, waves_of
 from pytest_dtfperf.training.optimizers import Update, apply_all, mean_of
 from pytest_dtfperf.training.variable_update.barrier import Barrier
 from pytest_dtfperf.training.variable_update.base import one_per_device
-from pytest_dtfperf.training.variable_update.in_waves import InWaves
 from pytest_dtfperf.training.variable_update.staging import LocalDevices, Stage
 
 v1 = tf.compat.v1
@@ -141,6 +140,54 @@ class Servers:
         return v1.FIFOQueue(1, self.wire.dtype, shapes=[shape], shared_name=f"{name}/gradient of worker {worker}")
 
 
+class ValueWaves:
+    """Holds values back on their servers, so that they come in about the order in which a forward pass uses them.
+
+    A worker requests all values of a step at once, and their order on the wire is chance. The forward pass would wait for
+    almost the last. So servers hold most values back and send them in waves, each when the values before it have come. The
+    values between two waves are on their way then, so that each server's link is busy.
+    """
+
+    def __init__(self, order: TaskOrder, host: str) -> None:
+        """Plan the waves. `host`: the worker's CPU."""
+        # Not measured on GPUs; no step waits for staged values.
+        is_used = order.device == "cpu" and order.is_between_hosts and not order.spec.staged_vars
+        servers = order.spec.num_ps if is_used else 0
+        waves = waves_of(sizes_of(order), servers_of(order, servers)) if servers else []
+        self._waits = [_Wait(wave, host) for wave in waves]
+
+    def hold_back(self, name: str, value: tf.Tensor) -> tf.Tensor:
+        """Return the value as it is sent, where it is, once its wave may begin."""
+        for wait in self._waits:
+            if name in wait.wave.held_back:
+                with v1.device(value.device), v1.control_dependencies([wait.get_end()]):
+                    return tf.identity(value, name=value.op.name.rpartition("/")[2])  # a trace shows this name
+        return value
+
+    def note_arrival(self, name: str, value: tf.Tensor) -> None:
+        """Note the tensor that has the value on the worker."""
+        for wait in self._waits:
+            if name in wait.wave.awaited:
+                wait.arrivals.append(value.op)
+
+
+class _Wait:
+    """The wait for the values before a wave. All of them are noted before the first value that it holds back."""
+
+    def __init__(self, wave: Wave, host: str) -> None:
+        self.wave = wave
+        self.arrivals: list[tf.Operation] = []
+        self._host = host
+        self._end: tf.Operation | None = None
+
+    def get_end(self) -> tf.Operation:
+        """Return the operation on the worker's host that runs when all values have come."""
+        if self._end is None:
+            with v1.device(self._host), v1.control_dependencies(self.arrivals):
+                self._end = tf.no_op(name="awaited")
+        return self._end
+
+
 class ParameterServer:
     """Synchronous: the mean over all devices of all workers is applied once per step. Asynchronous: each applies its own.
 
@@ -166,7 +213,7 @@ class ParameterServer:
         self._servers = Servers(order, devices.servers or self._local.all)
         self._first = (devices.servers or self._local.all)[0]
         self._barrier = Barrier(order)
-        self._in_waves = InWaves(order, devices.host)
+        self._waves = ValueWaves(order, devices.host)
         self._stage = Stage(devices.towers) if order.spec.staged_vars else None
         self._there: dict[str, tf.Tensor] = {}  # the value that a step begins with, on its server
         self._here: dict[str, tf.Tensor] = {}  # the same, fetched
@@ -179,10 +226,10 @@ class ParameterServer:
         if name not in self._here:
             held = self._servers.hold(name, shape, initial)
             self._there[name] = self._servers.read_variable(name)
-            sent = self._in_waves.held_back(name, self._servers.wire.narrow(self._there[name]))
+            sent = self._waves.hold_back(name, self._servers.wire.narrow(self._there[name]))
             with v1.device(self._local.place(name, shape, held.device)):
                 self._here[name] = widen_value(tf.identity(sent))
-            self._in_waves.has_come(name, self._here[name])
+            self._waves.note_arrival(name, self._here[name])
         return self._stage.pass_through(tower, name, self._here[name]) if self._stage else self._here[name]
 
     def begin(self) -> tf.Operation:
