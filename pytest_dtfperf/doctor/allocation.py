@@ -19,7 +19,7 @@ from pytest_dtfperf.node.module_command import module_command
 from pytest_dtfperf.records.session import new_session_id
 
 _LISTEN_S = 0.25  # how late the end may be noticed
-_UNHEARD = 10_000  # lines of all hosts that may wait to be heard: whoever says more waits, too
+_UNHEARD = 10_000  # lines of all hosts that may wait to be handled: a host that sends more waits, too
 _IDLE_S = 1.0
 _LEAVE_S = 30.0  # for connections that are just being made; processes that run leave at once
 
@@ -39,7 +39,7 @@ class LentHosts:
 def one_by_one(
     known: Sequence[Host], lenders: Sequence[Lender], argv: Sequence[str], *, at_once: int, idle: bytes
 ) -> Iterator[LentHosts]:
-    """Every lender lends one host. `known` says who they are before they have been asked; see `Several` for the others."""
+    """Allocate one host per lender. `known` are the hosts' names before they connect; see `Several` for the others."""
     several = Several(at_once, idle)
     try:
         for host, lender in enumerate(lenders):
@@ -146,7 +146,7 @@ class Several:
 
 Lend = Callable[[ClusterConfig, Resources, Sequence[str]], AbstractContextManager[LentHosts]]
 
-_AT_ONCE = 16  # connections that are made side by side, where the cluster does not say
+_AT_ONCE = 16  # connections that are made side by side, where the cluster does not limit them
 
 
 @contextmanager
@@ -160,7 +160,7 @@ def lent_hosts(config: ClusterConfig, gpus: int | None, on_status: Callable[[str
 
 
 def compute_resources(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], object]) -> Resources:
-    """What is asked of the cluster. Raises `UsageError` where neither it nor anybody else says how many hosts."""
+    """Return the request to the cluster. Raises `UsageError` where the number of hosts is given nowhere."""
     session = new_session_id()
     apart = 0 if config.ps_on_worker_hosts else 1
     if gpus is not None:
@@ -193,7 +193,7 @@ def ssh(config: ClusterConfig, resources: Resources, argv: Sequence[str]) -> Ite
 
     resources.on_status("connecting to all hosts")
     chosen = list_endpoints(config)[: capacity.require_hosts(config, resources, "the hosts")]
-    one = Resources(devices=1, session=resources.session)  # of which nothing is told: many speak at once
+    one = Resources(devices=1, session=resources.session)  # without status lines: many allocate at once
     known = [Host(each.name, each.address or each.target) for each in chosen]
     lenders = [partial(open_allocation, config, [each], one) for each in chosen]
     at_once = config.backend_keys.get("parallel", _AT_ONCE)
@@ -202,7 +202,7 @@ def ssh(config: ClusterConfig, resources: Resources, argv: Sequence[str]) -> Ite
 
 
 def alone(config: ClusterConfig, hosts: str, on_status: Callable[[str], object]) -> ClusterConfig:
-    """The cluster with these of its hosts alone, where its backend knows hosts by name; else all, and that is said.
+    """Return the cluster with these of its hosts alone, where its backend knows hosts by name; else all, and report that.
 
     Raises `UsageError`.
     """
@@ -216,13 +216,13 @@ def alone(config: ClusterConfig, hosts: str, on_status: Callable[[str], object])
     return chosen
 
 
-# Backends that can lend hosts which somebody names: "module:function", of a cluster and names, gives the cluster with these.
+# Backends that can allocate hosts by name: "module:function", of a cluster and names, gives the cluster with these.
 BY_NAME: Mapping[str, str] = {
     "ssh": "pytest_dtfperf.clusters.ssh.endpoints:select_hosts",
     "slurm": "pytest_dtfperf.clusters.slurm.request:select_nodes",
 }
 
-# Backends whose hosts are lent one by one, so that those which answer can be looked at while others do not.
+# Backends that allocate hosts one by one, so that those which answer can be checked while others do not.
 APART: Mapping[str, Lend] = {"ssh": ssh}
 
 

@@ -26,12 +26,12 @@ class Facts:
     addresses: tuple[str, ...]
     python: str  # "3.11.9"
     executable: str
-    tensorflow: str | None  # as its package says; whether it can be imported is a `Trial`
+    tensorflow: str | None  # the package's version; whether it can be imported is a `Trial`
     cores: int  # that a process started there may use
     machine_cores: int
     load: float  # runnable processes of the whole machine, averaged over the last minute
     memory_bytes: int
-    gpus: tuple[str, ...] | None  # their names; None: they cannot be listed, as `gpus_error` says
+    gpus: tuple[str, ...] | None  # their names; None: they cannot be listed, for the reason in `gpus_error`
     gpus_error: str | None
     disks: tuple[Disk, ...]
     unisolated: str | None  # why tasks can have no network for themselves alone; None: they can
@@ -53,7 +53,7 @@ class TensorFlowTrial:
     gpus: int | None = None  # that it sees
     import_s: float | None = None
     error: str | None = None  # why it could not be imported
-    words: tuple[str, ...] = ()  # the last ones of the process that tried
+    words: tuple[str, ...] = ()  # the last lines of the process that tried
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,14 @@ class HostSeen:
     name: str
     address: str
     missing: str | None = None  # why there is no more of it: not reached, lost, silent
-    words: tuple[str, ...] = ()  # what was heard last of one that is missing
+    words: tuple[str, ...] = ()  # the last lines of one that is missing
     facts: Facts | None = None
     trial: TensorFlowTrial | None = None
     offset: Offset | None = None
     ports: tuple[int, ...] = ()  # on which it was listening for the others
     taken: tuple[int, ...] = ()  # on which it should have, but somebody else does
     has_address: bool = True  # whether an interface of it has the address that tasks use
-    sees: frozenset[int] | None = None  # the hosts whose files it sees in the folder
+    sees: frozenset[int] | None = None  # the hosts with files that it sees in the folder
     troubles: tuple[str, ...] = ()  # questions it could not answer, and why
 
 
@@ -116,7 +116,7 @@ class Diagnosis:
     cluster: str
     hosts: list[HostSeen]
     backend: str = "ssh"  # what lends its hosts
-    network: str | None = None  # what clusters.toml says of who may reach tasks there
+    network: str | None = None  # the setting of clusters.toml for which hosts may reach tasks there
     folder: str = "~"  # in which the hosts looked for each other's files
     reached: list[Reach] = field(default_factory=list)
     links: list[HostLink] = field(default_factory=list)  # one per ordered pair, the better where it was measured twice
@@ -143,7 +143,7 @@ def far_below(links: Mapping[tuple[int, int], float]) -> tuple[list[tuple[int, i
     return sorted(pair for pair, rate in links.items() if rate < FAR_BELOW * usual), usual
 
 
-_NAMED = 6  # of more hosts or pairs that are alike, the number says enough
+_NAMED = 6  # more hosts or pairs that are alike are counted
 
 
 def sentence(words: str) -> str:

@@ -31,7 +31,7 @@ _FILES_S = 30.0  # a file server that is slow is not one that is dead
 _LINK_S = 45.0  # beyond the stream itself: every step of it has a limit of its own below this
 _REACH_S = 60.0
 _REACH_PER_PORT_S = 0.25  # 64 are tried at once, each for up to 15 s
-_TRIAL_GRACE_S = 15.0  # the host itself ends a trial that takes too long, and says so
+_TRIAL_GRACE_S = 15.0  # the host itself ends a trial that takes too long, and reports it
 _LAST_WORDS = 5
 _LAST_WORDS_S = 10.0
 _POLL_S = 0.1
@@ -53,7 +53,7 @@ Event = Mapping[str, Any]
 
 
 class Examination:
-    """Lead with `carry_out`. The channel is closed by whoever opened it.
+    """The checks of all hosts, run by `carry_out`. The channel's creator closes it.
 
     `ports` are those that every host should listen on, 0 for one that is free; `folder` the one they look at for each other.
     """
@@ -78,7 +78,7 @@ class Examination:
         self._given_up: set[int] = set()
 
     def carry_out(self) -> None:
-        """Ask everything that can be asked. Returns also when no host is left: `seen` says why of each."""
+        """Run all checks that can be run. Returns also when no host is left: `seen` has the reason of each."""
         over = threading.Event()
         pulse = threading.Thread(target=self._send_heartbeats, args=(over,), name="dtfperf-heartbeat", daemon=True)
         pulse.start()
@@ -90,7 +90,7 @@ class Examination:
             self._reach()
             self._trials()
             self._links()
-        except HostLost:  # the last one: now each tells how it went
+        except HostLost:  # the last one: each has its own reason by now
             self._answers("its end", _LAST_WORDS_S, set(self.seen.present))
         finally:
             over.set()
@@ -103,7 +103,7 @@ class Examination:
         self._answers("hello", self._limits.hello_s, set(self.seen.present))
 
     def _clocks(self) -> None:
-        """As NTP does it: of several round trips the shortest tells most."""
+        """Measure clock offsets as NTP does: of several round trips the shortest is the most exact."""
         self._on_status("comparing clocks")
         for number in range(CLOCK_ROUNDS):
             left_s = time.time()
@@ -212,7 +212,7 @@ class Examination:
     # Lines out and in
 
     def _send_heartbeats(self, over: threading.Event) -> None:
-        with suppress(HostLost):  # whoever listens learns it, too
+        with suppress(HostLost):  # the listener notices it, too
             while not over.wait(PING_S):
                 self._channel.send(wire.encode({"order": "ping"}))
 
@@ -240,7 +240,7 @@ class Examination:
         return found
 
     def _receive_events(self) -> list[tuple[int, dict[str, Any]]]:
-        """All there is to hear now, waited for a little while; and whoever has been silent for too long is missing."""
+        """Return all events of a short while; hosts that have been silent for too long become missing."""
         events: list[tuple[int, dict[str, Any]]] = []
         timeout_s = _POLL_S
         enough = time.monotonic() + _BUSY_S
@@ -306,7 +306,7 @@ def examine(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], 
 
 
 def read_expectations(config: ClusterConfig) -> Expected:
-    """What clusters.toml says of each host."""
+    """Return the settings of clusters.toml for each host."""
     given = capacity.predict_devices_per_host(config)
     on_gpus = capacity.predict_device(config) == "gpu"
     return Expected(

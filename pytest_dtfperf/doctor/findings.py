@@ -51,15 +51,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Expected:
-    """What clusters.toml says that the hosts have."""
+    """The hardware of the hosts by clusters.toml."""
 
-    gpus: int | None = None  # on each; None: it does not say, or means cores
+    gpus: int | None = None  # on each; None: not given, or the devices are cores
     shares: int | None = None  # devices made of each host's cores
     shared_folder: bool = False  # the folder that was looked into is named there as one that all hosts see
 
 
 def findings(seen: Diagnosis, expected: Expected) -> list[Finding]:
-    """Everything there is to say, what is wrong first."""
+    """Return all findings, problems first."""
     found = [finding for rule in RULES for finding in rule(seen, expected)]
     return sorted(found, key=lambda finding: not finding.wrong)
 
@@ -187,7 +187,7 @@ def _clocks(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
 
 
 def _ports(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
-    """Who cannot reach whom: all of one host first, then pairs."""
+    """Yield which hosts cannot reach which: all of one host first, then pairs."""
     for host in seen.hosts:
         if host.taken:
             yield Finding(
@@ -223,7 +223,7 @@ def _ports(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
 
 
 def _links(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
-    """Between machines that are two: what a host sends to itself says nothing of a network."""
+    """Yield findings about links between different machines: what a host sends to itself measures no network."""
     for link in seen.links:
         if link.error:
             names = f"{seen.hosts[link.source].name} -> {seen.hosts[link.target].name}"

@@ -16,13 +16,13 @@ from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node.links import RAMP_S
 from pytest_dtfperf.report.tables import GAP, make_table, render
 
-NONE = "-"  # stands where there is nothing to say
+NONE = "-"  # the cell of an unknown value
 _NARROWEST = 12  # columns that a host's name keeps
 
 
 @dataclass(frozen=True)
 class Column:
-    """One thing that is told of every host."""
+    """One column: a fact that is shown of every host."""
 
     heading: str
     cell: Callable[[Diagnosis, int], str]
@@ -150,7 +150,7 @@ def _files(seen: Diagnosis, host: int) -> str:
 
 
 def _sharing(seen: Diagnosis, host: int) -> int | None:
-    """How many hosts see its files, itself counted. None: it could not look, or nobody else could."""
+    """Return how many hosts see its files, itself counted. None: it could not look, or no other host could."""
     group = next((each for each in shared(seen) if host in each), None)
     return len(group) if group and sum(each.sees is not None for each in seen.hosts) > 1 else None
 
@@ -183,7 +183,7 @@ COLUMNS = (
 
 
 def rows(seen: Diagnosis) -> list[dict[str, Any]]:
-    """What the table says of each host, as numbers. None: it is not known."""
+    """Return the table's values of each host, as numbers. None: it is not known."""
     return [_row(seen, index, host) for index, host in enumerate(seen.hosts)]
 
 
@@ -256,7 +256,7 @@ def _span(times: Sequence[float]) -> str:
 
 
 def _finding_text(finding: Finding, width: int) -> Text:
-    """What is wrong, as it was said where it was said in lines, and below it how to go on."""
+    """Return a finding as text: the problem, with its line breaks, and below it the advice."""
     first, *quoted = finding.words.splitlines()
     mark = "wrong: " if finding.wrong else "note:  "
     advice = sentence(finding.advice)
@@ -296,7 +296,7 @@ class _Drawn:
 
 
 def _parts(seen: Diagnosis, width: int) -> list[list[_Drawn]]:
-    """The columns, in as many tables as their widths take; each begins with the hosts' names, which alone are ever cut."""
+    """Return the columns, in as many tables as their widths take; each begins with the hosts' names; only they are ever cut."""
     names = _Drawn(["host", *(host.name for host in seen.hosts)])
     columns = [
         _Drawn([column.heading, *(column.cell(seen, host) for host in range(len(seen.hosts)))], column.number, column.begins)

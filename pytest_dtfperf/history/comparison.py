@@ -26,7 +26,7 @@ class ComparedTraining:
     then: float  # images/sec
     now: float
     change: float  # of the geometric means, as a fraction
-    low: float | None  # the interval; None: a single run on either side tells none
+    low: float | None  # the interval; None: a single run on either side gives none
     high: float | None
     foreign: Sequence[str]  # what forbids the comparison; empty: nothing
     noted: Sequence[str]  # what else was another
@@ -34,7 +34,7 @@ class ComparedTraining:
 
     @property
     def answer(self) -> str:
-        """The comparison in a few words."""
+        """Return the comparison as a short text."""
         if self.foreign and not self.replaced:
             return "not comparable"
         if self.low is None or self.high is None:

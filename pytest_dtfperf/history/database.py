@@ -1,6 +1,6 @@
 """The database of a history: opened, made or upgraded, written to by whole transactions. What goes wrong is a `HistoryError`.
 
-SQLite: a write-ahead log, so that who reads does not wait for who writes; who writes takes the lock at the begin of a
+SQLite: a write-ahead log, so that a reader does not wait for a writer; a writer takes the lock at the begin of a
 transaction, and so never has to give up what it has read. PostgreSQL: an advisory lock does what SQLite's does.
 
 A new database is made as `tables` defines it. Only an old one needs Alembic, which is imported then. A newer one is left alone.
@@ -73,14 +73,14 @@ def migrate(connection: Connection, version: str) -> None:
 
 
 T = TypeVar("T")
-BUSY_S = 30.0  # for another writer of the same file, who needs milliseconds; a bulk import, seconds
+BUSY_S = 30.0  # for another writer of the same file, which needs milliseconds; a bulk import, seconds
 CONNECT_S = 10  # for a server to answer at all
 PATIENCE_S = 10.0  # for a server that is started anew
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.1, 1.0
 LOCK = 0x6474667065726600  # "dtfperf", of all locks that there may be in a team's database
-REFUSALS = ("authentication failed", "no pg_hba.conf entry", "does not exist")  # libpq has words alone while it connects
+REFUSALS = ("authentication failed", "no pg_hba.conf entry", "does not exist")  # libpq has no codes for these while it connects
 LEAST_ROOM_BYTES = 64 << 10  # SQLite's index of a log takes 32 KiB at once
-SHOWN = 200  # characters of what a database says
+SHOWN = 200  # characters of a database's message
 
 SQLITE_WORDS = {  # by the begin of the name that SQLite gives to the error
     "SQLITE_FULL": "its disk is full",
@@ -125,7 +125,7 @@ class Database:
             yield connection
 
     def write(self, change: Callable[[Connection], T]) -> T:
-        """What `change` returns, once it is committed. It is called again where a server was gone meanwhile.
+        """Return what `change` returns, once it is committed. It is called again where a server was gone in between.
 
         So it must be idempotent. One writer at a time. Raises `HistoryError`.
         """
@@ -148,7 +148,7 @@ class Database:
 
 
 def _is_there(path: Path) -> bool:
-    """Raise `HistoryError` where that cannot be told, as in a folder that is closed to this user, or where it is no file."""
+    """Return whether the file exists. Raise `HistoryError` where that cannot be checked, or where it is no regular file."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -175,10 +175,10 @@ def _engine(address: Address) -> Engine:
 
 
 def _connect_sqlite(path: Path) -> sqlite3.Connection:
-    """Transactions begin when SQLAlchemy says so, and not when Python's module sees fit.
+    """Have transactions begin when SQLAlchemy begins them, and not when Python's module does.
 
     A file in a folder that may not be written to is taken as it is: SQLite's log beside it could not be made. Where one is
-    there, of somebody who is writing or was killed, it has the latest sessions, and is read, too.
+    there, of a process that is writing or was killed, it has the latest sessions, and is read, too.
     """
     may_write = os.access(path if path.exists() else path.parent, os.W_OK) and os.access(path.parent, os.W_OK)
     as_it_is = "?mode=ro" if os.path.exists(f"{path}-wal") else "?immutable=1"
@@ -213,7 +213,7 @@ def _is_full(folder: Path) -> bool:
 
 
 def _has_refused(exc: OperationalError) -> bool:
-    """Whether a server has answered, and will not answer otherwise soon. What cannot be told is asked again."""
+    """Return whether a server has refused for a lasting reason. After other errors it is asked again."""
     return any(words in str(exc.orig) for words in REFUSALS)
 
 

@@ -1,6 +1,6 @@
 """A session goes into the history: when it ends, or later from its folder. The folder is the truth, and is not touched.
 
-Imported by whoever ends a session, so that it must not import SQLAlchemy before there is something to enter.
+Imported at a session's end, so that it must not import SQLAlchemy before there is something to enter.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from pytest_dtfperf.history.series import Comparable
 from pytest_dtfperf.history.where import Address
 from pytest_dtfperf.records.session import SessionFolder
 
-SHOWN = timedelta(days=90)  # what is older has been told often enough
+SHOWN = timedelta(days=90)  # older events were shown often enough
 MANY = 50  # sessions to a transaction of an import: others need not wait long for theirs
 
 
@@ -30,7 +30,7 @@ class Imported:
 
 @dataclass(frozen=True)
 class Remembered:
-    """What there is to say of the history at a session's end."""
+    """The lines about the history at a session's end."""
 
     lines: Sequence[str] = ()  # what changed, and since when; or why the session is not entered
     new: Sequence[str] = ()  # of these, the changes that this session has confirmed
@@ -77,7 +77,7 @@ def _changes(folder: SessionFolder, address: Address) -> Remembered:
 def changes_known(folder: SessionFolder, address: Address) -> Sequence[str]:
     """What changed over time in what a session has measured, in lines; none without a history, one where that is not known.
 
-    Never raises, for what was measured must be told.
+    Never raises, for what was measured must be shown.
     """
     try:
         if address.path and not address.path.exists():
@@ -89,7 +89,7 @@ def changes_known(folder: SessionFolder, address: Address) -> Sequence[str]:
 
 
 def enter(folder: SessionFolder, address: Address) -> str | None:
-    """Enter a session that ends. Never raises: returns one line where it could not be, and says how to do it later."""
+    """Enter a session that ends. Never raises: returns one line where it failed, with the command to enter it later."""
     try:
         refused = enter_all([folder], address).refused
     except (DtfPerfError, OSError, ImportError) as error:
@@ -104,7 +104,7 @@ def _not_entered(folder: SessionFolder, why: str) -> str:
 def enter_all(folders: Iterable[SessionFolder], address: Address) -> Imported:
     """Enter session folders, some at once; what is there already stays as it is. Raises `HistoryError`.
 
-    A folder that cannot be read keeps none of the others out. One that stands in no history yet may be of any age.
+    A folder that cannot be read keeps none of the others out. One that is in no history yet may be of any age.
     """
     from pytest_dtfperf.history import store
     from pytest_dtfperf.history.database import Database

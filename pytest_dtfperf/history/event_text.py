@@ -1,4 +1,4 @@
-"""Events in words, a line each: what people are told of them at a session's end and in the morning. Pure."""
+"""Events as text, a line each: the lines at a session's end and in the morning's report. Pure."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

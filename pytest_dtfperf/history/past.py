@@ -1,4 +1,4 @@
-"""How the rates that a session has measured went before it, for whoever draws them. Pure.
+"""How the rates that a session has measured went before it, to be drawn. Pure.
 
 What is shown beside a measurement are nights of its series: neither other hosts nor another graph under the same label.
 """
@@ -12,7 +12,7 @@ from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Comparable, Series
 
 Night = tuple[Series, int]  # a point of a series, by its number
-Change = tuple[Row, Row]  # an event, and what it says of one series
+Change = tuple[Row, Row]  # an event, and its part about one series
 MOST = 60  # nights that are drawn beside a measurement
 
 
@@ -22,7 +22,7 @@ class Past:
 
     points: Sequence[tuple[str, float]]  # (when its session began, images/sec), the oldest first; the last is the session's own
     began: str = ""  # when the first session of its present rate began; nothing: no change is known
-    change: str = ""  # the same change in words
+    change: str = ""  # the same change as text
     is_disturbed: bool = False  # the session's own rate is none of the series: something disturbed it
 
 
@@ -79,6 +79,6 @@ def past_of(series: Series, number: int, changes: Mapping[str, Change]) -> Past:
 
 
 def last_changes(events: Iterable[Row]) -> dict[str, Change]:
-    """By series: the last event that still holds, and what that says of the series."""
+    """Return by series the last event that still holds, and its entry for the series."""
     ordered = sorted((event for event in events if event["state"] == "confirmed"), key=lambda event: event["first_bad_at"])
     return {member["series"]: (event, member) for event in ordered for member in event["members"]}

@@ -30,7 +30,7 @@ class SessionRows:
 
 
 def rows_of(session: Mapping[str, Any], records: Sequence[Record], folder: str) -> SessionRows:
-    """`session`: what session.json says. `folder`: where the session lies."""
+    """`session`: the content of session.json. `folder`: the session's path."""
     name = session["id"]
     measurements = [_measurement(name, position, record) for position, record in enumerate(records)]
     return SessionRows(
@@ -62,7 +62,7 @@ def _session(session: Mapping[str, Any], records: Sequence[Record], folder: str)
 
 
 def content_digest(records: Sequence[Record]) -> str:
-    """By which it is told whether a session is what was entered."""
+    """Return the digest that shows whether a session is what was entered."""
     return hashlib.sha256(_canonical([record.to_json() for record in records])).hexdigest()
 
 

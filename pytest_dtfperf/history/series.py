@@ -58,7 +58,7 @@ def series_of(rows: Iterable[Row], fingerprints: Mapping[str, Mapping[str, Any]]
 
 
 class Comparable:
-    """Whether rates of two fingerprints, told by their digests, may be compared.
+    """Return whether rates of two fingerprints, given by their digests, may be compared.
 
     Each pair is looked at once: nights are many, and have few.
     """
@@ -82,7 +82,7 @@ class Begin:
     ended: str  # name of the series before it
     last_good: str  # its last session
     nights: int  # of it that the first ones are compared with
-    change: float  # of the median rate, as a fraction; whether that is more than chance an event says
+    change: float  # of the median rate, as a fraction; an event shows whether that is more than chance
     because: Sequence[str]  # what was replaced
 
     def __str__(self) -> str:

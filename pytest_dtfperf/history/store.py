@@ -66,7 +66,7 @@ def of_session(connection: Connection, table: Table, name: str) -> list[Row]:
 def read_measurements(connection: Connection, *, whole: bool = False) -> list[Row]:
     """Measurements of all sessions, the oldest first, with `started` and `cluster` of their session.
 
-    Without `whole` those alone whose numbers may be compared, and of them what a series needs.
+    Without `whole`, return only those with comparable numbers, and of them what a series needs.
     """
     columns = [column for column in measurements.c if whole or column.name in _OF_SERIES]
     statement = (
@@ -84,7 +84,7 @@ _OF_SERIES = {
 
 
 def left_out(connection: Connection) -> list[Row]:
-    """Return the training, verdict and reason of measurements whose numbers may not be compared, the oldest first."""
+    """Return the training, verdict and reason of measurements without comparable numbers, the oldest first."""
     columns = [measurements.c[name] for name in ("spec_key", "label", "system", "verdict", "reason")]
     statement = select(*columns, sessions.c.started).join(sessions, sessions.c.id == measurements.c.session)
     return _rows(connection, statement.where(~measurements.c.in_series).order_by(sessions.c.started, measurements.c.position))
@@ -100,7 +100,7 @@ def all_events(connection: Connection) -> list[Row]:
 
 
 def find_unwatched_sessions(connection: Connection) -> set[str]:
-    """Sessions whose rates have not been searched for changes."""
+    """Return sessions with rates that have not been searched for changes."""
     return set(connection.scalars(select(sessions.c.id).where(sessions.c.watched.is_(False))))
 
 
@@ -123,7 +123,7 @@ def _some(names: Sequence[str]) -> Iterable[Sequence[str]]:
     return (names[begin : begin + MANY] for begin in range(0, len(names), MANY))
 
 
-# What a run has of which a history knows nothing. Whoever shows these must ask first where a record is from.
+# The fields of a run that a history does not keep. Code that shows these must check first where a record is from.
 _UNKNOWN: Mapping[str, Any] = {
     "step_s": {}, "loss": (), "startup_s": {}, "bytes_sent": 0, "bytes_received": 0, "peak_rss_bytes": {}, "cpu_s": {},
 }  # fmt: skip
@@ -134,7 +134,7 @@ class Recorded:
     """What a history keeps of the measurements of one session."""
 
     records: Sequence[Record] = ()  # in the order of measuring
-    comparable: Collection[str] = ()  # ids of those whose rates may be compared with other nights'
+    comparable: Collection[str] = ()  # ids of those with rates that may be compared with other nights'
 
 
 def read_records(connection: Connection) -> dict[str, Recorded]:
@@ -179,7 +179,7 @@ def _record(row: Row, found: Sequence[Row], names_of_hosts: Sequence[str], finge
 
 
 def _with_anchors(records: Sequence[Record]) -> list[Record]:
-    """Which measurement an efficiency was divided by is not kept: the rule says it again, where its value is the same."""
+    """Return records with the anchor of each efficiency, which is not kept: the rule finds it, where its value is the same."""
     return [
         again if again.efficiency and record.efficiency and _same(again.efficiency.value, record.efficiency.value) else record
         for record, again in zip(records, with_efficiencies(records), strict=True)

@@ -1,6 +1,6 @@
-"""The tables of a history, as they are in this version. docs/history.md says them to those who ask with SQL of their own.
+"""The tables of a history, as they are in this version. docs/history.md describes them for users of SQL.
 
-A change here is a new file in migrations/versions/, too; a test holds what those make against what stands here.
+A change here is a new file in migrations/versions/, too; a test compares what those make with this module.
 """
 
 from sqlalchemy import JSON, Boolean, Column, Float, ForeignKeyConstraint, Index, Integer, MetaData, String, Table, Text
@@ -116,7 +116,7 @@ events = Table(
     Column("id", Integer, primary_key=True, autoincrement=True),
     Column("kind", String(16), nullable=False),  # step, drift
     Column("state", String(16), nullable=False),  # confirmed, reverted
-    Column("found", String(64), nullable=False),  # the session whose rates confirmed it
+    Column("found", String(64), nullable=False),  # the session with the rates that confirmed it
     Column("found_at", String(40), nullable=False),
     Column("last_good", String(64), nullable=False),  # the last session before it, and when that began
     Column("last_good_at", String(40), nullable=False),

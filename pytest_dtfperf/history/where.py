@@ -8,10 +8,10 @@ from urllib.parse import parse_qs
 
 from pytest_dtfperf.errors import UNEXPANDED, UsageError, show_value
 
-VARIABLE = "DTFPERF_HISTORY"  # of the environment; says the same as --history, which goes before it
-NEVER = "never"  # what says that sessions are entered nowhere
+VARIABLE = "DTFPERF_HISTORY"  # of the environment; means the same as --history, which goes before it
+NEVER = "never"  # the value for entering sessions nowhere
 FILE = "history.sqlite"
-SECRET = "***"  # stands for a password
+SECRET = "***"  # in the place of a password
 
 # What a URL may begin with, and what SQLAlchemy is given for it.
 SCHEMES = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
@@ -40,12 +40,12 @@ class Address:
 
 
 def asked_for(given: str | Path | None) -> str | Path | None:
-    """What --history says, else the environment."""
+    """Return the value of --history, else that of the environment."""
     return given or os.environ.get(VARIABLE)
 
 
 def address_of(given: str | Path | None, results: Path) -> Address | None:
-    """What --history says: a URL, a file, `never` (None), or nothing, which is a file in the folder of all sessions' folders.
+    """Parse --history: a URL, a file, `never` (None), or nothing, which is a file in the folder of all sessions' folders.
 
     Raises `UsageError` for a URL that is none of ours.
     """

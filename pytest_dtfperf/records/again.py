@@ -31,7 +31,7 @@ def judge_again(
 ) -> list[Record]:
     """Pass every judgement again, on what it rested on. What was never judged, or judged by no check, stays as it is.
 
-    So does what an older version allowed to be asked and this one does not; `tell` is called with a line for each. Raises
+    So does what an older version allowed to be asked and this one does not; `on_status` is called with a line for each. Raises
     `SessionFileError` where a measurement that another was compared with is missing.
     """
     measurements = {record.id: record.measurement for record in records}

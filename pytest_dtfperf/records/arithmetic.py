@@ -88,7 +88,7 @@ GPUS = (
 def peak_of(name: str, precision: str, environment: Collection[str] = ()) -> Peak | None:
     """Of the GPU that nvidia-smi gives this name to; None where it is not known.
 
-    fp32 is TF32 where there are units for it: so TensorFlow computes convolutions and products there, unless told not to.
+    fp32 is TF32 where there are units for it: so TensorFlow computes convolutions and products there, unless it is turned off.
     """
     gpu = next((gpu for gpu in GPUS if re.fullmatch(rf"(NVIDIA )?(Tesla )?{gpu.name}", name)), None)
     if gpu is None:
@@ -106,7 +106,7 @@ WHAT_COUNTS = "FLOP: 2 x multiply-adds of convolutions and dense layers, and 3 x
 
 def flop_per_image(spec: Spec) -> int | None:
     """None: an external command trains something that is no model of ours, and a name alone is no arithmetic; or an own model
-    has something that nobody counts. Raises `SpecError` of an own model that nobody here has trained.
+    has uncounted operations. Raises `SpecError` for an own model that was not trained here.
     """
     if spec.command and (spec.model not in MODELS or not can_feed(spec.data, spec.model)):
         return None
@@ -114,7 +114,7 @@ def flop_per_image(spec: Spec) -> int | None:
 
 
 def flop_of(measurement: Measurement) -> int | None:
-    """Likewise per image, by what its runs have told of an own model."""
+    """Return the same per image, from what its runs have reported of an own model."""
     if not measurement.spec.own_model:
         return flop_per_image(measurement.spec)
     facts = _facts(measurement)

@@ -20,7 +20,7 @@ class Journal:
     """The records of one file, kept in memory: `refresh` reads only what has been appended since, by whichever process."""
 
     def __init__(self, path: Path, read: Callable[[int, bytes], Record]) -> None:
-        """`read` makes a record of a line, whose number it is given."""
+        """`read` makes a record of a line, given its number."""
         self._path = path
         self._read = read
         self._forget()
@@ -31,7 +31,7 @@ class Journal:
         self._by_configuration: dict[tuple[object, ...], list[str]] = defaultdict(list)
         self._position: dict[str, int] = {}
         self._bytes: dict[str, int] = {}  # of each record's last line
-        self.superseded_bytes = 0  # of lines whose records have later ones
+        self.superseded_bytes = 0  # of lines with records that have later lines
         self._lines = 0
         self._end = 0
         self._last_line = b""

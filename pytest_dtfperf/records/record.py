@@ -60,7 +60,7 @@ def make_comparison(judgement: Judgement, check: Check) -> Compared | None:
     )
 
 
-# For a record whose verdict is no more: they were of that.
+# For a record with a verdict that is no more: they were of that.
 _WITHOUT_CAUSES: Mapping[str, Any] = {"explanation": None, "unexplained": "", "experiments": ()}
 
 
@@ -80,8 +80,8 @@ class Record(JsonData):
     attempt: int = 1  # of its test, which pytest-rerunfailures may run again: the attempt that measured it
     limit: Mapping[str, Any] | None = None  # what its resources allow (`limits/limit.py`), where that was looked for
     sweep: Mapping[str, Any] | None = None  # how its number of parameter servers was found (`session/sweep.py`), if it was
-    explanation: Mapping[str, Any] | None = None  # why it is slower (`explain/causes.py`), if that could be told
-    unexplained: str = ""  # why that could not be told
+    explanation: Mapping[str, Any] | None = None  # why it is slower (`explain/causes.py`), if that is known
+    unexplained: str = ""  # why that is not known
     experiments: Sequence[Mapping[str, Any]] = ()  # on causes (`explain/experiments.py`), if somebody asked for them
 
     @property
@@ -132,7 +132,7 @@ class Record(JsonData):
 
     @property
     def is_void(self) -> bool:
-        """Whether its verdict says that its numbers mean nothing, so that nothing may rest on them."""
+        """Whether its verdict makes its numbers void, so that nothing may be computed from them."""
         return self._says_of_numbers == "void"
 
     @property
@@ -154,7 +154,7 @@ class Record(JsonData):
     ) -> Self:
         """As it is once somebody has judged it: of several verdicts the gravest stays.
 
-        But what a later run has shown of the numbers themselves stands above whatever was, or will be, compared with them.
+        But what a later run has shown of the numbers themselves outranks whatever was, or will be, compared with them.
         """
         known = replace(
             self,
@@ -214,7 +214,7 @@ def configuration(spec: Spec) -> tuple[object, ...]:
 def with_efficiencies(records: Iterable[Record]) -> list[Record]:
     """Each with the efficiency that follows from all of them: the one place where an anchor is chosen.
 
-    An efficiency that was judged stays as its verdict says, unless one of its two measurements has come to nothing since.
+    An efficiency that was judged stays as in its verdict, unless one of its two measurements has become void since.
     docs/numbers.md has the rule.
     """
     found = list(records)
@@ -264,7 +264,7 @@ def _without_void(check: Check, void: Mapping[str, Record]) -> Check:
 
 
 def without_void_efficiencies(records: Sequence[Record]) -> list[Record]:
-    """Each as it is, but for efficiencies of which a measurement has come to nothing: those are as all the others say."""
+    """Return each as it is, but recompute efficiencies with a measurement that has become void, from all others."""
     void = _void(records)
     return [
         again if record.efficiency and void & {record.id, record.efficiency.anchor} else record
@@ -295,7 +295,7 @@ def _anchor_efficiency(record: Record, ones: Sequence[Record]) -> Record:
 
 
 def _differs(one: Measurement, many: Measurement) -> bool:
-    """Whether they ran on different things, so that their ratio would tell of those."""
+    """Return whether they ran on different hardware or software, so that their ratio would measure those."""
     return bool(one.misplaced or many.misplaced or other_hosts(one.fingerprint, many.fingerprint))
 
 

@@ -9,7 +9,7 @@ perf_results/20260131T021503Z-9f3c1a/
 └── .lock                 held while measurements.jsonl is written: xdist workers share one folder
 
 What the disk refuses (it is full, read-only, out of inodes) this process keeps in memory, so that it can be shown, and tries to
-write again with whatever comes next. `refused` says so, once.
+write again with whatever comes next. `refused` reports it, once.
 """
 
 import errno
@@ -61,7 +61,7 @@ def path_safe(test: str) -> str:
 def file_stem(model: str, batch_size: int) -> str:
     """Return the begin of the names of a training's files: `trivial_b32`.
 
-    The name of a program may be longer than a file's: then its begin stands there, and a digest of the whole.
+    The name of a program may be longer than a file's may be: then its begin is used, with a digest of the whole.
     """
     stem, digest = f"{model}_b{batch_size}", hashlib.sha256(model.encode()).hexdigest()[:16]
     if len(os.fsencode(stem)) <= _MOST_STEM_BYTES:
@@ -74,14 +74,14 @@ def next_folder(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:
-        with suppress(FileExistsError):  # another process may be making the same one: who makes it has it
+        with suppress(FileExistsError):  # another process may be making the same one: the one that makes it has it
             (folder / str(number)).mkdir()
             return folder / str(number)
         number += 1
 
 
 FOLDER_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
-LOCK_TIMEOUT_S = 60.0  # writing takes milliseconds; who waits longer waits for a stopped process or a dead file server
+LOCK_TIMEOUT_S = 60.0  # writing takes milliseconds; a longer wait is for a stopped process or a dead file server
 
 
 @dataclass(eq=False)
@@ -172,7 +172,7 @@ class SessionFolder:
 
     @property
     def session(self) -> dict[str, Any]:
-        """What session.json says, or will once the disk takes it. Raises `SessionFileError`."""
+        """The content of session.json, now or once the disk takes it. Raises `SessionFileError`."""
         session = self._unwritten.session or session_of(content_of(self._json), f"{self._json}: is no session")
         for change in self._unwritten.changes:
             session = change(session)
@@ -252,11 +252,11 @@ class SessionFolder:
         return self._change(record_id, lambda record: replace(record, sweep=sweep))
 
     def explain(self, record_id: str, *, explanation: Mapping[str, Any] | None = None, unexplained: str = "") -> Record:
-        """Write down why a measurement is slower, or why that cannot be told; returns the record as it is now."""
+        """Store why a measurement is slower, or why that is not known; returns the record as it is now."""
         return self._change(record_id, lambda record: replace(record, explanation=explanation, unexplained=unexplained))
 
     def note_experiments(self, record_id: str, tried: Sequence[Mapping[str, Any]]) -> Record:
-        """Add what experiments on its causes have said; returns the record as it is now."""
+        """Add the results of experiments on its causes; returns the record as it is now."""
         return self._change(record_id, lambda record: replace(record, experiments=list(tried)))
 
     def note_traced(self, record_id: str, run: Run) -> Record:
@@ -292,7 +292,7 @@ class SessionFolder:
             self.refuse(self._lines.name, exc)
             if (
                 edited is None
-            ):  # there was no lock: what others have written meanwhile is theirs, and must not be kept as it is now
+            ):  # there was no lock: what other processes have written since is theirs, and must not be kept as it is now
                 edited = self._edit_records(edit)
             self._unwritten.records |= edited
         return edited
@@ -364,7 +364,7 @@ class SessionFolder:
 
     @property
     def why(self) -> str:
-        """Why things could not be written, in the system's words."""
+        """Why things could not be written, as the system's messages."""
         return ", ".join(dict.fromkeys(why.strerror or str(why) for why in self._unwritten.files.values()))
 
     @property
@@ -404,7 +404,7 @@ class SessionFolder:
         return (own_record if self.is_ours else record_of)(line, f"{self._lines}:{number}: is no measurement")
 
     def _change_session(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """What could not be written stays a change, so that it takes back nothing that others write meanwhile."""
+        """Change session.json. A refused write stays a change, so that it takes back nothing that others write in between."""
         try:
             self._make()
             with self._locked():
@@ -419,7 +419,7 @@ class SessionFolder:
         try:
             with filelock.FileLock(self.path / ".lock", timeout=LOCK_TIMEOUT_S):
                 yield
-        except NotImplementedError as exc:  # as filelock says it
+        except NotImplementedError as exc:  # from filelock
             raise OSError(errno.ENOLCK, "its file system has no locks") from exc
         except filelock.Timeout as exc:
             raise SessionFileError(
@@ -443,7 +443,7 @@ def session_folders(root: Path) -> list[SessionFolder]:
 
 
 def each_once(folders: Sequence[SessionFolder], on_status: Callable[[str], object]) -> list[SessionFolder]:
-    """Of copies of a session the folder that has its own name, else the first; `on_status` is told of each that is left out."""
+    """Return of a session's copies the folder with its own name, else the first; `on_status` gets each that is left out."""
     named = [(_session_id(folder), folder) for folder in folders]
     kept: dict[str, SessionFolder] = {}
     for session, folder in sorted(named, key=lambda each: each[1].id != each[0]):
@@ -454,7 +454,7 @@ def each_once(folders: Sequence[SessionFolder], on_status: Callable[[str], objec
 
 
 def _session_id(folder: SessionFolder) -> str:
-    """What cannot be read is for whoever reads it to refuse."""
+    """Return a folder's session id; a file that cannot be read is refused later, by its reader."""
     try:
         return str(folder.session["id"])
     except SessionFileError:

@@ -23,7 +23,7 @@ _BLOCK = 1 << 16  # bytes read at once where a line's beginning is looked for
 
 
 def session_of(content: bytes, where: str) -> dict[str, Any]:
-    """What a session.json says."""
+    """The content of a session.json."""
     _check_session(content, where)
     data: dict[str, Any] = json.loads(content.decode())
     return data
@@ -39,11 +39,11 @@ def _check_session(content: bytes, where: str) -> None:
 
 
 def record_of(content: bytes, where: str) -> Record:
-    """What a line of measurements.jsonl says."""
+    """The content of a line of measurements.jsonl."""
     data = _check_content("measurement", content, where)
     try:
         return Record.from_json(data)
-    except DtfPerfError as exc:  # what no schema says: which networks can have which inputs, for one
+    except DtfPerfError as exc:  # rules beyond a schema: which networks can have which inputs, for one
         raise SessionFileError(f"{where}: {printable(str(exc))}") from exc
 
 
@@ -60,7 +60,7 @@ def _check_content(kind: str, content: bytes, where: str) -> Any:
 
 
 def line_of(record: Record) -> bytes:
-    """The record as it stands in measurements.jsonl."""
+    """Return the record as it is written in measurements.jsonl."""
     return json.dumps(record.to_json(), ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 

@@ -53,7 +53,7 @@ ODDS = 0.04  # of a change at a split against none, where its size has the densi
 USED = 0.4  # of a share of the promise: means of a few heavy-tailed nights exceed the normal tail, and kinds are estimated
 LEFT = 0.01  # of the squares at least, by whatever difference is taken away
 MOST_KNOWN = 0.9  # of the series
-KNOWN_NIGHTS = 60  # fewer do not tell how nights scatter; the promise is checked from here on
+KNOWN_NIGHTS = 60  # fewer do not show how nights scatter; the promise is checked from here on
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Track:
         return self.between(bounds[number], bounds[number + 1])
 
     def between(self, begin: int, end: int) -> Array:
-        """Values of the last WINDOW or MEMORY nights are all that is ever asked for, however long a series is."""
+        """Return the values of some nights: never more than those of the last WINDOW or MEMORY nights."""
         return np.array([self.values[position] for position in self.kept[begin:end]], dtype=float)
 
     def to_json(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class ChangeWatch:
         self._usual = 0.0  # scale of a series
 
     def resume(self, tracks: Mapping[str, Track]) -> None:
-        """Go on with series as they were, whose noise is found out anew."""
+        """Continue series as they were, with noise that is estimated anew."""
         self.tracks.update(tracks)
         self._learn(dict.fromkeys(tracks, 0.0))
 
@@ -158,7 +158,7 @@ class ChangeWatch:
 
         Args:
             rates: natural logarithms, by the names of series.
-            watched: how many series share the promise, by default all that there ever were.
+            watched: how many series share the promise, by default all that have existed.
             ended: of a series the one that it took the place of, and that was not measured since.
         """
         for name, rate in rates.items():
@@ -242,7 +242,7 @@ class ChangeWatch:
         return None if _join_drift(track, noise) else change
 
     def _refine(self, track: Track, noise: NightNoise) -> None:
-        """Say anew where the last change was, and how large, now that more nights are known."""
+        """Estimate anew where the last change was, and how large, now that more nights are known."""
         if len(track.begins) < 2:
             return
         begin, least, end = track.begins[-1], track.begins[-2], len(track.kept)
@@ -319,7 +319,7 @@ def _weigh_splits(values: Array, squared: Array, noise: NightNoise) -> Array:
 
 
 def _chances(squared: Array, squares: Array, noise: NightNoise) -> Array:
-    """By kind and split, of squared differences and the squares that tell the variance."""
+    """Return probabilities without a change by kind and split, of squared differences and the squares for the variance."""
     ratios = np.sqrt(squared / noise.variances(squares))
     found: Array = np.exp(log_probabilities(_normal(ratios, noise.degrees_of_freedom)))
     return found

@@ -1,4 +1,4 @@
-"""Is one rate, measured over and over, at least so many times another? Yes, no, better than that, or not to be told yet.
+"""Is one rate, measured over and over, at least so many times another? Yes, no, better than that, or not known yet.
 
 The samples are runs: one rate each. A ratio of rates is a difference of the means of their logarithms, so the means are
 geometric. The scatter is what the runs show, together with what was calibrated; it is never taken to be less than the latter.
@@ -47,7 +47,7 @@ class Answer(StrEnum):
     BETTER = "better"  # it even exceeds the ceiling
     WORSE = "worse"  # it does not reach the floor, more runs agree than can be rare, and the last one has confirmed it
     UNCONFIRMED = "unconfirmed"  # worse by all runs up to now; further ones must confirm it
-    OPEN = "open"  # the floor lies within the interval, or there are too few runs for one
+    OPEN = "open"  # the floor is within the interval, or there are too few runs for one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class RatioEstimate:
     """A ratio as far as it is known."""
 
     ratio: float  # of the geometric means
-    low: float  # it is at least this, unless by a miss; 0: nothing can be said
+    low: float  # it is at least this, unless by a miss; 0: unknown
     high: float  # it is at most this, unless by a false alarm
     spread: float  # of single runs of the first side, as assumed: standard deviation of the logarithm
     degrees_of_freedom: float  # degrees of freedom that the spread rests on
@@ -95,7 +95,7 @@ def against_stored(
 def against_each_other(
     now: Sequence[float], then: Sequence[float], noise: Noise, then_noise: Noise | None, question: Question
 ) -> RatioEstimate:
-    """Compare two trainings whose runs are made in turn, in one session. Each has its own noise; None: both scatter alike."""
+    """Compare two trainings with alternating runs in one session. Each has its own noise; None: both scatter alike."""
     return _ask(_Sides(now, then, noise, then_noise or noise, alike=then_noise is None, apart=False), question)
 
 
@@ -127,7 +127,7 @@ def against_drifting(
 
 
 def _joint_answer(answers: Set[Answer]) -> Answer:
-    """Return what all of these say."""
+    """Return the common conclusion of all of these."""
     for weaker, either in ((Answer.HOLDS, Answer.BETTER), (Answer.UNCONFIRMED, Answer.WORSE)):
         if answers <= {weaker, either}:
             return either if answers == {either} else weaker
@@ -202,7 +202,7 @@ class _Error:
     then: float
     sessions: float  # variance that two sessions add
     degrees_of_freedom: float
-    cautious: float  # degrees of freedom for passing, most of whose error rate is spent on the first runs, unconfirmed
+    cautious: float  # degrees of freedom for passing: most of its error rate is spent on the first runs, unconfirmed
 
     @property
     def value(self) -> float:

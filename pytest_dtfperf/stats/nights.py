@@ -31,8 +31,8 @@ Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 WINDOW = 120  # nights that are looked back upon: a loss of 1 % in a month must be seen, and old ones may be another machine
-LEAST = 4  # nights on either side: what three bad nights say is gone in the fourth, and is no change
-WHOLE, GROWTH = 20, 1.12  # splits: each of the latest nights, then ever fewer; a split nearby shows nearly the same
+LEAST = 4  # nights on either side: what three bad nights show is gone in the fourth, and is no change
+WHOLE, GROWTH = 20, 1.12  # splits: each of the latest nights, then fewer and fewer; a split nearby shows nearly the same
 KNOWN = 60  # nights that there are before those that are counted, in the simulation
 HORIZON = 90  # nights that are counted
 SERIES = 20_000  # simulated: what one in a hundred of them exceeds is known to 7 % of that number
@@ -111,7 +111,7 @@ def differences(nights: Array, after: Counts) -> Array:
 
 
 def log_probabilities(ratios: Array) -> Array:
-    """Logarithm of the part of all series whose largest ratio exceeds these, where nothing changes. `ratios`: (kind, split)."""
+    """Return the logarithm of the part of all series with a larger maximum, where nothing changes. `ratios`: (kind, split)."""
     anchors, ratios = TAILS[:, None], np.maximum(ratios, 1.0)
     found: Array = math.log(ANCHOR) + TAIL * np.log(ratios / anchors) - (ratios**2 - anchors**2) / 2
     return np.minimum(0.0, found)
@@ -144,12 +144,12 @@ def autoregressive(random: np.random.Generator, series: int, nights: int, correl
 
 
 CLIP = 4.0  # standard deviations of a night
-JUMP = 6.0  # standard deviations, that neighbouring nights differ by at most where differences tell the scale: a step is one
-AROUND = 7  # nights whose median is the level that a night is clipped around: three bad ones do not move it, four do
+JUMP = 6.0  # standard deviations: neighbouring nights differ by less where differences estimate the scale: a step is one
+AROUND = 7  # nights with the median that a night is clipped around: three bad ones do not move it, four do
 NORMAL_MEDIAN = 0.6745  # of the absolute value of a standard normal variable
 PRIOR_NIGHTS = 20  # that the others' scale counts for, where it is found out where to clip
-LEAST_NIGHTS = 6  # differences of fewer say nothing
-LEAST_SERIES = 3  # which can be told apart, or not
+LEAST_NIGHTS = 6  # differences of fewer show nothing
+LEAST_SERIES = 3  # fewer cannot be distinguished
 ROUNDING = 1e-6  # of a rate: rates that differ by less were not measured
 INFINITE = 1e4  # degrees of freedom
 WHITE = 0.3  # probability beforehand that nights have nothing to do with each other; the other kinds share the rest
@@ -157,7 +157,7 @@ BEFOREHAND_COUNTS = 0.5  # as so many series
 LIKELY, MUCH = 0.975, 1.5  # how rates scatter is known where kinds of this probability differ by less than this factor
 ROUNDS = 30  # of the search for how usual each kind is
 
-SLOWER = {0.95: 2.0, 0.98: 4.0}  # times as probable as others: they are told least by a few months
+SLOWER = {0.95: 2.0, 0.98: 4.0}  # times as probable as others: a few months show least of them
 BEFOREHAND = np.array([0.0, *(SLOWER.get(kind.correlation, 1.0) for kind in KINDS[1:])])
 BEFOREHAND *= (1 - WHITE) / BEFOREHAND.sum()
 BEFOREHAND[0] = WHITE
@@ -183,7 +183,7 @@ class Scatter:
 
 @dataclass(frozen=True)
 class NightNoise:
-    """Of one series, with what the others say."""
+    """The noise of one series, with the information of the others."""
 
     scale: float  # where to clip, as a standard deviation
     usual: Array  # (kind): its probability before the series was looked at
@@ -332,7 +332,7 @@ class Together:
         self._shares = {id(each): share for each, share in zip(all_series, shares, strict=True)}
 
     def noise(self, own: Scatter) -> NightNoise:
-        """Return the noise of a series. How usual the kinds are, the others say."""
+        """Return the noise of a series, with the frequencies of the kinds in the others."""
         usual = self._usual
         if (share := self._shares.get(id(own))) is not None:
             count = BEFOREHAND_COUNTS + len(self._all)
@@ -341,7 +341,7 @@ class Together:
 
 
 def _prior(all_series: Sequence[Scatter]) -> tuple[float, float]:
-    """q1 as it usually is, and for how many degrees of freedom that counts: 0 where there are too few series to tell."""
+    """Return q1 as it usually is, and its degrees of freedom: 0 where there are too few series to estimate it."""
     if len(all_series) < LEAST_SERIES:
         return 1.0, 0.0
     from scipy.special import digamma, polygamma

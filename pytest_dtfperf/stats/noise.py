@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 
-LEAST_SESSIONS = 2  # whose means can differ
+LEAST_SESSIONS = 2  # with means that can differ
 DEGREES_FOR_ONE_RUN = 10.0  # a spread that rests on so much makes one run worth judging: its error is 22 %, of two runs 71 %
 ROUNDING = 1e-9  # no measured rates are as alike as that
 BY_CHANCE = 0.01  # of the cases in which nothing is wrong with the noise, so many are reported
@@ -26,7 +26,7 @@ PERMUTATIONS = 2000
 class Noise:
     """Standard deviations of the logarithm of a rate. 0.02 is a coefficient of variation of about 2 %."""
 
-    run: float  # of the runs of one session, and the least that is ever assumed
+    run: float  # of the runs of one session, and the least that is assumed
     degrees_of_freedom: float = 0.0  # degrees of freedom that `run` was estimated with; 0: it was assumed
     session: float = 0.0  # of what all runs of a session have in common: other hosts, another boot, another day
 

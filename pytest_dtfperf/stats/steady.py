@@ -26,7 +26,7 @@ class Drift:
 
 
 def drift(step_s: Sequence[float]) -> Drift | None:
-    """Compare the halves of a run, by the means of blocks of steps. None: too few steps to tell.
+    """Compare the halves of a run, by the means of blocks of steps. None: too few steps to compare.
 
     Steps within a run are correlated, which a test on single steps would take for certainty: batch means (G. S. Fishman,
     Management Science 24, 1978, 510-521). They are regressed on what a change can look like, a jump between the halves and an
