@@ -3,10 +3,10 @@
     step >= max(FLOP / peak of a host's devices, bytes / rate of a host's link, update bytes / memory of a server's host)
 
 Each is a bound by itself: a step may compute and send at the same time, and nothing more is known of how they overlap. So a
-rate may be below the limit for good reasons, and is above it only where a probe has told too little, or a step needs less than
+rate may be below the limit for good reasons, and is above it only where a probe was too low, or a step needs less than
 is counted (docs/numbers.md).
 
-Published rates have limits where the data sheets of their hardware are known, because nobody can probe it.
+Published rates have limits where the data sheets of their hardware are known, because it cannot be probed.
 
 For the number of parameter servers, a step is predicted from its computation, t, a third of it forward, and from what the
 busiest link takes for values, `down`, and gradients, `up`:
@@ -54,7 +54,7 @@ class Bound(JsonData):
     resource: str  # cores, gpus, link or memory
     host: str
     step_s: float
-    needs: str  # what of it, and how much it can do, in words
+    needs: str  # the resource, and how much it can do, as text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ def _arithmetic(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str
 
 
 def _of_cores(spec: Spec, host: str, probes: Probes, cores: int) -> tuple[float | None, str]:
-    """FLOP/s of so many cores together, and what says so; or None, and why."""
+    """Return FLOP/s of so many cores together, and the source; or None, and why."""
     if spec.precision != "fp32":
         return None, f"cores were probed in fp32, and this computes in {spec.precision}"
     if not cores:
@@ -147,7 +147,7 @@ def _of_cores(spec: Spec, host: str, probes: Probes, cores: int) -> tuple[float 
 
 
 def _of_gpu(spec: Spec, host: str, probes: Probes, gpus: Collection[str]) -> tuple[float | None, str]:
-    """FLOP/s of the fastest of a host's GPUs, as probed, or as its maker says; or None, and why."""
+    """Return FLOP/s of the fastest of a host's GPUs, as probed, or by its maker's data; or None, and why."""
     is_as_probed = spec.precision == "fp32" and NO_TF32 not in spec.environment
     if is_as_probed and (found := _fastest(probes, host, "gpu.")):
         return found, "as probed"
@@ -230,7 +230,7 @@ def _by_host(probes: Probes, *, outward: bool) -> dict[str, float]:
 
 
 def _ends(name: str, link: Link, *, outward: bool) -> Collection[str]:
-    """Whose link a reading has filled. A stream of several has had no more than the others have left it."""
+    """Return the hosts with the link that a reading has filled. A stream of several has only what the others have left."""
     ends = name.split(">")[0 if outward else 1]
     if ends != ALL:
         return [ends]
@@ -320,7 +320,7 @@ def worth_trying(rates: Mapping[int, float], most: int = MOST_TRIED) -> list[int
 
 
 def propose_count(rates: Mapping[int, float]) -> int:
-    """The fewest servers whose rate is within a hundredth of the best: each one more is a process more."""
+    """Return the fewest servers with a rate within a hundredth of the best: each one more is a process more."""
     return min(count for count, rate in rates.items() if rate >= 0.99 * max(rates.values()))
 
 
@@ -333,7 +333,7 @@ class Hardware:
     """What a publication's system is made of. `gpu`: as nvidia-smi names it, for records/arithmetic.py."""
 
     gpu: str
-    link_bytes_per_s: float | None = None  # of a node, in each direction; None: nobody has written it down
+    link_bytes_per_s: float | None = None  # of a node, in each direction; None: not published
     source: str = ""
 
 
@@ -353,7 +353,7 @@ HARDWARE: Mapping[str, Hardware] = {
 
 
 def published_limit(reference: Reference) -> Limit:
-    """Of a row, whose tasks are taken to have been as in 2017: a worker on each node, parameter servers beside them in turn."""
+    """Return a published row's limit, taking tasks as in 2017: a worker per node, parameter servers beside them in turn."""
     hardware = HARDWARE.get(reference.system)
     if hardware is None or not reference.gpus or reference.mode != "training" or reference.model not in MODELS:
         return Limit(unknown={"gpus": f"what {reference.system} can do is not written down"})
@@ -382,7 +382,7 @@ def _spec(reference: Reference) -> Spec:
 
 
 def _knows_bytes(reference: Reference) -> bool:
-    """Whether the publication says all that bytes per step follow from."""
+    """Return whether the publication has all that bytes per step follow from."""
     return None not in (reference.batch_size, reference.nodes, reference.variable_update, reference.num_ps)
 
 

@@ -61,7 +61,7 @@ def devices_of(spec: Spec, layout: Layout) -> dict[str, int]:
 
 
 def flop(spec: Spec) -> float | None:
-    """Of one device in a step. None: what an external command computes, nobody knows."""
+    """Return the FLOP of one device in a step. None: those of an external command are not known."""
     found = None if spec.command else flop_per_image(spec)
     return None if found is None else float(found * spec.batch_size)
 

@@ -1,6 +1,6 @@
-"""What hosts say, line by line: messages that may be used, words for people, or the end of what is listened to.
+"""Messages of hosts, line by line: messages that may be used, output to show, or the end of the connection.
 
-Here stand the limits that hold whoever is at the other end: a host is heard no more once it has sent what is no message of ours
+The limits for any peer are here: a host is disconnected once it has sent what is no message of ours
 by its shape (`messages/`) or by its sense, more of other lines than any host prints by mistake, or messages faster than any
 host has reason to.
 """
@@ -20,12 +20,12 @@ JUNK_BYTES = 1 << 20  # of lines that are no messages, from one host: a banner h
 # An agent sends a beat a second and four signs of progress for each of its tasks; what it could not send comes at once later.
 MESSAGES, MESSAGES_PER_S = 20_000, 1_000.0
 
-# What is said once in a run, or once of each task of it.
+# What is sent once in a run, or once of each task of it.
 _ONCE = ("reserved", "started", "exit", "state", "log", "ready", "stamps", "trace", "report")
 
 
 class Hearing:
-    """All hosts of one channel. `table` says what they may send."""
+    """All hosts of one channel. `table` defines what they may send."""
 
     def __init__(self, table: Table, hosts: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._table = table
@@ -33,7 +33,7 @@ class Hearing:
         self._clock = clock
         self._run: str | None = None
         self._tasks: Mapping[str, int] = {}
-        self._tunnel: int | None = None  # the host at whose other end there is one
+        self._tunnel: int | None = None  # the host at the other end of one
         self._sent: set[tuple[Any, ...]] = set()
 
     def expect(self, run: str, tasks: Mapping[str, int], tunnel: int | None = None) -> None:
@@ -71,7 +71,7 @@ class Hearing:
         return message.get("event") == "tunnel" and host == self._tunnel and message.get("run") == self._run
 
     def _check(self, host: int, message: Message) -> None:
-        """What only those can tell who know of the run. Raises `MessageError`."""
+        """Check what depends on the run. Raises `MessageError`."""
         event = message["event"]
         if event == "tunnel" and host != self._tunnel:
             raise MessageError("spoke of a tunnel, and has none")
@@ -91,7 +91,7 @@ class Hearing:
 
 
 class _Host:
-    """How much one has said."""
+    """How much one host has sent."""
 
     def __init__(self, now: float) -> None:
         self.words: deque[str] = deque(maxlen=LAST_WORDS)
@@ -117,5 +117,5 @@ def given_up(host: str, why: str) -> str:
 
 
 def with_last_words(what: str, words: Sequence[str]) -> str:
-    """What happened to a host, and beneath it what it had said before."""
+    """Return what happened to a host, and beneath it its last output."""
     return what + quoted_lines(words)

@@ -34,7 +34,7 @@ class Misfit(Exception):
 
 
 def fit(table: Table, message: Message, name: str = "event") -> dict[str, Any]:
-    """The message, whose `name` says which of the table's it is, as it may be used. Raises `MessageError`."""
+    """Return the message, as the table entry of its `name` allows it. Raises `MessageError`."""
     name_given = message.get(name)
     kind = table.get(name_given) if isinstance(name_given, str) else None
     if kind is None:
@@ -206,7 +206,7 @@ def or_error(kind: Kind, also: Mapping[str, Kind] = {}) -> Kind:
 
 
 def loss(value: Any) -> Any:
-    """May be infinite or no number: then the training is at fault, and is told so."""
+    """Accept a number that may be infinite or NaN: then the training is at fault, and its error is shown."""
     if type(value) is float or (type(value) is int and abs(value) <= MOST):
         return value
     raise Misfit("a number", value)
@@ -218,7 +218,7 @@ def packed(most: int, what: str) -> Kind:
 
 
 def cpu_ranges(value: Any) -> Any:
-    """`0-3,8`, as the kernel writes it: nobody may name more cores than there are."""
+    """Accept `0-3,8`, as the kernel writes it, with no more cores than there can be."""
     found = re.fullmatch(r"(\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*)?", value, re.ASCII) if isinstance(value, str) else None
     if not found or not _are_few_enough([part.split("-") for part in value.split(",") if part]):
         raise Misfit('ranges of cores such as "0-3,8"', shorten_value(value))

@@ -108,7 +108,7 @@ def publish_site(out: Path, history: Address | None, results: Path) -> str:
 
 @contextmanager
 def hold_lock(path: Path) -> Iterator[tuple[int | None, str]]:
-    """Hold a lock for the night: (descriptor, ""); or, if another has it, (None, who that is).
+    """Hold a lock for the night: (descriptor, ""); or, if another has it, (None, its owner).
 
     pytest inherits the descriptor, so that a night whose own program was killed is not over before its pytest is.
     Raises `UsageError` where there can be no such file, or none that can be locked.
@@ -158,7 +158,7 @@ class Night:
     tests: Sequence[str] = ("perf_tests",)
     baselines: Path | None = None
     history: str | None = None  # its address, as --history has it
-    project_history: Path | str | None = None  # what the project's configuration of pytest says of it
+    project_history: Path | str | None = None  # the setting in the project's configuration of pytest
     keep: int | None = None  # session folders of this cluster
     fail_on_loss: bool = False
     site: Path | None = None  # folder of the site that is made of the history
@@ -184,7 +184,7 @@ class Night:
 class NightResult:
     """What came of it."""
 
-    code: int  # exit code: pytest's, or as docs/nightly.md says
+    code: int  # exit code: pytest's, or one of docs/nightly.md
     outcome: str = ""
     session: Path | None = None  # folder of what it has measured
     losses: Sequence[Loss] = ()
@@ -234,7 +234,7 @@ def _write_summary(
     folder = new[-1]
     previous = next((each for each in reversed(earlier) if each.session["exit_code"] is not None), None)
     found: list[Loss] = []
-    with suppress(SessionFileError):  # which the summary says itself
+    with suppress(SessionFileError):  # which the summary reports itself
         found = find_losses(folder, earlier)
     text = summary.format_session_summary(folder, previous, found, outcome, history)
     summary.write_summary(folder.path / "summary.md", text, folder.path)

@@ -26,8 +26,8 @@ from pytest_dtfperf.report.markdown import format_markdown_summary
 from pytest_dtfperf.stats.noise import Noise
 
 MIN_LOSS = verdict.MARGIN  # what a baseline's check forgives as well
-ERROR_RATE = 0.025  # at most in so many nights without a loss any is told, if nights scatter as they are taken to
-ASSUMED_NOISE = Noise(run=0.01, session=0.02)  # of a machine that nobody has calibrated
+ERROR_RATE = 0.025  # the most of nights without a loss in which one is reported, if nights scatter as assumed
+ASSUMED_NOISE = Noise(run=0.01, session=0.02)  # of a machine that is not calibrated
 MAX_NIGHTS = 30  # that are gone back at most
 
 
@@ -105,7 +105,7 @@ def format_empty_summary(cluster: str, outcome: str) -> str:
 
 
 def write_summary(path: Path, text: str, artifact: Path) -> None:
-    """Write the summary, and tell GitHub Actions of it. `artifact`: what is worth keeping of the night."""
+    """Write the summary, and name it to GitHub Actions. `artifact`: what is worth keeping of the night."""
     if _write_text(path, text, "w"):
         print(f"nightly: summary in {path}")
     _notify_github("GITHUB_STEP_SUMMARY", text)

@@ -1,4 +1,4 @@
-"""What to train, on how much, and what every task is told of it."""
+"""What to train, on how many devices, and what every task gets of it."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""How gradients are added over devices, in tf_cnn_benchmarks' words: `pscpu:32k:xring#2`. Pure.
+"""How gradients are added over devices, in tf_cnn_benchmarks' notation: `pscpu:32k:xring#2`. Pure.
 
 spec      = range { ":" size ":" range }    each range is for tensors up to the size behind it, the last for all larger ones
 range     = algorithm [ "#" shards ]

@@ -45,7 +45,7 @@ _LEARNING = (
     "num_epochs_per_decay", "num_learning_rate_warmup_epochs",
 )  # fmt: skip
 
-# Variables that are told otherwise, and how.
+# Variables that are set otherwise, and how.
 _ADVICE: Mapping[str, str] = {
     "CUDA_VISIBLE_DEVICES": "gpus: every task sees its own",
     "CUDA_DEVICE_ORDER": "gpus: every task sees its own, by nvidia-smi's numbers",
@@ -206,7 +206,7 @@ def check(spec: Fields) -> None:
 
 
 def check_field(name: str, value: object, usual: object) -> None:
-    """Raise `SpecError` if no spec can say this there, whatever else it says. `usual`: the field's default."""
+    """Raise `SpecError` if no spec can have this value there, with any other fields. `usual`: the field's default."""
     if value is None and usual is None:
         return
     if name in _CHOICES and not (isinstance(value, str) and value in _CHOICES[name]):

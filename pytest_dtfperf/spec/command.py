@@ -19,7 +19,7 @@ from pytest_dtfperf.spec.printed_number import UnclearNumber, parse
 ROLE_FLAGS = ("--job_name={job}", "--task_index={index}", "--ps_hosts={ps_hosts}", "--worker_hosts={worker_hosts}")
 TF_CONFIG = "TF_CONFIG"  # instead of flags: https://www.tensorflow.org/api_docs/python/tf/distribute/cluster_resolver
 
-# What a task's words may ask for beside the fields of the spec.
+# What a task's arguments may ask for beside the fields of the spec.
 ROLE = (
     "job", "index", "ps_hosts", "worker_hosts", "chief_hosts", "chief_host", "chief_port", "hosts", "workers", "devices",
     "threads",
@@ -64,7 +64,7 @@ def needs_addresses(spec: Fields) -> bool:
 
 
 def flags_of(role_flags: Iterable[str] | None) -> tuple[str, ...]:
-    """The words that tell a task who it is and where the others are; none where TF_CONFIG does."""
+    """Return the arguments that give a task its role and the others' addresses; none where TF_CONFIG does."""
     if role_flags is None:
         return ROLE_FLAGS
     return () if isinstance(role_flags, str) else tuple(role_flags)
@@ -140,7 +140,7 @@ def _unknown(what: str, name: str, known: Sequence[str]) -> str:
 
 
 def values_of(spec: Fields) -> dict[str, str]:
-    """The fields of the spec as words, where they have a value."""
+    """Return the fields of the spec as text, where they have a value."""
     found = {name: getattr(spec, name) for name in spec.__dataclass_fields__ if name not in _NO_WORDS}
     if not spec.batch_size:  # the program's own affair
         del found["batch_size"]
@@ -156,9 +156,9 @@ HOW_TO_PRINT = (
     "Print the rate as 1234.5 or 1,234.5, in images per second, with a blank or a unit behind it; or have the pattern's group "
     'take all of the number, and the pattern what is beside it (docs/command.md, "How a number is read").'
 )
-# Workers that step together say the same of themselves, but for the ends of the windows that each has measured.
+# Workers that step together report the same of themselves, but for the ends of the windows that each has measured.
 TOLERANCE = 0.2
-# Workers that wait for nobody may well differ. Where one is so many times as fast as another, though, they have trained
+# Workers that do not wait may well differ. Where one is so many times as fast as another, though, they have trained
 # together for no more than half of the slower's time, and no one rate was the cluster's; or not all of them print it.
 DISTANCE = 2.0
 

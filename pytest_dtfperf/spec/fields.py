@@ -1,4 +1,4 @@
-"""What may be said of a training, and what follows from that at once. What can be, and how it is written down: `spec.py`."""
+"""The fields of a training, and what follows from them at once. Possible values and how they are written: `spec.py`."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from pytest_dtfperf.spec.tables import INPUTS, VARIABLE_UPDATES, Input, Variable
 class Fields:
     """One training: model, input, devices, strategy and length, whether or not it can be.
 
-    What is not explained here has tf_cnn_benchmarks' name, meaning and default; docs/training.md tells all of it.
+    What is not explained here has tf_cnn_benchmarks' name, meaning and default; docs/training.md describes all of it.
     """
 
     model: str

@@ -57,7 +57,7 @@ _WRONG_BEFORE = {
     re.compile(rf"(?<![\w/])(?<!/\s)(?<!per\s){_TIME}\s?(?:/|per\s)\s?[^\W\d_]+\W{{0,5}}$"): "a time",
     re.compile(rf"{_LONGER}\W{{0,5}}$"): "not a rate per second",
 }
-_LABEL = 40  # characters before a number that may say what it is
+_LABEL = 40  # characters before a number that may name it
 _PUNCTUATION = (".", ",", ";", ":")
 _GOES_ON = re.compile(rf"[.,'\u2019_+/:*^\u00d7\u00b7{_MINUS}]\d")
 _CAME_FROM = re.compile(r"\d[/*^\u00d7\u00b7+]$")
@@ -67,7 +67,7 @@ _FEW_BEFORE = re.compile(r"(?<![\w.,])\d{1,3} $")
 
 
 class UnclearNumber(Exception):
-    """A text is no number, or may be several; the message says why. `at`: where it begins in its line."""
+    """A text is no number, or may be several; the message has the reason. `at`: where it begins in its line."""
 
     at = 0
 

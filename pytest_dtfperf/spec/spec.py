@@ -18,7 +18,7 @@ from pytest_dtfperf.spec.command import ASKED, COMMAND_FIELDS, TF_CONFIG, flags_
 from pytest_dtfperf.spec.fields import Fields
 from pytest_dtfperf.spec.tables import OwnModel
 
-# Stands in every key, in this order. Whatever else a rate depends on stands in it only where it is not as usual, so that a new
+# In every key, in this order. Whatever else a rate depends on is in it only where it is not as usual, so that a new
 # option leaves the baselines of old specs where they are.
 KEY_FIELDS = (
     "model", "batch_size", "gpus", "num_ps", "variable_update", "data", "data_format", "precision", "xla", "optimizer",
@@ -91,7 +91,7 @@ class Spec(Fields, JsonData):
 
 
 def labels(specs: Iterable[Spec]) -> dict[Spec, str]:
-    """The label of each; where some have the same one, with the fields that tell them apart: `... optimizer=momentum`."""
+    """Return the label of each; where some have the same one, with the fields that differ: `... optimizer=momentum`."""
     alike: dict[str, dict[Spec, None]] = defaultdict(dict)
     for spec in specs:
         alike[spec.label][spec] = None
@@ -110,20 +110,20 @@ def _differing_fields(specs: Iterable[Spec]) -> list[str]:
 
 
 def word_of(value: object) -> str:
-    """A field's value as it stands in keys and labels."""
+    """Return a field's value as it is written in keys and labels."""
     if isinstance(value, bool):
         return str(value).lower()
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return re.sub(r"[\s%]", lambda blank: f"%{ord(blank[0]):02X}", text)  # a key is cut at its blanks
 
 
-# Stands in a key, behind the others, where it is not as usual.
+# In a key, behind the others, where it is not as usual.
 UNUSUAL_KEY_FIELDS = tuple(field.name for field in fields(Spec) if field.name not in NOT_IN_KEY.union(KEY_FIELDS))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOrder(JsonData):
-    """What one task is told: the training, its own part in it, and who the others are."""
+    """The order of one task: the training, its own part in it, and the other tasks."""
 
     run: str  # id of the run
     job: str  # "ps" or "worker"; of an external command "chief" and "evaluator", too
@@ -138,12 +138,12 @@ class TaskOrder(JsonData):
     stamped: tuple[bool, ...] = (True,)  # whether a step has stamps, over and over. All have, but where their cost is measured
     traced_steps: int = 0  # to train after the measured ones, each with TensorFlow's full account of it
     streams: bool = False  # what an external command prints goes to the controller line by line, too
-    stays: bool = False  # until it is sent away, though an external command may have ended: a ps, and who serves a chief
-    grace_s: float = 0.0  # how long such a command may then go on before it is told to end
+    stays: bool = False  # until it is sent away, though an external command may have ended: a ps, and a server for a chief
+    grace_s: float = 0.0  # how long such a command may then go on before it is signalled to end
     checkpoint: str | None = None  # the chief saves the trained variables there (npz, by name)
 
     def to_json(self) -> dict[str, Any]:
-        """Without what only a task with an own model is told."""
+        """Return the order without what only a task with an own model gets."""
         return {name: value for name, value in super().to_json().items() if value is not None or name != "own"}
 
     @property
@@ -171,9 +171,9 @@ class TaskOrder(JsonData):
 
 
 def task_arguments(order: TaskOrder) -> list[str]:
-    """Return the program and all its words, as this task starts it.
+    """Return the program and its arguments, as this task starts it.
 
-    A lone process is told of no role, and a flag for parameter servers, or a chief, is left out where there are none.
+    A single process gets no role, and a flag for parameter servers, or a chief, is left out where there are none.
     """
     spec, values = order.spec, _values(order)
     flags = [] if _is_alone(order) else [flag for flag in flags_of(spec.role_flags) if not _asks_for_none(flag, values)]
@@ -181,7 +181,7 @@ def task_arguments(order: TaskOrder) -> list[str]:
 
 
 def task_variables(order: TaskOrder) -> dict[str, str]:
-    """Return what the task's environment is told. A variable for tasks that there are none of is left out."""
+    """Return the variables for the task's environment. A variable for tasks that there are none of is left out."""
     values = _values(order)
     told = {
         name: _fill_in(value, values)
@@ -200,7 +200,7 @@ def _is_alone(order: TaskOrder) -> bool:
 
 
 def _values(order: TaskOrder) -> Mapping[str, str]:
-    """Return what each name in braces stands for in this task."""
+    """Return the value of each name in braces for this task."""
     addresses = {job: order.cluster.get(job, ()) for job in ("chief", "worker", "ps", "evaluator")}
     chief = next((at for job in ("chief", "worker") for at in addresses[job]), ":")
     own = {

@@ -23,7 +23,7 @@ ALGORITHMS = ("nccl", "nccl/xring", "nccl/rechd", "nccl/pscpu", "xring", "pscpu"
 
 @dataclass(frozen=True)
 class Model:
-    """A network: where its code is, and what it trains on unless told otherwise."""
+    """A network: where its code is, and what it trains on by default."""
 
     implementation: str  # "module:Class", a string so that naming a model imports no TensorFlow
     batch_size: int  # images per device and step; tf_cnn_benchmarks' or the report's protocol
@@ -34,7 +34,7 @@ class Model:
 
 @dataclass(frozen=True)
 class VariableUpdate:
-    """How replicas share their variables: where its code is, what processes it is made of, and what it can be told."""
+    """How replicas share their variables: where its code is, what processes it is made of, and which fields it knows."""
 
     implementation: str
     parameter_servers: bool = False  # needs at least one ps task
@@ -44,7 +44,7 @@ class VariableUpdate:
     one_device: bool = False  # every device has a worker process of its own
     one_cpu: bool = False  # on hosts without GPUs it is so, too
     workers_communicate: bool = False  # workers talk to each other, not to parameter servers alone
-    single_session: bool = False  # the chief's session computes on all workers, which only lend their devices
+    single_session: bool = False  # the chief's session computes on all workers, which only provide their devices
     synchronous: bool = True  # knows cross_replica_sync=True
     asynchronous: bool = False  # knows cross_replica_sync=False
     lockstep: bool = True  # a synchronous step waits for the other workers
@@ -67,13 +67,13 @@ class VariableUpdate:
 
     @property
     def has_variable_placement(self) -> bool:
-        """Whether variables lie on parameter servers, and it is not TensorFlow's own strategy that says where."""
+        """Whether variables are on parameter servers, placed by us and not by TensorFlow's own strategy."""
         return self.parameter_servers and self.engine == VariableUpdate.engine
 
 
 @dataclass(frozen=True)
 class VariablePlacement:
-    """Which parameter server holds which variable: where its code is, and who follows it."""
+    """Which parameter server holds which variable: where its code is, and which modes follow it."""
 
     implementation: str  # a function, as training/placement.py has it
     in_strategies: bool = False  # else TensorFlow 2's own strategy, which knows turns alone, goes on placing in turn
@@ -87,7 +87,7 @@ class Input:
     implementation: str
     needs_data_dir: bool = False
     image_shape: tuple[int, int, int] | None = None  # height, width, channels; None: any that the model wants
-    classes: int | None = None  # None: as many as the model tells apart
+    classes: int | None = None  # None: as many as the model has
     test_set: bool = False  # accuracy can be measured on it
     models: tuple[str, ...] = ()  # that it feeds besides those whose rows name it: ours do not know another package's input
     images_per_epoch: int | None = None  # of the original data set, where a learning-rate rule counts in epochs
@@ -148,7 +148,7 @@ _OUR_MODELS: Mapping[str, Model] = {
     "densenet100_k24": Model(f"{_MODELS}.densenet:densenet100_k24", batch_size=64, data=_CIFAR10, learning_rate=0.1),
 }
 
-# What only some variable updates can be told; see `VariableUpdate.knows`.
+# The fields that only some variable updates know; see `VariableUpdate.knows`.
 MODE_OPTIONS = (
     "local_parameter_device", "all_reduce_spec", "hierarchical_copy", "gradient_repacking", "agg_small_grads_max_bytes",
     "agg_small_grads_max_group", "staged_vars", "variable_consistency", "wire_precision",
@@ -314,13 +314,13 @@ GPU_THREAD_MODES = ("global", "gpu_private", "gpu_shared")
 
 
 LAYERS = "layers"  # a `Network` made of `Layers`: computed in any format, counted without TensorFlow
-TENSORFLOW = "tensorflow"  # a Keras model, or a function of tensors: what it is made of only TensorFlow can tell
+TENSORFLOW = "tensorflow"  # a Keras model, or a function of tensors: only TensorFlow can list its operations
 OWN_MODEL_KINDS = (LAYERS, TENSORFLOW)
 
-# What a test that says nothing of it gets, where that is not as of models of ours: a loss of Keras' has its own regularisation.
+# The defaults of own models, where they differ from those of our models: a loss of Keras' has its own regularisation.
 OWN_MODEL_DEFAULTS: Mapping[str, Mapping[str, Any]] = {LAYERS: {}, TENSORFLOW: {"weight_decay": 0.0, "data_format": "NHWC"}}
 
-OWN_MODEL_BATCH_SIZE = 32  # as in Keras, unless the test says another
+OWN_MODEL_BATCH_SIZE = 32  # as in Keras, unless the test sets another
 # Of an order, which a task reads from a socket that holds some 200 KiB. Python packs to a quarter of its size.
 MOST_PACKED_SOURCES = 96 << 10
 
@@ -381,7 +381,7 @@ def find_own_model(name: str) -> OwnModel | None:
 
 
 def is_own_model_name(name: str) -> bool:
-    """Whether an own model may be called so. Records may tell of some that nobody has here any more."""
+    """Return whether an own model may be called so. Records may name some that do not exist here any more."""
     return bool(_NAME.fullmatch(name))
 
 
@@ -395,7 +395,7 @@ def check_own_model_name(name: object) -> None:
 
 
 def pack_sources(sources: Mapping[str, str]) -> str:
-    """As it stands in an order: the same words for the same sources."""
+    """Return the sources as text for an order: the same for the same sources."""
     return base64.b85encode(zlib.compress(json.dumps(sources, sort_keys=True).encode(), 9)).decode()
 
 

@@ -1,4 +1,4 @@
-"""A place in Amazon S3: whether it is there, in which region, who can read it, how it encrypts, and what lies in it."""
+"""A place in Amazon S3: whether it exists, in which region, which others can read it, how it encrypts, and its files."""
 
 import base64
 import json
@@ -113,7 +113,7 @@ class Bucket:
             return list(pool.map(self.checksum, files))
 
     def url(self, file: Stored) -> str:
-        """A URL that lets whoever has it read this file for some hours: a secret."""
+        """Return a URL that grants any holder reading of this file for some hours: a secret."""
         key = self.location.key(file.path)
         with translate_errors(self.location):
             return self.client.generate_presigned_url(
@@ -150,7 +150,7 @@ _CHECKSUMS = {"sha256": "ChecksumSHA256", "sha1": "ChecksumSHA1", "crc32": "Chec
 
 @contextmanager
 def translate_errors(location: Location) -> Iterator[None]:
-    """What boto3 raises, in words. Raises `DataError`."""
+    """Raise boto3's errors as `DataError` with a plain message."""
     try:
         yield
     except (BotoCoreError, ClientError) as exc:
@@ -197,7 +197,7 @@ def _client(session: boto3.session.Session, region: str) -> "S3Client":
 
 
 def _region_of(session: boto3.session.Session, location: Location) -> str:
-    """Whatever region is asked, S3 tells in which one a bucket lies; a presigned URL must name it."""
+    """Return a bucket's region, which S3 reports in any region; a presigned URL must name it."""
     client = _client(session, session.region_name or "us-east-1")
     return client.head_bucket(Bucket=location.bucket).get("BucketRegion") or "us-east-1"
 
@@ -213,7 +213,7 @@ def _encryption(client: "S3Client", location: Location) -> str | None:
 
 
 def _public(client: "S3Client", location: Location) -> Iterator[str]:
-    """Who else can read it, as far as these credentials may ask."""
+    """Return which others can read it, as far as these credentials may ask."""
     blocked = (
         _ask_bucket(lambda: client.get_public_access_block(Bucket=location.bucket)["PublicAccessBlockConfiguration"]) or {}
     )

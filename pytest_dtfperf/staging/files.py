@@ -50,7 +50,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class Unsent:
-    """Tells which files must be sent, and their sums. Called from several threads."""
+    """Reports which files must be sent, and their sums. Called from several threads."""
 
     bucket: Bucket
     part_bytes: int
@@ -89,7 +89,7 @@ class Unsent:
 
 @contextmanager
 def start_threads() -> Iterator[tuple[ThreadPoolExecutor, Callable[[], bool]]]:
-    """Threads that read and hash, and what tells them that nobody waits for it any more."""
+    """Threads that read and hash, and the flag that stops them when the result is no longer needed."""
     given_up = threading.Event()
     pool = ThreadPoolExecutor(HASHING)
     try:
@@ -137,7 +137,7 @@ def find_missing(local: Path, files: Sequence[Stored], checksums: Mapping[str, s
 
 @contextmanager
 def on_disk(target: Path) -> Iterator[None]:
-    """The disk's own troubles, in words."""
+    """Raise the disk's own errors as plain messages."""
     try:
         yield
     except OSError as exc:

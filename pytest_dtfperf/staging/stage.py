@@ -27,7 +27,7 @@ from pytest_dtfperf.spec import Spec
 S3 = "s3://"
 PARALLEL = 8  # files at a time on each host
 PING_S = 1.0
-STATUS_S = 1.0  # how often people are told how far it is
+STATUS_S = 1.0  # how often the progress is shown
 _SETTLE_S = 2.0  # where one host fails, others often do for the same reason
 
 OnStatus = Callable[[str], object]
@@ -68,7 +68,7 @@ def is_remote(spec: Spec) -> bool:
 
 
 def stage(url: str, allocation: Allocation, config: ClusterConfig, on_status: OnStatus) -> str:
-    """Bring what lies below `url` to all hosts; gives the folder there, which is the same on each.
+    """Bring what is below `url` to all hosts; gives the folder there, which is the same on each.
 
     Raises `DataError` where that cannot be, `HostLost`, `AllocationError`.
     """
@@ -106,7 +106,7 @@ def _sign_urls(url: str, on_status: OnStatus) -> list[dict[str, Any]]:
 
 
 def folder_name(url: str, files: Iterable[Mapping[str, Any]]) -> str:
-    """Of a data set on the hosts: another one as soon as a file is added, changed or removed: no folder ever changes."""
+    """Return the name of a data set on the hosts: another one after any change of a file, for no folder ever changes."""
     listed = sorted((file["path"], file["size"], file["etag"]) for file in files)
     digest = hashlib.sha256(json.dumps([url, listed]).encode()).hexdigest()[:16]
     return f"{re.sub(r'[^A-Za-z0-9.-]+', '-', url.removeprefix(S3)).strip('-.')[:64]}-{digest}"
@@ -139,7 +139,7 @@ class _Fetching:
         self._told = 0.0
 
     def carry_out(self) -> str:
-        with suppress(HostLost):  # what they say in the end tells why
+        with suppress(HostLost):  # their last messages have the reason
             for file in self._files:
                 self._channel.send(wire.encode({"order": "file", "file": file}))
             folder = folder_name(self._url, self._files)
@@ -224,7 +224,7 @@ def _kept_alive(channel: Channel) -> Iterator[None]:
     over = threading.Event()
 
     def ping() -> None:
-        with suppress(HostLost, AllocationError):  # whoever listens learns it too
+        with suppress(HostLost, AllocationError):  # the listener notices it too
             while not over.wait(PING_S):
                 channel.send(wire.encode({"order": "ping"}))
 

@@ -44,7 +44,7 @@ from pytest_dtfperf.staging.on_host.job import matches
 
 @contextmanager
 def sole(name: str, what: str) -> Iterator[Path]:
-    """Nobody else on this machine does the same meanwhile; gives the place of a journal that stays if this is killed."""
+    """Lock the transfer on this machine; gives the place of a journal that stays if this is killed."""
     folder = cache_folder() / "transfers"
     with on_disk(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def keep_journal(bucket: Bucket, journal: Path) -> Iterator[None]:
             try:
                 with writing, on_disk(journal), journal.open("a", encoding="utf-8") as file:
                     file.write(json.dumps([parsed["UploadId"], parsed["Key"]]) + "\n")
-            except DataError:  # nobody would take its parts back
+            except DataError:  # else its parts would stay
                 bucket.client.abort_multipart_upload(
                     Bucket=bucket.location.bucket, Key=parsed["Key"], UploadId=parsed["UploadId"]
                 )
@@ -231,7 +231,7 @@ def _is_wrong(bucket: Bucket, path: str, found: Sum) -> str | None:
 
 
 class _Counter(BaseSubscriber):
-    """Tells the meter what the manager has moved; less than nothing when a part is sent again."""
+    """Reports to the meter what the manager has moved; less than nothing when a part is sent again."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter

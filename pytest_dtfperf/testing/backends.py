@@ -8,7 +8,7 @@
             config = ClusterConfig(name="desks", backend="desk", backend_keys={"desks": 2}, devices_per_host=1)
             return named.open_cluster(config)
 
-The hosts' processes are found by their session in /proc of this machine, so these are backends whose hosts are at hand.
+The hosts' processes are found by their session in /proc of this machine, so these are backends with hosts on it.
 """
 
 import os
@@ -105,7 +105,7 @@ class BackendContract:
         return sweep.left_by([session])
 
     def test_hosts_have_names_and_addresses(self, cluster: Cluster) -> None:
-        """As many hosts are lent as the devices need, told apart by their names."""
+        """As many hosts are allocated as the devices need, with distinct names."""
         with cluster.allocate(Resources(devices=2)) as allocation:
             assert len({host.name for host in allocation.hosts}) == 2
             assert all(host.address for host in allocation.hosts)
@@ -115,7 +115,7 @@ class BackendContract:
             assert len(allocation.hosts) == 2
 
     def test_too_much_is_refused_with_the_numbers(self, cluster: Cluster) -> None:
-        """What the cluster cannot hold is an error that says how much it has and how much was asked for."""
+        """What the cluster cannot hold is an error with how much it has and how much was asked for."""
         with pytest.raises(AllocationError, match=rf"2 host.*{TOO_MANY} device"), cluster.allocate(Resources(devices=TOO_MANY)):
             pass
 
@@ -134,7 +134,7 @@ class BackendContract:
             assert parrots.answers("environment DTFPERF_CONFORMS") == [words.encode()] * 2
 
     def test_secrets_stay_here(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-        """No process on a host knows what nobody has asked for of the controller's environment; here they know all of it."""
+        """Processes on a host get only the requested variables of the controller's environment; here they know all of it."""
         monkeypatch.setenv("CANARY_TOKEN", canary := uuid.uuid4().hex)
         with cluster.allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
             seen = parrots.answers("environment CANARY_TOKEN")
@@ -145,7 +145,7 @@ class BackendContract:
                 assert not any(canary.encode() in each for each in there)
 
     def test_started_again(self, cluster: Cluster) -> None:
-        """Once a channel is closed, another can be opened on the same hosts, whose processes are others."""
+        """Once a channel is closed, another can be opened on the same hosts, with new processes."""
         with cluster.allocate(Resources(devices=2)) as allocation:
             with start_parrots(allocation) as parrots:
                 first = parrots.session
@@ -176,12 +176,12 @@ class BackendContract:
         assert [line for host, line in heard if host == 1] == [str(i).encode() for i in range(100)]
 
     def test_silence_is_none(self, parrots: ParrotChannel) -> None:
-        """When nothing comes in time, `receive` says so."""
+        """When nothing comes in time, `receive` reports it."""
         assert parrots.channel.receive(0.05) is None
 
     @pytest.mark.parametrize("end", ["exit", "kill"])
     def test_lost_host_is_told_once(self, parrots: ParrotChannel, end: str) -> None:
-        """A host whose process ends is told once, after its last words, with how it ended; the others go on."""
+        """A host with a process that ends is reported once, after its last output, with how it ended; the others go on."""
         parrots.channel.send(f"{end} 1".encode())
         heard = parrots.lines(1)
         while not isinstance(heard[-1][1], Lost):
@@ -195,7 +195,7 @@ class BackendContract:
         assert parrots.channel.receive(0.05) is None
 
     def test_sending_to_nobody_is_an_error(self, parrots: ParrotChannel) -> None:
-        """When the last host is lost, sending says so, and why."""
+        """When the last host is lost, sending raises an error with the reason."""
         for host in (0, 1):
             parrots.channel.send(f"kill {host}".encode())
         wait_until("both are lost", lambda: isinstance(parrots.lines(1)[0][1], Lost))
@@ -237,7 +237,7 @@ class BackendContract:
             allocation.start(["/no/such/python"])
 
     def test_what_a_dead_controller_left_is_swept(self, cluster: Cluster) -> None:
-        """Allocating ends what a session left whose controller is no more, and nothing of those that live."""
+        """Allocating ends what a session without a controller has left, and nothing of those that live."""
         abandoned = leave_daemon(cluster)
         with cluster.allocate(Resources(devices=2)) as living, start_parrots(living) as parrots:
             with cluster.allocate(Resources(devices=1)):
@@ -261,7 +261,7 @@ def leave_daemon(cluster: Cluster) -> int:
 
 
 def leave_orphan(kill: Callable[[ParrotChannel, str], object]) -> NoReturn:
-    """Die after `kill` has ended the session, except for its daemon, whose process id is printed."""
+    """Die after `kill` has ended the session, except for its daemon: its process id is printed."""
     cluster: Cluster = pickle.load(sys.stdin.buffer)
     with cluster.allocate(Resources(devices=1)) as allocation:
         parrots = ParrotChannel(allocation.start(PARROT_COMMAND), 1)

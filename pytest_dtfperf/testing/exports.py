@@ -1,4 +1,4 @@
-"""What every export must do: a test module derives from `ExportContract` and says which.
+"""What every export must do: a test module derives from `ExportContract` and names the export.
 
     class TestRates(ExportContract):
         \"\"\"rates is an export as all others are.\"\"\"
@@ -42,7 +42,7 @@ def make_measurement(spec: Spec, images_per_sec: float) -> Measurement:
 
 
 class ExportContract:
-    """Derive, and say `export`."""
+    """Derive, and set `export`."""
 
     export: ClassVar[str]
 
@@ -68,7 +68,7 @@ class ExportContract:
         assert self.export not in EXPORTS.data
 
     def test_it_writes_what_its_row_says(self, folder: SessionFolder, records: list[Record]) -> None:
-        """Files of the row's names and no others, below the session's folder; what it has to say are lines."""
+        """The export writes files of the row's names and no others, below the session's folder; its messages are lines."""
         remarks = session_exports.write_export(self.export, folder, SessionResults(records))
         patterns = ["[^/]+".join(map(re.escape, re.split("<[^>]+>", name))) for name in EXPORTS[self.export].files]
         assert self.written(folder)

@@ -1,4 +1,4 @@
-"""What every input must bring: a test module derives from `InputContract` and says which, and for which model.
+"""What every input must bring: a test module derives from `InputContract` and names the input and its model.
 
     class TestStripes(InputContract):
         \"\"\"stripes is an input as all others are.\"\"\"
@@ -26,7 +26,7 @@ STEPS, BATCH_SIZE = 3, 4
 
 
 class InputContract:
-    """Derive, and say `data` and `model`; `data_dir`, where it needs one."""
+    """Derive, and set `data` and `model`; `data_dir`, where it needs one."""
 
     data: ClassVar[str]
     model: ClassVar[str]

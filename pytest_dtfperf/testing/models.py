@@ -1,4 +1,4 @@
-"""What every model must be: a test module derives from `ModelContract` and says which.
+"""What every model must be: a test module derives from `ModelContract` and names the model.
 
     class TestLinear(ModelContract):
         \"\"\"linear is a model as all others are.\"\"\"
@@ -25,7 +25,7 @@ STEPS, BATCH_SIZE = 3, 2
 
 
 class ModelContract:
-    """Derive, and say `model`."""
+    """Derive, and set `model`."""
 
     model: ClassVar[str]
     variable_updates: ClassVar[tuple[str, ...]] = ("parameter_server", "collective_all_reduce", "replicated")
@@ -46,7 +46,7 @@ class ModelContract:
         assert "synthetic" in MODELS[self.model].data
 
     def test_counting_it_imports_no_tensorflow(self) -> None:
-        """Who plans a session knows its variables and its arithmetic, and never imports TensorFlow."""
+        """Planning a session knows the model's variables and its arithmetic, and never imports TensorFlow."""
         code = (
             "import os, sys; sys.path.append(os.getcwd()); from pytest_dtfperf.training.models.outline import multiply_adds; "
             f"multiply_adds({self.model!r}); sys.exit('tensorflow' in sys.modules)"
@@ -75,7 +75,7 @@ class ModelContract:
 
     def test_it_trains(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """On two devices, where there are two, in each of `variable_updates`: losses are numbers, and its graph is known."""
-        monkeypatch.chdir(tmp_path)  # where nobody's clusters.toml is
+        monkeypatch.chdir(tmp_path)  # a folder without a clusters.toml
         with Session.open("local", quiet=True) as session:
             for variable_update in self.variable_updates:
                 gpus = min(2, session.cluster.devices or 2)

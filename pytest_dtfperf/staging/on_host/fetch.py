@@ -2,7 +2,7 @@
 
 The controller sends one line per file (path, size, checksum and a URL that is good for some hours), then "fetch" with the name
 of the folder under the user's cache; the host answers with how far it is, and at last with "staged" or "failed". A URL is a
-secret while it lasts: it comes on stdin, stays in memory and stands in no message. As with an agent, the end of stdin or its
+secret while it lasts: it comes on stdin, stays in memory and is in no message. As with an agent, the end of stdin or its
 silence ends this process; what was fetched until then is gone on with the next time.
 """
 
@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-BEAT_S = 1.0  # how often the host says how far it is
+BEAT_S = 1.0  # how often the host reports its progress
 _TICK_S = 0.1
 
 
@@ -42,7 +42,7 @@ class FetchingHost:
         self._outbox = wire.Outbox(1)
         self._files: list[Mapping[str, Any]] = []
         self._job: FetchJob | None = None
-        self._over: Callable[[], None] | None = None  # tells what has come of it
+        self._over: Callable[[], None] | None = None  # reports the result
         self._told = False
 
     def serve(self) -> None:

@@ -1,4 +1,4 @@
-"""Files over HTTP into a folder that is whole for whoever finds it, however often the network breaks on the way.
+"""Files over HTTP into a folder that is complete for its readers, however often the network breaks on the way.
 
 A checksum is one text: "sha256:<hex>" of all bytes, or "sha256/8388608:<hex>" of the joined digests of parts of so many bytes.
 """
@@ -40,7 +40,7 @@ _CRC64_NVME = 0x9A6C9329AC4BC9B5  # the polynomial, bits reversed: NVM Express B
 
 
 class Stopped(Exception):
-    """Nobody wants to know any more."""
+    """The result is no longer needed."""
 
 
 def matches(path: str, checksum: str, stopped: Callable[[], bool] = lambda: False) -> bool:
@@ -98,7 +98,7 @@ class _Crc32:
 
 
 class _Crc64Nvme:
-    """What S3 computes for whoever uploads without saying a checksum. In Python some 10 MB/s, so it is the last resort."""
+    """The checksum that S3 computes for uploads without one. In Python some 10 MB/s, so it is the last resort."""
 
     _table: tuple[int, ...] = ()
 
@@ -137,11 +137,11 @@ TRIES = 6  # in a row, without a single byte; the pauses between them add up to 
 _TICK_S = 0.1
 _ANSWER_S = 30.0  # of silence, then the connection is taken for dead
 _LONGEST_PAUSE_S = 16.0
-_TRANSIENT = (408, 429, 500, 502, 503, 504)  # S3 says 503 (SlowDown) to whoever asks too much
+_TRANSIENT = (408, 429, 500, 502, 503, 504)  # S3 answers 503 (SlowDown) to too many requests
 
 
 class Trouble(Exception):
-    """Why a file cannot be had, in words that hold no URL."""
+    """Why a file cannot be fetched, in a message without a URL."""
 
 
 class _Interrupted(Exception):
@@ -149,7 +149,7 @@ class _Interrupted(Exception):
 
 
 class FetchJob:
-    """Fetch files into a folder that is whole for whoever finds it: each file appears there under its name once it is verified.
+    """Fetch files into a folder that is complete for its readers: each file appears there under its name once it is verified.
 
     `parallel` of them at once; one process per folder at a time, across the hosts of a shared file system, too.
     """
@@ -286,7 +286,7 @@ class FetchJob:
     def _request(self, file: Mapping[str, Any], arrived: Any, have: int) -> None:
         """What comes of the rest in one answer. Raises `_Interrupted` when that was not all."""
         with contextlib.closing(_answer(file, have)) as answer:
-            if have and answer.status != http.client.PARTIAL_CONTENT:  # it begins at the beginning whatever we say
+            if have and answer.status != http.client.PARTIAL_CONTENT:  # the server begins at the beginning despite the range
                 arrived.truncate(0)
                 self._count(-have)
                 have = 0
@@ -341,6 +341,6 @@ def _body_of(error: urllib.error.HTTPError) -> str:
 
 
 def _words(error: Exception) -> str:
-    """Of the network's troubles; an HTTPException's own words may hold the URL."""
+    """Return the message of a network error; an HTTPException's own message may hold the URL."""
     reason = getattr(error, "reason", error)
     return str(reason) if isinstance(reason, OSError) else type(error).__name__
