@@ -134,7 +134,7 @@ FAR_BELOW = 1 / 3
 
 
 def far_below(links: Mapping[tuple[int, int], float]) -> tuple[list[tuple[int, int]], float]:
-    """The links through which far less goes than is usual, and what is: the median of the faster half.
+    """Return the links through which far less goes than is usual, and what is: the median of the faster half.
 
     Not the median of all: one bad cable among three hosts is in four of their six links.
     """

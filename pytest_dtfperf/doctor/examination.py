@@ -219,7 +219,7 @@ class Examination:
     def _ask(
         self, question: str, within_s: float, data: Mapping[str, Any] | None = None, *, among: Collection[int] | None = None
     ) -> dict[int, Event]:
-        """The answers of those that give one in time; the others are missing from then on."""
+        """Return the answers of those that give one in time; the others are missing from then on."""
         asked = set(self.seen.present if among is None else among)
         if not asked:
             return {}
@@ -278,7 +278,7 @@ class Examination:
 
 
 def _offset(left_s: float, arrived_s: float, answered_s: float, here_s: float) -> Offset:
-    """Of a clock that read `arrived_s` and `answered_s`, while this one went from `left_s` to `here_s`."""
+    """Return the offset of a clock that read `arrived_s` and `answered_s` while this one went from `left_s` to `here_s`."""
     on_the_way_s = here_s - left_s - (answered_s - arrived_s)
     return Offset((arrived_s - left_s + answered_s - here_s) / 2, max(0.0, on_the_way_s) / 2)
 

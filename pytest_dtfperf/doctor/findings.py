@@ -321,7 +321,7 @@ RULES: Sequence[Callable[[Diagnosis, Expected], Iterable[Finding]]] = (
 
 
 def protection(seen: Diagnosis, host: HostSeen, facts: Facts) -> Protection:
-    """What keeps strangers from tasks' ports on a host."""
+    """Return what keeps strangers from tasks' ports on a host."""
     return exposure.protection(
         seen.backend,
         seen.network,
@@ -333,7 +333,7 @@ def protection(seen: Diagnosis, host: HostSeen, facts: Facts) -> Protection:
 
 
 def shared(seen: Diagnosis) -> list[list[int]]:
-    """The hosts by what they see of each other's files: one group where all see the same folder."""
+    """Return the hosts by what they see of each other's files: one group where all see the same folder."""
     groups: list[list[int]] = []
     for index, host in enumerate(seen.hosts):
         if host.sees is None:

@@ -31,7 +31,7 @@ class Column:
 
 
 def show(seen: Diagnosis, found: Sequence[Finding], *, width: int, colour: bool = False) -> str:
-    """The table, in parts where the terminal is narrow; notes; problems; and the last word."""
+    """Return the table, in parts where the terminal is narrow; notes; problems; and the last word."""
     blocks: list[RenderableType] = []
     for columns in _parts(seen, width):
         blocks += [_table(columns), ""]
@@ -96,7 +96,7 @@ def _clock(seen: Diagnosis, host: int) -> str:
 
 
 def _ports(seen: Diagnosis, host: int) -> str:
-    """Of the ports it listens on, times the hosts that try them, how many attempts came through."""
+    """Return how many attempts came through: the ports it listens on, times the hosts that try them."""
     reached, tried = _ports_of(seen, host)
     return f"{reached} of {tried}" if tried else NONE
 
@@ -221,7 +221,7 @@ def duration(s: float) -> str:
 
 
 def _notes(seen: Diagnosis) -> list[str]:
-    """What the numbers were counted over."""
+    """Return what the numbers were counted over."""
     notes = []
     if any(host.offset for host in seen.hosts):
         notes.append("clock offset: against this machine's, of the shortest of several round trips; the truth is within the ±.")

@@ -98,13 +98,13 @@ LEAST = 4  # signs of an id or a commit: fewer are likely a slip
 
 
 def chosen(sessions: Sequence[Row], given: str) -> Row:
-    """The session that is meant; of several of a date, a commit or a version, the latest. Raises `UsageError`."""
+    """Return the session that is meant; of several of a date, a commit or a version, the latest. Raises `UsageError`."""
     found = all_chosen(sessions, given)
     return found[-1]
 
 
 def all_chosen(sessions: Sequence[Row], given: str) -> list[Row]:
-    """All sessions that are meant, the oldest first. Raises `UsageError` where there is none."""
+    """Return all sessions that are meant, the oldest first. Raises `UsageError` where there is none."""
     found = _of(sessions, given)
     if found:
         return found

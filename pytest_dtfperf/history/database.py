@@ -36,7 +36,7 @@ _version = Table("alembic_version", MetaData(), Column("version_num", String(32)
 
 
 def find_version(connection: Connection, where: str) -> str | None:
-    """The version of a database; None: it is empty. Raises `HistoryError` where it is none of ours, or a newer one."""
+    """Return the version of a database; None: it is empty. Raises `HistoryError` where it is none of ours, or a newer one."""
     names = set(inspect(connection).get_table_names())
     if _version.name not in names:
         if names & set(tables.tables):
@@ -101,7 +101,7 @@ class Database:
 
     @classmethod
     def open(cls, address: Address, *, make: bool = False) -> Self:
-        """The database, in the form of this version. `make`: it is made where there is none. Raises `HistoryError`."""
+        """Return the database, in the form of this version. `make`: it is made where there is none. Raises `HistoryError`."""
         is_there = address.path is None or _is_there(address.path)
         if not is_there and not make:
             hint = "sessions are entered when they end, and with: dtfperf history import DIR"

@@ -52,7 +52,7 @@ def remember(folder: SessionFolder, address: Address) -> Remembered:
 
 
 def _changes(folder: SessionFolder, address: Address) -> Remembered:
-    """Of this session's series alone: a team's other machines are others' affair."""
+    """Return the changes in this session's series alone: a team's other machines are not shown here."""
     from pytest_dtfperf.history import event_text, store, tables
     from pytest_dtfperf.history.database import Database
     from pytest_dtfperf.history.watching import watch
@@ -142,7 +142,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def folders_of(path: Path) -> list[SessionFolder]:
-    """A session's own folder, or all that are in a folder. Raises `SessionFileError` where there is none."""
+    """Return a session's own folder, or all that are in a folder. Raises `SessionFileError` where there is none."""
     from pytest_dtfperf.records.session import session_folders
 
     return session_folders(path) or [SessionFolder.open(path)]

@@ -23,7 +23,7 @@ def line_of(event: Row, today: datetime | None = None) -> str:
 
 
 def line_of_member(event: Row, member: Mapping[str, Any], today: datetime | None = None) -> str:
-    """The same of one of its series: `since 12 March 2026: -2.3 % (-2.9 % to -1.7 %); meanwhile ...`."""
+    """Return the line of one series: `since 12 March 2026: -2.3 % (-2.9 % to -1.7 %); meanwhile ...`."""
     size = _size(member["kind"], member["low"], member["change"], member["high"])
     return f"since {day_of(event['first_bad_at'], today)}: {size}{_causes(event)}"
 
@@ -56,14 +56,14 @@ def summary(events: Sequence[Row], new: Sequence[Row], today: datetime) -> list[
 
 
 def promise_of(promise: dict[str, Any], *, is_known: bool) -> str:
-    """What is promised, and whether it can be kept already."""
+    """Return what is promised, and whether it can be kept already."""
     horizon = f"at most {percent(promise['share'])} of all stretches of {promise['nights']} nights"
     words = f"Promised: {horizon} have any false event, over {promise['series']} series together"
     return words if is_known else f"{words}; {UNKNOWN}"
 
 
 def measurement_cells(row: Row) -> list[str]:
-    """Of a row of a table: what was trained, rate, runs, efficiency, baseline, change, verdict."""
+    """Return the cells of a measurement's row: what was trained, rate, runs, efficiency, baseline, change, verdict."""
     return [
         row["label"],
         rate(row["images_per_sec"]),

@@ -54,7 +54,7 @@ def events_of(
 
 
 def _belongs(each: FoundChange, group: Sequence[FoundChange], order: Mapping[str, int]) -> bool:
-    """Whether it went the same way at the same time, and came back or not alike. An event has one of a series."""
+    """Return whether it went the same way at the same time, and came back or not alike. An event has one of a series."""
     first = group[0]
     distance = abs(order[each.first_bad["session"]] - order[first.first_bad["session"]])
     alike = each.change.is_reverted == first.change.is_reverted and each.change.size * first.change.size > 0

@@ -44,7 +44,7 @@ def load_history(database: Database) -> Whole:
 
 
 def _all(connection: Connection) -> tuple[Watched, list[Row], dict[str, Mapping[str, Any]]]:
-    """Of one state of all tables."""
+    """Read all tables in one state."""
     return watch(connection), store.all_sessions(connection), store.all_fingerprints(connection)
 
 

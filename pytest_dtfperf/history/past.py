@@ -70,7 +70,7 @@ def _key(row: Row) -> tuple[str, int, str]:
 
 
 def past_of(series: Series, number: int, changes: Mapping[str, Change]) -> Past:
-    """Of a series at its point `number`: what came later, changes too, is none of its past."""
+    """Return the past of a series at its point `number`: what came later, changes too, is none of it."""
     shown = [(point["started"], point["images_per_sec"]) for point in series.points[max(0, number + 1 - MOST) : number + 1]]
     event, member = changes.get(series.name, (None, None))
     if event is None or member is None or event["first_bad_at"] > shown[-1][0]:

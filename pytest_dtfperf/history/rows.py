@@ -102,7 +102,7 @@ def _measurement(session: str, position: int, record: Record) -> Row:
 
 
 def enters_series(record: Record) -> bool:
-    """Whether its rate may be compared with that of other nights.
+    """Return whether its rate may be compared with that of other nights.
 
     Not what is INVALID or was disturbed, ran on other hosts than were asked for, or was slowed down on purpose.
     """
@@ -112,13 +112,13 @@ def enters_series(record: Record) -> bool:
 
 
 def would_enter_series(record: Record) -> bool:
-    """Whether it does not enter its series for one reason alone: something disturbed all its runs."""
+    """Return whether it does not enter its series for one reason alone: something disturbed all its runs."""
     measurement = record.measurement
     return record.is_tainted and not (measurement.misplaced or measurement.injected_slowdowns)
 
 
 def _read_noise(record: Record) -> Noise | None:
-    """The noise of its case, as its last check against a baseline knew it."""
+    """Return the noise of its case, as its last check against a baseline knew it."""
     entries = [check.side.entry for check in record.checks if check.kind == "baseline" and check.side.entry]
     return entries[-1].noise if entries else None
 

@@ -138,7 +138,7 @@ class Successions:
         )
 
     def _earlier(self, series: Series) -> Sequence[Series]:
-        """Those that began before it on the same hardware."""
+        """Return those that began before it on the same hardware."""
         if id(series) not in self._known:
             first = series.points[0]
             self._known[id(series)] = [

@@ -54,12 +54,12 @@ def forget_search(connection: Connection) -> None:
 
 
 def all_sessions(connection: Connection) -> list[Row]:
-    """The oldest first."""
+    """Return all sessions, the oldest first."""
     return _rows(connection, select(sessions).order_by(sessions.c.started, sessions.c.id))
 
 
 def of_session(connection: Connection, table: Table, name: str) -> list[Row]:
-    """What a table has of one session, in order."""
+    """Return what a table has of one session, in order."""
     return _rows(connection, select(table).where(table.c.session == name).order_by(*table.primary_key.columns))
 
 

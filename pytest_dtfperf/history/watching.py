@@ -30,7 +30,7 @@ class Watched:
     all_series: Sequence[Series] = ()
 
     def concerns(self, event: Row, session: str) -> bool:
-        """Whether a session has measured any of its series."""
+        """Return whether a session has measured any of its series."""
         return any(member["series"] in self.measured.get(session, ()) for member in event["members"])
 
 
@@ -71,7 +71,7 @@ def _track(series: Series, state: Mapping[str, Mapping[str, Any]], order: Mappin
 
 
 def _nights(all_series: Sequence[Series], order: Mapping[str, int], begin: int) -> list[tuple[str, dict[str, float]]]:
-    """When each session from `begin` on began, and its rates by series."""
+    """Return when each session from `begin` on began, and its rates by series."""
     found: dict[int, tuple[str, dict[str, float]]] = {}
     for series in all_series:
         name = series.name

@@ -99,7 +99,7 @@ def _about_server(rest: str) -> str | None:
 
 
 def mask_passwords(text: str) -> str:
-    """The same text with no password of any URL in it."""
+    """Return the same text with no password of any URL in it."""
     return _IN_QUERY.sub(rf"\1{SECRET}", _USER_AND_PASSWORD.sub(rf"\1:{SECRET}@", text))
 
 

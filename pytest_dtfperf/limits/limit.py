@@ -71,7 +71,7 @@ class Limit(JsonData):
         return self.bounds[0] if self.bounds else None
 
     def share(self, images_per_sec: float) -> float | None:
-        """What part of it a rate is."""
+        """Return what part of it a rate is."""
         return None if self.images_per_sec is None else images_per_sec / self.images_per_sec
 
     def words(self, images_per_sec: float) -> str:
@@ -89,7 +89,7 @@ Found = Bound | str  # a bound, or why there is none
 
 
 def limit(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str] = ()) -> Limit:
-    """Of what is known. `gpus`: names of all kinds, as nvidia-smi gives them; none: the cores of hosts compute."""
+    """Return the limit from what is known. `gpus`: all kinds' names, as nvidia-smi gives them; none: hosts' cores compute."""
     bounds: list[Bound] = []
     unknown: dict[str, str] = {}
     for resource, found in (
@@ -159,7 +159,7 @@ def _of_gpu(spec: Spec, host: str, probes: Probes, gpus: Collection[str]) -> tup
 
 
 def _fastest(probes: Probes, host: str, prefix: str) -> float | None:
-    """The higher of products and convolutions; of a host that was not probed, the median of all that were."""
+    """Return the higher of products and convolutions; of a host that was not probed, the median of all that were."""
 
     def of(probe: HostProbe) -> float | None:
         return max((reading.per_s for name, reading in probe.readings.items() if name.startswith(prefix)), default=None)
@@ -269,7 +269,7 @@ _HALVINGS = 60  # of an interval that begins as long as a step
 
 
 def counts(most: int) -> list[int]:
-    """The numbers of parameter servers that are considered, with one and `most` among them."""
+    """Return the numbers of parameter servers that are considered, with one and `most` among them."""
     found = list(range(1, min(most, ALL_UP_TO) + 1))
     while found[-1] < most:
         found.append(min(most, math.ceil(found[-1] * 1.25)))
@@ -277,7 +277,7 @@ def counts(most: int) -> list[int]:
 
 
 def step_s(spec: Spec, layout: Layout, links: Links, compute_s: float) -> float:
-    """Of a training that would compute for `compute_s` if nothing kept it waiting."""
+    """Return the step time of a training that would compute for `compute_s` if nothing kept it waiting."""
     phases = with_servers(spec, layout) if len(set(layout.hosts.values())) > 1 else ({}, {})
     down, up = (links.phase_s(phase) for phase in phases)
     if pulls_before_it_pushes(spec):
@@ -306,7 +306,7 @@ def predict_rates(spec: Spec, layouts: Mapping[int, Layout], links: Links, compu
 
 
 def worth_trying(rates: Mapping[int, float], most: int = MOST_TRIED) -> list[int]:
-    """The counts to try, the most promising first: the fewest servers of the best rate, then others near it.
+    """Return the counts to try, the most promising first: the fewest servers of the best rate, then others near it.
 
     `rates`: as predicted. A count that is predicted to be more than 10 % slower than the best is left out; of the others those
     are chosen that are far from each other.

@@ -53,7 +53,7 @@ Phase = Mapping[str, Flow]  # by host; what belongs to one phase may all be unde
 
 
 def devices_of(spec: Spec, layout: Layout) -> dict[str, int]:
-    """Of each worker; where that is not known, all have as many, but for the last, which may have fewer."""
+    """Return each worker's devices; where not known, all have as many, but for the last, which may have fewer."""
     if layout.devices:
         return {worker: layout.devices.get(worker, 0) for worker in layout.workers}
     each = -(-spec.gpus // len(layout.workers))
@@ -67,7 +67,7 @@ def flop(spec: Spec) -> float | None:
 
 
 def traffic(spec: Spec, layout: Layout) -> list[Phase]:
-    """What each host sends to others and receives from them in a step, phase after phase.
+    """Return what each host sends to others and receives from them in a step, phase after phase.
 
     A synchronous step of `parameter_server` has two: no gradient is there before all values are, and no new value before all
     gradients are. Otherwise both directions are busy at the same time.
@@ -83,7 +83,7 @@ def traffic(spec: Spec, layout: Layout) -> list[Phase]:
 
 
 def update_bytes(spec: Spec, layout: Layout) -> dict[str, float]:
-    """What each host with parameter servers reads and writes of its memory in a step, to apply the workers' gradients.
+    """Return what each host with parameter servers reads and writes of its memory in a step, to apply the workers' gradients.
 
     A synchronous update reads all workers' gradients, and reads and writes the variable and the optimizer's state; an
     asynchronous one does so for each worker.
@@ -99,12 +99,12 @@ def update_bytes(spec: Spec, layout: Layout) -> dict[str, float]:
 
 
 def pulls_before_it_pushes(spec: Spec) -> bool:
-    """Whether no worker has gradients to push before all values have come to it."""
+    """Return whether no worker has gradients to push before all values have come to it."""
     return spec.variable_update == "parameter_server" and spec.cross_replica_sync and not spec.staged_vars
 
 
 def with_servers(spec: Spec, layout: Layout) -> tuple[Phase, Phase]:
-    """The values that workers fetch, and the gradients that they push."""
+    """Return the values that workers fetch, and the gradients that they push."""
     if spec.forward_only and spec.variable_update == "distributed_replicated":
         return {}, {}  # each worker has a copy of all variables, and nothing changes it
     held: dict[str, float] = defaultdict(float)  # by a host's servers, as long as it is on the wire
@@ -139,5 +139,5 @@ def _all_reduce(spec: Spec, layout: Layout) -> Phase:
 
 
 def _wire_part(spec: Spec) -> float:
-    """How long a value is on the wire, as a part of what it is in memory."""
+    """Return how long a value is on the wire, as a part of what it is in memory."""
     return 0.5 if spec.wire_precision == "bf16" else 1.0

@@ -63,11 +63,11 @@ class Hearing:
         return message
 
     def words(self, host: int) -> Sequence[str]:
-        """The last lines that were no messages, fit to be shown."""
+        """Return the last lines that were no messages, fit to be shown."""
         return list(self._hosts[host].words)
 
     def _is_carried(self, host: int, message: Message) -> bool:
-        """Whether it is a tunnel's: of those there are no more than its other end lets come."""
+        """Return whether it is a tunnel's: of those there are no more than its other end lets come."""
         return message.get("event") == "tunnel" and host == self._tunnel and message.get("run") == self._run
 
     def _check(self, host: int, message: Message) -> None:
@@ -112,7 +112,7 @@ class _Host:
 
 
 def given_up(host: str, why: str) -> str:
-    """Why nothing is heard of a host any more that has sent what cannot be used."""
+    """Return why nothing is heard of a host any more that has sent what cannot be used."""
     return f"host {host} was given up, for it {why}. Its agent is of another version, broken, or somebody else's"
 
 

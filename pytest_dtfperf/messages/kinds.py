@@ -172,7 +172,7 @@ def record(kinds: Mapping[str, Kind], may: Mapping[str, Kind] = {}) -> Kind:
 
 
 def shorten_value(value: Any) -> Any:
-    """Of something large, how large it is."""
+    """Return a value, or the size of a large one."""
     return f"{type(value).__name__} of {len(value)}" if isinstance(value, (str, list, dict)) and len(value) > 60 else value
 
 

@@ -367,7 +367,7 @@ _SUPERVISOR_ENDED = record({"ended": optional(whole(-255, 255)), "late": flag, "
 
 
 def of_supervisor(words: Message) -> Message:
-    """What a supervisor is at, what has failed, or how what it watched over has ended. Raises `MessageError`."""
+    """Return what a supervisor is at, what has failed, or how what it watched over has ended. Raises `MessageError`."""
     for name, table in (("at", _SUPERVISOR_AT), ("failed", _SUPERVISOR_FAILED)):
         if name in words:
             return fit(table, words, name)

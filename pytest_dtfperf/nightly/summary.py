@@ -147,7 +147,7 @@ def _notify_github(variable: str, text: str) -> None:
 
 
 def _write_text(path: Path, text: str, mode: Literal["w", "a"]) -> bool:
-    """Whether that was possible. Where it was not, the night ends as it would have: with its exit code."""
+    """Return whether that was possible. Where it was not, the night ends as it would have: with its exit code."""
     try:
         with path.open(mode, encoding="utf-8") as file:
             file.write(text)

@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def find(name: str) -> "tuple[str, None] | None":
-    """The bundle's folder in the cache, if it is there."""
+    """Return the bundle's folder in the cache, if it is there."""
     folder = os.path.join(cache_folder(), name)
     if not os.path.exists(os.path.join(folder, _PROOF)):
         return None

@@ -147,7 +147,7 @@ ORDERS: Mapping[str, Callable[[Checkup, Mapping[str, Any]], dict[str, Any]]] = {
 
 
 def facts() -> dict[str, Any]:
-    """What this host is, and in which state."""
+    """Return what this host is, and in which state."""
     load = probes.load()  # first: looking around is itself some work
     gpus: list[dict[str, Any]] | None
     try:
@@ -205,7 +205,7 @@ def is_mine(address: str) -> bool:
 
 
 def addresses() -> list[str]:
-    """The first IPv4 address of every interface, and all IPv6 addresses."""
+    """Return the first IPv4 address of every interface, and all IPv6 addresses."""
     import fcntl
     import ipaddress
 

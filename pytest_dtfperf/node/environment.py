@@ -86,7 +86,7 @@ def _make(folder: str, requirements: str, uv: str) -> None:
 
 
 def _uv(wanted: Mapping[str, str]) -> str:
-    """The host's own, ours from an earlier time, or one that is fetched now."""
+    """Return the host's own, ours from an earlier time, or one that is fetched now."""
     version = wanted["version"]
     for found in (*_all_called("uv"), _fetch_uv(version)):
         if os.path.isfile(found) and _version(found) >= _numbers(version)[:2]:

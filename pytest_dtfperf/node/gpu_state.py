@@ -81,7 +81,7 @@ def readings(rows: str, processes: str, gpus: Sequence[str]) -> list[Reading]:
 
 
 def reasons(mask: int) -> list[str]:
-    """The names of the bits that are set; of a bit that is too new to have one, its number."""
+    """Return the names of the bits that are set; of a bit that is too new to have one, its number."""
     bits = [1 << at for at in range(mask.bit_length()) if mask >> at & 1]
     return [REASONS.get(bit, hex(bit)) for bit in bits]
 
@@ -130,7 +130,7 @@ def _by_smi(gpus: Sequence[str]) -> list[Reading]:
 
 
 def _by_library(nvml: Any, gpus: Sequence[str]) -> list[Reading]:
-    """The same from NVIDIA's library. What a GPU does not know is None."""
+    """Return the readings from NVIDIA's library. What a GPU does not know is None."""
 
     def call_nvml(ask: str, *arguments: Any) -> Any:
         try:

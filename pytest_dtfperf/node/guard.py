@@ -61,7 +61,7 @@ class Guard:
 
 
 def why_not() -> str | None:
-    """Why this process cannot have a guard, or None if it can: it tries."""
+    """Return why this process cannot have a guard, or None if it can: it tries."""
     try:
         Guard("trial", [], []).close()
     except FirewallUnavailable as exc:

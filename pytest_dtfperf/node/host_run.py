@@ -70,7 +70,7 @@ class RunMonitor:
             self._end = self._host.sample()
 
     def see(self, seen: Sequence[Seen]) -> None:
-        """The GPUs were looked at."""
+        """Note that the GPUs were read."""
         if len(self._seen) < _MOST_READINGS:
             self._seen += seen
         elif seen:
@@ -122,7 +122,7 @@ def _of(index: str, readings: Sequence[Reading]) -> Reading | None:
 
 
 def _span(readings: Sequence[Mapping[str, Any]], name: str) -> list[float] | None:
-    """The least and the most."""
+    """Return the least and the greatest value."""
     known = [reading[name] for reading in readings if reading[name] is not None]
     return [min(known), max(known)] if known else None
 

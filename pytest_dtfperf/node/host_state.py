@@ -102,7 +102,7 @@ class HostState:
         )
 
     def account(self, before: Sample, start: Sample, end: Sample, cpus: Collection[int] = ()) -> dict[str, Any]:
-        """What happened between `start` and `end` of training, and how it was `before` the run.
+        """Return what happened between `start` and `end` of training, and how it was `before` the run.
 
         `cpus` are those that the run could use; empty: all that are allocated. Work on other cores does not disturb it.
         """
@@ -137,7 +137,7 @@ class HostState:
 
 
 def core_times(stat: str) -> dict[int, Core]:
-    """Each core's times, of /proc/stat.
+    """Return each core's times, of /proc/stat.
 
     Without interrupts: most of them are the run's own network traffic, and the kernel accounts them to no process.
     """
@@ -167,7 +167,7 @@ def memory_available(meminfo: str) -> int | None:
 
 
 def swapped_in(vmstat: str) -> int | None:
-    """Bytes read back from swap since the start, of /proc/vmstat."""
+    """Return bytes read back from swap since the start, of /proc/vmstat."""
     pages = _value(vmstat, "pswpin")
     return None if pages is None else pages * _PAGE_BYTES
 
@@ -206,7 +206,7 @@ def ranges(cpus: Iterable[int]) -> str:
 
 
 def _controller(environment: Mapping[str, str]) -> int | None:
-    """The controller's process id, where it is one of this host."""
+    """Return the controller's process id, where it is one of this host."""
     owner = Owner.parse(environment.get(sweep.OWNER, ""))
     return owner.pid if owner and owner.is_of_here else None
 
@@ -223,7 +223,7 @@ def _grown(start: float | None, end: float | None) -> float | None:
 
 
 def grown_of_each(start: Mapping[int, float] | None, end: Mapping[int, float] | None) -> float | None:
-    """Of those that are there at the end: what has ended has taken its count with it."""
+    """Return the growth of the counters that are there at the end: what has ended has taken its count with it."""
     if start is None or end is None:
         return None
     return round(sum(max(0.0, after - start.get(each, 0.0)) for each, after in end.items()), 3)

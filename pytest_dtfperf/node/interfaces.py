@@ -10,7 +10,7 @@ from contextlib import suppress
 
 
 def own() -> list[str]:
-    """All of them, but those of the loopback interface and those that mean nothing beyond one cable."""
+    """Return all of them, but those of the loopback interface and those that mean nothing beyond one cable."""
     found = []
     with suppress(OSError), open("/proc/net/fib_trie") as file:  # |-- 10.0.0.1 / next line: /32 host LOCAL
         candidate = ""

@@ -51,7 +51,7 @@ def make() -> None:
 
 
 def made_in_a_thread() -> list[int]:
-    """The files of a new network that root makes without a process for it, in a thread that ends; of others, none.
+    """Return the files of a new network that root makes without a process for it, in a thread that ends; of others, none.
 
     A thread's network is its own, while users need a user namespace around it, which a process of several threads cannot enter.
     Raises `Impossible`.
@@ -88,7 +88,7 @@ def enter(user: int, net: int) -> None:
 
 
 def files_given(environment: MutableMapping[str, str]) -> tuple[int, ...]:
-    """The files that this process was started with, which it then keeps to itself; none, if it was not."""
+    """Return the files that this process was started with, which it then keeps to itself; none, if it was not."""
     files = tuple(map(int, environment.pop(FILES, "").split()))
     for file in files:
         os.set_inheritable(file, False)

@@ -27,7 +27,7 @@ _SCHEDULERS = {os.SCHED_BATCH: "batch", os.SCHED_IDLE: "idle", os.SCHED_FIFO: "f
 
 
 def limits() -> dict[str, Any]:
-    """Of this process, by name; numbers are smaller where it may do less."""
+    """Return the limits of this process, by name; numbers are smaller where it may do less."""
     with open("/proc/self/cgroup") as file:
         cgroup = file.read()
     found = {
@@ -45,7 +45,7 @@ def limits() -> dict[str, Any]:
 
 
 def _clock() -> dict[str, Any]:
-    """How the first core chooses its clock, and how high it may where that is less than it could."""
+    """Return how the first core chooses its clock, and how high it may where that is less than it could."""
     folder = f"{_CPU}/cpu{min(os.sched_getaffinity(0))}/cpufreq"
     allowed, possible = (read_file(f"{folder}/{name}") for name in ("scaling_max_freq", "cpuinfo_max_freq"))
     lowered = allowed and possible and int(allowed) < int(possible)
@@ -68,7 +68,7 @@ def clock_hz() -> float | None:
 
 
 def quota_cores(cgroup: str, mount: str) -> float | None:
-    """How many cores' time this process and its group may use, the least of all groups above; None: no quota.
+    """Return how many cores' time this process and its group may use, the least of all groups above; None: no quota.
 
     `cgroup` is the text of /proc/self/cgroup.
     """
@@ -98,7 +98,7 @@ def limited_s(cgroup: str, mount: str) -> float | None:
 
 
 def memory_limit(cgroup: str, mount: str) -> int | None:
-    """Bytes that this process and its group may use; None: as many as there are."""
+    """Return bytes that this process and its group may use; None: as many as there are."""
     found = []
     for version_2, folder in _groups(cgroup, mount, "memory"):
         text = read_file(f"{folder}/memory.max" if version_2 else f"{folder}/memory.limit_in_bytes")

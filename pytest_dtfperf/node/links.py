@@ -104,7 +104,7 @@ class Listener:
 
 
 def reach(token: str, targets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Whether each target (`host`, `address`, `ports`) can be reached on each of its ports; with an `error` if not."""
+    """Return whether each target (`host`, `address`, `ports`) can be reached on each of its ports; with an `error` if not."""
     todo = [(each["host"], each["address"], port) for each in targets for port in each["ports"]]
     found: list[dict[str, Any]] = []
 
@@ -156,7 +156,7 @@ def _stream(token: str, to: Mapping[str, Any], part_s: float, parts: int) -> dic
 
 
 def in_words(exc: OSError) -> str:
-    """What kept one host from talking to another, and what that usually means."""
+    """Return what kept one host from talking to another, and what that usually means."""
     if isinstance(exc, TimeoutError):
         return f"no answer within {CONNECT_S:g} s (a firewall drops it, or there is no way there)"
     if isinstance(exc, ConnectionRefusedError):
@@ -200,7 +200,7 @@ def _report_timeouts(what: str) -> Iterator[None]:
 
 
 def _echoes(line: socket.socket) -> list[float]:
-    """Seconds that each round trip took."""
+    """Return seconds that each round trip took."""
     word = os.urandom(ECHO_BYTES)
     times: list[float] = []
     began = time.perf_counter()
@@ -257,7 +257,7 @@ def _count_parts(line: socket.socket, part_s: float, parts: int) -> list[dict[st
 
 
 def _count(line: socket.socket, stream_s: float) -> dict[str, Any]:
-    """Bytes that arrive in `stream_s`, and how long that was by this clock."""
+    """Return bytes that arrive in `stream_s`, and how long that was by this clock."""
     buffer = bytearray(_CHUNK)
     _receive(line, buffer, PATIENCE_S)
     _receive_for(line, buffer, RAMP_S)

@@ -117,7 +117,7 @@ def _here() -> tuple[str, str]:
 
 
 def _shows_this_namespace() -> bool:
-    """Whether /proc has been mounted in this PID namespace: else it shows other processes below the same ids."""
+    """Return whether /proc has been mounted in this PID namespace: else it shows other processes below the same ids."""
     try:
         return os.readlink("/proc/self") == str(os.getpid())
     except OSError:

@@ -73,7 +73,7 @@ def reserve_exactly(ports: Sequence[int]) -> Reservation:
 
 
 def within(network: Sequence[int], make: Callable[[], Reservation]) -> Reservation:
-    """What `make` reserves, made in the network of these files (node/isolation.py): a socket stays where it was made.
+    """Return what `make` reserves, made in the network of these files (node/isolation.py): a socket stays where it was made.
 
     This process could not come back from there, so a fork goes. Raises `PortsTaken`, `OSError`.
     """

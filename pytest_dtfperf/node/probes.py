@@ -58,7 +58,7 @@ class Counters:
         return sum(received for _, received in self.network.values())
 
     def since(self, before: Counters) -> Counters:
-        """What was used between the two; the peak is still the whole process's.
+        """Return what was used between the two; the peak is still the whole process's.
 
         Interfaces come and go, those of containers for one. One that has gone takes its bytes with it, which are not counted
         then; one that has come anew under its old name has counted from 0.
@@ -79,7 +79,7 @@ def counters() -> Counters:
 
 
 def network_bytes() -> dict[str, tuple[int, int]]:
-    """Bytes (sent, received) of each interface of this host, the loopback included: tasks on one host talk over it."""
+    """Return bytes (sent, received) of each interface of this host, the loopback included: tasks on one host talk over it."""
     found = {}
     with open("/proc/net/dev") as file:
         for line in file.readlines()[2:]:
@@ -268,7 +268,7 @@ def _with_uuid(
 
 
 def _first(uuid: str, gpu: Gpu, parts: Mapping[str, Sequence[Gpu]]) -> Gpu | None:
-    """The GPU, or the first part of one that is cut into parts; None where it has no part yet."""
+    """Return the GPU, or the first part of one that is cut into parts; None where it has no part yet."""
     return next(iter(parts[uuid]), None) if uuid in parts else gpu
 
 
@@ -357,7 +357,7 @@ def tensorflow_version() -> str | None:
 
 
 def cuda_version() -> str | None:
-    """Of the CUDA that was installed beside TensorFlow, as `tensorflow[and-cuda]` does; None where it is the host's own."""
+    """Return the version of the CUDA beside TensorFlow, as `tensorflow[and-cuda]` installs; None where it is the host's own."""
     return _version_of(_CUDAS)
 
 

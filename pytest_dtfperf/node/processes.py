@@ -45,7 +45,7 @@ class Process:
 
 
 def inspect(pid: int | str) -> Process | None:
-    """The process as it is now, or None if there is none, or /proc does not show it (hidepid). "self" is this one."""
+    """Return the process as it is now, or None if there is none, or /proc does not show it (hidepid). "self" is this one."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The second field is the command's name in parentheses, and may itself hold blanks and parentheses.
@@ -65,7 +65,7 @@ def inspect(pid: int | str) -> Process | None:
 
 
 def everything(*, dead: bool = False) -> Iterator[Process]:
-    """Every process that is not dead, or those too that are dead and not yet reaped."""
+    """Yield every process that is not dead, or those too that are dead and not yet reaped."""
     for name in os.listdir("/proc"):
         if name.isdigit() and (process := inspect(int(name))) and (dead or process.state not in _DEAD):
             yield process
@@ -107,7 +107,7 @@ def waited_s_of_all(root: int) -> dict[int, float] | None:
 
 
 def _waited_s(path: str) -> float | None:
-    """The second of its numbers: time on the CPU, time of waiting for one, how often it had one."""
+    """Return the second of its numbers: time on the CPU, time of waiting for one, how often it had one."""
     try:
         with open(path, "rb") as file:
             return int(file.read().split()[1]) / 1e9
@@ -128,7 +128,7 @@ def _children_of(parent: int, *, dead: bool = False) -> list[Process]:
 
 
 def _families(*, dead: bool = False) -> dict[int, list[Process]]:
-    """Every process by its parent, for kernels that do not list children."""
+    """Return every process by its parent, for kernels that do not list children."""
     children: dict[int, list[Process]] = {}
     for process in everything(dead=dead):
         children.setdefault(process.parent, []).append(process)

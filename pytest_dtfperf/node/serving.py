@@ -82,7 +82,7 @@ class Agent:
                 self._beat_due = now + BEAT_S
 
     def close(self) -> None:
-        """The agent leaves, and all its tasks are gone."""
+        """End all tasks, as the agent leaves."""
         if self._run:
             self._run.close_tunnel()
 
@@ -318,7 +318,7 @@ class Agent:
         return {tunnel.VARIABLE: run.tunnel.path}
 
     def _network_for(self, order: Mapping[str, Any]) -> Sequence[int]:
-        """The files of the network that a run's tasks are in; none where that is this host's."""
+        """Return the files of the network that a run's tasks are in; none where that is this host's."""
         return self._network if order.get("isolated") else ()
 
     def _zygote_for(self, task: Task, cold: bool) -> Zygote:

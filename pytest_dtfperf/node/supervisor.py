@@ -143,7 +143,7 @@ class _Supervised:
         self._code: int | None = None
 
     def wait(self, sigchld: processes.SigchldPipe) -> int:
-        """Its exit code, once nothing is left below. Raises `Leave`, `TooLong`."""
+        """Return its exit code, once nothing is left below."""
         poll = select.poll()
         poll.register(sigchld, select.POLLIN)
         poll.register(0, select.POLLRDHUP)  # which needs no reading: what comes in is for what is watched
@@ -172,7 +172,7 @@ class _Supervised:
 
 
 def survey() -> dict[str, Any]:
-    """What the controller must know of this host before it can use it."""
+    """Return what the controller must know of this host before it can use it."""
     return {
         "hostname": socket.gethostname(),
         "addresses": interfaces.own(),

@@ -38,7 +38,7 @@ def sweep(sessions: Collection[str] = (), *, abandoned: bool = False, grace_s: f
 
 
 def left_by(sessions: Collection[str], *, abandoned: bool = False) -> list[int]:
-    """The process ids of this user that carry one of these sessions, or an owner that is gone."""
+    """Return the process ids of this user that carry one of these sessions, or an owner that is gone."""
     found = []
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         seen = {} if pid == os.getpid() else environment(pid)  # that of the dead is empty
@@ -48,13 +48,13 @@ def left_by(sessions: Collection[str], *, abandoned: bool = False) -> list[int]:
 
 
 def is_abandoned(environment: Mapping[str, str]) -> bool:
-    """Whether the owner named there is surely gone."""
+    """Return whether the owner named there is surely gone."""
     owner = Owner.parse(environment.get(OWNER, ""))
     return owner is not None and owner.fate is Fate.GONE
 
 
 def environment(pid: int) -> dict[str, str]:
-    """What a process of this user was started with; empty if it is another's, or gone."""
+    """Return what a process of this user was started with; empty if it is another's, or gone."""
     try:
         if os.stat(f"/proc/{pid}").st_uid != os.getuid():
             return {}

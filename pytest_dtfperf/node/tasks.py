@@ -74,7 +74,7 @@ class Zygote:
             socket.send_fds(self.line, [request], [task.theirs.fileno(), task.log.fileno(), *network])
 
     def read_message(self) -> dict[str, Any] | None:
-        """The next message; None when the zygote is gone."""
+        """Return the next message; None when the zygote is gone."""
         try:
             message = self.line.recv(zygote.MESSAGE_BYTES)
         except ConnectionResetError:  # it was killed with a request unread
@@ -109,7 +109,7 @@ class Task:
             self.line.sendall(wire.encode(message) + b"\n")
 
     def read_lines(self) -> tuple[list[bytes], bool]:
-        """The lines that have come since the last time, and whether more may come."""
+        """Return the lines that have come since the last time, and whether more may come."""
         lines: list[bytes] = []
         while True:
             try:

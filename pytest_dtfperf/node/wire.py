@@ -23,12 +23,12 @@ class WireError(ValueError):
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """One line, without its end. A loss may be NaN, so this is JSON as Python speaks it."""
+    """Return one line, without its end. A loss may be NaN, so this is JSON as Python speaks it."""
     return json.dumps({"v": VERSION, **message}, separators=(",", ":")).encode()
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """The message of a line, without its version. Raises `WireError`."""
+    """Return the message of a line, without its version. Raises `WireError`."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as exc:  # the latter: brackets within brackets within brackets
@@ -58,7 +58,7 @@ class Outbox:
         self._pending = bytearray()
 
     def __bool__(self) -> bool:
-        """Whether something is still waiting."""
+        """Return whether something is still waiting."""
         return bool(self._pending)
 
     def put(self, line: bytes) -> None:
@@ -93,7 +93,7 @@ class Connection:
         return str(self._next()["word"])
 
     def counters(self) -> Counters:
-        """What this host's interfaces and this process have used up to now.
+        """Return what this host's interfaces and this process have used up to now.
 
         Called when measuring starts and when it ends, so that the agent knows: it observes the host in between.
         """

@@ -93,7 +93,7 @@ def _connect(log: int) -> None:
 
 
 def _open_unbuffered(fd: int) -> TextIO:
-    """What a task printed before it was killed is in its log."""
+    """Return what a task printed before it was killed is in its log."""
     return io.TextIOWrapper(io.FileIO(fd, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
 
 

@@ -86,7 +86,7 @@ GPUS = (
 
 
 def peak_of(name: str, precision: str, environment: Collection[str] = ()) -> Peak | None:
-    """Of the GPU that nvidia-smi gives this name to; None where it is not known.
+    """Return the peak of the GPU with this nvidia-smi name; None where it is not known.
 
     fp32 is TF32 where there are units for it: so TensorFlow computes convolutions and products there, unless it is turned off.
     """
@@ -133,7 +133,7 @@ def _facts(measurement: Measurement) -> NetworkFacts | None:
 
 
 def flops_per_sec(measurement: Measurement) -> float | None:
-    """Of the whole cluster."""
+    """Return FLOP/s of the whole cluster."""
     flop = flop_of(measurement)
     return None if flop is None else flop * measurement.images_per_sec
 
@@ -147,7 +147,7 @@ def share_of_peak(measurement: Measurement) -> float | None:
 
 
 def lines(measurements: Iterable[Measurement]) -> list[str]:
-    """The fastest measurement of each model and precision, and what was counted. Nothing where nothing could be."""
+    """Return the fastest measurement of each model and precision, and what was counted. Nothing where nothing could be."""
     fastest: dict[_Kind, Measurement] = {}
     unknown: dict[str, None] = {}
     for measurement in measurements:
@@ -201,7 +201,7 @@ def _line(kind: _Kind, measurement: Measurement) -> str:
 
 
 def _devices(measurement: Measurement) -> tuple[str, Peak] | None:
-    """The GPUs that computed, and the peak of one. None: several kinds, an unknown one, or none.
+    """Return the GPUs that computed, and the peak of one. None: several kinds, an unknown one, or none.
 
     What precision an external command computes in is its own affair, so its devices have no peak.
     """

@@ -38,14 +38,14 @@ class Compared(JsonData):
 
 
 def efficiency_of(judgement: Judgement, check: Check) -> Efficiency | None:
-    """What a record keeps of a check of its efficiency; None where it was another check, or found none."""
+    """Return what a record keeps of a check of its efficiency; None where it was another check, or found none."""
     if check.kind != "efficiency" or judgement.value is None or check.other is None:
         return None
     return Efficiency(value=judgement.value, anchor=check.other.record)
 
 
 def make_comparison(judgement: Judgement, check: Check) -> Compared | None:
-    """What a record keeps of a comparison with its baseline; None where it was another check, or there was none."""
+    """Return what a record keeps of a comparison with its baseline; None where it was another check, or there was none."""
     if check.kind != "baseline" or judgement.baseline_rate is None or judgement.change is None:
         return None
     found = judgement.estimate
@@ -193,7 +193,7 @@ class Record(JsonData):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The record, or a `KeyError`, `TypeError`, `ValueError` or `SpecError` if `data` is none."""
+        """Return the record, or a `KeyError`, `TypeError`, `ValueError` or `SpecError` if `data` is none."""
         if data["schema"] != SCHEMA:
             raise ValueError(f"schema is {data['schema']!r}, this version reads {SCHEMA}")
         own = {field.name: data[field.name] for field in fields(cls) if field.name in data}
@@ -201,18 +201,18 @@ class Record(JsonData):
 
 
 def without_size(label: str) -> str:
-    """A spec's label without what differs along a scaling curve: `inception3 b8 parameter_server`."""
+    """Return a spec's label without what differs along a scaling curve: `inception3 b8 parameter_server`."""
     return " ".join(word for word in label.split() if not word.startswith(tuple(f"{name}=" for name in SIZE)))
 
 
 def configuration(spec: Spec) -> tuple[object, ...]:
-    """What is trained and how, but for the size: devices and parameter servers. A scaling curve has one."""
+    """Return what is trained and how, but for the size: devices and parameter servers. A scaling curve has one."""
     names = (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS, "learning_rate")  # which changes no rate, but makes another training
     return tuple(getattr(spec, name) for name in names if name not in SIZE)
 
 
 def with_efficiencies(records: Iterable[Record]) -> list[Record]:
-    """Each with the efficiency that follows from all of them: the one place where an anchor is chosen.
+    """Return the records with the efficiencies that follow from all of them: the one place where an anchor is chosen.
 
     An efficiency that was judged stays as in its verdict, unless one of its two measurements has become void since.
     docs/numbers.md has the rule.
@@ -235,7 +235,7 @@ def with_what_follows(records: Iterable[Record]) -> list[Record]:
 
 
 def without_void_checks(records: Sequence[Record]) -> list[Record]:
-    """Each with INCONCLUSIVE in the place of what a check has found that held it against what has come to nothing since.
+    """Return each with INCONCLUSIVE in the place of what a check has found that held it against what has come to nothing since.
 
     Its other checks stay as they are, the one of its rate against the baseline among them; the gravest gives the verdict.
     """
@@ -300,10 +300,10 @@ def _differs(one: Measurement, many: Measurement) -> bool:
 
 
 def _unlike(one: int, many: int) -> tuple[bool, int]:
-    """How unlike two numbers of parameter servers are: having none is unlike any number."""
+    """Return how unlike two numbers of parameter servers are: having none is unlike any number."""
     return (one == 0) != (many == 0), abs(one - many)
 
 
 def latest_of_each_spec(records: Iterable[Record]) -> list[Record]:
-    """The last valid record of each spec, in the order the specs were first measured."""
+    """Return the last valid record of each spec, in the order the specs were first measured."""
     return list({record.spec: record for record in records if record.is_valid}.values())

@@ -49,7 +49,7 @@ _MOST_STEM_BYTES = 180  # a name has 255 at most, and what is written whole or n
 
 
 def path_safe(test: str) -> str:
-    """A folder name for a test's node id: readable, of plain characters, and different for different ids.
+    """Return a folder name for a test's node id: readable, of plain characters, and different for different ids.
 
     What the readable part loses ("a/b" and "a_b" read alike) the digest keeps. Characters are those every file system and
     GitHub's artifact upload allow.
@@ -158,7 +158,7 @@ class SessionFolder:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """A folder that exists. Raises `SessionFileError` if `path` is none."""
+        """Return a folder that exists. Raises `SessionFileError` if `path` is none."""
         # What may not be looked at is none, either; one that is a pipe is, and cannot be read.
         if not os.path.lexists(path / "session.json") or os.path.isdir(path / "session.json"):
             sessions = session_folders(path) if os.path.isdir(path) and os.access(path, os.R_OK | os.X_OK) else []
@@ -303,7 +303,7 @@ class SessionFolder:
         return {**changed, **journal.with_what_follows(changed)}
 
     def measurements(self) -> list[Record]:
-        """All records, in the order they were made.
+        """Return all records, in the order they were made.
 
         A last line without its newline is what a killed writer leaves, and is passed over. Anything else that is no record
         raises `SessionFileError` with its line.
@@ -339,7 +339,7 @@ class SessionFolder:
         return list(self._unwritten.records.values())
 
     def latest(self) -> Sequence[Record]:
-        """All records as this process last knew them, should they be nowhere else."""
+        """Return all records as this process last knew them, should they be nowhere else."""
         return self._with_unwritten(self._journal[0].records if self._journal else {})
 
     def take_over(self, records: Sequence[Record], why: str) -> None:
@@ -377,7 +377,7 @@ class SessionFolder:
         return f"results cannot be written to {self.path}: {self.why} ({', '.join(files)}{lost})"
 
     def find(self, spec: Spec, *, but_not_of: str | None = None) -> Record | None:
-        """The latest valid measurement of exactly `spec` in this session, made for any test but `but_not_of`.
+        """Return the latest valid measurement of exactly `spec` in this session, made for any test but `but_not_of`.
 
         This is how tests and xdist workers share an anchor, while a test that measures anew gets new numbers.
         """
@@ -428,7 +428,7 @@ class SessionFolder:
 
 
 def session_folders(root: Path) -> list[SessionFolder]:
-    """The session folders below `root`, oldest first; without those that this user may not look into.
+    """Return the session folders below `root`, oldest first; without those that this user may not look into.
 
     Raises `SessionFileError` where `root` is such a folder.
     """

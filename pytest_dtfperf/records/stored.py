@@ -23,7 +23,7 @@ _BLOCK = 1 << 16  # bytes read at once where a line's beginning is looked for
 
 
 def session_of(content: bytes, where: str) -> dict[str, Any]:
-    """The content of a session.json."""
+    """Return the content of a session.json."""
     _check_session(content, where)
     data: dict[str, Any] = json.loads(content.decode())
     return data
@@ -39,7 +39,7 @@ def _check_session(content: bytes, where: str) -> None:
 
 
 def record_of(content: bytes, where: str) -> Record:
-    """The content of a line of measurements.jsonl."""
+    """Return the content of a line of measurements.jsonl."""
     data = _check_content("measurement", content, where)
     try:
         return Record.from_json(data)

@@ -85,7 +85,7 @@ def _check_dependents(spec: Fields) -> None:
 
 
 def check_range(name: str, value: Any) -> None:
-    """Of a number that `checks` has found to be one."""
+    """Check the range of a number that `checks` has found to be one."""
     if name in _BOUNDS:
         least, below = _BOUNDS[name]
         if not least <= value < below:

@@ -34,7 +34,7 @@ _NAME = re.compile(r"[\w.+-]+")
 
 
 def program_name(command: Sequence[str]) -> str:
-    """What people call it: the script or the module that an interpreter is given, else the program itself."""
+    """Return what people call it: the script or the module that an interpreter is given, else the program itself."""
     words = list(map(str, command))
     scripts = [word for at, word in enumerate(words) if word.endswith((".py", ".sh")) or (at and words[at - 1] == "-m")]
     name = os.path.basename((scripts or words)[0]).removesuffix(".py").removesuffix(".sh")
@@ -57,7 +57,7 @@ def literal(text: str) -> str:
 
 
 def needs_addresses(spec: Fields) -> bool:
-    """Whether a command's task needs an address even where it is alone."""
+    """Return whether a command's task needs an address even where it is alone."""
     return bool(spec.command) and not _NEED_ADDRESSES.isdisjoint(
         requested_names(spec.command, spec.role_flags, spec.environment)
     )
@@ -267,6 +267,6 @@ def _check_consistency(of_a_device: Mapping[str, float]) -> None:
 
 
 def _ends(rates: Mapping[str, float]) -> tuple[str, str]:
-    """The slowest worker and the fastest."""
+    """Return the slowest worker and the fastest."""
     by_rate = sorted(rates, key=lambda worker: rates[worker])
     return by_rate[0], by_rate[-1]

@@ -75,7 +75,7 @@ def check(spec: Fields) -> None:
 
 
 def _parse_schedule(schedule: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The rates, and between each two the epoch at which the second begins."""
+    """Return the rates, and between each two the epoch at which the second begins."""
     if not isinstance(schedule, str):
         raise SpecError(f"{_SCHEDULE} must be a text as 0.1;10;0.01, not {schedule!r}")
     words = schedule.split(";")

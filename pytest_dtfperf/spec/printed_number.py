@@ -227,6 +227,6 @@ def _check_after(line: str, first: int, last: int, *, is_in_pattern: bool) -> in
 
 
 def _around(line: str, first: int, last: int) -> str:
-    """What is there between two blanks."""
+    """Return what is there between two blanks."""
     begin, end = re.search(r"\S*$", line[:first]), re.match(r"\S*", line[last:])
     return (begin[0] if begin else "") + line[first:last] + (end[0] if end else "")

@@ -86,7 +86,7 @@ class Spec(Fields, JsonData):
         return [field.name for field in fields(self) if self._as_trained(field.name) != usual.get(field.name, field.default)]
 
     def but(self, **changes: Any) -> "Spec":
-        """The same training with some things changed."""
+        """Return the same training with some things changed."""
         return replace(self, **changes)
 
 

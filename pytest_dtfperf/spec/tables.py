@@ -376,7 +376,7 @@ def add_own_model(model: OwnModel) -> None:
 
 
 def find_own_model(name: str) -> OwnModel | None:
-    """What was added to this process by that name."""
+    """Return what was added to this process by that name."""
     return _own_models.get(name)
 
 

@@ -89,7 +89,7 @@ class Bucket:
             return cls(client, location, region, _encryption(client, location), tuple(_public(client, location)))
 
     def files(self) -> list[Stored]:
-        """All files below the prefix, by name. Raises `DataError`."""
+        """Return all files below the prefix, by name. Raises `DataError`."""
         prefix = self.location.key("") if self.location.prefix else ""
         found = []
         with translate_errors(self.location):
@@ -101,14 +101,14 @@ class Bucket:
         return found
 
     def checksum(self, file: Stored) -> str | None:
-        """The best of what S3 knows of its content, as on_host/job.py reads it; None: nothing that can be used here."""
+        """Return the best of what S3 knows of its content, as on_host/job.py reads it; None: nothing that can be used here."""
         key = self.location.key(file.path)
         with translate_errors(self.location):
             head = self.client.head_object(Bucket=self.location.bucket, Key=key, ChecksumMode="ENABLED")
             return best_checksum(head, lambda: self._part_bytes(key))
 
     def checksums(self, files: Sequence[Stored]) -> list[str | None]:
-        """Of all of them, in their order."""
+        """Return the checksums of all files, in their order."""
         with ThreadPoolExecutor(PARALLEL) as pool:
             return list(pool.map(self.checksum, files))
 

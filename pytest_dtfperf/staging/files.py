@@ -117,7 +117,7 @@ def local_files(local: Path) -> dict[str, Path]:
 
 
 def find_missing(local: Path, files: Sequence[Stored], checksums: Mapping[str, str | None], meter: Meter) -> list[Stored]:
-    """Those of which there is not the same here."""
+    """Return those of which there is not the same here."""
 
     def is_there(file: Stored) -> bool:
         target, checksum = local / file.path, checksums[file.path]

@@ -44,11 +44,11 @@ class Staging:
         self._refused: dict[str, DataError] = {}
 
     def is_needed(self, spec: Spec) -> bool:
-        """Whether hosts must be brought something before this can be trained."""
+        """Return whether hosts must be brought something before this can be trained."""
         return is_remote(spec) and spec.data_dir not in self._folders and spec.data_dir not in self._refused
 
     def on_hosts(self, spec: Spec) -> Spec:
-        """The same training, reading from the hosts' own folder. Raises `DataError`, `HostLost`, `AllocationError`."""
+        """Return the same training, reading from the hosts' own folder. Raises `DataError`, `HostLost`, `AllocationError`."""
         if not is_remote(spec):
             return spec
         url = str(spec.data_dir)
@@ -88,7 +88,7 @@ def stage(url: str, allocation: Allocation, config: ClusterConfig, on_status: On
 
 
 def _sign_urls(url: str, on_status: OnStatus) -> list[dict[str, Any]]:
-    """All files, each with all that a host needs to fetch it."""
+    """Return all files, each with all that a host needs to fetch it."""
     try:
         from pytest_dtfperf.staging.bucket import Bucket
     except ModuleNotFoundError as exc:

@@ -97,7 +97,7 @@ class Track:
     rough: float = 0.0
 
     def stretch(self, number: int) -> Array:
-        """Values between two changes, the latest for -1."""
+        """Return values between two changes, the latest for -1."""
         bounds = [*self.begins, len(self.kept)]
         number = number % len(self.begins)
         return self.between(bounds[number], bounds[number + 1])
@@ -107,7 +107,7 @@ class Track:
         return np.array([self.values[position] for position in self.kept[begin:end]], dtype=float)
 
     def to_json(self) -> dict[str, Any]:
-        """All but the values, which are elsewhere."""
+        """Return all but the values, which are elsewhere."""
         return {
             "skipped": sorted(set(range(len(self.values))) - set(self.kept)),
             "begins": self.begins,
@@ -132,7 +132,7 @@ class Track:
         return track
 
     def stretches(self) -> list[Array]:
-        """Of the last MEMORY nights."""
+        """Return the stretches of the last MEMORY nights."""
         least, bounds = max(0, len(self.kept) - MEMORY), [*self.begins, len(self.kept)]
         return [self.between(max(begin, least), end) for begin, end in pairwise(bounds) if end > least]
 
@@ -190,12 +190,12 @@ class ChangeWatch:
         self.together = Together(shown) if shown else None
 
     def noise(self, name: str) -> NightNoise | None:
-        """Of a series; None: it has too few nights."""
+        """Return the noise of a series; None: it has too few nights."""
         track = self.tracks[name]
         return self.together.noise(track.shown) if self.together and track.shown else None
 
     def knows_noise(self) -> bool:
-        """Whether it is known how slowly rates wander without a change; until then, only large changes are found."""
+        """Return whether it is known how slowly rates wander without a change; until then, only large changes are found."""
         known = [noise.is_known() for name in self.tracks if (noise := self.noise(name))]
         longest = max((len(track.kept) for track in self.tracks.values()), default=0)
         return longest >= KNOWN_NIGHTS and sum(known) >= MOST_KNOWN * len(known)
@@ -232,7 +232,7 @@ class ChangeWatch:
         return track.crossing
 
     def _add(self, track: Track, begin: int, noise: NightNoise) -> RateChange | None:
-        """A change at a position of `kept`; None where it is the end of an outlier, or more of a drift that is known."""
+        """Return a change at a position of `kept`; None where it is the end of an outlier, or more of a drift that is known."""
         change = RateChange(found=track.kept[-1], first_bad=track.kept[begin], last_good=track.kept[begin - 1])
         track.begins.append(begin)
         track.changes.append(change)
@@ -258,13 +258,13 @@ class ChangeWatch:
 
 
 def _is_of_many(window: Array, after: int, noise: NightNoise) -> bool:
-    """Whether the nights after a split differ without the LEAST - 1 that differ most: a few bad nights are no change."""
+    """Return whether the nights after a split differ without the LEAST - 1 that differ most: a few bad nights are no change."""
     values = clip_nights(window, noise.scale)
     return _is_seen_in_many(values[-after:] - float(values[:-after].mean()))
 
 
 def _is_of_many_after(before: Array, after: Array, noise: NightNoise) -> bool:
-    """The same across a break, after which there may be few nights."""
+    """Return whether many nights differ across a break, after which there may be few."""
     return _is_seen_in_many(clip_nights(after, noise.scale) - _mean(before, noise))
 
 
@@ -275,7 +275,7 @@ def _is_seen_in_many(differences_after: Array) -> bool:
 
 
 def _chance_of_difference(before: Array, after: Array, noise: NightNoise) -> float:
-    """How probable so large a difference is where nothing changed, in any night that one break is looked at."""
+    """Return how probable so large a difference is where nothing changed, in any night that one break is looked at."""
     from scipy.special import ndtr
 
     variance, weights = noise.infer_kinds(noise.shown.squares)
@@ -353,7 +353,7 @@ def _mean(values: Array, noise: NightNoise) -> float:
 
 
 def _error(before: Array, after: Array, noise: NightNoise) -> float:
-    """Standard error of the difference of two means."""
+    """Return the standard error of the difference of two means."""
     return float(noise.errors(np.array([float(len(before))]), np.array([float(len(after))]))[0])
 
 
@@ -383,7 +383,7 @@ def _size(change: RateChange, before: Array, after: Array, noise: NightNoise) ->
 
 
 def _is_drift(before: Array, after: Array) -> bool:
-    """Whether a straight line from some night on leaves less of the nights' scatter than a step."""
+    """Return whether a straight line from some night on leaves less of the nights' scatter than a step."""
     step = float(((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum())
     return _squares_of_hinge(np.concatenate([before, after])) < BETTER * step
 
@@ -402,7 +402,7 @@ def _squares_of_hinge(values: Array) -> float:
 
 
 def _join_drift(track: Track, noise: NightNoise) -> bool:
-    """Whether the last change is more of the one before, which then is a drift that goes on."""
+    """Return whether the last change is more of the one before, which then is a drift that goes on."""
     if len(track.begins) < 3:
         return False
     last, one_before = track.changes[-1], track.changes[-2]

@@ -349,7 +349,7 @@ def _power() -> dict[bool, dict[int, dict[float, dict[int, float]]]]:
 
 
 def _quantile(critical: float, degrees_of_freedom: float) -> float:
-    """Of Student's t, where a normal statistic would have this critical value."""
+    """Return the quantile of Student's t, where a normal statistic would have this critical value."""
     from scipy.special import ndtr, stdtrit
 
     return -float(stdtrit(degrees_of_freedom, ndtr(-critical)))

@@ -67,14 +67,14 @@ TAILS = np.array(
 
 @lru_cache(maxsize=512)
 def afters(nights: int) -> Counts:
-    """How many nights are after the split, of those that are tried."""
+    """Return how many nights are after the split, of those that are tried."""
     further = np.round(WHOLE * GROWTH ** np.arange(1, 20)).astype(np.int64)
     sizes = np.unique(np.concatenate([np.arange(LEAST, WHOLE + 1), further]))
     return sizes[sizes <= nights - LEAST]
 
 
 def variance_of_mean(count: Array, correlation: float) -> Array:
-    """Of so many nights next to each other, in variances of one. AR(1): lag j has correlation^j."""
+    """Return the variance of the mean of so many neighbouring nights, in variances of one. AR(1): lag j has correlation^j."""
     if not correlation:
         return 1 / count
     r = correlation
@@ -82,7 +82,7 @@ def variance_of_mean(count: Array, correlation: float) -> Array:
 
 
 def variance_of_difference(before: Array, after: Array, correlation: float) -> Array:
-    """Of the means of neighbouring stretches, in variances of one night."""
+    """Return the variance of the difference of the means of neighbouring stretches, in variances of one night."""
     r = correlation
     together = r * (1 - r**before) * (1 - r**after) / ((1 - r) ** 2 * before * after)
     return variance_of_mean(before, r) + variance_of_mean(after, r) - 2 * together
@@ -103,7 +103,7 @@ def variances_of_splits(nights: int) -> Array:
 
 
 def differences(nights: Array, after: Counts) -> Array:
-    """Of the mean after each split and the mean before it. `nights`: (..., night), the latest last."""
+    """Return the difference of the means after and before each split. `nights`: (..., night), the latest last."""
     sums = np.cumsum(nights[..., ::-1], axis=-1)
     late = sums[..., after - 1]
     found: Array = late / after - (sums[..., -1:] - late) / (nights.shape[-1] - after)
@@ -213,12 +213,12 @@ class NightNoise:
         return self.prior_degrees + self.shown.coefficients
 
     def errors(self, before: Array, after: Array) -> Array:
-        """Standard errors of the difference of means of neighbouring stretches, by the kinds' probabilities."""
+        """Return standard errors of the difference of means of neighbouring stretches, by the kinds' probabilities."""
         variance, weights = self.infer_kinds(self.shown.squares)
         return np.sqrt((variance * weights) @ variances(before, after))
 
     def is_known(self) -> bool:
-        """Whether the standard error of the difference of two months is: no likely kind has one that is much greater."""
+        """Return whether the standard error of the difference of two months is known: no likely kind has a much greater one."""
         variance, weights = self.infer_kinds(self.shown.squares)
         errors = np.sqrt(variance * variances(np.array([30.0]), np.array([30.0]))[:, 0])
         order = np.argsort(errors)
@@ -241,7 +241,7 @@ def rough_scale(stretches: Sequence[Array]) -> float:
 
 
 def clip_nights(nights: Array, scale: float) -> Array:
-    """Each night within CLIP scales of the median of those around it."""
+    """Return each night within CLIP scales of the median of those around it."""
     half = AROUND // 2
     if len(nights) < AROUND:
         level = np.full(len(nights), np.median(nights))
@@ -291,7 +291,7 @@ def changes_in(clipped_nights: Array) -> tuple[Array, Array]:
 
 
 def scatter(stretches: Sequence[Array], scale: float) -> Scatter:
-    """Of stretches without a change. `scale`: where to clip."""
+    """Estimate the scatter of stretches without a change. `scale`: where to clip."""
     flat = [clip_nights(each, scale) for each in stretches if len(each)]
     ones = np.clip(np.concatenate([np.diff(each) for each in flat]), -JUMP * scale, JUMP * scale)
     q1 = max(float(ones @ ones) / 2 / max(1, len(ones)), ROUNDING**2)
@@ -304,7 +304,7 @@ def scatter(stretches: Sequence[Array], scale: float) -> Scatter:
 
 
 def usual_scale(scales: Iterable[float]) -> float:
-    """The median of those that are known; 0: none is."""
+    """Return the median of those that are known; 0: none is."""
     known = [each for each in scales if each > 0]
     return float(np.median(known)) if known else 0.0
 

@@ -37,7 +37,7 @@ def spent(fraction: float, gamma: float) -> float:
 def critical_values(
     information: tuple[float, ...], level: float, gamma: float, total: float | None = None
 ) -> tuple[float, ...]:
-    """Of a standard normal statistic at each analysis: with no effect, it exceeds any of them with probability `level`.
+    """Return critical values of a standard normal statistic: with no effect, it exceeds any with probability `level`.
 
     `information`: at each analysis, increasing, in any unit. All of `level` is spent when it has come to `total`: by default,
     at the last analysis.
@@ -61,7 +61,7 @@ def critical_values(
 
 
 def _density(deviation: Array, scale: float) -> Array:
-    """Of a normal variable of this standard deviation."""
+    """Return the density of a normal variable of this standard deviation."""
     return np.exp(-((deviation / scale) ** 2) / 2) / (scale * math.sqrt(2 * math.pi))
 
 
@@ -79,7 +79,7 @@ def _legendre(count: int) -> tuple[Array, Array]:
 
 
 def _crossing(sums: Array, mass: Array, step: float, scale: float, share: float) -> float:
-    """The critical value that as much of the mass as `share` exceeds after one more step."""
+    """Return the critical value that as much of the mass as `share` exceeds after one more step."""
 
     def excess(value: float) -> float:
         return float(mass @ ndtr((sums - value * scale) / step)) - share

@@ -21,7 +21,7 @@ class Drift:
     p_value: float  # probability of at least so much in a steady run
 
     def is_more_than(self, fraction: float) -> bool:
-        """Whether there is a drift, and one of more than this part of the rate."""
+        """Return whether there is a drift, and one of more than this part of the rate."""
         return self.p_value < LEVEL and abs(self.change) > fraction
 
 

@@ -23,7 +23,7 @@ class Counters(Protocol):
         """Of this process."""
 
     def since(self, before: Self) -> Self:
-        """What was used after `before`, never less than nothing; the peak is the whole process's."""
+        """Return what was used after `before`, never less than nothing; the peak is the whole process's."""
 
 
 class AgentConnection(Protocol):

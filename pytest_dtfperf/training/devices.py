@@ -131,7 +131,7 @@ def _inter_op_threads(order: TaskOrder) -> int:
 
 
 def variables_of(order: TaskOrder) -> dict[str, str]:
-    """What TensorFlow reads from the environment when it makes its first device, and compiles its first graph."""
+    """Return what TensorFlow reads from the environment when it makes its first device, and compiles its first graph."""
     spec = order.spec
     variables: dict[str, str] = {}
     if spec.xla:  # of itself, TensorFlow compiles for GPUs alone
@@ -184,7 +184,7 @@ def _matters(variable: str) -> bool:
 
 
 def _fields(message: Any, within: str = "") -> Iterator[tuple[str, str]]:
-    """Those that are set, of a protocol buffer: `gpu_options.allow_growth`."""
+    """Yield the fields that are set in a protocol buffer: `gpu_options.allow_growth`."""
     for field, value in message.ListFields():
         name = f"{within}{field.name}"
         if field.message_type is not None and not hasattr(value, "__len__"):

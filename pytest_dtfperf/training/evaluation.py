@@ -39,7 +39,7 @@ def _right(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
 
 
 def score(session: tf.compat.v1.Session, evaluation: EvaluationTensors) -> Score:
-    """Of the variables as they are now. Raises `InvalidMeasurement` if the loss is not finite."""
+    """Return the score of the variables as they are now. Raises `InvalidMeasurement` if the loss is not finite."""
     session.run(evaluation.test_set.restart)
     images = entropy = top_1 = top_5 = 0.0
     try:

@@ -92,7 +92,7 @@ def shapes_of(variables: Sequence[Variable], packs: Sequence[Pack]) -> dict[str,
 
 
 def parts_of(order: TaskOrder) -> dict[str, dict[str, int]]:
-    """Of each variable or pack that is cut, its parts and their rows."""
+    """Return the parts and their rows of each variable or pack that is cut."""
     placed = _assign_pieces(order, order.spec.num_ps) if order.spec.num_ps else {}
     return {
         name: {part: piece.rows for part, piece in zip(part_names(name, len(pieces)), pieces, strict=True)}
@@ -102,7 +102,7 @@ def parts_of(order: TaskOrder) -> dict[str, dict[str, int]]:
 
 
 def servers_of(order: TaskOrder, servers: int) -> dict[str, int]:
-    """Of each variable, pack or part the server that holds it, of so many."""
+    """Return the server that holds each variable, pack or part, of so many."""
     return {
         part: piece.server
         for name, pieces in _assign_pieces(order, servers).items()
@@ -111,7 +111,7 @@ def servers_of(order: TaskOrder, servers: int) -> dict[str, int]:
 
 
 def sizes_of(order: TaskOrder) -> dict[str, int]:
-    """Bytes of each variable, pack or part that parameter servers hold, in the order in which the network makes them."""
+    """Return bytes of each variable, pack or part that parameter servers hold, in the order in which the network makes them."""
     parts = parts_of(order)
     return {
         part: size_of((rows, *shape[1:]))
@@ -126,7 +126,7 @@ def part_names(name: str, parts: int) -> list[str]:
 
 
 def bytes_on_servers(spec: Spec) -> list[int]:
-    """What each of the spec's parameter servers holds of the trained variables, when several tasks share them."""
+    """Return what each of the spec's parameter servers holds of the trained variables, when several tasks share them."""
     variables = outline_of(spec).trained
     if spec.mode.engine != VariableUpdate.engine and not VARIABLE_PLACEMENTS[spec.variable_placement].in_strategies:
         whole = [variable.shape for variable in variables]
@@ -174,7 +174,7 @@ class Wave(NamedTuple):
 
 
 def waves_of(sizes: Mapping[str, int], servers: Mapping[str, int]) -> list[Wave]:
-    """Of values of these sizes, in the network's order, each on its server. What is in no wave is sent at once."""
+    """Return the waves of values of these sizes, in the network's order. What is in no wave is sent at once."""
     awaited = [names for names in dict.fromkeys(_first(sizes, part) for part in AWAITED) if names]
     before = [_sent_until(sizes, servers, names) for names in awaited]  # so many of each server are sent before the wave
     held_back: list[list[str]] = [[] for _ in awaited]
@@ -187,7 +187,7 @@ def waves_of(sizes: Mapping[str, int], servers: Mapping[str, int]) -> list[Wave]
 
 
 def _first(sizes: Mapping[str, int], part: float) -> tuple[str, ...]:
-    """Names of those that are within this part of all, in their order."""
+    """Return names of those that are within this part of all, in their order."""
     total, before = sum(sizes.values()), 0
     found = []
     for name, size in sizes.items():
@@ -199,7 +199,7 @@ def _first(sizes: Mapping[str, int], part: float) -> tuple[str, ...]:
 
 
 def _sent_until(sizes: Mapping[str, int], servers: Mapping[str, int], awaited: Iterable[str]) -> float:
-    """What keeps a server's link busy until these have come from all of them."""
+    """Return what keeps a server's link busy until these have come from all of them."""
     theirs: Counter[int] = Counter()
     for name in awaited:
         theirs[servers[name]] += sizes[name]

@@ -49,7 +49,7 @@ class Computed(JsonData):
 
 
 def describe_computation(graph: Any, fetches: Collection[str] = (), *, without: Collection[str] = ()) -> Computed:
-    """Of a `GraphDef`: of all that is needed for these operations, or of all of it but for those that compute nothing."""
+    """Describe what is needed for these operations of a `GraphDef`, or all of it but for those that compute nothing."""
     functions = _Functions(graph.library.function)
     nodes = _find_needed_nodes(graph.node, fetches) if fetches else [node for node in graph.node if node.name not in without]
     colours, operations = _refine_colours(nodes, functions, arguments=())
@@ -69,7 +69,7 @@ def _find_needed_nodes(nodes: Sequence[Any], fetches: Collection[str]) -> list[A
 
 
 def _source(text: str) -> tuple[str, str]:
-    """An input's operation, and which of its outputs: "^" for none of them, a control input."""
+    """Return an input's operation, and which of its outputs: "^" for none of them, a control input."""
     if text.startswith("^"):
         return text[1:], "^"
     name, _, output = text.partition(":")
@@ -101,7 +101,7 @@ class _Functions:
 
 
 def _refine_colours(nodes: Sequence[Any], functions: _Functions, arguments: Sequence[Any]) -> tuple[Colours, Counter[str]]:
-    """The colours of all operations and arguments, and how many operations there are of each kind."""
+    """Return the colours of all operations and arguments, and how many operations there are of each kind."""
     index = {each.name: i for i, each in enumerate([*arguments, *nodes])}
     by_name = {node.name: node for node in nodes}
     keys = _keys(nodes)
@@ -149,7 +149,7 @@ def _keys(nodes: Sequence[Any]) -> set[str]:
 
 
 def _device(node: Any, by_name: Mapping[str, Any]) -> str:
-    """The kind of device and the job, without numbers; of one to be beside another (`_class`), the other's."""
+    """Return the kind of device and the job, without numbers; of one to be beside another (`_class`), the other's."""
     seen = set()
     while not node.device and node.name not in seen:
         seen.add(node.name)

@@ -11,12 +11,12 @@ import tensorflow as tf
 
 
 def join_parts(parts: Sequence[tf.Tensor]) -> tf.Tensor:
-    """All rows, one part's after the other's."""
+    """Return all rows, one part's after the other's."""
     return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
 
 
 def parts_in(value: tf.Tensor) -> list[tf.Tensor]:
-    """The tensors that are joined to this one; itself if it is not of several."""
+    """Return the tensors that are joined to this one; itself if it is not of several."""
     if not tf.is_symbolic_tensor(value) or value.op.type != "ConcatV2":
         return [value]
     *parts, axis = value.op.inputs

@@ -5,6 +5,6 @@ from typing import Any
 
 
 def load(implementation: str) -> Any:
-    """What "module:name" names."""
+    """Return what "module:name" names."""
     module, _, name = implementation.partition(":")
     return getattr(importlib.import_module(module), name)

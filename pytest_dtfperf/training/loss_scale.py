@@ -49,7 +49,7 @@ class DynamicLossScale(LossScale):
             super().__init__(tf.identity(value))
 
     def are_finite(self, gradients: Iterable[tuple[str, tf.Tensor]]) -> tf.Tensor:
-        """Whether no value of these is inf or nan; they are looked at on their devices, named with them."""
+        """Return whether no value of these is inf or nan; they are looked at on their devices, named with them."""
         by_device: dict[str, list[tf.Tensor]] = {}
         for device, gradient in gradients:
             with v1.device(device):
@@ -77,7 +77,7 @@ class DynamicLossScale(LossScale):
 
 
 def loss_scale_of(order: TaskOrder) -> LossScale | None:
-    """What a tower of the current graph scales its loss by; None where nothing can vanish."""
+    """Return what a tower of the current graph scales its loss by; None where nothing can vanish."""
     if order.spec.precision != "fp16":
         return None
     if not order.spec.fp16_enable_auto_loss_scale:
@@ -93,7 +93,7 @@ def static_loss_scale(spec: Spec) -> LossScale | None:
 
 
 def dynamic_loss_scale() -> DynamicLossScale | None:
-    """The current graph's."""
+    """Return the current graph's dynamic loss scale."""
     found: list[DynamicLossScale] = v1.get_collection(_KEY)
     return found[0] if found else None
 

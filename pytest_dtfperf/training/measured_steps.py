@@ -75,7 +75,7 @@ def lend_devices(order: TaskOrder, training: Training, counters: Callable[[], Co
 
 
 def _windows(steps: int, every: int | None) -> Iterator[tuple[bool, int]]:
-    """Whether a window is the last, and its steps."""
+    """Yield whether a window is the last, and its steps."""
     every = every or steps
     for start in range(0, steps, every):
         yield start + every >= steps, min(every, steps - start)

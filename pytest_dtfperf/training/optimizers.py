@@ -156,7 +156,7 @@ State = Callable[[tf.Variable, str, Sequence[int], float], tf.Variable]
 
 
 def mean_of(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The mean of one variable's gradients, on the current device."""
+    """Return the mean of one variable's gradients, on the current device."""
     return gradients[0] if len(gradients) == 1 else tf.add_n(gradients) * (1.0 / len(gradients))
 
 
@@ -177,7 +177,7 @@ def beside(variable: tf.Variable, name: str, shape: Sequence[int], start: float)
 def apply_all(
     spec: Spec, updates: Iterable[Update], *, devices: int | None = None, state: State = beside
 ) -> list[tf.Operation]:
-    """One update of each variable, on its own device: an operation for each, in their order.
+    """Return one update of each variable, on its own device: an operation for each, in their order.
 
     `devices` is of how many the gradients are; None: of all that train. With a dynamic loss scale, nothing changes if any of
     the gradients is not finite.
@@ -201,7 +201,7 @@ def _by_device(updates: Iterable[Update]) -> dict[str, list[Update]]:
 
 
 def _once(updates: Iterable[Update]) -> list[tuple[str, tf.Tensor]]:
-    """Each gradient with a device that needs it: copies of a variable share theirs."""
+    """Return each gradient with a device that needs it: copies of a variable share theirs."""
     return list({id(each): (update.variable.device, each) for update in updates for each in update.gradients}.values())
 
 
@@ -234,7 +234,7 @@ class _OnDevice:
             self._batches = None if self._rate.is_constant else state(first, "batches", (), 0)
 
     def apply(self) -> dict[int, tf.Operation]:
-        """An operation for each update, by its id."""
+        """Return an operation for each update, by its id."""
         with v1.device(self._device):
             powers = [power.read_value() for power in self._powers]
             common = Common(self._spec, self._rate_now(), powers)
@@ -276,7 +276,7 @@ class _OnDevice:
         return gradient if spec.gradient_clip is None else tf.clip_by_value(gradient, -spec.gradient_clip, spec.gradient_clip)
 
     def _count_step(self, applied: Sequence[tf.Operation], powers: Sequence[tf.Tensor]) -> tf.Operation:
-        """The last of these, with the count of the step after all of them."""
+        """Return the last operation, with the count of the step after all of them."""
         with v1.control_dependencies(applied):
             counted = [
                 variable.assign(power * getattr(self._spec, name), read_value=False)

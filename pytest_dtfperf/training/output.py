@@ -168,7 +168,7 @@ class Output:
         self.sign_of_life()
 
     def _find_rate(self, line: bytes, *, is_cut: bool) -> None:
-        """Of several numbers the last one counts, whether it is clear or not."""
+        """Find the rate in a line. Of several numbers the last one counts, whether it is clear or not."""
         seen = lines(self._kept + line)
         for number, text in enumerate(seen):
             begin = _CUT if self._kept and number == 0 else 0
@@ -199,6 +199,6 @@ class Output:
 
 
 def _excerpt(line: str, at: int) -> str:
-    """What is around the number that begins at `at`."""
+    """Return what is around the number that begins at `at`."""
     begin, end = max(0, at - _QUOTED), at + _QUOTED
     return f"{'...' * (begin > 0)}{line[begin:end]}{'...' * (end < len(line))}"

@@ -65,7 +65,7 @@ class Packed:
         return {m.name: tf.reshape(piece, m.shape) for m, piece in zip(pack.members, flat, strict=True)}
 
     def _join_gradients(self, gradients: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """One gradient per pack, in the place of its first member's."""
+        """Return one gradient per pack, in the place of its first member's."""
         joined: dict[str, tf.Tensor] = {}
         for name, gradient in gradients.items():
             pack = self._pack_of.get(name)
@@ -82,7 +82,7 @@ Parts = Mapping[str, Mapping[str, int]]  # of what is cut: its parts and their r
 
 
 def split_large_variables(update: UpdateStrategy, order: TaskOrder, devices: Devices) -> UpdateStrategy:
-    """The variable update, with large variables in parts where the placement cuts them."""
+    """Return the variable update, with large variables in parts where the placement cuts them."""
     parts = parts_of(order)
     return Parted(update, parts, devices.host) if parts else update
 

@@ -32,7 +32,7 @@ Placement = Callable[[Sequence[Shape], int], Placed]
 
 
 def size_of(shape: Shape) -> int:
-    """Bytes of a variable."""
+    """Return bytes of a variable."""
     return math.prod(shape) * FLOAT_BYTES
 
 
@@ -63,7 +63,7 @@ def greedy(shapes: Sequence[Shape], servers: int) -> Placed:
 
 
 def round_robin(shapes: Sequence[Shape], servers: int) -> Placed:
-    """Each goes to the next server, whatever its size: TensorFlow's default."""
+    """Put each variable on the next server, whatever its size: TensorFlow's default."""
     return _whole(shapes, (number % servers for number in range(len(shapes))))
 
 
@@ -100,7 +100,7 @@ def split(shapes: Sequence[Shape], servers: int) -> Placed:
 
 
 def _cuts(shapes: Sequence[Shape], mean: float) -> Iterator[list[int]]:
-    """What to cut: first only what no server may have whole, then twice as many of the largest, again and again.
+    """Yield what to cut: first only what no server may have whole, then twice as many of the largest, again and again.
 
     Each that is cut costs a copy: a worker that fetches it joins its parts.
     """
@@ -140,7 +140,7 @@ def _cut(shapes: Sequence[Shape], servers: int, cut: Sequence[int], rounding: Ca
 
 
 def finer(shapes: Sequence[Shape], placed: Placed, servers: int, pieces: int) -> Placed:
-    """The same rows on the same servers, in so many pieces for each server as far as these have at least 4 MiB."""
+    """Return the same rows on the same servers, in so many pieces for each server as far as these have at least 4 MiB."""
     mean = sum(map(size_of, shapes)) / servers
     found = []
     for shape, theirs in zip(shapes, placed, strict=True):
@@ -165,14 +165,14 @@ def in_parts(shapes: Sequence[Shape], placed: Placed, servers: int, pieces: int)
 
 
 def _evenly(rows: int, row_bytes: int, mean: float, pieces: int = PIECES_PER_SERVER) -> Iterator[int]:
-    """The rows of one server, in parts."""
+    """Return the rows of one server, in parts."""
     least_bytes = max(mean / pieces, LEAST_PIECE_BYTES)
     parts = max(1, min(rows, int(rows * row_bytes // least_bytes)))
     return (rows * (part + 1) // parts - rows * part // parts for part in range(parts))
 
 
 def _descending(sizes: Iterable[int]) -> list[int]:
-    """The numbers of the largest first. Equal ones stay in their order."""
+    """Return the numbers of the largest first. Equal ones stay in their order."""
     return [number for number, _ in sorted(enumerate(sizes), key=lambda pair: -pair[1])]
 
 
@@ -181,7 +181,7 @@ def _whole(shapes: Sequence[Shape], servers: Iterable[int]) -> Placed:
 
 
 def held_by(shapes: Sequence[Shape], placed: Placed, servers: int) -> list[int]:
-    """The bytes on each server."""
+    """Return the bytes on each server."""
     held = [0] * servers
     for shape, pieces in zip(shapes, placed, strict=True):
         for server, rows in pieces:
@@ -190,6 +190,6 @@ def held_by(shapes: Sequence[Shape], placed: Placed, servers: int) -> list[int]:
 
 
 def _distance(shapes: Sequence[Shape], placed: Placed, servers: int) -> float:
-    """Bytes between the mean and the server that is farthest from it."""
+    """Return bytes between the mean and the server that is farthest from it."""
     held = held_by(shapes, placed, servers)
     return max(abs(each - sum(held) / servers) for each in held)

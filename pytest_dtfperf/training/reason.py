@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"^\s*\(\d+\) (?=[A-Z_]+: )")
 
 
 def reason(error: BaseException) -> list[str]:
-    """Of an error on purpose, or of TensorFlow's. Of others, where they come from is what matters: none."""
+    """Return the reason of an error on purpose, or of TensorFlow's; none of others: their traceback matters."""
     if isinstance(error, DtfPerfError):
         return [_cut(line, MOST_OF_OURS) for line in f"{type(error).__name__}: {error}".splitlines()[:MOST_LINES]]
     if isinstance(error, tf.errors.OpError | UnicodeDecodeError):

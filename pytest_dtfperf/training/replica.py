@@ -76,7 +76,7 @@ def build(order: TaskOrder, devices: Devices) -> Replica:
 
 
 def lend(order: TaskOrder, devices: Devices) -> Replica:
-    """The graph of a worker with devices that the chief's session computes on: it only takes part in barriers."""
+    """Return the graph of a worker with devices that the chief's session computes on: it only takes part in barriers."""
     nothing = tf.no_op()
     return Replica(**_company(order), variables={}, held={}, initialise_shared=nothing, initialise_own=nothing, begin=nothing)
 
@@ -91,7 +91,7 @@ def _company(order: TaskOrder) -> dict[str, Any]:
 
 
 def _towers(order: TaskOrder, devices: Devices, update: UpdateStrategy) -> list[Tower]:
-    """One on each device, fed by the CPU beside it."""
+    """Return one tower on each device, fed by the CPU beside it."""
     network = network_of(order.spec)
     feed_class = load(order.spec.input.implementation)
     towers: list[Tower] = []

@@ -30,13 +30,13 @@ Pair = tuple[tf.Tensor | None, tf.Tensor]  # when variables and when gradients w
 
 
 def stamp(after: Sequence[tf.Operation], device: str) -> tf.Tensor:
-    """The time on a CPU when all of these have run. Of other devices, each sends one message of no bytes."""
+    """Return the time on a CPU when all of these have run. Of other devices, each sends one message of no bytes."""
     with v1.device(device), v1.control_dependencies(after):
         return tf.raw_ops.Timestamp()
 
 
 def stamps_of(order: TaskOrder, towers: Sequence[Tower], devices: Devices) -> Mapping[str, Pair]:
-    """Of each worker that this task's session computes on; all on this one's clock.
+    """Return the stamps of each worker that this task's session computes on; all on this one's clock.
 
     Where XLA makes one operation of all that it finds, values of variables are known to be there only when that is over.
     """
@@ -52,7 +52,7 @@ def stamps_of(order: TaskOrder, towers: Sequence[Tower], devices: Devices) -> Ma
 
 
 def _join_tensors(tensors: Sequence[tf.Tensor], host: str, own: str) -> list[tf.Operation]:
-    """One per device; of another worker, one in all."""
+    """Return one per device; of another worker, one in all."""
     joined = _joined_of(tensors)
     if host == own:
         return joined
@@ -61,7 +61,7 @@ def _join_tensors(tensors: Sequence[tf.Tensor], host: str, own: str) -> list[tf.
 
 
 def fetches_of(pairs: Mapping[str, Pair]) -> list[tf.Tensor]:
-    """What a step is asked for to have them."""
+    """Return what a step is asked for to have them."""
     return [tensor for pair in pairs.values() for tensor in pair if tensor is not None]
 
 
@@ -128,7 +128,7 @@ class StampLog:
 
 
 def of_batches(worker: str, batches: Sequence[Sequence[float]]) -> Stamps:
-    """Of what others have had a worker do: of each batch when it began there, and its pair."""
+    """Return the stamps of others' batches on a worker: of each when it began there, and its pair."""
     unknown = [None] * len(batches)
     variables = [_us(there - begun) if begun <= there <= done else None for begun, there, done in batches]
     gradients = [_us(done - begun) if begun <= done else None for begun, _, done in batches]

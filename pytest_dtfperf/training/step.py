@@ -70,7 +70,7 @@ class Step:
         return results
 
     def _find_tower_devices(self, metadata: tf.compat.v1.RunMetadata) -> tuple[str, ...]:
-        """The towers' devices in the graphs TensorFlow runs, one per tower. Raises `InvalidMeasurement` if others."""
+        """Return the towers' devices in the graphs TensorFlow runs, one per tower. Raises `InvalidMeasurement` if others."""
         names = {tensor.op.name for tensor in self._replica.computed}
         asked = self._replica.towers
         nodes = [node for graph in metadata.partition_graphs for node in graph.node]

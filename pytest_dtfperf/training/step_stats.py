@@ -63,7 +63,7 @@ class Tracer:
         self._steps.append(TracedStep(begin_us, called_us, end_us, cpu_us, ran, received))
 
     def trace(self, queues: Mapping[str, str]) -> TaskTrace:
-        """All that was added. `queues` maps each queue's operation to its shared name."""
+        """Return all that was added. `queues` maps each queue's operation to its shared name."""
         return TaskTrace(self._task, list(self._operations), list(self._tensors), self._steps, queues)
 
     def _index(self, operation: Operation) -> int:
@@ -138,7 +138,7 @@ def _operation_of(text: str) -> str:
 
 
 def queues_of(operations: Sequence[Any]) -> Iterator[tuple[str, str]]:
-    """Of a graph's operations the queues, with the names that all workers know them by."""
+    """Yield the queues among a graph's operations, with the names that all workers know them by."""
     for operation in operations:
         if operation.type == "FIFOQueueV2":
             yield operation.name, operation.get_attr("shared_name").decode()

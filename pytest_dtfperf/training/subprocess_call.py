@@ -33,7 +33,7 @@ def apart(
     meanwhile: Callable[[], object] = lambda: None,
     words: Callable[[Exception], str] = in_words,
 ) -> Answer:
-    """What the function returns, a JSON object; `words` for what it may raise. Raises `NoAnswer`.
+    """Run the function in a fork; return its result, a JSON object. `words` formats what it raises. Raises `NoAnswer`.
 
     Of this process' threads the other one has the calling one alone: what another holds meanwhile is never let go, and there is
     no answer in time. `meanwhile` is called now and then.

@@ -138,7 +138,7 @@ class Tower:
         return {name: join_parts([next(each) for _ in theirs]) for name, theirs in parts.items()}
 
     def _compile_pass(self, images: tf.Tensor, labels: tf.Tensor) -> "Pass":
-        """The whole pass as one function that XLA compiles; the moving averages move within it."""
+        """Return the whole pass as one function that XLA compiles; the moving averages move within it."""
         self._make_variables()
 
         @tf.function(jit_compile=True, autograph=False)  # type: ignore[untyped-decorator]  # TensorFlow has no types
@@ -182,7 +182,7 @@ class Tower:
         return list(self._values.values())
 
     def evaluate(self) -> EvaluationTensors:
-        """The same variables in a second network, without dropout and with batch norm's moving averages."""
+        """Return the same variables in a second network, without dropout and with batch norm's moving averages."""
         test_set = self.feed.test_set()
         with v1.device(self._device), v1.name_scope("evaluation"):
             logits = self._layers(training=False).logits_of(self._network, test_set.images)
@@ -190,7 +190,7 @@ class Tower:
 
 
 def _host_of(device: str) -> str:
-    """The CPU beside a device."""
+    """Return the CPU beside a device."""
     return str(tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0).to_string())
 
 

@@ -110,7 +110,7 @@ def profile_steps(order: TaskOrder) -> Iterator[Profiled]:
 
 
 def _way_to_stop(order: TaskOrder) -> Callable[[], None]:
-    """How this task's profiler is stopped without an end of the task. Raises `ValueError` where there is no such way."""
+    """Return how this task's profiler is stopped without an end of the task. Raises `ValueError` where there is no such way."""
     if order.is_chief or not order.spec.mode.workers_communicate:
         return _stop_here
     if order.device == "gpu":
@@ -159,7 +159,7 @@ def _record() -> None:
 
 
 def _read_xspace(folder: Path) -> object:
-    """The `XSpace` that the profiler has written. Raises `ValueError` if it has written too much, or nothing."""
+    """Return the `XSpace` that the profiler has written. Raises `ValueError` if it has written too much, or nothing."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     files = sorted(folder.rglob("*.xplane.pb"))
@@ -183,13 +183,13 @@ def run_steps(done: Profiled, steps: int, step: Callable[[], object], sleep_s: f
 
 
 def trace_of_steps(task: str, done: Profiled) -> TaskTrace:
-    """Of a worker that steps itself. Raises what has kept the profiler from its work."""
+    """Return the trace of a worker that steps itself. Raises what has kept the profiler from its work."""
     profile = _profile(done)
     return _trace(task, profile.activities(), done.steps)
 
 
 def trace_of_batches(task: str, done: Profiled) -> TaskTrace:
-    """Of a worker that a coordinator gives batches: each of them is a step, with the wait for it. Likewise."""
+    """Return the trace of a worker that gets batches from a coordinator: each is a step, with the wait for it. Likewise."""
     profile = _profile(done)
     batches = profile.batches()
     idle = Operation("", NO_BATCH, f"{task}/CPU:0", ())

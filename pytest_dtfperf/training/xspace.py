@@ -63,7 +63,7 @@ class Profile:
         self._began_ns = self._begin()
 
     def activities(self) -> list[Activity]:
-        """All that ran, by its start."""
+        """Return all that ran, by its start."""
         on_gpus = [activity for plane in self._space.planes for activity in self._on_gpu(plane)]
         launched = {activity.operation.name for activity in on_gpus}
         on_host = [each for each in self._on_host() if each.operation.name not in launched]
@@ -75,7 +75,7 @@ class Profile:
         return [(start // 1000, end // 1000) for start, end in sorted(found)]
 
     def _begin(self) -> int:
-        """When the profile began: nanoseconds since 1970."""
+        """Return when the profile began: nanoseconds since 1970."""
         for plane in self._space.planes:
             if plane.name == "Task Environment":
                 return int(_stats(plane, plane.stats).get("profile_start_time", 0))

@@ -44,7 +44,7 @@ class Stopped(Exception):
 
 
 def matches(path: str, checksum: str, stopped: Callable[[], bool] = lambda: False) -> bool:
-    """Whether the file's content has this checksum. Raises `OSError`, `ValueError` for an unknown kind, `Stopped`."""
+    """Return whether the file's content has this checksum. Raises `OSError`, `ValueError` for an unknown kind, `Stopped`."""
     kind, _, expected = checksum.partition(":")
     name, _, part_bytes = kind.partition("/")
     with open(path, "rb") as file:
@@ -66,7 +66,7 @@ def _of_parts(name: str, read: Callable[[int], bytes], part_bytes: int, stopped:
 
 
 def _digest(name: str, chunks: Iterator[bytes]) -> tuple[bytes, int]:
-    """Of all chunks, and how many bytes they were."""
+    """Return the digest of all chunks, and how many bytes they were."""
     made, length = _KINDS[name](), 0
     for chunk in chunks:
         made.update(chunk)
@@ -75,7 +75,7 @@ def _digest(name: str, chunks: Iterator[bytes]) -> tuple[bytes, int]:
 
 
 def _chunks(read: Callable[[int], bytes], limit: int | None, stopped: Callable[[], bool]) -> Iterator[bytes]:
-    """What is read, up to a limit."""
+    """Yield what is read, up to a limit."""
     rest = limit
     while rest != 0 and (chunk := read(CHUNK_BYTES if rest is None else min(CHUNK_BYTES, rest))):
         if stopped():
@@ -313,7 +313,7 @@ def _part_of(parts: str, path: str) -> str:
 
 
 def _answer(file: Mapping[str, Any], have: int) -> Any:
-    """A connection that will bring the rest of a file. Raises `_Interrupted`, `Trouble`."""
+    """Return a connection that will bring the rest of a file. Raises `_Interrupted`, `Trouble`."""
     headers = {"If-Match": file["etag"]} if file.get("etag") else {}
     if have:
         headers["Range"] = f"bytes={have}-"

@@ -26,7 +26,7 @@ class TrainingInput(Protocol):
         """A batch of images, float32 in the spec's data format, and of labels, int32. Called once per tower, on its device."""
 
     def dataset(self, tower: int) -> Any:
-        """A tower's batches as a `tf.data.Dataset`, for TensorFlow's own strategies, which have no session."""
+        """Return a tower's batches as a `tf.data.Dataset`, for TensorFlow's own strategies, which have no session."""
         raise SpecError(f"{type(self).__name__} feeds sessions: TensorFlow 2's own strategies have none")
 
     def test_set(self) -> TestSet:
@@ -37,5 +37,5 @@ class TrainingInput(Protocol):
         """Set going what brings images from outside of TensorFlow. Called once, after initialisation, before the first step."""
 
     def explain(self, message: str) -> DtfPerfError | None:
-        """What is behind an error of TensorFlow's in a step or an evaluation, if it came from here."""
+        """Return what is behind an error of TensorFlow's in a step or an evaluation, if it came from here."""
         return None

@@ -34,7 +34,7 @@ Wrong = Callable[[bytes], str | None]  # what is wrong with a record's content
 
 
 def behind(message: str, shards: Sequence[Path], classes: int) -> DataError | None:
-    """What TensorFlow's message is about, if it is about one of these files."""
+    """Return what TensorFlow's message is about, if it is about one of these files."""
     try:
         if match := _ASSERTED.search(message):
             return _foreign(_path_of(match[1]), int(match[2]), classes)
@@ -121,7 +121,7 @@ def _in(path: Path, record: TFRecord, what: str) -> DataError:
 
 
 def problem(content: bytes, classes: int) -> str | None:
-    """What a record lacks of a labelled image, if anything."""
+    """Return what a record lacks of a labelled image, if anything."""
     try:
         features = tf.train.Example.FromString(content).features.feature
     except Exception:  # protobuf's own, which it moves about
@@ -162,7 +162,7 @@ def _wrong_boxes(features: Mapping[str, Any]) -> str | None:
 
 
 def _values(features: Mapping[str, Any], name: str) -> list[Any]:
-    """Of whatever kind they are: bytes, float or int."""
+    """Return the values of a feature of any kind: bytes, float or int."""
     kind = features[name].WhichOneof("kind") if name in features else None
     return list(getattr(features[name], kind).value) if kind else []
 

@@ -214,7 +214,7 @@ def _members(path: Path, compressed: bytes) -> Iterator[bytes]:
 
 
 def open_pair(folder: Path, part: str, image_shape: tuple[int, int, int], classes: int) -> tuple[IdxFile, IdxFile]:
-    """Images and labels of a part, "train" or "t10k", that belong together and fit a network. Raises `SpecError`."""
+    """Return images and labels of a part, "train" or "t10k", that belong together and fit a network. Raises `SpecError`."""
     images = open_idx(folder, f"{part}-images-idx3-ubyte", dimensions=3)
     labels = open_idx(folder, f"{part}-labels-idx1-ubyte", dimensions=1)
     if images.shape[0] != labels.shape[0]:

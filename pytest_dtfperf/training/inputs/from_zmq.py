@@ -81,7 +81,7 @@ class ZmqProducer(FedInput):
 
 
 def start(wanted: dict[str, Any]) -> "subprocess.Popen[bytes]":
-    """A producer. The kernel ends it with the thread that started it, and so with this process, however that ends."""
+    """Return a producer. The kernel ends it with the thread that started it, and so with this process, however that ends."""
     other = shlex.split(os.environ.get(COMMAND, ""))
     if other and shutil.which(other[0]) is None:
         raise InfrastructureError(f"there is no program {other[0]}, which {COMMAND}={shlex.join(other)} names as the producer")
@@ -96,7 +96,7 @@ def start(wanted: dict[str, Any]) -> "subprocess.Popen[bytes]":
 
 
 def batch_of(message: Sequence[Any], wanted: dict[str, Any]) -> Batch:
-    """Images and labels of a message. Raises `InfrastructureError` if it is not what was asked for."""
+    """Return images and labels of a message. Raises `InfrastructureError` if it is not what was asked for."""
     shape = [wanted["batch_size"], *wanted["image_shape"]]
     right = {"version": VERSION, "images": {"dtype": "uint8", "shape": shape}, "labels": {"dtype": "int32", "shape": shape[:1]}}
     try:

@@ -82,7 +82,7 @@ class TFRecords(PipelineInput):
         return whole(jpeg, self._size, self._spec.resize_method, position), label
 
     def _parse_record(self, path: tf.Tensor, number: tf.Tensor, content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """The JPEG, its label and its bounding boxes (1, how many, 4)."""
+        """Return the JPEG, its label and its bounding boxes (1, how many, 4)."""
         found = tf.io.parse_single_example(content, _FEATURES)
         jpeg, label = found[IMAGE], found[LABEL]
         sides = [tf.sparse.to_dense(found[name]) for name in BOX]
@@ -96,7 +96,7 @@ class TFRecords(PipelineInput):
 
 
 def _are_boxes(sides: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Whether there are as many of each side, all within the image, and each minimum is less than its maximum."""
+    """Return whether there are as many of each side, all within the image, and each minimum is less than its maximum."""
     values = tf.concat(sides, 0)
     sizes = [tf.size(side) for side in sides]
     shortest = tf.reduce_min(sizes)  # compared up to there, so that sides of unlike number are no error of TensorFlow's
@@ -125,7 +125,7 @@ def _sequence(shards: list[Path], mine: ShardReading, seed: int) -> tf.data.Data
 
 
 def _in_turn(paths: tf.data.Dataset) -> tf.data.Dataset:
-    """All records of one file after the other."""
+    """Return all records of one file after the other."""
 
     @mark_unconverted
     def content(path: tf.Tensor) -> tf.data.Dataset:

@@ -52,7 +52,7 @@ def _shuffle_positions(positions: tf.Tensor, images: int, seed: int) -> tf.Tenso
 
 
 def chance(positions: tf.Tensor, seed: int) -> tf.Tensor:
-    """A number from 0 to 2^40 for each place in the sequence, that looks like chance and follows from the seed, int64.
+    """Return a number from 0 to 2^40 for each place in the sequence, that looks like chance and follows from the seed, int64.
 
     So the distortions of an image do not depend on which worker it went to.
     """
@@ -154,7 +154,7 @@ class BinaryFiles(PipelineInput):
 
 
 def _cifar_content(files: Mapping[Path, int]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Pixels (images, channels, height, width) and labels (images,), unsigned bytes, read when the training begins."""
+    """Return pixels (images, channels, height, width) and labels (images,), unsigned bytes, read when the training begins."""
     read = tf.strings.join([tf.io.read_file(str(path)) for path in files])
     records = tf.reshape(tf.io.decode_raw(read, tf.uint8), [sum(files.values()), RECORD_BYTES])
     return tf.reshape(records[:, 1:], [-1, CHANNELS, EDGE, EDGE]), records[:, 0]

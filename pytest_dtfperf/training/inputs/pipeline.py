@@ -48,7 +48,7 @@ def ahead(dataset: tf.data.Dataset, spec: Spec, pipelines: int) -> tf.data.Datas
 
 
 def next_of(dataset: tf.data.Dataset, spec: Spec, pipelines: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """A step's images and labels, in a graph. See `ahead`."""
+    """Return a step's images and labels, in a graph. See `ahead`."""
     iterator = v1.data.make_initializable_iterator(ahead(dataset, spec, pipelines))
     v1.add_to_collection(v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
     batch: tuple[tf.Tensor, tf.Tensor] = iterator.get_next()
@@ -56,10 +56,10 @@ def next_of(dataset: tf.data.Dataset, spec: Spec, pipelines: int) -> tuple[tf.Te
 
 
 def in_format(images: tf.Tensor, data_format: str) -> tf.Tensor:
-    """(batch, height, width, channels) -> the data format."""
+    """Transpose (batch, height, width, channels) to the data format."""
     return tf.transpose(images, [0, 3, 1, 2]) if data_format == "NCHW" else images
 
 
 def around_zero(images: tf.Tensor) -> tf.Tensor:
-    """Pixels from 0 to 255 -> float32 from -1 to 1, as tf_cnn_benchmarks has them."""
+    """Scale pixels from 0 to 255 to float32 from -1 to 1, as tf_cnn_benchmarks does."""
     return tf.cast(images, tf.float32) * (1 / 127.5) - 1

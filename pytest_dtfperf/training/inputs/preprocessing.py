@@ -30,7 +30,7 @@ Size = tuple[int, int]  # height, width
 
 
 def whole(jpeg: tf.Tensor, size: Size, method: str, position: tf.Tensor) -> tf.Tensor:
-    """The largest part of the network's proportions from the middle, less a margin. Only that is decoded."""
+    """Return the largest part of the network's proportions from the middle, less a margin. Only that is decoded."""
     height, width = size
     have = tf.cast(tf.io.extract_jpeg_shape(jpeg)[:2], tf.float32)
     scale = tf.minimum(have[0] / height, have[1] / width) / SURROUNDINGS
@@ -75,7 +75,7 @@ def resize_image(image: tf.Tensor, size: Size, method: str, position: tf.Tensor)
 
 
 def _distort_colours(image: tf.Tensor, position: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Values from 0 to 1, before and after. Every other image has its contrast changed first: they do not commute."""
+    """Change the colours of an image with values from 0 to 1. Every other image has its contrast changed first."""
     image = tf.image.stateless_random_brightness(image, BRIGHTNESS, _seed(seed, 2))
 
     def contrast(it: tf.Tensor) -> tf.Tensor:
@@ -95,5 +95,5 @@ def _decode_jpeg(jpeg: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 
 
 def _seed(seed: tf.Tensor, number: int) -> tf.Tensor:
-    """Another for every use."""
+    """Return another seed for every use."""
     return seed + tf.constant([number << 32, 0], tf.int64)

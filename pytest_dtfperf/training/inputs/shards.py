@@ -72,7 +72,7 @@ def content_of(path: Path, record: TFRecord) -> bytes:
 
 
 def masked_crc(content: bytes) -> int:
-    """The checksum of a length or a content."""
+    """Return the checksum of a length or a content."""
     crc = 0xFFFFFFFF
     for byte in content:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)

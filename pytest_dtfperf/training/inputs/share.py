@@ -28,7 +28,7 @@ class Share:
 
 
 def share_of(order: TaskOrder, tower: int) -> Share:
-    """Of a worker's tower. All workers have equally many, but for the last, which may have fewer."""
+    """Return the share of a worker's tower. All workers have equally many, but for the last, which may have fewer."""
     last = order.index == order.workers - 1
     first = order.spec.gpus - order.num_devices if last else order.index * order.num_devices
     return Share(first + tower, order.spec.gpus, order.spec.batch_size)

@@ -18,7 +18,7 @@ def make(out: str, images: int, test_images: int, seed: int) -> str:
 
 
 def _record(image: int, label: int, part: int, seed: int) -> bytes:
-    """The label, then the red pixels, the green ones, the blue ones."""
+    """Return the label, then the red pixels, the green ones, the blue ones."""
     chance = np.random.default_rng((seed, part, image))
     pixels = noisy(enlarge_squares(pattern(label, CHANNELS, seed), EDGE, EDGE), chance)
     return bytes((label,)) + np.transpose(pixels, (2, 0, 1)).tobytes()

@@ -24,7 +24,7 @@ def pattern(label: int, channels: int, seed: int) -> NDArray[np.float64]:
 
 
 def enlarge_squares(small: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
-    """Each square becomes a rectangle of equal pixels."""
+    """Enlarge each square to a rectangle of equal pixels."""
     rows, columns = (np.arange(edge) * SQUARES // edge for edge in (height, width))
     return small[rows][:, columns]
 

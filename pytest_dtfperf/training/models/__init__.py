@@ -25,7 +25,7 @@ class Network(Protocol):
     def __hash__(self) -> int: ...
 
     def logits(self, net: Layers[T], images: T) -> T:
-        """(batch, classes) of a batch of images. Called once per tower, once to evaluate, and once for its outline."""
+        """Return (batch, classes) of a batch of images. Called once per tower, once to evaluate, and once for its outline."""
 
 
 Size = Mapping[str, Any]  # image_shape and classes, as far as an input fixes them
@@ -46,7 +46,7 @@ def build_with(builder: Builder) -> None:
 
 
 def network_of(spec: Spec) -> Network:
-    """The network of a spec, in the size of its input where that fixes one. Raises `SpecError` of an own model."""
+    """Return the network of a spec, in the size of its input where that fixes one. Raises `SpecError` of an own model."""
     fed = INPUTS[spec.data]
     fixed = {"image_shape": fed.image_shape, "classes": fed.classes}
     size = {name: value for name, value in fixed.items() if value is not None}
@@ -56,12 +56,12 @@ def network_of(spec: Spec) -> Network:
 
 
 def default_network(model: str) -> Network:
-    """A model at its own size: on synthetic images and on ImageNet."""
+    """Return a model at its own size: on synthetic images and on ImageNet."""
     return make_network(model)
 
 
 def make_network(model: str, **size: object) -> Network:
-    """A model for images of another `image_shape`, or for other `classes`."""
+    """Return a model for images of another `image_shape`, or for other `classes`."""
     return cast("Network", _implementation(model)(**size))
 
 
@@ -72,7 +72,7 @@ def call_with_size(model: Any, size: Size) -> Any:
 
 
 def fitting(spec: Spec, network: Network, size: Size) -> Network:
-    """The network, if its input can feed it. Raises `SpecError`."""
+    """Return the network, if its input can feed it. Raises `SpecError`."""
     shape, classes = image_shape_of(spec.model, network.image_shape), network.classes
     if not isinstance(classes, int) or classes < 1:
         raise SpecError(f"{spec.model} says classes = {show_value(classes)}: that is a whole number, 1 or more")

@@ -49,7 +49,7 @@ class BatchNorm:
 
 
 def decays(variable: str) -> bool:
-    """Whether weight decay holds for a variable of this name: as in tf_cnn_benchmarks, for all but batch norm's."""
+    """Return whether weight decay holds for a variable of this name: as in tf_cnn_benchmarks, for all but batch norm's."""
     return not variable.startswith(BATCH_NORM)
 
 
@@ -98,7 +98,7 @@ class Layers(Protocol[T]):
         """(batch, height x width x channels), in this order in all data formats, so that what follows has the same weights."""
 
     def dense(self, vectors: T, units: int, *, weights: Deviation = by_inputs, bias: float = 0.0) -> T:
-        """(batch, units), linear."""
+        """Return (batch, units), linear."""
 
     def dropout(self, vectors: T, rate: float) -> T:
         """In training, `rate` of the values are set to zero and the others grow in turn."""
@@ -108,7 +108,7 @@ class Layers(Protocol[T]):
 
 
 def paddings(padding: str, size: int, height_or_width: int, stride: int) -> tuple[int, int]:
-    """Pixels added before and after: "VALID" none; "SAME" what makes the result ceil(pixels / stride) large.
+    """Return pixels added before and after: "VALID" none; "SAME" what makes the result ceil(pixels / stride) large.
 
     "SAME_RESNET", tf_cnn_benchmarks' name, adds the same before and after, whatever the stride, as ResNet's authors do.
     """

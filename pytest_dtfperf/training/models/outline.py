@@ -204,7 +204,7 @@ class Shapes:
 
 
 def _slid(pixels: int, size: int, stride: int, padding: str) -> int:
-    """How many places a window of `size` has along a side of so many pixels."""
+    """Return how many places a window of `size` has along a side of so many pixels."""
     positions = (pixels + sum(paddings(padding, size, pixels, stride)) - size) // stride + 1
     if positions < 1:
         raise SpecError(f"images are too small for this network: a window of {size} does not fit into {pixels} pixels")
@@ -212,7 +212,7 @@ def _slid(pixels: int, size: int, stride: int, padding: str) -> int:
 
 
 def facts_of(spec: Spec) -> NetworkFacts:
-    """Of the spec's network."""
+    """Return the facts of the spec's network."""
     network = network_of(spec)
     found = outline(network)
     return NetworkFacts(

@@ -39,7 +39,7 @@ def _of_imagenet(net: Layers[T], images: T) -> T:
 
 
 def _of_cifar10(net: Layers[T], images: T) -> T:
-    """The network of TensorFlow's CIFAR-10 tutorial, after Krizhevsky's cuda-convnet, with its first values."""
+    """Return the network of TensorFlow's CIFAR-10 tutorial, after Krizhevsky's cuda-convnet, with its first values."""
     x = net.relu(net.conv(images, 64, 5, 5, weights=deviation(0.05), bias=0.0))  # 32 x 32 x 64
     x = net.stage("pool1", net.max_pool(x, 3, stride=2, padding="SAME"))  # 16 x 16 x 64
     x = net.lrn(x, radius=4, bias=1.0, alpha=0.001 / 9, beta=0.75)

@@ -144,7 +144,7 @@ class TensorLayers:
         self.penalties: list[tf.Tensor] = []  # that an own model adds to its loss
 
     def logits_of(self, network: Network, images: tf.Tensor) -> tf.Tensor:
-        """(batch, classes), float32 whatever the layers compute in, so that a loss of them is."""
+        """Return (batch, classes), float32 whatever the layers compute in, so that a loss of them is."""
         logits: tf.Tensor = network.logits(self, self._cast(images))
         return logits if self._dtype == tf.float32 else tf.cast(logits, tf.float32)
 
@@ -160,11 +160,11 @@ class TensorLayers:
         return self._tower
 
     def variable(self, variable: Variable) -> tf.Tensor:
-        """The value of a trained one, in float32."""
+        """Return the value of a trained variable, in float32."""
         return self._trained(variable.name, variable.shape, partial(first_value, variable, self._seed))
 
     def state(self, variable: Variable) -> MovingAverage:
-        """One that is not trained, in its own type and shape: state of this tower, as a moving average is."""
+        """Return a variable that is not trained, in its own type and shape: state of this tower, as a moving average is."""
         return self._average(variable.name, variable.size, variable.start)
 
     def move(self, state: MovingAverage, value: tf.Tensor) -> None:
@@ -325,7 +325,7 @@ class TensorLayers:
 
 
 def first_value(variable: Variable, seed: int) -> tf.Tensor:
-    """What a variable of a network starts with, the same as its layer would give it."""
+    """Return what a variable of a network starts with, the same as its layer would give it."""
     if variable.values is not None:
         return variable.values()
     if variable.stddev is None:
@@ -342,12 +342,12 @@ def _drawn(shape: Sequence[int], stddev: float, seed: int, op_seed: int) -> tf.T
 
 
 def _spatial(size: int, layout: str) -> list[int]:
-    """A window's or a stride's size in all four dimensions."""
+    """Return a window's or a stride's size in all four dimensions."""
     return [1, size, size, 1] if layout == "NHWC" else [1, 1, size, size]
 
 
 def _convolve_by_product(images: tf.Tensor, kernel: tf.Tensor, name: str) -> tf.Tensor:
-    """A convolution of 1 x 1 over (batch, height, width, channels): each pixel by itself."""
+    """Return a convolution of 1 x 1 over (batch, height, width, channels): each pixel by itself."""
     inputs, filters = kernel.shape[2:]
     product = tf.raw_ops.MatMul(a=tf.reshape(images, [-1, inputs]), b=tf.reshape(kernel, [inputs, filters]), name=name)
     return tf.reshape(product, [-1, *images.shape[1:3], filters])

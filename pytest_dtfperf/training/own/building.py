@@ -40,7 +40,7 @@ def expect(order: TaskOrder) -> None:
 
 
 def lacking(model: OwnModel) -> bool:
-    """Whether it belongs to a package that this host has not."""
+    """Return whether it belongs to a package that this host has not."""
     return not model.packed and importlib.util.find_spec(model.module.partition(".")[0]) is None
 
 
@@ -102,7 +102,7 @@ def _import_model(spec: Spec) -> Any:
 
 
 def _takes_images(model: Any) -> bool:
-    """Whether it is called with images, not without anything to make a model."""
+    """Return whether it is called with images, not without anything to make a model."""
     if isinstance(model, type):
         return False
     parameters = inspect.signature(model).parameters.values()
@@ -135,7 +135,7 @@ def _keras_model(spec: Spec, model: Any, size: Size) -> Any:
 
 
 def _of_function(spec: Spec, function: Callable[..., Any], size: Size, host: str) -> Network:
-    """Of Keras layers it makes a Keras model; else it is called anew for each tower."""
+    """Make a network from a function: a Keras model of Keras layers; else it is called anew for each tower."""
     shape = asked_shape(spec, function, size)
     if shape is None:
         name = spec.model.rpartition(".")[2]  # an object may have none
@@ -177,5 +177,5 @@ def _of_layers(function: Callable[..., Any], shape: tuple[int, int, int]) -> Any
 
 
 def _network(found: KerasNetwork | FunctionNetwork) -> Network:
-    """Of tensors alone, where others are of shapes, too."""
+    """Return the network of a function of tensors alone, where others are of shapes, too."""
     return cast("Network", found)

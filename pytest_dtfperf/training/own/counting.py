@@ -18,7 +18,7 @@ class Uncounted(Exception):
 
 
 def multiply_adds(result: tf.Tensor) -> int:
-    """Of all that the result needs, computed for one image. Raises `Uncounted`."""
+    """Count the multiply-adds of all that the result needs, for one image. Raises `Uncounted`."""
     return sum(_of(operation) for operation in _iterate_needed(result.op))
 
 
@@ -134,7 +134,7 @@ def trace_model(
     forward: Callable[[tf.Tensor], Any],
     fetched: Callable[[], Sequence[tf.Tensor]] = lambda: (),
 ) -> Traced:
-    """What `forward` makes of one image, in a graph of its own. Raises `SpecError` if that is no model of images."""
+    """Return what `forward` makes of one image, in a graph of its own. Raises `SpecError` if that is no model of images."""
     with tf.Graph().as_default() as graph:
         images = v1.placeholder(tf.float32, (1, *image_shape))
         try:
@@ -157,7 +157,7 @@ def trace_model(
 
 
 def logits_of(out: Any) -> tf.Tensor:
-    """What a softmax was made of, if that is the last: cross-entropy is of logits."""
+    """Return what a softmax was made of, if that is the last: cross-entropy is of logits."""
     if not isinstance(out, tf.Tensor):
         raise SpecError(f"a model of images returns one tensor, (batch, classes), not a {type(out).__qualname__}")
     last = out

@@ -111,7 +111,7 @@ def _call_function(
 
 
 def _free(name: str, made: list[tuple[str, Any]]) -> str:
-    """The name without the scope that is ours, and a number where it is taken."""
+    """Return the name without the scope that is ours, and a number where it is taken."""
     name = name.removeprefix("own/").partition(":")[0]
     taken, found, number = {each for each, _ in made}, name, 0
     while found in taken:

@@ -107,7 +107,7 @@ def _check_precision(spec: Spec, model: Any) -> None:
 
 
 def _layers(model: Any) -> Iterator[Any]:
-    """Those within others, too."""
+    """Yield all layers, those within others too."""
     for layer in model.layers:
         yield layer
         if hasattr(layer, "layers"):
@@ -145,7 +145,7 @@ def _forward(model: Any, images: tf.Tensor) -> tf.Tensor:
 
 
 def _make_training_argument(model: Any, training: bool) -> dict[str, bool]:
-    """Whether it trains, where its `call` wants to know: as Keras' own training does."""
+    """Return whether it trains, where its `call` wants to know: as Keras' own training does."""
     return {"training": training} if "training" in inspect.signature(model.call).parameters else {}
 
 

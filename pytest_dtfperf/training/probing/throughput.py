@@ -65,13 +65,13 @@ def on_gpu() -> Mapping[str, ProbeOperation]:
 
 
 def of_cores(threads: int) -> Mapping[str, Any]:
-    """Readings and errors by operation, of so many threads of this process, which has not computed before."""
+    """Return readings and errors by operation, of so many threads of this process, which has not computed before."""
     config = v1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=1, device_count={"GPU": 0})
     return {name: try_operation(each, "/device:CPU:0", config, threads) for name, each in on_cores(threads).items()}
 
 
 def of_gpus(count: int) -> Mapping[str, Any]:
-    """Readings and errors, by GPU and operation: "0.matmul"."""
+    """Return readings and errors, by GPU and operation: "0.matmul"."""
     seen = len(tf.config.list_physical_devices("GPU"))
     if seen < count:
         raise RuntimeError(f"TensorFlow {tf.__version__} sees {seen} of {count} GPUs")
@@ -87,7 +87,7 @@ def of_gpus(count: int) -> Mapping[str, Any]:
 def try_operation(
     operation: ProbeOperation, device: str, config: tf.compat.v1.ConfigProto, threads: int | None, *, chain: int = 1
 ) -> Reading:
-    """The reading of one operation on one device, or its error."""
+    """Return the reading of one operation on one device, or its error."""
     try:
         with tf.Graph().as_default(), v1.Session(config=config) as session:
             with v1.device(device):
@@ -100,7 +100,7 @@ def try_operation(
 
 
 def _build_chain(operation: ProbeOperation, chain: int) -> tuple[tf.Operation, tf.Tensor]:
-    """What prepares it, and one number that is there once all of it is computed.
+    """Return what prepares it, and one number that is there once all of it is computed.
 
     From variables: constants would be folded. A number that is fetched must have been waited for.
     """

@@ -64,7 +64,7 @@ class Evaluator:
         return variable
 
     def score(self, values: Mapping[str, Any]) -> Score:
-        """Of variables by name, moving averages included: numpy arrays."""
+        """Return the score of variables by name, moving averages included: numpy arrays."""
         feeds = {given: values[name] for name, (given, _) in self._loads.items()}
         self._session.run([load for _, load in self._loads.values()], feeds)
         with asking([self._feed]):

@@ -45,7 +45,7 @@ def _pipeline(order: TaskOrder, feed: TrainingInput, tower: int) -> Callable[[],
 
 
 def dataset_of_worker(order: TaskOrder, feed: TrainingInput, worker: tf.Tensor) -> tf.data.Dataset:
-    """A worker's batches, where each has one device. It is made on the worker, by one function for all of them."""
+    """Return a worker's batches, where each has one device. It is made on the worker, by one function for all of them."""
     towers = [feed.dataset(tower) for tower in range(order.spec.gpus)]
     own = tf.data.Dataset.from_tensors(tf.cast(worker, tf.int64)).repeat()
     return ahead(tf.data.Dataset.choose_from_datasets(towers, own, stop_on_empty_dataset=False), order.spec, 1)

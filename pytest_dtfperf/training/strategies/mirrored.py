@@ -30,7 +30,7 @@ class Mirrored(MirroredTraining):
 
 
 def cross_device_ops(spec: Spec) -> tf.distribute.CrossDeviceOps | None:
-    """How gradients are added. None: as TensorFlow chooses, NCCL on GPUs, and on the first of several CPUs.
+    """Return how gradients are added. None: as TensorFlow chooses, NCCL on GPUs, and on the first of several CPUs.
 
     tf_cnn_benchmarks' names: nccl; pscpu, on the CPU; psgpu, on the first device; hierarchical_copy, as in a DGX-1.
     """
@@ -86,7 +86,7 @@ def cluster_of(order: TaskOrder) -> tf.distribute.cluster_resolver.ClusterResolv
 
 
 def communication_of(spec: Spec) -> tf.distribute.experimental.CommunicationOptions:
-    """How gradients are added. By default as TensorFlow chooses: NCCL on GPUs, a ring on CPUs."""
+    """Return how gradients are added. By default as TensorFlow chooses: NCCL on GPUs, a ring on CPUs."""
     kinds = tf.distribute.experimental.CommunicationImplementation
     implementation = kinds.AUTO
     if spec.all_reduce_spec is not None:

@@ -45,7 +45,7 @@ READ_AHEAD = 16
 
 
 def training(order: TaskOrder) -> Training:
-    """The workers but the chief serve what is scheduled on them, and only come to the meetings."""
+    """Return the training of this task. Workers but the chief serve what is scheduled on them, and only join barriers."""
     return Served(order) if order.lends_devices else Coordinator(order)
 
 
@@ -120,7 +120,7 @@ class Coordinator(GraphTraining):
             return sum(self._done(self._scheduled.popleft()) for _ in range(spec.gpus)) / spec.gpus
 
     def _done(self, batch: tf.distribute.experimental.coordinator.RemoteValue) -> float:
-        """Its loss, when it has been trained."""
+        """Return its loss, when it has been trained."""
         there = batch._get_values()  # before the fetch: a worker that fails in it trains the batch anew, and has none before
         loss, _, stamps = batch.fetch()
         device = there[1].backing_device  # what is fetched is a copy, which is here
@@ -180,7 +180,7 @@ class Coordinator(GraphTraining):
 
 
 def steps_left(spec: Spec, done: int) -> int:
-    """Of the warm-up, or of the window of measured steps that is under way, after so many steps."""
+    """Return the steps left of the warm-up, or of the measured window that is under way, after so many steps."""
     if done < spec.warmup_steps:
         return spec.warmup_steps - done
     measured = done - spec.warmup_steps

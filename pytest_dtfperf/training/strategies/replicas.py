@@ -32,7 +32,7 @@ class Replicas:
         self._variables = variables
 
     def train(self, batches: Sequence[Batch]) -> "Trained":
-        """One step on a batch for each replica of this process."""
+        """Return one step on a batch for each replica of this process."""
         losses, gradients, computed, values = self._strategy.run(self._compute, args=(self._dealt(batches),))
         self._apply(self._variables.cut(gradients))
         local = self._strategy.experimental_local_results

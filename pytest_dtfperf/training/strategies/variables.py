@@ -42,7 +42,7 @@ class Variables:
         return {variable.name: self._make(variable, variable.name, lambda: first_value(variable, self._spec.seed))}
 
     def _make_parts(self, variable: Variable) -> dict[str, tf.Variable]:
-        """Of a first value that is drawn once, here."""
+        """Make the parts of a variable from a first value that is drawn once, here."""
         parts = self._parts[variable.name]
         firsts = tf.split(first_value(variable, self._spec.seed), list(parts.values()))
         return {
@@ -110,7 +110,7 @@ class Variables:
         return self._made[name]
 
     def state(self, variable: tf.Variable, name: str, shape: Sequence[int], start: float) -> tf.Variable:
-        """The optimizer's, beside one copy. Made in the middle of tracing, so it is lifted out of the function."""
+        """Return a variable of the optimizer, beside one copy. Made while tracing, so it is lifted out of the function."""
         key = (id(variable), name)
         if key not in self._state:
             with tf.init_scope(), self._beside(variable):

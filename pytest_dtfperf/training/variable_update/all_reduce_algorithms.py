@@ -13,19 +13,19 @@ class Work(Protocol[T]):
     """What can be done with tensors."""
 
     def add(self, values: Sequence[T], device: str) -> T:
-        """The sum of at least one."""
+        """Return the sum of at least one."""
 
     def mean(self, total: T, device: str) -> T:
         """The mean over all towers, of their sum. Each algorithm does it once for every element, where the sum is complete."""
 
     def copy(self, value: T, device: str) -> T:
-        """The same on that device, from where others get it."""
+        """Return the same on that device, from where others get it."""
 
     def cut(self, value: T, parts: int, device: str) -> list[T]:
         """Into so many parts of about the same size, or fewer if it has fewer elements."""
 
     def join(self, parts: Sequence[T], like: T, device: str) -> T:
-        """What `cut` has cut, in the shape of `like`."""
+        """Return what `cut` has cut, in the shape of `like`."""
 
     def nccl(self, values: Sequence[T], devices: Sequence[str]) -> list[T]:
         """Their sum on each of these GPUs of one process, by Nvidia's library."""

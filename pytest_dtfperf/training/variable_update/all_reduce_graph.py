@@ -99,7 +99,7 @@ class GraphWork:
         self._fetched: dict[tuple[Any, str], tf.Tensor] = {}
 
     def fetch(self, value: tf.Tensor, device: str) -> tf.Tensor:
-        """The tensor, or on another task's device what comes there of it."""
+        """Return the tensor, or on another task's device what comes there of it."""
         if not self._wire.narrows or _task(value.device) == _task(device):
             return value
         key = value.ref()
@@ -163,7 +163,7 @@ Towers = list[list[tf.Tensor]]  # of each tower, one tensor per variable
 
 
 def repack(reduce: Reduce, towers: Towers, devices: Sequence[str], *, parts: int) -> Towers:
-    """The means, reduced in so many parts; 0: variable by variable."""
+    """Return the means, reduced in so many parts; 0: variable by variable."""
     if not parts:
         return _reduce_towers(reduce, towers)
     joined = [_cut(gradients, device, parts) for gradients, device in zip(towers, devices, strict=True)]

@@ -68,6 +68,6 @@ class Barrier:
         return [queues[self._order.index].dequeue().op]
 
     def queue(self, purpose: str, worker: int) -> tf.queue.FIFOQueue:
-        """A worker's own: from a common one, a fast worker would take a slow one's token."""
+        """Return a worker's own: from a common one, a fast worker would take a slow one's token."""
         with v1.device(self._device):
             return v1.FIFOQueue(self._workers, tf.bool, shapes=[()], shared_name=f"{purpose} of worker {worker}")

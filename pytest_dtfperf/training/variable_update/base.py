@@ -22,17 +22,17 @@ class UpdateStrategy(Protocol):
         """The value of a variable, to compute with on a tower of this task. Called once per tower and name, in one order."""
 
     def begin(self) -> tf.Operation:
-        """What every worker runs once, when the chief has given the shared variables their first values."""
+        """Return what every worker runs once, when the chief has given the shared variables their first values."""
 
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
-        """What a step runs beside the loss: one gradient per variable from each tower of this task becomes one update.
+        """Return what a step runs beside the loss: one gradient per variable from each tower of this task becomes one update.
 
         Once a worker's step has run, the variables it reads next have seen this step.
         """
 
 
 def one_per_device(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
-    """One operation per device that waits for all there: waiting for each from afar would cost a message apiece."""
+    """Return one operation per device that waits for all there: waiting for each from afar would cost a message apiece."""
     by_device: dict[str, list[tf.Operation]] = {}
     for operation in operations:
         by_device.setdefault(operation.device, []).append(operation)

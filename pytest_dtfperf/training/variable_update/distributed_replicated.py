@@ -63,7 +63,7 @@ class DistributedReplicated:
         return [*pushes, *sends, *self._refresh_all({name: self._await(name) for name in self._copies})]
 
     def _send(self) -> list[tf.Operation]:
-        """Of each variable, as soon as it is updated: its value into every worker's queue."""
+        """Send each variable's value into every worker's queue, as soon as it is updated."""
         sends = []
         for name, update in self._servers.apply_means().items():
             value = self._servers.send_variable(name, after=[update])

@@ -23,7 +23,7 @@ v1 = tf.compat.v1
 
 
 def start(order: TaskOrder) -> Any:
-    """The module horovod.tensorflow, initialised. Returns when all workers have come here."""
+    """Return the module horovod.tensorflow, initialised. Returns when all workers have come here."""
     hosts = _hosts(order)
     found = slots(hosts)
     os.environ |= {f"HOROVOD_{name.upper()}": str(value) for name, value in found[order.index].items()}
@@ -41,7 +41,7 @@ def start(order: TaskOrder) -> Any:
 
 
 def _hosts(order: TaskOrder) -> list[str]:
-    """Of each worker: its host's address."""
+    """Return the address of each worker's host."""
     return [address.rpartition(":")[0].strip("[]") for address in order.cluster.get("worker", ("localhost:0",))]
 
 
@@ -55,7 +55,7 @@ def _rendezvous(found: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _broadcast(port: int, order: TaskOrder) -> int:
-    """The chief's port, for all: through a queue on its CPU, as TensorFlow's servers already know each other."""
+    """Return the chief's port, for all: through a queue on its CPU, as TensorFlow's servers already know each other."""
     with tf.Graph().as_default(), v1.device("/job:worker/task:0/device:CPU:0"):
         queue = v1.FIFOQueue(order.workers, tf.int32, shapes=[()], shared_name="horovod's rendezvous")
         told, heard = queue.enqueue_many([tf.fill([order.workers], port)]), queue.dequeue()

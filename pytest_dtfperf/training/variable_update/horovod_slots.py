@@ -11,7 +11,7 @@ _NAME_BYTES = 16  # IFNAMSIZ
 
 
 def slots(hosts: Sequence[str]) -> list[Mapping[str, Any]]:
-    """Of each worker, as Horovod counts: its rank in all, on its host, and among those of equal rank on other hosts."""
+    """Return each worker's slot, as Horovod counts: its rank in all, on its host, and among equal ranks on other hosts."""
     local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
     return [
         {
@@ -28,7 +28,7 @@ def slots(hosts: Sequence[str]) -> list[Mapping[str, Any]]:
 
 
 def interface_of(address: str) -> str | None:
-    """The network interface that has this IPv4 address or name, if one has."""
+    """Return the network interface that has this IPv4 address or name, if one has."""
     try:
         wanted = socket.inet_aton(socket.gethostbyname(address))
     except OSError:  # an IPv6 address, or none of this host's: Horovod may find out for itself

@@ -33,7 +33,7 @@ class Wire:
         return bool(self.dtype != tf.float32)
 
     def narrow(self, value: tf.Tensor) -> tf.Tensor:
-        """What is sent in the place of a value, where that is."""
+        """Return what is sent in the place of a value, where that is."""
         if value.dtype == self.dtype:
             return value
         with v1.device(value.device):
@@ -46,7 +46,7 @@ class Wire:
 
 
 def widen_value(value: tf.Tensor) -> tf.Tensor:
-    """What has come over the wire, on the current device."""
+    """Return what has come over the wire, on the current device."""
     return value if value.dtype == tf.float32 else tf.cast(value, tf.float32)
 
 
@@ -83,7 +83,7 @@ class Servers:
         return self.variables[name]
 
     def read_variable(self, name: str, after: Sequence[tf.Operation] = ()) -> tf.Tensor:
-        """A variable's value, on its server."""
+        """Return a variable's value, on its server."""
         variable = self.variables[name]
         with v1.device(variable.device), v1.control_dependencies(after):
             return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
@@ -93,12 +93,12 @@ class Servers:
         return self.wire.narrow(self.read_variable(name, after))
 
     def mean(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Of a variable's gradients from each tower of this worker what leaves the current device."""
+        """Return what leaves the current device for a variable's gradients from each tower of this worker."""
         mean = mean_of(gradients)
         return self.wire.narrow(mean if self._weight == 1 else mean * self._weight)
 
     def apply(self, gradients: Mapping[str, tf.Tensor]) -> dict[str, tf.Operation]:
-        """One update of each variable, by what `mean` gives."""
+        """Return one update of each variable, by what `mean` gives."""
         return self._apply_means_of({name: [gradient] for name, gradient in gradients.items()})
 
     def _apply_means_of(self, gradients: Mapping[str, Sequence[tf.Tensor]]) -> dict[str, tf.Operation]:

@@ -41,7 +41,7 @@ class Copies:
         return tf.no_op()
 
     def _apply(self, gradients: Mapping[str, Sequence[tf.Tensor]]) -> list[tf.Operation]:
-        """A gradient for each copy."""
+        """Return a gradient for each copy."""
         updates = [
             Update(name, copy, [gradient])
             for name, copies in self._copies.items()
@@ -74,7 +74,7 @@ class Replicated(Copies):
         return repack(self._reduce, towers, self._devices.towers, parts=self._spec.gradient_repacking)
 
     def _late_means(self, towers: Towers) -> Towers:
-        """Of the step before. Applied once this step has its own gradients, and so has read the variables."""
+        """Return the means of the step before. Applied once this step has its own gradients, and so has read the variables."""
         at = zip(self._devices.towers, towers, strict=True)
         staged = [[stage(gradient, device, f"gradient{i}") for i, gradient in enumerate(tower)] for device, tower in at]
         self._fill += [each.fill for tower in staged for each in tower]

@@ -46,7 +46,7 @@ class Stage:
         self._puts: list[tuple[tf.Variable, tf.Tensor, tf.Tensor]] = []
 
     def pass_through(self, tower: int, name: str, fetched: tf.Tensor) -> tf.Tensor:
-        """What `fetched` was a step ago, on a tower."""
+        """Return what `fetched` was a step ago, on a tower."""
         with v1.device(self._towers[tower]), v1.name_scope(None):
             kept = v1.Variable(
                 lambda: tf.zeros(fetched.shape),
