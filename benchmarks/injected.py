@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.explain.step_breakdown import Anatomy
+from pytest_dtfperf.explain.step_breakdown import StepBreakdown
 from pytest_dtfperf.launch.launcher import Launcher, OnSent
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec
@@ -71,9 +71,9 @@ class Good:
         return statistics.median(images / run.images_per_sec for run in self.runs)
 
     @property
-    def anatomy(self) -> Anatomy:
+    def anatomy(self) -> StepBreakdown:
         assert self.run.anatomy, self.run.unexplained
-        return Anatomy.from_json(self.run.anatomy)
+        return StepBreakdown.from_json(self.run.anatomy)
 
     def bits(self, source: str, destination: str) -> float:
         """Of a step, over the links from the one to the other; an empty name is anybody."""

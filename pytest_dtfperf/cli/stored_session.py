@@ -29,7 +29,7 @@ from pytest_dtfperf.formats import printable
 
 if TYPE_CHECKING:
     from pytest_dtfperf.explain.causes import Change, Explanation
-    from pytest_dtfperf.explain.step_breakdown import Anatomy
+    from pytest_dtfperf.explain.step_breakdown import StepBreakdown
     from pytest_dtfperf.measurement import Run
     from pytest_dtfperf.records.record import Record
     from pytest_dtfperf.session.explanation import ComparisonSource
@@ -237,7 +237,7 @@ class StoredExplanation:
         return self.anatomy is not None or self.explanation is not None
 
     @property
-    def anatomy(self) -> "Anatomy | None":
+    def anatomy(self) -> "StepBreakdown | None":
         return _load_anatomy(self.run)
 
     @property
@@ -249,10 +249,10 @@ class StoredExplanation:
         return difference(then, now) if then and now else None
 
 
-def _load_anatomy(run: "Run | None") -> "Anatomy | None":
-    from pytest_dtfperf.explain.step_breakdown import Anatomy
+def _load_anatomy(run: "Run | None") -> "StepBreakdown | None":
+    from pytest_dtfperf.explain.step_breakdown import StepBreakdown
 
-    return Anatomy.from_json(run.anatomy) if run and run.anatomy else None
+    return StepBreakdown.from_json(run.anatomy) if run and run.anatomy else None
 
 
 def _make_explained_json(told: StoredExplanation) -> dict[str, Any]:

@@ -16,17 +16,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_dtfperf.explain.measurement_profile import (
-    MOST_SUSPECTS,
+    MAX_CANDIDATES,
     Basis,
-    Both,
     CandidateCause,
     Cell,
-    Evidence,
+    ComparedTimes,
+    MeasurementProfile,
     ends_of,
-    stepping,
+    select_worker_parts,
 )
 from pytest_dtfperf.explain.probes import ALL, LINK, differences
-from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, Anatomy, LinkTraffic
+from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, LinkTraffic, StepBreakdown
 from pytest_dtfperf.explain.step_events import is_server
 
 _SLOWER = 0.05  # of its time, that a link is busy longer at least: with less it may have met a busier moment
@@ -40,18 +40,18 @@ Pair = tuple[str, str]  # the same two in the order of their names
 
 
 @dataclass(frozen=True)
-class Slow:
+class SlowNetworkPart:
     """What of the network is slow."""
 
     location: str | None  # "ps:0>worker:1", "ps:0<>worker:1", a task, a host; None: all of it
     pairs: Sequence[Pair]
 
 
-def suspects_of_transfers(
+def find_slow_transfers(
     cells: Mapping[Cell, float],
     slow: Collection[str],
-    then: Anatomy | None,
-    now: Anatomy | None,
+    then: StepBreakdown | None,
+    now: StepBreakdown | None,
     hosts: Mapping[str, str],
     probed: Collection[Ends] = (),
 ) -> Iterator[CandidateCause]:
@@ -60,10 +60,10 @@ def suspects_of_transfers(
 
     What is slow is named by these alone. What others wait for over the same links is of the same cause.
     """
-    told = {cell: seconds for cell, seconds in cells.items() if _links(*cell, now) and (cell[0] in slow or seconds > 0)}
-    shared = dict(_shared(told, then, now))
+    traced = {cell: seconds for cell, seconds in cells.items() if _links(*cell, now) and (cell[0] in slow or seconds > 0)}
+    shared = dict(_distribute_over_links(traced, then, now))
     of_slow = {ends: {cell: s for cell, s in found.items() if cell[0] in slow} for ends, found in shared.items()}
-    untold = {cell: seconds for cell, seconds in cells.items() if cell not in told and cell[0] in slow}
+    untraced = {cell: seconds for cell, seconds in cells.items() if cell not in traced and cell[0] in slow}
     others = {_pair(ends) for ends, found in of_slow.items() if not found}
     for part in name_slow_parts({ends: found for ends, found in of_slow.items() if found}, then, now, hosts, probed, others):
         found: dict[Cell, float] = defaultdict(float)
@@ -72,14 +72,14 @@ def suspects_of_transfers(
                 for cell, seconds in shared.pop(ends).items():
                     found[cell] += seconds
         if found and (part.location is None or is_server(part.location)):  # so it is what is not told of, too
-            found, untold = {**found, **untold}, {}
+            found, untraced = {**found, **untraced}, {}
         if found:
             yield CandidateCause("transfer", found, location=part.location)
-    if untold:
-        yield CandidateCause("transfer", untold, location=_of_untold({worker for worker, _ in untold}, hosts))
+    if untraced:
+        yield CandidateCause("transfer", untraced, location=_locate_unknown({worker for worker, _ in untraced}, hosts))
 
 
-def _of_untold(workers: Collection[str], hosts: Mapping[str, str]) -> str | None:
+def _locate_unknown(workers: Collection[str], hosts: Mapping[str, str]) -> str | None:
     """Where no trace tells of links: the one worker that is slow; the one server that several talk to; else all of them."""
     servers = [task for task in hosts if is_server(task)]
     if len(workers) == 1:
@@ -87,8 +87,8 @@ def _of_untold(workers: Collection[str], hosts: Mapping[str, str]) -> str | None
     return servers[0] if len(servers) == 1 and workers else None
 
 
-def _shared(
-    cells: Mapping[Cell, float], then: Anatomy | None, now: Anatomy | None
+def _distribute_over_links(
+    cells: Mapping[Cell, float], then: StepBreakdown | None, now: StepBreakdown | None
 ) -> Iterator[tuple[Ends, Mapping[Cell, float]]]:
     """Link -> its part of these seconds."""
     found: dict[Ends, dict[Cell, float]] = defaultdict(lambda: defaultdict(float))
@@ -101,11 +101,11 @@ def _shared(
     yield from found.items()
 
 
-def _links(worker: str, kind: str, anatomy: Anatomy | None) -> Sequence[Ends]:
+def _links(worker: str, kind: str, anatomy: StepBreakdown | None) -> Sequence[Ends]:
     """Over which these seconds can have gone: of its own those in this direction, else all of a session's."""
     everything = [(link.source, link.destination) for link in anatomy.links] if anatomy else []
     own = [ends for ends in everything if worker in ends]
-    if anatomy and len(stepping(anatomy)) > 1:  # of many links, an anatomy has the busiest
+    if anatomy and len(select_worker_parts(anatomy)) > 1:  # of many links, an anatomy has the busiest
         everything = own
     if kind == "host":
         return own or everything
@@ -113,11 +113,11 @@ def _links(worker: str, kind: str, anatomy: Anatomy | None) -> Sequence[Ends]:
     return found or own or everything
 
 
-def _growth(ends: Ends, worker: str, then: Anatomy | None, now: Anatomy | None) -> float:
+def _growth(ends: Ends, worker: str, then: StepBreakdown | None, now: StepBreakdown | None) -> float:
     return max(0.0, _busy(ends, worker, now) - _busy(ends, worker, then))
 
 
-def _busy(ends: Ends, worker: str, anatomy: Anatomy | None) -> float:
+def _busy(ends: Ends, worker: str, anatomy: StepBreakdown | None) -> float:
     """Seconds of a step; where clocks do not tell, its bytes' share of the worker's time for such transfers. A link that an
     anatomy has had no room for was busy for as long as the least busy one that it has, at most.
     """
@@ -135,45 +135,45 @@ def _busy(ends: Ends, worker: str, anatomy: Anatomy | None) -> float:
     return task.parts.get(kind, 0.0) * link.size_bytes / total if task and total else 0.0
 
 
-def _find(ends: Ends, anatomy: Anatomy | None) -> LinkTraffic | None:
+def _find(ends: Ends, anatomy: StepBreakdown | None) -> LinkTraffic | None:
     links = anatomy.links if anatomy else ()
     return next((link for link in links if (link.source, link.destination) == ends), None)
 
 
 def name_slow_parts(
     shared: Mapping[Ends, Mapping[Cell, float]],
-    then: Anatomy | None,
-    now: Anatomy | None,
+    then: StepBreakdown | None,
+    now: StepBreakdown | None,
     hosts: Mapping[str, str],
     probed: Collection[Ends] = (),
     others: Collection[Pair] = (),
-) -> Iterator[Slow]:
+) -> Iterator[SlowNetworkPart]:
     """The parts of the network that are slow, the one with most seconds first. `others`: further links, slow if they are busy
     longer by as much.
     """
     seconds: dict[Pair, float] = defaultdict(float)
     for ends, of_link in shared.items():
         seconds[_pair(ends)] += sum(of_link.values())
-    telling = _telling(now)
+    conclusive = _find_conclusive_pairs(now)
     most = max(seconds.values(), default=0.0)
     slower = {pair: _slower(pair, then, now) for pair in seconds if seconds[pair] > _COUNTS * most}
-    least = max(_SLOWER, _LIKE_THE_SLOWEST * max((slower[pair] for pair in slower if pair in telling), default=0.0))
+    least = max(_SLOWER, _LIKE_THE_SLOWEST * max((slower[pair] for pair in slower if pair in conclusive), default=0.0))
     slow = {pair for pair in slower if slower[pair] > least or slower[pair] == math.inf}
-    slow |= {pair for pair in telling & set(others) if slow and _slower(pair, then, now) > least}
+    slow |= {pair for pair in conclusive & set(others) if slow and _slower(pair, then, now) > least}
     for _ in range(_MOST):
         if slow.isdisjoint(seconds):
             return
-        found = _largest(slow, telling | slow, seconds, hosts)
+        found = _largest(slow, conclusive | slow, seconds, hosts)
         pairs = [pair for pair in seconds if found is None or pair in found.pairs or _touches(pair, found.location, hosts)]
         location = found.location if found else None
         if found and len(found.pairs) == 1:
-            location = _end_of_more(found.pairs[0], telling, now, hosts, probed) or _direction(pairs, shared)
-        yield Slow(location, pairs)
+            location = _end_of_more(found.pairs[0], conclusive, now, hosts, probed) or _direction(pairs, shared)
+        yield SlowNetworkPart(location, pairs)
         slow -= set(pairs)
 
 
 def _end_of_more(
-    pair: Pair, telling: Collection[Pair], now: Anatomy | None, hosts: Mapping[str, str], probed: Collection[Ends]
+    pair: Pair, conclusive: Collection[Pair], now: StepBreakdown | None, hosts: Mapping[str, str], probed: Collection[Ends]
 ) -> str | None:
     """The one end of a slow link whose other links have too few bytes to tell anything, and were slow when probed: some of
     them, or all of them together where no other host's were.
@@ -182,7 +182,7 @@ def _end_of_more(
     altogether = {end for ends in probed if ALL in ends for end in ends} - {ALL}
     found = []
     for end, host, other in zip(pair, both, both[::-1], strict=True):
-        is_alone = all(end not in each for each in telling if each != pair)
+        is_alone = all(end not in each for each in conclusive if each != pair)
         has_more = any(end in each and each != pair for each in _pairs(now))
         is_slow = any(host in ends and other not in ends and ALL not in ends for ends in probed)
         if is_alone and (is_slow or (has_more and altogether == {host})):
@@ -190,41 +190,41 @@ def _end_of_more(
     return found[0] if len(found) == 1 else None
 
 
-def _pairs(anatomy: Anatomy | None) -> set[Pair]:
+def _pairs(anatomy: StepBreakdown | None) -> set[Pair]:
     """Of workers and parameter servers: what these say to each other is not probed."""
     links = [(link.source, link.destination) for link in anatomy.links] if anatomy else []
     return {_pair(ends) for ends in links if is_server(ends[0]) != is_server(ends[1])}
 
 
 def _largest(
-    slow: Iterable[Pair], telling: Iterable[Pair], seconds: Mapping[Pair, float], hosts: Mapping[str, str]
-) -> Slow | None:
+    slow: Iterable[Pair], conclusive: Iterable[Pair], seconds: Mapping[Pair, float], hosts: Mapping[str, str]
+) -> SlowNetworkPart | None:
     """What has only slow links among those that tell, and most of the seconds; None: all of the network."""
-    slow, telling = set(slow), set(telling)
-    candidates = [Slow(None, [pair]) for pair in sorted(slow)]
-    tasks = sorted({end for pair in telling for end in pair})
+    slow, conclusive = set(slow), set(conclusive)
+    candidates = [SlowNetworkPart(None, [pair]) for pair in sorted(slow)]
+    tasks = sorted({end for pair in conclusive for end in pair})
     for end in (*tasks, *sorted({*hosts.values()} - {*tasks})):
-        of_end = [pair for pair in sorted(telling) if _touches(pair, end, hosts)]
+        of_end = [pair for pair in sorted(conclusive) if _touches(pair, end, hosts)]
         if len(of_end) > 1 and slow.issuperset(of_end):
-            candidates.append(Slow(end, of_end))
+            candidates.append(SlowNetworkPart(end, of_end))
     best = max(candidates, key=lambda each: (round(sum(seconds.get(pair, 0.0) for pair in each.pairs), 9), -len(each.pairs)))
-    is_all = len(slow) > 1 and slow >= telling and len(best.pairs) < len(slow)
+    is_all = len(slow) > 1 and slow >= conclusive and len(best.pairs) < len(slow)
     return None if is_all else best
 
 
-def _telling(anatomy: Anatomy | None) -> set[Pair]:
+def _find_conclusive_pairs(anatomy: StepBreakdown | None) -> set[Pair]:
     sizes: dict[Pair, float] = defaultdict(float)
     for link in anatomy.links if anatomy else ():
         sizes[_pair((link.source, link.destination))] += link.size_bytes
     return {pair for pair, size in sizes.items() if size > _COUNTS * max(sizes.values())}
 
 
-def _slower(pair: Pair, then: Anatomy | None, now: Anatomy | None) -> float:
+def _slower(pair: Pair, then: StepBreakdown | None, now: StepBreakdown | None) -> float:
     """By what part it is busy longer, the way in which that is more."""
     return max(_longer(ends, then, now) for ends in (pair, pair[::-1]))
 
 
-def _longer(ends: Ends, then: Anatomy | None, now: Anatomy | None) -> float:
+def _longer(ends: Ends, then: StepBreakdown | None, now: StepBreakdown | None) -> float:
     worker = next((end for end in ends if not is_server(end)), ends[0])
     before, after = (_busy(ends, worker, side) for side in (then, now))
     return after / before - 1 if before else math.inf if after else 0.0
@@ -269,40 +269,40 @@ _MOST_ALONE = 3  # of more hosts that are slow, each for itself, it is the clust
 Changes = Mapping[str, Mapping[str, float]]  # worker -> kind -> seconds
 
 
-def suspects(both: Both, then: Evidence, now: Evidence) -> list[CandidateCause]:
+def find_candidate_causes(both: ComparedTimes, then: MeasurementProfile, now: MeasurementProfile) -> list[CandidateCause]:
     """All changes, by what changed together; the rest last."""
-    changes = changes_of(both)
+    changes = compute_changes(both)
     hosts = {**then.hosts, **now.hosts}
     found: list[CandidateCause] = []
     for what, cells in _groups(both, changes, _has_servers(now)).items():
-        slow = _slow(cells, {worker: least(both, worker, GROUPS[what]) for worker in both.now.own})
+        slow = _slow(cells, {worker: compute_least_change(both, worker, GROUPS[what]) for worker in both.now.own})
         if what == "transfer":
-            found += suspects_of_transfers(cells, slow, then.anatomy, now.anatomy, hosts, _slow_when_probed(then, now))
+            found += find_slow_transfers(cells, slow, then.anatomy, now.anatomy, hosts, _slow_when_probed(then, now))
         elif slow:
-            found += _together(what, cells, slow, list(both.now.own), hosts)
-    floor_s = both.now.floor_s - both.then.floor_s
-    if floor_s > least_of_floor(both):
-        found.append(CandidateCause(FLOOR, {}, floor_s))
-    return with_rest(found, changes, floor_s)
+            found += _group_workers(what, cells, slow, list(both.now.own), hosts)
+    residual_s = both.now.residual_s - both.then.residual_s
+    if residual_s > compute_least_residual(both):
+        found.append(CandidateCause(FLOOR, {}, residual_s))
+    return append_rest(found, changes, residual_s)
 
 
-def _slow_when_probed(then: Evidence, now: Evidence) -> Sequence[Ends]:
+def _slow_when_probed(then: MeasurementProfile, now: MeasurementProfile) -> Sequence[Ends]:
     """Links between hosts, as source and destination."""
     found = differences(then.probes, now.probes) if then.probes and now.probes else ()
     return [(source, to) for source, to in (ends_of(each.location) for each in found if each.name == LINK)]
 
 
-def with_rest(found: Sequence[CandidateCause], changes: Changes, floor_s: float) -> list[CandidateCause]:
+def append_rest(found: Sequence[CandidateCause], changes: Changes, residual_s: float) -> list[CandidateCause]:
     """The largest of them, and all that is left as one."""
-    kept = sorted(found, key=lambda suspect: -suspect.largest_s)[: MOST_SUSPECTS - 1]
+    kept = sorted(found, key=lambda candidate: -candidate.largest_s)[: MAX_CANDIDATES - 1]
     left: dict[Cell, float] = {(worker, kind): seconds for worker, kinds in changes.items() for kind, seconds in kinds.items()}
-    for suspect in kept:
-        for cell, seconds in suspect.cells.items():
+    for candidate in kept:
+        for cell, seconds in candidate.cells.items():
             left[cell] = left.get(cell, 0.0) - seconds
-    return [*kept, CandidateCause(REST, left, floor_s - sum(suspect.floor_s for suspect in kept))]
+    return [*kept, CandidateCause(REST, left, residual_s - sum(candidate.residual_s for candidate in kept))]
 
 
-def changes_of(both: Both) -> Changes:
+def compute_changes(both: ComparedTimes) -> Changes:
     return {
         worker: {
             kind: parts.get(kind, 0.0) - both.then.own[worker].get(kind, 0.0) for kind in {**both.then.own[worker], **parts}
@@ -311,31 +311,31 @@ def changes_of(both: Both) -> Changes:
     }
 
 
-def least(both: Both, worker: str, kinds: Sequence[str]) -> float:
+def compute_least_change(both: ComparedTimes, worker: str, kinds: Sequence[str]) -> float:
     """Of these kinds of a worker, what chance could have changed."""
-    error = _SURE * error_of(both, kinds)
+    error = _SURE * compute_error(both, kinds)
     return max(error, _LEAST_PART[both.basis] * both.then.seconds(worker, kinds), _LEAST_OF_STEP * both.then.step_s)
 
 
-def error_of(both: Both, kinds: Sequence[str]) -> float:
+def compute_error(both: ComparedTimes, kinds: Sequence[str]) -> float:
     """Standard error of the change of one worker's mean."""
     return math.hypot(both.then.error(kinds), both.now.error(kinds))
 
 
-def least_of_floor(both: Both) -> float:
+def compute_least_residual(both: ComparedTimes) -> float:
     """Of waiting, what chance could have changed: it is the rest of the step, and errs with all kinds."""
-    return max(_SURE * error_of(both, [*both.then.error_s, *both.now.error_s]), _LEAST_OF_STEP * both.then.step_s)
+    return max(_SURE * compute_error(both, [*both.then.error_s, *both.now.error_s]), _LEAST_OF_STEP * both.then.step_s)
 
 
-def _has_servers(side: Evidence) -> bool:
+def _has_servers(side: MeasurementProfile) -> bool:
     return side.anatomy is not None and any(is_server(task) for task in side.anatomy.tasks)
 
 
-def _groups(both: Both, changes: Changes, has_servers: bool) -> Mapping[str, Mapping[Cell, float]]:
+def _groups(both: ComparedTimes, changes: Changes, has_servers: bool) -> Mapping[str, Mapping[Cell, float]]:
     """Group -> its changes. TensorFlow's own host code on a worker takes longer with whatever else of it does."""
     found: dict[str, dict[Cell, float]] = defaultdict(dict)
     for worker, kinds in changes.items():
-        host = _taken_along(both, worker, kinds)
+        host = _choose_group_of_host_code(both, worker, kinds)
         elsewhere = {"host": host, **({} if has_servers else {"apply": "compute"})}
         for what, members in GROUPS.items():
             for kind in members:
@@ -344,10 +344,10 @@ def _groups(both: Both, changes: Changes, has_servers: bool) -> Mapping[str, Map
     return found
 
 
-def _taken_along(both: Both, worker: str, kinds: Mapping[str, float]) -> str:
+def _choose_group_of_host_code(both: ComparedTimes, worker: str, kinds: Mapping[str, float]) -> str:
     """To which group a worker's host code belongs: to one that is longer for sure, if that is so."""
     changes = {what: sum(kinds.get(kind, 0.0) for kind in GROUPS[what]) for what in ("compute", "transfer")}
-    longer = {what: seconds for what, seconds in changes.items() if seconds > least(both, worker, GROUPS[what])}
+    longer = {what: seconds for what, seconds in changes.items() if seconds > compute_least_change(both, worker, GROUPS[what])}
     return max(longer, key=lambda what: longer[what]) if longer and kinds.get("host", 0.0) > 0 else "host"
 
 
@@ -359,7 +359,7 @@ def _slow(cells: Mapping[Cell, float], least_s: Mapping[str, float]) -> Mapping[
     return {worker: seconds for worker, seconds in of_worker.items() if seconds > least_s[worker]}
 
 
-def _together(
+def _group_workers(
     what: str, cells: Mapping[Cell, float], slow: Mapping[str, float], everyone: Collection[str], hosts: Mapping[str, str]
 ) -> Iterator[CandidateCause]:
     """One suspect for what all workers have alike, one for each that has more."""
@@ -374,7 +374,7 @@ def _together(
         own = 0.0 if common and excess <= _ALIKE * common else excess / slow[worker]
         parts[worker, kind] = seconds * (1 - own)
         if own:
-            alone[_whose(worker, slow, everyone, hosts)][worker, kind] = seconds * own
+            alone[_find_location(worker, slow, everyone, hosts)][worker, kind] = seconds * own
     if common:
         yield CandidateCause(what, parts)
     for at, of_those in sorted(alone.items()):
@@ -386,7 +386,7 @@ def _common(seconds: Sequence[float]) -> float:
     return min(seconds) if len(seconds) < 3 else statistics.median_low(seconds)
 
 
-def _whose(worker: str, slow: Mapping[str, float], everyone: Collection[str], hosts: Mapping[str, str]) -> str:
+def _find_location(worker: str, slow: Mapping[str, float], everyone: Collection[str], hosts: Mapping[str, str]) -> str:
     """Its host, if all of several workers there are slow and others are elsewhere; else the worker itself."""
     host = hosts.get(worker)
     there = [other for other in everyone if hosts.get(other) == host]

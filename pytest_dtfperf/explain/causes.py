@@ -24,29 +24,29 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from pytest_dtfperf.codec import JsonData
-from pytest_dtfperf.explain.candidate_causes import REST, error_of, least_of_floor, suspects
-from pytest_dtfperf.explain.host_pressure import strains
+from pytest_dtfperf.explain.candidate_causes import REST, compute_error, compute_least_residual, find_candidate_causes
+from pytest_dtfperf.explain.host_pressure import find_host_pressures
 from pytest_dtfperf.explain.measurement_profile import (
-    MOST_SUSPECTS,
-    Both,
+    MAX_CANDIDATES,
     CandidateCause,
-    Evidence,
+    ComparedTimes,
     Gain,
+    MeasurementProfile,
     Times,
+    compare_times,
+    compute_gains,
     ends_of,
-    gains,
     ms,
-    of_both,
     with_host,
 )
 from pytest_dtfperf.explain.merge_causes import Confidence, ExplainCase, Reason, merge_causes
 from pytest_dtfperf.explain.reasons import reason_for
-from pytest_dtfperf.explain.step_breakdown import Anatomy
-from pytest_dtfperf.explain.worker_timings import describe_straggler, increases, stragglers
+from pytest_dtfperf.explain.step_breakdown import StepBreakdown
+from pytest_dtfperf.explain.worker_timings import compute_lateness_increases, describe_late_worker, find_late_workers
 
 
 @dataclass(frozen=True)
-class Guess:
+class LowConfidenceCause:
     """Something that differs."""
 
     kind: str
@@ -55,23 +55,25 @@ class Guess:
     most_s: float | None = None  # of a step that it can be at most; None: not known
 
 
-def guesses(then: Evidence, now: Evidence) -> Sequence[Guess]:
-    return list(_guesses(then, now))
+def find_low_confidence_causes(then: MeasurementProfile, now: MeasurementProfile) -> Sequence[LowConfidenceCause]:
+    return list(_list_low_confidence_causes(then, now))
 
 
-def _guesses(then: Evidence, now: Evidence) -> Iterator[Guess]:
+def _list_low_confidence_causes(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[LowConfidenceCause]:
     for task, seconds in now.sleeps.items():
         if seconds > then.sleeps.get(task, 0.0):
             words = f"{with_host(task, now.hosts)} was told to sleep {seconds:g} s in every step (DTFPERF_SLOWDOWN)"
-            yield Guess("straggler", task, words, seconds - then.sleeps.get(task, 0.0))
+            yield LowConfidenceCause("straggler", task, words, seconds - then.sleeps.get(task, 0.0))
     if now.program_changes:
-        yield Guess("program", None, f"another program is trained: {'; '.join(now.program_changes)}")
+        yield LowConfidenceCause("program", None, f"another program is trained: {'; '.join(now.program_changes)}")
     if now.hardware_changes:
-        yield Guess("hardware", None, f"other hardware: {'; '.join(now.hardware_changes)}")
+        yield LowConfidenceCause("hardware", None, f"other hardware: {'; '.join(now.hardware_changes)}")
     if now.software_changes:
-        yield Guess("software", None, f"versions differ: {', '.join(now.software_changes)}")
-    for each in strains(then, now):
-        yield Guess(each.kind, each.hosts[0] if len(each.hosts) == 1 else None, f"{' and '.join(each.hosts)}: {each.words}")
+        yield LowConfidenceCause("software", None, f"versions differ: {', '.join(now.software_changes)}")
+    for each in find_host_pressures(then, now):
+        yield LowConfidenceCause(
+            each.kind, each.hosts[0] if len(each.hosts) == 1 else None, f"{' and '.join(each.hosts)}: {each.words}"
+        )
 
 
 _SURE = 2.0  # standard errors that may be added
@@ -85,10 +87,12 @@ def settle_seconds(
 
     `shorter_s`: what has become shorter for sure meanwhile, and hides as much that has become longer.
     """
-    return _within(_shared_out(seconds, errors, change_s, change_error_s), change_s + change_error_s + shorter_s)
+    return _within(_distribute_difference(seconds, errors, change_s, change_error_s), change_s + change_error_s + shorter_s)
 
 
-def _shared_out(seconds: Sequence[float], errors: Sequence[float], change_s: float, change_error_s: float) -> list[float]:
+def _distribute_difference(
+    seconds: Sequence[float], errors: Sequence[float], change_s: float, change_error_s: float
+) -> list[float]:
     """What is missing or too much, by what each part may be off."""
     found = list(seconds)
     variance = sum(error**2 for error in errors)
@@ -197,7 +201,7 @@ KINDS: Mapping[str, str] = {
 }
 
 
-def explain(then: Evidence, now: Evidence) -> Explanation | None:
+def explain(then: MeasurementProfile, now: MeasurementProfile) -> Explanation | None:
     """Causes of what a step takes longer now than then; None where one side's step is not known."""
     before, after = _step_s(then), _step_s(now)
     if before is None or after is None:
@@ -210,20 +214,20 @@ def explain(then: Evidence, now: Evidence) -> Explanation | None:
     return Explanation(found, after, before, left, noise, list(_notes(then, now)))
 
 
-def _causes(then: Evidence, now: Evidence, change_s: float, noise: float) -> Iterator[Cause]:
-    both = of_both(then, now)
+def _causes(then: MeasurementProfile, now: MeasurementProfile, change_s: float, noise: float) -> Iterator[Cause]:
+    both = compare_times(then, now)
     if not both:
         late = list(_late(then, now, change_s, noise))
-        yield from late or _guess_causes(then, now, change_s, noise)
+        yield from late or _list_single_difference(then, now, change_s, noise)
         return
-    suspected = merge_causes(suspects(both, then, now), both, then, now)
-    found = gains(both.then, suspected)
-    errors = [_error_of(suspect, both) for suspect in suspected]
-    shorter_s = _shorter_s(suspected[-1], both)
+    candidates = merge_causes(find_candidate_causes(both, then, now), both, then, now)
+    found = compute_gains(both.then, candidates)
+    errors = [_error_of(candidate, both) for candidate in candidates]
+    shorter_s = _compute_decrease_s(candidates[-1], both)
     seconds = settle_seconds([gain.seconds for gain in found], errors, change_s, noise / _SURE, shorter_s)
-    for suspect, gain, each in zip(suspected, found, seconds, strict=True):
-        if suspect.what != REST and each >= noise:
-            case = ExplainCase(then, now, both, suspect)
+    for candidate, gain, each in zip(candidates, found, seconds, strict=True):
+        if candidate.what != REST and each >= noise:
+            case = ExplainCase(then, now, both, candidate)
             reason = reason_for(case)
             yield Cause(
                 kind=reason.kind,
@@ -237,18 +241,20 @@ def _causes(then: Evidence, now: Evidence, change_s: float, noise: float) -> Ite
             )
 
 
-def _late(then: Evidence, now: Evidence, change_s: float, noise: float) -> Iterator[Cause]:
+def _late(then: MeasurementProfile, now: MeasurementProfile, change_s: float, noise: float) -> Iterator[Cause]:
     """Yield the workers that the others wait for, where it is known of a step that they are late, and not what in it is longer.
 
     That is so of programs that report when their steps begin and end.
     """
-    if now.scores is None or not (more_s := increases(then.scores, now.scores)):
+    if now.scores is None or not (more_s := compute_lateness_increases(then.scores, now.scores)):
         return
     base = {worker: {"late": 0.0} for worker in now.scores.workers}
     late = [CandidateCause("late", {(worker, "late"): seconds}, location=worker) for worker, seconds in more_s.items()]
-    gained = [gain.seconds for gain in gains(Times(base, 0.0), late[:MOST_SUSPECTS])]
+    gained = [gain.seconds for gain in compute_gains(Times(base, 0.0), late[:MAX_CANDIDATES])]
     errors = [now.scores.workers[worker].late_error_s or 0.0 for worker in more_s][: len(gained)]
-    described_of = {each.worker: describe_straggler(each, now.hosts.get(each.worker)) for each in stragglers(now.scores)}
+    described_of = {
+        each.worker: describe_late_worker(each, now.hosts.get(each.worker)) for each in find_late_workers(now.scores)
+    }
     seconds_of = settle_seconds(gained, errors, change_s, noise / _SURE)
     for (worker, more), seconds in zip(more_s.items(), seconds_of, strict=False):
         if seconds >= noise:
@@ -267,30 +273,41 @@ def _late(then: Evidence, now: Evidence, change_s: float, noise: float) -> Itera
             )
 
 
-def _guess_causes(then: Evidence, now: Evidence, change_s: float, noise: float) -> Iterator[Cause]:
+def _list_single_difference(
+    then: MeasurementProfile, now: MeasurementProfile, change_s: float, noise: float
+) -> Iterator[Cause]:
     """Where steps of both sides cannot be held against each other: the one thing that is known to differ."""
-    found = guesses(then, now)
+    found = find_low_confidence_causes(then, now)
     if len(found) == 1 and (found[0].most_s is None or found[0].most_s >= noise):
-        (guess,) = found
-        seconds = change_s if guess.most_s is None else min(guess.most_s, change_s)
+        (difference_found,) = found
+        seconds = change_s if difference_found.most_s is None else min(difference_found.most_s, change_s)
         evidence = ["nothing else is known to differ, and steps of both sides cannot be held against each other"]
-        yield Cause(guess.kind, seconds, seconds / change_s, guess.location, guess.words, evidence, "low", None)
+        yield Cause(
+            difference_found.kind,
+            seconds,
+            seconds / change_s,
+            difference_found.location,
+            difference_found.words,
+            evidence,
+            "low",
+            None,
+        )
 
 
-def _error_of(suspect: CandidateCause, both: Both) -> float:
+def _error_of(candidate: CandidateCause, both: ComparedTimes) -> float:
     """Standard error of what it makes of a step."""
-    kinds = {kind for _, kind in suspect.cells}
-    return error_of(both, sorted(kinds)) + (least_of_floor(both) / _SURE if suspect.floor_s else 0.0)
+    kinds = {kind for _, kind in candidate.cells}
+    return compute_error(both, sorted(kinds)) + (compute_least_residual(both) / _SURE if candidate.residual_s else 0.0)
 
 
-def _shorter_s(rest: CandidateCause, both: Both) -> float:
+def _compute_decrease_s(rest: CandidateCause, both: ComparedTimes) -> float:
     """By how much the own work that nobody is suspected of has become shorter for sure, of the worker that is last now.
 
     Without transfers: links are shared, and who comes later than the others for whatever reason meets them free.
     """
     last = max(both.now.own, key=lambda worker: sum(both.now.own[worker].values()))
     cells = {kind: seconds for (worker, kind), seconds in rest.cells.items() if worker == last and kind not in _SHARED}
-    return max(0.0, -sum(cells.values()) - _SURE * error_of(both, sorted(cells)))
+    return max(0.0, -sum(cells.values()) - _SURE * compute_error(both, sorted(cells)))
 
 
 def _bounds(gain: Gain) -> str:
@@ -309,22 +326,22 @@ def _next(case: ExplainCase, reason: Reason) -> str | None:
     return f"dtfperf doctor --cluster={case.now.cluster}{which}"
 
 
-def _notes(then: Evidence, now: Evidence) -> Iterator[str]:
+def _notes(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[str]:
     """Yield what is missing."""
     how = "a program can report its steps with pytest_dtfperf.steps" if now.is_own_program else "--explain=always has it done"
     for side, name in ((then, then.name), (now, "this training")):
         if side.anatomy is None and side.scores is None:
             yield f"no step of {name} was taken apart: {how}"
-    if of_both(then, now):
+    if compare_times(then, now):
         return
-    late = increases(then.scores, now.scores) if now.scores else {}
+    late = compute_lateness_increases(then.scores, now.scores) if now.scores else {}
     if now.scores and len(now.scores.workers) > 1 and now.is_own_program and now.in_lockstep and not late:
         yield "no worker has become late; which is slower within its steps is not known, for the others wait within theirs"
-    if len(found := guesses(then, now)) > (0 if late else 1):
-        yield f"known to differ, and not told apart: {'; '.join(guess.words for guess in found)}"
+    if len(found := find_low_confidence_causes(then, now)) > (0 if late else 1):
+        yield f"known to differ, and not told apart: {'; '.join(difference_found.words for difference_found in found)}"
 
 
-def noise_s(then: Evidence, now: Evidence, step_s: float) -> float:
+def noise_s(then: MeasurementProfile, now: MeasurementProfile, step_s: float) -> float:
     """By how much two such sides differ by chance: twice the standard error of the difference of their runs' steps.
 
     Runs of both sides scatter alike, as a part of their step; two or three of one side alone tell little of it.
@@ -337,7 +354,7 @@ def noise_s(then: Evidence, now: Evidence, step_s: float) -> float:
     return max(_SURE * error, _LEAST_OF_STEP * step_s)
 
 
-def _step_s(side: Evidence) -> float | None:
+def _step_s(side: MeasurementProfile) -> float | None:
     if side.step_s:
         return statistics.median(side.step_s)
     return side.anatomy.wall_s if side.anatomy else None
@@ -363,7 +380,7 @@ class Change(JsonData):
         return max(same, key=lambda location: abs(same[location]), default=None)
 
 
-def difference(before: Anatomy, after: Anatomy) -> Sequence[Change]:
+def difference(before: StepBreakdown, after: StepBreakdown) -> Sequence[Change]:
     """By kind, the largest change first. They add up to `after.wall_s - before.wall_s`.
 
     By kind and not by location: which of several equal workers is on the path is chance, and differs from step to step.
@@ -373,7 +390,7 @@ def difference(before: Anatomy, after: Anatomy) -> Sequence[Change]:
     return sorted(changes, key=lambda change: (-abs(change.seconds), change.kind))
 
 
-def _by_location(anatomy: Anatomy) -> Mapping[str, Mapping[str | None, float]]:
+def _by_location(anatomy: StepBreakdown) -> Mapping[str, Mapping[str | None, float]]:
     found: dict[str, Counter[str | None]] = {}
     for part in anatomy.parts:
         found.setdefault(part.kind, Counter())[part.location] += part.seconds  # type: ignore[assignment]  # typeshed: whole numbers

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pytest_dtfperf.codec import JsonData
-from pytest_dtfperf.explain.step_breakdown import Anatomy
+from pytest_dtfperf.explain.step_breakdown import StepBreakdown
 
 Reading = Literal["gone", "stays"]
 Outcome = Literal["confirmed", "refuted", "open"]
@@ -79,7 +79,7 @@ class ExperimentSubject:
 class Planned:
     """An experiment on one suspect."""
 
-    suspect: ExperimentSubject
+    subject: ExperimentSubject
     trial: ExperimentTrial
 
 
@@ -97,29 +97,29 @@ class Tried(JsonData):
 
 
 def plan_experiments(
-    suspects: Sequence[ExperimentSubject], spec: Mapping[str, Any], *, spare_hosts: int, most: int
+    subjects: Sequence[ExperimentSubject], spec: Mapping[str, Any], *, spare_hosts: int, most: int
 ) -> list[Planned]:
     """The experiments that are worth their time: for each suspect the first that can be made here, the largest suspect first.
 
     `spec`: what was trained, as JSON has it; `spare_hosts`: that are lent and not used by it.
     """
-    ordered = sorted(suspects, key=lambda suspect: -suspect.seconds)
-    found = [first for suspect in ordered for first in list(_possible(suspect, spec, spare_hosts))[:1]]
+    ordered = sorted(subjects, key=lambda subject: -subject.seconds)
+    found = [first for subject in ordered for first in list(_possible(subject, spec, spare_hosts))[:1]]
     return found[:most]
 
 
-def _possible(suspect: ExperimentSubject, spec: Mapping[str, Any], spare_hosts: int) -> Iterator[Planned]:
-    for trial in TRIALS.get(suspect.kind, ()):
-        if trial.applies(spec, suspect.location) and (spare_hosts > 0 or not trial.leaves_out):
-            yield Planned(suspect, trial)
+def _possible(subject: ExperimentSubject, spec: Mapping[str, Any], spare_hosts: int) -> Iterator[Planned]:
+    for trial in TRIALS.get(subject.kind, ()):
+        if trial.applies(spec, subject.location) and (spare_hosts > 0 or not trial.leaves_out):
+            yield Planned(subject, trial)
 
 
-def read(plan: Planned, *, step_s: float, instead_of_s: float, noise_s: float, then: Anatomy | None) -> Tried:
+def read(plan: Planned, *, step_s: float, instead_of_s: float, noise_s: float, then: StepBreakdown | None) -> Tried:
     """What an experiment says, whose step took `step_s`, of a cause of a step of `instead_of_s`. `then`: of the good step."""
-    suspect, trial = plan.suspect, plan.trial
+    subject, trial = plan.subject, plan.trial
     seconds = _evidence_s(trial, step_s, instead_of_s, then)
-    enough = _ENOUGH * suspect.seconds
-    words = f"{_subject(suspect)}: {trial.words} the step takes {step_s:.3g} instead of {instead_of_s:.3g} s"
+    enough = _ENOUGH * subject.seconds
+    words = f"{_subject(subject)}: {trial.words} the step takes {step_s:.3g} instead of {instead_of_s:.3g} s"
     if seconds is None:
         return _describe_trial(
             plan,
@@ -136,11 +136,11 @@ def read(plan: Planned, *, step_s: float, instead_of_s: float, noise_s: float, t
 
 def failed(plan: Planned, instead_of_s: float, why: str) -> Tried:
     """An experiment that yielded no step."""
-    words = f"{_subject(plan.suspect)}: {plan.trial.words} there is no result: {why}"
+    words = f"{_subject(plan.subject)}: {plan.trial.words} there is no result: {why}"
     return _describe_trial(plan, None, instead_of_s, "open", words)
 
 
-def _evidence_s(trial: ExperimentTrial, step_s: float, instead_of_s: float, then: Anatomy | None) -> float | None:
+def _evidence_s(trial: ExperimentTrial, step_s: float, instead_of_s: float, then: StepBreakdown | None) -> float | None:
     """How much of the cause has gone with the change, or has stayed."""
     if trial.reading == "gone":
         return instead_of_s - step_s
@@ -149,17 +149,17 @@ def _evidence_s(trial: ExperimentTrial, step_s: float, instead_of_s: float, then
     return step_s - own_work_s(then, forward_only=bool(trial.changes.get("forward_only")))
 
 
-def own_work_s(anatomy: Anatomy, *, forward_only: bool = False) -> float:
+def own_work_s(anatomy: StepBreakdown, *, forward_only: bool = False) -> float:
     """How long the slowest worker was at work itself, in a step: without receiving, sending, exchanging and waiting."""
     kinds = _OWN_WORK - {"backward", "apply"} if forward_only else _OWN_WORK
     workers = [of for name, of in anatomy.tasks.items() if name.startswith("worker:")]
     return max((sum(s for kind, s in of.parts.items() if kind in kinds) for of in workers), default=0.0)
 
 
-def _subject(suspect: ExperimentSubject) -> str:
-    return f"{suspect.kind} at {suspect.location}" if suspect.location else suspect.kind
+def _subject(subject: ExperimentSubject) -> str:
+    return f"{subject.kind} at {subject.location}" if subject.location else subject.kind
 
 
 def _describe_trial(plan: Planned, step_s: float | None, instead_of_s: float, outcome: Outcome, words: str) -> Tried:
-    suspect = plan.suspect
-    return Tried(suspect.kind, suspect.location, plan.trial.name, step_s, instead_of_s, outcome, words)
+    subject = plan.subject
+    return Tried(subject.kind, subject.location, plan.trial.name, step_s, instead_of_s, outcome, words)

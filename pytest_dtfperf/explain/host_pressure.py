@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_dtfperf.explain.measurement_profile import Evidence, ends_of
+from pytest_dtfperf.explain.measurement_profile import MeasurementProfile, ends_of
 from pytest_dtfperf.explain.probes import ALL, LINK, Limited, Slower, differences, find_limits
 
 _LOWER_CLOCK = 0.05  # of the clock then: what boosting differs by from one minute to the next
@@ -28,13 +28,13 @@ _BEYOND_ARITHMETIC = 1.5
 
 
 @dataclass(frozen=True)
-class Strain:
+class HostPressure:
     """Of one host, or of the link between two."""
 
     hosts: Sequence[str]
     kind: str  # of the cause that it speaks for
     words: str
-    starves: bool = False  # the run's own processes are known to have had no core when they were to work
+    is_cpu_starved: bool = False  # the run's own processes are known to have had no core when they were to work
 
 
 # Limits that slow a training down, and the cause that each speaks for. With too few open files or locked pages it ends, or goes
@@ -59,27 +59,27 @@ PHRASES: Mapping[str, str] = {
 }
 
 
-def strains(then: Evidence, now: Evidence) -> Sequence[Strain]:
+def find_host_pressures(then: MeasurementProfile, now: MeasurementProfile) -> Sequence[HostPressure]:
     found = [*_find_starved_hosts(then, now), *_find_disturbances(now.disturbances)]
     if then.probes and now.probes:
         found += _clocks(then, now)
         found += [_make_limit_strain(each, then.when) for each in find_limits(then.probes, now.probes) if each.name in LIMITS]
         slower = differences(then.probes, now.probes)
-        found += [_slower(each) for each in slower if not (_is_the_clock_s(each, slower) or _is_the_core_s(each, slower))]
+        found += [_slower(each) for each in slower if not (_is_due_to_clock(each, slower) or _is_due_to_core(each, slower))]
     return found
 
 
-def _find_starved_hosts(then: Evidence, now: Evidence) -> Iterator[Strain]:
+def _find_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[HostPressure]:
     """By the kernel's own counts of the run's processes, host by host."""
     longer: dict[str, tuple[float, float]] = {}
     for host, state in now.states.items():
         before = then.states.get(host)
         kept, usual = (_limited_part(each) for each in (state, before))
-        if kept is not None and kept - (usual or 0.0) > _LIMITED and not _had_its_quota(host, then, now):
+        if kept is not None and kept - (usual or 0.0) > _LIMITED and not _had_quota(host, then, now):
             is_known = before or (_limits(host, then) and _QUOTA not in _limits(host, then))
             words = f"a quota kept it from its cores for {_percent(kept)} of the run"
-            yield Strain(
-                [host], "others", words if is_known else f"{words}, for how long {then.when} is not known", starves=True
+            yield HostPressure(
+                [host], "others", words if is_known else f"{words}, for how long {then.when} is not known", is_cpu_starved=True
             )
         if now.program_changes:  # that waits differently
             continue
@@ -92,10 +92,10 @@ def _find_starved_hosts(then: Evidence, now: Evidence) -> Iterator[Strain]:
     for host, (waited, usual) in longer.items():
         if waited - usual > _LIKE_THE_MOST * most:
             words = f"its threads waited {waited:.1f} s for a core for each second that they had one, {usual:.1f} s {then.when}"
-            yield Strain([host], "others", words, starves=True)
+            yield HostPressure([host], "others", words, is_cpu_starved=True)
 
 
-def _had_its_quota(host: str, then: Evidence, now: Evidence) -> bool:
+def _had_quota(host: str, then: MeasurementProfile, now: MeasurementProfile) -> bool:
     """Whether it had a quota then, and one that was no larger as far as is known, where nobody has kept what that cost it.
 
     A baseline keeps what its hosts were probed for, and not what they have counted.
@@ -106,7 +106,7 @@ def _had_its_quota(host: str, then: Evidence, now: Evidence) -> bool:
     return not any((each.host, each.name) == (host, _QUOTA) for each in tighter)
 
 
-def _limits(host: str, side: Evidence) -> Mapping[str, float | str]:
+def _limits(host: str, side: MeasurementProfile) -> Mapping[str, float | str]:
     """As it was probed for; empty: it was not."""
     return side.probes.hosts[host].limits if side.probes and host in side.probes.hosts else {}
 
@@ -136,13 +136,13 @@ def _percent(part: float) -> str:
     return f"{100 * part:.0f} %"
 
 
-def _is_the_clock_s(found: Slower, slower: Sequence[Slower]) -> bool:
+def _is_due_to_clock(found: Slower, slower: Sequence[Slower]) -> bool:
     """Whether copying or decoding has become slower no more than arithmetic has: then it is neither memory nor input."""
     losses = [each.loss for each in slower if each.location == found.location and each.name == "core.matmul"]
     return found.name in ("memory", "input") and bool(losses) and found.loss < _BEYOND_ARITHMETIC * losses[0]
 
 
-def _is_the_core_s(found: Slower, slower: Sequence[Slower]) -> bool:
+def _is_due_to_core(found: Slower, slower: Sequence[Slower]) -> bool:
     """Whether a link has lost no more than the arithmetic of one of its hosts that had no core when it was probed."""
     ends = ends_of(found.location)
     starved = [each for each in slower if each.location in ends and _had_no_core(each)]
@@ -153,34 +153,34 @@ def _had_no_core(found: Slower) -> bool:
     return found.cpu_share is not None and found.cpu_share < _HAD_THE_CORE
 
 
-def _find_disturbances(disturbances: Sequence[str]) -> Iterator[Strain]:
+def _find_disturbances(disturbances: Sequence[str]) -> Iterator[HostPressure]:
     """`host node03: other processes used ...`, `gpu 0 of node03: clocks lowered by heat ...`."""
     for words in dict.fromkeys(disturbances):
         where, _, what = words.partition(": ")
         kind = next((kind for phrase, kind in PHRASES.items() if phrase in words), None)
         if kind:
-            yield Strain([where.rpartition(" ")[2]], kind, what if where.startswith("host ") else words)
+            yield HostPressure([where.rpartition(" ")[2]], kind, what if where.startswith("host ") else words)
 
 
-def _clocks(then: Evidence, now: Evidence) -> Iterator[Strain]:
+def _clocks(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[HostPressure]:
     assert then.probes
     assert now.probes
     for host, probe in now.probes.hosts.items():
         before = then.probes.hosts[host].clock_hz if host in then.probes.hosts else None
         if before and probe.clock_hz and probe.clock_hz < (1 - _LOWER_CLOCK) * before:
-            yield Strain([host], "clock", f"clock {probe.clock_hz / 1e9:.1f} of {before / 1e9:.1f} GHz")
+            yield HostPressure([host], "clock", f"clock {probe.clock_hz / 1e9:.1f} of {before / 1e9:.1f} GHz")
 
 
-def _make_limit_strain(found: Limited, when: str) -> Strain:
+def _make_limit_strain(found: Limited, when: str) -> HostPressure:
     before = "none" if found.before is None else found.before
     words = f"a limit of {found.host}: {found.name.replace('_', ' ')} {found.now}, {before} {when}"
-    return Strain([found.host], LIMITS[found.name], words)
+    return HostPressure([found.host], LIMITS[found.name], words)
 
 
-def _slower(found: Slower) -> Strain:
+def _slower(found: Slower) -> HostPressure:
     lost = f"{found.words} {100 * found.loss:.0f} % slower than {found.against} was, when probed"
     if found.name == LINK:
-        return Strain([end for end in ends_of(found.location) if end != ALL], "link", f"{found.location}: {lost}")
+        return HostPressure([end for end in ends_of(found.location) if end != ALL], "link", f"{found.location}: {lost}")
     kinds = {"memory": "memory", "input": "input"}
     kind = "others" if _had_no_core(found) else kinds.get(found.name, "compute")
-    return Strain([found.location], kind, f"{found.location}: {lost}")
+    return HostPressure([found.location], kind, f"{found.location}: {lost}")

@@ -5,11 +5,11 @@ only when the variables and the gradients were there. Where both are known, the 
 
 The model answers how long a step would be, had some times not changed. Each worker has its own work, kind by kind; the step
 ends a fixed time after the last worker has done its own. For workers that do not wait for others that is the slowest worker's
-step. Where a coordinator gives each worker its next step as soon as it is ready, the faster ones do more steps: `step_of`. The
-method is the what-if analysis of "Understanding Stragglers in Large Model Training" (OSDI 2025): the times of a candidate
-cause are *added* to the good step and *removed* from the bad one. With several candidates the two differ, because only the
-last worker counts. So the seconds of a candidate are the mean over all orders in which the candidates could have come
-(Shapley's value), which add up; adding and removing are its two ends.
+step. Where a coordinator gives each worker its next step as soon as it is ready, the faster ones do more steps:
+`compute_step_s`. The method is the what-if analysis of "Understanding Stragglers in Large Model Training" (OSDI 2025): the
+times of a candidate cause are *added* to the good step and *removed* from the bad one. With several candidates the two differ,
+because only the last worker counts. So the seconds of a candidate are the mean over all orders in which the candidates could
+have come (Shapley's value), which add up; adding and removing are its two ends.
 """
 
 import math
@@ -21,20 +21,20 @@ from itertools import combinations
 from typing import Any, Literal
 
 from pytest_dtfperf.explain.probes import Probes
-from pytest_dtfperf.explain.step_breakdown import Anatomy
+from pytest_dtfperf.explain.step_breakdown import StepBreakdown
 from pytest_dtfperf.explain.step_events import is_server
-from pytest_dtfperf.explain.worker_timings import Scores, WorkerScore
+from pytest_dtfperf.explain.worker_timings import WorkerTiming, WorkerTimings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class MeasurementProfile:
     """Of one side. All of it is optional, and what is there twice agrees or is said not to."""
 
     name: str = "the baseline"  # in messages: "62 % slower than the anchor"
     when: str = "then"  # in messages: "2.00 ms then", "2.00 ms in the anchor"
     step_s: Sequence[float] = ()  # seconds of a step in each run that counts: devices x batch size / rate
-    anatomy: Anatomy | None = None  # of the last run that was traced
-    scores: Scores | None = None  # of the same run's measured steps
+    anatomy: StepBreakdown | None = None  # of the last run that was traced
+    scores: WorkerTimings | None = None  # of the same run's measured steps
     probes: Probes | None = None  # of the hosts and links it was on
     states: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # host -> its account of the last run
     disturbances: Sequence[str] = ()
@@ -85,7 +85,7 @@ def with_host(task: str, hosts: Mapping[str, str]) -> str:
 Cell = tuple[str, str]  # worker, kind of work
 
 _LEAST_S = 1e-6  # of a worker's step, whatever is taken out of it
-MOST_SUSPECTS = 10  # 1,024 models of the step: milliseconds, and nobody reads a longer list
+MAX_CANDIDATES = 10  # 1,024 models of the step: milliseconds, and nobody reads a longer list
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ class Times:
     coordinated: bool = False  # a coordinator gives each worker its next step as soon as it is ready
 
     @property
-    def floor_s(self) -> float:
+    def residual_s(self) -> float:
         """What is left of the step beyond the workers' own work."""
-        return self.step_s - step_of([sum(of_worker.values()) for of_worker in self.own.values()], self.coordinated)
+        return self.step_s - compute_step_s([sum(of_worker.values()) for of_worker in self.own.values()], self.coordinated)
 
     def seconds(self, worker: str, kinds: Collection[str]) -> float:
         return sum(seconds for kind, seconds in self.own.get(worker, {}).items() if kind in kinds)
@@ -111,11 +111,11 @@ class Times:
 
 @dataclass(frozen=True)
 class CandidateCause:
-    """Times that have changed together, and may have one cause. Every changed time belongs to exactly one suspect."""
+    """Times that have changed together, and may have one cause. Every changed time belongs to exactly one candidate."""
 
-    what: str  # a row of `suspects.GROUPS`, or "rest"
+    what: str  # a row of `candidate_causes.GROUPS`, or "rest"
     cells: Mapping[Cell, float]  # change in seconds
-    floor_s: float = 0.0  # change of what comes after the last worker's own work
+    residual_s: float = 0.0  # change of what comes after the last worker's own work
     location: str | None = None  # a task, host or link; None: all of them
 
     @property
@@ -125,7 +125,7 @@ class CandidateCause:
     @property
     def largest_s(self) -> float:
         """The most that any worker's own work has changed by."""
-        return max((abs(self.of(worker)) for worker in self.workers), default=0.0) + abs(self.floor_s)
+        return max((abs(self.of(worker)) for worker in self.workers), default=0.0) + abs(self.residual_s)
 
     def largest_of(self, kinds: Collection[str]) -> float:
         """Of these kinds of work, the most that any worker's has changed by."""
@@ -138,14 +138,14 @@ class CandidateCause:
 
 @dataclass(frozen=True)
 class Gain:
-    """What a suspect makes of a step. Seconds."""
+    """The seconds by which a candidate cause changes a step."""
 
     seconds: float  # the mean over all orders
     added_s: float  # alone, in the good step
     removed_s: float  # alone taken out of the bad one
 
 
-def step_of(own: Sequence[float], coordinated: bool) -> float:
+def compute_step_s(own: Sequence[float], coordinated: bool) -> float:
     """Seconds of a step of all workers, of what each has to do in one of its own: as long as the last one takes. With a
     coordinator, as long as all together take for as many steps as there are workers: their harmonic mean.
     """
@@ -154,18 +154,20 @@ def step_of(own: Sequence[float], coordinated: bool) -> float:
     return len(own) / sum(1 / max(_LEAST_S, seconds) for seconds in own)
 
 
-def gains(then: Times, suspects: Sequence[CandidateCause]) -> Sequence[Gain]:
-    """What each suspect makes of the step; they add up to what all of them make of it."""
-    assert len(suspects) <= MOST_SUSPECTS + 1
+def compute_gains(then: Times, candidates: Sequence[CandidateCause]) -> Sequence[Gain]:
+    """Return how much each candidate adds to the step; the gains add up to what all candidates add together."""
+    assert len(candidates) <= MAX_CANDIDATES + 1
     base = {worker: sum(kinds.values()) for worker, kinds in then.own.items()}
-    changes = [{worker: suspect.of(worker) for worker in suspect.workers} for suspect in suspects]
-    everyone = range(len(suspects))
+    changes = [{worker: candidate.of(worker) for worker in candidate.workers} for candidate in candidates]
+    everyone = range(len(candidates))
     steps: dict[frozenset[int], float] = {}
-    for size in range(len(suspects) + 1):
+    for size in range(len(candidates) + 1):
         for chosen in combinations(everyone, size):
             own = [before + sum(changes[i].get(worker, 0.0) for i in chosen) for worker, before in base.items()]
-            steps[frozenset(chosen)] = step_of(own, then.coordinated) + then.floor_s + sum(suspects[i].floor_s for i in chosen)
-    return [_gain(i, steps, len(suspects)) for i in everyone]
+            steps[frozenset(chosen)] = (
+                compute_step_s(own, then.coordinated) + then.residual_s + sum(candidates[i].residual_s for i in chosen)
+            )
+    return [_gain(i, steps, len(candidates)) for i in everyone]
 
 
 def _gain(i: int, steps: Mapping[frozenset[int], float], count: int) -> Gain:
@@ -195,7 +197,7 @@ _STILL = 0.5  # of the traced kinds' error that is left once their sum is known:
 
 
 @dataclass(frozen=True)
-class Both:
+class ComparedTimes:
     """Of the same workers, then and now, and what that rests on: the other side, or the other workers of this one."""
 
     then: Times
@@ -203,22 +205,24 @@ class Both:
     basis: Basis
 
 
-def of_both(then: Evidence, now: Evidence) -> Both | None:
+def compare_times(then: MeasurementProfile, now: MeasurementProfile) -> ComparedTimes | None:
     """None where nothing is known of what workers do now, or nobody is there to hold it against."""
     coordinated = now.coordinated
     if then.anatomy and now.anatomy:
         traced = _read_traced_times(then.anatomy, coordinated), _read_traced_times(now.anatomy, coordinated)
         return _of_traces(traced, (then.anatomy, now.anatomy), (then.scores, now.scores))
-    if then.scores and now.scores and _is_told(then.scores) and _is_told(now.scores):
+    if then.scores and now.scores and _has_step_parts(then.scores) and _has_step_parts(now.scores):
         return _like(_read_stamped_times(then.scores, coordinated), _read_stamped_times(now.scores, coordinated), "stamps")
-    stamped = _read_stamped_times(now.scores, coordinated) if now.scores and _is_told(now.scores) else None
+    stamped = _read_stamped_times(now.scores, coordinated) if now.scores and _has_step_parts(now.scores) else None
     alone = _read_traced_times(now.anatomy, coordinated) if now.anatomy else stamped
-    return Both(like_peers(alone), alone, "peers") if alone and len(alone.own) > 1 else None
+    return ComparedTimes(make_peer_times(alone), alone, "peers") if alone and len(alone.own) > 1 else None
 
 
 def _of_traces(
-    traced: tuple[Times, Times], anatomies: tuple[Anatomy, Anatomy], stamps: tuple[Scores | None, Scores | None]
-) -> Both | None:
+    traced: tuple[Times, Times],
+    anatomies: tuple[StepBreakdown, StepBreakdown],
+    stamps: tuple[WorkerTimings | None, WorkerTimings | None],
+) -> ComparedTimes | None:
     """Brought to what the stamps say where they can be on both sides: what is left of a difference is then of the training."""
     before, after = (
         _as_measured(times, anatomy, scores) if scores else None
@@ -227,15 +231,15 @@ def _of_traces(
     return _like(before, after, "traces") if before and after else _like(*traced, "traces")
 
 
-def _like(then: Times, now: Times, basis: Basis) -> Both | None:
+def _like(then: Times, now: Times, basis: Basis) -> ComparedTimes | None:
     """One who was not there before is expected to be like the others."""
     if not then.own or not now.own:
         return None
     typical = _typical(then.own.values())
-    return Both(replace(then, own={worker: then.own.get(worker, typical) for worker in now.own}), now, basis)
+    return ComparedTimes(replace(then, own={worker: then.own.get(worker, typical) for worker in now.own}), now, basis)
 
 
-def like_peers(now: Times) -> Times:
+def make_peer_times(now: Times) -> Times:
     """What each worker would do, were it no slower than the others' median: where nothing is known of how they were."""
     best = {
         worker: {
@@ -244,26 +248,26 @@ def like_peers(now: Times) -> Times:
         }
         for worker in now.own
     }
-    step_s = step_of([sum(parts.values()) for parts in best.values()], now.coordinated)
-    return Times(best, step_s + now.floor_s, now.error_s, now.coordinated)
+    step_s = compute_step_s([sum(parts.values()) for parts in best.values()], now.coordinated)
+    return Times(best, step_s + now.residual_s, now.error_s, now.coordinated)
 
 
-def stepping(anatomy: Anatomy) -> Mapping[str, Mapping[str, float]]:
+def select_worker_parts(anatomy: StepBreakdown) -> Mapping[str, Mapping[str, float]]:
     """Task -> kind -> seconds, of all that train: those, too, that only lend their devices to another one's session."""
     return {task: of_task.parts for task, of_task in anatomy.tasks.items() if not is_server(task)}
 
 
-def is_lent(anatomy: Anatomy | None) -> bool:
+def is_single_session(anatomy: StepBreakdown | None) -> bool:
     """Whether one session computes on several workers' devices."""
     own = [task.cpu_s is not None for name, task in (anatomy.tasks.items() if anatomy else ()) if not is_server(name)]
     return any(own) and not all(own)
 
 
-def _read_traced_times(anatomy: Anatomy, coordinated: bool) -> Times:
-    own = {task: _own(parts, coordinated) for task, parts in stepping(anatomy).items()}
+def _read_traced_times(anatomy: StepBreakdown, coordinated: bool) -> Times:
+    own = {task: _own(parts, coordinated) for task, parts in select_worker_parts(anatomy).items()}
     kinds = sorted({kind for parts in own.values() for kind in parts})
     # An anatomy's step is its slowest worker's, for which nobody waits where a coordinator gives steps out.
-    step_s = step_of([sum(parts.values()) for parts in own.values()], coordinated) if coordinated else anatomy.wall_s
+    step_s = compute_step_s([sum(parts.values()) for parts in own.values()], coordinated) if coordinated else anatomy.wall_s
     return Times(own, step_s, {kind: _error(kind, own, anatomy) for kind in kinds}, coordinated)
 
 
@@ -275,7 +279,7 @@ def _own(parts: Mapping[str, float], coordinated: bool) -> Mapping[str, float]:
     return found | {"send": found.get("send", 0.0) + parts.get("wait", 0.0)} if coordinated else found
 
 
-def _error(kind: str, own: Mapping[str, Mapping[str, float]], anatomy: Anatomy) -> float:
+def _error(kind: str, own: Mapping[str, Mapping[str, float]], anatomy: StepBreakdown) -> float:
     most = max(parts.get(kind, 0.0) for parts in own.values())
     error = max(anatomy.error_s.get(kind, ASSUMED_ERROR * most), LEAST_ERROR * most)
     if kind in ("receive", "send"):  # from one clock to another; the bounds are so far apart, and the truth is between them
@@ -283,11 +287,11 @@ def _error(kind: str, own: Mapping[str, Mapping[str, float]], anatomy: Anatomy) 
     return error
 
 
-def _as_measured(traced: Times, anatomy: Anatomy, scores: Scores) -> Times | None:
+def _as_measured(traced: Times, anatomy: StepBreakdown, scores: WorkerTimings) -> Times | None:
     """Where one session computes on all workers, what it hears of the others' stamps has come over the same links as all else,
     and says when that was there: so nothing is brought to stamps, but everything to the length of the measured steps.
     """
-    if traced.coordinated or not is_lent(anatomy):
+    if traced.coordinated or not is_single_session(anatomy):
         return _as_stamped(traced, scores)
     if scores.step_s is None or not traced.step_s or not 1 / _BELIEVED < (factor := scores.step_s / traced.step_s) < _BELIEVED:
         return None
@@ -295,7 +299,7 @@ def _as_measured(traced: Times, anatomy: Anatomy, scores: Scores) -> Times | Non
     return Times(own, scores.step_s, {kind: factor * error for kind, error in traced.error_s.items()})
 
 
-def _as_stamped(traced: Times, scores: Scores) -> Times | None:
+def _as_stamped(traced: Times, scores: WorkerTimings) -> Times | None:
     """The traced times, as long as the measured steps' stamps say that they were. None: of some worker they do not say it."""
     if scores.step_s is None:
         return None
@@ -308,7 +312,7 @@ def _as_stamped(traced: Times, scores: Scores) -> Times | None:
     return _as_given_out(Times(own, scores.step_s, errors, traced.coordinated), scores)
 
 
-def _as_given_out(times: Times, scores: Scores) -> Times:
+def _as_given_out(times: Times, scores: WorkerTimings) -> Times:
     """Where a coordinator gives steps out, each worker's own are as long as their number says, and what no stamp tells of them
     went to sending gradients.
     """
@@ -324,23 +328,23 @@ def _as_given_out(times: Times, scores: Scores) -> Times:
     return replace(times, own=own, error_s={**times.error_s, "send": max(error, times.error_s.get("send", 0.0))})
 
 
-def _factor(parts: Mapping[str, float], score: WorkerScore) -> float:
+def _factor(parts: Mapping[str, float], score: WorkerTiming) -> float:
     stamped = (score.receive_s or 0.0) + (score.compute_s or 0.0)
     traced = sum(parts.get(kind, 0.0) for kind in (*_STAMPED, "host"))
     return stamped / traced if traced and stamped else math.inf
 
 
-def _scale_parts(parts: Mapping[str, float], factor: float, score: WorkerScore) -> Mapping[str, float]:
+def _scale_parts(parts: Mapping[str, float], factor: float, score: WorkerTiming) -> Mapping[str, float]:
     found = {kind: seconds * (factor if kind in (*_STAMPED, "host") else 1) for kind, seconds in parts.items()}
     return found | ({"python": score.python_s} if score.python_s is not None else {})
 
 
-def _is_told(scores: Scores) -> bool:
+def _has_step_parts(scores: WorkerTimings) -> bool:
     return scores.step_s is not None and any(score.compute_s is not None for score in scores.workers.values())
 
 
-def _read_stamped_times(scores: Scores, coordinated: bool) -> Times:
-    assert scores.step_s is not None  # see `_is_told`
+def _read_stamped_times(scores: WorkerTimings, coordinated: bool) -> Times:
+    assert scores.step_s is not None  # see `_has_step_parts`
     own = {
         worker: {
             kind: seconds

@@ -12,15 +12,15 @@ from functools import cached_property
 from typing import Literal
 
 from pytest_dtfperf.explain.candidate_causes import FLOOR, GROUPS
-from pytest_dtfperf.explain.host_pressure import Strain, strains
+from pytest_dtfperf.explain.host_pressure import HostPressure, find_host_pressures
 from pytest_dtfperf.explain.measurement_profile import (
-    Both,
     CandidateCause,
     Cell,
-    Evidence,
+    ComparedTimes,
+    MeasurementProfile,
     Times,
     ends_of,
-    is_lent,
+    is_single_session,
     ms,
     percent_longer,
     with_host,
@@ -45,10 +45,10 @@ class Reason:
 
 @dataclass(frozen=True)
 class ExplainCase:
-    then: Evidence
-    now: Evidence
-    both: Both
-    suspect: CandidateCause
+    then: MeasurementProfile
+    now: MeasurementProfile
+    both: ComparedTimes
+    candidate: CandidateCause
 
     @cached_property
     def hosts(self) -> Mapping[str, str]:
@@ -58,11 +58,11 @@ class ExplainCase:
     @property
     def location(self) -> str | None:
         """Of a single worker its name: there is no other. What parameter servers do is not there."""
-        is_its = len(self.both.now.own) == 1 and self.suspect.what not in _OF_SERVERS
-        return self.suspect.location or (next(iter(self.both.now.own)) if is_its else None)
+        is_its = len(self.both.now.own) == 1 and self.candidate.what not in _OF_SERVERS
+        return self.candidate.location or (next(iter(self.both.now.own)) if is_its else None)
 
     @property
-    def who(self) -> str:
+    def subject(self) -> str:
         """`worker:5 (node03)`; of many hosts' workers, that have it each for itself, only how many they are."""
         if self.location:
             return with_host(self.location, self.hosts)
@@ -70,7 +70,7 @@ class ExplainCase:
 
     @property
     def workers(self) -> Sequence[str]:
-        return self.suspect.workers or sorted(self.both.now.own)
+        return self.candidate.workers or sorted(self.both.now.own)
 
     @property
     def others(self) -> Sequence[str]:
@@ -78,7 +78,7 @@ class ExplainCase:
 
     @property
     def all_wait(self) -> str:
-        is_one_of_several = self.suspect.location and len(self.both.now.own) > 1
+        is_one_of_several = self.candidate.location and len(self.both.now.own) > 1
         return "; all wait for it" if is_one_of_several and self.now.in_lockstep and not self.both.now.coordinated else ""
 
     @property
@@ -99,26 +99,26 @@ class ExplainCase:
         before, after = (seconds / len(self.workers) for seconds in found)
         return before, after
 
-    def strains(self, *kinds: str) -> Sequence[str]:
+    def describe_host_pressures(self, *kinds: str) -> Sequence[str]:
         """What is known of its hosts that speaks for such a cause. For what has no place of its own it speaks where it is known
         of all hosts that have part in it; links and inputs are told with theirs.
         """
         at = {self.hosts.get(end, end) for end in ends_of(self.location)}
-        found = [each for each in self._strains if each.kind in kinds and (not at or not at.isdisjoint(each.hosts))]
-        is_told = (
+        found = [each for each in self._host_pressures if each.kind in kinds and (not at or not at.isdisjoint(each.hosts))]
+        is_reported = (
             at or _WITH_LOCATIONS.issuperset(kinds) or {host for each in found for host in each.hosts} >= self._taking_part
         )
-        return [each.words for each in found] if is_told else []
+        return [each.words for each in found] if is_reported else []
 
     @property
     def _taking_part(self) -> set[str]:
         """The hosts that have part in it, as far as they are known."""
-        tasks = filter(is_server, self.hosts) if self.suspect.what in _OF_SERVERS else self.workers
+        tasks = filter(is_server, self.hosts) if self.candidate.what in _OF_SERVERS else self.workers
         return {self.hosts[task] for task in tasks if task in self.hosts}
 
     @cached_property
-    def _strains(self) -> Sequence[Strain]:
-        return strains(self.then, self.now)
+    def _host_pressures(self) -> Sequence[HostPressure]:
+        return find_host_pressures(self.then, self.now)
 
     def reason(self, kind: str, words: str, evidence: Sequence[str], agreeing: Sequence[str] = ()) -> Reason:
         """`agreeing`: what says the same and does not rest on the same seconds."""
@@ -132,51 +132,51 @@ _STARVED = 1.25  # times as long on the wall for the same CPU: what waits for a 
 _SAME_WORK = 0.5  # of what became longer, that the CPU had to do, too: then it is the work and not the core
 
 
-def reason(case: ExplainCase) -> Reason:
+def explain_compute(case: ExplainCase) -> Reason:
     before, after = case.seconds("compute")
     seconds = f"computes {ms(after)} ms of a step, {ms(before)} ms {case.before}"
-    slower = f"{case.who} computes {percent_longer(before, after)} slower than {case.than}"
+    slower = f"{case.subject} computes {percent_longer(before, after)} slower than {case.than}"
     evidence = [seconds, *_same_graph(case)]
     for kind in ("clock", "memory"):
-        if found := case.strains(kind):
+        if found := case.describe_host_pressures(kind):
             return case.reason(kind, f"{slower}; {found[0]}", evidence, found)
-    if case.suspect.location is None and case.now.software_changes:
-        return of_software(case, slower, evidence)
-    found = case.strains("compute", "others")
+    if case.candidate.location is None and case.now.software_changes:
+        return explain_software(case, slower, evidence)
+    found = case.describe_host_pressures("compute", "others")
     return case.reason("compute", f"{slower}; {found[0]}" if found else slower, evidence, found)
 
 
-def of_starved(case: ExplainCase) -> Reason:
+def explain_starvation(case: ExplainCase) -> Reason:
     """Of what has no core: by its arithmetic where that tells, else by what the kernel has counted."""
-    others = case.strains("others")
+    others = case.describe_host_pressures("others")
     longer = describe_starvation(case)
-    words = f"{case.who} waits for its cores: {longer or next(iter(others), 'it was ready to work, and had none')}"
+    words = f"{case.subject} waits for its cores: {longer or next(iter(others), 'it was ready to work, and had none')}"
     evidence = ["it was ready to compute, and had no core"] if longer else []
     return case.reason("others", words, evidence, others if longer else others[1:] or others)
 
 
-def of_decoding(case: ExplainCase) -> Reason:
+def explain_decoding(case: ExplainCase) -> Reason:
     before, after = case.seconds("compute")
-    probed = case.strains("input")
-    words = f"{case.who} decodes its input on the cores that it computes with; {probed[0]}"
-    longer = decodes_longer(case)  # of all of them together, of whom some may only wait for their batches
+    probed = case.describe_host_pressures("input")
+    words = f"{case.subject} decodes its input on the cores that it computes with; {probed[0]}"
+    longer = describe_decoding(case)  # of all of them together, of whom some may only wait for their batches
     evidence = [f"computes {ms(after)} ms of a step, {ms(before)} ms {case.before}", *([longer] if longer else [])]
     return case.reason("input", words, evidence, probed)
 
 
-def decodes_longer(case: ExplainCase) -> str:
+def describe_decoding(case: ExplainCase) -> str:
     """That the input needs more of the cores that compute: a probe says so, and the process has more of the CPU's time.
 
     Empty: it does not, or nobody knows.
     """
-    now, then = (cpu_of_all(side, case.workers) for side in (case.now, case.then))
+    now, then = (compute_mean_cpu_s(side, case.workers) for side in (case.now, case.then))
     before, after = case.seconds("compute")
-    if case.both.basis == "peers" or not case.strains("input") or now is None or then is None:
+    if case.both.basis == "peers" or not case.describe_host_pressures("input") or now is None or then is None:
         return ""
     return f"{ms(now)} ms of CPU for a step, {ms(then)} ms {case.before}" if now - then > _SAME_WORK * (after - before) else ""
 
 
-def of_software(case: ExplainCase, words: str, evidence: Sequence[str]) -> Reason:
+def explain_software(case: ExplainCase, words: str, evidence: Sequence[str]) -> Reason:
     """That versions differ is known, that they make it slower is not."""
     changed = ", ".join(case.now.software_changes)
     return replace(case.reason("software", f"{words}; versions differ: {changed}", evidence), confidence="low")
@@ -184,11 +184,11 @@ def of_software(case: ExplainCase, words: str, evidence: Sequence[str]) -> Reaso
 
 def describe_starvation(case: ExplainCase) -> str:
     """That the same arithmetic has waited for a core; empty: it has not, or nobody knows."""
-    now = _stretch(case.both.now, case.now, case.workers)
+    now = _compute_wall_and_cpu_s(case.both.now, case.now, case.workers)
     then = (
-        _stretch(case.both.now, case.now, case.others)
+        _compute_wall_and_cpu_s(case.both.now, case.now, case.others)
         if case.both.basis == "peers"
-        else _stretch(case.both.then, case.then, case.workers)
+        else _compute_wall_and_cpu_s(case.both.then, case.then, case.workers)
     )
     if now is None or then is None:
         return ""
@@ -199,20 +199,20 @@ def describe_starvation(case: ExplainCase) -> str:
     return f"{ms(wall)} ms of computing for {ms(cpu)} ms of CPU, {ms(usual_wall)} for {ms(usual_cpu)} ms {case.before}"
 
 
-def _stretch(times: Times, side: Evidence, workers: Sequence[str]) -> tuple[float, float] | None:
+def _compute_wall_and_cpu_s(times: Times, side: MeasurementProfile, workers: Sequence[str]) -> tuple[float, float] | None:
     """Seconds of computing and of CPU, means of these workers; None: of one of them it is not known."""
-    cpu = cpu_of_all(side, workers)
+    cpu = compute_mean_cpu_s(side, workers)
     wall = sum(times.seconds(worker, GROUPS["compute"]) for worker in workers)
     return (wall / len(workers), cpu) if cpu and wall else None
 
 
-def cpu_of_all(side: Evidence, workers: Sequence[str]) -> float | None:
+def compute_mean_cpu_s(side: MeasurementProfile, workers: Sequence[str]) -> float | None:
     """The mean of these workers; None: of one of them it is not known."""
-    known = [cpu for worker in workers if (cpu := cpu_of(side, worker))]
+    known = [cpu for worker in workers if (cpu := get_cpu_s(side, worker))]
     return sum(known) / len(known) if known and len(known) == len(workers) else None
 
 
-def cpu_of(side: Evidence, worker: str) -> float | None:
+def get_cpu_s(side: MeasurementProfile, worker: str) -> float | None:
     """Of a worker's process in a step; what was measured in all steps before what was traced in some."""
     score = side.scores.workers.get(worker) if side.scores else None
     if score and score.cpu_s is not None:
@@ -240,9 +240,11 @@ _OWN_PART = 0.5  # the same, where one session computes on all workers: links th
 _GAPS = 0.12  # of what became longer, in which nothing was under way: on a slow link there is, all the time
 
 
-def merge_causes(suspects: Sequence[CandidateCause], both: Both, then: Evidence, now: Evidence) -> list[CandidateCause]:
+def merge_causes(
+    candidates: Sequence[CandidateCause], both: ComparedTimes, then: MeasurementProfile, now: MeasurementProfile
+) -> list[CandidateCause]:
     """The rest stays last."""
-    *found, rest = suspects
+    *found, rest = candidates
     if (
         now.program_changes
     ):  # of another program nothing is expected to take as long as it did: what is nobody else's is its own
@@ -250,43 +252,49 @@ def merge_causes(suspects: Sequence[CandidateCause], both: Both, then: Evidence,
         found = _join(PROGRAM, None, [*of_all, rest], found)
         rest = CandidateCause(rest.what, {})
     else:
-        found = _of_decoding(found, both, then, now)
-    found, rest = _of_starved(found, rest, both, then, now)
-    for transfer in _of(found, "transfer"):
+        found = _merge_decoding(found, both, then, now)
+    found, rest = _merge_starved(found, rest, both, then, now)
+    for transfer in _select(found, "transfer"):
         server = _server_of(transfer, both)
-        if server and answers_late(server, transfer, then, now):
-            found = _join(SERVER, server, [transfer, *_of(found, "apply", FLOOR)], found)
-    found = _join(SERVER, slowest_server(then, now), _of(found, "apply"), found)
-    floor_s = sum(each.floor_s for each in _of(found, FLOOR))
-    has_slow_links = any(each.kind == "link" for each in strains(then, now))
-    starved = [each for each in _of(found, STARVED) if not has_slow_links and each.largest_s > _STARVED_PART * floor_s]
-    largest = max(_of(found, "transfer", SERVER) or starved, key=lambda each: each.largest_s, default=None)
+        if server and is_server_late(server, transfer, then, now):
+            found = _join(SERVER, server, [transfer, *_select(found, "apply", FLOOR)], found)
+    found = _join(SERVER, find_slowest_server(then, now), _select(found, "apply"), found)
+    residual_s = sum(each.residual_s for each in _select(found, FLOOR))
+    has_slow_links = any(each.kind == "link" for each in find_host_pressures(then, now))
+    starved = [each for each in _select(found, STARVED) if not has_slow_links and each.largest_s > _STARVED_PART * residual_s]
+    largest = max(_select(found, "transfer", SERVER) or starved, key=lambda each: each.largest_s, default=None)
     if largest:
-        after = _of(found, FLOOR)
+        after = _select(found, FLOOR)
         if largest.what != STARVED:  # what comes after the last worker's own work is of it, also if it scatters
-            after, rest = [*after, CandidateCause(FLOOR, {}, rest.floor_s)], replace(rest, floor_s=0.0)
+            after, rest = [*after, CandidateCause(FLOOR, {}, rest.residual_s)], replace(rest, residual_s=0.0)
         found = _join(largest.what, largest.location, [largest, *after], found)
     return [*found, rest]
 
 
-def _of_decoding(found: Sequence[CandidateCause], both: Both, then: Evidence, now: Evidence) -> list[CandidateCause]:
+def _merge_decoding(
+    found: Sequence[CandidateCause], both: ComparedTimes, then: MeasurementProfile, now: MeasurementProfile
+) -> list[CandidateCause]:
     """With one suspect for all input that is late or takes the cores for one reason.
 
     Where several workers wait for their batches, some wait longer than others by chance, or not at all. Where a probe has it
     slower, what computes more slowly beside its decoding is of it.
     """
-    cases = [ExplainCase(then, now, both, each) for each in _of(found, "input", "compute")]
-    inputs = [case for case in cases if case.suspect.what == "input"]
-    is_of_several = len(inputs) > 1 or any(case.suspect.location is None for case in inputs)
-    waiting = [case.suspect for case in inputs if is_of_several or case.strains("input")]
-    computing_beside = [case.suspect for case in cases if case.suspect.what == "compute" and decodes_longer(case)]
+    cases = [ExplainCase(then, now, both, each) for each in _select(found, "input", "compute")]
+    inputs = [case for case in cases if case.candidate.what == "input"]
+    is_of_several = len(inputs) > 1 or any(case.candidate.location is None for case in inputs)
+    waiting = [case.candidate for case in inputs if is_of_several or case.describe_host_pressures("input")]
+    computing_beside = [case.candidate for case in cases if case.candidate.what == "compute" and describe_decoding(case)]
     locations = {each.location for each in (*waiting, *computing_beside)}
     location = locations.pop() if len(locations) == 1 else None
     return _join(DECODING if computing_beside else "input", location, [*waiting, *computing_beside], found)
 
 
-def _of_starved(
-    found: Sequence[CandidateCause], rest: CandidateCause, both: Both, then: Evidence, now: Evidence
+def _merge_starved(
+    found: Sequence[CandidateCause],
+    rest: CandidateCause,
+    both: ComparedTimes,
+    then: MeasurementProfile,
+    now: MeasurementProfile,
 ) -> tuple[list[CandidateCause], CandidateCause]:
     """With one suspect for each host whose processes had no core when they were to work: there all takes longer, what is sent
     and received included, for somebody has to do that, too. Links that a probe found slow are slow for themselves.
@@ -296,7 +304,7 @@ def _of_starved(
     hosts = {**then.hosts, **now.hosts}
     at = {task: hosts.get(task, task) for task in (*both.now.own, *(now.anatomy.tasks if now.anatomy else ()), *hosts)}
     starved = {*_starved_hosts(found, both, then, now)} & {*at.values()}
-    slow_links = {host for each in strains(then, now) if each.kind == "link" for host in each.hosts}
+    slow_links = {host for each in find_host_pressures(then, now) if each.kind == "link" for host in each.hosts}
     left = list(found)
     if starved and starved >= {at[worker] for worker in both.now.own}:
         everywhere = [each for each in left if each.what != FLOOR and (each.what != "transfer" or not slow_links)]
@@ -309,14 +317,14 @@ def _of_starved(
         if workers or not tasks:
             there = _in_proportion(there, both)
             exchange, without = _exchange_of(rest)
-            has_it = is_lent(now.anatomy) and all(each in there for each in _of(left, "transfer"))
+            has_it = is_single_session(now.anatomy) and all(each in there for each in _select(left, "transfer"))
             if has_it and sum(each.largest_s for each in there) > _OWN_PART * exchange.largest_s:
                 there, rest = [*there, exchange], without
             left = _join(STARVED, workers[0] if len(workers) == 1 else host, there, left)
         else:
             # Workers wait for it once they have done their own, and within their steps, while nothing is under way.
-            update = [*there, *_of(left, "host", "apply", FLOOR)]
-            if all(each in update for each in _of(left, "transfer")):
+            update = [*there, *_select(left, "host", "apply", FLOOR)]
+            if all(each in update for each in _select(left, "transfer")):
                 exchange, rest = _exchange_of(rest)
                 update.append(exchange)
             left = _join(SERVER, tasks[0] if len(tasks) == 1 else host, update, left)
@@ -327,39 +335,41 @@ def _exchange_of(rest: CandidateCause) -> tuple[CandidateCause, CandidateCause]:
     """What workers and parameter servers do for each other, and what else there is."""
     exchanged = {cell: seconds for cell, seconds in rest.cells.items() if cell[1] in _EXCHANGE}
     own = {cell: seconds for cell, seconds in rest.cells.items() if cell[1] not in _EXCHANGE}
-    return replace(rest, cells=exchanged), replace(rest, cells=own, floor_s=0.0)
+    return replace(rest, cells=exchanged), replace(rest, cells=own, residual_s=0.0)
 
 
-def _in_proportion(parts: Sequence[CandidateCause], both: Both) -> list[CandidateCause]:
+def _in_proportion(parts: Sequence[CandidateCause], both: ComparedTimes) -> list[CandidateCause]:
     """A host without its cores does all more slowly. What became longer by far more than its arithmetic, each as a part of its
     own time, has a reason of its own: a worker that sleeps on a busy host sleeps.
     """
-    arithmetic = _growth(_of(parts, "compute"), both)
+    arithmetic = _growth(_select(parts, "compute"), both)
     if not arithmetic:
-        return _of(parts, "transfer")
+        return _select(parts, "transfer")
     return [each for each in parts if each.what == "compute" or _growth([each], both) <= _PROPORTION * arithmetic]
 
 
-def _growth(suspects: Sequence[CandidateCause], both: Both) -> float:
+def _growth(candidates: Sequence[CandidateCause], both: ComparedTimes) -> float:
     """Of all their times together, as a part of what these were."""
-    cells = {cell for each in suspects for cell in each.cells}
+    cells = {cell for each in candidates for cell in each.cells}
     before = sum(both.then.own[worker].get(kind, 0.0) for worker, kind in cells)
-    longer = sum(seconds for each in suspects for seconds in each.cells.values())
+    longer = sum(seconds for each in candidates for seconds in each.cells.values())
     return longer / before if before else math.inf if longer else 0.0
 
 
-def _starved_hosts(found: Sequence[CandidateCause], both: Both, then: Evidence, now: Evidence) -> Iterator[str]:
+def _starved_hosts(
+    found: Sequence[CandidateCause], both: ComparedTimes, then: MeasurementProfile, now: MeasurementProfile
+) -> Iterator[str]:
     """By the kernel's counts; since a worker's arithmetic took longer for no more of the CPU's time; or since a server's own
     operations, and probes of its host.
     """
     hosts = {**then.hosts, **now.hosts}
-    known = strains(then, now)
-    yield from (host for each in known if each.starves for host in each.hosts)
+    known = find_host_pressures(then, now)
+    yield from (host for each in known if each.is_cpu_starved for host in each.hosts)
     without_a_core = {host for each in known if each.kind == "others" for host in each.hosts}
     for server in filter(is_server, now.anatomy.tasks if now.anatomy else ()):
-        if (applies(server, then, now) or 0.0) > _STANDS_STILL and hosts.get(server) in without_a_core:
+        if (compute_update_ratio(server, then, now) or 0.0) > _STANDS_STILL and hosts.get(server) in without_a_core:
             yield hosts[server]
-    arithmetic = _of(found, "compute") if not now.program_changes else []
+    arithmetic = _select(found, "compute") if not now.program_changes else []
     most_s = max((each.largest_s for each in arithmetic), default=0.0)
     for each in arithmetic:
         case = ExplainCase(then, now, both, each)
@@ -367,14 +377,14 @@ def _starved_hosts(found: Sequence[CandidateCause], both: Both, then: Evidence, 
             yield from (hosts.get(worker, worker) for worker in case.workers)
 
 
-def _is_at(suspect: CandidateCause, ends: Collection[str]) -> bool:
+def _is_at(candidate: CandidateCause, ends: Collection[str]) -> bool:
     """Whether it is of this host or its tasks; of a link, whether one end is."""
-    named = ends_of(suspect.location)
+    named = ends_of(candidate.location)
     return any(end in ends for end in named)
 
 
-def _of(suspects: Sequence[CandidateCause], *what: str) -> list[CandidateCause]:
-    return [each for each in suspects if each.what in what]
+def _select(candidates: Sequence[CandidateCause], *what: str) -> list[CandidateCause]:
+    return [each for each in candidates if each.what in what]
 
 
 def _join(
@@ -387,44 +397,44 @@ def _join(
     for part in parts:
         for cell, seconds in part.cells.items():
             cells[cell] += seconds
-    one = CandidateCause(what, cells, sum(part.floor_s for part in parts), location)
+    one = CandidateCause(what, cells, sum(part.residual_s for part in parts), location)
     return [one, *(each for each in among if not any(each is part for part in parts))]
 
 
-def _server_of(transfer: CandidateCause, both: Both) -> str | None:
+def _server_of(transfer: CandidateCause, both: ComparedTimes) -> str | None:
     """Whose links these are, all of them: to a lone worker it has but one."""
     servers = [end for end in ends_of(transfer.location) if is_server(end)]
     is_its_only_link = transfer.location in servers or len(both.now.own) == 1
     return servers[0] if len(servers) == 1 and is_its_only_link else None
 
 
-def answers_late(server: str, transfer: CandidateCause, then: Evidence, now: Evidence) -> bool:
+def is_server_late(server: str, transfer: CandidateCause, then: MeasurementProfile, now: MeasurementProfile) -> bool:
     """Whether all links of a server are slow because of itself, and not of its host's link."""
-    ratio = applies(server, then, now)
-    longer_s = sum(sign * (_compute_update_time(server, side) or 0.0) for sign, side in ((-1, then), (1, now)))
+    ratio = compute_update_ratio(server, then, now)
+    increase_s = sum(sign * (_compute_update_time(server, side) or 0.0) for sign, side in ((-1, then), (1, now)))
     gaps = sum(seconds for (_, kind), seconds in transfer.cells.items() if kind == "host")
     total = sum(transfer.cells.values())
-    starved = ratio is not None and ratio > _APPLIES_LONGER and longer_s > _APPLIES_PART * total
+    starved = ratio is not None and ratio > _APPLIES_LONGER and increase_s > _APPLIES_PART * total
     return starved or gaps > _GAPS * total
 
 
-def applies(server: str, then: Evidence, now: Evidence) -> float | None:
+def compute_update_ratio(server: str, then: MeasurementProfile, now: MeasurementProfile) -> float | None:
     """How many times as long a server's own operations take; None: not known."""
     before, after = (_compute_update_time(server, side) for side in (then, now))
     return after / before if before and after else None
 
 
-def _compute_update_time(server: str, side: Evidence) -> float | None:
+def _compute_update_time(server: str, side: MeasurementProfile) -> float | None:
     task = side.anatomy.tasks.get(server) if side.anatomy else None
     return task.parts.get("apply") if task else None
 
 
-def slowest_server(then: Evidence, now: Evidence) -> str | None:
+def find_slowest_server(then: MeasurementProfile, now: MeasurementProfile) -> str | None:
     """Whose own operations have become longer by far more than the others'; None: all alike, or not known."""
     servers = [task for task in (now.anatomy.tasks if now.anatomy else ()) if is_server(task)]
     if len(servers) == 1:
         return servers[0]
-    ratios = {server: ratio for server in servers if (ratio := applies(server, then, now)) is not None}
+    ratios = {server: ratio for server in servers if (ratio := compute_update_ratio(server, then, now)) is not None}
     ordered = sorted(ratios, key=lambda server: -ratios[server])
     if len(ordered) < 2 or ratios[ordered[0]] < _APPLIES_LONGER * ratios[ordered[1]]:
         return None

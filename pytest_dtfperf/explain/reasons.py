@@ -8,10 +8,17 @@ from dataclasses import replace
 
 from pytest_dtfperf.explain import merge_causes
 from pytest_dtfperf.explain.candidate_causes import FLOOR, GROUPS
-from pytest_dtfperf.explain.measurement_profile import Evidence, ends_of, gbit_per_s, ms, stepping, with_host
-from pytest_dtfperf.explain.merge_causes import DECODING, PROGRAM, SERVER, STARVED, ExplainCase, Reason, applies
+from pytest_dtfperf.explain.measurement_profile import (
+    MeasurementProfile,
+    ends_of,
+    gbit_per_s,
+    ms,
+    select_worker_parts,
+    with_host,
+)
+from pytest_dtfperf.explain.merge_causes import DECODING, PROGRAM, SERVER, STARVED, ExplainCase, Reason, compute_update_ratio
 from pytest_dtfperf.explain.probes import ALL, LINK, differences
-from pytest_dtfperf.explain.step_breakdown import Anatomy
+from pytest_dtfperf.explain.step_breakdown import StepBreakdown
 from pytest_dtfperf.explain.step_events import is_server
 
 _MAINLY = 0.8  # of the seconds: in one direction
@@ -20,30 +27,32 @@ _MOST_OF_IT = 0.5
 _NAMED = 3  # workers
 
 
-def of_a_link(case: ExplainCase) -> Reason:
+def explain_link(case: ExplainCase) -> Reason:
     rate = _rate(case)
     seconds = _seconds(case)
-    found = case.strains("link")
+    found = case.describe_host_pressures("link")
     return case.reason("link", f"{_subject(case)} {rate or _longer(case)}", [seconds], [*found, *_growth(case, rate)])
 
 
-def of_a_server(case: ExplainCase) -> Reason:
+def explain_server(case: ExplainCase) -> Reason:
     rate = _rate(case)
     server = case.location or ""
-    ratio = applies(server, case.then, case.now)
+    ratio = compute_update_ratio(server, case.then, case.now)
     updates = [f"its own operations take {ratio:.1f} times as long"] if ratio and ratio > _UPDATES_LONGER else []
     some = f"each parameter server of {server}" if server else "every parameter server"
-    who = with_host(server, case.hosts) if is_server(server) else some
-    if case.suspect.largest_of(GROUPS["transfer"]) > _MOST_OF_IT * case.suspect.largest_s:
-        words = f"{who} answers late: {_describe_direction(case)} {rate or _longer(case)}"
-    elif case.suspect.largest_of(("apply",)) + abs(case.suspect.floor_s) >= _MOST_OF_IT * case.suspect.largest_s:
-        words = f"{who} takes longer to update: {ms(case.suspect.largest_s)} ms more"
+    subject = with_host(server, case.hosts) if is_server(server) else some
+    if case.candidate.largest_of(GROUPS["transfer"]) > _MOST_OF_IT * case.candidate.largest_s:
+        words = f"{subject} answers late: {_describe_direction(case)} {rate or _longer(case)}"
+    elif case.candidate.largest_of(("apply",)) + abs(case.candidate.residual_s) >= _MOST_OF_IT * case.candidate.largest_s:
+        words = f"{subject} takes longer to update: {ms(case.candidate.largest_s)} ms more"
     else:
-        words = f"{who} answers late: workers wait {ms(case.suspect.largest_s)} ms more for it"
-    evidence = [_seconds(case, what) for what in ("transfer", "apply") if case.suspect.largest_of(GROUPS[what])]
-    if case.suspect.floor_s > 0:
-        evidence.append(f"workers wait {ms(case.suspect.floor_s)} ms longer once they have done their own work")
-    return case.reason(SERVER, words, evidence, [*updates, *case.strains("others", "clock", "memory", "compute")])
+        words = f"{subject} answers late: workers wait {ms(case.candidate.largest_s)} ms more for it"
+    evidence = [_seconds(case, what) for what in ("transfer", "apply") if case.candidate.largest_of(GROUPS[what])]
+    if case.candidate.residual_s > 0:
+        evidence.append(f"workers wait {ms(case.candidate.residual_s)} ms longer once they have done their own work")
+    return case.reason(
+        SERVER, words, evidence, [*updates, *case.describe_host_pressures("others", "clock", "memory", "compute")]
+    )
 
 
 def probed_location(case: ExplainCase) -> str | None:
@@ -75,8 +84,8 @@ def _seconds(case: ExplainCase, what: str = "transfer") -> str:
     before, after = case.seconds(what)
     to = {"transfer": "transfers", "apply": "updates"}[what]
     more = f" and {len(case.workers) - _NAMED} more" if len(case.workers) > _NAMED else ""
-    who = f"{', '.join(case.workers[:_NAMED])}{more}"
-    return f"{who}: {ms(after)} ms of a step go to {to}, {ms(before)} ms {case.before}"
+    subject = f"{', '.join(case.workers[:_NAMED])}{more}"
+    return f"{subject}: {ms(after)} ms of a step go to {to}, {ms(before)} ms {case.before}"
 
 
 def _longer(case: ExplainCase) -> str:
@@ -100,7 +109,7 @@ def _subject(case: ExplainCase) -> str:
 
 def _describe_direction(case: ExplainCase) -> str:
     """Of a task or host with all others. Workers receive what parameter servers send."""
-    sums = {kind: sum(s for (_, each), s in case.suspect.cells.items() if each == kind) for kind in ("receive", "send")}
+    sums = {kind: sum(s for (_, each), s in case.candidate.cells.items() if each == kind) for kind in ("receive", "send")}
     total = sum(sums.values())
     mainly = next((kind for kind, seconds in sums.items() if seconds > _MAINLY * total), None)
     jobs = {is_server(task) for task in _tasks_at(case.location, case.hosts)}
@@ -134,11 +143,11 @@ def _rate(case: ExplainCase) -> str:
 _Links = Mapping[tuple[str, str], tuple[float, float]]  # ends -> bytes, seconds
 
 
-def _read_links(anatomy: Anatomy | None) -> _Links:
+def _read_links(anatomy: StepBreakdown | None) -> _Links:
     return dict(_each(anatomy)) if anatomy else {}
 
 
-def _each(anatomy: Anatomy) -> Iterator[tuple[tuple[str, str], tuple[float, float]]]:
+def _each(anatomy: StepBreakdown) -> Iterator[tuple[tuple[str, str], tuple[float, float]]]:
     for link in anatomy.links:
         if link.busy_s:
             yield (link.source, link.destination), (link.size_bytes, link.busy_s)
@@ -159,13 +168,13 @@ _IDLE = 0.3  # of the time spent in Python: with less CPU than that it has slept
 
 
 def reason_for(case: ExplainCase) -> Reason:
-    return ROWS[case.suspect.what](case)
+    return ROWS[case.candidate.what](case)
 
 
 def _input(case: ExplainCase) -> Reason:
     before, after = case.seconds("input")
-    words = f"{case.who} waits {ms(after)} ms of a step for its next batch, {ms(before)} ms {case.before}"
-    return case.reason("input", words, [], case.strains("input"))
+    words = f"{case.subject} waits {ms(after)} ms of a step for its next batch, {ms(before)} ms {case.before}"
+    return case.reason("input", words, [], case.describe_host_pressures("input"))
 
 
 def _python(case: ExplainCase) -> Reason:
@@ -178,48 +187,48 @@ def _python(case: ExplainCase) -> Reason:
     idle = _is_idle(case, after - before)
     doing = "sleeps for" if slept else {None: "takes", True: "does nothing for", False: "is busy in Python for"}[idle]
     agreeing += [f"its CPU does no more than {case.before}: it sleeps, or waits for something"] if idle else []
-    words = f"{case.who} {doing} {ms(after)} ms before it asks for a step, {ms(before)} ms {case.before}"
+    words = f"{case.subject} {doing} {ms(after)} ms before it asks for a step, {ms(before)} ms {case.before}"
     return case.reason("straggler" if case.location else "host", words, [], agreeing)
 
 
-def _is_idle(case: ExplainCase, longer_s: float) -> bool | None:
+def _is_idle(case: ExplainCase, increase_s: float) -> bool | None:
     """None: not known, without the CPU's time of both sides."""
     if case.both.basis == "peers":
         return None
     now, then = (
-        [cpu for worker in case.workers if (cpu := merge_causes.cpu_of(side, worker)) is not None]
+        [cpu for worker in case.workers if (cpu := merge_causes.get_cpu_s(side, worker)) is not None]
         for side in (case.now, case.then)
     )
     is_known = len(now) == len(then) == len(case.workers)
-    return sum(now) - sum(then) < _IDLE * longer_s * len(now) if is_known else None
+    return sum(now) - sum(then) < _IDLE * increase_s * len(now) if is_known else None
 
 
 def _host(case: ExplainCase) -> Reason:
     before, after = case.seconds("host")
-    words = f"TensorFlow's own host code takes {ms(after)} ms of a step on {case.who}, {ms(before)} ms {case.before}"
-    if case.suspect.location is None and case.now.software_changes:
-        return merge_causes.of_software(case, words, [])
-    return case.reason("straggler" if case.suspect.location else "host", words, [], case.strains("others"))
+    words = f"TensorFlow's own host code takes {ms(after)} ms of a step on {case.subject}, {ms(before)} ms {case.before}"
+    if case.candidate.location is None and case.now.software_changes:
+        return merge_causes.explain_software(case, words, [])
+    return case.reason("straggler" if case.candidate.location else "host", words, [], case.describe_host_pressures("others"))
 
 
 def _waiting(case: ExplainCase) -> Reason:
     before, after = (_exchanging(side) for side in (case.then, case.now))
-    if before is not None and after is not None and after - before > _MOST_OF_IT * case.suspect.floor_s:
+    if before is not None and after is not None and after - before > _MOST_OF_IT * case.candidate.residual_s:
         words = f"workers exchange for {ms(after)} ms of a step from when the last of them has joined, "
         words += f"{ms(before)} ms {case.then.when}"
-        return replace(case.reason("link", words, [], case.strains("link")), location=probed_location(case))
-    words = f"workers wait {ms(case.suspect.floor_s)} ms longer for each other in turn, or for the update"
+        return replace(case.reason("link", words, [], case.describe_host_pressures("link")), location=probed_location(case))
+    words = f"workers wait {ms(case.candidate.residual_s)} ms longer for each other in turn, or for the update"
     return replace(
         case.reason("waiting", words, ["no worker's own work has become so much longer"]), location=None, confidence="low"
     )
 
 
-def _exchanging(side: Evidence) -> float | None:
+def _exchanging(side: MeasurementProfile) -> float | None:
     """Of all-reduces, without waiting for the others: that of the worker that was in them for the shortest time.
 
     None: no step was taken apart.
     """
-    workers = stepping(side.anatomy).values() if side.anatomy else ()
+    workers = select_worker_parts(side.anatomy).values() if side.anatomy else ()
     return min((parts.get("reduce", 0.0) for parts in workers), default=None)
 
 
@@ -231,15 +240,15 @@ def _program(case: ExplainCase) -> Reason:
 
 
 ROWS: Mapping[str, Callable[[ExplainCase], Reason]] = {
-    "compute": merge_causes.reason,
+    "compute": merge_causes.explain_compute,
     "input": _input,
-    "transfer": of_a_link,
+    "transfer": explain_link,
     "python": _python,
-    "apply": of_a_server,
+    "apply": explain_server,
     "host": _host,
     FLOOR: _waiting,
-    SERVER: of_a_server,
-    STARVED: merge_causes.of_starved,
-    DECODING: merge_causes.of_decoding,
+    SERVER: explain_server,
+    STARVED: merge_causes.explain_starvation,
+    DECODING: merge_causes.explain_decoding,
     PROGRAM: _program,
 }

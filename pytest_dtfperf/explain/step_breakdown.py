@@ -259,7 +259,7 @@ class LinkTraffic(JsonData):
 
 
 @dataclass(frozen=True)
-class Anatomy(JsonData):
+class StepBreakdown(JsonData):
     """Of some steps of one training."""
 
     steps: int
@@ -290,7 +290,9 @@ class Anatomy(JsonData):
         return super().from_json(known)
 
 
-def anatomy_of(traces: Sequence[TaskTrace], *, lockstep: bool = True, clocks: Bounds | None = None) -> Anatomy:
+def compute_step_breakdown(
+    traces: Sequence[TaskTrace], *, lockstep: bool = True, clocks: Bounds | None = None
+) -> StepBreakdown:
     """Take steps apart. `lockstep`: a step of all workers is one step; else each has its own, and the path is the slowest's.
 
     `clocks` bounds how far tasks' clocks are apart, where that is known from elsewhere. Traces without edges have no path, and
@@ -380,8 +382,8 @@ class _Sums:
         for task, parts in found.items():
             self._tasks.setdefault(task, Counter()).update(parts)
 
-    def anatomy(self, clocks: Clocks, *, edges: bool) -> Anatomy:
-        return Anatomy(
+    def anatomy(self, clocks: Clocks, *, edges: bool) -> StepBreakdown:
+        return StepBreakdown(
             steps=self._steps,
             wall_s=self._seconds(self._wall),
             path=list(self._parts()),

@@ -64,7 +64,7 @@ class Period(JsonData):
     worker: str | None  # whose they are; None: everybody's, or nobody knows
 
 
-def beyond_usual(durations: Numbers) -> Numbers:
+def compute_excess(durations: Numbers) -> Numbers:
     """By how much each is longer than the median of those around it; negative where it is shorter."""
     excess = durations.copy()
     for within in _stretches(len(durations)):
@@ -73,7 +73,7 @@ def beyond_usual(durations: Numbers) -> Numbers:
     return excess
 
 
-def standing_out(durations: Numbers) -> Indices:
+def find_long_steps(durations: Numbers) -> Indices:
     """The indices of those that stand out."""
     if len(durations) < LEAST_STEPS:
         return np.zeros(0, np.intp)
@@ -93,7 +93,7 @@ def _stretches(steps: int) -> Iterator[slice]:
         yield slice(number * _AROUND, steps if number == count - 1 else (number + 1) * _AROUND)
 
 
-def periodic(indices: Indices, durations: Numbers) -> tuple[float, float, Indices] | None:
+def find_period(indices: Indices, durations: Numbers) -> tuple[float, float, Indices] | None:
     """The period of pauses at these indices, in steps and in the unit of durations, and the pauses that keep to it."""
     first = indices[np.flatnonzero(np.diff(indices, prepend=-2) > 1)]  # of several in a row
     if len(first) < _LEAST_PAUSES or not (found := _distance(first, len(durations))):
@@ -165,7 +165,7 @@ _DIGITS = 6  # of seconds: the stamps' own microseconds
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerScore(JsonData):
+class WorkerTiming(JsonData):
     """Means over one worker's steps, in seconds per step. None: not known."""
 
     steps: int  # that were stamped
@@ -186,12 +186,12 @@ class WorkerScore(JsonData):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scores(JsonData):
+class WorkerTimings(JsonData):
     """Of the workers of one run."""
 
     steps: int  # the measured ones
     step_s: float | None  # mean of a measured step, over the workers, too
-    workers: Mapping[str, WorkerScore]
+    workers: Mapping[str, WorkerTiming]
     paused: int = 0  # how many steps stand out
     pauses: Sequence[Pause] = ()  # the longest of these, the longest first
     periods: Sequence[Period] = ()
@@ -205,7 +205,7 @@ class Scores(JsonData):
         return super().from_json({name: value for name, value in data.items() if name != "schema"})
 
 
-def scores_of(stamps: Sequence[Stamps], *, lockstep: bool) -> Scores | None:
+def compute_worker_timings(stamps: Sequence[Stamps], *, lockstep: bool) -> WorkerTimings | None:
     """Score all workers that are known. `lockstep`: their steps are common ones, and each worker has as many.
 
     None where nothing is known: no worker, or no steps.
@@ -216,7 +216,7 @@ def scores_of(stamps: Sequence[Stamps], *, lockstep: bool) -> Scores | None:
     together = lockstep and len({len(each.step) for each in series}) == 1
     against = _against_others(series) if together and len(series) > 1 else {}
     pauses = list(_pauses(series, together=together))
-    return Scores(
+    return WorkerTimings(
         steps=max(len(each.step) for each in series),
         step_s=_mean(np.concatenate([each.step for each in series])),
         workers={each.worker: _score(each, against.get(each.worker)) for each in series},
@@ -262,8 +262,8 @@ def _seconds(column: Column) -> Numbers:
     return np.array([np.nan if each is None else each / 1e6 for each in column])
 
 
-def _score(series: _Series, against: Mapping[str, float | None] | None) -> WorkerScore:
-    return WorkerScore(
+def _score(series: _Series, against: Mapping[str, float | None] | None) -> WorkerTiming:
+    return WorkerTiming(
         steps=next(
             (count for each in (series.ready, series.compute, series.step) if (count := int(np.isfinite(each).sum()))), 0
         ),
@@ -352,18 +352,18 @@ def _median_of_others(values: Numbers) -> Numbers:
 
 def _pauses(series: Sequence[_Series], *, together: bool) -> Iterator[Pause]:
     for durations, mine in _durations(series, together=together):
-        indices, excess = standing_out(durations), beyond_usual(durations)
-        for at, whose in zip(indices, _whose(mine, indices, excess), strict=True):
-            yield Pause(step=int(at) + 1, seconds=round(float(excess[at]), _DIGITS), worker=whose)
+        indices, excess = find_long_steps(durations), compute_excess(durations)
+        for at, worker in zip(indices, _find_workers(mine, indices, excess), strict=True):
+            yield Pause(step=int(at) + 1, seconds=round(float(excess[at]), _DIGITS), worker=worker)
 
 
 def _periods(series: Sequence[_Series], *, together: bool) -> Iterator[Period]:
     for durations, mine in _durations(series, together=together):
-        if found := periodic(standing_out(durations), durations):
+        if found := find_period(find_long_steps(durations), durations):
             steps, seconds, kept = found
-            ((most, count),) = Counter(_whose(mine, kept, beyond_usual(durations))).most_common(1)
-            whose = most if count > len(kept) / 2 else None
-            yield Period(steps=round(steps, 2), seconds=round(seconds, _DIGITS), pauses=len(kept), worker=whose)
+            ((most, count),) = Counter(_find_workers(mine, kept, compute_excess(durations))).most_common(1)
+            worker = most if count > len(kept) / 2 else None
+            yield Period(steps=round(steps, 2), seconds=round(seconds, _DIGITS), pauses=len(kept), worker=worker)
 
 
 def _durations(series: Sequence[_Series], *, together: bool) -> Iterator[tuple[Numbers, Sequence[_Series]]]:
@@ -374,9 +374,9 @@ def _durations(series: Sequence[_Series], *, together: bool) -> Iterator[tuple[N
         yield from ((each.step, [each]) for each in series if np.isfinite(each.step).all())
 
 
-def _whose(series: Sequence[_Series], indices: Indices, excess: Numbers) -> list[str | None]:
+def _find_workers(series: Sequence[_Series], indices: Indices, excess: Numbers) -> list[str | None]:
     """Of each pause the one worker whose own time, until its gradients were there, was so much longer than usual."""
-    own = np.nan_to_num(np.stack([beyond_usual(each.ready)[indices] for each in series]))  # (worker, pause)
+    own = np.nan_to_num(np.stack([compute_excess(each.ready)[indices] for each in series]))  # (worker, pause)
     mine = own >= _MINE * excess[indices]
     if len(series) == 1:
         return [series[0].worker] * len(indices)
@@ -389,7 +389,7 @@ _CERTAIN = {4: 8.05, 5: 5.95, 6: 5.03, 7: 4.52, 8: 4.21, 9: 3.99, 10: 3.83}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Straggler(JsonData):
+class LateWorker(JsonData):
     """A worker that the others wait for in most steps."""
 
     worker: str
@@ -399,24 +399,24 @@ class Straggler(JsonData):
     parts: Mapping[str, float]  # python, receive, compute -> seconds more per step than the others' median, where known
 
 
-def stragglers(scores: Scores) -> Sequence[Straggler]:
+def find_late_workers(scores: WorkerTimings) -> Sequence[LateWorker]:
     """The clear ones, the latest first: late by more than `CLEARLY` of a step, in `ALWAYS` of the steps, and not by chance."""
     found = [
-        Straggler(worker=name, last=score.last, behind=score.behind, late_s=score.late_s, parts=_parts(scores, name))
+        LateWorker(worker=name, last=score.last, behind=score.behind, late_s=score.late_s, parts=_parts(scores, name))
         for name, score in scores.workers.items()
         if score.last is not None and score.behind is not None and score.late_s is not None and _is_clear(scores, score)
     ]
     return sorted(found, key=lambda straggler: -straggler.late_s)
 
 
-def _is_clear(scores: Scores, score: WorkerScore) -> bool:
+def _is_clear(scores: WorkerTimings, score: WorkerTiming) -> bool:
     errors = _CERTAIN.get(blocks(score.steps))
     if score.late_s is None or score.late_error_s is None or score.behind is None or scores.step_s is None or errors is None:
         return False
     return score.behind >= ALWAYS and score.late_s - errors * score.late_error_s > CLEARLY * scores.step_s
 
 
-def _parts(scores: Scores, worker: str) -> dict[str, float]:
+def _parts(scores: WorkerTimings, worker: str) -> dict[str, float]:
     score = scores.workers[worker]
     others = [other for name, other in scores.workers.items() if name != worker]
     of = {
@@ -428,7 +428,7 @@ def _parts(scores: Scores, worker: str) -> dict[str, float]:
     return {part: own - statistics.median(theirs) for part, (own, theirs) in known.items() if own is not None and theirs}
 
 
-def describe_straggler(straggler: Straggler, host: str | None = None) -> str:
+def describe_late_worker(straggler: LateWorker, host: str | None = None) -> str:
     """One line: `worker:1 (node03) was last in 94 % of steps, by 12.0 ms: compute +11.0, receive +1.0 ms`."""
     where = f" ({host})" if host else ""
     often = (
@@ -441,14 +441,14 @@ def describe_straggler(straggler: Straggler, host: str | None = None) -> str:
     return f"{straggler.worker}{where} {often}, by {_ms(straggler.late_s)} ms" + (f": {', '.join(longer)} ms" if longer else "")
 
 
-def increases(then: Scores | None, now: Scores) -> Mapping[str, float]:
+def compute_lateness_increases(then: WorkerTimings | None, now: WorkerTimings) -> Mapping[str, float]:
     """Return how many seconds later each clear straggler is than it was on the other side, the most first.
 
     On a side that is not known, or where its lateness is not, it is expected to be on time.
     """
     known = then.workers if then else {}
     late_s = {name: max(0.0, (score.late_s or 0.0) if (score := known.get(name)) else 0.0) for name in now.workers}
-    return {each.worker: more for each in stragglers(now) if (more := each.late_s - late_s[each.worker]) > 0}
+    return {each.worker: more for each in find_late_workers(now) if (more := each.late_s - late_s[each.worker]) > 0}
 
 
 def _whole(fraction: float) -> str:

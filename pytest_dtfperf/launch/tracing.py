@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.explain import perfetto
-from pytest_dtfperf.explain.step_breakdown import anatomy_of
+from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.explain.step_events import align
-from pytest_dtfperf.explain.worker_timings import scores_of
+from pytest_dtfperf.explain.worker_timings import compute_worker_timings
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stamps import MOST_STEPS, InvalidStamps, Stamps
@@ -51,7 +51,7 @@ class Tracing:
             what = "an external command" if self.spec.command else f"variable_update={self.spec.variable_update}"
             return None, f"{what} cannot be traced"
         try:
-            return anatomy_of(self._traces, lockstep=self._lockstep, clocks=self._one_clock).to_json(), ""
+            return compute_step_breakdown(self._traces, lockstep=self._lockstep, clocks=self._one_clock).to_json(), ""
         except InvalidTrace as error:
             return None, f"the trace {error}"
 
@@ -118,7 +118,7 @@ class Scoring:
         if self._refused:
             return None, self._refused
         try:
-            scores = scores_of(self._stamps(), lockstep=self.spec.in_lockstep)
+            scores = compute_worker_timings(self._stamps(), lockstep=self.spec.in_lockstep)
         except InvalidStamps as error:
             return None, f"the stamps {error}"
         return (scores.to_json() if scores else None), ""

@@ -6,7 +6,7 @@ from rich.console import RenderableType
 
 from pytest_dtfperf.explain.causes import Cause, Change, Explanation
 from pytest_dtfperf.explain.measurement_profile import ms, signed_ms
-from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, Anatomy, LinkTraffic, TaskTime
+from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, LinkTraffic, StepBreakdown, TaskTime
 from pytest_dtfperf.explain.step_events import KINDS
 from pytest_dtfperf.formats import NONE, change_in_ms, format_count, in_ms, percent, printable
 from pytest_dtfperf.records.record import Record
@@ -93,7 +93,7 @@ _MAX_LINKS = 12
 NO_PATH = "Its critical path is not known: TensorFlow's profiler does not tell what waited for what."
 
 
-def describe_anatomy(anatomy: Anatomy, *, width: int, colour: bool) -> str:
+def describe_anatomy(anatomy: StepBreakdown, *, width: int, colour: bool) -> str:
     """Return lines for a terminal or a log."""
     return render([*_make_path_blocks(anatomy), *_make_task_blocks(anatomy), *_make_link_blocks(anatomy)], width, colour)
 
@@ -117,7 +117,7 @@ def _make_change_row(change: Change) -> list[str]:
     return [change.kind, in_ms(change.before_s), in_ms(change.after_s), change_in_ms(change.seconds), where]
 
 
-def _make_path_blocks(anatomy: Anatomy) -> Iterator[RenderableType]:
+def _make_path_blocks(anatomy: StepBreakdown) -> Iterator[RenderableType]:
     taken = f"{in_ms(anatomy.wall_s)} ms, the mean of {format_count(anatomy.steps, 'traced step')}"
     if not anatomy.path:
         yield f"The slowest worker's step takes {taken}. {NO_PATH}"
@@ -134,11 +134,11 @@ def _make_path_blocks(anatomy: Anatomy) -> Iterator[RenderableType]:
     yield make_table(["kind", "where", "variable", "ms", "share"], rows, [None] * 5, words=(0, 1, 2))
 
 
-def _format_share(seconds: float, anatomy: Anatomy) -> str:
+def _format_share(seconds: float, anatomy: StepBreakdown) -> str:
     return percent(seconds / anatomy.wall_s) if anatomy.wall_s else NONE
 
 
-def _make_task_blocks(anatomy: Anatomy) -> Iterator[RenderableType]:
+def _make_task_blocks(anatomy: StepBreakdown) -> Iterator[RenderableType]:
     yield "\nWhere each task's time goes, in ms of its step:"
     kinds = [kind for kind in KINDS if any(kind in task.parts for task in anatomy.tasks.values())]
     rows = [[name, *_list_times(task, kinds)] for name, task in anatomy.tasks.items()]
@@ -152,7 +152,7 @@ def _list_times(task: TaskTime, kinds: list[str]) -> Iterator[str]:
         yield in_ms(task.parts[kind]) if kind in task.parts else ""
 
 
-def _make_link_blocks(anatomy: Anatomy) -> Iterator[RenderableType]:
+def _make_link_blocks(anatomy: StepBreakdown) -> Iterator[RenderableType]:
     if anatomy.links:
         yield "\nWhat the tasks send each other in a step:"
         yield make_table(

@@ -16,10 +16,10 @@ from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import SessionFileError, UsageError
 from pytest_dtfperf.explain.causes import Explanation, explain
-from pytest_dtfperf.explain.measurement_profile import Evidence
+from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
 from pytest_dtfperf.explain.probes import Probes
-from pytest_dtfperf.explain.step_breakdown import Anatomy
-from pytest_dtfperf.explain.worker_timings import Scores
+from pytest_dtfperf.explain.step_breakdown import StepBreakdown
+from pytest_dtfperf.explain.worker_timings import WorkerTimings
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.launch.agents import CHIEF
 from pytest_dtfperf.measurement import Measurement, Run
@@ -27,14 +27,14 @@ from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 
 
-def profile_measurement(measurement: Measurement, cluster: str | None = None) -> Evidence:
+def profile_measurement(measurement: Measurement, cluster: str | None = None) -> MeasurementProfile:
     """Return what is known of a measurement; `cluster` is a name for the commands that are suggested."""
     run, traced = _choose_run(measurement), measurement.traced_run
     images = compute_images_per_step(measurement)
-    return Evidence(
+    return MeasurementProfile(
         step_s=[images / rate for rate in measurement.rates] if images else [],
-        anatomy=Anatomy.from_json(traced.anatomy) if traced and traced.anatomy else None,
-        scores=Scores.from_json(run.stragglers) if run.stragglers else None,
+        anatomy=StepBreakdown.from_json(traced.anatomy) if traced and traced.anatomy else None,
+        scores=WorkerTimings.from_json(run.stragglers) if run.stragglers else None,
         probes=Probes.from_json(measurement.probes) if measurement.probes else None,
         states=run.state,
         disturbances=measurement.disturbances,  # a run that was discarded for one is in none of these seconds
@@ -48,13 +48,13 @@ def profile_measurement(measurement: Measurement, cluster: str | None = None) ->
     )
 
 
-def profile_entry(entry: Entry, measurement: Measurement) -> Evidence:
+def profile_entry(entry: Entry, measurement: Measurement) -> MeasurementProfile:
     """Return what is known of a baseline, which this measurement is compared with."""
     spec, images = measurement.spec, compute_images_per_step(measurement)
-    return Evidence(
+    return MeasurementProfile(
         step_s=[images / rate for rate in entry.samples] if images else [],
-        anatomy=Anatomy.from_json(entry.anatomy) if entry.anatomy else None,
-        scores=Scores.from_json(entry.stragglers) if entry.stragglers else None,
+        anatomy=StepBreakdown.from_json(entry.anatomy) if entry.anatomy else None,
+        scores=WorkerTimings.from_json(entry.stragglers) if entry.stragglers else None,
         probes=Probes.from_json(entry.probes) if entry.probes else None,
         coordinated=spec.mode.coordinated,
         in_lockstep=spec.in_lockstep,
@@ -63,7 +63,9 @@ def profile_entry(entry: Entry, measurement: Measurement) -> Evidence:
     )
 
 
-def add_changes(now: Evidence, before: Mapping[str, Any], after: Mapping[str, Any], *, program: bool = True) -> Evidence:
+def add_changes(
+    now: MeasurementProfile, before: Mapping[str, Any], after: Mapping[str, Any], *, program: bool = True
+) -> MeasurementProfile:
     """Return the profile with what differs between two fingerprints.
 
     Args:
@@ -186,7 +188,7 @@ def _without_sharing(found: Explanation, hosts: Sequence[str], measurement: Meas
 
 def _profile_sides(
     check: Check, measurement: Measurement, other: Measurement | None, cluster: str | None
-) -> tuple[Evidence, Evidence] | None:
+) -> tuple[MeasurementProfile, MeasurementProfile] | None:
     now = profile_measurement(measurement, cluster)
     if check.kind == "baseline":
         entry = check.side.entry

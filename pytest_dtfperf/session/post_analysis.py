@@ -22,7 +22,7 @@ from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFa
 from pytest_dtfperf.explain.causes import Explanation
 from pytest_dtfperf.explain.experiments import ExperimentSubject, Planned, Tried, failed, plan_experiments, read
 from pytest_dtfperf.explain.probes import Probes, is_disturbed, merge_probes
-from pytest_dtfperf.explain.step_breakdown import Anatomy
+from pytest_dtfperf.explain.step_breakdown import StepBreakdown
 from pytest_dtfperf.limits.limit import Limit, limit
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.measurement import Measurement, Run
@@ -196,7 +196,7 @@ def run_experiments(
     plans = plan_experiments(
         list_candidate_causes(explanation), measurement.spec.to_json(), spare_hosts=spare, most=MOST_EXPERIMENTS
     )
-    before = Anatomy.from_json(then) if then else None
+    before = StepBreakdown.from_json(then) if then else None
     return list(_Experiments(session, test, measurement, explanation, before).make(plans))
 
 
@@ -210,7 +210,7 @@ class _Experiments:
     """The experiments on one measurement, one after the other. What goes wrong costs that experiment."""
 
     def __init__(
-        self, session: SessionContext, test: str, measurement: Measurement, explanation: Explanation, then: Anatomy | None
+        self, session: SessionContext, test: str, measurement: Measurement, explanation: Explanation, then: StepBreakdown | None
     ) -> None:
         self._session = session
         self._test = test
@@ -242,14 +242,14 @@ class _Experiments:
 
     def _without(self, plan: Planned) -> frozenset[str]:
         """Return the host that is left out."""
-        if not plan.trial.leaves_out or not plan.suspect.location:
+        if not plan.trial.leaves_out or not plan.subject.location:
             return frozenset()
-        ends = plan.suspect.location.split(">")
+        ends = plan.subject.location.split(">")
         task_hosts = self._measurement.runs[-1].task_hosts
         hosts = [task_hosts.get(end, end) for end in ends]
         found = next((host for host in reversed(hosts) if host in self._measurement.hosts), None)
         if found is None:
-            raise SpecError(f"{plan.suspect.location} is on no host of this measurement")
+            raise SpecError(f"{plan.subject.location} is on no host of this measurement")
         return frozenset([found])
 
     def _step_s(self, spec: Spec, without: frozenset[str], number: int, of: int) -> float:

@@ -10,7 +10,7 @@ from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.explain.step_breakdown import anatomy_of
+from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.records.session import SessionFolder
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of
 from tests.cli.table import read
@@ -33,7 +33,7 @@ def session(folder: Path, *explained: dict[str, Any]) -> SessionFolder:
 
 @pytest.fixture
 def anatomy() -> dict[str, Any]:
-    return anatomy_of(real("parameter_server")).to_json()
+    return compute_step_breakdown(real("parameter_server")).to_json()
 
 
 def test_time_of_a_step_is_shown(anatomy: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

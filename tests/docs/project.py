@@ -13,7 +13,7 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.explain.step_breakdown import anatomy_of
+from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.records.session import SessionFolder
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of
 from tests.docs.pages import REPOSITORY
@@ -145,7 +145,7 @@ def _nights(folder: Path) -> str:
     """Write two sessions of the same trainings, with step breakdowns, and baselines. Return the id of the last measurement."""
     entries: list[Entry] = [entry_of([100, 100.5, 99.5, 100], model=model, gpus=8) for model in OURS]
     BaselineStore(folder / "baselines").update(system_name(HARDWARE), entries)
-    anatomy = anatomy_of(real("parameter_server")).to_json()
+    anatomy = compute_step_breakdown(real("parameter_server")).to_json()
     for night in NIGHTS:
         session = SessionFolder.create(
             folder / "perf_results",

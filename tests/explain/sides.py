@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_dtfperf.explain.causes import Cause, Explanation, explain
-from pytest_dtfperf.explain.measurement_profile import Evidence
-from pytest_dtfperf.explain.step_breakdown import Anatomy, LinkTraffic, TaskTime
-from pytest_dtfperf.explain.worker_timings import Scores, WorkerScore
+from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
+from pytest_dtfperf.explain.step_breakdown import LinkTraffic, StepBreakdown, TaskTime
+from pytest_dtfperf.explain.worker_timings import WorkerTiming, WorkerTimings
 
 # Milliseconds of a worker's step.
 USUAL = {"python": 1.0, "host": 9.0, "receive": 15.0, "forward": 30.0, "backward": 60.0, "send": 15.0, "apply": 2.0}
@@ -24,7 +24,7 @@ def side(
     busy_ms: Mapping[tuple[str, str], float] | None = None,
     floor_ms: float = FLOOR_MS,
     more: Mapping[str, Any] | None = None,
-) -> Evidence:
+) -> MeasurementProfile:
     """Of workers that differ from the usual one in these milliseconds, and as many servers that share the bytes."""
     own = [{**USUAL, **worker} for worker in workers or ({}, {})]
     wall = max(sum(each.values()) for each in own) + floor_ms
@@ -33,9 +33,11 @@ def side(
         for number, each in enumerate(own)
     }
     tasks |= {f"ps:{number}": _task({**each, "wait": wall - sum(each.values())}, None) for number, each in enumerate(servers)}
-    found = Anatomy(5, wall / 1e3, [], tasks, list(_links(own, len(servers), busy_ms or {})), dict.fromkeys(tasks, 0.0), {})
+    found = StepBreakdown(
+        5, wall / 1e3, [], tasks, list(_links(own, len(servers), busy_ms or {})), dict.fromkeys(tasks, 0.0), {}
+    )
     errors = {kind: 0.01 * ms / 1e3 for kind, ms in USUAL.items()}
-    return Evidence(
+    return MeasurementProfile(
         step_s=[wall / 1e3 * (1 + each) for each in (-0.004, 0.0, 0.004)],
         anatomy=replace(found, error_s=errors),
         **(more or {}),
@@ -69,11 +71,11 @@ def alike(of: int = 2, **ms: float) -> list[dict[str, float]]:
     return [{kind: USUAL.get(kind, 0.0) + each for kind, each in ms.items()}] * of
 
 
-def stamped(*workers: Mapping[str, float], step_ms: float) -> Evidence:
+def stamped(*workers: Mapping[str, float], step_ms: float) -> MeasurementProfile:
     """Of scores alone, without any anatomy."""
     usual = {"python_s": 1.0, "receive_s": 20.0, "compute_s": 95.0, "finish_s": 20.0, "cpu_s": 90.0}
     scores = {
-        f"worker:{number}": WorkerScore(
+        f"worker:{number}": WorkerTiming(
             steps=100,
             ready_s=sum(({**usual, **each})[name] for name in ("python_s", "receive_s", "compute_s")) / 1e3,
             ready_error_s=0.0005,
@@ -81,14 +83,14 @@ def stamped(*workers: Mapping[str, float], step_ms: float) -> Evidence:
         )
         for number, each in enumerate(workers)
     }
-    return Evidence(step_s=[step_ms / 1e3] * 3, scores=Scores(steps=100, step_s=step_ms / 1e3, workers=scores))
+    return MeasurementProfile(step_s=[step_ms / 1e3] * 3, scores=WorkerTimings(steps=100, step_s=step_ms / 1e3, workers=scores))
 
 
-def told(then: Evidence, now: Evidence) -> Explanation:
+def told(then: MeasurementProfile, now: MeasurementProfile) -> Explanation:
     found = explain(then, now)
     assert found
     return found
 
 
-def top(then: Evidence, now: Evidence) -> Cause:
+def top(then: MeasurementProfile, now: MeasurementProfile) -> Cause:
     return told(then, now).causes[0]

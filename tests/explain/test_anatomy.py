@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pytest_dtfperf.baselines
-from pytest_dtfperf.explain.step_breakdown import Anatomy, anatomy_of
+from pytest_dtfperf.explain.step_breakdown import StepBreakdown, compute_step_breakdown
 from pytest_dtfperf.explain.step_events import KINDS
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace
@@ -35,14 +35,14 @@ def one_clock(traces: Sequence[TaskTrace]) -> dict[tuple[str, str], int]:
     return {(one, other): 0 for one in tasks for other in tasks if one != other}
 
 
-def seconds_of(anatomy: Anatomy) -> Mapping[tuple[str, str | None], float]:
+def seconds_of(anatomy: StepBreakdown) -> Mapping[tuple[str, str | None], float]:
     found: Counter[tuple[str, str | None]] = Counter()
     for part in anatomy.path:
         found[part.kind, part.location] += part.seconds  # type: ignore[assignment]  # typeshed counts in whole numbers
     return found
 
 
-def assert_adds_up(anatomy: Anatomy) -> None:
+def assert_adds_up(anatomy: StepBreakdown) -> None:
     rounding = 1e-7 * (len(anatomy.path) + len(KINDS))
     assert math.isclose(sum(part.seconds for part in anatomy.path), anatomy.wall_s, abs_tol=rounding)
     assert all(part.seconds >= 0 for part in anatomy.path)
@@ -54,7 +54,7 @@ def assert_adds_up(anatomy: Anatomy) -> None:
 def test_the_slowest_workers_step_is_the_critical_path() -> None:
     """The worker whose values come late is on the path with all that it did, the other with the step's end alone."""
     traces = parameter_server([Times(), Times(receive=300)])
-    path = seconds_of(anatomy_of(traces, clocks=one_clock(traces)))
+    path = seconds_of(compute_step_breakdown(traces, clocks=one_clock(traces)))
     assert {key: round(1e6 * seconds) for key, seconds in path.items()} == {
         ("python", "worker:1"): 5,
         ("host", "worker:1"): 9,  # and a microsecond in which the parameter server reads the variable
@@ -70,7 +70,7 @@ def test_the_slowest_workers_step_is_the_critical_path() -> None:
 def test_transfers_on_the_path_name_their_variable() -> None:
     """What was received and what was sent are a variable's value and its gradient."""
     traces = parameter_server([Times(), Times(send=900)])
-    parts = anatomy_of(traces, clocks=one_clock(traces)).path
+    parts = compute_step_breakdown(traces, clocks=one_clock(traces)).path
     assert {part.kind: part.variable for part in parts if part.kind in ("send", "receive")} == {
         "send": "weights",
         "receive": "weights",
@@ -82,7 +82,7 @@ def test_transfers_on_the_path_name_their_variable() -> None:
 @settings(deadline=None, max_examples=60)
 def test_path_is_the_slowest_workers(traces: list[TaskTrace]) -> None:
     """Whatever takes how long: the path has each part of the slowest worker's step, in full, and adds up."""
-    anatomy = anatomy_of(traces, clocks=one_clock(traces))
+    anatomy = compute_step_breakdown(traces, clocks=one_clock(traces))
     assert_adds_up(anatomy)
     arrived = {trace.task: max(r.end_us for r in trace.steps[0].received) for trace in traces}
     last = max(arrived.values())
@@ -98,7 +98,7 @@ def test_path_is_the_slowest_workers(traces: list[TaskTrace]) -> None:
 @settings(deadline=None, max_examples=60)
 def test_everything_adds_up_with_clocks_unknown(traces: list[TaskTrace]) -> None:
     """Where nothing but the trace bounds the clocks, parts still add up to the whole, and none is negative."""
-    anatomy = anatomy_of(traces)
+    anatomy = compute_step_breakdown(traces)
     assert_adds_up(anatomy)
     assert all(error >= 0 for error in anatomy.clock_error_s.values())
 
@@ -109,7 +109,7 @@ def test_clocks_of_hosts_change_nothing(traces: list[TaskTrace], ahead: list[int
     """The same training on hosts whose clocks are up to a quarter of an hour apart has the same anatomy."""
     tasks = ["ps:0", *(trace.task for trace in traces)]
     off = dict(zip(tasks, ahead, strict=False))
-    assert anatomy_of([shifted(trace, off) for trace in traces]) == anatomy_of(traces)
+    assert compute_step_breakdown([shifted(trace, off) for trace in traces]) == compute_step_breakdown(traces)
 
 
 @given(trainings, st.permutations([f"worker:{i}" for i in range(4)]))
@@ -117,7 +117,7 @@ def test_clocks_of_hosts_change_nothing(traces: list[TaskTrace], ahead: list[int
 def test_names_of_tasks_change_nothing(traces: list[TaskTrace], names: list[str]) -> None:
     """Workers by other names have the same anatomy under their new names."""
     renamed = {trace.task: name for trace, name in zip(traces, names, strict=False)}
-    before, after = anatomy_of(traces), anatomy_of([relabelled(trace, renamed) for trace in traces])
+    before, after = compute_step_breakdown(traces), compute_step_breakdown([relabelled(trace, renamed) for trace in traces])
     assert after.wall_s == before.wall_s
     assert sorted(part.seconds for part in after.path) == sorted(part.seconds for part in before.path)
     assert {renamed.get(task, task): of for task, of in before.tasks.items()} == after.tasks
@@ -131,7 +131,7 @@ def test_time_of_a_task_is_of_what_computes_first() -> None:
     session.run("read", 12, 15, "w", on="ps:0", kind="ReadVariableOp")
     session.receive("read", 90, "ps:0", "worker:0")
     traces = [session.trace()]
-    of_task = anatomy_of(traces, clocks=one_clock(traces)).tasks["worker:0"]
+    of_task = compute_step_breakdown(traces, clocks=one_clock(traces)).tasks["worker:0"]
     found = {kind: round(1e6 * seconds) for kind, seconds in of_task.parts.items()}
     assert found == {"python": 10, "host": 2 + 10, "apply": 3, "receive": 5 + 20, "forward": 40, "backward": 10}
     assert of_task.cpu_s == pytest.approx(50e-6)
@@ -140,7 +140,7 @@ def test_time_of_a_task_is_of_what_computes_first() -> None:
 def test_worker_that_sleeps_before_the_call_is_python() -> None:
     """A sleep outside of the session is the sleeper's Python on the path, and everybody else's waiting."""
     traces = parameter_server([Times(), Times(python=5000)])
-    anatomy = anatomy_of(traces, clocks=one_clock(traces))
+    anatomy = compute_step_breakdown(traces, clocks=one_clock(traces))
     assert anatomy.path[0].kind == "python"
     assert anatomy.path[0].location == "worker:1"
     assert max(anatomy.tasks["worker:0"].parts, key=lambda kind: anatomy.tasks["worker:0"].parts[kind]) == "wait"
@@ -149,8 +149,8 @@ def test_worker_that_sleeps_before_the_call_is_python() -> None:
 def test_link_without_clocks_has_no_rate() -> None:
     """Where clocks may be off by much of what a transfer took, there is no rate; the bytes are known all the same."""
     traces = parameter_server([Times(send=1), Times(send=1)])
-    loose = {(link.source, link.destination): link for link in anatomy_of(traces).links}
-    tight = {(link.source, link.destination): link for link in anatomy_of(traces, clocks=one_clock(traces)).links}
+    loose = {(link.source, link.destination): link for link in compute_step_breakdown(traces).links}
+    tight = {(link.source, link.destination): link for link in compute_step_breakdown(traces, clocks=one_clock(traces)).links}
     assert loose["worker:1", "ps:0"].bytes_per_s is None
     assert loose["worker:1", "ps:0"].size_bytes == 4000
     assert tight["worker:1", "ps:0"].bytes_per_s == pytest.approx(4000 / 1e-6)
@@ -159,9 +159,9 @@ def test_link_without_clocks_has_no_rate() -> None:
 def test_traces_too_short_are_refused() -> None:
     """One step is none: the first is dropped."""
     with pytest.raises(InvalidTrace, match="1 steps, and the first is never counted"):
-        anatomy_of([TaskTrace("worker:0", [], [], parameter_server([Times()])[0].steps[:1])])
+        compute_step_breakdown([TaskTrace("worker:0", [], [], parameter_server([Times()])[0].steps[:1])])
     with pytest.raises(InvalidTrace, match="of no worker"):
-        anatomy_of([])
+        compute_step_breakdown([])
 
 
 def test_step_that_ends_before_it_begins_is_refused() -> None:
@@ -171,7 +171,7 @@ def test_step_that_ends_before_it_begins_is_refused() -> None:
     torn = replace(other, steps=[first, replace(second, end_us=second.end_us - 1_000_000)])
     for lockstep in (True, False):
         with pytest.raises(InvalidTrace, match=r"of worker:1 has a step that ends before it begins: its host's clock was set"):
-            anatomy_of([chief, torn], lockstep=lockstep)
+            compute_step_breakdown([chief, torn], lockstep=lockstep)
 
 
 def test_worker_whose_clock_is_not_known_is_told_of_by_itself() -> None:
@@ -179,7 +179,7 @@ def test_worker_whose_clock_is_not_known_is_told_of_by_itself() -> None:
     workers = [Session(f"worker:{number}", begin=0, called=10, end=100 + 50 * number) for number in range(2)]
     for number, session in enumerate(workers):
         session.run("tower0/forward", 20, 90 + 50 * number)
-    anatomy = anatomy_of([session.trace() for session in workers])
+    anatomy = compute_step_breakdown([session.trace() for session in workers])
     assert_adds_up(anatomy)
     assert {part.location for part in anatomy.path} == {"worker:0"}
     assert anatomy.clock_error_s.keys() == {"worker:0"}
@@ -195,12 +195,12 @@ def test_schema_knows_all_kinds() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_real_steps_add_up(mode: str) -> None:
     """Of steps traced in every mode of sessions, path and tasks add up, and fit the schema in a few kilobytes."""
-    anatomy = anatomy_of(real(mode), lockstep=LOCKSTEP[mode])
+    anatomy = compute_step_breakdown(real(mode), lockstep=LOCKSTEP[mode])
     assert_adds_up(anatomy)
     text = json.dumps(anatomy.to_json())
     jsonschema.validate(json.loads(text), SCHEMA)
     assert len(text) < 5000
-    assert Anatomy.from_json(json.loads(text)) == anatomy
+    assert StepBreakdown.from_json(json.loads(text)) == anatomy
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -209,14 +209,14 @@ def test_real_steps_on_other_clocks_are_the_same(mode: str) -> None:
     off = {"ps:0": -180_000_000, "ps:1": 7, "worker:1": 300_000_001}
     traces = [shifted(trace, off) for trace in real(mode)]
     lockstep = LOCKSTEP[mode]
-    assert anatomy_of(traces, lockstep=lockstep) == anatomy_of(real(mode), lockstep=lockstep)
+    assert compute_step_breakdown(traces, lockstep=lockstep) == compute_step_breakdown(real(mode), lockstep=lockstep)
 
 
 @pytest.mark.parametrize("mode", ["parameter_server", "distributed_replicated"])
 def test_bytes_on_real_links_are_the_networks(mode: str) -> None:
     """Every worker receives each variable once a step and sends each gradient once, to the byte."""
     variables = sum(variable.size for variable in outline(network_of(Spec(model="mnist", batch_size=16))).trained) * 4
-    links = anatomy_of(real(mode)).links
+    links = compute_step_breakdown(real(mode)).links
     for worker in ("worker:0", "worker:1"):
         assert sum(link.size_bytes for link in links if link.destination == worker) == pytest.approx(variables, rel=0.01)
         assert sum(link.size_bytes for link in links if link.source == worker) == pytest.approx(variables, rel=0.01)
@@ -225,7 +225,7 @@ def test_bytes_on_real_links_are_the_networks(mode: str) -> None:
 
 def test_lone_process_path_is_its_own_time() -> None:
     """With one worker and one thread there is nothing beside the path: both accounts are the same to 2 % of the step."""
-    anatomy = anatomy_of(real("replicated"))
+    anatomy = compute_step_breakdown(real("replicated"))
     path = {kind: sum(part.seconds for part in anatomy.path if part.kind == kind) for kind in KINDS}
     for kind, seconds in anatomy.tasks["worker:0"].parts.items():
         assert path[kind] == pytest.approx(seconds, abs=0.02 * anatomy.wall_s)

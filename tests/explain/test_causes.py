@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_dtfperf.explain.causes import KINDS, Explanation, explain
-from pytest_dtfperf.explain.host_pressure import strains
-from pytest_dtfperf.explain.measurement_profile import Evidence
+from pytest_dtfperf.explain.host_pressure import find_host_pressures
+from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
 from pytest_dtfperf.explain.probes import HostProbe, Link, Probes, Reading
-from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, anatomy_of
+from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, compute_step_breakdown
 from pytest_dtfperf.explain.step_breakdown import LinkTraffic as Traced
 from tests.explain.made import linked
 from tests.explain.made import real as traced
@@ -66,7 +66,7 @@ REDUCED = ({**alike(reduce=20)[0], "send": 0.0, "receive": 0.0},) * 3
 LATER = ({**alike(reduce=70)[0], "send": 0.0, "receive": 0.0},) * 3
 
 
-ONE_EACH: Mapping[str, tuple[Evidence, Evidence, str, str | None]] = {
+ONE_EACH: Mapping[str, tuple[MeasurementProfile, MeasurementProfile, str, str | None]] = {
     "one worker's arithmetic": (side(), side(*slower(backward=40), cpu_ms=[90, 130]), "compute", "worker:1"),
     "everybody's arithmetic": (side(), side(*alike(backward=40), cpu_ms=[130, 130]), "compute", None),
     "one of four computes": (
@@ -358,7 +358,7 @@ ONE_EACH: Mapping[str, tuple[Evidence, Evidence, str, str | None]] = {
 
 
 @pytest.mark.parametrize(("then", "now", "kind", "location"), ONE_EACH.values(), ids=ONE_EACH)
-def test_one_cause_is_found(then: Evidence, now: Evidence, kind: str, location: str | None) -> None:
+def test_one_cause_is_found(then: MeasurementProfile, now: MeasurementProfile, kind: str, location: str | None) -> None:
     """What has changed is named with its place, has nearly all seconds of the change, and is the only cause."""
     then, now = replace(then, hosts=HOSTS), replace(now, hosts=HOSTS)
     found = told(then, now)
@@ -387,7 +387,7 @@ def test_all_workers_of_a_host_are_the_host() -> None:
     ],
     ids=["a host, and one to compare with", "of two", "all"],
 )
-def test_the_doctor_is_sent_where_the_cause_is(then: Evidence, now: Evidence, command: str) -> None:
+def test_the_doctor_is_sent_where_the_cause_is(then: MeasurementProfile, now: MeasurementProfile, command: str) -> None:
     """The next command names the hosts of a cause, one beside it to compare with, and none where that would be all."""
     assert now.anatomy
     hosts = {"ps:0": "a", "worker:0": "a", "worker:1": "b", "worker:2": "c"}
@@ -432,7 +432,7 @@ def test_a_link_that_a_baseline_has_no_room_for_was_not_idle() -> None:
 def test_the_worker_that_lends_its_devices_is_looked_at_too() -> None:
     """Where one session computes on all workers only the chief has a step of its own: the others' work is told all the same."""
 
-    def lent(evidence: Evidence) -> Evidence:
+    def lent(evidence: MeasurementProfile) -> MeasurementProfile:
         assert evidence.anatomy
         tasks = {**evidence.anatomy.tasks, "worker:1": replace(evidence.anatomy.tasks["worker:1"], cpu_s=None)}
         return replace(evidence, anatomy=replace(evidence.anatomy, tasks=tasks))
@@ -468,7 +468,7 @@ def test_all_that_is_exchanged_with_a_starved_worker_of_one_session_is_of_it() -
     scatter so much that none of them has changed for sure.
     """
 
-    def lent(evidence: Evidence) -> Evidence:
+    def lent(evidence: MeasurementProfile) -> MeasurementProfile:
         assert evidence.anatomy
         tasks = {**evidence.anatomy.tasks, "worker:1": replace(evidence.anatomy.tasks["worker:1"], cpu_s=None)}
         links = [
@@ -575,7 +575,7 @@ def test_links_without_bytes_are_told_by_their_probes(probed: dict[str, float], 
     assert 1e3 * found.seconds == pytest.approx(100, abs=5)
 
 
-def _all_bytes_between(one: str, other: str, found: Evidence) -> Evidence:
+def _all_bytes_between(one: str, other: str, found: MeasurementProfile) -> MeasurementProfile:
     assert found.anatomy
     links = [
         each if {each.source, each.destination} == {one, other} else replace(each, size_bytes=1e3, busy_s=1e-6)
@@ -706,17 +706,17 @@ def quota(cores: float | None) -> dict[str, Any]:
 def test_a_quota_of_then_is_no_news(then: dict[str, Any], now: dict[str, Any], words: str | None) -> None:
     """A baseline keeps no counts of its hosts. Where its probes tell of a quota as small, nothing speaks for that host; where
     they do not, it is said that nobody knows what a quota cost it then."""
-    found = strains(side(more=then), side(more={**counted("b", limited_s=4.0), **now}))
+    found = find_host_pressures(side(more=then), side(more={**counted("b", limited_s=4.0), **now}))
     expected = [] if words is None else [f"a quota kept it from its cores for 40 % of the run{words}"]
-    assert [each.words for each in found if each.starves] == expected
+    assert [each.words for each in found if each.is_cpu_starved] == expected
 
 
 def test_a_quota_that_was_counted_then_is_held_against_that() -> None:
     """Where both have counted, only what it costs more than then speaks for the host, whatever probes say of limits."""
     then = side(more={**counted("b", limited_s=1.0), **quota(1.0)})
     more, same = (side(more={**counted("b", limited_s=s), **quota(1.0)}) for s in (4.0, 1.3))
-    assert [each.words for each in strains(then, more)] == ["a quota kept it from its cores for 40 % of the run"]
-    assert not strains(then, same)
+    assert [each.words for each in find_host_pressures(then, more)] == ["a quota kept it from its cores for 40 % of the run"]
+    assert not find_host_pressures(then, same)
 
 
 def test_several_causes_share_the_change() -> None:
@@ -763,7 +763,7 @@ def test_what_nobody_knows_of_the_cpu_is_not_said() -> None:
     unknown = {name: replace(score, cpu_s=None) for name, score in then.scores.workers.items()}
     then = replace(then, scores=replace(then.scores, workers=unknown))
     assert top(then, now).words == "worker:1 takes 41.0 ms before it asks for a step, 1.00 ms then; all wait for it"
-    peers = top(Evidence(step_s=side().step_s), side(*slower(python=50)))
+    peers = top(MeasurementProfile(step_s=side().step_s), side(*slower(python=50)))
     assert peers.words.startswith("worker:1 takes 51.0 ms before it asks for a step, 1.00 ms the others")
 
 
@@ -814,7 +814,7 @@ def test_nobody_waits_for_the_slowest_batch_of_a_coordinator() -> None:
     assert 1e3 * cause.seconds == pytest.approx(44, abs=1)
 
 
-def batches(workers: list[dict[str, float]], cpu_ms: list[float], step_s: float) -> Evidence:
+def batches(workers: list[dict[str, float]], cpu_ms: list[float], step_s: float) -> MeasurementProfile:
     """Of workers that a coordinator gives their next batch at once."""
     made = side(*workers, cpu_ms=cpu_ms, floor_ms=0.0)
     assert made.anatomy
@@ -825,15 +825,17 @@ def batches(workers: list[dict[str, float]], cpu_ms: list[float], step_s: float)
     return replace(made, anatomy=replace(made.anatomy, tasks=tasks), coordinated=True, step_s=[step_s] * 3)
 
 
-def given_out(of: Evidence, *steps: int) -> Evidence:
+def given_out(of: MeasurementProfile, *steps: int) -> MeasurementProfile:
     """With so many steps of each worker."""
     assert of.scores
     workers = {name: replace(score, steps=count) for (name, score), count in zip(of.scores.workers.items(), steps, strict=True)}
     return replace(of, coordinated=True, scores=replace(of.scores, workers=workers))
 
 
-@pytest.mark.parametrize("then", [Evidence(step_s=side().step_s), stamped({}, {}, step_ms=140)], ids=["nothing", "stamps"])
-def test_a_slow_link_where_no_link_is_known_of_the_baseline(then: Evidence) -> None:
+@pytest.mark.parametrize(
+    "then", [MeasurementProfile(step_s=side().step_s), stamped({}, {}, step_ms=140)], ids=["nothing", "stamps"]
+)
+def test_a_slow_link_where_no_link_is_known_of_the_baseline(then: MeasurementProfile) -> None:
     """A worker whose transfers take longer is found by its links of now alone."""
     scores = stamped({"finish_s": 70.0}, {"receive_s": 120.0}, step_ms=240).scores
     now = replace(side(*slower(receive=50, send=50), servers=TWO, busy_ms=PAIR), scores=scores)
@@ -852,7 +854,7 @@ def test_what_was_exchanged_then_is_not_nothing_where_nobody_knows() -> None:
 
 def test_peers_where_the_baseline_tells_nothing() -> None:
     """A baseline that was never traced: one worker that is later than the others is found, and it is said to be unsure."""
-    then = Evidence(step_s=side().step_s)
+    then = MeasurementProfile(step_s=side().step_s)
     found = told(then, side(*slower(python=50)))
     assert [(each.kind, each.location, each.confidence) for each in found.causes] == [("straggler", "worker:1", "low")]
     assert any("the baseline was taken apart" in note for note in found.notes)
@@ -872,7 +874,7 @@ GUESSED: Mapping[str, tuple[dict[str, Any], str | None]] = {
 @pytest.mark.parametrize(("known", "kind"), GUESSED.values(), ids=GUESSED)
 def test_what_rates_alone_can_tell(known: dict[str, Any], kind: str | None) -> None:
     """Without any step taken apart, a single difference may be the cause, with low confidence; of two, neither is claimed."""
-    found = told(Evidence(step_s=[0.1, 0.1]), Evidence(step_s=[0.15, 0.15], **known))
+    found = told(MeasurementProfile(step_s=[0.1, 0.1]), MeasurementProfile(step_s=[0.15, 0.15], **known))
     assert [(each.kind, each.confidence) for each in found.causes] == ([(kind, "low")] if kind else [])
     assert found.explained_s + found.unexplained_s == pytest.approx(0.05)
     assert found.explained_s == pytest.approx(0.02 if kind == "straggler" else 0.05 if kind else 0)
@@ -880,14 +882,14 @@ def test_what_rates_alone_can_tell(known: dict[str, Any], kind: str | None) -> N
 
 def test_a_difference_below_the_noise_is_no_cause() -> None:
     """A worker that was told to sleep for a millisecond does not make a step longer by fifty, nor is it a cause of one."""
-    found = told(Evidence(step_s=[0.1, 0.1]), Evidence(step_s=[0.15, 0.15], sleeps={"worker:1": 0.0005}))
+    found = told(MeasurementProfile(step_s=[0.1, 0.1]), MeasurementProfile(step_s=[0.15, 0.15], sleeps={"worker:1": 0.0005}))
     assert found.causes == []
     assert found.unexplained_s == pytest.approx(0.05)
 
 
 def test_slow_link_of_a_real_training_is_found() -> None:
     """Where one worker's link was held to 500 Mbit/s, that link, both ways, is nearly all of the change."""
-    well, slow = (Evidence(anatomy=anatomy_of(linked(how))) for how in ("well", "slow"))
+    well, slow = (MeasurementProfile(anatomy=compute_step_breakdown(linked(how))) for how in ("well", "slow"))
     well, slow = (replace(each, step_s=[each.anatomy.wall_s] * 3) for each in (well, slow) if each.anatomy)
     found = told(well, slow)
     assert [(each.kind, each.location) for each in found.causes] == [("link", "worker:1<>ps:0")]
@@ -897,8 +899,8 @@ def test_slow_link_of_a_real_training_is_found() -> None:
 @pytest.mark.parametrize("mode", ["parameter_server", "distributed_replicated", "replicated", "distributed_all_reduce"])
 def test_where_nothing_changed_nothing_is_claimed(mode: str) -> None:
     """Two measurements of the same have no cause, in whatever order."""
-    anatomy = anatomy_of(traced(mode))
-    then = Evidence(anatomy=anatomy, step_s=[anatomy.wall_s] * 3)
+    anatomy = compute_step_breakdown(traced(mode))
+    then = MeasurementProfile(anatomy=anatomy, step_s=[anatomy.wall_s] * 3)
     assert told(then, then).causes == []
 
 
@@ -908,7 +910,7 @@ sides = st.lists(milliseconds, min_size=1, max_size=4).map(lambda workers: side(
 
 @given(sides, sides, st.booleans())
 @settings(deadline=None, max_examples=60)
-def test_seconds_add_up(then: Evidence, now: Evidence, coordinated: bool) -> None:
+def test_seconds_add_up(then: MeasurementProfile, now: MeasurementProfile, coordinated: bool) -> None:
     """Whatever changed how: causes and what is not explained are the step's change, and no cause is below the noise."""
     found = told(replace(then, coordinated=coordinated), replace(now, coordinated=coordinated))
     assert found.explained_s + found.unexplained_s == pytest.approx(found.change_s, abs=1e-9)
@@ -938,11 +940,11 @@ def test_names_change_nothing(workers: list[dict[str, float]], order: list[int])
 
 def test_what_no_side_knows() -> None:
     """Without a step's seconds there is nothing to explain."""
-    assert explain(Evidence(), side()) is None
-    assert explain(side(), Evidence()) is None
+    assert explain(MeasurementProfile(), side()) is None
+    assert explain(side(), MeasurementProfile()) is None
 
 
-def own_program(extra_s: Sequence[float], within_s: float = 0.1, **more: Any) -> Evidence:
+def own_program(extra_s: Sequence[float], within_s: float = 0.1, **more: Any) -> MeasurementProfile:
     """A program whose workers each take so much longer between their steps, as they have reported them.
 
     Its rate is that of the chief's steps.
@@ -951,7 +953,9 @@ def own_program(extra_s: Sequence[float], within_s: float = 0.1, **more: Any) ->
     between = 0.01 + 0.001 * random.random((len(extra_s), 60)) + np.array(extra_s)[:, None]
     scores = reported(*reported_steps(between, np.full((len(extra_s), 60), within_s)))
     chief_s = within_s + max(extra_s) - extra_s[0]
-    return Evidence(step_s=[0.998 * chief_s, chief_s, 1.002 * chief_s], scores=scores, hosts=HOSTS, is_own_program=True, **more)
+    return MeasurementProfile(
+        step_s=[0.998 * chief_s, chief_s, 1.002 * chief_s], scores=scores, hosts=HOSTS, is_own_program=True, **more
+    )
 
 
 @pytest.mark.parametrize(
@@ -963,7 +967,7 @@ def own_program(extra_s: Sequence[float], within_s: float = 0.1, **more: Any) ->
     ],
     ids=["as it was", "not known", "the anchor"],
 )
-def test_a_late_worker_of_an_own_program_is_named(then: Evidence, when: str, confidence: str) -> None:
+def test_a_late_worker_of_an_own_program_is_named(then: MeasurementProfile, when: str, confidence: str) -> None:
     """The worker for which the others wait in each of their reported steps is named, with the seconds that this costs."""
     found = told(then, own_program([0, 0.05]))
     (cause,) = found.causes
@@ -979,7 +983,7 @@ def test_a_late_worker_of_an_own_program_is_named(then: Evidence, when: str, con
 def test_the_longest_of_steps_that_begin_at_once_is_named() -> None:
     """A program that exchanges between its steps: of the worker that is slower within them, its own step time tells it."""
     then, now = (
-        Evidence(step_s=[step_s] * 3, scores=ending_apart(late_s, 0.0, 0.0), hosts=HOSTS, is_own_program=True)
+        MeasurementProfile(step_s=[step_s] * 3, scores=ending_apart(late_s, 0.0, 0.0), hosts=HOSTS, is_own_program=True)
         for step_s, late_s in ((0.101, 0.0), (0.151, 0.05))
     )
     (cause,) = told(then, now).causes
@@ -1017,7 +1021,7 @@ def test_who_is_late_within_its_steps_is_not_known() -> None:
 
 def test_an_own_program_is_not_traced() -> None:
     """Where an own program reports no steps, the advice is to have it report them, for nothing else of it can be known."""
-    printed = [Evidence(step_s=[step_s] * 3, is_own_program=True) for step_s in (0.1, 0.15)]
+    printed = [MeasurementProfile(step_s=[step_s] * 3, is_own_program=True) for step_s in (0.1, 0.15)]
     assert told(*printed).notes == [
         f"no step of {side} was taken apart: a program can report its steps with pytest_dtfperf.steps"
         for side in ("the baseline", "this training")

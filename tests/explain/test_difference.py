@@ -5,16 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_dtfperf.explain.causes import difference
-from pytest_dtfperf.explain.step_breakdown import Anatomy, anatomy_of
+from pytest_dtfperf.explain.step_breakdown import StepBreakdown, compute_step_breakdown
 from tests.explain.made import MODES, Times, linked, parameter_server, real
 
 times = st.builds(Times, **dict.fromkeys(Times.__dataclass_fields__, st.integers(1, 10_000)))
-anatomies = st.builds(anatomy_of, st.builds(parameter_server, st.lists(times, min_size=1, max_size=3)))
+anatomies = st.builds(compute_step_breakdown, st.builds(parameter_server, st.lists(times, min_size=1, max_size=3)))
 
 
 @given(anatomies, anatomies)
 @settings(deadline=None, max_examples=60)
-def test_changes_add_up(before: Anatomy, after: Anatomy) -> None:
+def test_changes_add_up(before: StepBreakdown, after: StepBreakdown) -> None:
     """Whatever changed how: the changes add up to that of the step, and the other way round they have the other sign."""
     changes = difference(before, after)
     assert sum(change.seconds for change in changes) == pytest.approx(after.wall_s - before.wall_s, abs=1e-5)
@@ -25,7 +25,7 @@ def test_changes_add_up(before: Anatomy, after: Anatomy) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_changed(mode: str) -> None:
     """A training has not changed against itself."""
-    anatomy = anatomy_of(real(mode), lockstep=mode != "independent")
+    anatomy = compute_step_breakdown(real(mode), lockstep=mode != "independent")
     assert all(change.seconds == 0 and change.location is None for change in difference(anatomy, anatomy))
 
 
@@ -42,21 +42,25 @@ def test_nothing_changed(mode: str) -> None:
 )
 def test_largest_change_is_what_was_made_slower(slow: Times, kind: str, location: str) -> None:
     """One worker does one thing more slowly: that comes first, with that worker or its link."""
-    changes = difference(anatomy_of(parameter_server([Times(), Times()])), anatomy_of(parameter_server([Times(), slow])))
+    changes = difference(
+        compute_step_breakdown(parameter_server([Times(), Times()])), compute_step_breakdown(parameter_server([Times(), slow]))
+    )
     assert (changes[0].kind, changes[0].location) == (kind, location)
 
 
 def test_slow_server_is_found() -> None:
     """A parameter server that takes longer to apply updates is where the time went."""
     workers = [Times(), Times()]
-    changes = difference(anatomy_of(parameter_server(workers)), anatomy_of(parameter_server(workers, apply=500)))
+    changes = difference(
+        compute_step_breakdown(parameter_server(workers)), compute_step_breakdown(parameter_server(workers, apply=500))
+    )
     assert (changes[0].kind, changes[0].location) == ("apply", "ps:0")
     assert changes[0].seconds == pytest.approx(470e-6)
 
 
 def test_slow_link_of_a_real_training_is_found() -> None:
     """Where one worker's link was held to 500 Mbit/s, the step's change is that link's, both ways, and its rate is seen."""
-    well, slow = anatomy_of(linked("well")), anatomy_of(linked("slow"))
+    well, slow = compute_step_breakdown(linked("well")), compute_step_breakdown(linked("slow"))
     changes = {change.kind: change for change in difference(well, slow)[:2]}
     assert {kind: change.location for kind, change in changes.items()} == {"send": "worker:1>ps:0", "receive": "ps:0>worker:1"}
     assert sum(change.seconds for change in changes.values()) > 0.9 * (slow.wall_s - well.wall_s) > 0.2

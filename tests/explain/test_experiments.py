@@ -20,12 +20,12 @@ from pytest_dtfperf.explain.experiments import (
     plan_experiments,
     read,
 )
-from pytest_dtfperf.explain.step_breakdown import Anatomy, TaskTime
+from pytest_dtfperf.explain.step_breakdown import StepBreakdown, TaskTime
 from pytest_dtfperf.spec import Spec
 
 SPEC = Spec(model="mnist", batch_size=32, gpus=2, num_ps=1, data="mnist", data_dir="/data")
 WORK = {"forward": 0.04, "backward": 0.05, "receive": 0.2, "wait": 0.1, "host": 0.01}
-THEN = Anatomy(5, 0.4, [], {"worker:0": TaskTime(0.4, None, WORK), "ps:0": TaskTime(0.4, None, {"apply": 0.3})}, [], {})
+THEN = StepBreakdown(5, 0.4, [], {"worker:0": TaskTime(0.4, None, WORK), "ps:0": TaskTime(0.4, None, {"apply": 0.3})}, [], {})
 
 
 def test_every_kind_of_cause_has_an_experiment() -> None:
@@ -37,7 +37,7 @@ def test_every_kind_of_cause_has_an_experiment() -> None:
 
 
 @pytest.mark.parametrize(
-    "suspects, spare, spec, names",
+    "subjects, spare, spec, names",
     [
         ([ExperimentSubject("input", 0.2)], 0, {}, ["synthetic input"]),
         ([ExperimentSubject("input", 0.2)], 0, {"data": "synthetic", "data_dir": None}, []),
@@ -58,10 +58,10 @@ def test_every_kind_of_cause_has_an_experiment() -> None:
     ],
 )
 def test_the_first_that_can_be_made_is_made(
-    suspects: list[ExperimentSubject], spare: int, spec: dict[str, Any], names: list[str]
+    subjects: list[ExperimentSubject], spare: int, spec: dict[str, Any], names: list[str]
 ) -> None:
     """For each suspect, the largest first; what changes nothing, or needs a host that is not lent, is passed over."""
-    found = plan_experiments(suspects, SPEC.but(**spec).to_json(), spare_hosts=spare, most=4)
+    found = plan_experiments(subjects, SPEC.but(**spec).to_json(), spare_hosts=spare, most=4)
     assert [plan.trial.name for plan in found] == names
 
 
@@ -74,9 +74,9 @@ def test_a_sleeper_goes_on_sleeping_alone() -> None:
 
 def test_no_more_than_asked_for() -> None:
     """Experiments cost time: the smallest causes have none."""
-    suspects = [ExperimentSubject("input", 0.1), ExperimentSubject("waiting", 0.3), ExperimentSubject("compute", 0.2)]
-    found = plan_experiments(suspects, SPEC.to_json(), spare_hosts=0, most=2)
-    assert [plan.suspect.kind for plan in found] == ["waiting", "compute"]
+    subjects = [ExperimentSubject("input", 0.1), ExperimentSubject("waiting", 0.3), ExperimentSubject("compute", 0.2)]
+    found = plan_experiments(subjects, SPEC.to_json(), spare_hosts=0, most=2)
+    assert [plan.subject.kind for plan in found] == ["waiting", "compute"]
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from pytest_dtfperf.explain.worker_timings import Scores, periodic, scores_of, standing_out
+from pytest_dtfperf.explain.worker_timings import WorkerTimings, compute_worker_timings, find_long_steps, find_period
 from tests.explain.stamped import in_lockstep, noise
 
 
-def scored(worker: int | None, steps: int, indices: slice, seconds: float = 0.3) -> Scores:
+def scored(worker: int | None, steps: int, indices: slice, seconds: float = 0.3) -> WorkerTimings:
     """Two workers with a long tail; one of them, or both, pause."""
     ready = noise("long tail", 2, steps, np.random.default_rng(3))
     ready[slice(None) if worker is None else worker, indices] += seconds
-    scores = scores_of(in_lockstep(ready), lockstep=True)
+    scores = compute_worker_timings(in_lockstep(ready), lockstep=True)
     assert scores is not None
     return scores
 
@@ -40,7 +40,7 @@ def test_period_of_the_clock_is_found_though_steps_vary() -> None:
     begins = np.cumsum(durations)
     indices = np.unique(np.searchsorted(begins, np.arange(4.2, 100, 4.2)))
     durations[indices] += 0.4
-    found = periodic(standing_out(durations), durations)
+    found = find_period(find_long_steps(durations), durations)
     assert found is not None
     assert found[0] == pytest.approx(42, abs=1)
 
@@ -62,13 +62,13 @@ def test_single_pause_is_told_with_its_worker() -> None:
 def test_machine_that_gets_slower_does_not_pause() -> None:
     """Steps that take twice as long in the end as in the beginning stand out nowhere."""
     durations = np.linspace(0.1, 0.2, 1000) + 0.002 * np.random.default_rng(1).standard_normal(1000)
-    assert list(standing_out(durations)) == []
+    assert list(find_long_steps(durations)) == []
 
 
 def test_few_or_equal_steps_do_not_stand_out() -> None:
     """Nothing stands out of fewer than twenty steps, or where all are equal."""
-    assert list(standing_out(np.array([0.1] * 18 + [5.0]))) == []
-    assert list(standing_out(np.full(200, 0.1))) == []
+    assert list(find_long_steps(np.array([0.1] * 18 + [5.0]))) == []
+    assert list(find_long_steps(np.full(200, 0.1))) == []
 
 
 def test_random_pauses_are_no_period() -> None:
@@ -84,5 +84,5 @@ def test_random_pauses_are_no_period() -> None:
                 np.concatenate([begin + random.integers(0, 20, size=6) for begin in random.integers(0, 180, 3)])
             )
         durations[indices] += 0.5
-        claims += periodic(standing_out(durations), durations) is not None
+        claims += find_period(find_long_steps(durations), durations) is not None
     assert claims <= 2

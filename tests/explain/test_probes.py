@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from pytest_dtfperf.explain.host_pressure import strains
-from pytest_dtfperf.explain.measurement_profile import Evidence
+from pytest_dtfperf.explain.host_pressure import find_host_pressures
+from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
 from pytest_dtfperf.explain.probes import HostProbe, Limited, Probes, differences, find_limits, merge_probes, unit_of, words_of
 from tests.explain.probed import CORE, FULL, G, link, of_hosts, reading
 
@@ -98,7 +98,7 @@ def test_a_part_of_a_fan_is_held_against_its_own_part() -> None:
     """Of several streams one has lost nine tenths of what it had, and is not said to be slower than all were together."""
     before = Probes(links={"*>a": link(1 * G, streams={"b": 0.5 * G, "c": 0.5 * G})})
     now = Probes(links={"*>a": link(1 * G, streams={"b": 0.95 * G, "c": 0.05 * G})})
-    (found,) = strains(Evidence(probes=before), Evidence(probes=now))
+    (found,) = find_host_pressures(MeasurementProfile(probes=before), MeasurementProfile(probes=now))
     assert (found.hosts, found.kind) == (["c", "a"], "link")
     assert found.words == "c>a: the link 90 % slower than its part of *>a was, when probed"
 

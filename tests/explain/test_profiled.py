@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from pytest_dtfperf.explain.causes import difference
-from pytest_dtfperf.explain.step_breakdown import Anatomy, anatomy_of
+from pytest_dtfperf.explain.step_breakdown import StepBreakdown, compute_step_breakdown
 from pytest_dtfperf.report import explanations as report
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace, TracedStep, pack, unpack
 from tests.explain.made import PROFILED, profiled
@@ -23,7 +23,7 @@ WHAT = {  # kinds of work that each worker has
 @pytest.mark.parametrize("mode", PROFILED)
 def test_each_workers_time_adds_up_and_no_path_is_claimed(mode: str) -> None:
     """The partition adds up to each worker's step; path, links and clocks are not known, and stored so."""
-    anatomy = anatomy_of(profiled(mode), lockstep=mode != "parameter_server_v2")
+    anatomy = compute_step_breakdown(profiled(mode), lockstep=mode != "parameter_server_v2")
     for of_task in anatomy.tasks.values():
         assert math.isclose(sum(of_task.parts.values()), of_task.wall_s, abs_tol=2e-6)
         assert WHAT[mode] <= of_task.parts.keys()
@@ -31,7 +31,7 @@ def test_each_workers_time_adds_up_and_no_path_is_claimed(mode: str) -> None:
     stored = anatomy.to_json()
     assert (stored["path"], stored["links"], stored["clock_error_s"]) == (None, None, {})
     jsonschema.validate(stored, SCHEMA)
-    assert Anatomy.from_json(json.loads(json.dumps(stored))) == anatomy
+    assert StepBreakdown.from_json(json.loads(json.dumps(stored))) == anatomy
 
 
 @pytest.mark.parametrize("mode", PROFILED)
@@ -45,7 +45,7 @@ def test_it_travels_as_other_traces_do(mode: str) -> None:
 
 def test_what_is_shown_says_what_is_not_known() -> None:
     """No table of a path or of links: one line says why there is none."""
-    shown = report.describe_anatomy(anatomy_of(profiled("multi_worker_mirrored")), width=160, colour=False)
+    shown = report.describe_anatomy(compute_step_breakdown(profiled("multi_worker_mirrored")), width=160, colour=False)
     assert report.NO_PATH in shown
     assert "reduce" in shown
     assert "link" not in shown
@@ -53,7 +53,7 @@ def test_what_is_shown_says_what_is_not_known() -> None:
 
 def test_changes_are_those_of_the_slowest_worker() -> None:
     """Where no path is known, what has become longer is told of the slowest worker's time, and adds up to its step's change."""
-    before, after = anatomy_of(profiled("multi_worker_mirrored")), anatomy_of(profiled("mirrored"))
+    before, after = compute_step_breakdown(profiled("multi_worker_mirrored")), compute_step_breakdown(profiled("mirrored"))
     changes = difference(before, after)
     assert math.isclose(sum(change.seconds for change in changes), after.wall_s - before.wall_s, abs_tol=2e-6)
     assert "slowest worker" in report.compare_anatomies(changes, "abc", path=False, width=160, colour=False)
@@ -63,9 +63,9 @@ def test_worker_that_had_too_little_to_do_is_left_out() -> None:
     """Of one that trained no second batch nothing is known; where that is all of them, there is no anatomy."""
     chief, other = profiled("parameter_server_v2")
     idle = TaskTrace("worker:1", other.operations, [], other.steps[:1], edges=False)
-    assert list(anatomy_of([chief, idle], lockstep=False).tasks) == ["worker:0"]
+    assert list(compute_step_breakdown([chief, idle], lockstep=False).tasks) == ["worker:0"]
     with pytest.raises(InvalidTrace, match="has 1 steps"):
-        anatomy_of([idle], lockstep=False)
+        compute_step_breakdown([idle], lockstep=False)
 
 
 def test_the_slowest_is_whose_steps_are_longest_and_not_whose_are_most() -> None:
@@ -76,7 +76,7 @@ def test_the_slowest_is_whose_steps_are_longest_and_not_whose_are_most() -> None
         made = [TracedStep(at, at, at + step_us, None, [], []) for at in begins]
         return TaskTrace(name, [], [], made, edges=False)
 
-    anatomy = anatomy_of([worker("worker:0", 50_000, 9), worker("worker:1", 90_000, 4)], lockstep=False)
+    anatomy = compute_step_breakdown([worker("worker:0", 50_000, 9), worker("worker:1", 90_000, 4)], lockstep=False)
     assert anatomy.wall_s == 0.09
     assert sum(part.seconds for part in anatomy.parts) == pytest.approx(anatomy.wall_s)
 

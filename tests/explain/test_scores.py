@@ -7,15 +7,22 @@ import numpy as np
 import pytest
 
 from pytest_dtfperf.baselines import files
-from pytest_dtfperf.explain.worker_timings import Numbers, Scores, describe_straggler, increases, scores_of, stragglers
+from pytest_dtfperf.explain.worker_timings import (
+    Numbers,
+    WorkerTimings,
+    compute_lateness_increases,
+    compute_worker_timings,
+    describe_late_worker,
+    find_late_workers,
+)
 from pytest_dtfperf.stamps import Stamps
 from tests.explain.stamped import PYTHON_S, RECEIVE_S, UPDATE_S, in_lockstep, noise, of
 
 ALIKE = np.full((3, 40), 0.1)
 
 
-def scored(ready: Numbers, *, lockstep: bool = True) -> Scores:
-    scores = scores_of(in_lockstep(ready), lockstep=lockstep)
+def scored(ready: Numbers, *, lockstep: bool = True) -> WorkerTimings:
+    scores = compute_worker_timings(in_lockstep(ready), lockstep=lockstep)
     assert scores is not None
     return scores
 
@@ -41,17 +48,17 @@ def test_sleeper_is_named() -> None:
     assert scores.workers["worker:1"].last == 1.0
     assert scores.workers["worker:1"].late_s == pytest.approx(0.012, abs=1e-4)
     assert scores.workers["worker:0"].last == 0.0
-    (found,) = stragglers(scores)
-    assert describe_straggler(found, "node03") == "worker:1 (node03) was last in 100 % of steps, by 11.9 ms: compute +12.0 ms"
+    (found,) = find_late_workers(scores)
+    assert describe_late_worker(found, "node03") == "worker:1 (node03) was last in 100 % of steps, by 11.9 ms: compute +12.0 ms"
 
 
 def test_two_of_many_are_named() -> None:
     """Two workers that are late in all steps are last in half of them each, and both are named."""
     ready = np.full((6, 40), 0.1)
     ready[2:4] += 0.02 + 0.004 * np.random.default_rng(1).random((2, 40))
-    found = stragglers(scored(ready))
+    found = find_late_workers(scored(ready))
     assert {each.worker for each in found} == {"worker:2", "worker:3"}
-    assert "was late in 100 % of steps, and the last in" in describe_straggler(found[0])
+    assert "was late in 100 % of steps, and the last in" in describe_late_worker(found[0])
 
 
 @pytest.mark.parametrize("workers", [2, 3, 8])
@@ -60,19 +67,19 @@ def test_who_is_last_in_turn_is_nobody(workers: int) -> None:
     ready = np.full((workers, 20 * workers), 0.1)
     for step in range(ready.shape[1]):
         ready[step % workers, step] += 0.02
-    assert stragglers(scored(ready)) == []
+    assert find_late_workers(scored(ready)) == []
 
 
 def test_late_by_little_or_seldom_is_nobody() -> None:
     """Neither a thousandth of a step in all of them nor a second in one makes a straggler."""
-    assert stragglers(scored(with_extra(1, 0.0001))) == []
-    assert stragglers(scored(with_extra(1, 1.0, slice(5, 6)))) == []
+    assert find_late_workers(scored(with_extra(1, 0.0001))) == []
+    assert find_late_workers(scored(with_extra(1, 1.0, slice(5, 6)))) == []
 
 
 def test_few_steps_name_nobody() -> None:
     """Of fewer than twenty steps nobody can say what was chance."""
-    assert stragglers(scored(with_extra(1, 0.05)[:, :19])) == []
-    assert stragglers(scored(with_extra(1, 0.05)[:, :20])) != []
+    assert find_late_workers(scored(with_extra(1, 0.05)[:, :19])) == []
+    assert find_late_workers(scored(with_extra(1, 0.05)[:, :20])) != []
 
 
 def test_steps_that_not_all_know_are_left_out() -> None:
@@ -80,7 +87,7 @@ def test_steps_that_not_all_know_are_left_out() -> None:
     sleeper = scored(with_extra(1, 0.012)).workers["worker:1"]
     given = in_lockstep(with_extra(1, 0.012))
     holes = dataclasses.replace(given[0], gradients_us=[None, None, *given[0].gradients_us[2:]])
-    scores = scores_of([holes, *given[1:]], lockstep=True)
+    scores = compute_worker_timings([holes, *given[1:]], lockstep=True)
     assert scores is not None
     assert scores.workers["worker:0"].steps == 38
     assert scores.workers["worker:1"].late_s == pytest.approx(sleeper.late_s, abs=1e-4)
@@ -92,10 +99,13 @@ def test_without_a_common_step_nobody_is_compared() -> None:
     shorter = dataclasses.replace(
         stamps[0], **{name: getattr(stamps[0], name)[:30] for name in stamps[0].to_json() if name != "worker"}
     )
-    for scores in (scores_of(stamps, lockstep=False), scores_of([shorter, *stamps[1:]], lockstep=True)):
+    for scores in (
+        compute_worker_timings(stamps, lockstep=False),
+        compute_worker_timings([shorter, *stamps[1:]], lockstep=True),
+    ):
         assert scores is not None
         assert {score.last for score in scores.workers.values()} == {None}
-        assert stragglers(scores) == []
+        assert find_late_workers(scores) == []
         assert scores.workers["worker:1"].ready_s == pytest.approx(0.15, abs=0.001)
 
 
@@ -104,26 +114,26 @@ def test_what_is_not_known_is_none() -> None:
     (known,) = in_lockstep(ALIKE[:1])
     nothing = [None] * 40
     batches = dataclasses.replace(known, python_us=nothing, end_us=nothing, cpu_us=nothing)
-    scores = scores_of([batches], lockstep=False)
+    scores = compute_worker_timings([batches], lockstep=False)
     assert scores is not None
     score = scores.workers["worker:0"]
     assert (scores.step_s, score.python_s, score.finish_s, score.cpu_s, score.ready_s) == (None,) * 5
     assert score.steps == 40
-    assert scores_of([], lockstep=True) is None
+    assert compute_worker_timings([], lockstep=True) is None
 
 
 def test_a_straggler_is_compared_with_what_it_was() -> None:
     """Only by how much a worker is later than it was counts; one that is not known of is expected to have been on time."""
     then, now = scored(with_extra(1, 0.02)), scored(with_extra(1, 0.05))
-    assert increases(then, now) == {"worker:1": pytest.approx(0.03, abs=0.001)}
-    assert increases(None, now) == {"worker:1": pytest.approx(0.05, abs=0.001)}
-    assert increases(scored(ALIKE[:1]), now) == increases(None, now)
-    assert increases(now, then) == increases(now, scored(ALIKE)) == {}
+    assert compute_lateness_increases(then, now) == {"worker:1": pytest.approx(0.03, abs=0.001)}
+    assert compute_lateness_increases(None, now) == {"worker:1": pytest.approx(0.05, abs=0.001)}
+    assert compute_lateness_increases(scored(ALIKE[:1]), now) == compute_lateness_increases(None, now)
+    assert compute_lateness_increases(now, then) == compute_lateness_increases(now, scored(ALIKE)) == {}
 
 
 def test_of_three_workers_a_fast_one_makes_no_straggler_of_the_others() -> None:
     """Two of three are as late as each other, and nobody waits for them but the one that is early."""
-    assert stragglers(scored(with_extra(0, -0.02))) == []
+    assert find_late_workers(scored(with_extra(0, -0.02))) == []
 
 
 @pytest.mark.parametrize("kind", ["normal", "long tail", "bursts"])
@@ -132,7 +142,7 @@ def test_noise_names_nobody(kind: str, workers: int, steps: int) -> None:
     """Where all workers are alike, at most one run in fifty calls one of them a straggler, or its pauses periodic."""
     random = np.random.default_rng(7)
     runs = [scored(noise(kind, workers, steps, random)) for _ in range(100)]
-    assert sum(bool(stragglers(scores)) for scores in runs) <= 2
+    assert sum(bool(find_late_workers(scores)) for scores in runs) <= 2
     assert sum(bool(scores.periods) for scores in runs) <= 2
 
 
@@ -145,20 +155,20 @@ def test_scores_are_as_the_schema_says_and_come_back() -> None:
     assert scores.periods
     data = json.loads(json.dumps(scores.to_json()))
     files._validator("measurement").evolve(schema={"$ref": "stragglers.json"}).validate(data)
-    assert Scores.from_json(data) == scores
+    assert WorkerTimings.from_json(data) == scores
 
 
 def test_lone_worker_has_nobody_to_wait_for_it() -> None:
     """Alone, a worker is last to nobody; its pauses are its own."""
     ready = ALIKE[0] + 0.001 * np.random.default_rng(1).standard_normal(40)
     ready[7] += 0.3
-    scores = scores_of([of("worker:0", ready, ready + UPDATE_S)], lockstep=True)
+    scores = compute_worker_timings([of("worker:0", ready, ready + UPDATE_S)], lockstep=True)
     assert scores is not None
     assert scores.workers["worker:0"].last is None
     assert [(pause.step, pause.worker) for pause in scores.pauses] == [(8, "worker:0")]
 
 
-def reported(begin: Numbers, end: Numbers) -> Scores:
+def reported(begin: Numbers, end: Numbers) -> WorkerTimings:
     """Of workers (rows) that tell when each of their steps (columns) begins and ends, each on a clock of its own."""
     unknown = [None] * begin.shape[1]
     stamps = [
@@ -169,7 +179,7 @@ def reported(begin: Numbers, end: Numbers) -> Scores:
         )
         for number, (begins, ends) in enumerate(zip(begin, end, strict=True))
     ]  # fmt: skip
-    scores = scores_of(stamps, lockstep=True)
+    scores = compute_worker_timings(stamps, lockstep=True)
     assert scores is not None
     return scores
 
@@ -190,11 +200,11 @@ def test_who_reports_its_steps_late_is_named() -> None:
     between = 0.01 + 0.002 * random.random((3, 60))
     between[1] += 0.012
     scores = reported(*reported_steps(between, np.full((3, 60), 0.1)))
-    (found,) = stragglers(scores)
+    (found,) = find_late_workers(scores)
     assert found.worker == "worker:1"
     assert found.late_s == pytest.approx(0.012, abs=0.001)
-    assert describe_straggler(found).startswith("worker:1 was last in 100 % of steps, by 1")
-    assert "python +1" in describe_straggler(found)
+    assert describe_late_worker(found).startswith("worker:1 was last in 100 % of steps, by 1")
+    assert "python +1" in describe_late_worker(found)
     score = scores.workers["worker:1"]
     assert (score.steps, score.compute_s, score.receive_s, score.ready_s) == (60, None, None, None)
     assert scores.step_s == pytest.approx(0.108, abs=0.002)  # the seconds between steps are in no rate, and in no step
@@ -205,10 +215,10 @@ def test_who_computes_longer_within_a_reported_step_is_not_known() -> None:
     random = np.random.default_rng(1)
     within = 0.1 + 0.002 * random.random((3, 60))
     within[1] += 0.02
-    assert not stragglers(reported(*reported_steps(np.full((3, 60), 0.01), within)))
+    assert not find_late_workers(reported(*reported_steps(np.full((3, 60), 0.01), within)))
 
 
-def ending_apart(*extra_s: float) -> Scores:
+def ending_apart(*extra_s: float) -> WorkerTimings:
     """Of workers that exchange between their steps, begin them at once, and take so much longer within each."""
     within = 0.1 + 0.002 * np.random.default_rng(1).random((len(extra_s), 60)) + np.array(extra_s)[:, None]
     begin = np.cumsum(within.max(axis=0) + 0.01) + np.zeros((len(extra_s), 1))
@@ -219,7 +229,7 @@ def test_reported_steps_that_end_apart_name_the_longest() -> None:
     """Of workers that begin their steps at once, the one whose own steps are longer is late by that."""
     for late in range(3):
         scores = ending_apart(*(0.02 * (late == worker) for worker in range(3)))
-        (found,) = stragglers(scores)
+        (found,) = find_late_workers(scores)
         assert (found.worker, found.last) == (f"worker:{late}", 1.0)
         assert found.late_s == pytest.approx(0.02, abs=0.002)
 
@@ -228,7 +238,7 @@ def test_reported_steps_that_end_apart_do_not_call_the_fastest_late() -> None:
     """Of workers that begin their steps at once, the one of the shortest is the fastest: nobody is late."""
     scores = ending_apart(0.0, -0.02, 0.0)
     assert scores.workers["worker:1"].last == 0.0
-    assert not stragglers(scores)
+    assert not find_late_workers(scores)
 
 
 def test_a_reported_step_that_stands_out_is_told() -> None:

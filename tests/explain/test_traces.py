@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.explain.step_breakdown import anatomy_of
+from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace
 from tests.explain.made import MODES, Session, Times, parameter_server, real
 
@@ -59,5 +59,5 @@ def test_work_grows_with_the_trace_and_not_with_its_square(more: int) -> None:
     session.run("reduce", 2, 8, kind="CollectiveReduceV2")
     trace = session.trace()
     steps = [dataclasses.replace(step, ran=[*step.ran] * (more // 3)) for step in trace.steps]
-    anatomy = anatomy_of([dataclasses.replace(trace, steps=steps)])
+    anatomy = compute_step_breakdown([dataclasses.replace(trace, steps=steps)])
     assert sum(part.seconds for part in anatomy.path) == pytest.approx(anatomy.wall_s)

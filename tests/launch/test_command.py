@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.errors import DeadlineExceeded, InvalidMeasurement, RunFailed, TaskFailed
-from pytest_dtfperf.explain.worker_timings import Scores, stragglers
+from pytest_dtfperf.explain.worker_timings import WorkerTimings, find_late_workers
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.spec import Spec
@@ -86,9 +86,9 @@ def test_a_loop_with_all_else_in_it_has_the_rate_of_its_steps(stage: Stage) -> N
     assert len(own_s) == len(found.step_s["worker:0"]) == len(found.step_s["worker:1"]) == 60
     assert found.images_per_sec == pytest.approx(2 * 60 * 4 / sum(own_s), rel=0.05)
     assert found.stragglers is not None
-    scores = Scores.from_json(found.stragglers)
+    scores = WorkerTimings.from_json(found.stragglers)
     assert scores.step_s is not None
-    assert [each.worker for each in stragglers(scores)] == ["worker:1"]
+    assert [each.worker for each in find_late_workers(scores)] == ["worker:1"]
     assert not [pause for pause in scores.pauses if pause.seconds > 0.15]
 
 
@@ -96,7 +96,7 @@ def test_workers_that_begin_their_steps_together_are_no_stragglers(stage: Stage)
     """Nobody is named where nobody is late."""
     found = run(stage, stepping(late_s=0.0))
     assert found.stragglers is not None
-    assert not stragglers(Scores.from_json(found.stragglers))
+    assert not find_late_workers(WorkerTimings.from_json(found.stragglers))
 
 
 def stepping(late_s: float) -> Spec:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.errors import RunFailed, TaskFailed, TaskStopped
-from pytest_dtfperf.explain.worker_timings import Scores
+from pytest_dtfperf.explain.worker_timings import WorkerTimings
 from pytest_dtfperf.launch.tracing import FILE
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node import sweep
@@ -36,7 +36,7 @@ def test_training_is_measured(stage: Stage) -> None:
     run = stage.launcher.run(spec, log_dir=stage.logs, injected_slowdowns={"worker:1": 0.2})
     assert run.stragglers is not None
     assert Run.from_json(run.to_json()).stragglers == run.stragglers
-    assert (Scores.from_json(run.stragglers).workers["worker:1"].last or 0) > 0.5
+    assert (WorkerTimings.from_json(run.stragglers).workers["worker:1"].last or 0) > 0.5
     assert {task: len(step_s) for task, step_s in run.step_s.items()} == {"worker:0": 20, "worker:1": 20}
     assert set(run.cpu_s) == set(run.peak_rss_bytes) == {"ps:0", "worker:0", "worker:1"}
     assert run.bytes_sent > 0

@@ -13,10 +13,10 @@ from pytest_dtfperf.baselines.files import canonical
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.explain.host_pressure import PHRASES
-from pytest_dtfperf.explain.host_pressure import strains as strains_of
-from pytest_dtfperf.explain.measurement_profile import Evidence
-from pytest_dtfperf.explain.step_breakdown import Anatomy
-from pytest_dtfperf.explain.worker_timings import Scores
+from pytest_dtfperf.explain.host_pressure import find_host_pressures as strains_of
+from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
+from pytest_dtfperf.explain.step_breakdown import StepBreakdown
+from pytest_dtfperf.explain.worker_timings import WorkerTimings
 from pytest_dtfperf.launch.disturbance import disturbances
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.session.explanation import describe_cause, profile_entry, profile_measurement
@@ -24,7 +24,9 @@ from tests.baselines.examples import HARDWARE, entry_of, measurement_of, spec_of
 from tests.explain.sides import side, slower, stamped
 
 
-def traced(rates: list[float], anatomy: Anatomy | None = None, scores: Scores | None = None, **changes: Any) -> Measurement:
+def traced(
+    rates: list[float], anatomy: StepBreakdown | None = None, scores: WorkerTimings | None = None, **changes: Any
+) -> Measurement:
     """Whose last run but one was traced, the last one being disturbed."""
     measured = measurement_of([*rates, 1.0], disturbed=[len(rates)], gpus=2, batch_size=32, **changes)
     runs = list(measured.runs)
@@ -254,7 +256,7 @@ def test_every_disturbance_is_understood() -> None:
         "memory": {"some_s": 9.0, "full_s": 1.0, "swapped_in_mib": 9000}, "gpus": [gpu],
     }  # fmt: skip
     phrases = disturbances({"node03": state})
-    found = strains_of(Evidence(), Evidence(disturbances=phrases))
+    found = strains_of(MeasurementProfile(), MeasurementProfile(disturbances=phrases))
     assert len(found) == len(phrases) >= 7
     assert {each.kind for each in found} == set(PHRASES.values())
     assert {host for each in found for host in each.hosts} == {"node03"}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.explain.worker_timings import scores_of
+from pytest_dtfperf.explain.worker_timings import compute_worker_timings
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stamps import Column, Stamps, unpack
 from tests.training.conftest import RunTasks, orders_of, report_of
@@ -58,7 +58,7 @@ def test_who_sleeps_is_last(run_tasks: RunTasks, tiny: Spec, mode: str, layout: 
     for step_s, (stamps,) in sent:
         check_parts(step_s, stamps)
         known(stamps.cpu_us)
-    scores = scores_of([stamps for _, (stamps,) in sent], lockstep=spec.in_lockstep)
+    scores = compute_worker_timings([stamps for _, (stamps,) in sent], lockstep=spec.in_lockstep)
     assert scores is not None
     sleeper, other = scores.workers["worker:1"], scores.workers["worker:0"]
     assert (sleeper.last or 0) > (other.last or 0)
@@ -72,7 +72,7 @@ def test_who_waits_for_nobody_has_a_score_of_its_own_alone(run_tasks: RunTasks, 
     sent = told(run_tasks, spec, 2, sleep_s={"worker:1": SLEEP_S})
     for step_s, (stamps,) in sent:
         check_parts(step_s, stamps)
-    scores = scores_of([stamps for _, (stamps,) in sent], lockstep=spec.in_lockstep)
+    scores = compute_worker_timings([stamps for _, (stamps,) in sent], lockstep=spec.in_lockstep)
     assert scores is not None
     assert all(score.last is None and score.late_s is None for score in scores.workers.values())
     sleeper, other = scores.workers["worker:1"], scores.workers["worker:0"]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pytest_dtfperf.explain.step_breakdown import anatomy_of
+from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, VariableUpdate
 from pytest_dtfperf.traces import TaskTrace, unpack
@@ -129,7 +129,7 @@ def test_taking_the_next_batch_is_input(run_tasks: RunTasks, tiny: Spec, data: s
     for another.
     """
     spec = tiny.but(model="mnist", variable_update="independent", gpus=1, data=data)
-    (of,) = anatomy_of(traced(run_tasks, spec, 1), lockstep=False).tasks.values()
+    (of,) = compute_step_breakdown(traced(run_tasks, spec, 1), lockstep=False).tasks.values()
     assert of.parts["input"] > 0
     assert not of.parts.get("wait")
 
@@ -142,7 +142,7 @@ def test_steps_are_traced_after_the_measured_ones(run: Run) -> None:
     sessions = 1 if run.spec.mode.single_session else run.workers
     assert [trace.task for trace in run.traces] == [f"worker:{i}" for i in range(sessions)]
     assert all(len(trace.steps) == TRACED for trace in run.traces)
-    anatomy = anatomy_of(run.traces, lockstep=run.spec.in_lockstep or run.spec.mode.single_session)
+    anatomy = compute_step_breakdown(run.traces, lockstep=run.spec.in_lockstep or run.spec.mode.single_session)
     assert sum(part.seconds for part in anatomy.path) == pytest.approx(anatomy.wall_s, abs=1e-5)
     for task, of in anatomy.tasks.items():
         assert sum(of.parts.values()) == pytest.approx(of.wall_s, abs=1e-5)
@@ -159,7 +159,7 @@ def test_strategies_are_profiled(run: Run, others: set[str]) -> None:
     assert [trace.task for trace in run.traces] == [f"worker:{i}" for i in range(run.workers)]
     assert sum(len(trace.steps) for trace in run.traces) == TRACED * run.workers
     assert not any(trace.edges for trace in run.traces)
-    for task, of in anatomy_of(run.traces, lockstep=False).tasks.items():
+    for task, of in compute_step_breakdown(run.traces, lockstep=False).tasks.items():
         assert sum(of.parts.values()) == pytest.approx(of.wall_s, abs=1e-5)
         assert {"forward", "backward", *others} <= of.parts.keys(), task
 
@@ -189,7 +189,7 @@ def test_another_run_computes_the_same(trained: Trained, run: Run) -> None:
 def test_parts_of_variables_are_told_by_name(run_tasks: RunTasks, tiny: Spec, mode: str, wire: str) -> None:
     """Of a variable in parts, what crosses a link is called by the variable's name and the part, each way."""
     spec = tiny.but(variable_update=mode, gpus=2, num_ps=2, variable_placement="split", wire_precision=wire)
-    anatomy = anatomy_of(traced(run_tasks, spec, workers=2))
+    anatomy = compute_step_breakdown(traced(run_tasks, spec, workers=2))
     named = {(each.source.split(":")[0], name) for each in anatomy.links for name in each.variables}
     for source in ("ps", "worker"):
         parts = {name for job, name in named if job == source and name.startswith("dense0/weights/part")}
@@ -202,7 +202,7 @@ def test_injected_sleep_is_python(run_tasks: RunTasks, tiny: Spec) -> None:
     with orders_of(spec, workers=2, sleep_s={"worker:1": 0.3}, traced_steps=TRACED) as orders:
         outcomes = run_tasks(orders)
     packed = [event["data"] for outcome in outcomes for event in outcome["events"] if event["kind"] == "trace"]
-    anatomy = anatomy_of([unpack(each) for each in packed])
+    anatomy = compute_step_breakdown([unpack(each) for each in packed])
     # Not the longest part: another program may have kept the server from its core for longer.
     assert ("python", "worker:1") in {(part.kind, part.location) for part in anatomy.path}
     assert anatomy.tasks["worker:1"].parts["python"] >= 0.3  # a sleep is never shorter than it was asked to be

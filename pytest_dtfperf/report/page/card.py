@@ -14,9 +14,9 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.explain.causes import Explanation, difference
 from pytest_dtfperf.explain.measurement_profile import ms, signed_ms
-from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, Anatomy
+from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, StepBreakdown
 from pytest_dtfperf.explain.step_events import KINDS
-from pytest_dtfperf.explain.worker_timings import Scores, WorkerScore
+from pytest_dtfperf.explain.worker_timings import WorkerTiming, WorkerTimings
 from pytest_dtfperf.formats import NONE, change, change_in_ms, format_count, in_ms, minute, percent, rate
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.limits.hints import find_hint
@@ -83,7 +83,7 @@ def _is_selector_of(word: str, test: str) -> bool:
 T = TypeVar("T", bound=JsonData)
 
 
-def make_steps(now: Anatomy, then: Anatomy | None) -> StepsView | None:
+def make_steps(now: StepBreakdown, then: StepBreakdown | None) -> StepsView | None:
     """Return the bars and the table of a step; None if it took no time."""
     whole_s = max(now.wall_s, then.wall_s if then else 0.0)
     if whole_s <= 0:
@@ -99,7 +99,7 @@ def make_steps(now: Anatomy, then: Anatomy | None) -> StepsView | None:
     )
 
 
-def make_parts(anatomy: Anatomy) -> list[StepPart]:
+def make_parts(anatomy: StepBreakdown) -> list[StepPart]:
     """Return the parts of a step by kind, in the order that all bars have."""
     sums: Counter[str] = Counter()
     for part in anatomy.parts:
@@ -107,7 +107,7 @@ def make_parts(anatomy: Anatomy) -> list[StepPart]:
     return [StepPart(kind, sums[kind]) for kind in KINDS if sums[kind] > 0]
 
 
-def _make_bar(name: str, anatomy: Anatomy, whole_s: float) -> Bar:
+def _make_bar(name: str, anatomy: StepBreakdown, whole_s: float) -> Bar:
     length = f"{in_ms(anatomy.wall_s)} ms"
     return Bar(
         name,
@@ -116,16 +116,16 @@ def _make_bar(name: str, anatomy: Anatomy, whole_s: float) -> Bar:
     )
 
 
-def _make_path_grid(anatomy: Anatomy) -> Grid:
+def _make_path_grid(anatomy: StepBreakdown) -> Grid:
     rows = [[part.kind, in_ms(part.seconds), percent(part.seconds / anatomy.wall_s)] for part in make_parts(anatomy)]
     return Grid((_describe_scope(anatomy), "ms", "share"), [*rows, ["the step", in_ms(anatomy.wall_s), ""]])
 
 
-def _describe_scope(anatomy: Anatomy) -> str:
+def _describe_scope(anatomy: StepBreakdown) -> str:
     return "on the critical path" if anatomy.path else "of the slowest worker"
 
 
-def _make_comparison_grid(then: Anatomy, now: Anatomy) -> Grid:
+def _make_comparison_grid(then: StepBreakdown, now: StepBreakdown) -> Grid:
     rows = [
         [change.kind, in_ms(change.before_s), in_ms(change.after_s), change_in_ms(change.seconds), change.location or NONE]
         for change in difference(then, now)
@@ -158,9 +158,9 @@ def make_causes(explanation: Explanation, command: str) -> Causes:
     )
 
 
-def find_latest_anatomy(anatomies: Sequence[Any]) -> Anatomy | None:
+def find_latest_anatomy(anatomies: Sequence[Any]) -> StepBreakdown | None:
     """Return the last one that can be read."""
-    return next((found for data in reversed(anatomies) if (found := decode(Anatomy, data))), None)
+    return next((found for data in reversed(anatomies) if (found := decode(StepBreakdown, data))), None)
 
 
 def decode(kind: type[T], data: Any) -> T | None:
@@ -178,7 +178,9 @@ MOST_TASKS = 12  # rows: of more, those whose steps took longest
 ABOUT_WORKERS = "CPU s of a task: of a worker in its measured window, of a parameter server over its life"
 
 
-def make_workers(run: Run, scores: Scores | None, anatomy: Anatomy | None, *, number: int, of: int) -> Workers | None:
+def make_workers(
+    run: Run, scores: WorkerTimings | None, anatomy: StepBreakdown | None, *, number: int, of: int
+) -> Workers | None:
     """Return the numbers of each task; None for a run without data of tasks, such as that of an external command."""
     tasks = sorted({*run.step_s, *run.peak_rss_bytes, *run.cpu_s}, key=_make_task_key)
     if not tasks:
@@ -195,8 +197,8 @@ def make_workers(run: Run, scores: Scores | None, anatomy: Anatomy | None, *, nu
     return Workers(f"run {number} of {of}" if of > 1 else "its run", table, notes)
 
 
-def _make_columns(run: Run, scores: Scores | None, anatomy: Anatomy | None) -> Mapping[str, Callable[[str], str]]:
-    scored: Mapping[str, WorkerScore] = scores.workers if scores else {}
+def _make_columns(run: Run, scores: WorkerTimings | None, anatomy: StepBreakdown | None) -> Mapping[str, Callable[[str], str]]:
+    scored: Mapping[str, WorkerTiming] = scores.workers if scores else {}
     return {
         "step ms": lambda task: _format_ms(run.step_s.get(task), _compute_mean),
         "median": lambda task: _format_ms(run.step_s.get(task), statistics.median),
@@ -225,7 +227,7 @@ def _format_ms(values: Sequence[float] | None, of: Callable[[Sequence[float]], f
     return in_ms(of(values)) if values else NONE
 
 
-def _format_bytes(anatomy: Anatomy | None, task: str, end: str) -> str:
+def _format_bytes(anatomy: StepBreakdown | None, task: str, end: str) -> str:
     """Return bytes per step over all links; NONE if the anatomy has the maximum of links, as others may be missing."""
     if anatomy is None or len(anatomy.links) >= MOST_LINKS:
         return NONE
@@ -233,7 +235,7 @@ def _format_bytes(anatomy: Anatomy | None, task: str, end: str) -> str:
     return f"{sum(found) / 1e6:.2f}" if found else NONE
 
 
-def _format_known(score: WorkerScore | None, name: str, words: Callable[[float], str]) -> str:
+def _format_known(score: WorkerTiming | None, name: str, words: Callable[[float], str]) -> str:
     value = getattr(score, name, None)
     return NONE if value is None else words(value)
 
@@ -243,7 +245,7 @@ def _format_traffic(run: Run) -> str:
     return f"The workers' hosts together sent {sent} and received {received} in the measured window"
 
 
-def _list_pauses(scores: Scores) -> list[str]:
+def _list_pauses(scores: WorkerTimings) -> list[str]:
     if not scores.paused:
         return []
     longest = scores.pauses[0] if scores.pauses else None
@@ -281,8 +283,8 @@ def make_card(record: Record, anchor: str, around: CardContext, *, whole: bool =
     """Return the view of a record. `whole`: with the step, the tasks and earlier rates in numbers."""
     entry = find_entry(record)
     traced = record.measurement.traced_run
-    anatomy = decode(Anatomy, traced.anatomy if traced else None)
-    before = decode(Anatomy, entry.anatomy if entry else None)
+    anatomy = decode(StepBreakdown, traced.anatomy if traced else None)
+    before = decode(StepBreakdown, entry.anatomy if entry else None)
     explanation = decode(Explanation, record.explanation)
     baseline = record.baseline
     return Card(
@@ -392,5 +394,5 @@ def _make_workers_of_record(record: Record) -> Workers | None:
     runs: Sequence[Run] = record.measurement.samples
     run = runs[-1]
     number = list(record.measurement.runs).index(run) + 1
-    scores = decode(Scores, run.stragglers)
-    return make_workers(run, scores, decode(Anatomy, run.anatomy), number=number, of=len(record.measurement.runs))
+    scores = decode(WorkerTimings, run.stragglers)
+    return make_workers(run, scores, decode(StepBreakdown, run.anatomy), number=number, of=len(record.measurement.runs))

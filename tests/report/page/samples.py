@@ -9,8 +9,8 @@ from pytest_dtfperf.baselines.entry import Entry, Provenance
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.explain.causes import Cause, Explanation
-from pytest_dtfperf.explain.step_breakdown import Anatomy, LinkTraffic, Part, TaskTime
-from pytest_dtfperf.explain.worker_timings import Pause, Scores, WorkerScore
+from pytest_dtfperf.explain.step_breakdown import LinkTraffic, Part, StepBreakdown, TaskTime
+from pytest_dtfperf.explain.worker_timings import Pause, WorkerTiming, WorkerTimings
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Compared, Record, with_efficiencies
@@ -25,7 +25,7 @@ FINGERPRINT = {
 THEN = {**FINGERPRINT, "software": {"tensorflow": "2.20.0", "python": "3.11.9"}}
 
 
-def anatomy(workers: int = 2, slow_s: float = 0.0) -> Anatomy:
+def anatomy(workers: int = 2, slow_s: float = 0.0) -> StepBreakdown:
     """Of a training with one parameter server, of which the last worker's link may be slow."""
     last = f"worker:{workers - 1}"
     parts = [
@@ -39,15 +39,15 @@ def anatomy(workers: int = 2, slow_s: float = 0.0) -> Anatomy:
     tasks["ps:0"] = TaskTime(wall_s, None, {"apply": 0.01, "wait": wall_s - 0.01})
     links = [LinkTraffic("ps:0", f"worker:{n}", 95e6, 0.02, {"conv0/weights": 9e6}) for n in range(workers)]
     links += [LinkTraffic(f"worker:{n}", "ps:0", 95e6, 0.01, {}) for n in range(workers)]
-    return Anatomy(4, wall_s, parts, tasks, links, {})
+    return StepBreakdown(4, wall_s, parts, tasks, links, {})
 
 
-def scores(workers: int = 2) -> Scores:
-    return Scores(
+def scores(workers: int = 2) -> WorkerTimings:
+    return WorkerTimings(
         steps=20,
         step_s=0.18,
         workers={
-            f"worker:{n}": WorkerScore(
+            f"worker:{n}": WorkerTiming(
                 steps=20, python_s=0.001, receive_s=0.02, compute_s=0.09, finish_s=0.02, cpu_s=0.15, ready_s=0.11,
                 ready_error_s=0.001, last=0.95 if n == workers - 1 else 0.05 / max(1, workers - 1), late_s=0.041 * (n - 0.5),
                 late_error_s=0.001, behind=0.5,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, Anatomy
-from pytest_dtfperf.explain.worker_timings import Scores
+from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, StepBreakdown
+from pytest_dtfperf.explain.worker_timings import WorkerTimings
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.page import build, html
@@ -112,7 +112,7 @@ def test_steps_are_told_beside_the_baselines() -> None:
     assert [(bar.name, bar.text) for bar in both.bars] == [("this session", "175.00 ms"), ("baseline", "137.00 ms")]
     assert [row[3] for row in both.table.rows if row[0] in ("receive", "the step")] == ["+38.00", "+38.00"]
     assert alone.table.rows[-1] == ["the step", "137.00", ""]
-    assert make_steps(Anatomy(1, 0.0, [], {}, [], {}), None) is None
+    assert make_steps(StepBreakdown(1, 0.0, [], {}, [], {}), None) is None
 
 
 def test_causes_in_the_pages_words() -> None:
@@ -147,7 +147,7 @@ def test_tasks_have_the_columns_that_are_known() -> None:
     run = rich_run(record(spec(), 9.0).measurement.runs[0], workers=20)
     slow = replace(run, step_s={task: [0.1 + int(task.split(":")[1]) / 100] * 20 for task in run.step_s})
     bare = make_workers(slow, None, None, number=1, of=1)
-    whole = make_workers(slow, Scores.from_json(scores(20).to_json()), anatomy(20), number=2, of=3)
+    whole = make_workers(slow, WorkerTimings.from_json(scores(20).to_json()), anatomy(20), number=2, of=3)
     assert bare
     assert whole
     assert " ".join(bare.table.headings) == "task step ms median slowest CPU s memory MB"
