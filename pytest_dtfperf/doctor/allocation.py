@@ -78,7 +78,7 @@ class Several:
         thread.start()
 
     def wait(self) -> tuple[Mapping[int, Host], Mapping[int, str]]:
-        """Until each has started or cannot be had: the hosts, and why there are no others."""
+        """Wait until each has started or failed; return the hosts, and why there are no others."""
         for started in self._started:
             started.wait()
         self._complete.set()

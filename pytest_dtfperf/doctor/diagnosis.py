@@ -147,7 +147,7 @@ _NAMED = 6  # more hosts or pairs that are alike are counted
 
 
 def sentence(words: str) -> str:
-    """With its end, if it has none; what a question asks has one."""
+    """Return the text with a full stop, if it has no end mark."""
     return words if words.endswith((".", "?", "!")) else f"{words}."
 
 

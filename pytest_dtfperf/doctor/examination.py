@@ -120,7 +120,7 @@ class Examination:
                 self.seen.hosts[host].facts = Facts.from_event(answer)
 
     def _files(self) -> None:
-        """Every host leaves a file, all look for all of them, and every host takes its own away."""
+        """Have every host leave a file, look for all of them, and remove its own."""
         self._on_status(f"looking for each other's files in {self.seen.folder}")
         where = {"folder": self.seen.folder, "token": self._token}
         written = [
@@ -138,7 +138,7 @@ class Examination:
         self._ask("remove", _FILES_S)  # should this not be reached, every host does it before it leaves
 
     def _reach(self) -> None:
-        """All hosts listen, then each tries every port of every other."""
+        """Have all hosts listen, then each try every port of every other."""
         self._on_status("connecting every host with every other")
         addresses = {str(host): self.seen.hosts[host].address for host in self.seen.present}
         wanted = {"token": self._token, "ports": self._ports, "addresses": addresses}
@@ -187,7 +187,7 @@ class Examination:
         self.seen.links = [found[pair] for pair in sorted(found)]
 
     def _measure(self, pairs: Sequence[Pair]) -> dict[Pair, HostLink]:
-        """One round."""
+        """Measure one round of pairs."""
         there = self._listening()
         going = {source: target for source, target in pairs if source in there and target in there}
         targets = {
@@ -267,7 +267,7 @@ class Examination:
         return events
 
     def _give_up(self, host: int, why: str) -> None:
-        """It has sent what cannot be used: nothing is heard of it any more."""
+        """Disconnect a host that has sent what cannot be used."""
         self._given_up.add(host)
         self._miss(host, f"given up, for it {why}")
 

@@ -284,7 +284,7 @@ def _busy(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
 
 
 def _strangers(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
-    """Where nothing keeps them from tasks' ports, or only the network does."""
+    """Yield where nothing keeps strangers from tasks' ports, or only the network does."""
     for host, facts in _select_known_hosts(seen):
         kind = protection(seen, host, facts)
         if kind is Protection.NONE and BACKENDS[seen.backend].is_local:

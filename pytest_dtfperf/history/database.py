@@ -63,7 +63,7 @@ def upgrade(connection: Connection, where: str) -> None:
 
 
 def migrate(connection: Connection, version: str) -> None:
-    """By Alembic, within the caller's transaction."""
+    """Migrate by Alembic, within the caller's transaction."""
     from alembic import command
     from alembic.config import Config
 

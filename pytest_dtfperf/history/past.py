@@ -36,7 +36,7 @@ def nights_of(all_series: Iterable[Series]) -> dict[str, list[Night]]:
 
 
 def pasts_of(nights: Iterable[Night], changes: Mapping[str, Change], rows: Iterable[Row]) -> dict[str, Past]:
-    """By the ids of a session's measurements; `rows` are those of them that may be compared with other nights.
+    """Return pasts by the ids of a session's measurements; `rows` are those that may be compared with other nights.
 
     What a session measures twice belongs to one series, and both are shown with that.
     """

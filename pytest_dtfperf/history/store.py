@@ -95,7 +95,7 @@ def all_fingerprints(connection: Connection) -> dict[str, Mapping[str, Any]]:
 
 
 def all_events(connection: Connection) -> list[Row]:
-    """In the order in which they began."""
+    """Return all events in the order in which they began."""
     return _rows(connection, select(events).order_by(events.c.first_bad_at, events.c.id))
 
 
@@ -109,7 +109,7 @@ def mark_watched(connection: Connection) -> None:
 
 
 def replace_events(connection: Connection, found: Sequence[Mapping[str, Any]]) -> None:
-    """What there was is forgotten: all events follow from all sessions."""
+    """Replace all events: they follow from all sessions."""
     connection.execute(delete(events))
     if found:
         connection.execute(insert(events), [dict(each) for each in found])

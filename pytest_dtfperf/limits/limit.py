@@ -217,7 +217,7 @@ class Links:
         return max(flow.sent / out if out else 0.0, flow.received / into if into else 0.0)
 
     def phase_s(self, phase: Phase) -> float:
-        """Until the last host has sent and received what is its own."""
+        """Return the time until the last host has sent and received what is its own."""
         return max((self.flow_s(host, flow) for host, flow in phase.items()), default=0.0)
 
 
@@ -368,7 +368,7 @@ def published_limit(reference: Reference) -> Limit:
 
 
 def _spec(reference: Reference) -> Spec:
-    """Raises `SpecError` for a training that we do not know. With images of their own, what counts is the model's size."""
+    """Return the spec of a published row. Raises `SpecError` if it is unknown. Of own images, the model's size counts."""
     mode = reference.variable_update if reference.variable_update in VARIABLE_UPDATES else "parameter_server"
     assert mode
     return Spec(

@@ -75,13 +75,13 @@ def receive(name: str, size: int) -> "tuple[str, str | None]":
 
 
 def cache_folder() -> str:
-    """This user's, for all that we keep on a host."""
+    """Return this user's folder for all that we keep on a host."""
     home = os.environ.get("XDG_CACHE_HOME", "")
     return os.path.join(home if os.path.isabs(home) else os.path.expanduser("~/.cache"), "dtfperf")
 
 
 def say(**words: "Any") -> None:
-    """To the controller. It begins on a line of its own, whatever was printed before."""
+    """Send the controller a message. It begins on a line of its own, after any other output."""
     line = memoryview(f"\n{MARK}{json.dumps(words)}\n".encode())
     while line:
         line = line[os.write(1, line) :]

@@ -47,7 +47,7 @@ class Checkup:
         self._written: list[str] = []
 
     def serve(self) -> NoReturn:
-        """Until it is time to `Leave`."""
+        """Serve orders until it is time to `Leave`."""
         self._emit("hello")
         lines = wire.Lines()
         heard = beaten = time.monotonic()

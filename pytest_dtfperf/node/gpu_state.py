@@ -87,7 +87,7 @@ def reasons(mask: int) -> list[str]:
 
 
 def _processes(rows: str) -> dict[str, list[dict[str, Any]]]:
-    """By the GPU's UUID. A process's name may hold commas."""
+    """Return processes by the GPU's UUID. A process's name may hold commas."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows.splitlines():
         cells = [cell.strip() for cell in row.split(",")]
@@ -219,7 +219,7 @@ class GpuWatch:
 
 
 def _watch(agent: int, line: int, gpus: Sequence[str]) -> NoReturn:
-    """Live as the process that looks, until the agent is gone."""
+    """Sample the GPUs in a process of its own, until the agent is gone."""
     try:
         processes.die_with(agent)
         _part_from_agent(line)

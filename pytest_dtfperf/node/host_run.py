@@ -55,7 +55,7 @@ class RunMonitor:
             self._end = self._end or self._host.sample()
 
     def call(self, task: str) -> None:
-        """A task reads its counters: when it starts to measure, when it has measured, and so on."""
+        """Read the counters when a task asks: when it starts to measure, when it has measured, and so on."""
         if _is_server(task):
             return
         if not self._calls:
@@ -65,7 +65,7 @@ class RunMonitor:
         self._calls[task] += 1
 
     def report(self, task: str) -> None:
-        """A task is done."""
+        """Note that a task is done."""
         if not self._calls and not _is_server(task):
             self._end = self._host.sample()
 

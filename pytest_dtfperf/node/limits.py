@@ -84,7 +84,7 @@ def quota_cores(cgroup: str, mount: str) -> float | None:
 
 
 def limited_s(cgroup: str, mount: str) -> float | None:
-    """For how long quotas have kept this process's groups from their cores so far, added over cores; the most of all groups.
+    """Return how long quotas kept this process's groups from their cores, summed over cores; the most of all groups.
 
     None: no group has a quota.
     """

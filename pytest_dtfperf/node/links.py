@@ -311,7 +311,7 @@ def _line(connection: socket.socket) -> str:
 
 
 def _listen(port: int) -> socket.socket:
-    """On all addresses of this host, of both families where it has both."""
+    """Listen on all addresses of this host, of both families where it has both."""
     if socket.has_dualstack_ipv6():
         with suppress(OSError):  # switched off; or the port is taken, as IPv4 then finds, too
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_AT_ONCE * 2)

@@ -58,7 +58,7 @@ def arguments(socket: str, token: str, folder: str) -> list[str]:
 
 
 def enter(wanted: str | None, otherwise: str) -> None:
-    """Be in the folder to show: that which was asked for, else the one the command was called in, else the user's home."""
+    """Change to the folder to show: the one asked for, else the one the command was called in, else the user's home."""
     folder = otherwise if wanted is None else os.path.join(otherwise, os.path.expanduser(wanted))
     try:
         os.chdir(folder)

@@ -79,7 +79,7 @@ class Owner(_Names):
 
     @classmethod
     def me(cls) -> Self:
-        """This very process."""
+        """Return this very process."""
         myself = processes.inspect("self")
         return cls(socket.gethostname(), *_here(), os.getpid(), myself.started if myself else 0)
 

@@ -96,7 +96,7 @@ def within(network: Sequence[int], make: Callable[[], Reservation]) -> Reservati
 
 
 def _reserve_there(network: Sequence[int], make: Callable[[], Reservation], line: socket.socket) -> NoReturn:
-    """In the fork."""
+    """Reserve in the fork."""
     try:
         isolation.enter(*network)
         held = make()

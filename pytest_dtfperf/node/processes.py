@@ -253,7 +253,7 @@ class Leave(Exception):
 
 
 def leave_on_signals() -> None:
-    """From now on a signal raises `Leave` in the main thread."""
+    """Raise `Leave` in the main thread on signals from now on."""
     for number in LEAVE_ON:
         signal.signal(number, _leave)
 

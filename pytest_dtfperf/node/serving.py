@@ -268,7 +268,7 @@ class Agent:
                 self._emit("log", run=task.run, task=task.name, text=task.log.text())
 
     def _carry(self, order: Mapping[str, Any]) -> None:
-        """A word of the tunnel's other end."""
+        """Pass on a message of the tunnel's other end."""
         if self._run and self._run.id == order["run"] and self._run.tunnel:
             self._run.tunnel.hear(order)
 

@@ -194,7 +194,7 @@ def _sessions() -> dict[str, list[str]]:
 
 
 def _next_order(patience_s: float) -> bytes:
-    """Raises `Leave` where none comes in that time."""
+    """Return the next order. Raises `Leave` where none comes in that time."""
     if not select.select([0], [], [], patience_s)[0]:
         raise Leave
     return read_line()

@@ -33,7 +33,7 @@ class Log:
         return self._read_range(max(0, size - _LAST_BYTES), size).splitlines()[-_LAST_LINES:]
 
     def text(self) -> str:
-        """All of it, or of a long one the beginning and the end."""
+        """Return all of the log, or of a long one the beginning and the end."""
         size, half = self._size(), LOG_BYTES // 2
         if size <= LOG_BYTES:
             return self._read_range(0, size)

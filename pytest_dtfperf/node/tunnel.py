@@ -71,7 +71,7 @@ class Connections:
         connection.hear(word)
 
     def close(self) -> None:
-        """All of them, without a word: the other end learns it otherwise."""
+        """Close all, without a message: the other end learns it otherwise."""
         for connection in self._all.values():
             connection.close()
         self._all.clear()

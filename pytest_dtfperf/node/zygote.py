@@ -84,7 +84,7 @@ def _part_from_agent(line: socket.socket, log: int) -> None:
 
 
 def _connect(log: int) -> None:
-    """Nothing to read, and all output into the log."""
+    """Connect stdin to nothing, and all output to the log."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)

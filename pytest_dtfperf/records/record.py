@@ -152,7 +152,7 @@ class Record(JsonData):
         efficiency: Efficiency | None = None,
         check: Check | None = None,
     ) -> Self:
-        """As it is once somebody has judged it: of several verdicts the gravest stays.
+        """Return the record with a verdict: of several verdicts the gravest stays.
 
         But what a later run has shown of the numbers themselves outranks whatever was, or will be, compared with them.
         """
@@ -283,7 +283,7 @@ def _was_judged(record: Record, void: set[str]) -> bool:
 
 
 def _anchor_efficiency(record: Record, ones: Sequence[Record]) -> Record:
-    """By the latest 1-device measurement of those with the most similar number of parameter servers."""
+    """Divide by the latest 1-device measurement of those with the most similar number of parameter servers."""
     found: Efficiency | None = None
     if record.spec.gpus > 1 and record.is_valid:
         latest_first = ones[::-1]

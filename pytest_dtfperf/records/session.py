@@ -145,7 +145,7 @@ class SessionFolder:
         return folder
 
     def _make(self) -> None:
-        """What is not there yet. Nothing where it is known to be."""
+        """Make what is missing of the folder. Does nothing where all is known to be there."""
         if self._unwritten.session is None:
             return
         for below in ("logs", "figures"):
@@ -388,7 +388,7 @@ class SessionFolder:
         return next((record for record in usable if record.test != but_not_of), None)
 
     def logs_of(self, test: str) -> Path:
-        """Where the logs of a test's runs are. There need not be any."""
+        """Return the folder for the logs of a test's runs. There need not be any."""
         return self.path / "logs" / path_safe(test)
 
     def new_logs(self, test: str) -> Path:

@@ -27,7 +27,7 @@ class Range:
 
 
 def parse(text: str) -> tuple[Range, ...]:
-    """Raises `SpecError` with a caret under the first mistake."""
+    """Parse an all_reduce_spec. Raises `SpecError` with a caret under the first mistake."""
     reader = _Reader(text)
     ranges = [_range(reader)]
     smallest = 1  # that is left for the last of them

@@ -100,7 +100,7 @@ def check_range(name: str, value: Any) -> None:
 
 
 def _check_engine(spec: Fields) -> None:
-    """TensorFlow 2's own strategies have no place for these."""
+    """Refuse fields that TensorFlow 2's own strategies do not have."""
     if spec.mode.engine == VariableUpdate.engine:
         return
     for name in ("forward_only", "fp16_enable_auto_loss_scale"):

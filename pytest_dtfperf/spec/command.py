@@ -246,7 +246,7 @@ def _number(spec: Fields, worker: str, reported: str | None, words: Sequence[str
 
 
 def _check_distance(rates: Mapping[str, float]) -> None:
-    """Raises `InvalidMeasurement` where the numbers cannot all be the cluster's rate."""
+    """Raise `InvalidMeasurement` where the numbers cannot all be the cluster's rate."""
     slowest, fastest = _ends(rates)
     if rates[fastest] >= DISTANCE * rates[slowest]:
         raise InvalidMeasurement(
@@ -257,7 +257,7 @@ def _check_distance(rates: Mapping[str, float]) -> None:
 
 
 def _check_consistency(of_a_device: Mapping[str, float]) -> None:
-    """Raises `InvalidMeasurement` where the workers cannot have stepped together."""
+    """Raise `InvalidMeasurement` where the workers cannot have stepped together."""
     slowest, fastest = _ends(of_a_device)
     if of_a_device[fastest] > (1 + TOLERANCE) * of_a_device[slowest]:
         raise InvalidMeasurement(

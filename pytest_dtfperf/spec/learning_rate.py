@@ -58,7 +58,7 @@ def learning_rate_of(spec: Fields) -> LearningRate:
 
 
 def check(spec: Fields) -> None:
-    """Raises `SpecError` where the rules are in each other's way, or one cannot be understood."""
+    """Raise `SpecError` where the rules are in each other's way, or one cannot be understood."""
     if spec.piecewise_learning_rate_schedule is not None:
         for name in (*_DECAY, "minimum_learning_rate"):
             if getattr(spec, name):

@@ -218,7 +218,7 @@ def _values(order: TaskOrder) -> Mapping[str, str]:
 
 
 def _host(address: str) -> str:
-    """As programs take it beside a port of its own: IPv6 without brackets."""
+    """Return a host as programs take it beside a port of its own: IPv6 without brackets."""
     return address.rpartition(":")[0].removeprefix("[").removesuffix("]")
 
 

@@ -45,7 +45,7 @@ class Location:
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """Raises `UsageError`."""
+        """Parse a URL of S3. Raises `UsageError`."""
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         if not url.startswith("s3://") or not bucket:
             raise UsageError(f"{url!r} is no place in S3. Say s3://bucket or s3://bucket/prefix")
@@ -125,7 +125,7 @@ class Bucket:
 
 
 def best_checksum(head: Mapping[str, Any], part_bytes: Callable[[], int]) -> str | None:
-    """From the answer to HeadObject. A file uploaded in parts has checksums of its parts' checksums, but for some CRCs.
+    """Return the best checksum in the answer to HeadObject. Multipart files have sums of their parts' sums, but for some CRCs.
 
     In this order: that of our own upload; those that cannot be forged; those that are fast. The ETag is an MD5 unless the
     object is encrypted with a key of KMS or of the client.

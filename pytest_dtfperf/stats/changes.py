@@ -64,7 +64,7 @@ class Promise:
     nights: int = HORIZON  # of each series: a quarter of a year
 
     def level(self, series: int) -> float:
-        """Of each of so many series."""
+        """Return the error level of each of so many series."""
         return self.share / max(1, series)
 
 
@@ -177,7 +177,7 @@ class ChangeWatch:
         return track is None or (len(track.begins) == 1 and len(track.kept) < self.promise.nights)
 
     def _learn(self, names: Mapping[str, float]) -> None:
-        """What tonight's nights add to what is known of the noise."""
+        """Add tonight's nights to what is known of the noise."""
         for name in names:
             self.tracks[name].rough = rough_scale(self.tracks[name].stretches())
         self._usual = usual_scale(track.rough for track in self.tracks.values())
@@ -305,7 +305,7 @@ def _search_stretch(stretch: Array, noise: NightNoise, level: float) -> tuple[in
 
 
 def _weigh_splits(values: Array, squared: Array, noise: NightNoise) -> Array:
-    """By split, the probability over all kinds of nights, with a step, with a ramp, and with no change."""
+    """Return by split the probability over all kinds of nights, with a step, with a ramp, and with no change."""
     squares = noise.shown.squares[:, None]
     taken, spread = changes_in(values)
     rest = np.maximum(squares - taken, LEFT * squares)
@@ -326,7 +326,7 @@ def _chances(squared: Array, squares: Array, noise: NightNoise) -> Array:
 
 
 def _normal(ratios: Array, degrees: float) -> Array:
-    """A normal variable with the significance of one of Student's (D. L. Wallace, Ann. Math. Statist. 30, 1959)."""
+    """Return a normal variable as significant as one of Student's (D. L. Wallace, Ann. Math. Statist. 30, 1959)."""
     found: Array = (8 * degrees + 1) / (8 * degrees + 3) * np.sqrt(degrees * np.log1p(ratios**2 / degrees))
     return found
 

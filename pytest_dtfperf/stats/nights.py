@@ -310,7 +310,7 @@ def usual_scale(scales: Iterable[float]) -> float:
 
 
 def shared_scale(own: float, nights: int, usual: float) -> float:
-    """Where to clip a series that has few nights: between its own scale and the usual one."""
+    """Return where to clip a series that has few nights: between its own scale and the usual one."""
     weight = nights / (nights + PRIOR_NIGHTS) if own > 0 else 0.0
     return max(float(own**weight * usual ** (1 - weight)), ROUNDING)
 
@@ -357,7 +357,7 @@ def _prior(all_series: Sequence[Scatter]) -> tuple[float, float]:
 
 
 def _inverse_trigamma(value: float) -> float:
-    """By Newton's method, as in the appendix of Smyth's article."""
+    """Invert the trigamma function by Newton's method, as in the appendix of Smyth's article."""
     from scipy.special import polygamma
 
     if value > 1e7:

@@ -137,7 +137,7 @@ def take_group_along() -> None:
 
 
 def _die_with(parent: int) -> None:
-    """In the fork: be killed by the kernel with the task."""
+    """Have the kernel kill this fork with the task."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it ended before the kernel had the request
         os._exit(CANNOT_START)
@@ -228,7 +228,7 @@ def _send_stamps(order: TaskOrder, connection: AgentConnection, steps: ReportedS
 
 
 def _serve(order: TaskOrder, connection: AgentConnection) -> None:
-    """A parameter server never ends by itself, or it ends well; in either case this task stays until it is sent away."""
+    """Run a parameter server's program, which may end well by itself; this task stays until it is sent away."""
     program, leaving = Program(order), Event()
     Thread(target=_end_when_told, args=(connection, program, leaving, order.grace_s), daemon=True).start()
     code = program.wait(Output(rate_pattern_of(order.spec), connection, streams=order.streams))

@@ -48,7 +48,7 @@ class Devices:
 
 
 def devices_of(order: TaskOrder) -> Devices:
-    """Raises `InfrastructureError` if the task was promised GPUs that TensorFlow does not see."""
+    """Return the task's devices. Raises `InfrastructureError` if TensorFlow does not see the GPUs that were requested."""
     if order.device == "gpu":
         _check_gpus(order)
     tasks = [(_task(order, worker), count) for worker, count in _devices_of_workers(order).items()]
@@ -86,7 +86,7 @@ def _check_gpus(order: TaskOrder) -> None:
 
 
 def config_of(order: TaskOrder) -> tf.compat.v1.ConfigProto:
-    """For the task's server and its session alike. Nothing is placed softly: what cannot be where it should be, fails.
+    """Return the configuration of the task's server and its session. Placement is strict: an impossible device is an error.
 
     Sets this process's environment variables, too, where TensorFlow asks those.
     """

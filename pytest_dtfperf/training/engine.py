@@ -72,7 +72,7 @@ class Training(Protocol):
 def save(
     session: tf.compat.v1.Session, variables: Mapping[str, Sequence[tf.Tensor]], path: Path, sent_as: tf.DType = tf.float32
 ) -> None:
-    """As `write`, of what a session holds."""
+    """Write what a session holds, as `write` does."""
     write(session.run({name: list(copies) for name, copies in variables.items()}), path, sent_as)
 
 
@@ -94,7 +94,7 @@ def write(variables: Mapping[str, Sequence[Any]], path: Path, sent_as: tf.DType 
 
 
 def bytes_by_device(variables: Mapping[str, Sequence[tf.Variable]]) -> dict[str, int]:
-    """Where the trained variables lie."""
+    """Return the bytes of trained variables on each device."""
     totals: dict[str, int] = {}
     for variable in (copy for copies in variables.values() for copy in copies):
         totals[variable.device] = totals.get(variable.device, 0) + variable.shape.num_elements() * variable.dtype.size

@@ -52,7 +52,7 @@ def score(session: tf.compat.v1.Session, evaluation: EvaluationTensors) -> Score
 
 
 def score_of(*, images: float, entropy: float, top_1: float, top_5: float, penalty: float) -> Score:
-    """From sums over the test set to what is reported."""
+    """Return the score from sums over the test set."""
     loss = float(entropy / images)
     if not math.isfinite(loss):
         raise InvalidMeasurement(f"the loss on the test set is {loss}: what was trained answers nothing")

@@ -82,7 +82,7 @@ def _packs(spec: Spec, *, crosses_the_wire: bool) -> list[Pack]:
 
 
 def shapes_of(variables: Sequence[Variable], packs: Sequence[Pack]) -> dict[str, Shape]:
-    """By name, a pack in the place of its first member, as they are made."""
+    """Return shapes by name, a pack in the place of its first member, in the order of creation."""
     pack_of = {member.name: pack for pack in packs for member in pack.members}
     found: dict[str, Shape] = {}
     for variable in variables:

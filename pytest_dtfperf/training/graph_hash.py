@@ -126,7 +126,7 @@ def _refine_colours(nodes: Sequence[Any], functions: _Functions, arguments: Sequ
 
 
 def _spread(colours: Colours, sources: Any, consumers: Any, hows: Colours) -> Colours:
-    """Each takes in its inputs, by their place, and its consumers: sums, for the order in which they stand is nothing."""
+    """Combine each colour with those of its inputs, by place, and of its consumers, as sums: their order does not count."""
     for _ in range(ROUNDS):
         inputs, outputs = np.zeros_like(colours), np.zeros_like(colours)
         np.add.at(inputs, consumers, _mix_bits(colours[sources] ^ hows))

@@ -47,7 +47,7 @@ def in_one_pass(variable: tf.Variable, gradients: Sequence[tf.Tensor], apply: Co
 
 
 def _is_worth_it(variable: tf.Variable) -> bool:
-    """On CPUs: GPUs have ten times the bandwidth, and their compiler needs more of CUDA than TensorFlow does."""
+    """Return whether it is on a CPU: GPUs have ten times the bandwidth, and their compiler needs more of CUDA."""
     size_bytes = variable.shape.num_elements() * variable.dtype.size
     on_cpu = tf.DeviceSpec.from_string(variable.device).device_type in (None, "CPU")
     return size_bytes >= LARGE_BYTES and on_cpu and bool(tf.test.is_built_with_xla())
@@ -265,7 +265,7 @@ class _OnDevice:
         return self._rule.apply(common, update.variable, self._add_weight_decay(update, mean_of(whole)), slots)
 
     def _add_weight_decay(self, update: Update, gradient: tf.Tensor) -> tf.Tensor:
-        """With weight decay's gradient added, and then clipped, as in tf_cnn_benchmarks.
+        """Add weight decay's gradient, and then clip, as in tf_cnn_benchmarks.
 
         Decay's is known, so the loss it belongs to, which is not reported, is never computed. As there, all variables decay
         but batch norm's. Towers need not: where the variable is, once is enough.

@@ -190,7 +190,7 @@ class Output:
         self.flush()
 
     def sign_of_life(self) -> None:
-        """A line, or a step that was reported without one."""
+        """Note a line, or a step that was reported without one."""
         self._signs += 1
         now = perf_counter()
         if now - self._told_at >= PROGRESS_S:

@@ -57,7 +57,7 @@ class GreedyLoadBalancing:
 
 
 def greedy(shapes: Sequence[Shape], servers: int) -> Placed:
-    """In the network's order, each where the fewest bytes are so far: tf_cnn_benchmarks' rule."""
+    """Put variables, in the network's order, where the fewest bytes are so far: tf_cnn_benchmarks' rule."""
     balance = GreedyLoadBalancing(servers)
     return _whole(shapes, (balance.place(size_of(shape)) for shape in shapes))
 
@@ -68,7 +68,7 @@ def round_robin(shapes: Sequence[Shape], servers: int) -> Placed:
 
 
 def largest_first(shapes: Sequence[Shape], servers: int) -> Placed:
-    """As `greedy`, but the largest choose first; of equal ones, those that the network makes first.
+    """Place as `greedy` does, but the largest first; of equal ones, those that the network makes first.
 
     The fullest server has at most 4/3 - 1/(3 servers) of what the best placement of whole variables would leave there (Graham,
     SIAM J. Appl. Math. 17, 1969).

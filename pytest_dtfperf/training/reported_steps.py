@@ -19,7 +19,7 @@ class StepListener(Protocol):
     """The receiver of each step as a sign of life."""
 
     def sign_of_life(self) -> None:
-        """A step has been reported."""
+        """Note that a step has been reported."""
 
 
 class ImpossibleSteps(Exception):

@@ -98,7 +98,7 @@ class StampLog:
         self._noted = array("d")  # of each step the five numbers of `note`, and the fetches
 
     def note(self, cpu_s: float, called: float, called_s: float, stamps: Sequence[float]) -> None:
-        """A step is over that began with so much CPU time used, was called at these times, and has fetched these."""
+        """Note a step: the CPU time used before it, the times of its call, and what it has fetched."""
         self._noted.extend((called, called_s, time(), perf_counter(), process_time() - cpu_s, *stamps))
 
     def of(self, step_s: Sequence[float]) -> list[Stamps]:

@@ -77,7 +77,7 @@ def _answer(data: bytes, code: int, late_s: float | None) -> Answer:
 
 
 def _work(function: Callable[[], Answer], words: Callable[[Exception], str], output: int, parent: int) -> NoReturn:
-    """In the fork."""
+    """Run the function in the fork."""
     code = 1
     try:
         processes.die_with(parent)

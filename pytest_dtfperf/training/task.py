@@ -38,7 +38,7 @@ PATIENCE_S, PATIENCE_STEPS = 10.0, 5
 
 
 def run(order: Mapping[str, Any], connection: AgentConnection) -> None:
-    """Live a task's life. The caller then ends the process at once: closing a session would wait for tasks that are gone."""
+    """Run a task. The caller then ends the process at once: closing a session would wait for tasks that are gone."""
     if "probe" in order:
         host.run(order, connection)
         return
@@ -84,7 +84,7 @@ def _has_module(name: str) -> bool:
 
 
 def _serve(order: TaskOrder, connection: AgentConnection) -> None:
-    """A parameter server does what workers ask of it, until it is sent away."""
+    """Run a parameter server until it is sent away."""
     phases = _Phases()
     start_server(order)
     phases.end("server")
@@ -104,7 +104,7 @@ def _serve(order: TaskOrder, connection: AgentConnection) -> None:
 
 
 def _train(order: TaskOrder, connection: AgentConnection) -> None:
-    """A worker's life: build, initialise, warm up, meet the others, measure, report."""
+    """Run a worker: build, initialise, warm up, meet the others, measure, report."""
     phases = _Phases()
     training: Training = _ENGINES[order.spec.mode.engine](order)
     training.serve()

@@ -109,7 +109,7 @@ class Tower:
         self.computed = done.computed
 
     def _pass(self, images: tf.Tensor, labels: tf.Tensor) -> "Pass":
-        """Forward, and unless that is all, back."""
+        """Compute the forward pass, and unless that is all, the backward pass."""
         forward_only = self._order.spec.forward_only
         net = self._layers(training=not forward_only)
         with weights_first() if self._shares_cores and not isinstance(self._network, Outlined) else nullcontext():
@@ -128,7 +128,7 @@ class Tower:
         return self._order.device == "cpu" and self._order.num_devices > 1
 
     def _gradients(self, loss: tf.Tensor) -> dict[str, tf.Tensor]:
-        """By the parts of the values, so that each is known when it is computed."""
+        """Return gradients by the parts of the values, so that each is known when it is computed."""
         parts = {name: parts_in(value) for name, value in self._values.items()}
         values = [part for theirs in parts.values() for part in theirs]
         found = _dense(tf.gradients(self._scale.scale_loss(loss) if self._scale else loss, values), values)
@@ -150,7 +150,7 @@ class Tower:
         return Pass(loss, gradients, [], [loss, *gradients.values()])
 
     def _make_variables(self) -> None:
-        """All that the network will ask for: within a compiled function, none can be made."""
+        """Make all variables of the network: within a compiled function, none can be made."""
         for variable in outline(self._network).variables:
             if variable.trainable:
                 first = partial(first_value, variable, self._order.spec.seed)

@@ -17,7 +17,7 @@ class WallClock:
         self._before = self._ahead()
 
     def check(self) -> None:
-        """Raises `InvalidTrace` where the clock was set since."""
+        """Raise `InvalidTrace` where the clock was set since."""
         (least, most), (now_least, now_most) = self._before, self._ahead()
         if now_least > most + SLACK_NS or now_most < least - SLACK_NS:
             by_s = (now_least + now_most - least - most) / 2e9

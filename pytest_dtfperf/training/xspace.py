@@ -70,7 +70,7 @@ class Profile:
         return sorted([*on_host, *on_gpus], key=lambda each: (each.start_us, each.end_us))
 
     def batches(self) -> list[tuple[int, int]]:
-        """From when to when this process has trained each batch that a coordinator gave it. Unix microseconds."""
+        """Return when this process began and ended each batch of a coordinator. Unix microseconds."""
         found = [(e.start_ns, e.end_ns) for line in self._host_lines() for e in line if _GIVEN_BATCH.match(e.name)]
         return [(start // 1000, end // 1000) for start, end in sorted(found)]
 

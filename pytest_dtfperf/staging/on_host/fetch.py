@@ -28,7 +28,7 @@ _TICK_S = 0.1
 
 
 def cache_folder() -> str:
-    """This user's data sets on this host."""
+    """Return the folder of this user's data sets on this host."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     return os.path.join(given if os.path.isabs(given) else os.path.expanduser("~/.cache"), "dtfperf", "data")
 
@@ -46,7 +46,7 @@ class FetchingHost:
         self._told = False
 
     def serve(self) -> None:
-        """Until the controller closes the line, or is silent."""
+        """Serve orders until the controller closes the line, or is silent."""
         self._emit("hello")
         lines = wire.Lines()
         heard = beat = time.monotonic()

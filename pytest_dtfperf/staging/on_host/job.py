@@ -167,7 +167,7 @@ class FetchJob:
         self._stop = threading.Event()
 
     def run(self) -> None:
-        """Raises `Trouble`."""
+        """Fetch all files. Raises `Trouble`."""
         try:
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
             with self._alone() as alone:
@@ -264,7 +264,7 @@ class FetchJob:
         return self._stop.is_set()
 
     def _download(self, file: Mapping[str, Any], part: str) -> None:
-        """All bytes that are still missing, in as many answers as it takes."""
+        """Fetch all bytes that are still missing, in as many answers as it takes."""
         with open(part, "ab") as arrived:
             if arrived.tell() > file["size"]:
                 arrived.truncate(0)

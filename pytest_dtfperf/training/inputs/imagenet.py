@@ -106,7 +106,7 @@ def _are_boxes(sides: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _positions(share: Share) -> tf.data.Dataset:
-    """Where in the sequence of all images a tower's are."""
+    """Return the positions of a tower's images in the sequence of all images."""
     return tf.data.Dataset.counter(start=share.tower, step=share.towers)
 
 

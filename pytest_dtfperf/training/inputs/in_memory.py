@@ -26,7 +26,7 @@ ROUNDS = 4  # of the cipher that shuffles; TensorFlow's default
 
 
 def drawn(pixels: tf.Tensor, labels: tf.Tensor, share: Share, seed: int) -> tf.data.Dataset:
-    """A tower's batches: of `pixels` and `labels`, each with one row per image, and the images' places in the sequence, int64.
+    """Return a tower's batches of `pixels` and `labels`, each with one row per image, and the images' positions, int64.
 
     The order of a pass is computed where it is needed, number by number, instead of by a buffer that is filled and shuffled:
     a batch costs a gather, and no more with other workers.

@@ -42,7 +42,7 @@ def whole(jpeg: tf.Tensor, size: Size, method: str, position: tf.Tensor) -> tf.T
 def distort_image(
     jpeg: tf.Tensor, boxes: tf.Tensor, size: Size, method: str, position: tf.Tensor, seed: tf.Tensor
 ) -> tf.Tensor:
-    """A part by chance that shows something of a bounding box, mirrored by chance, with other colours.
+    """Crop a random part with some of a bounding box, mirror it at random, and change its colours.
 
     `boxes` is (1, how many, 4): top, left, bottom, right, from 0 to 1.
     """
@@ -62,7 +62,7 @@ def distort_image(
 
 
 def resize_image(image: tf.Tensor, size: Size, method: str, position: tf.Tensor) -> tf.Tensor:
-    """With round_robin, the method follows from the image's place in the sequence."""
+    """Resize an image. With round_robin, the method follows from the image's place in the sequence."""
 
     def by(way: str) -> Callable[[], tf.Tensor]:
         return lambda: tf.cast(tf.image.resize(image, size, way), tf.float32)

@@ -61,7 +61,7 @@ def records(path: Path) -> Iterator[TFRecord]:
 
 
 def check_content(path: Path, record: TFRecord) -> None:
-    """Raises `DataError` if a record's content is not what was written."""
+    """Raise `DataError` if a record's content is not what was written."""
     content, footer = _read_record(path, record)
     if struct.unpack("<I", footer)[0] != masked_crc(content):
         raise DataError(f"{path} is damaged: the checksum of the record at byte {record.offset} is wrong. Fetch it again.")

@@ -23,7 +23,7 @@ class Share:
     batch_size: int
 
     def start(self, step: Any) -> Any:
-        """Where in the sequence the tower's batch of a step begins. A step is a number, or a tensor of one."""
+        """Return where in the sequence the tower's batch of a step begins. A step is a number, or a tensor of one."""
         return (step * self.towers + self.tower) * self.batch_size
 
 

@@ -26,6 +26,6 @@ def make(out: str, images: int, test_images: int, seed: int) -> str:
 
 
 def _write(path: Path, content: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> None:
-    """A magic number (unsigned bytes, dimensions), the shape in big-endian numbers, the bytes."""
+    """Write a magic number (unsigned bytes, dimensions), the shape in big-endian numbers, and the bytes."""
     header = bytes((0, 0, 0x08, content.ndim)) + struct.pack(f">{content.ndim}I", *content.shape)
     path.write_bytes(gzip.compress(header + content.tobytes(), mtime=0))  # mtime=0: the same bytes on every day

@@ -15,7 +15,7 @@ Deviation = Callable[[Sequence[int]], float]
 
 
 def deviation(value: float) -> Deviation:
-    """The same for every shape."""
+    """Return the same deviation for every shape."""
     return lambda shape: value
 
 
@@ -30,12 +30,12 @@ def by_inputs_of_relu(shape: Sequence[int]) -> float:
 
 
 def by_inputs_exactly(shape: Sequence[int]) -> float:
-    """As `by_inputs`, before a cut-off that leaves 0.8796 of it: TensorFlow's variance scaling, its default."""
+    """Return `by_inputs` before a cut-off that leaves 0.8796 of it: TensorFlow's variance scaling, its default."""
     return by_inputs(shape) / 0.87962566103423978
 
 
 def by_outputs_of_relu(shape: Sequence[int]) -> float:
-    """As `by_inputs_of_relu`, for the variance of gradients on their way back."""
+    """Return the same as `by_inputs_of_relu`, for the variance of gradients on their way back."""
     return math.sqrt(2.0 / (math.prod(shape[:-2]) * shape[-1]))
 
 
@@ -71,7 +71,7 @@ class Layers(Protocol[T]):
         """Convolution, linear; a bias is added where its first value is given. `padding` is one of `paddings`."""
 
     def batch_norm(self, images: T, settings: BatchNorm) -> T:
-        """Over batch and space."""
+        """Normalise over batch and space."""
 
     def lrn(self, images: T, *, radius: int, bias: float, alpha: float, beta: float) -> T:
         """Local response normalisation over 2 x `radius` + 1 channels (Krizhevsky et al., 2012)."""
@@ -86,13 +86,13 @@ class Layers(Protocol[T]):
         """Pool averages; padding outside of the image does not count."""
 
     def mean(self, images: T) -> T:
-        """Over space: (batch, channels)."""
+        """Return the mean over space: (batch, channels)."""
 
     def concat(self, branches: Sequence[T]) -> T:
         """Along the channels."""
 
     def widen(self, images: T, by: int) -> T:
-        """So many channels more, of zeros: half of them before, half behind. `by` is even."""
+        """Add channels of zeros: half of them before, half behind. `by` is even."""
 
     def flatten(self, images: T) -> T:
         """(batch, height x width x channels), in this order in all data formats, so that what follows has the same weights."""
@@ -101,10 +101,10 @@ class Layers(Protocol[T]):
         """Return (batch, units), linear."""
 
     def dropout(self, vectors: T, rate: float) -> T:
-        """In training, `rate` of the values are set to zero and the others grow in turn."""
+        """Set `rate` of the values to zero in training, and scale the others up in turn."""
 
     def stage(self, name: str, x: T) -> T:
-        """The same, remembered under a name."""
+        """Return the same tensor, remembered under a name."""
 
 
 def paddings(padding: str, size: int, height_or_width: int, stride: int) -> tuple[int, int]:

@@ -94,7 +94,7 @@ def outline_of(spec: Spec) -> Outline:
 
 @cache
 def outline(network: Network) -> Outline:
-    """Raises `SpecError` if its images are too small for it."""
+    """Return the outline of a network. Raises `SpecError` if its images are too small for it."""
     if isinstance(network, Outlined):
         return network.outline
     shapes = Shapes()
@@ -103,7 +103,7 @@ def outline(network: Network) -> Outline:
 
 
 def multiply_adds(model: str) -> int:
-    """Forward, per image, of a model of the tables at its own size."""
+    """Count the forward multiply-adds per image, of a model of the tables at its own size."""
     found = outline(default_network(model)).multiply_adds
     assert found is not None  # of layers all is counted
     return found

@@ -20,7 +20,7 @@ class MovingAverage(Protocol):
     """What a layer needs of one: a TensorFlow variable has it."""
 
     def read_value(self) -> tf.Tensor:
-        """As it was before this step."""
+        """Return the value before this step."""
 
     def assign(self, value: tf.Tensor, read_value: bool) -> tf.Operation | None:
         """Move it. Returns what a step must run for that, if anything. `read_value` is always False."""
@@ -79,7 +79,7 @@ class PackedAverages:
         return tf.concat([tf.reshape(member.values(), [-1]) for member in self._members if member.values], 0)
 
     def _other(self, variable: Variable) -> MovingAverage:
-        """On the CPU beside its tower: GPUs keep few kinds of whole numbers."""
+        """Return the variable on the CPU beside its tower: GPUs keep few kinds of whole numbers."""
         if variable.name not in self._made:
             with v1.device(None), v1.device(self._host):
                 self._made[variable.name] = _local(variable.values, variable.name)
@@ -265,7 +265,7 @@ class TensorLayers:
         return tf.raw_ops.BiasAdd(value=product, bias=self._bias(name, units, bias))
 
     def dropout(self, vectors: tf.Tensor, rate: float) -> tf.Tensor:
-        """Every tower drops its own, and the same in every run under one seed."""
+        """Drop values: every tower its own, and the same in every run under one seed."""
         if not self._training:
             return vectors
         return tf.nn.dropout(vectors, rate, seed=_op_seed(f"{self._name('dropout')} of tower {self._tower}"))

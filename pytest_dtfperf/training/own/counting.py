@@ -53,13 +53,13 @@ def _shape(operation: tf.Operation, tensor: tf.Tensor) -> list[int]:
 
 
 def _conv(operation: tf.Operation) -> int:
-    """Each value of the result is a sum over a window and the inputs of its group."""
+    """Count a convolution: each value of the result is a sum over a window and the inputs of its group."""
     filters = _shape(operation, operation.inputs[1])
     return _size(operation, operation.outputs[0]) * math.prod(filters[:-1])
 
 
 def _conv_transposed(operation: tf.Operation) -> int:
-    """The gradient of a convolution, as a layer: as much as that convolution."""
+    """Count a convolution's gradient, used as a layer: as much as that convolution."""
     filters = _shape(operation, operation.inputs[1])
     return _size(operation, operation.inputs[2]) * math.prod(filters[:-1])
 
@@ -75,7 +75,7 @@ def _product(operation: tf.Operation) -> int:
 
 
 def _einsum(operation: tf.Operation) -> int:
-    """One multiply-add for each combination of all its indices."""
+    """Count one multiply-add for each combination of all its indices."""
     equation = operation.get_attr("equation").decode()
     operands, _, _ = equation.partition("->")
     sizes: dict[str, int] = {}

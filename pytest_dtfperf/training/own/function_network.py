@@ -30,7 +30,7 @@ class FunctionNetwork:
 
     @classmethod
     def of(cls, spec: Spec, function: Callable[..., Any], shape: tuple[int, int, int], host: str) -> "FunctionNetwork":
-        """Raises `SpecError`."""
+        """Make the network of a function. Raises `SpecError`."""
         made: list[tuple[str, Any]] = []
 
         def record_variable(_: Any, **wanted: Any) -> tf.Tensor:

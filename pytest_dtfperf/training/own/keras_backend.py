@@ -11,7 +11,7 @@ TENSORFLOW = "tensorflow"
 
 
 def check(model: str) -> None:
-    """Raises `SpecError` where it is not TensorFlow."""
+    """Raise `SpecError` where the backend is not TensorFlow."""
     backend, where = find_configured_backend()
     if backend != TENSORFLOW:
         raise SpecError(

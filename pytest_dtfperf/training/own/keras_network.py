@@ -97,7 +97,7 @@ def _image_shape(spec: Spec, model: Any, asked: tuple[int, int, int] | None) -> 
 
 
 def _check_precision(spec: Spec, model: Any) -> None:
-    """Some of its layers must compute in what is asked for, and none in fp16 or bf16 without being asked."""
+    """Check that some layers compute in the spec's precision, and none in fp16 or bf16 without it."""
     wanted = COMPUTES_IN[spec.precision]
     found = sorted({layer.compute_dtype for layer in _layers(model) if layer.weights} or {model.compute_dtype})
     if wanted not in found or (wanted == "float32" and len(found) > 1):
@@ -115,7 +115,7 @@ def _layers(model: Any) -> Iterator[Any]:
 
 
 def _variables(spec: Spec, model: Any, host: str) -> Sequence[Variable]:
-    """In the order in which `stateless_call` takes their values: the trained ones first."""
+    """Return the variables in the order in which `stateless_call` takes their values: the trained ones first."""
     found, names = [], set[str]()
     for each in (*model.trainable_variables, *model.non_trainable_variables):
         dtype = str(each.dtype)

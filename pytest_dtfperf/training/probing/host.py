@@ -36,7 +36,7 @@ class Family:
     within_s: float
 
     def readings(self, meanwhile: Callable[[], object]) -> dict[str, Any]:
-        """By whole names: "cores.matmul", "memory"."""
+        """Return readings by their full names: "cores.matmul", "memory"."""
         try:
             found = apart(lambda: dict(self.measure()), self.within_s, meanwhile, _in_words)
         except NoAnswer as why:
@@ -45,7 +45,7 @@ class Family:
 
 
 def run(order: Told, connection: AgentConnection) -> None:
-    """Live such a task's life."""
+    """Run a probing task."""
     connection.send("ready")
     while (word := connection.wait()) != "leave":
         what, _, number = word.partition(" ")
@@ -110,7 +110,7 @@ def _listen(order: Told, connection: AgentConnection, _: int) -> None:
 
 
 def _send(order: Told, connection: AgentConnection, number: int) -> None:
-    """All streams of a round that go from here, at the same time."""
+    """Run all streams of a round that go from here, at the same time."""
     targets = [{"host": target, **order["addresses"][str(target)]} for target in order["rounds"][number][str(order["host"])]]
     for found in links.measure_at_once(order["token"], targets, order["part_s"], order["parts"]):
         connection.send("stream", round=number, to=found["to"], parts=found.get("parts", []), error=found.get("error"))

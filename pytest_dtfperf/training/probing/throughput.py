@@ -34,7 +34,7 @@ class ProbeOperation:
 
 
 def matmul(size: int) -> ProbeOperation:
-    """Two square matrices."""
+    """Return the product of two square matrices as an operation."""
     return ProbeOperation((size, size), (size, size), tf.linalg.matmul, 2.0 * size**3, {"size": size})
 
 
@@ -51,7 +51,7 @@ def convolution(batch: int, side: int, channels: int, data_format: str) -> Probe
 
 
 def on_cores(threads: int) -> Mapping[str, ProbeOperation]:
-    """So large that many threads have something to do, and that one is done with it in some milliseconds."""
+    """Return operations that keep many threads busy, and that one thread finishes in some milliseconds."""
     wide = threads > 8
     return {
         "matmul": matmul(512 if threads == 1 else 2048 if wide else 1024),
@@ -60,7 +60,7 @@ def on_cores(threads: int) -> Mapping[str, ProbeOperation]:
 
 
 def on_gpu() -> Mapping[str, ProbeOperation]:
-    """So large that a GPU of any year is busy for a while."""
+    """Return operations that keep a GPU of any year busy for a while."""
     return {"matmul": matmul(4096), "convolution": convolution(64, 28, 256, "NCHW")}
 
 
@@ -118,7 +118,7 @@ _CPU = "/device:CPU:0"
 
 
 def of_worker(order: TaskOrder, cpus: Collection[int]) -> Reading:
-    """Of a worker with these cores, if not all: all towers' batches, fetched and thrown away. Raises as its input does."""
+    """Fetch all towers' batches, on these cores if not all, and discard them. Raises as its input does."""
     if cpus:
         os.sched_setaffinity(0, cpus)
     building.expect(order)

@@ -132,7 +132,7 @@ class MirroredTraining:
         self._run = tf.function(step, autograph=False).get_concrete_function()
 
     def _full_name(self, device: str) -> str:
-        """The runtime calls its first CPU so as it did before it had a server and knew its task."""
+        """Return a device's full name: the runtime names its first CPU as before it had a server and knew its task."""
         found = tf.DeviceSpec.from_string(device)
         if self._order.cluster and found.job == "localhost":
             found = found.replace(job=self._order.job, task=self._order.index)

@@ -26,7 +26,7 @@ class Given(TrainingInput):
 
 
 def sources(order: TaskOrder, feed: TrainingInput, devices: Devices) -> list[Callable[[], Batch]]:
-    """For each of a worker's towers, what gives its next batch within a function."""
+    """Return for each of a worker's towers what gives its next batch within a function."""
     if feed.resident:
         return [_resident(feed, tower, device) for tower, device in enumerate(devices.towers)]
     with tf.device(devices.host):

@@ -48,7 +48,7 @@ class MultiWorkerMirrored(MirroredTraining):
     """Workers add their gradients by collective operations. They meet and agree by adding a number."""
 
     def build(self) -> None:
-        """All is made in `initialise`: the strategy's own server must run first, and its start waits for all others."""
+        """Do nothing: `initialise` makes all, for the strategy's own server must start first, and waits for all others."""
 
     def initialise(self) -> None:
         order = self._order
@@ -71,7 +71,7 @@ class MultiWorkerMirrored(MirroredTraining):
             self.barrier("gone")
 
     def _sum_over_replicas(self, number: tf.Tensor) -> tf.Tensor:
-        """Over all devices of all workers."""
+        """Return the sum over all devices of all workers."""
         return self._strategy.reduce(tf.distribute.ReduceOp.SUM, self._strategy.run(lambda: tf.identity(number)), axis=None)
 
 

@@ -138,7 +138,7 @@ class Coordinator(GraphTraining):
         return [of_batches(worker, found[worker]) for worker in sorted(found)]
 
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace:
-        """Of the batches that this process has trained. It comes to both meetings whatever happens: others wait there."""
+        """Return the trace of the batches that this process trained. It passes both barriers in any case: others wait there."""
         order = self._order
         with profile_steps(order) as done:
             self.barrier("start")

@@ -90,7 +90,7 @@ class Variables:
         return found | whole
 
     def cut(self, gradients: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
-        """With parts in the place of what is cut."""
+        """Return the values with parts in the place of what is cut."""
         return cut(gradients, self._parts) if self._parts else gradients
 
     def _copies(self, variable: tf.Variable) -> Sequence[tf.Variable]:

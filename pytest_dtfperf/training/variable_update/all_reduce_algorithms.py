@@ -129,12 +129,12 @@ def _of_one_number(work: Work[T], values: Sequence[T], towers: Sequence[str], me
 
 
 def pscpu(work: Work[T], values: Sequence[T], topology: Topology, *, turn: int, shards: int) -> list[T]:
-    """Added on the CPUs beside the towers."""
+    """Add on the CPUs beside the towers."""
     return _shuffle(work, values, topology.towers, topology.all_hosts, turn, shards)
 
 
 def psgpu(work: Work[T], values: Sequence[T], topology: Topology, *, turn: int, shards: int) -> list[T]:
-    """Added on the towers' own devices, which on hosts without GPUs are CPUs, too."""
+    """Add on the towers' own devices, which on hosts without GPUs are CPUs, too."""
     return _shuffle(work, values, topology.towers, topology.towers, turn, shards)
 
 

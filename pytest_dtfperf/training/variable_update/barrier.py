@@ -26,7 +26,7 @@ class Barrier:
         self._device = "/job:ps/task:0/device:CPU:0" if order.cluster.get("ps") else "/job:worker/task:0/device:CPU:0"
 
     def wait(self, name: str) -> tf.Operation:
-        """Each worker puts a token into every worker's queue, and takes as many from its own."""
+        """Put a token into every worker's queue, and take as many from the own queue."""
         if self._workers == 1:
             return tf.no_op()
         with v1.device(self._device):

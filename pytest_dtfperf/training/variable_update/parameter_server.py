@@ -127,7 +127,7 @@ class Servers:
         return [pushes[name] for name in gradients]
 
     def apply_means(self) -> dict[str, tf.Operation]:
-        """For the chief: one update of each variable, as soon as every worker has pushed its gradient."""
+        """Apply one update of each variable on the chief, as soon as every worker has pushed its gradient."""
         return self._apply_means_of({name: self._dequeue_gradients(name) for name in self.variables})
 
     def _dequeue_gradients(self, name: str) -> list[tf.Tensor]:

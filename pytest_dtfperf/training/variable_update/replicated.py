@@ -30,7 +30,7 @@ class Copies:
         return self._copies
 
     def variable(self, tower: int, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
-        """On the tower itself. The first value follows from the name, so all copies start equal, in all workers."""
+        """Return the variable on the tower. The first value follows from the name, so all copies start equal."""
         with v1.device(self._devices.towers[tower]), v1.name_scope(None):
             collections = [v1.GraphKeys.LOCAL_VARIABLES]
             copy = v1.Variable(initial, name=f"copy{tower}/{name}", use_resource=True, collections=collections)
