@@ -19,8 +19,7 @@ from pytest_dtfperf.baselines.thresholds import compare_in_turns
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.comparison import Answer, Question, runs_needed
-from pytest_dtfperf.stats.noise import Noise
-from pytest_dtfperf.stats.steady import drift
+from pytest_dtfperf.stats.noise import Noise, drift
 
 SEED = 20_241
 SPREADS = (0.005, 0.01, 0.02, 0.03, 0.05)

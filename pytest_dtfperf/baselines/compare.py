@@ -18,8 +18,7 @@ from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.formats import change, format_count, percent, rate
 from pytest_dtfperf.measurement import CLOCK_SLACK_S, Measurement
 from pytest_dtfperf.stats.comparison import Answer, RatioEstimate, against_stored, runs_needed
-from pytest_dtfperf.stats.noise import RARE, Noise
-from pytest_dtfperf.stats.steady import drift
+from pytest_dtfperf.stats.noise import RARE, Noise, drift
 
 VERDICTS = {
     Answer.HOLDS: Verdict.PASSED,

@@ -61,6 +61,7 @@ SHAPE: Shape = {
         }
     ],
     "site": "what became of the site, in words; null: none was asked for",
+    "notified": "a list: a line for each receiver of an alert; empty if nothing was new",
 }
 
 
@@ -77,6 +78,8 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--keep", metavar="N", help="remove all but the last N session folders of this cluster")
     parser.add_argument("--fail-on-loss", action="store_true", help="exit code 1 where a rate without a baseline is slower")
     parser.add_argument("--site", metavar="DIR", type=Path, help="make the site of the history there: dtfperf site")
+    text = "send what is new since the last night to a webhook or by mail; several times for several receivers"
+    parser.add_argument("--notify", metavar="URL", action="append", default=[], help=text)
     add_json(parser, SHAPE)
     parser.set_defaults(run=run_nightly, passes_on=True, wrong_arguments=WRONG_OPTIONS)
 
@@ -103,10 +106,11 @@ def _make_json(done: "NightResult", cluster: str) -> dict[str, Any]:
     ]
     session = str(done.session) if done.session else None
     outcome = {"exit_code": done.code, "outcome": done.outcome, "session": session}
-    return {"cluster": cluster, **outcome, "losses": losses, "site": done.site}
+    return {"cluster": cluster, **outcome, "losses": losses, "site": done.site, "notified": list(done.notified)}
 
 
 def _make_night(args: argparse.Namespace) -> "Night":
+    from pytest_dtfperf.nightly import notify
     from pytest_dtfperf.nightly.night import Night
 
     missing = [f"--{name}" for name in ("cluster", "results", "deadline") if not getattr(args, name)]
@@ -126,6 +130,7 @@ def _make_night(args: argparse.Namespace) -> "Night":
         keep=_parse_keep(args.keep),
         fail_on_loss=args.fail_on_loss,
         site=args.site,
+        receivers=[notify.parse_receiver(text) for text in [*args.notify, *os.environ.get(notify.VARIABLE, "").split()]],
         pytest=args.passed_on,
     )
 

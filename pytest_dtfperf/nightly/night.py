@@ -19,7 +19,8 @@ from typing import TextIO
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError, UsageError, exit_words
 from pytest_dtfperf.formats import format_count, minute
 from pytest_dtfperf.history.where import Address, address_of, asked_for, mask_passwords
-from pytest_dtfperf.nightly import summary
+from pytest_dtfperf.nightly import notify, summary
+from pytest_dtfperf.nightly.notify import Alert, Receiver
 from pytest_dtfperf.nightly.summary import Loss, find_losses
 from pytest_dtfperf.node.files import kind_of
 from pytest_dtfperf.node.module_command import project_command
@@ -162,6 +163,7 @@ class Night:
     keep: int | None = None  # session folders of this cluster
     fail_on_loss: bool = False
     site: Path | None = None  # folder of the site that is made of the history
+    receivers: Sequence[Receiver] = ()  # of alerts
     pytest: Sequence[str] = field(default_factory=list)  # further arguments
 
     @property
@@ -189,6 +191,7 @@ class NightResult:
     session: Path | None = None  # folder of what it has measured
     losses: Sequence[Loss] = ()
     site: str | None = None  # what became of it
+    notified: Sequence[str] = ()  # a line for each receiver of an alert; none if nothing was new
 
 
 def run_night(night: Night, output: TextIO | None = None) -> NightResult:
@@ -207,9 +210,22 @@ def run_night(night: Night, output: TextIO | None = None) -> NightResult:
         site = publish_site(night.site, history, night.results) if night.site else None
         if site:
             print(f"nightly: {site}")
+        notified = _notify(night, NightResult(code, outcome, folder, found)) if night.receivers else []
+        for line in notified:
+            print(f"nightly: {line}")
         _remove_old(_load_sessions(night), night.keep)
         print(f"nightly: {outcome} Exit code {code}.")
-        return NightResult(code, outcome, folder, found, site)
+        return NightResult(code, outcome, folder, found, site, notified)
+
+
+def _notify(night: Night, done: NightResult) -> list[str]:
+    """Send what is new since the last alert; return a line for each receiver."""
+    state = night.results / f"nightly.{night.cluster}.alerts.json"
+    session, before = SessionFolder(done.session) if done.session else None, notify.read_state(state)
+    problems = notify.list_problems(night.cluster, done.code, done.outcome, session, done.losses, before)
+    new, resolved = notify.compare_problems(before, problems)
+    alert = Alert(night.cluster, done.outcome, done.code, str(done.session) if done.session else None, new, resolved)
+    return notify.notify(night.receivers, state, alert, problems)
 
 
 def _load_sessions(night: Night) -> list[SessionFolder]:

@@ -15,6 +15,7 @@ import pytest
 from pytest_dtfperf.nightly.night import run_pytest
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 from tests.cli.table import read
+from tests.nightly.test_notify import SECRET, webhook
 from tests.plugin import zygote
 from tests.plugin.conftest import INI, LIGHT
 
@@ -158,6 +159,20 @@ def test_exit_codes(tmp_path: Path, perf_test: str, options: list[str], code: in
     found, output = night.run(*options)
     assert (found, output.splitlines()[-1]) == (code, f"nightly: {outcome} Exit code {code}.")
     assert f"{outcome} Nothing was measured." in (night.results / "summary.md").read_text()
+
+
+def test_alerts_have_what_is_new(measuring: Night) -> None:
+    """A night with a new regression sends it, the same regression of the next night is sent no more, and a green night resolves
+    it. The webhook's path, which is its secret, is nowhere in the output."""
+    with webhook() as server:
+        outputs = [measuring.run("--history=never", RATE=rate, DTFPERF_NOTIFY=server.url)[1] for rate in ("9", "9", "12")]
+    assert [(len(posted["new"]), len(posted["resolved"])) for posted in server.posted] == [(1, 0), (0, 1)]
+    assert server.posted[0]["new"][0]["kind"] == "REGRESSED"
+    assert ["was notified" in output for output in outputs] == [True, False, True]
+    assert SECRET not in "".join(outputs)
+    code, output = measuring.run("--notify=nonsense", RATE="12")
+    assert code == 4
+    assert "nightly: --notify takes https://..." in output
 
 
 def test_json_is_what_the_night_came_to(measuring: Night) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.verdicts import resembling
-from pytest_dtfperf.stats.steady import FALSE_FLAGS, LEAST_STEPS, drift
+from pytest_dtfperf.stats.noise import FALSE_FLAGS, LEAST_STEPS, drift
 
 RUNS = 3000
 JUMP = np.where(np.arange(100) < 50, 1.0, 1.05)

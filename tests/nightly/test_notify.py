@@ -1,0 +1,235 @@
+"""Alerts of a night: only what is new, to a real HTTP server and a real program for mail, and again where they failed."""
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.nightly.notify import (
+    LOSS,
+    NIGHT,
+    Alert,
+    Problem,
+    Receiver,
+    compare_problems,
+    list_problems,
+    notify,
+    parse_receiver,
+    read_state,
+    write_state,
+)
+from pytest_dtfperf.records.session import SessionFolder
+from tests.records.samples import measurement, spec
+
+SLOW = Problem("REGRESSED", "inception3 b8 gpus=2", "REGRESSED: inception3 b8 gpus=2: -8.1 % against 100.0 images/sec")
+LOST = Problem(LOSS, "mnist b64", "mnist b64: -12.0 %")
+ALERT = Alert("daint", "Tests failed.", 1, "/results/20260131T021503Z-9f3c1a", [SLOW], [LOST])
+SECRET = "T0/B0/sEcReT"
+
+
+class Webhook(HTTPServer):
+    """Answers with these status codes in turn, then with 200; keeps what was posted."""
+
+    def __init__(self, codes: Sequence[int] = ()) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.codes = list(codes)
+        self.posted: list[dict[str, Any]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/{SECRET}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Webhook
+
+    def do_POST(self) -> None:
+        self.server.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        code = self.server.codes.pop(0) if self.server.codes else 200
+        self.send_response(code)
+        if code in (301, 302, 307):
+            self.send_header("Location", "/elsewhere")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Keep the output of the tests clean."""
+
+
+@contextmanager
+def webhook(*codes: int) -> Iterator[Webhook]:
+    with Webhook(codes) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_webhook_gets_what_is_new_as_json(tmp_path: Path) -> None:
+    """A generic webhook gets one JSON object, and the problems are noted for the next night."""
+    state = tmp_path / "alerts.json"
+    with webhook() as server:
+        lines = notify([parse_receiver(server.url)], state, ALERT, [SLOW])
+    (posted,) = server.posted
+    assert posted["schema"] == 1
+    assert (posted["cluster"], posted["exit_code"]) == ("daint", 1)
+    assert [each["kind"] for each in (*posted["new"], *posted["resolved"])] == ["REGRESSED", "loss"]
+    assert lines == ["127.0.0.1 was notified: 1 new, 1 resolved"]
+    assert read_state(state) == [SLOW]
+
+
+def test_slack_gets_text(tmp_path: Path) -> None:
+    """A receiver that is compatible with Slack gets one text, with a line for each problem."""
+    with webhook() as server:
+        notify([parse_receiver(f"slack+{server.url}")], tmp_path / "alerts.json", ALERT, [SLOW])
+    (posted,) = server.posted
+    assert posted.keys() == {"text"}
+    assert posted["text"].splitlines() == [
+        "Performance on daint: Tests failed. Exit code 1.",
+        f"NEW: {SLOW.text}",
+        "RESOLVED: loss: mnist b64",
+        "Session: /results/20260131T021503Z-9f3c1a",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("codes", "tries", "line"),
+    [
+        ((503, 429), 3, "127.0.0.1 was notified: 1 new, 1 resolved"),
+        ((500, 502, 504), 3, "127.0.0.1 was not notified: HTTP status 504, 3 times"),
+        ((404,), 1, "127.0.0.1 was not notified: HTTP status 404"),
+        ((302,), 1, "127.0.0.1 was not notified: HTTP status 302"),
+    ],
+    ids=["busy for a while", "broken", "no such webhook", "moved"],
+)
+def test_failed_alert_is_sent_again(codes: Sequence[int], tries: int, line: str, tmp_path: Path) -> None:
+    """A receiver that may take it later is tried three times. What was not taken stays new, and no line has the secret."""
+    state = tmp_path / "alerts.json"
+    with webhook(*codes) as server:
+        lines = notify([parse_receiver(server.url)], state, ALERT, [SLOW], pause_s=0.0)
+    assert len(server.posted) == tries
+    assert lines == [line]
+    assert state.exists() == ("not notified" not in line)
+    assert SECRET not in str(lines)
+
+
+def test_silent_host_is_one_line(tmp_path: Path) -> None:
+    """Where nothing listens, the line has the reason of the operating system."""
+    with webhook() as server:
+        gone = server.url
+    lines = notify([parse_receiver(gone)], tmp_path / "alerts.json", ALERT, [SLOW], pause_s=0.0)
+    assert lines == ["127.0.0.1 was not notified: Connection refused, 3 times"]
+
+
+def test_nothing_new_is_not_sent(tmp_path: Path) -> None:
+    """The same problems as last night are no alert."""
+    new, resolved = compare_problems([SLOW], [Problem(SLOW.kind, SLOW.name, "REGRESSED: another number")])
+    assert not new
+    assert not resolved
+    assert notify([Receiver("json", "http://127.0.0.1:1/")], tmp_path / "s", Alert("daint", "", 1, None), [SLOW]) == []
+
+
+def test_mail_goes_through_sendmail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sendmail gets a message with its receiver and subject; one that fails is a line with its first words."""
+    program = tmp_path / "sendmail"
+    program.write_text(f'#!/bin/sh\n[ "$*" = "-i -t" ] && exec cat > {tmp_path}/mail\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    receiver = parse_receiver("mailto:ops@example.org")
+    assert notify([receiver], tmp_path / "s", ALERT, [SLOW]) == ["ops@example.org was notified: 1 new, 1 resolved"]
+    mail = (tmp_path / "mail").read_text()
+    assert "To: ops@example.org\n" in mail
+    assert "Subject: Performance on daint: 1 new, 1 resolved\n" in mail
+    assert SLOW.text in mail
+    program.write_text("#!/bin/sh\necho 'no route to ops' >&2\nexit 75\n")
+    (line,) = notify([receiver], tmp_path / "s2", ALERT, [SLOW])
+    assert line == f"ops@example.org was not notified: {program} ended with 75: no route to ops"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("https://hooks.slack.com/services/T/B/x", "slack"),
+        ("slack+https://chat.example.org/hooks/x", "slack"),
+        ("https://example.org/hook", "json"),
+        ("json+https://hooks.slack.com/x", "json"),
+        ("mailto:ops@example.org", "mail"),
+    ],
+)
+def test_receiver_is_known_by_its_url(text: str, kind: str) -> None:
+    """Slack's own host and the prefix `slack+` get text, other webhooks JSON."""
+    assert parse_receiver(text).kind == kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "ops@example.org",
+        "ftp://x/y",
+        "https://",
+        "https://h:port/",
+        "mailto:ops",
+        "xml+https://h/",
+        "https://h/\n",
+        "https://h/ä",
+    ],
+)
+def test_other_receiver_is_refused(text: str) -> None:
+    """What is no receiver is refused, and no more of it is shown than how it begins."""
+    with pytest.raises(UsageError, match=r"--notify takes https://\.\.\., slack\+https"):
+        parse_receiver(text)
+
+
+def test_refusal_has_no_secret() -> None:
+    """A mistyped URL is not repeated."""
+    with pytest.raises(UsageError) as raised:
+        parse_receiver(f"htps://hooks.slack.com/{SECRET}")
+    assert SECRET not in str(raised.value)
+
+
+def session_with(tmp_path: Path, verdict: Verdict) -> SessionFolder:
+    folder = SessionFolder.create(tmp_path, cluster="daint", command=["pytest"], versions={})
+    record = folder.add("t.py::test_a", measurement(spec(), [10.0, 10.1]))
+    folder.judge(record.id, verdict=verdict, reason="-8 %")
+    return folder
+
+
+def test_problems_of_a_night(tmp_path: Path) -> None:
+    """A red measurement is a problem, a green one none; a night that ended badly without either is one itself."""
+    label = spec().label
+    (red,) = list_problems("daint", 1, "Tests failed.", session_with(tmp_path / "a", Verdict.REGRESSED), [])
+    assert (red.key, red.text) == (("REGRESSED", label), f"REGRESSED: {label}: -8 %")
+    assert list_problems("daint", 0, "All tests passed.", session_with(tmp_path / "b", Verdict.PASSED), []) == []
+    (night,) = list_problems("daint", 124, "The deadline passed.", None, [])
+    assert night == Problem(NIGHT, "daint", "The deadline passed.")
+
+
+def test_problem_stays_until_its_training_is_measured(tmp_path: Path) -> None:
+    """A night that did not measure a training says nothing of it; one that measured it green resolves its problem."""
+    old = Problem("REGRESSED", spec().label, "REGRESSED: -8 %")
+    other = Problem("REGRESSED", "vgg16 b64", "REGRESSED: -9 %")
+    before = [old, other, Problem(NIGHT, "daint", "The deadline passed.")]
+    now = list_problems("daint", 0, "All tests passed.", session_with(tmp_path, Verdict.PASSED), [], before)
+    assert now == [other]
+    _, resolved = compare_problems(before, now)
+    assert [each.kind for each in resolved] == ["REGRESSED", NIGHT]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '[{"kind": 1}]'])
+def test_damaged_state_counts_as_none(content: str, tmp_path: Path) -> None:
+    """A state that cannot be read costs a repeated alert, and no night."""
+    state = tmp_path / "alerts.json"
+    state.write_text(content)
+    assert read_state(state) == []
+    write_state(state, [SLOW])
+    assert read_state(state) == [SLOW]
