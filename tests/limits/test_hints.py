@@ -25,7 +25,7 @@ def measured(
     hardware: Mapping[str, Any] = {"cpu": "EPYC", "gpus": []},
     **changes: Any,
 ) -> Record:
-    """Return a measurement that reached `share` of its limit, on one host whose tasks kept so many cores busy."""
+    """Return a measurement that reached `share` of its limit, on one host with tasks that kept so many cores busy."""
     found = record(spec(**{"gpus": 2, "num_ps": 1, **changes}), share * (limit.images_per_sec or 0), limit=limit)
     runs = [
         replace(

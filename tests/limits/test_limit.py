@@ -91,7 +91,7 @@ def test_one_direction_known() -> None:
 
 
 def test_a_stream_alone_is_both_ends() -> None:
-    """A fan of one stream says what its other end can send or receive; of several, no stream does."""
+    """A fan of one stream measures what its other end can send or receive; of several, no stream does."""
     spec, layout = spec_of(gpus=1, batch_size=1), Layout({"ps:0": "a", "worker:0": "b"}, {"worker:0": 2})
     one = replace(
         probes_of(), links={"a>*": link(0.1 * G, streams={"b": 0.1 * G}), "*>a": link(0.2 * G, streams={"b": 0.2 * G})}
@@ -104,7 +104,7 @@ def test_a_stream_alone_is_both_ends() -> None:
 
 
 def test_hosts_that_were_not_probed() -> None:
-    """On a cluster other hosts of the kind are lent every time: the median of those that were probed stands for them."""
+    """A cluster may allocate other hosts of the kind every time: the median of those that were probed is used for them."""
     others = Layout({task: host.upper() for task, host in TWO.hosts.items()}, TWO.threads)
     spec, probes = spec_of(), probes_of(a_in=0.1 * G, a_out=0.1 * G)
     assert limit(spec, others, probes).images_per_sec == limit(spec, TWO, probes).images_per_sec
@@ -119,7 +119,7 @@ def test_hosts_that_were_not_probed() -> None:
     ids=["another precision", "old records"],
 )
 def test_unknown_arithmetic(changes: dict[str, object], layout: Layout, expected: str) -> None:
-    """It is said why, and the other resources bound the rate."""
+    """The reason is reported, and the other resources bound the rate."""
     found = limit(spec_of(**changes), layout, probes_of(a_in=G, a_out=G))
     assert found.unknown["cores"] == expected
     assert found.binding
@@ -127,7 +127,7 @@ def test_unknown_arithmetic(changes: dict[str, object], layout: Layout, expected
 
 
 def test_nothing_known() -> None:
-    """Without probes there is no limit, and no words; the reasons are those of the probe."""
+    """Without probes there is no limit, and no text; the reasons are those of the probe."""
     found = limit(spec_of(), TWO, Probes(unknown={"*": "no hosts are lent any more"}))
     assert (found.images_per_sec, found.binding, found.words(1.0), found.share(1.0)) == (None, None, "", None)
     assert found.unknown["memory"] == "a was not probed: no hosts are lent any more"

@@ -80,7 +80,7 @@ def test_pulls_and_pushes_come_in_turn() -> None:
 
 
 def test_fewer_bytes() -> None:
-    """bf16 on the wire is half of them; without training there are no gradients, and who has copies fetches nothing."""
+    """bf16 on the wire is half of them; without training there are no gradients, and workers with copies fetch nothing."""
     layout, size = layout_of("a", "bc"), model_bytes(spec_of())
     assert traffic(spec_of(wire_precision="bf16"), layout)[0]["a"] == Flow(sent=size)
     down, up = traffic(spec_of(forward_only=True), layout)
@@ -100,7 +100,7 @@ def test_fewer_bytes() -> None:
     ids=["one host", "independent", "one process", "forward only", "an external command"],
 )
 def test_nothing_on_the_wire(changes: Mapping[str, object], servers: str, workers: str) -> None:
-    """Within a host, between workers that share nothing, or where nobody knows."""
+    """The traffic is unknown or none within a host, or between workers that share nothing."""
     assert traffic(spec_of(**changes), layout_of(servers, workers)) == []
 
 

@@ -107,7 +107,7 @@ def test_a_step(changes: dict[str, object], expected: float) -> None:
 
 
 def test_what_a_step_computes() -> None:
-    """It follows from a step that was measured; where only links decide, the least time is told."""
+    """It follows from a step that was measured; where only links decide, the least time is shown."""
     spec, layout = spec_of(), on_hosts(2, 1)
     links = links_of(2, 1e9)
     for seconds in (0.1, 0.5, 3.0):

@@ -19,7 +19,7 @@ def rows(system: str, **wanted: object) -> list[Reference]:
 
 
 def test_every_system_is_published_and_has_a_peak() -> None:
-    """No row of the table is of nothing, each GPU is in the table of peaks, and says where that is from."""
+    """No row of the table is of nothing, and each GPU is in the table of peaks, with its source."""
     assert HARDWARE.keys() <= {row.system for row in references()}
     for hardware in HARDWARE.values():
         assert peak_of(hardware.gpu, "fp32")

@@ -13,7 +13,7 @@ from tests.lockless_disk import without_locks
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS], ids=errno.errorcode.get)
 def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """Where two nights could go on at once, none begins: one line says which folder must be another."""
+    """Where two nights could go on at once, none begins: one line names the folder that must be another."""
     without_locks(monkeypatch, code)
     with pytest.raises(UsageError) as refused, hold_lock(tmp_path / "nightly.lock"):
         pytest.fail("the night began")

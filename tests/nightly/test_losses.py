@@ -1,4 +1,4 @@
-"""What a night has lost, where no baseline says so: found where it is, and not where nothing is."""
+"""What a night has lost, where no baseline shows it: found where it is, and not where nothing is."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_the_last_night_that_may_be_compared_counts(tmp_path: Path) -> None:
 
 
 def test_what_is_within_the_noise_is_no_loss(tmp_path: Path) -> None:
-    """Of 20 nights of 4 trainings whose runs scatter by 1 %, and nights by 2 %, none tells a loss, nor of single runs."""
+    """Of 20 nights of 4 trainings with runs that scatter by 1 %, and nights by 2 %, none reports a loss, nor of single runs."""
     random = np.random.default_rng(1)
     folders = []
     for night in range(20):
@@ -46,7 +46,7 @@ def test_what_is_within_the_noise_is_no_loss(tmp_path: Path) -> None:
 
 
 def test_what_a_baseline_has_judged_is_left_to_it(tmp_path: Path) -> None:
-    """Where a baseline was compared with, its verdict stands, and nothing is said a second time."""
+    """Where a baseline was compared with, its verdict holds, and nothing is reported a second time."""
     then, now = folder_of(tmp_path, 0, {1: [100.0, 101.0]}), folder_of(tmp_path, 1, {1: [42.0, 42.4]})
     assert len(find_losses(now, [then])) == 1
     (record,) = now.measurements()
@@ -55,7 +55,7 @@ def test_what_a_baseline_has_judged_is_left_to_it(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_comes_with_another_version_is_found(tmp_path: Path) -> None:
-    """The first night of another framework and graph is compared with the last one before it, and says what was replaced."""
+    """The first night of another framework and graph is compared with the last one before it, and names what was replaced."""
     old: Mapping[str, Any] = {
         "software": {"tensorflow": "2.20.0"},
         "program": {"graph": "aaa", "operations": {"Conv2D": 9}, "settings": {}},

@@ -154,7 +154,7 @@ def measuring(tmp_path: Path) -> Night:
     ],
 )
 def test_exit_codes(tmp_path: Path, perf_test: str, options: list[str], code: int, outcome: str) -> None:
-    """The night ends with pytest's exit code, or with 128 + N for signal N, and says so; no end goes without a summary."""
+    """The night ends with pytest's exit code, or with 128 + N for signal N, and reports it; every end writes a summary."""
     night = Night(tmp_path, perf_test)
     found, output = night.run(*options)
     assert (found, output.splitlines()[-1]) == (code, f"nightly: {outcome} Exit code {code}.")
@@ -201,7 +201,7 @@ def test_pytest_gets_the_other_arguments(measuring: Night) -> None:
 
 
 def test_a_project_without_our_short_names_has_nights(measuring: Night) -> None:
-    """Where `--cluster` is another's, or short names are turned off, the night says where to train by the long ones."""
+    """Where `--cluster` is another's, or short names are turned off, the night uses the long options."""
     (measuring.folder / "pytest.ini").write_text(f"{INI}dtfperf_short_options = false\n")
     (measuring.folder / "conftest.py").write_text(
         "def pytest_addoption(parser): parser.addoption('--cluster', choices=['theirs'], default='theirs')\n"
@@ -212,7 +212,7 @@ def test_a_project_without_our_short_names_has_nights(measuring: Night) -> None:
 
 
 def test_the_password_of_a_history_is_not_printed(measuring: Night) -> None:
-    """What the night says that it runs, into cron's mail or a CI's log, has no password in it."""
+    """The command that the night prints, into cron's mail or a CI's log, has no password in it."""
     _, output = measuring.run("--history=postgresql://me:secret@db/perf", "-q", "-k", "nothing")
     assert " --dtfperf-history=postgresql://me:***@db/perf " in output.splitlines()[0]
     assert "secret" not in output
@@ -235,7 +235,7 @@ def test_wrong_options(measuring: Night, options: list[str], message: str) -> No
 
 
 def test_a_second_night_shows_what_changed(measuring: Night) -> None:
-    """The summary stands in the session folder and beside GitHub's, and compares with the night before."""
+    """The summary is in the session folder and beside GitHub's, and compares with the night before."""
     github, output_file = measuring.folder / "github.md", measuring.folder / "github.txt"
     assert measuring.run(RATE="12.5")[0] == 0
     code, output = measuring.run(RATE="5", GITHUB_STEP_SUMMARY=str(github), GITHUB_OUTPUT=str(output_file))
@@ -257,7 +257,7 @@ def test_a_second_night_shows_what_changed(measuring: Night) -> None:
 
 @pytest.mark.parametrize("option, code", [((), 0), (("--fail-on-loss",), 1)], ids=["told", "fails"])
 def test_the_second_night_of_a_project_tells_what_it_lost(measuring: Night, option: tuple[str, ...], code: int) -> None:
-    """Without any baseline, a rate that fell by 58 % is told with its interval, and fails the night when that is asked for."""
+    """Without any baseline, a rate that fell by 58 % is shown with its interval, and fails the night when that is asked for."""
     assert measuring.run(*option, RATE="100")[0] == 0
     found, output = measuring.run(*option, RATE="42")
     assert found == code
@@ -287,7 +287,7 @@ def test_the_site_is_made_of_the_history(tmp_path: Path) -> None:
 
 
 def test_the_site_is_made_of_the_projects_own_history(tmp_path: Path) -> None:
-    """What the ini file says of the history holds for the site, too, and not only for pytest, which enters the night."""
+    """The ini file's setting of the history holds for the site, too, and not only for pytest, which enters the night."""
     night = Night(tmp_path, TRAINS)
     (tmp_path / "perf_tests" / "clusters.toml").write_text(CLUSTERS)
     (tmp_path / "pytest.ini").write_text(f"{INI}dtfperf_history = team.sqlite\n")
@@ -305,7 +305,7 @@ def test_other_tests_than_the_usual(measuring: Night) -> None:
 
 
 def test_a_damaged_night_hides_no_other(measuring: Night) -> None:
-    """Where the night before cannot be read, this one's table stands in the summary all the same, with the reason."""
+    """Where the night before cannot be read, this one's table is in the summary all the same, with the reason."""
     assert measuring.run(RATE="12.5")[0] == 0
     (measuring.sessions[0].path / "measurements.jsonl").write_text('{"schema": 1}\n')
     assert measuring.run(RATE="13.5")[0] == 0
@@ -316,7 +316,7 @@ def test_a_damaged_night_hides_no_other(measuring: Night) -> None:
 
 
 def test_only_the_last_sessions_are_kept(measuring: Night) -> None:
-    """--keep removes the oldest session folders of this cluster, and nobody else's."""
+    """--keep removes the oldest session folders of this cluster, and no other's."""
     other = SessionFolder.create(
         measuring.results, cluster="other", command=[], versions={}, session_id="20200101T000000Z-000000"
     )
@@ -327,7 +327,7 @@ def test_only_the_last_sessions_are_kept(measuring: Night) -> None:
 
 
 def test_what_cannot_be_removed_changes_no_exit_code(measuring: Night) -> None:
-    """Where an old session's folder is a link to another disk, --keep says that it stays, and the night ends as it did."""
+    """Where an old session's folder is a link to another disk, --keep reports that it stays, and the night ends as it did."""
     assert measuring.run(RATE="12.5")[0] == 0
     (first,) = measuring.sessions
     elsewhere = measuring.folder / "elsewhere"
@@ -341,7 +341,7 @@ def test_what_cannot_be_removed_changes_no_exit_code(measuring: Night) -> None:
 
 @pytest.mark.parametrize("variable", ["GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"])
 def test_a_summary_that_cannot_be_written_changes_no_exit_code(measuring: Night, variable: str) -> None:
-    """Where a disk is full when all has been measured, that is said, and the night ends with its own exit code."""
+    """Where a disk is full when all has been measured, that is reported, and the night ends with its own exit code."""
     code, output = measuring.run(RATE="5", **{variable: "/dev/full"})
     assert (code, output.splitlines()[-1]) == (1, "nightly: Tests failed. Exit code 1."), output
     assert "nightly: the summary cannot be written to /dev/full: No space left on device" in output
@@ -356,7 +356,7 @@ def test_results_that_cannot_be_kept_are_a_wrong_option(measuring: Night) -> Non
 
 
 def test_nights_do_not_pile_up(waiting: Night) -> None:
-    """A second night starts nothing, says who holds the cluster, and ends with 75; afterwards the way is free."""
+    """A second night starts nothing, names the process that holds the cluster, and ends with 75; afterwards the way is free."""
     with waiting.running() as first:
         waiting.wait_until_started()
 
@@ -386,7 +386,7 @@ def test_a_killed_night_is_not_over_before_its_pytest_is(waiting: Night) -> None
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_night_with_all_teardown(waiting: Night, number: signal.Signals) -> None:
-    """Whoever ends the program ends pytest too, after its teardown; the exit code is 128 and the signal's number."""
+    """A signal to the program ends pytest too, after its teardown; the exit code is 128 and the signal's number."""
     with waiting.running() as night:
         pid = waiting.wait_until_started()
         night.process.send_signal(number)
@@ -398,7 +398,7 @@ def test_a_signal_ends_the_night_with_all_teardown(waiting: Night, number: signa
 
 
 def test_a_night_by_nohup_outlives_its_terminal(waiting: Night) -> None:
-    """SIGHUP, which whoever started the night has ignored, ends neither it nor its pytest."""
+    """SIGHUP, which the parent of the night has ignored, ends neither it nor its pytest."""
     argv = ["nohup", sys.executable, *waiting._argv()]
     with subprocess.Popen(argv, cwd=waiting.folder, env=waiting._environment, stdout=subprocess.PIPE, text=True) as night:
         pytest_pid = waiting.wait_until_started()

@@ -1,4 +1,4 @@
-"""A host that has nothing of ours but a Python, in a test's hand: bundles go in, words of boot and supervisor come out."""
+"""A host that has nothing of ours but a Python, controlled by a test: bundles go in, messages of boot and supervisor come out."""
 
 import json
 import os
@@ -58,13 +58,13 @@ class BareHost:
         self.order(**{"bundle": bundle.name, "bytes": len(bundle.data), "patience_s": PATIENCE_S, **more})
 
     def ready(self, **more: Any) -> Mapping[str, Any]:
-        """What it says when its supervisor waits for orders."""
+        """Return its message when its supervisor waits for orders."""
         *_, words = self.ready_after(**more)
         assert words["at"] == "ready", words
         return words
 
     def ready_after(self, **more: Any) -> list[Mapping[str, Any]]:
-        """All that it says until it is ready or has failed; it is sent the bundle if it asks for it."""
+        """Return all messages until it is ready or has failed; it is sent the bundle if it asks for it."""
         self.header(**more)
         output: list[Mapping[str, Any]] = []
         while (words := self.next()) is not None:
@@ -88,7 +88,7 @@ class BareHost:
         return line.rstrip("\n") if line else None
 
     def next(self) -> Mapping[str, Any] | None:
-        """What it says next; None when it has ended."""
+        """Return its next message; None when it has ended."""
         while (line := self.line()) is not None:
             if line.startswith(boot.MARK):
                 words: Mapping[str, Any] = json.loads(line.removeprefix(boot.MARK))
@@ -100,7 +100,7 @@ class BareHost:
         self.process.stdin.close()
 
     def ended(self) -> tuple[int, Mapping[str, Any]]:
-        """Its exit code and its last words, once it has ended."""
+        """Return its exit code and its last output, once it has ended."""
         assert self.process.stderr
         self.process.wait(PATIENCE_S)
         os.set_blocking(self.process.stderr.fileno(), False)

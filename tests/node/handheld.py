@@ -72,7 +72,7 @@ class HandheldAgent:
         self.order("reserve", run=run, hosts={str(host): wanted})
 
     def expect(self, event: str, patience_s: float = PATIENCE_S, **data: Any) -> dict[str, Any]:
-        """The first event of that name that says this; the others are kept for whoever expects them. Pings while it waits."""
+        """Return the first event of that name with these fields; the others are kept for later calls. Pings while it waits."""
         deadline = time.monotonic() + patience_s
         while True:
             for seen in self._events:
@@ -84,7 +84,7 @@ class HandheldAgent:
                 self.order("ping")
 
     def words(self) -> str:
-        """What the agent had to say to people, once it is gone."""
+        """Return the agent's output for people, once it is gone."""
         assert self.process.stderr
         self.process.wait(PATIENCE_S)
         return self.process.stderr.read().decode()

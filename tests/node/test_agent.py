@@ -1,4 +1,4 @@
-"""The agent's orders and events, with tasks that do as they are told."""
+"""The agent's orders and events, with tasks that do as ordered."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from tests.node.stand_in_smi import A100, MISMATCH, gpu, write_smi
 
 
 def test_agent_says_hello_when_its_zygote_is_ready() -> None:
-    """The first event tells who the host is, what it may use and which process speaks."""
+    """The first event describes the host, the resources that it may use and the agent's process."""
     with HandheldAgent() as agent:
         hello = agent.expect("hello")
         assert hello["pid"] == agent.process.pid
@@ -25,7 +25,7 @@ def test_agent_says_hello_when_its_zygote_is_ready() -> None:
 
 
 def test_agent_leaves_where_gpus_cannot_be_listed(tmp_path: Path) -> None:
-    """An agent whose nvidia-smi fails leaves with its words; where the cluster trains on cores it serves without GPUs."""
+    """An agent with an nvidia-smi that fails leaves with its output; where the cluster trains on cores it has no GPUs."""
     write_smi(tmp_path, failure=(18, MISMATCH))
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     with HandheldAgent("--start", "cold", env=env) as agent:
@@ -50,7 +50,7 @@ def test_agent_names_parts_of_gpus(tmp_path: Path) -> None:
 
 
 def test_task_lives_from_ready_to_report() -> None:
-    """A worker binds, is told to go, progresses and reports; its exit is told last."""
+    """A worker binds, gets "go", progresses and reports; its exit is reported last."""
     with HandheldAgent() as agent:
         agent.start("worker:0", steps=3)
         agent.expect("started", task="worker:0")
@@ -114,7 +114,7 @@ def test_failure_comes_with_last_words() -> None:
 
 
 def test_a_reason_goes_before_last_words() -> None:
-    """A task that says itself why it failed is quoted with that; where it failed stands in its log."""
+    """A task that reports its own reason of failure is quoted with that; the traceback is in its log."""
     with HandheldAgent() as agent:
         agent.start("worker:0", at="start", do="explain", what=["it was", "the cheese"])
         assert agent.expect("exit", task="worker:0")["last_lines"] == ["it was", "the cheese"]
@@ -127,7 +127,7 @@ def test_a_reason_goes_before_last_words() -> None:
     [("exit", 3, 3, None), ("exit", "text", 1, None), ("signal", 9, None, 9), ("signal", 11, None, 11)],
 )
 def test_exits_are_told_as_they_were(do: str, what: object, code: int | None, number: int | None) -> None:
-    """Exit codes and signals are told apart."""
+    """Exit codes and signals are distinguished."""
     with HandheldAgent() as agent:
         agent.start("worker:0", at="start", do=do, what=what)
         leaving = agent.expect("exit", task="worker:0")
@@ -189,7 +189,7 @@ def test_taken_port_is_refused() -> None:
 
 
 def test_beats_tell_who_runs_and_who_is_stopped() -> None:
-    """While a run is on, every second tells each task's state."""
+    """While a run is on, each task's state is reported every second."""
     with HandheldAgent() as agent:
         agent.start("worker:0", at="ready", do="hang")
         pid = agent.expect("started")["pid"]
@@ -227,7 +227,7 @@ def test_agent_takes_its_own_part_of_an_order() -> None:
 
 
 def test_host_without_tasks_gives_signs_of_life() -> None:
-    """A run on other hosts is begun here, too: who watches it hears that this host is well."""
+    """A run on other hosts is begun here, too: the controller hears that this host is well."""
     with HandheldAgent() as agent:
         agent.reserve(host=1, count=1)
         assert agent.expect("beat", run="r")["tasks"] == {}
@@ -246,7 +246,7 @@ def test_entry_that_cannot_be_imported_is_explained() -> None:
 
 
 def test_other_version_is_explained() -> None:
-    """An agent that is spoken to in another version leaves and says so, rather than guess."""
+    """An agent that gets orders of another version leaves and reports so, rather than guess."""
     with HandheldAgent() as agent:
         agent.expect("hello")
         assert agent.process.stdin

@@ -1,4 +1,4 @@
-"""Whoever is killed, stopped or cut off: nothing is left, and the agent says what happened."""
+"""Any process is killed, stopped or cut off: nothing is left, and the agent reports what happened."""
 
 import os
 import signal

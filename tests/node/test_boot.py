@@ -80,7 +80,7 @@ def test_two_at_once(tmp_path: Path) -> None:
 
 
 def test_old_bundles_are_thrown_away(tmp_path: Path) -> None:
-    """A bundle that nobody has used for a month makes room; a newer one and what is no bundle stay."""
+    """A bundle that was not used for a month is removed; a newer one and what is no bundle stay."""
     cache = tmp_path / ".cache" / "dtfperf"
     for name in ("bundle-old", "bundle-new", "uv-old"):
         (cache / name).mkdir(parents=True)
@@ -92,7 +92,7 @@ def test_old_bundles_are_thrown_away(tmp_path: Path) -> None:
 
 
 def test_old_bundle_that_goes_meanwhile(tmp_path: Path) -> None:
-    """A bundle that another host of the same home throws away meanwhile keeps no new one from the cache."""
+    """A bundle that another host of the same home removes at the same time keeps no new one from the cache."""
     cache = tmp_path / ".cache" / "dtfperf"
     cache.mkdir(parents=True)
     (cache / "bundle-gone").symlink_to("nowhere")
@@ -102,7 +102,7 @@ def test_old_bundle_that_goes_meanwhile(tmp_path: Path) -> None:
 
 
 def test_where_nothing_can_be_kept(tmp_path: Path) -> None:
-    """Without a cache a temporary folder does, which is gone at the end; without either, it says of both why."""
+    """Without a cache a temporary folder does, which is gone at the end; without either, both reasons are reported."""
     unusable = tmp_path / "file"
     unusable.touch()
     with BareHost(tmp_path, XDG_CACHE_HOME=str(unusable), TMPDIR=str(tmp_path)) as host:

@@ -74,14 +74,14 @@ def test_it_greets_and_gives_signs_of_life(host: Handheld) -> None:
 
 
 def test_its_number_may_be_told() -> None:
-    """Hosts that are lent one by one are told which of several they are."""
+    """Hosts that are allocated one by one learn their number."""
     held = Handheld("--host", "5")
     assert held.expect("hello")["host"] == 5
     assert held.end()[0] == 0
 
 
 def test_facts_are_this_hosts(host: Handheld) -> None:
-    """What is said of a host is what can be seen on it."""
+    """The report about a host matches what can be seen on it."""
     found = host.answer("facts")
     assert found["python"] == sys.version.split()[0]
     assert found["executable"] == sys.executable
@@ -117,7 +117,7 @@ def test_nvidia_smi_that_fails_is_told(tmp_path: Path) -> None:
 
 
 def test_gpus_are_listed(tmp_path: Path) -> None:
-    """GPUs are told by name."""
+    """GPUs are reported by name."""
     tool = tmp_path / "nvidia-smi"
     tool.write_text('#!/bin/sh\necho "0, NVIDIA A100-SXM4-40GB, 40960, 550.54, GPU-1"\n')
     tool.chmod(0o755)
@@ -145,7 +145,7 @@ def test_orders_for_others_are_not_answered(host: Handheld) -> None:
 
 
 def test_files_are_written_seen_and_taken_away(host: Handheld, tmp_path: Path) -> None:
-    """What one host writes, who looks into the same folder sees, until it is taken away."""
+    """What one host writes is visible to all hosts with the same folder, until it is taken away."""
     where = {"folder": str(tmp_path), "token": "abc"}
     assert "error" not in host.answer("write", **where)
     assert [path.name for path in tmp_path.iterdir()] == [".dtfperf-abc-0"]
@@ -155,14 +155,14 @@ def test_files_are_written_seen_and_taken_away(host: Handheld, tmp_path: Path) -
 
 
 def test_nothing_is_left_in_the_folder_when_it_leaves(host: Handheld, tmp_path: Path) -> None:
-    """When nobody tells it to take its file away, it does so before it leaves."""
+    """Without an order to take its file away, it does so before it leaves."""
     host.answer("write", folder=str(tmp_path), token="abc")
     assert host.end() == (0, "checkup: the controller closed the line\n")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_question_that_cannot_be_answered_says_why(host: Handheld) -> None:
-    """What fails is told as an error, and the next question is answered."""
+    """What fails is reported as an error, and the next question is answered."""
     found = host.answer("write", folder="/no/such/folder", token="abc")
     assert "FileNotFoundError" in found["error"]
     assert host.answer("clock", round=0)["round"] == 0
@@ -194,7 +194,7 @@ def test_own_addresses_are_known(address: str, mine: bool) -> None:
 
 
 def test_silence_ends_it() -> None:
-    """After `--heartbeat-timeout-s` without a word it leaves, and says why."""
+    """After `--heartbeat-timeout-s` without a byte it leaves, and reports why."""
     held = Handheld("--heartbeat-timeout-s", "0.5")
     held.process.wait(PATIENCE_S)
     assert held.end() == (0, "checkup: no word from the controller for 0.5 s\n")
@@ -221,7 +221,7 @@ def _lives(pid: int) -> bool:
 
 @pytest.mark.parametrize("line", [b"what?\n", b'{"v": 1, "order": "facts"}\n'])
 def test_another_version_is_told(line: bytes) -> None:
-    """Lines that are no orders of this version end it with words."""
+    """Lines that are no orders of this version end it with a message."""
     held = Handheld()
     assert held.process.stdin
     held.process.stdin.write(line)
@@ -234,19 +234,19 @@ class TestTrial:
     """TensorFlow, imported for trial in a process of its own."""
 
     def test_what_it_is_and_sees(self, tmp_path: Path) -> None:
-        """Version and GPUs are those that TensorFlow itself says."""
+        """Version and GPUs are those that TensorFlow itself reports."""
         found = self.attempt(interpreter(tmp_path / "venv", "2.99.1", gpus=3))
         assert (found["version"], found["gpus"]) == ("2.99.1", 3)
         assert found["import_s"] >= 0
 
     def test_none(self, tmp_path: Path) -> None:
-        """Without TensorFlow the last words say so."""
+        """Without TensorFlow the last lines of output show it."""
         found = self.attempt(interpreter(tmp_path / "venv", None))
         assert found["error"] == "the import failed"
         assert found["words"][-1] == "ModuleNotFoundError: No module named 'tensorflow'"
 
     def test_one_that_takes_its_process_with_it(self, tmp_path: Path) -> None:
-        """An import that crashes is told with the signal, and nothing else crashes."""
+        """An import that crashes is reported with the signal, and nothing else crashes."""
         found = self.attempt(interpreter(tmp_path / "venv", module="import os\nos.kill(os.getpid(), 4)\n"))
         assert found["error"] == "the import was killed by signal 4"
 

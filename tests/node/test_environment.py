@@ -96,7 +96,7 @@ def test_two_at_once(home: Path) -> None:
     "why, hint", [("no route to the index", "install TensorFlow yourself"), ("No space left on device", "make room in")]
 )
 def test_that_cannot_be_made(home: Path, why: str, hint: str) -> None:
-    """What went wrong is told with a way on, and nothing half-made is left under its name."""
+    """A failure is reported with advice, and nothing half-made is left under its name."""
     (home / "fail").write_text(why)
     with host(home) as failing:
         failed = failing.ready_after(environment=WANTED)[-1]
@@ -107,7 +107,7 @@ def test_that_cannot_be_made(home: Path, why: str, hint: str) -> None:
 
 
 def test_words_in_no_encoding(home: Path) -> None:
-    """What uv says is passed on and searched, though it is not in the encoding of the host's locale."""
+    """uv's output is passed on and searched, though it is not in the encoding of the host's locale."""
     (home / "fail").write_bytes(b"/home/j\xf6rg: No space left on device")
     with host(home) as failing:
         failed = failing.ready_after(environment=WANTED)[-1]
@@ -130,7 +130,7 @@ def test_uv_that_is_none_is_passed_over(home: Path, what: str) -> None:
 
 
 def test_interrupted(home: Path) -> None:
-    """A controller that goes away meanwhile leaves no process; who comes next makes it anew, and removes the half."""
+    """A controller that goes away in between leaves no process; the next one makes it anew, and removes the half."""
     (home / "hang").touch()
     with host(home) as first:
         first.ready()  # so that it has the bundle
@@ -163,7 +163,7 @@ shutil.copy(home / "bin" / "uv", target / "bin" / "uv")
 
 
 def test_uv_is_fetched_by_its_hashes(home: Path) -> None:
-    """Where a host has no uv, pip fetches the one that is wanted, if its hash is one of those that were told."""
+    """Where a host has no uv, pip fetches the wanted one, if its hash is one of those given."""
     (home / "pip").mkdir()
     (home / "pip" / "__main__.py").write_text(PIP)
     with BareHost(home, PATH="/usr/bin:/bin", PYTHONPATH=str(home)) as first:

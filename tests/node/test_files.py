@@ -46,7 +46,7 @@ def test_a_block_that_fails_leaves_what_stood(tmp_path: Path) -> None:
 
 
 def test_a_disk_without_room_leaves_what_stood(tmp_path: Path) -> None:
-    """Where the last bytes do not fit, that is an `OSError`, and the old file stands."""
+    """Where the last bytes do not fit, that is an `OSError`, and the old file stays."""
     path = tmp_path / "x"
     write(path, b"old")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -70,7 +70,7 @@ def test_a_link_is_replaced_by_the_file(tmp_path: Path) -> None:
 
 
 def test_what_killed_ones_have_left_goes_with_a_later_one(tmp_path: Path) -> None:
-    """A writer that SIGKILL has hit leaves a part, which is gone an hour later; that of somebody who writes now stays."""
+    """A writer killed by SIGKILL leaves a part, which is gone an hour later; that of a current writer stays."""
     path = tmp_path / "x"
     code = (
         "import os, signal, sys; from pytest_dtfperf.node import files\n"
@@ -127,7 +127,7 @@ def test_what_is_no_text_is_refused_at_once(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_file_that_grows_while_it_is_read(tmp_path: Path) -> None:
-    """No more is read than is allowed, though the file said that it was shorter: files of /proc say that they are empty."""
+    """No more is read than is allowed, though the file's size was smaller: files of /proc have size 0."""
     assert files.read_file("/proc/self/maps")
     with pytest.raises(OSError, match="more than 0 MiB"):
         files.read_file("/proc/self/maps", 100)

@@ -68,7 +68,7 @@ nvmlSystemGetProcessName = lambda pid: b"/usr/bin/python3"
 
 @pytest.fixture
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine whose nvidia-smi knows three GPUs, and whose Python does not know NVIDIA's library."""
+    """A machine with an nvidia-smi that knows three GPUs, and a Python without NVIDIA's library."""
     path = tmp_path / "nvidia-smi"
     path.write_text(SMI)
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -85,7 +85,7 @@ def library(folder: Path, monkeypatch: pytest.MonkeyPatch, init: str = "pass") -
 
 
 def test_readings_of_nvidia_smi() -> None:
-    """Each GPU's numbers and reasons; whatever stands for no number is None; a name with commas is one name."""
+    """Each GPU's numbers and reasons are read; text without a number is None; a name with commas is one name."""
     first, second, third = readings(ROWS, PROCESSES, ["0", "1", "2"])
     assert first == {
         "index": "0", "uuid": "GPU-aaaa", "sm_mhz": 1328, "sm_max_mhz": 1328, "memory_mhz": 715, "memory_max_mhz": 715,
@@ -101,7 +101,7 @@ def test_readings_of_nvidia_smi() -> None:
 
 @pytest.mark.parametrize("cell", ["nan", "-inf", "1e400", "4" * 30])
 def test_number_that_cannot_be(cell: str) -> None:
-    """A number that no sensor has is not known: the controller would take its host for one that lies."""
+    """A number that no sensor has is not known: the controller would reject its host."""
     row = ROWS.splitlines()[0]
     assert "178.31" in row
     (reading,) = readings(row.replace("178.31", cell), "", ["0"])
@@ -109,13 +109,13 @@ def test_number_that_cannot_be(cell: str) -> None:
 
 
 def test_only_our_gpus_are_read() -> None:
-    """GPUs that were not lent are nobody's business."""
+    """GPUs that are not allocated are left out."""
     assert [reading["index"] for reading in readings(ROWS, PROCESSES, ["1"])] == ["1"]
 
 
 @pytest.mark.parametrize("rows", ["", "No devices were found\n", 'Field "clocks.sm" is not a valid field to query.\n'])
 def test_answer_that_is_none(rows: str) -> None:
-    """Words instead of rows tell of no GPU."""
+    """Text instead of rows gives no GPU."""
     assert readings(rows, "", ["0"]) == []
 
 
@@ -126,7 +126,7 @@ def test_reasons(mask: int, names: list[str]) -> None:
 
 
 def test_library_is_asked_first(smi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where NVIDIA's library can be imported it tells the same as nvidia-smi does; what it refuses is None."""
+    """Where NVIDIA's library can be imported it reports the same as nvidia-smi does; what it refuses is None."""
     library(tmp_path, monkeypatch)
     read_gpus, every_s = way_to_read(["0"])
     (reading,) = read_gpus()
@@ -158,7 +158,7 @@ def test_nvidia_smi_that_fails(smi: Path, script: str) -> None:
 
 
 def test_watch(smi: Path) -> None:
-    """A process of its own looks at once and then again; it is gone when nobody reads any more."""
+    """A process of its own samples at once and then again; it is gone when its reader is gone."""
     watch = GpuWatch(["1"])
     seen: list[tuple[float, Any]] = []
     while len(seen) < 2:
@@ -173,7 +173,7 @@ def test_watch(smi: Path) -> None:
 
 
 def test_agent_accounts_for_its_gpus(smi: Path) -> None:
-    """An agent on a host with GPUs tells of those that it was given at the end of a run, and has watched them meanwhile."""
+    """An agent on a host with GPUs reports those that it was given at the end of a run, and has watched them during it."""
     listed = "0, Tesla P100, 16280, 535.1, GPU-aaaa\n1, Tesla P100, 16280, 535.1, GPU-bbbb"
     smi.write_text(SMI.replace("--query-gpu=*)", f"--query-gpu=index,name,*) echo '{listed}' ;;\n--query-gpu=*)"))
     with HandheldAgent(env={"CUDA_VISIBLE_DEVICES": "1", "PATH": os.environ["PATH"]}) as agent:
@@ -194,7 +194,7 @@ def test_agent_accounts_for_its_gpus(smi: Path) -> None:
 
 
 def test_of_a_part_nothing_is_told(smi: Path) -> None:
-    """What nvidia-smi tells is of whole GPUs: of a part (MIG) its state is not known, and is no other's."""
+    """nvidia-smi reports whole GPUs: of a part (MIG) its state is not known, and is no other's."""
     listed = "0, Tesla A100, 40960, 535.1, GPU-aaaa"
     below = "GPU 0: Tesla A100 (UUID: GPU-aaaa)\n  MIG 1g.5gb Device 0: (UUID: MIG-aaaa)"
     smi.write_text(

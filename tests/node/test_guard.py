@@ -38,7 +38,7 @@ time.sleep(600)
 
 
 class Ground:
-    """Somebody who listens here on two ports, and others elsewhere who call."""
+    """A process that listens here on two ports, and others elsewhere that call."""
 
     def __init__(self, network: Network, guarded: int, other: int) -> None:
         self._network = network
@@ -116,7 +116,7 @@ def test_the_host_itself_comes_through(ground: Ground) -> None:
 
 
 def test_it_dies_with_its_process(ground: Ground) -> None:
-    """The table of a process that is killed by SIGKILL is gone, and nobody has to clean up."""
+    """The table of a process that is killed by SIGKILL is gone without any clean-up."""
     with subprocess.Popen([sys.executable, "-c", HOLD, str(ground.guarded)], stdout=subprocess.PIPE) as holder:
         assert holder.stdout
         assert holder.stdout.readline() == b"up\n"
@@ -144,7 +144,7 @@ def test_what_is_no_address_is_no_rule(ground: Ground, peer: str) -> None:
 
 
 def test_an_ordinary_user_cannot_have_it() -> None:
-    """Whoever is not root is told that root alone may."""
+    """A user other than root gets an error that names root."""
     if reason := ordinary.why_not():
         pytest.skip(reason)
     command = [*ordinary.as_user(), sys.executable, "-c", "from pytest_dtfperf.node.guard import why_not; print(why_not())"]

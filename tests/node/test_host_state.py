@@ -36,7 +36,7 @@ full avg10=0.00 avg60=0.02 avg300=0.10 total=4520474
 
 
 def test_core_times() -> None:
-    """User, nice and system time of each core; what was stolen from it stands apart."""
+    """User, nice and system time of each core; stolen time is separate."""
     found = core_times(STAT)
     assert {cpu: core.busy_s * processes.TICKS_PER_S for cpu, core in found.items()} == {0: 160, 1: 270, 10: 860}
     assert {cpu: core.steal_s * processes.TICKS_PER_S for cpu, core in found.items()} == {0: 4, 1: 4, 10: 8}
@@ -55,7 +55,7 @@ def test_stalls() -> None:
 
 
 def test_memory() -> None:
-    """Available memory and what came back from swap, in bytes; None where a kernel does not say."""
+    """Available memory and what came back from swap, in bytes; None where a kernel does not report it."""
     assert memory_available("MemTotal:       24684084 kB\nMemAvailable:   21871704 kB\n") == 21871704 * 1024
     assert memory_available("MemTotal:       24684084 kB\n") is None
     assert swapped_in("pgpgout 1\npswpin 3\npswpout 9\n") == 3 * os.sysconf("SC_PAGE_SIZE")
@@ -150,14 +150,14 @@ def test_who_shares_a_core_waits_for_it() -> None:
 
 
 def test_what_has_ended_takes_its_waiting_along() -> None:
-    """Threads are told apart: of one that is new all counts, of one that has ended nothing, and none counts below zero."""
+    """Threads are distinguished: of one that is new all counts, of one that has ended nothing, and none counts below zero."""
     assert grown_of_each({1: 2.0, 2: 5.0}, {1: 2.5, 3: 1.0}) == 1.5
     assert grown_of_each({1: 2.0}, {1: 1.0}) == 0.0
     assert grown_of_each(None, {1: 1.0}) is None
 
 
 def test_account_of_some_cores() -> None:
-    """Of a run that was given some of the lent cores, these are accounted for: what others do on the rest is their affair."""
+    """A run with some of the allocated cores accounts for these: what others do on the rest is left out."""
     host = HostState()
     before = host.sample()
     found = host.account(before, before, host.sample(), {host.cpus[0]})

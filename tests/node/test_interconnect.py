@@ -1,4 +1,4 @@
-"""What joins a host to others, as the kernel tells it."""
+"""What joins a host to others, as the kernel reports it."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def test_fastest_port_that_is_up(machine: Sys) -> None:
 
 @pytest.mark.parametrize("layer, name", [("Ethernet", "RoCE 25 Gb/s"), ("Unspecified", "RDMA 25 Gb/s")])
 def test_other_link_layers(machine: Sys, layer: str, name: str) -> None:
-    """Remote memory access over Ethernet is told from InfiniBand; over something else, it is only called so."""
+    """Remote memory access over Ethernet is distinguished from InfiniBand; over something else, it is only called so."""
     machine.port("bnxt_0", rate="25 Gb/sec (1X EDR)", layer=layer)
     assert machine.fastest() == name
 
@@ -60,12 +60,12 @@ def test_other_link_layers(machine: Sys, layer: str, name: str) -> None:
     ids=["gigabit", "fraction", "virtual", "none", "down"],
 )
 def test_interface_of_the_default_route(machine: Sys, speed: str, name: str | None) -> None:
-    """Without such a port, the interface that leads to everywhere tells its speed, if it has one."""
+    """Without such a port, the interface of the default route gives its speed, if it has one."""
     machine.interface("eth0", speed)
     machine.interface("eth1", "400000")
     assert machine.fastest() == name
 
 
 def test_nothing_is_known(tmp_path: Path) -> None:
-    """A host without any of these files has an interconnect that nobody knows."""
+    """A host without any of these files has an unknown interconnect."""
     assert fastest(*(str(tmp_path / name) for name in ("infiniband", "net", "route"))) is None

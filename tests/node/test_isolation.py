@@ -24,7 +24,7 @@ ELSEWHERE = "198.51.100.1"  # RFC 5737: nobody's
 
 
 def made() -> list[int]:
-    """The files of a new network, as whoever starts agents gets them."""
+    """The files of a new network, as the starter of agents gets them."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         command = [sys.executable, "-m", "pytest_dtfperf.node.isolation", str(theirs.fileno())]
@@ -47,7 +47,7 @@ def network(request: pytest.FixtureRequest) -> Iterator[list[int]]:
 
 
 def test_what_a_process_is_that_has_entered() -> None:
-    """See `entered`: as whoever runs the tests."""
+    """See `entered`: as the user that runs the tests."""
     if subprocess.run([sys.executable, "-m", "pytest_dtfperf.node.isolation"], capture_output=True, check=False).returncode:
         pytest.skip("this machine lets this user make no namespaces")
     check(os.getuid())
@@ -76,7 +76,7 @@ def test_a_thread_makes_one_and_its_process_stays_where_it_is() -> None:
 
 
 def test_no_thread_of_an_ordinary_user_makes_one() -> None:
-    """Whoever is not root is given none, and so makes it in a process."""
+    """A user other than root is given none, and so makes it in a process."""
     if reason := ordinary.why_not():
         pytest.skip(reason)
     command = [sys.executable, "-c", "from pytest_dtfperf.node import isolation; print(isolation.made_in_a_thread())"]
@@ -97,7 +97,7 @@ def check(user: int, *before: str) -> None:
 
 
 def entered() -> None:
-    """In a process of its own: enter a network, and tell what one is then."""
+    """Enter a network in a process of its own, and report its user then."""
     files, libc, kept = made(), ctypes.CDLL(None), ctypes.c_int()
     closed = os.memfd_create("closed")
     os.fchmod(closed, 0o400)
@@ -135,7 +135,7 @@ def opens(path: str) -> bool:
 
 
 def test_ports_are_held_within(network: list[int]) -> None:
-    """Ports that are reserved within a network are taken there, and nobody's here; released, they are free again."""
+    """Ports that are reserved within a network are taken there, and free here; released, they are free again."""
     held = ports.within(network, partial(ports.reserve, 300))  # more than one message of the kernel's takes
     assert len(set(held.ports)) == 300
     wanted = held.ports[:2]

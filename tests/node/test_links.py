@@ -33,7 +33,7 @@ def test_open_ports_are_reached(other: links.Listener) -> None:
 
 
 def test_a_port_where_nobody_listens_is_refused(other: links.Listener) -> None:
-    """Where nobody listens, the attempt is refused, and says what that may mean."""
+    """Where no process listens, the attempt is refused, and the error explains what that may mean."""
     with socket.create_server((HERE, 0)) as taken:
         port = taken.getsockname()[1]
     (found,) = links.reach("token", [target(1, port)])
@@ -41,20 +41,20 @@ def test_a_port_where_nobody_listens_is_refused(other: links.Listener) -> None:
 
 
 def test_a_host_is_not_taken_for_another(other: links.Listener) -> None:
-    """Who listens there says who it is: two hosts of one address are told apart."""
+    """The listener identifies itself: two hosts of one address are distinguished."""
     (found,) = links.reach("token", [target(7, other.ports[0])])
     assert found["error"] == "127.0.0.1 is not that host: host 1 of this cluster answers there"
 
 
 def test_strangers_are_not_served(other: links.Listener) -> None:
-    """Without the token of this checkup nobody gets an answer."""
+    """Without the token of this checkup a caller gets no answer."""
     (found,) = links.reach("another", [target(1, other.ports[0])])
     assert found["error"] == "what listens there is not this checkup"
 
 
 @pytest.mark.parametrize("output", [b"SSH-2.0-OpenSSH_9.2\r\n", b"x" * 1000, b""])
 def test_what_is_no_checkup_is_told_apart(output: bytes) -> None:
-    """Another program on that port, whatever it says, is not taken for the host."""
+    """Another program on that port, with any answer, is not taken for the host."""
     with socket.create_server((HERE, 0)) as stranger:
 
         def answer() -> None:
@@ -75,7 +75,7 @@ def test_what_is_no_checkup_is_told_apart(output: bytes) -> None:
 
 
 def test_a_name_that_is_not_known(other: links.Listener) -> None:
-    """An address that is a name which nobody knows is an error of this one target."""
+    """An address that is an unknown name is an error of this one target."""
     found = links.reach("token", [target(0, 1, address="no.such.host.invalid"), target(1, other.ports[0])])
     assert found[0]["error"].startswith("the name is not known there")
     assert found[1]["error"] is None
@@ -89,7 +89,7 @@ def test_many_targets_side_by_side(other: links.Listener) -> None:
 
 
 def test_measured_are_round_trips_and_bytes(other: links.Listener) -> None:
-    """Round trips have a median over as many as are said; bytes are counted over no less than the time that was asked for."""
+    """Round trips have a median over the requested number; bytes are counted over no less than the requested time."""
     found = links.measure("token", 1, HERE, other.ports[0], STREAM_S)
     assert found["to"] == 1
     assert 0 < found["round_trip_s"] < links.PATIENCE_S
@@ -174,7 +174,7 @@ def test_a_host_that_hangs_up_is_an_error() -> None:
 
 
 def test_ports_that_are_taken_are_named() -> None:
-    """A port that somebody else has is told, and the others are listened on."""
+    """A port that another process has is reported, and the others are listened on."""
     with ExitStack() as ends, socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
         taken.listen()
@@ -203,5 +203,5 @@ def test_a_closed_listener_listens_no_more() -> None:
     ],
 )
 def test_errors_in_words(error: OSError, words: str) -> None:
-    """What the kernel says of a connection is told with what it usually means."""
+    """The kernel's error of a connection is shown with what it usually means."""
     assert links.in_words(error).startswith(words)

@@ -1,4 +1,4 @@
-"""Whose something is, and what can be told of that process: from here, from another PID namespace, from another machine."""
+"""The owner of something, and the fate of that process: from here, from another PID namespace, from another machine."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ SAY_FATE = "import sys; from pytest_dtfperf.node.owner import Owner; print(Owner
 
 @contextmanager
 def another(*command: str) -> Iterator[Owner]:
-    """A process that says who it is, started by this command."""
+    """A process that prints its identity, started by this command."""
     argv = [*command, sys.executable, "-c", SAY_WHO]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin
@@ -35,7 +35,7 @@ def another(*command: str) -> Iterator[Owner]:
 
 
 def fate_seen_by(owner: Owner, *command: str) -> str:
-    """As a process tells that is started by this command."""
+    """The fate as a process reports it that is started by this command."""
     argv = [*command, sys.executable, "-c", SAY_FATE, owner.text]
     return subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
@@ -59,12 +59,12 @@ def fate_seen_by(owner: Owner, *command: str) -> str:
     ],
 )  # fmt: skip
 def test_fate(owner: Owner, fate: Fate) -> None:
-    """A process of this boot and namespace lives or is gone; of every other nothing is told."""
+    """A process of this boot and namespace lives or is gone; of every other the fate is unknown."""
     assert owner.fate is fate
 
 
 def test_a_process_that_ends() -> None:
-    """Another process is seen at work, then gone, also while nobody has heard of its end."""
+    """Another process is seen at work, then gone, also while its end is not reaped."""
     with another() as owner:
         assert owner.fate is Fate.LIVES
         os.kill(owner.pid, signal.SIGKILL)
@@ -72,20 +72,20 @@ def test_a_process_that_ends() -> None:
 
 
 def test_in_text() -> None:
-    """What stands in an environment, a tag or a comment names the process again."""
+    """The text in an environment, a tag or a comment names the process again."""
     assert Owner.parse(ME.text) == ME
 
 
 @given(st.text() | st.from_regex(r"[a-z:0-9-]{0,40}"))
 def test_any_text_names_somebody_or_nobody(text: str) -> None:
-    """Text of others, or damaged, is read without a problem, and tells of no process that it is gone."""
+    """Text of others, or damaged, is read without a problem, and makes no process gone."""
     owner = Owner.parse(text)
     assert owner is None or owner.fate is Fate.ELSEWHERE
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
 def test_two_pid_namespaces() -> None:
-    """From neither of two PID namespaces on one machine, of one name and home, can processes of the other be told of."""
+    """From neither of two PID namespaces on one machine, of one name and home, is the other's process known."""
     assert fate_seen_by(ME, *in_pid_namespace()) == "ELSEWHERE"
     assert fate_seen_by(ME) == "LIVES"
     with another(*in_pid_namespace()) as owner:
@@ -97,7 +97,7 @@ def test_two_pid_namespaces() -> None:
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
 def test_proc_of_another_namespace() -> None:
-    """Where /proc shows another PID namespace than the process's own, nobody is taken for gone."""
+    """Where /proc shows another PID namespace than the process's own, no process is taken for gone."""
     script = (
         "from pytest_dtfperf.node.owner import Owner; me = Owner.me(); "
         "print(me.fate.name, me._replace(pid=4000000).fate.name, me._replace(pid=1, started=1).fate.name)"

@@ -10,7 +10,7 @@ from pytest_dtfperf.node import ports
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """Somebody who listens, as generously as gRPC does: with SO_REUSEADDR and SO_REUSEPORT."""
+    """A process that listens as gRPC does: with SO_REUSEADDR and SO_REUSEPORT."""
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -78,7 +78,7 @@ def test_port_of_the_last_run_is_free_again(listener: socket.socket) -> None:
 
 
 def test_port_of_a_server_without_reuseport_is_free_again() -> None:
-    """Connections of `dtfperf doctor`, whose sockets lack SO_REUSEPORT, keep no fixed port; one that is held is not free."""
+    """Connections of `dtfperf doctor` without SO_REUSEPORT keep no fixed port; one that is held is not free."""
     with socket.create_server(("0.0.0.0", 0)) as server:
         port = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client:

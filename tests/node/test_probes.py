@@ -1,4 +1,4 @@
-"""What a host says of itself."""
+"""What a host reports about itself."""
 
 import os
 import socket
@@ -24,7 +24,7 @@ def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same machine, whose GPUs are cut into parts, as drivers of today and those before 470 name them."""
+    """The same machine with GPUs that are cut into parts, as drivers of today and those before 470 name them."""
     use_smi(tmp_path, monkeypatch, *CUT)
 
 
@@ -41,7 +41,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_version_of_tensorflow_is_read_from_a_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, version: str | None
 ) -> None:
-    """Whatever package provides TensorFlow, its folder of metadata tells the version; what is no folder is passed over."""
+    """The metadata folder of any package that provides TensorFlow has the version; what is no folder is passed over."""
     (tmp_path / folder).mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path / "no such.zip"), str(tmp_path)])
     assert probes.tensorflow_version() == version
@@ -90,7 +90,7 @@ CPUS = {
 def test_processor_is_known_by_more_than_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, known: tuple[str, str | None]
 ) -> None:
-    """The first processor's design is told beside its name, which hypervisors shorten and ARM's do not have."""
+    """The first processor's design is reported beside its name, which hypervisors shorten and ARM's do not have."""
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(
         f"processor\t: 0\n{told}\nprocessor\t: 1\ncpu family\t: 99\nmodel\t\t: 9\nCPU implementer\t: 0x99\nCPU part\t: 0x99\n"
@@ -222,7 +222,7 @@ def test_gpus_of_damaged_notes_count(tmp_path: Path) -> None:
     [(6, "No devices were found\n"), (9, NO_DRIVER), (0, "No devices were found\n"), (0, "No devices found.\n")],
 )
 def test_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str) -> None:
-    """A host has no GPU where nvidia-smi says so, or finds no driver."""
+    """A host has no GPU where nvidia-smi reports none, or finds no driver."""
     use_smi(tmp_path, monkeypatch, failure=(code, words))
     assert probes.gpus() == []
 
@@ -248,7 +248,7 @@ def test_gpus_that_cannot_be_listed_are_an_error(
 
 
 def test_words_on_stderr_are_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the loader or the shell says of an nvidia-smi that does not start is quoted, too."""
+    """The loader's or the shell's message about an nvidia-smi that does not start is quoted, too."""
     use_smi(tmp_path, monkeypatch)
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'cannot open shared object file' >&2\nexit 127\n")
     with pytest.raises(probes.GpusUnknown, match="exit code 127, and printed 'cannot open shared object file'"):
@@ -266,7 +266,7 @@ def test_nvidia_smi_that_hangs(tmp_path: Path, closes: str) -> None:
 
 @pytest.mark.parametrize("devices", [["nvidia0", "nvidiactl"], ["nvidiactl", "null"]])
 def test_device_files_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: list[str]) -> None:
-    """Where nvidia-smi is missing, the device file of a GPU says that there is one all the same."""
+    """Where nvidia-smi is missing, the device file of a GPU shows that there is one all the same."""
     for name in devices:
         (tmp_path / name).write_text("")
     monkeypatch.setattr(probes, "_DEVICES", str(tmp_path))

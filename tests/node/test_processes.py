@@ -30,7 +30,7 @@ def finish(process: subprocess.Popen[bytes]) -> int:
 
 
 def test_this_process_is_seen() -> None:
-    """A living process has a parent, a state, a start and CPU time; a process id of nobody has nothing."""
+    """A living process has a parent, a state, a start and CPU time; an unused process id has nothing."""
     me = processes.inspect(os.getpid())
     assert me
     assert (me.parent, me.state, me.stopped) == (os.getppid(), "R", False)
@@ -40,7 +40,7 @@ def test_this_process_is_seen() -> None:
 
 
 def test_name_with_parentheses_is_read() -> None:
-    """A command whose name looks like the rest of the line confuses nobody."""
+    """A command with a name that looks like the rest of the line is read correctly."""
     with open("/proc/self/comm") as file:
         name = file.read()
     try:
@@ -134,7 +134,7 @@ print(processes.end_below() == [theirs.pid], processes.inspect(mine.pid), flush=
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_one_that_may_not_be_ended_keeps_no_other_alive() -> None:
-    """A process below that has become another user's, by sudo for one, is told as left over, and all others are ended."""
+    """A process below that has become another user's, by sudo for one, is reported as left over, and all others are ended."""
     with subprocess.Popen([sys.executable, "-c", NOT_MINE], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         theirs = int(process.stdout.readline())

@@ -25,7 +25,7 @@ class Clock(HostState):
 
 
 def account_of(monitor: RunMonitor, *words: str) -> dict[str, Any] | None:
-    """The account of a run of which these words tell: what the controller says, or a task and what it says."""
+    """Return the account of a run of these messages: of the controller, or of a task."""
     for word in words:
         task, _, call = word.partition(" ")
         if not call:
@@ -104,7 +104,7 @@ def test_gpus_within_the_window() -> None:
     ids=["during the last run", "just after it", "long after it"],
 )
 def test_last_run_is_not_taken_for_a_stranger(seen_s: float, others: list[Any], utilisation: int | None) -> None:
-    """Processes seen before our last run ended may be its own, and what is said of the GPU's use soon after is about it."""
+    """Processes seen before our last run ended may be its own, and the GPU's reported use soon after is about it."""
     monitor = RunMonitor(
         Clock(), gpus=["0"], last=(seen_s, [reading("0", processes=[STRANGER], utilisation=40)]), free_since_s=10.0
     )
@@ -115,7 +115,7 @@ def test_last_run_is_not_taken_for_a_stranger(seen_s: float, others: list[Any], 
 
 
 def test_gpus_of_which_nothing_is_known() -> None:
-    """Where nobody could look, the GPU is named and the rest is empty."""
+    """Where the GPU could not be read, it is named and the rest is empty."""
     found = account_of(RunMonitor(Clock(), gpus=["0"]), "go", "leave")
     assert found
     assert found["gpus"] == [

@@ -38,7 +38,7 @@ def up(host: BareHost, session: str, *argv: str, **limits: float) -> list[int]:
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_agent_that_leaves(tmp_path: Path, session: str, code: int) -> None:
-    """The agent's exit code is the supervisor's, which says so; what the agent leaves behind is ended."""
+    """The agent's exit code is the supervisor's, which reports it; what the agent leaves behind is ended."""
     leave = f"import subprocess, sys; subprocess.run({DAEMONISE!r}, stdout=subprocess.DEVNULL); sys.exit({code})"
     with BareHost(tmp_path) as host:
         host.ready()
@@ -48,7 +48,7 @@ def test_agent_that_leaves(tmp_path: Path, session: str, code: int) -> None:
 
 
 def test_agent_that_is_killed(tmp_path: Path, session: str) -> None:
-    """So it is with an agent that is killed, which can end nobody itself."""
+    """The same holds for an agent that is killed, which can end no process itself."""
     with BareHost(tmp_path) as host:
         agent = min(up(host, session))
         processes.kill(agent)
@@ -115,7 +115,7 @@ def test_agent_that_stands_still(tmp_path: Path, session: str) -> None:
 
 
 def test_no_such_program(tmp_path: Path) -> None:
-    """A program that is not there is told before anything is started."""
+    """A program that does not exist is reported before anything is started."""
     with BareHost(tmp_path) as host:
         host.ready()
         host.order(run={"argv": ["no-such-program"], "env": {}})
@@ -123,7 +123,7 @@ def test_no_such_program(tmp_path: Path) -> None:
 
 
 def test_program_that_is_none(tmp_path: Path) -> None:
-    """A file that the kernel does not take for a program is told on stderr, with the code that shells use."""
+    """A file that the kernel does not take for a program is reported on stderr, with the code that shells use."""
     program = tmp_path / "program"
     program.write_text("#!/no/such/interpreter\n")
     program.chmod(0o755)
@@ -134,14 +134,14 @@ def test_program_that_is_none(tmp_path: Path) -> None:
 
 
 def test_no_order_in_time(tmp_path: Path) -> None:
-    """A supervisor that is told nothing leaves: its controller may have been cut off."""
+    """A supervisor without orders leaves: its controller may have been cut off."""
     with BareHost(tmp_path) as host:
         host.ready(patience_s=0.2)
         assert host.ended()[1] == {"ended": None, "late": False, "survivors": []}
 
 
 def test_survey(tmp_path: Path) -> None:
-    """It says where it can be reached, and whose sessions have processes there; then it ends those it is told to end."""
+    """It reports its addresses, and the sessions with processes there; then it ends those that it is ordered to end."""
     session, mine = uuid.uuid4().hex, uuid.uuid4().hex
     env = {sweep.SESSION: session, supervisor.CONTROLLER: mine}
     with BareHost(tmp_path, SSH_CONNECTION="10.0.0.1 5555 10.0.0.2 22") as dying, BareHost(tmp_path) as host:

@@ -59,13 +59,13 @@ def test_named_session_is_ended(sleeper: Sleeper, session: str) -> None:
 
 
 def test_other_sessions_are_left_alone(sleeper: Sleeper) -> None:
-    """Sweeping another session touches nobody here."""
+    """Sweeping another session touches no process here."""
     swept(uuid.uuid4().hex)
     assert sleeper.process.poll() is None
 
 
 def test_living_owner_protects_its_session(sleeper: Sleeper) -> None:
-    """What belongs to a session whose owner lives is never touched."""
+    """What belongs to a session with a living owner is never touched."""
     swept("--abandoned")
     assert sleeper.process.poll() is None
 

@@ -25,7 +25,7 @@ Word = dict[str, Any]
 
 
 class End:
-    """Some connections, and what they say."""
+    """Some connections, and the messages that they send."""
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
@@ -107,7 +107,7 @@ def test_either_way_every_byte_comes_once_and_in_order() -> None:
 
 
 def test_no_more_is_on_its_way_than_a_window() -> None:
-    """Of who is not read from, exactly WINDOW bytes are taken; another connection goes on meanwhile."""
+    """Of a peer with a slow reader, exactly WINDOW bytes are taken; another connection goes on."""
     with closing(End()) as end:
         fast, slow = end.add(1), end.add(2)
         slow.setblocking(False)
@@ -125,7 +125,7 @@ def test_no_more_is_on_its_way_than_a_window() -> None:
 
 
 def test_what_is_cut_short_ends_as_a_reset() -> None:
-    """Who is gone without an end was cut off: its other side is told so, and takes nothing for whole."""
+    """A peer that is gone without an end was cut off: its other side learns it, and takes nothing for whole."""
     with closing(End()) as end, socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())
         end.connections.add(1, server.accept()[0])
@@ -138,7 +138,7 @@ def test_what_is_cut_short_ends_as_a_reset() -> None:
 
 
 def test_what_still_comes_of_a_lost_one_is_heard_and_dropped() -> None:
-    """A browser that has gone away may still be sent what was on its way: nobody takes that amiss."""
+    """A browser that has gone away may still be sent what was on its way: that is no violation."""
     with closing(End()) as end:
         end.add(1).close()
         for _ in range(3):
@@ -151,7 +151,7 @@ def test_what_still_comes_of_a_lost_one_is_heard_and_dropped() -> None:
 
 
 def test_one_that_nobody_takes_is_gone_at_once() -> None:
-    """Where the program takes no connection, who has connected is told so."""
+    """Where the program takes no connection, the caller learns it."""
     with closing(End()) as end:
         end.connections.add(1, None)
         assert list(end.sent) == [{"does": "gone", "connection": 1}]
@@ -191,7 +191,7 @@ def test_what_the_other_end_may_not_say(words: list[Word], message: str) -> None
 
 
 def test_a_last_word_is_the_last() -> None:
-    """After "gone" the other end says nothing of a connection, though this one may not have written all of it yet."""
+    """After "gone" the other end sends nothing of a connection, though this one may not have written all of it yet."""
     with closing(End()) as end:
         ours = end.add(1)
         while not end.selector.get_map() or not _wants_to_write(end):
@@ -215,7 +215,7 @@ def _wants_to_write(end: End) -> bool:
 
 
 def test_an_end_on_a_host_waits_for_its_program(tmp_path: Path) -> None:
-    """It says once that the program listens, when it does."""
+    """It reports once that the program listens, when it does."""
     sent: list[Word] = []
     with selectors.DefaultSelector() as selector, socket.socket(socket.AF_UNIX) as program:
         end = HostEnd(str(tmp_path), selector, lambda **word: sent.append(word))
@@ -332,7 +332,7 @@ def test_what_a_task_keeps_goes_with_its_agent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
 def test_a_temporary_folder_goes_with_its_owner(tmp_path: Path, long: bool) -> None:
-    """It is gone after its block; should its owner be killed in it, whoever has the next one removes it, or the sweep does."""
+    """It is gone after its block; should its owner be killed in it, the next owner removes it, or the sweep does."""
     temporary = tmp_path / ("x" * 40 if long else "x")
     temporary.mkdir()
     code = (

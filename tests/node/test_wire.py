@@ -35,7 +35,7 @@ def test_lines_are_put_together() -> None:
 
 
 def test_full_pipe_does_not_block() -> None:
-    """Who writes into a pipe that nobody reads goes on at once, and loses nothing."""
+    """A writer into a pipe without a reader goes on at once, and loses nothing."""
     reader, writer = os.pipe()
     outbox = wire.Outbox(writer)
     lines = [str(i).encode() * 1000 for i in range(200)]
@@ -54,7 +54,7 @@ def test_full_pipe_does_not_block() -> None:
 
 
 def test_closed_pipe_is_told() -> None:
-    """Who writes to a controller that is gone learns it."""
+    """A writer to a controller that is gone gets an error."""
     reader, writer = os.pipe()
     os.close(reader)
     with pytest.raises(BrokenPipeError):

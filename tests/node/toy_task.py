@@ -1,4 +1,4 @@
-"""A task of the standard library alone: it lives the life of a training task, and misbehaves as it is told.
+"""A task of the standard library alone: it behaves as a training task, and misbehaves as ordered.
 
 What it is told stands in the order itself ("script"), or in `<data_dir>/<task>.json` of the order's spec:
     {"steps": 5, "step_s": 0.01, "at": "start" | "ready" | "step" | "end", "do": <one of ACTIONS>, "what": ...}
@@ -47,7 +47,7 @@ def run(order: dict[str, Any], connection: Connection) -> None:
 
 
 def probe(order: Mapping[str, Any], connection: Connection) -> None:
-    """Say what this host can do: exactly so much, in no time."""
+    """Report what this host can do: exactly so much, in no time."""
     connection.send("ready")
     while (word := connection.wait()) != "leave":
         _act(word.partition(" ")[0], _script_of_probe(), connection)
@@ -63,7 +63,7 @@ def probe(order: Mapping[str, Any], connection: Connection) -> None:
 
 
 def _script_of_probe() -> dict[str, Any]:
-    """By the environment of whoever started the agents: TOY_PROBE='{"at": "compute", "do": "exit", "what": 3}'."""
+    """By the environment of the starter of agents: TOY_PROBE='{"at": "compute", "do": "exit", "what": 3}'."""
     found: dict[str, Any] = json.loads(os.environ.get("TOY_PROBE", "{}"))
     return found
 
@@ -154,7 +154,7 @@ def _ignore_term(_: Any, connection: Connection) -> None:
 
 
 def _show(_: Any, connection: Connection) -> None:
-    """Say what was set up for this task."""
+    """Report what was set up for this task."""
     connection.send(
         "shown",
         pid=os.getpid(),

@@ -1,4 +1,4 @@
-"""A session folder that has everything a session can have, and thousands of ways to damage it, each told by its number."""
+"""A session folder with everything that a session can have, and thousands of numbered ways to damage it."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Measurements and records to report on, made of the few things a test wants to say about them."""
+"""Measurements and records to report on, made from the few values that a test sets."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -50,7 +50,7 @@ def test_a_baseline_of_another_placement_is_told_again() -> None:
 
 
 def test_another_margin() -> None:
-    """With a tighter margin what passed may pass no more; the check that comes of it says the new margin."""
+    """With a tighter margin what passed may pass no more; the new check has the new margin."""
     (again,) = judge_again([checked(TWO, runs=2, entry=ENTRY)], Otherwise(margin=0.005))
     assert again.verdict == "INCONCLUSIVE"
     assert again.checks[0].terms.margin == 0.005
@@ -85,7 +85,7 @@ def test_efficiency_is_judged_against_its_anchor() -> None:
 
 
 def test_what_cannot_be_asked_any_more_stays() -> None:
-    """A judgement that an older version passed, on terms that none can have today, is told as it was; the others are passed."""
+    """A judgement of an older version, on terms that are not possible today, is shown as it was; the others are passed."""
     was = replace(checked(TWO, runs=2, entry=ENTRY).checks[0], kind="efficiency", verdict=Verdict.REGRESSED, reason="too slow")
     was = replace(was, terms=ComparisonPolicy(threshold=0.5), other=Side(record="two", runs=2))  # two devices are no anchor
     record = TWO.with_judgement(Verdict.REGRESSED, "too slow", check=was)

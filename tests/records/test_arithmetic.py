@@ -57,7 +57,7 @@ MNIST = 13_883_904
     ids=["softmax", "training", "forward_only", "size_of_input", "command_of_known_model", "command_of_unknown_model"],
 )
 def test_flop_of_an_image(what: dict[str, Any], flop: int | None) -> None:
-    """Two per multiply-add, three times as many in training; of a program whose model is not known, nothing is said."""
+    """Two per multiply-add, three times as many in training; a program with an unknown model has no count."""
     assert flop_per_image(Spec(**{"batch_size": 8, **what})) == flop
 
 
@@ -98,7 +98,7 @@ def test_no_peak_is_guessed(name: str, precision: str) -> None:
 
 
 def test_without_tf32() -> None:
-    """Tasks that are told to compute fp32 as fp32 are held against that; other formats are as they were."""
+    """Tasks that compute fp32 as fp32 are compared with that peak; other formats are as they were."""
     plain, half = peak_of(A100, "fp32", [NO_TF32]), peak_of(A100, "bf16", [NO_TF32])
     assert plain
     assert (plain.flops_per_sec, plain.format) == (19.5e12, "FP32")
@@ -155,7 +155,7 @@ def test_the_record_has_both() -> None:
 
 
 def test_a_line_for_each_model_and_precision() -> None:
-    """The fastest of each is told with its share; forward passes and other people's programs are told apart."""
+    """The fastest of each is shown with its share; forward passes and other programs are distinguished."""
     told = lines([
         on([A100], rate=1000.0),
         on([A100], rate=2000.0),

@@ -1,4 +1,4 @@
-"""Session folders: what is written stays, whoever writes beside it and whoever is killed."""
+"""Session folders: what is written stays, despite other writers and kills."""
 
 import json
 import os
@@ -190,7 +190,7 @@ def test_what_follows_from_a_change_is_as_of_all_records(folder: SessionFolder, 
 
 
 def test_a_writer_killed_before_the_end_of_its_session_leaves_all_it_has_written(folder: SessionFolder) -> None:
-    """Lines that later ones have taken the place of are no further measurements, whoever reads the folder."""
+    """Lines that later ones have replaced are no further measurements, for any reader of the folder."""
     record = folder.add("t.py::test_a", measurement(spec(), [9.8]))
     folder.extend(record.id, measurement(spec(), [9.9]).runs)
     judged = folder.judge(record.id, verdict=Verdict.PASSED, reason="fine")
@@ -199,7 +199,7 @@ def test_a_writer_killed_before_the_end_of_its_session_leaves_all_it_has_written
 
 
 def test_a_disk_too_full_for_one_line_each_keeps_all_lines(folder: SessionFolder) -> None:
-    """A session that ends on a full disk has its file as it was written, which says the same; nothing is told to be missing."""
+    """A session that ends on a full disk keeps its complete file; nothing is reported as missing."""
     record = folder.add("t.py::test_a", measurement(spec(), [9.8]))
     judged = folder.judge(record.id, verdict=Verdict.PASSED, reason="fine")
     before = (folder.path / "measurements.jsonl").read_bytes()
@@ -293,7 +293,7 @@ def test_a_slower_rate_needs_no_anchor(folder: SessionFolder) -> None:
 
 
 def test_causes_go_with_the_verdict_that_they_explain(folder: SessionFolder) -> None:
-    """What told why an efficiency is too low was held against the anchor, and goes where that becomes INVALID."""
+    """The explanation of a low efficiency was computed from the anchor, and goes where that becomes INVALID."""
     one = folder.add("test_one", measurement_of([50.0, 50.1, 50.2, 50.0], gpus=1))
     many = folder.add("test_many", measurement_of([60.0, 60.1, 60.2, 60.0]))
     judge(folder, "efficiency", many, one, threshold=0.9)
@@ -340,7 +340,7 @@ def test_what_the_disk_refuses_is_kept_until_it_takes_it(folder: SessionFolder) 
 
 
 def test_what_another_process_could_not_write_is_taken_over(folder: SessionFolder) -> None:
-    """Who has been handed records shows them beside those on disk, and says why they are not there."""
+    """A process that was handed records shows them beside those on disk, and why they are not there."""
     first = folder.add("t.py::test_a", measurement(spec(), [9.8]))
     lost = replace(first, id="another", test="t.py::test_b")
     controller = SessionFolder.open(folder.path)
@@ -354,7 +354,7 @@ def test_what_another_process_could_not_write_is_taken_over(folder: SessionFolde
 
 
 def test_how_a_session_ended_is_known_without_a_disk(folder: SessionFolder) -> None:
-    """What session.json has no room for is told all the same, and stands there once it has; a later end counts."""
+    """What session.json has no room for is shown all the same, and is in it once it has room; a later end counts."""
     with full_behind(folder.path / "session.json"):
         folder.finish(exit_code=1, wall_s=1.0, verdicts={"REGRESSED": 1}, commit="c0ffee" * 99)
         assert (folder.session["exit_code"], folder.session["verdicts"]) == (1, {"REGRESSED": 1})
@@ -366,7 +366,7 @@ def test_how_a_session_ended_is_known_without_a_disk(folder: SessionFolder) -> N
 
 
 def test_what_could_not_be_said_of_the_session_takes_back_nothing_of_others(folder: SessionFolder) -> None:
-    """A process that session.json had no room for once adds its bill later to those that others have written meanwhile."""
+    """A process that session.json once had no room for adds its bill later to those that others have written since."""
     ours, theirs = ({"usd": usd, "price_source": "clusters.toml", "price_date": "2026-01-31"} for usd in (0.1, 0.25))
     with full_behind(folder.path / "session.json"):
         folder.spend(ours)
@@ -390,7 +390,7 @@ def test_what_is_refused_twice_is_said_once(folder: SessionFolder) -> None:
 
 
 def test_a_folder_that_another_process_has_made_is_joined(tmp_path: Path) -> None:
-    """Who could not make a session's folder adds to that which another of its processes has made, and takes nothing away."""
+    """A process that could not make a session's folder adds to that of another of its processes, and removes nothing."""
     root = tmp_path / "perf_results"
     name = "20260131T021503Z-9f3c1a"
     root.touch()
@@ -438,7 +438,7 @@ def test_what_was_spent_is_kept(folder: SessionFolder) -> None:
 
 
 def test_a_torn_last_line_is_passed_over(folder: SessionFolder) -> None:
-    """A writer killed in the middle of its line costs that line alone, also for those who write after it."""
+    """A writer killed in the middle of its line costs that line alone, also for those that write after it."""
     folder.add("t.py::test_a", measurement(spec(), [9.8]))
     with (folder.path / "measurements.jsonl").open("a") as file:
         file.write('{"schema": 1, "id": "to')
@@ -490,7 +490,7 @@ def test_a_newer_session_says_what_to_install(folder: SessionFolder, changes: di
 
 
 def test_a_pipe_is_no_file(folder: SessionFolder) -> None:
-    """What would be waited for for ever is refused."""
+    """A file that would block its reader is refused."""
     (folder.path / "measurements.jsonl").unlink()
     os.mkfifo(folder.path / "measurements.jsonl")
     with pytest.raises(SessionFileError, match=r"measurements\.jsonl cannot be read: it is a pipe, and no regular file"):
@@ -504,7 +504,7 @@ def test_a_folder_without_session_json_is_none(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_all_sessions_names_the_latest(folder: SessionFolder) -> None:
-    """Whoever names perf_results itself is told which session they may have meant: the last of all."""
+    """Naming perf_results itself is an error that proposes a session: the last of all."""
     for year in (2025, 2024):
         started = datetime(year, 1, 1, tzinfo=UTC)
         SessionFolder.create(folder.path.parent, cluster="local", command=[], versions={}, started=started)
@@ -529,7 +529,7 @@ def test_what_could_not_be_written_takes_nobody_elses_place(folder: SessionFolde
 
 
 def test_find_takes_the_latest_valid_measurement_of_the_whole_spec(folder: SessionFolder) -> None:
-    """An anchor is the last measurement of exactly this spec that is not known to be wrong, though nobody has judged it."""
+    """An anchor is the last measurement of exactly this spec that is not known to be wrong, even if it was not judged."""
     folder.add("t.py::test_a", measurement(spec(), [9.0]))
     folder.add("t.py::test_a", measurement(spec(), [9.5]))
     folder.add("t.py::test_a", measurement(spec(steps=7), [1.0]))
@@ -595,7 +595,7 @@ def test_session_folders_come_oldest_first(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_another_users_session_keeps_nobody_from_the_others() -> None:
-    """Of a folder that several people share, sessions that are closed to this one are passed over; a closed folder is told."""
+    """In a folder that users share, sessions closed to this one are passed over; a closed folder is reported."""
     with TemporaryDirectory() as name:
         root = Path(name)
         root.chmod(0o755)

@@ -34,7 +34,7 @@ TRAINING = PlannedTraining(3, "a.py::b", spec().to_json(), "b8", (1, 10), ["work
 
 
 def full() -> Record:
-    """One that says all there is to say."""
+    """A record with all optional fields."""
     entry = replace(entry_of([10.0, 10.123456789]), calibrated=calibrated_of())
     published = PublishedRate(system="p2", citation="a page", images_per_sec=30.0, gpu="K80", cpu=None, gpus_per_node=8)
     plain = record(
@@ -67,7 +67,7 @@ def full() -> Record:
 
 
 def test_what_is_written_stays_as_it_is() -> None:
-    """A record, an order, a report and a dry run's training are written as ever, key by key, and read as they were."""
+    """A record, an order, a report and a dry run's training are written as before, key by key, and read as they were."""
     lines = WRITTEN.read_bytes().splitlines(keepends=True)
     others = [ORDER, REPORT, TRAINING]
     assert lines == [line_of(full()), *(json.dumps(each.to_json()).encode() + b"\n" for each in others)]

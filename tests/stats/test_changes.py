@@ -168,7 +168,7 @@ def test_a_short_history_is_careful() -> None:
 
 
 def test_a_search_goes_on_where_it_was() -> None:
-    """Who stops and goes on with what was written down finds the same as who never stopped."""
+    """A search that stops and continues from its JSON finds the same as one that never stopped."""
     values = nights(5, 4, KNOWN + 30)
     values[1, KNOWN - 20 : KNOWN - 12] -= 0.06  # comes back
     values[2, KNOWN - 10 :] -= 0.04

@@ -41,7 +41,7 @@ def in_turn(now: Sequence[float], then: Sequence[float], noise: Noise, question:
     ids=str,
 )
 def test_answers(now: list[float], answer: Answer) -> None:
-    """Against 100 with a noise of 1 %, at a margin of 5 %; worse only where the last run alone says so as well."""
+    """Against 100 with a noise of 1 %, at a margin of 5 %; worse only where the last run alone shows it as well."""
     assert against_stored(now, BASELINE, CALIBRATED, QUESTION).answer is answer
 
 
@@ -81,7 +81,7 @@ def test_each_side_is_taken_to_scatter_as_was_calibrated_of_it() -> None:
 
 
 def test_sessions_that_differ_widen_the_interval() -> None:
-    """Two sessions are told apart less well where sessions are known to differ; within one session that does not matter."""
+    """Two sessions are distinguished less well where sessions are known to differ; within one session that does not matter."""
     differing = Noise(run=0.01, degrees_of_freedom=20, session=0.02)
     plain, wide = (against_stored(BASELINE, BASELINE, noise, QUESTION) for noise in (CALIBRATED, differing))
     assert wide.low < plain.low < 1 < plain.high < wide.high
@@ -172,6 +172,6 @@ def test_sessions_set_a_limit_to_what_runs_can_do() -> None:
     ],
 )
 def test_what_is_no_question(values: dict[str, float], words: str) -> None:
-    """Questions without an answer are refused in words."""
+    """Questions without an answer raise an error with a message."""
     with pytest.raises(ValueError, match=words):
         Question(false_alarm=0.05, **values)  # type: ignore[arg-type]  # a table of wrong values

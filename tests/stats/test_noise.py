@@ -79,7 +79,7 @@ def test_units_do_not_matter(sessions: list[list[float]], unit: float) -> None:
     ids=["nothing", "one session", "single runs", "copies"],
 )
 def test_too_little_to_tell(sessions: list[list[float]], words: str) -> None:
-    """Too few sessions or runs, and runs that are copies, are refused in words."""
+    """Too few sessions or runs, and runs that are copies, raise an error with a message."""
     with pytest.raises(ValueError, match=words):
         estimate(sessions)
 

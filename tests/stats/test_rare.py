@@ -14,7 +14,7 @@ QUESTION = Question(floor=0.95, ceiling=1.05, false_alarm=0.002)
 
 @pytest.mark.parametrize("bad", [60.0, 80.0, 90.0])
 def test_one_slow_run_of_five_is_set_aside(bad: float) -> None:
-    """A run that is clearly slower than four others is found, with how much slower it is, wherever it stands."""
+    """A run that is clearly slower than four others is found in any place, with how much slower it is."""
     for index in range(5):
         rates = [*STEADY[:index], bad, *STEADY[index + 1 :]]
         found = slow_runs(rates, KNOWN, 0.05)

@@ -64,7 +64,7 @@ def test_units_and_later_analyses_do_not_matter(steps: list[float], level: float
 @given(level=st.floats(1e-4, 0.1), factor=st.floats(1.1, 2))
 @settings(max_examples=30, deadline=None)
 def test_more_errors_need_less(level: float, factor: float) -> None:
-    """Whoever allows more errors has smaller critical values, and none is below that of a single look at the same level."""
+    """Allowing more errors gives smaller critical values, and none is below that of a single look at the same level."""
     information = (1.0, 2.0, 3.0)
     strict, lax = critical_values(information, level, 2.0), critical_values(information, level * factor, 2.0)
     assert all(one > other for one, other in zip(strict, lax, strict=True))
@@ -92,6 +92,6 @@ def test_nothing_to_all_of_a_budget(gamma: float) -> None:
     ids=["no look", "nothing known", "less and less", "more than all", "no errors", "errors only"],
 )
 def test_what_is_no_test(information: tuple[float, ...], level: float, total: float | None, words: str) -> None:
-    """Looks without growing information and levels that are none are refused in words."""
+    """Looks without growing information and levels that are none raise an error with a message."""
     with pytest.raises(ValueError, match=words):
         critical_values(information, level, 1.0, total)
