@@ -1,4 +1,4 @@
-"""A host that has nothing of ours but a Python, controlled by a test: bundles go in, messages of boot and supervisor come out."""
+"""A host with nothing but a Python, controlled by a test: bundles go in, messages of boot and supervisor come out."""
 
 import json
 import os
