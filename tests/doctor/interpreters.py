@@ -15,7 +15,7 @@ class config:
 
 
 def interpreter(folder: Path, tensorflow: str | None = "2.21.0", *, module: str | None = None, gpus: int = 0) -> Path:
-    """A python in a virtual environment in `folder`. `module` is what its tensorflow.py says, if not what a whole one would."""
+    """Make a python in a virtual environment in `folder`. `module` is the text of its tensorflow.py, if not a whole one."""
     venv.create(folder, symlinks=True)
     (packages,) = (folder / "lib").glob("python*/site-packages")
     if tensorflow:

@@ -93,7 +93,7 @@ def test_two_hosts_that_are_well(tmp_path: Path) -> None:
 
 
 def test_one_host_alone(tmp_path: Path) -> None:
-    """One host has nobody to talk to, and all else is asked."""
+    """One host has no peer to talk to, and all other checks run."""
     config = twins(interpreter(tmp_path / "venv"), hosts=1)
     seen = examine(config, None, silent)
     assert wrong(seen, read_expectations(config)) == []
@@ -102,13 +102,13 @@ def test_one_host_alone(tmp_path: Path) -> None:
 
 
 def test_as_many_hosts_as_devices_need(tmp_path: Path) -> None:
-    """--gpus says for how many devices hosts are lent."""
+    """--gpus is the number of devices for which hosts are allocated."""
     assert len(examine(twins(interpreter(tmp_path / "venv"), hosts=3), 2, silent).hosts) == 2
 
 
 @pytest.mark.parametrize("at", ["comparing clocks", "importing TensorFlow", "round 2"])
 def test_a_host_that_ends_is_lost_and_the_other_goes_on(tmp_path: Path, at: str) -> None:
-    """Whenever a host's process is killed, its row says so with the signal, and the other host answers everything."""
+    """Whenever a host's process is killed, its row has the signal, and the other host answers everything."""
     config = twins(interpreter(tmp_path / "venv"))
 
     def kill() -> None:
@@ -140,7 +140,7 @@ def test_a_host_that_falls_silent_is_set_aside(tmp_path: Path) -> None:
 
 
 def test_all_hosts_lost(tmp_path: Path) -> None:
-    """When no host is left, every row says why."""
+    """When no host is left, every row has the reason."""
     config = twins(interpreter(tmp_path / "venv"))
 
     def kill() -> None:
@@ -153,7 +153,7 @@ def test_all_hosts_lost(tmp_path: Path) -> None:
 
 
 def test_python_that_has_no_checkup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hosts whose Python cannot run what is started there are rows with its last words."""
+    """Hosts with a Python that cannot run the program are rows with its last output."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     seen = examine(twins(interpreter(tmp_path / "venv")), None, silent)
@@ -176,7 +176,7 @@ def test_program_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_nobody_can_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be found out is told as trouble, and everything else goes on."""
+    """A check that fails is reported as a problem, and everything else goes on."""
     monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))
     seen = examine(twins(interpreter(tmp_path / "venv"), hosts=1), None, silent)
     (trouble,) = seen.hosts[0].troubles
@@ -185,7 +185,7 @@ def test_a_folder_that_nobody_can_write_to(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_fixed_ports_are_the_ones_that_are_tried(tmp_path: Path) -> None:
-    """Where tasks have fixed ports, those are tried; two hosts that are one machine cannot both have them, which is told."""
+    """Where tasks have fixed ports, those are tried; that two hosts on one machine cannot both have them is reported."""
     with fixed_ports_held():
         seen = examine(twins(interpreter(tmp_path / "venv"), fixed_ports=True), None, silent)
     tried = {port for host in seen.hosts for port in (*host.ports, *host.taken)}
@@ -194,7 +194,7 @@ def test_fixed_ports_are_the_ones_that_are_tried(tmp_path: Path) -> None:
 
 
 def test_nobody_says_how_many_hosts() -> None:
-    """A cluster that does not say how many hosts it has needs --gpus."""
+    """A cluster without a number of hosts needs --gpus."""
     config = ClusterConfig(name="alps", backend="slurm", devices_per_host=4)
     with pytest.raises(UsageError, match="does not say how many hosts 'alps' has: --gpus=N"):
         compute_resources(config, None, silent)
@@ -227,5 +227,5 @@ def test_by_default_all_hosts(keys: dict[str, Any], wanted: tuple[int, int]) -> 
     ],
 )
 def test_what_the_file_says_is_expected(config: ClusterConfig, wanted: Expected) -> None:
-    """Devices, and the folder that all hosts see, are compared with what clusters.toml says."""
+    """Devices, and the folder that all hosts see, are compared with clusters.toml."""
     assert read_expectations(config) == wanted

@@ -1,4 +1,4 @@
-"""What is said of what was seen: as tables of one thing that is wrong and the words for it."""
+"""The findings of what was seen: as tables of one problem and its message."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +23,7 @@ def remarks(seen: Diagnosis, **expected: Any) -> list[str]:
 
 @pytest.mark.parametrize("hosts", [1, 2, 3, 16])
 def test_healthy_hosts_have_nothing_wrong(hosts: int) -> None:
-    """Of hosts that are alike and well there is nothing to say."""
+    """Hosts that are alike and well have no findings."""
     assert findings(healthy(hosts, gpus=4), Expected(gpus=4)) == []
 
 
@@ -154,7 +154,7 @@ ONE_THING_WRONG: dict[str, tuple[Callable[[Diagnosis], None], tuple[str, ...]]] 
 
 @pytest.mark.parametrize("case", ONE_THING_WRONG)
 def test_one_thing_wrong_is_one_complaint(case: str) -> None:
-    """What is wrong is said once, with where it is and how to go on."""
+    """A problem is reported once, with where it is and how to go on."""
     change, words = ONE_THING_WRONG[case]
     seen = healthy(3, gpus=4)
     change(seen)
@@ -230,7 +230,7 @@ def test_half_of_all_links_slow() -> None:
 
 
 def test_hosts_that_are_one_machine_have_no_network_to_judge() -> None:
-    """What a machine sends to itself depends on what else it does, and says nothing of a network."""
+    """What a machine sends to itself depends on what else it does, and measures no network."""
     seen = healthy(2)
     seen.links = [link(0, 1, 94), link(1, 0, 9400)]
     for host in seen.hosts:
@@ -248,7 +248,7 @@ def test_devices_made_of_cores() -> None:
 
 
 def test_no_gpu_at_all() -> None:
-    """Where the file says GPUs and there is none, that is said."""
+    """GPUs in the file that do not exist are reported."""
     assert "says 1 GPU per host, but there is none on node0, node1" in problems(healthy(2), gpus=1)[0]
 
 
@@ -280,7 +280,7 @@ def test_what_is_wrong_comes_first() -> None:
 
 
 def test_hosts_that_nobody_tried_to_reach() -> None:
-    """Where only one host is left, nothing is said of ports and links."""
+    """Where only one host is left, ports and links have no findings."""
     seen = healthy(2)
     row(1, missing="silent for 10 s")(seen)
     seen.reached, seen.links = [], []
@@ -291,12 +291,12 @@ def test_hosts_that_nobody_tried_to_reach() -> None:
     "rate, words", [(95_600_000, "95.6 Mbit/s"), (9.41e9, "9.41 Gbit/s"), (1e12, "1000 Gbit/s"), (5000, "5 kbit/s")]
 )
 def test_rates_have_three_digits(rate: float, words: str) -> None:
-    """Rates are told in the unit that leaves them between 1 and 1000."""
+    """Rates are shown in the unit that leaves them between 1 and 1000."""
     assert bits(rate) == words
 
 
 def test_sizes() -> None:
-    """Sizes are told in GiB, small ones in MiB."""
+    """Sizes are shown in GiB, small ones in MiB."""
     assert (size(3 * GIB // 2), size(100 << 20)) == ("1.5 GiB", "100 MiB")
 
 
@@ -313,7 +313,7 @@ def _facts(host: HostSeen) -> Any:
 
 
 def protected(backend: str, network: str | None, address: str, **changes: Any) -> Diagnosis:
-    """One host at an address, lent by a backend."""
+    """One host at an address, allocated by a backend."""
     seen = replace(healthy(1), backend=backend, network=network)
     row(0, address=address)(seen)
     facts(0, **changes)(seen)

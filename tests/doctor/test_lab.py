@@ -109,14 +109,14 @@ def test_every_link_was_measured_between_two_others(seen: Seen) -> None:
 
 
 def test_nothing_is_left_in_their_homes(seen: Seen) -> None:
-    """What the hosts wrote for each other to see, they have taken away, and nobody had trouble with it."""
+    """The hosts have removed the files that they wrote for each other, and none had trouble with it."""
     diagnosis, _, left = seen
     assert left == []
     assert not [trouble for host in diagnosis.hosts for trouble in host.troubles]
 
 
 def test_a_network_where_nobody_reaches_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that is reached by ssh, but by nobody else, is named once, whoever tried."""
+    """A machine that is reached by ssh, but by no other host, is named once."""
     monkeypatch.setattr(examination, "STREAM_S", SHORT_S)
     if reason := why_not(namespaces=True):
         pytest.skip(reason)

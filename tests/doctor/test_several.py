@@ -1,4 +1,4 @@
-"""Hosts that are lent one by one: here each is an allocation of this machine, and some cannot be had."""
+"""Hosts that are allocated one by one: here each is an allocation of this machine, and some fail."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ def known(*names: str) -> list[Host]:
 
 
 def next_line(lent_hosts: LentHosts, besides: bytes = b"hello") -> tuple[int, bytes | Lost]:
-    """The next that somebody says."""
+    """Return the next message of any host."""
     heard: list[tuple[int, bytes | Lost]] = []
 
     def arrived() -> bool:
@@ -46,7 +46,7 @@ def next_line(lent_hosts: LentHosts, besides: bytes = b"hello") -> tuple[int, by
 
 
 def test_those_that_answer_are_spoken_to() -> None:
-    """Hosts that cannot be had are missing with the reason; the others hear what is sent, and are told apart."""
+    """Hosts that cannot be allocated are missing with the reason; the others get what is sent, and are distinguished."""
     with one_by_one(known("a", "b", "c"), [well, down, well], PARROT_COMMAND, at_once=16, idle=IDLE) as lent_hosts:
         assert lent_hosts.missing == {1: "it does not answer"}
         assert lent_hosts.hosts[1] == Host("b", "b.example")
@@ -56,7 +56,7 @@ def test_those_that_answer_are_spoken_to() -> None:
 
 
 def test_none_answers() -> None:
-    """When no host can be had, there is nobody to speak to, and the reasons are all told."""
+    """When no host can be allocated, there is no receiver, and all reasons are reported."""
     with one_by_one(known("a", "b"), [down, down], PARROT_COMMAND, at_once=16, idle=IDLE) as lent_hosts:
         assert lent_hosts.missing.keys() == {0, 1}
         assert lent_hosts.channel.receive(0.0) is None
@@ -65,7 +65,7 @@ def test_none_answers() -> None:
 
 
 def test_lost_hosts_are_told_once() -> None:
-    """A host whose process ends is told once; when none is left, sending says so."""
+    """A host with a process that ends is reported once; when none is left, sending raises an error."""
     with one_by_one(known("a", "b"), [well, well], PARROT_COMMAND, at_once=1, idle=IDLE) as lent_hosts:
         lent_hosts.channel.send(b"say pid")
         assert {next_line(lent_hosts)[0], next_line(lent_hosts)[0]} == {0, 1}
@@ -109,7 +109,7 @@ def test_hosts_that_wait_for_others_hear_something() -> None:
 
 
 def test_each_is_told_its_number() -> None:
-    """What is started on a host is told which of them it is."""
+    """A program on a host gets its host's number."""
     script = ["/bin/sh", "-c", 'echo "$@"; cat', "sh"]
     with one_by_one(known("a", "b"), [well, well], script, at_once=16, idle=IDLE) as lent_hosts:
         heard = sorted([next_line(lent_hosts, IDLE), next_line(lent_hosts, IDLE)])
@@ -126,7 +126,7 @@ def test_no_thread_is_left() -> None:
 
 
 def test_an_error_of_the_caller_ends_everything() -> None:
-    """Whatever is raised while the hosts are lent, they are given back."""
+    """An error while hosts are allocated releases them."""
     with (
         pytest.raises(KeyboardInterrupt),
         one_by_one(known("a"), [well], PARROT_COMMAND, at_once=16, idle=IDLE),

@@ -1,4 +1,4 @@
-"""The doctor and the nodes of a Slurm job: a real Slurm, whose nodes are this machine."""
+"""The doctor and the nodes of a Slurm job: a real Slurm with nodes on this machine."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 def test_nodes_of_a_job(site: Site, tmp_path: Path) -> None:
-    """The nodes are lent by a job, are asked everything through its one srun, and are given back."""
+    """A job allocates the nodes, all checks go through its one srun, and the nodes are released."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     python = interpreter(tmp_path / "venv", "2.99.0")

@@ -21,7 +21,7 @@ def rows(text: str, name: str) -> list[str]:
 
 
 def test_a_row_per_host() -> None:
-    """Everything that was seen of a host stands in its row."""
+    """Everything that was seen of a host is in its row."""
     (row,) = rows(shown(healthy(3, gpus=4)), "node1")
     words = ("yes", "3.11.9", "2.21.0", "4 A100", "64 GiB", "+1.00 ±0.20 ms", "2 of 2", "50 µs", "9.4 Gbit/s", "shared by all")
     position = 0
@@ -30,7 +30,7 @@ def test_a_row_per_host() -> None:
 
 
 def test_notes_say_what_the_numbers_were_counted_over() -> None:
-    """Below the table stands how clocks, round trips and rates were measured, with the numbers of links, words and seconds."""
+    """The notes below the table describe how clocks, round trips and rates were measured, with their numbers."""
     text = " ".join(shown(healthy(3)).split())
     for words in (
         "the truth is within the ±",
@@ -43,7 +43,7 @@ def test_notes_say_what_the_numbers_were_counted_over() -> None:
 
 
 def test_a_ring_is_called_one() -> None:
-    """Where not every pair was measured, the notes say which were."""
+    """Where not every pair was measured, the notes name those that were."""
     seen = healthy(16)
     seen.ring = True
     seen.links = [each for each in seen.links if (each.source - each.target) % 16 in (1, 15)]
@@ -73,7 +73,7 @@ def test_no_table_is_wider_than_the_terminal(width: int) -> None:
 
 
 def test_parts_are_of_one_kind() -> None:
-    """Where one table does not hold all, what is told of the network begins a new one."""
+    """Where one table does not hold all, the network's columns begin a new one."""
     headings = [line for line in shown(healthy(3, gpus=4), 120).splitlines() if line.startswith("host ")]
     assert [line.split()[1] for line in headings] == ["reachable", "ports"]
 
@@ -85,7 +85,7 @@ def test_every_column_is_explained() -> None:
 
 
 def test_a_question_has_its_own_end() -> None:
-    """What others have said with an end of its own gets no second one."""
+    """Messages that end with a full stop get no second one."""
     seen = healthy(1)
     seen.hosts[0].missing = "node0 does not answer; is it up?"
     assert "wrong: node0 does not answer; is it up?\n" in shown(seen)
@@ -103,7 +103,7 @@ def test_long_names_give_way() -> None:
 
 
 def test_a_host_that_is_missing_is_a_row() -> None:
-    """A host that cannot be reached stands in the table, without numbers, and below it why."""
+    """A host that cannot be reached is in the table, without numbers, and below it is the reason."""
     seen = healthy(2)
     host = seen.hosts[1]
     host.missing, host.facts, host.trial, host.offset, host.sees = "connection refused", None, None, None, None
@@ -123,7 +123,7 @@ def test_a_host_that_was_lost_keeps_what_was_seen() -> None:
 
 
 def test_a_host_that_was_lost_while_it_was_asked_what_it_is_was_reached() -> None:
-    """A host whose clock has been read was there: it is lost, and not one that could not be had."""
+    """A host with a clock that was read was there: it is lost, and not one that could not be allocated."""
     seen = healthy(2)
     host = seen.hosts[1]
     host.missing, host.facts, host.trial, host.sees = "no answer within 60 s (what it is)", None, None, None
@@ -153,12 +153,12 @@ def test_complaints_say_how_to_go_on() -> None:
 
 
 def test_nothing_wrong_is_said() -> None:
-    """A healthy cluster ends with one line that says so."""
+    """A healthy cluster ends with one line that confirms it."""
     assert shown(healthy(1)).splitlines()[-1] == "cluster alps: 1 host, nothing is wrong."
 
 
 def test_files_that_some_share() -> None:
-    """Hosts say with how many they share a folder."""
+    """The table shows with how many others hosts share a folder."""
     seen = healthy(3)
     seen.hosts[2].sees = frozenset({2})
     seen.hosts[0].sees = seen.hosts[1].sees = frozenset({0, 1})
@@ -168,7 +168,7 @@ def test_files_that_some_share() -> None:
 
 
 def test_one_host_has_no_network() -> None:
-    """Of one host there is nothing to say about links, files and ports."""
+    """One host has no notes about links, files and ports."""
     text = shown(healthy(1))
     assert "round trip:" not in text
     assert rows(text, "node0")[0].split()[-7:] == [*"----", "private", "network", "-"]

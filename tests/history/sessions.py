@@ -1,4 +1,4 @@
-"""Session folders as sessions leave them, made of the few things that a test wants to say about them."""
+"""Session folders as sessions leave them, made from the few values that a test sets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -90,7 +90,7 @@ def test_both_causes_of_a_break_are_named(tmp_path: Path) -> None:
 
 
 def test_a_gain_across_a_break_is_an_event(tmp_path: Path) -> None:
-    """A new version that is faster by 10 % is told as well."""
+    """A new version that is faster by 10 % is reported as well."""
     (event,) = events(history(tmp_path, (12, 100.0, TF2), (6, 110.0, TF3)))
     assert event["kind"] == "break"
     assert all(member["change"] > 0.07 for member in event["members"])
@@ -147,7 +147,7 @@ def test_another_driver_is_the_same_series(tmp_path: Path) -> None:
 
 
 def test_commands_show_a_break(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """trend and compare say the change across a break and what was replaced, before an event is confirmed, too."""
+    """trend and compare show the change across a break and what was replaced, before an event is confirmed, too."""
     address = history(tmp_path, (10, 100.0, TF2), (1, 80.0, TF3), gpus=(1,))
     assert main(["history", "trend", f"--history={address}"]) == 0
     out = capsys.readouterr().out
@@ -163,7 +163,7 @@ def test_commands_show_a_break(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_an_event_of_a_break_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The event stands beneath its series in trend with a mark at its first night, and --fail makes a job red."""
+    """The event is beneath its series in trend with a mark at its first night, and --fail makes a job red."""
     address = history(tmp_path, (12, 100.0, TF2), (2, 80.0, TF3))
     assert main(["history", "changes", "--fail", f"--history={address}"]) == 1
     assert "break" in capsys.readouterr().out

@@ -55,14 +55,14 @@ def events(address: Address) -> list[dict[str, object]]:
 
 @pytest.fixture(scope="module")
 def entered(results: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Address, list[Remembered]]:
-    """Entered night by night, as sessions do at their end, and what was said each time."""
+    """Enter sessions night by night, as at their end, and return the lines of each."""
     address = address_in(tmp_path_factory.mktemp("history"))
     enter_all(folders(results)[:CHANGED], address)
     return address, [remember(folder, address) for folder in folders(results)[CHANGED:]]
 
 
 def test_the_summary_says_since_when(entered: tuple[Address, list[Remembered]]) -> None:
-    """The night that confirms it calls the change new; the nights after it say it in one line; before, nothing is said."""
+    """The night that confirms it calls the change new; the nights after it repeat it in one line; before, there is no line."""
     _, remembered = entered
     assert not remembered[0].new
     (new,) = [each.new for each in remembered if each.new]
@@ -154,7 +154,7 @@ def test_commands(
     entered: tuple[Address, list[Remembered]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Each command shows its thing, as JSON, too, and ends with the code that its help says."""
+    """Each command shows its result, as JSON, too, and ends with the exit code of its help."""
     assert main(["history", *command, f"--history={entered[0]}"]) == code
     captured = capsys.readouterr()
     assert words in captured.out + captured.err
@@ -167,7 +167,7 @@ def test_commands(
 
 
 def test_sessions_are_forgotten(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """prune takes sessions out of the history, only when told --yes where nobody can be asked, and leaves folders alone."""
+    """prune takes sessions out of the history, only with --yes where it cannot ask, and leaves folders alone."""
     address = address_in(tmp_path)
     enter_all(folders(results)[:5], address)
     assert main(["history", "prune", "--keep=2", f"--history={address}"]) == 2

@@ -1,4 +1,4 @@
-"""Sessions go into a history in a file: once, whole, beside other writers, and with clear words where they cannot."""
+"""Sessions go into a history in a file: once, whole, beside other writers, and with clear errors where they cannot."""
 
 import os
 import sqlite3
@@ -58,7 +58,7 @@ def test_a_session_is_found_again(tmp_path: Path, address: Address) -> None:
 
 
 def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
-    """In a folder whose name is no UTF-8, and has blanks and signs of URLs, a history is made, entered and read."""
+    """In a folder with a name that is no UTF-8, and has blanks and signs of URLs, a history is made, entered and read."""
     root = tmp_path / os.fsdecode(b"caf\xe9 100%25 ?a#b")
     folder, address = folder_of(root), address_of(None, root)
     assert address
@@ -99,7 +99,7 @@ def test_what_cannot_be_read_keeps_nothing_else_out(
 
 
 def test_eight_at_once(tmp_path: Path, address: Address) -> None:
-    """Eight processes make the history and enter sessions at the same moment: each is there once, and nobody is turned away."""
+    """Eight processes make the history and enter sessions at the same moment: each is there once, and none is refused."""
     for night in range(16):
         folder_of(tmp_path / str(night % 8), night)
     command = [
@@ -115,7 +115,7 @@ def test_eight_at_once(tmp_path: Path, address: Address) -> None:
 
 
 def refused(folder: SessionFolder, address: Address) -> str:
-    """What is said of a session that cannot be entered; its folder is whole."""
+    """Return the lines about a session that cannot be entered; its folder is whole."""
     before = {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
     words = enter(folder, address)
     assert words is not None
@@ -126,7 +126,7 @@ def refused(folder: SessionFolder, address: Address) -> str:
 
 
 def test_a_history_of_a_newer_version_is_left_alone(tmp_path: Path, address: Address) -> None:
-    """A file of a newer version is not touched, and the words say what to install."""
+    """A file of a newer version is not touched, and the error names what to install."""
     folder = folder_of(tmp_path)
     enter(folder, address)
     with sqlite3.connect(str(address)) as connection:
@@ -148,7 +148,7 @@ def test_what_is_no_history_is_left_alone(tmp_path: Path, address: Address) -> N
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
 @pytest.mark.parametrize("mount, words", {"size=40k": "its disk is full", "ro": "it cannot be opened, nor made"}.items())
 def test_disks_that_take_nothing(tmp_path: Path, mount: str, words: str) -> None:
-    """On a full disk, or in a read-only folder, one line says so, and the session folder is whole."""
+    """On a full disk, or in a read-only folder, one line reports it, and the session folder is whole."""
     folder, disk = folder_of(tmp_path), tmp_path / "disk"
     disk.mkdir()
     assert words in _mounted(f"mount -t tmpfs -o {mount} none {disk}", REFUSED, str(folder.path), str(disk / "history.sqlite"))
@@ -185,7 +185,7 @@ def _on_a_disk_to_be_read(tmp_path: Path) -> tuple[SessionFolder, Address, str]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
 def test_a_read_only_history_can_be_read(tmp_path: Path) -> None:
-    """Who may not write in the folder of a history can read it, and what he cannot enter is said."""
+    """A user without write access to the folder of a history can read it, and a failed entry is reported."""
     folder, address, mount = _on_a_disk_to_be_read(tmp_path)
     out = _mounted(mount, READ, str(folder.path), str(address), str(tmp_path / "results"))
     assert out.startswith(
@@ -195,7 +195,7 @@ def test_a_read_only_history_can_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
 def test_a_read_only_history_is_read_with_its_log(tmp_path: Path) -> None:
-    """Who may not write in the folder sees what stands in SQLite's log alone, too: another is writing, or was killed."""
+    """A user without write access to the folder also sees sessions in SQLite's log: another is writing, or was killed."""
     folder, address, mount = _on_a_disk_to_be_read(tmp_path)
     with Database.open(address).reading() as connection:
         assert len(store.all_sessions(connection)) == 1
@@ -234,7 +234,7 @@ def test_a_history_that_cannot_be_looked_for_costs_a_line(tmp_path: Path) -> Non
 
 
 def test_there_is_none_yet(address: Address, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before the first session, commands say how one comes to be, and make nothing."""
+    """Before the first session, commands explain how a history is made, and make nothing."""
     with pytest.raises(HistoryError, match=r"there is no history .*dtfperf history import DIR"):
         Database.open(address)
     assert main(["history", "list", f"--history={address}"]) == 2

@@ -46,7 +46,7 @@ def test_the_past_ends_with_its_session() -> None:
 
 
 def test_what_was_withdrawn_is_no_change() -> None:
-    """An event whose rate came back is not told as the last change."""
+    """An event with a rate that came back is not shown as the last change."""
     found = series(point(1), point(2))
     assert pasts("s2", found, [event(found.name, 2, "reverted")], point(2))["m2"].change == ""
 
@@ -114,5 +114,5 @@ def test_what_is_drawn_is_bounded() -> None:
 
 
 def test_years_are_told_where_today_is_not_known() -> None:
-    """What may be read years later says its year; the terminal's line of this year does not."""
+    """What may be read years later has its year; the terminal's line of this year does not."""
     assert event_text.day_of("2026-03-12T02:15:00+00:00") == "12 March 2026"

@@ -64,7 +64,7 @@ def test_nothing_committed_is_lost_and_nothing_is_there_twice(server: Postgres, 
 
 
 def test_the_password_is_never_shown(server: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refused password is said at once, without the password in it: a server that has refused it is not asked again."""
+    """A refused password is reported at once, without the password: a server that has refused it is not asked again."""
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it was asked again"))
     words = enter(folder_of(tmp_path), server.address_with(f"WRONG{IN_URL}"))
     assert words is not None

@@ -1,4 +1,4 @@
-"""Where a history is kept, and that no password is ever shown."""
+"""Where a history is kept, and that no password is shown."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ ADDRESSES = {
 
 @pytest.mark.parametrize("given, url, words", ADDRESSES.values(), ids=ADDRESSES)
 def test_what_is_given_becomes_a_url(given: str | None, url: str, words: str) -> None:
-    """A file, a URL or nothing names one database; in words it has no password, and its repr has neither."""
+    """A file, a URL or nothing names one database; its text and its repr have no password."""
     found = address_of(given, RESULTS)
     assert found is not None
     assert (found.url, str(found), repr(found)) == (url, words, "Address()")
@@ -40,7 +40,7 @@ def test_never_is_nowhere() -> None:
     "given", ["mysql://me:secret@db/perf", "postgresql://me:secret@db", "sqlite://secret", "postgresql://"]
 )
 def test_other_urls_are_refused(given: str) -> None:
-    """What is no history's URL is refused in a line that says what is one, and has no password in it."""
+    """What is no history's URL is refused in a line that describes one, and has no password in it."""
     with pytest.raises(UsageError, match=r"postgresql://USER@HOST/NAME|sqlite:///FILE") as refused:
         address_of(given, RESULTS)
     assert "me:secret" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""What is found out about a place in S3 before anything is moved, and what is said when it cannot be used."""
+"""What is found out about a place in S3 before anything is moved, and the errors when it cannot be used."""
 
 import base64
 import json
@@ -43,14 +43,14 @@ def test_what_is_no_url(url: str) -> None:
 
 
 def test_a_bucket_of_ones_own(s3: S3) -> None:
-    """A bucket's region is found wherever it is, it gets AES256 where it says nothing, and there is nothing to warn of."""
+    """A bucket's region is found wherever it is, it gets AES256 where it sets nothing, and there is nothing to warn of."""
     bucket = Bucket.open(URL)
     assert (bucket.region, bucket.encryption, bucket.warnings) == (REGION, "AES256", ())
     assert guard.REGION != REGION
 
 
 def test_a_public_policy_is_warned_of(s3: S3) -> None:
-    """A policy that lets everybody read is told with the command that closes the bucket, which then is not told of."""
+    """A policy that lets everybody read is reported with the command that closes the bucket, which ends the report."""
     s3.client.put_bucket_policy(Bucket=NAME, Policy=json.dumps({"Version": "2012-10-17", "Statement": [EVERYBODY]}))
     (warning,) = Bucket.open(URL).warnings
     assert warning.startswith(f"the bucket {NAME} is public, by its policy: anybody can read what lies there.")
@@ -72,7 +72,7 @@ def test_a_public_access_control_list_is_warned_of(s3: S3) -> None:
 
 
 def test_files_and_their_urls(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files below the prefix are listed with their sizes, beyond one page too; a URL gives one to whoever has it, for hours."""
+    """Files below the prefix are listed with their sizes, beyond one page too; a URL grants any holder one, for hours."""
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "10")
     for number in range(23):
         s3.put(f"sets/{number:04}", b"x" * (number % 3))
@@ -98,7 +98,7 @@ def test_no_such_bucket(s3: S3) -> None:
 
 
 def test_no_permission(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What credentials may not do is named; that they may not know who else can read is no trouble."""
+    """What credentials may not do is named; that they may not list other readers is no problem."""
     allowed: dict[str, Any] = {"Effect": "Allow", "Action": ["s3:GetObject"], "Resource": "*"}
 
     def become(user: Mapping[str, str]) -> None:
@@ -115,7 +115,7 @@ def test_no_permission(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_credentials(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has no credentials is told how to get some."""
+    """Without credentials, the error explains how to get some."""
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(DataError, match=r"no AWS credentials \(.*\). Set AWS_PROFILE, or log in"):
@@ -140,7 +140,7 @@ def test_other_errors(s3: S3, code: str, words: str) -> None:
 
 
 def test_nobody_answers(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network without S3 is told as such."""
+    """A network without S3 is reported as such."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", guard.NOWHERE)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(DataError, match=f"{URL}: S3 cannot be reached from here: .*{guard.NOWHERE}"):

@@ -29,7 +29,7 @@ def _fill(s3: S3) -> None:
 
 
 def _stage(url: str = URL, config: ClusterConfig = TWO_HOSTS) -> tuple[Path, list[str]]:
-    """The folder on the hosts, and what was told meanwhile."""
+    """The folder on the hosts, and the status lines until then."""
     told: list[str] = []
     with named.open_cluster(config).allocate(Resources(devices=2)) as allocation:
         return Path(staging.stage(url, allocation, config, told.append)), told
@@ -40,7 +40,7 @@ def _below(folder: Path) -> dict[str, bytes]:
 
 
 def test_two_hosts_of_one_cache_fetch_once(s3: S3) -> None:
-    """Hosts with a common cache bring each file there once, and all are told the same folder in it."""
+    """Hosts with a common cache bring each file there once, and all get the same folder in it."""
     _fill(s3)
     folder, told = _stage()
 
@@ -71,7 +71,7 @@ def test_the_next_session_fetches_nothing(s3: S3) -> None:
 
 
 def test_every_host_with_a_cache_of_its_own_fetches(s3: S3, tmp_path: Path) -> None:
-    """A host whose cache is elsewhere than the others' cannot be told one folder: that is said, with what helps."""
+    """A host with a cache elsewhere than the others' cannot share one folder: that is reported, with what helps."""
     _fill(s3)
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexport XDG_CACHE_HOME={tmp_path}/of-$DTFPERF_HOST_INDEX\nexec {sys.executable} "$@"\n')
@@ -105,20 +105,20 @@ def test_a_wrong_checksum_is_refused(s3: S3) -> None:
 
 
 def test_nothing_there(s3: S3) -> None:
-    """An empty place is told before any host is bothered, with the command that fills it."""
+    """An empty place is reported before any host is used, with the command that fills it."""
     with pytest.raises(DataError, match=f"there is nothing below {URL}. Push it with: dtfperf data push FOLDER {URL}"):
         _stage()
 
 
 def test_a_public_bucket_is_warned_of(s3: S3) -> None:
-    """Who trains on a bucket that everybody can read is told so."""
+    """Training on a bucket that everybody can read gives a warning."""
     _fill(s3)
     s3.client.put_bucket_acl(Bucket=NAME, ACL="public-read")
     assert any(words.startswith(f"warning: the bucket {NAME} is public") for words in _stage()[1])
 
 
 def test_no_secret_reaches_a_host_but_by_its_line(s3: S3, tmp_path: Path) -> None:
-    """Neither a host's arguments nor what it is told by its environment hold a URL."""
+    """Neither a host's arguments nor its environment hold a URL."""
     _fill(s3)
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/argv-$DTFPERF_HOST_INDEX; env > {tmp_path}/env-$DTFPERF_HOST_INDEX\n'
@@ -131,7 +131,7 @@ def test_no_secret_reaches_a_host_but_by_its_line(s3: S3, tmp_path: Path) -> Non
 
 
 def test_a_host_that_cannot_start_is_lost(s3: S3, tmp_path: Path) -> None:
-    """A host whose Python fails is named with its last words."""
+    """A host with a Python that fails is named with its last output."""
     _fill(s3)
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho no such module >&2; exit 3\n")
@@ -141,7 +141,7 @@ def test_a_host_that_cannot_start_is_lost(s3: S3, tmp_path: Path) -> None:
 
 
 class Deaf:
-    """A host that says nothing."""
+    """A host that sends nothing."""
 
     hosts = (Host("deaf", "127.0.0.1"),)
 
@@ -165,7 +165,7 @@ class Deaf:
 
 
 def test_a_silent_host_is_not_waited_for(s3: S3) -> None:
-    """A host that says nothing for as long as it may is given up by name, and its line is closed."""
+    """A host that sends nothing for as long as it may is given up by name, and its line is closed."""
     _fill(s3)
     deaf = Deaf()
     config = ClusterConfig(name="deaf", limits=Limits(hello_s=0.2))
@@ -189,7 +189,7 @@ def test_a_run_reads_what_was_brought(s3: S3, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_brought_is_asked_once(s3: S3, tmp_path: Path) -> None:
-    """Every later run on the same data fails with the first one's words, without asking again; others go on."""
+    """Every later run on the same data fails with the first one's error, without asking again; others go on."""
     with staged(tmp_path / "stage", TWO_HOSTS) as stage:
         with pytest.raises(DataError) as first:
             stage.run(data_dir=URL)

@@ -64,7 +64,7 @@ def large(local: Path) -> Path:
 
 
 def test_there_and_back(s3: S3, large: Path, tmp_path: Path) -> None:
-    """What is pushed lies below the prefix, and pulled elsewhere it is what it was; nothing else is left anywhere."""
+    """What is pushed is below the prefix, and pulled elsewhere it is what it was; nothing else is left anywhere."""
     there, back = _push(large), _pull(tmp_path / "back")
 
     size = sum(map(len, _below(large).values()))
@@ -89,13 +89,13 @@ def test_large_files_travel_in_parts(s3: S3, large: Path) -> None:
 
 
 def test_everything_is_encrypted(s3: S3, local: Path) -> None:
-    """Where the bucket says nothing of encryption, every file asks for AES256."""
+    """Where the bucket sets no encryption, every file asks for AES256."""
     _push(local)
     assert {s3.head(key)["ServerSideEncryption"] for key in s3.contents()} == {"AES256"}
 
 
 def test_the_buckets_own_encryption_stays(s3: S3, large: Path) -> None:
-    """A bucket that encrypts with keys of KMS is not told to do less."""
+    """A bucket that encrypts with keys of KMS is not set to do less."""
     rules: list[Any] = [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms"}}]
     s3.client.put_bucket_encryption(Bucket=NAME, ServerSideEncryptionConfiguration={"Rules": rules})
 
@@ -141,7 +141,7 @@ def test_what_is_no_file_stays(s3: S3, local: Path, tmp_path: Path) -> None:
 
 
 def test_progress_ends_with_all_of_it(s3: S3, large: Path, tmp_path: Path) -> None:
-    """Whoever watches sees the bytes grow up to all of them, whether they are moved or were there."""
+    """The progress grows up to all bytes, whether they are moved or were there."""
     size = sum(map(len, _below(large).values()))
     for _ in range(2):
         for way in (transfer.push, transfer.pull):
@@ -189,7 +189,7 @@ def test_a_wrong_checksum_is_noticed(s3: S3, tmp_path: Path) -> None:
 
 
 def test_what_has_arrived_is_compared(s3: S3, local: Path) -> None:
-    """After the upload S3 is asked what it has, and anything but what was read here is told."""
+    """After the upload S3 is asked what it has, and anything but what was read here is reported."""
     hang = s3.cloud.faults.hang_after(f"HEAD /{NAME}/sets/mnist/a")
     with ThreadPoolExecutor() as pool:
         pushing = pool.submit(_push, local)
@@ -262,7 +262,7 @@ def test_one_at_a_time(s3: S3, local: Path) -> None:
 
 
 def test_a_damaged_journal_is_no_trouble(s3: S3, local: Path) -> None:
-    """A journal that was cut short by a crash, or names uploads that are gone, keeps nobody from pushing."""
+    """A journal that was cut short by a crash, or names uploads that are gone, keeps no user from pushing."""
     _push(local)
     with sole(PUSH, "dtfperf data push") as journal:
         pass
@@ -272,7 +272,7 @@ def test_a_damaged_journal_is_no_trouble(s3: S3, local: Path) -> None:
 
 
 def test_a_full_disk_leaves_no_upload(s3: S3, large: Path) -> None:
-    """Of an upload that cannot be written down S3 keeps no parts, the journal's place is told, and the next push sends all."""
+    """Of an upload that cannot be written down S3 keeps no parts, the journal's place is named, and the next push sends all."""
     with sole(PUSH, "dtfperf data push") as journal:
         pass
     with full_behind(journal, room=10), pytest.raises(DataError, match=str(journal)):
@@ -292,7 +292,7 @@ def test_nothing_to_push(s3: S3, tmp_path: Path) -> None:
 
 
 def test_nothing_to_pull(s3: S3, tmp_path: Path) -> None:
-    """An empty place is told, and no folder is made; a name that only begins like the prefix is not below it."""
+    """An empty place is reported, and no folder is made; a name that only begins like the prefix is not below it."""
     s3.put("sets/mnist-2/a", b"")
     s3.put("sets/mnist/", b"")
     with pytest.raises(DataError, match=f"there is nothing below {URL}/"):
@@ -311,7 +311,7 @@ def test_no_key_leads_out(s3: S3, tmp_path: Path, key: str) -> None:
 
 
 def test_a_place_that_cannot_be_written(s3: S3, local: Path, tmp_path: Path) -> None:
-    """The disk's own troubles are told with the place."""
+    """The disk's own errors are reported with the place."""
     _push(local)
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=f"{tmp_path}/file.*: Not a directory"):

@@ -25,7 +25,7 @@ class Request:
 
 @dataclass
 class Answer:
-    """How a file is served: as it is, unless told otherwise."""
+    """How a file is served: as it is by default."""
 
     status: int = 200
     body: bytes = b""  # of an error

@@ -55,7 +55,7 @@ def test_a_checksum_as_amazon_documents_it(tmp_path: Path) -> None:
 
 
 def test_can_be_given_up(tmp_path: Path) -> None:
-    """Nobody waits for the checksum of a large file that is not wanted any more."""
+    """The checksum of a large file that is not wanted any more is not waited for."""
     path = tmp_path / "large"
     with path.open("wb") as file:
         file.truncate(64 << 30)  # a hole

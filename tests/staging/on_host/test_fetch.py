@@ -32,7 +32,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
 
 
 def _file(server: FileServer, path: str, content: bytes = CONTENT, **but: Any) -> dict[str, Any]:
-    """What the controller tells of a file that the server has."""
+    """Return the controller's description of a file that the server has."""
     server.files[path] = content
     checksum = f"sha256:{hashlib.sha256(content).hexdigest()}"
     return {"path": path, "size": len(content), "checksum": checksum, "etag": '"e"', "url": server.url_of(path)} | but
@@ -105,7 +105,7 @@ def test_passing_errors_are_waited_for(server: FileServer, folder: Path, monkeyp
 
 
 def test_errors_that_stay_are_told(server: FileServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After some tries without a byte it is given up, and the words name the file and the error but never the URL."""
+    """After some tries without a byte it is given up, and the message names the file and the error but never the URL."""
     monkeypatch.setattr(fetching, "_LONGEST_PAUSE_S", 0.0)
     server.answers["file"] = [Answer(503, b"<Error><Code>SlowDown</Code><Message>Reduce.</Message></Error>")] * TRIES
     with pytest.raises(Trouble) as told:
@@ -129,7 +129,7 @@ def test_errors_that_stay_are_told(server: FileServer, folder: Path, monkeypatch
     ids=["expired", "gone", "replaced"],
 )
 def test_errors_that_no_waiting_helps(server: FileServer, folder: Path, status: int, body: bytes, words: str) -> None:
-    """What stays wrong is asked once, told in S3's own words, and the other files stay for the next time."""
+    """What stays wrong is asked once, quoted from S3, and the other files stay for the next time."""
     server.answers["bad"] = [Answer(status, body)]
     with pytest.raises(Trouble, match=words) as told:
         _fetched(folder, _file(server, "good"), _file(server, "bad"), parallel=1)
@@ -140,7 +140,7 @@ def test_errors_that_no_waiting_helps(server: FileServer, folder: Path, status: 
 
 
 def test_nobody_listens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that cannot be reached is named by the network's own words."""
+    """A server that cannot be reached is reported with the network's own error."""
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setattr(fetching, "_LONGEST_PAUSE_S", 0.0)
     with file_server() as gone:
@@ -151,7 +151,7 @@ def test_nobody_listens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_wrong_checksum_is_fetched_once_more(server: FileServer, folder: Path) -> None:
-    """What arrives damaged is thrown away and fetched from the start; it never stands under its name."""
+    """What arrives damaged is thrown away and fetched from the start; it never gets its name."""
     server.answers["file"] = [Answer(changed=lambda content: b"?" + content[1:])]
     job = _fetched(folder, _file(server, "file"))
 
@@ -207,7 +207,7 @@ def test_a_full_disk_is_told_before(server: FileServer, folder: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_made(server: FileServer, tmp_path: Path) -> None:
-    """The disk's own troubles are told with the folder."""
+    """The disk's own errors are reported with the folder."""
     (tmp_path / "file").touch()
     with pytest.raises(Trouble, match=f"{tmp_path}/file/set: Not a directory"):
         _fetched(tmp_path / "file" / "set", _file(server, "file"))
@@ -271,7 +271,7 @@ class Hand:
 
 
 def test_orders_and_answers(server: FileServer, tmp_path: Path) -> None:
-    """It says hello, fetches into the user's cache, says where, and leaves when its line is closed."""
+    """It sends hello, fetches into the user's cache, reports the folder, and leaves when its line is closed."""
     with Hand(tmp_path) as hand:
         assert hand.next("hello")["host"] == 3
         hand.fetch(_file(server, "a/b"))
@@ -285,7 +285,7 @@ def test_orders_and_answers(server: FileServer, tmp_path: Path) -> None:
 
 
 def test_it_tells_how_far_it_is_and_what_went_wrong(server: FileServer, tmp_path: Path) -> None:
-    """While an answer takes its time it says so every second; a failure is told in words without the URL, also on stderr."""
+    """While an answer takes its time it reports so every second; a failure's message has no URL, also on stderr."""
     held = threading.Event()
     server.answers["slow"] = [Answer(held_until=held), Answer(404)]
     with Hand(tmp_path) as hand:
@@ -300,7 +300,7 @@ def test_it_tells_how_far_it_is_and_what_went_wrong(server: FileServer, tmp_path
 
 @pytest.mark.parametrize("how", ["closed", "silent"])
 def test_it_ends_with_its_controller(server: FileServer, tmp_path: Path, how: str) -> None:
-    """A closed line ends it in the midst of a file; so does a line that stays silent. It says nothing more."""
+    """A closed line ends it in the midst of a file; so does a line that stays silent. It sends nothing more."""
     held = threading.Event()
     server.answers["slow"] = [Answer(held_until=held)]
     with Hand(tmp_path, heartbeat_timeout_s=60.0 if how == "closed" else 3.0) as hand:
