@@ -16,8 +16,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_dtfperf.explain.measurement_profile import (
-    MAX_CANDIDATES,
-    Basis,
     CandidateCause,
     Cell,
     ComparedTimes,
@@ -28,12 +26,19 @@ from pytest_dtfperf.explain.measurement_profile import (
 from pytest_dtfperf.explain.probes import ALL, LINK, differences
 from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, LinkTraffic, StepBreakdown
 from pytest_dtfperf.explain.step_events import is_server
-
-_SLOWER = 0.05  # of its time, that a link is busy longer at least: with less it may have met a busier moment
-_LIKE_THE_SLOWEST = 0.4  # of the part by which the slowest link is busy longer: with less, it only suffers from that one
-_COUNTS = 0.1  # of the largest link's bytes, or growth: what has less is too short to be slow or not
-_MOST = 3  # names, before what is left is nobody's
-_BOTH = 0.2  # of a link's seconds, in the lesser direction: then it is both
+from pytest_dtfperf.explain.thresholds import (
+    MAX_CANDIDATES,
+    MAX_EXCESS_OVER_COMMON,
+    MAX_NETWORK_LOCATIONS,
+    MAX_SINGLE_HOSTS,
+    MIN_LINK_INCREASE,
+    MIN_RELATIVE_CHANGE,
+    MIN_SHARE_OF_LARGEST_LINK,
+    MIN_SHARE_OF_OTHER_DIRECTION,
+    MIN_SHARE_OF_SLOWEST_LINK,
+    MIN_SHARE_OF_STEP,
+    STANDARD_ERRORS,
+)
 
 Ends = tuple[str, str]  # source, destination
 Pair = tuple[str, str]  # the same two in the order of their names
@@ -156,11 +161,13 @@ def name_slow_parts(
         seconds[_pair(ends)] += sum(of_link.values())
     conclusive = _find_conclusive_pairs(now)
     most = max(seconds.values(), default=0.0)
-    slower = {pair: _slower(pair, then, now) for pair in seconds if seconds[pair] > _COUNTS * most}
-    least = max(_SLOWER, _LIKE_THE_SLOWEST * max((slower[pair] for pair in slower if pair in conclusive), default=0.0))
+    slower = {pair: _slower(pair, then, now) for pair in seconds if seconds[pair] > MIN_SHARE_OF_LARGEST_LINK * most}
+    least = max(
+        MIN_LINK_INCREASE, MIN_SHARE_OF_SLOWEST_LINK * max((slower[pair] for pair in slower if pair in conclusive), default=0.0)
+    )
     slow = {pair for pair in slower if slower[pair] > least or slower[pair] == math.inf}
     slow |= {pair for pair in conclusive & set(others) if slow and _slower(pair, then, now) > least}
-    for _ in range(_MOST):
+    for _ in range(MAX_NETWORK_LOCATIONS):
         if slow.isdisjoint(seconds):
             return
         found = _largest(slow, conclusive | slow, seconds, hosts)
@@ -216,7 +223,7 @@ def _find_conclusive_pairs(anatomy: StepBreakdown | None) -> set[Pair]:
     sizes: dict[Pair, float] = defaultdict(float)
     for link in anatomy.links if anatomy else ():
         sizes[_pair((link.source, link.destination))] += link.size_bytes
-    return {pair for pair, size in sizes.items() if size > _COUNTS * max(sizes.values())}
+    return {pair for pair, size in sizes.items() if size > MIN_SHARE_OF_LARGEST_LINK * max(sizes.values())}
 
 
 def _slower(pair: Pair, then: StepBreakdown | None, now: StepBreakdown | None) -> float:
@@ -234,7 +241,7 @@ def _direction(pairs: Sequence[Pair], shared: Mapping[Ends, Mapping[Cell, float]
     """Of one pair: which way it is slow."""
     (one, other) = pairs[0]
     there, back = (sum(shared.get(ends, {}).values()) for ends in ((one, other), (other, one)))
-    if min(there, back) > _BOTH * (there + back):
+    if min(there, back) > MIN_SHARE_OF_OTHER_DIRECTION * (there + back):
         return f"{other}<>{one}" if is_server(one) else f"{one}<>{other}"
     return f"{one}>{other}" if there > back else f"{other}>{one}"
 
@@ -259,12 +266,6 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 REST, FLOOR = "rest", "floor"
 
-_SURE = 2.0  # standard errors: 19 of 20 means of steps that are alike differ by less
-_LEAST_OF_STEP = 0.01
-# Of the same work then: hosts of one kind differ by that much; workers of one step by more, for the chief has more to do.
-_LEAST_PART: Mapping[Basis, float] = {"traces": 0.05, "stamps": 0.05, "peers": 0.2}
-_ALIKE = 0.35  # of the change that all have: what one has beyond that is its own
-_MOST_ALONE = 3  # of more hosts that are slow, each for itself, it is the cluster
 
 Changes = Mapping[str, Mapping[str, float]]  # worker -> kind -> seconds
 
@@ -313,8 +314,8 @@ def compute_changes(both: ComparedTimes) -> Changes:
 
 def compute_least_change(both: ComparedTimes, worker: str, kinds: Sequence[str]) -> float:
     """Of these kinds of a worker, what chance could have changed."""
-    error = _SURE * compute_error(both, kinds)
-    return max(error, _LEAST_PART[both.basis] * both.then.seconds(worker, kinds), _LEAST_OF_STEP * both.then.step_s)
+    error = STANDARD_ERRORS * compute_error(both, kinds)
+    return max(error, MIN_RELATIVE_CHANGE[both.basis] * both.then.seconds(worker, kinds), MIN_SHARE_OF_STEP * both.then.step_s)
 
 
 def compute_error(both: ComparedTimes, kinds: Sequence[str]) -> float:
@@ -324,7 +325,9 @@ def compute_error(both: ComparedTimes, kinds: Sequence[str]) -> float:
 
 def compute_least_residual(both: ComparedTimes) -> float:
     """Of waiting, what chance could have changed: it is the rest of the step, and errs with all kinds."""
-    return max(_SURE * compute_error(both, [*both.then.error_s, *both.now.error_s]), _LEAST_OF_STEP * both.then.step_s)
+    return max(
+        STANDARD_ERRORS * compute_error(both, [*both.then.error_s, *both.now.error_s]), MIN_SHARE_OF_STEP * both.then.step_s
+    )
 
 
 def _has_servers(side: MeasurementProfile) -> bool:
@@ -363,7 +366,7 @@ def _group_workers(
     what: str, cells: Mapping[Cell, float], slow: Mapping[str, float], everyone: Collection[str], hosts: Mapping[str, str]
 ) -> Iterator[CandidateCause]:
     """One suspect for what all workers have alike, one for each that has more."""
-    is_all = len(slow) == len(everyone) or len({hosts.get(worker, worker) for worker in slow}) > _MOST_ALONE
+    is_all = len(slow) == len(everyone) or len({hosts.get(worker, worker) for worker in slow}) > MAX_SINGLE_HOSTS
     common = _common(list(slow.values())) if is_all else 0.0
     parts: dict[Cell, float] = {}
     alone: dict[str, dict[Cell, float]] = defaultdict(dict)
@@ -371,7 +374,7 @@ def _group_workers(
         if worker not in slow:
             continue
         excess = slow[worker] - common
-        own = 0.0 if common and excess <= _ALIKE * common else excess / slow[worker]
+        own = 0.0 if common and excess <= MAX_EXCESS_OVER_COMMON * common else excess / slow[worker]
         parts[worker, kind] = seconds * (1 - own)
         if own:
             alone[_find_location(worker, slow, everyone, hosts)][worker, kind] = seconds * own

@@ -27,7 +27,6 @@ from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.explain.candidate_causes import REST, compute_error, compute_least_residual, find_candidate_causes
 from pytest_dtfperf.explain.host_pressure import find_host_pressures
 from pytest_dtfperf.explain.measurement_profile import (
-    MAX_CANDIDATES,
     CandidateCause,
     ComparedTimes,
     Gain,
@@ -42,6 +41,13 @@ from pytest_dtfperf.explain.measurement_profile import (
 from pytest_dtfperf.explain.merge_causes import Confidence, ExplainCase, Reason, merge_causes
 from pytest_dtfperf.explain.reasons import reason_for
 from pytest_dtfperf.explain.step_breakdown import StepBreakdown
+from pytest_dtfperf.explain.thresholds import (
+    ASSUMED_RUN_SCATTER,
+    MAX_CANDIDATES,
+    MAX_REMOVED_STANDARD_ERRORS,
+    MIN_SHARE_OF_STEP,
+    STANDARD_ERRORS,
+)
 from pytest_dtfperf.explain.worker_timings import compute_lateness_increases, describe_late_worker, find_late_workers
 
 
@@ -76,10 +82,6 @@ def _list_low_confidence_causes(then: MeasurementProfile, now: MeasurementProfil
         )
 
 
-_SURE = 2.0  # standard errors that may be added
-_AT_MOST = 4.0  # standard errors that may be taken off a part
-
-
 def settle_seconds(
     seconds: Sequence[float], errors: Sequence[float], change_s: float, change_error_s: float, shorter_s: float = 0.0
 ) -> list[float]:
@@ -102,7 +104,7 @@ def _distribute_difference(
     missing *= variance / (variance + change_error_s**2)
     if missing < 0:
         return _less(found, errors, -missing)
-    added = min(missing, _SURE * math.sqrt(variance))
+    added = min(missing, STANDARD_ERRORS * math.sqrt(variance))
     return [each + added * error**2 / variance for each, error in zip(found, errors, strict=True)]
 
 
@@ -118,7 +120,9 @@ def _within(seconds: Sequence[float], most_s: float) -> list[float]:
 def _less(seconds: list[float], errors: Sequence[float], too_much: float) -> list[float]:
     """Take so much off those that add something, none of them below 0."""
     found = list(seconds)
-    most = [min(each, _AT_MOST * error) if each > 0 else 0.0 for each, error in zip(found, errors, strict=True)]
+    most = [
+        min(each, MAX_REMOVED_STANDARD_ERRORS * error) if each > 0 else 0.0 for each, error in zip(found, errors, strict=True)
+    ]
     left = [i for i, each in enumerate(most) if each > 0]
     while left and too_much > 0:
         variance = sum(errors[i] ** 2 for i in left)
@@ -134,10 +138,8 @@ def _less(seconds: list[float], errors: Sequence[float], too_much: float) -> lis
 
 SCHEMA = 1
 
-_ASSUMED = 0.05  # of a step, where a single run does not tell how much runs scatter
 _OF_HOSTS = ("compute", "input", "link", "server", "others", "clock", "memory")
 _SHARED = frozenset({"receive", "send", "host"})  # with other workers: links, servers, and TensorFlow's code around them
-_LEAST_OF_STEP = 0.01  # however well runs agree: nobody looks for less
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,7 @@ def _causes(then: MeasurementProfile, now: MeasurementProfile, change_s: float, 
     found = compute_gains(both.then, candidates)
     errors = [_error_of(candidate, both) for candidate in candidates]
     shorter_s = _compute_decrease_s(candidates[-1], both)
-    seconds = settle_seconds([gain.seconds for gain in found], errors, change_s, noise / _SURE, shorter_s)
+    seconds = settle_seconds([gain.seconds for gain in found], errors, change_s, noise / STANDARD_ERRORS, shorter_s)
     for candidate, gain, each in zip(candidates, found, seconds, strict=True):
         if candidate.what != REST and each >= noise:
             case = ExplainCase(then, now, both, candidate)
@@ -255,7 +257,7 @@ def _late(then: MeasurementProfile, now: MeasurementProfile, change_s: float, no
     described_of = {
         each.worker: describe_late_worker(each, now.hosts.get(each.worker)) for each in find_late_workers(now.scores)
     }
-    seconds_of = settle_seconds(gained, errors, change_s, noise / _SURE)
+    seconds_of = settle_seconds(gained, errors, change_s, noise / STANDARD_ERRORS)
     for (worker, more), seconds in zip(more_s.items(), seconds_of, strict=False):
         if seconds >= noise:
             late_s = now.scores.workers[worker].late_s or 0.0
@@ -297,7 +299,9 @@ def _list_single_difference(
 def _error_of(candidate: CandidateCause, both: ComparedTimes) -> float:
     """Standard error of what it makes of a step."""
     kinds = {kind for _, kind in candidate.cells}
-    return compute_error(both, sorted(kinds)) + (compute_least_residual(both) / _SURE if candidate.residual_s else 0.0)
+    return compute_error(both, sorted(kinds)) + (
+        compute_least_residual(both) / STANDARD_ERRORS if candidate.residual_s else 0.0
+    )
 
 
 def _compute_decrease_s(rest: CandidateCause, both: ComparedTimes) -> float:
@@ -307,7 +311,7 @@ def _compute_decrease_s(rest: CandidateCause, both: ComparedTimes) -> float:
     """
     last = max(both.now.own, key=lambda worker: sum(both.now.own[worker].values()))
     cells = {kind: seconds for (worker, kind), seconds in rest.cells.items() if worker == last and kind not in _SHARED}
-    return max(0.0, -sum(cells.values()) - _SURE * compute_error(both, sorted(cells)))
+    return max(0.0, -sum(cells.values()) - STANDARD_ERRORS * compute_error(both, sorted(cells)))
 
 
 def _bounds(gain: Gain) -> str:
@@ -349,9 +353,9 @@ def noise_s(then: MeasurementProfile, now: MeasurementProfile, step_s: float) ->
     logs = [[math.log(each) for each in side.step_s] for side in (then, now)]
     free = sum(max(0, len(each) - 1) for each in logs)
     squares = sum((len(each) - 1) * statistics.variance(each) for each in logs if len(each) > 1)
-    scatter = math.sqrt(squares / free) if free else _ASSUMED
+    scatter = math.sqrt(squares / free) if free else ASSUMED_RUN_SCATTER
     error = scatter * math.sqrt(sum(1 / max(1, len(each)) for each in logs)) * step_s
-    return max(_SURE * error, _LEAST_OF_STEP * step_s)
+    return max(STANDARD_ERRORS * error, MIN_SHARE_OF_STEP * step_s)
 
 
 def _step_s(side: MeasurementProfile) -> float | None:

@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.explain.step_breakdown import StepBreakdown
+from pytest_dtfperf.explain.thresholds import MIN_SHARE_OF_CAUSE
 
 Reading = Literal["gone", "stays"]
 Outcome = Literal["confirmed", "refuted", "open"]
 
-_ENOUGH = 0.5  # of a cause's seconds
 _OWN_WORK = frozenset({"forward", "backward", "compiled", "apply", "input", "copy", "host", "python"})  # without an exchange
 
 
@@ -118,7 +118,7 @@ def read(plan: Planned, *, step_s: float, instead_of_s: float, noise_s: float, t
     """What an experiment says, whose step took `step_s`, of a cause of a step of `instead_of_s`. `then`: of the good step."""
     subject, trial = plan.subject, plan.trial
     seconds = _evidence_s(trial, step_s, instead_of_s, then)
-    enough = _ENOUGH * subject.seconds
+    enough = MIN_SHARE_OF_CAUSE * subject.seconds
     words = f"{_subject(subject)}: {trial.words} the step takes {step_s:.3g} instead of {instead_of_s:.3g} s"
     if seconds is None:
         return _describe_trial(

@@ -10,21 +10,19 @@ from typing import Any
 
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile, ends_of
 from pytest_dtfperf.explain.probes import ALL, LINK, Limited, Slower, differences, find_limits
+from pytest_dtfperf.explain.thresholds import (
+    MAX_BUSY_OF_IDLE_CORES,
+    MAX_RUN_QUEUE_WAIT_OF_IDLE_CORES,
+    MIN_CLOCK_LOSS,
+    MIN_CPU_SHARE_OF_PROBE,
+    MIN_LOSS_BEYOND_ARITHMETIC,
+    MIN_QUOTA_SHARE,
+    MIN_RELATIVE_RUN_QUEUE_INCREASE,
+    MIN_RUN_QUEUE_INCREASE,
+    MIN_SHARE_OF_LONGEST_QUEUE,
+)
 
-_LOWER_CLOCK = 0.05  # of the clock then: what boosting differs by from one minute to the next
-_HAD_THE_CORE = 0.9  # of the time of a probe: with less, it was not the core that was slow
-_LIMITED = 0.05  # of the time, in which a quota kept a host's processes from their cores, more than then
 _QUOTA = "cpu_quota_cores"  # as probes tell of it
-# Seconds in which threads of the run were ready and had no core, for each second in which they had one, more than then. Some of
-# it is usual: they wait for each other, too, and from one run to the next by 0.3 s more or less.
-_WAITED, _WAITED_PART = 0.5, 0.5  # s; of what it was then
-# A thread that is ready has a core at once where these are idle, but for a guest that stands still for moments: that makes
-# 1.5 s. Far more is counted wrongly: now and then, in quiet runs, too, it was 7 to 20 s on cores busy for 20 % (Linux 6.18).
-_BUSY, _IDLE_WAITED = 0.5, 3.0  # of its cores' time; s for each second on a core
-# Of what threads waited longer on the host where they did most: with less, a host is not the one that has no cores.
-_LIKE_THE_MOST = 0.1
-# Times: what copying or decoding must have lost more than arithmetic, which a lower clock takes from all.
-_BEYOND_ARITHMETIC = 1.5
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ def _find_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> It
     for host, state in now.states.items():
         before = then.states.get(host)
         kept, usual = (_limited_part(each) for each in (state, before))
-        if kept is not None and kept - (usual or 0.0) > _LIMITED and not _had_quota(host, then, now):
+        if kept is not None and kept - (usual or 0.0) > MIN_QUOTA_SHARE and not _had_quota(host, then, now):
             is_known = before or (_limits(host, then) and _QUOTA not in _limits(host, then))
             words = f"a quota kept it from its cores for {_percent(kept)} of the run"
             yield HostPressure(
@@ -84,13 +82,13 @@ def _find_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> It
         if now.program_changes:  # that waits differently
             continue
         waited, usual = (_waited_for_each(each) for each in (state, before))
-        if waited is None or usual is None or (waited > _IDLE_WAITED and _stood_idle(state)):
+        if waited is None or usual is None or (waited > MAX_RUN_QUEUE_WAIT_OF_IDLE_CORES and _stood_idle(state)):
             continue
-        if waited - usual > max(_WAITED, _WAITED_PART * usual):
+        if waited - usual > max(MIN_RUN_QUEUE_INCREASE, MIN_RELATIVE_RUN_QUEUE_INCREASE * usual):
             longer[host] = waited, usual
     most = max((waited - usual for waited, usual in longer.values()), default=0.0)
     for host, (waited, usual) in longer.items():
-        if waited - usual > _LIKE_THE_MOST * most:
+        if waited - usual > MIN_SHARE_OF_LONGEST_QUEUE * most:
             words = f"its threads waited {waited:.1f} s for a core for each second that they had one, {usual:.1f} s {then.when}"
             yield HostPressure([host], "others", words, is_cpu_starved=True)
 
@@ -127,9 +125,9 @@ def _waited_for_each(state: Mapping[str, Any] | None) -> float | None:
 def _stood_idle(state: Mapping[str, Any]) -> bool:
     """Whether most of its cores' time nobody was on them, and no quota kept the run from them."""
     busy_s, cores_s = state["cpu"].get("busy_s"), state["window_s"] * state["cores"]
-    if busy_s is None or not cores_s or state.get("quota") or (_limited_part(state) or 0.0) > _LIMITED:
+    if busy_s is None or not cores_s or state.get("quota") or (_limited_part(state) or 0.0) > MIN_QUOTA_SHARE:
         return False
-    return bool(busy_s + (state["cpu"].get("steal_s") or 0.0) < _BUSY * cores_s)
+    return bool(busy_s + (state["cpu"].get("steal_s") or 0.0) < MAX_BUSY_OF_IDLE_CORES * cores_s)
 
 
 def _percent(part: float) -> str:
@@ -139,7 +137,7 @@ def _percent(part: float) -> str:
 def _is_due_to_clock(found: Slower, slower: Sequence[Slower]) -> bool:
     """Whether copying or decoding has become slower no more than arithmetic has: then it is neither memory nor input."""
     losses = [each.loss for each in slower if each.location == found.location and each.name == "core.matmul"]
-    return found.name in ("memory", "input") and bool(losses) and found.loss < _BEYOND_ARITHMETIC * losses[0]
+    return found.name in ("memory", "input") and bool(losses) and found.loss < MIN_LOSS_BEYOND_ARITHMETIC * losses[0]
 
 
 def _is_due_to_core(found: Slower, slower: Sequence[Slower]) -> bool:
@@ -150,7 +148,7 @@ def _is_due_to_core(found: Slower, slower: Sequence[Slower]) -> bool:
 
 
 def _had_no_core(found: Slower) -> bool:
-    return found.cpu_share is not None and found.cpu_share < _HAD_THE_CORE
+    return found.cpu_share is not None and found.cpu_share < MIN_CPU_SHARE_OF_PROBE
 
 
 def _find_disturbances(disturbances: Sequence[str]) -> Iterator[HostPressure]:
@@ -167,7 +165,7 @@ def _clocks(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[HostP
     assert now.probes
     for host, probe in now.probes.hosts.items():
         before = then.probes.hosts[host].clock_hz if host in then.probes.hosts else None
-        if before and probe.clock_hz and probe.clock_hz < (1 - _LOWER_CLOCK) * before:
+        if before and probe.clock_hz and probe.clock_hz < (1 - MIN_CLOCK_LOSS) * before:
             yield HostPressure([host], "clock", f"clock {probe.clock_hz / 1e9:.1f} of {before / 1e9:.1f} GHz")
 
 

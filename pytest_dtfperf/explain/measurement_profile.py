@@ -23,6 +23,14 @@ from typing import Any, Literal
 from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.explain.step_breakdown import StepBreakdown
 from pytest_dtfperf.explain.step_events import is_server
+from pytest_dtfperf.explain.thresholds import (
+    ASSUMED_RELATIVE_ERROR,
+    MAX_CANDIDATES,
+    MAX_TRACE_FACTOR,
+    MIN_RELATIVE_ERROR,
+    MIN_WORKER_STEP_S,
+    REMAINING_TRACE_ERROR,
+)
 from pytest_dtfperf.explain.worker_timings import WorkerTiming, WorkerTimings
 
 
@@ -83,9 +91,6 @@ def with_host(task: str, hosts: Mapping[str, str]) -> str:
 
 
 Cell = tuple[str, str]  # worker, kind of work
-
-_LEAST_S = 1e-6  # of a worker's step, whatever is taken out of it
-MAX_CANDIDATES = 10  # 1,024 models of the step: milliseconds, and nobody reads a longer list
 
 
 @dataclass(frozen=True)
@@ -151,7 +156,7 @@ def compute_step_s(own: Sequence[float], coordinated: bool) -> float:
     """
     if not coordinated or not own:
         return max(own, default=0.0)
-    return len(own) / sum(1 / max(_LEAST_S, seconds) for seconds in own)
+    return len(own) / sum(1 / max(MIN_WORKER_STEP_S, seconds) for seconds in own)
 
 
 def compute_gains(then: Times, candidates: Sequence[CandidateCause]) -> Sequence[Gain]:
@@ -187,13 +192,7 @@ def _gain(i: int, steps: Mapping[frozenset[int], float], count: int) -> Gain:
 Basis = Literal["traces", "stamps", "peers"]
 
 WAITING = ("wait", "reduce", "late")  # for others: no worker's own work
-# Of a mean of a few traced steps, where a single one or an older version does not tell of its scatter: means of five equal
-# steps of MNIST on two busy cores were so far apart, as a part of their time.
-ASSUMED_ERROR = 0.1
-LEAST_ERROR = 0.02  # however alike five steps are: they follow each other, and the next five differ by more
 _STAMPED = ("receive", "input", "forward", "backward", "compiled")  # what goes on until the last gradient is there, mostly
-_BELIEVED = 4.0  # times: traced steps that are so much longer or shorter than the measured ones do not tell how these were
-_STILL = 0.5  # of the traced kinds' error that is left once their sum is known: how they share it is traced still
 
 
 @dataclass(frozen=True)
@@ -281,7 +280,7 @@ def _own(parts: Mapping[str, float], coordinated: bool) -> Mapping[str, float]:
 
 def _error(kind: str, own: Mapping[str, Mapping[str, float]], anatomy: StepBreakdown) -> float:
     most = max(parts.get(kind, 0.0) for parts in own.values())
-    error = max(anatomy.error_s.get(kind, ASSUMED_ERROR * most), LEAST_ERROR * most)
+    error = max(anatomy.error_s.get(kind, ASSUMED_RELATIVE_ERROR * most), MIN_RELATIVE_ERROR * most)
     if kind in ("receive", "send"):  # from one clock to another; the bounds are so far apart, and the truth is between them
         error = math.hypot(error, max(anatomy.clock_error_s.values(), default=0.0) / 2)
     return error
@@ -293,7 +292,11 @@ def _as_measured(traced: Times, anatomy: StepBreakdown, scores: WorkerTimings) -
     """
     if traced.coordinated or not is_single_session(anatomy):
         return _as_stamped(traced, scores)
-    if scores.step_s is None or not traced.step_s or not 1 / _BELIEVED < (factor := scores.step_s / traced.step_s) < _BELIEVED:
+    if (
+        scores.step_s is None
+        or not traced.step_s
+        or not 1 / MAX_TRACE_FACTOR < (factor := scores.step_s / traced.step_s) < MAX_TRACE_FACTOR
+    ):
         return None
     own = {worker: {kind: factor * seconds for kind, seconds in parts.items()} for worker, parts in traced.own.items()}
     return Times(own, scores.step_s, {kind: factor * error for kind, error in traced.error_s.items()})
@@ -305,10 +308,15 @@ def _as_stamped(traced: Times, scores: WorkerTimings) -> Times | None:
         return None
     known = {worker: scores.workers[worker] for worker in traced.own if worker in scores.workers}
     factors = {worker: _factor(traced.own[worker], score) for worker, score in known.items()}
-    if len(factors) < len(traced.own) or not all(1 / _BELIEVED < factor < _BELIEVED for factor in factors.values()):
+    if len(factors) < len(traced.own) or not all(
+        1 / MAX_TRACE_FACTOR < factor < MAX_TRACE_FACTOR for factor in factors.values()
+    ):
         return None
     own = {worker: _scale_parts(parts, factors[worker], known[worker]) for worker, parts in traced.own.items()}
-    errors = {kind: error * (_STILL if kind in (*_STAMPED, "host", "python") else 1) for kind, error in traced.error_s.items()}
+    errors = {
+        kind: error * (REMAINING_TRACE_ERROR if kind in (*_STAMPED, "host", "python") else 1)
+        for kind, error in traced.error_s.items()
+    }
     return _as_given_out(Times(own, scores.step_s, errors, traced.coordinated), scores)
 
 
@@ -355,7 +363,7 @@ def _read_stamped_times(scores: WorkerTimings, coordinated: bool) -> Times:
     }
     errors = [score.ready_error_s or 0.0 for score in scores.workers.values()]
     kinds = {kind: max(parts.get(kind, 0.0) for parts in own.values()) for kind in ("python", "receive", "compute")}
-    error_s = {kind: max(LEAST_ERROR * most, *errors) for kind, most in kinds.items()}
+    error_s = {kind: max(MIN_RELATIVE_ERROR * most, *errors) for kind, most in kinds.items()}
     return _as_given_out(Times(own, scores.step_s, error_s, coordinated), scores)
 
 

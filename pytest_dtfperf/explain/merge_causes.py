@@ -26,6 +26,18 @@ from pytest_dtfperf.explain.measurement_profile import (
     with_host,
 )
 from pytest_dtfperf.explain.step_events import is_server
+from pytest_dtfperf.explain.thresholds import (
+    MAX_RATIO_TO_COMPUTE_INCREASE,
+    MAX_SHARE_OF_CPU_WORK,
+    MIN_IDLE_SHARE_OF_TRANSFER,
+    MIN_SHARE_OF_LARGEST_COMPUTE_INCREASE,
+    MIN_STARVED_SHARE_OF_EXCHANGE,
+    MIN_STARVED_SHARE_OF_SINGLE_SESSION,
+    MIN_UPDATE_RATIO,
+    MIN_UPDATE_RATIO_WITHOUT_CORE,
+    MIN_UPDATE_SHARE_OF_TRANSFER,
+    MIN_WALL_PER_CPU_RATIO,
+)
 
 Confidence = Literal["high", "medium", "low"]
 _OF_SERVERS = ("apply", "server")  # suspects that are no worker's
@@ -128,10 +140,6 @@ class ExplainCase:
         return Reason(kind, self.location, f"{words}{self.all_wait}", [*evidence, *agreeing], sure)
 
 
-_STARVED = 1.25  # times as long on the wall for the same CPU: what waits for a core computes nothing meanwhile
-_SAME_WORK = 0.5  # of what became longer, that the CPU had to do, too: then it is the work and not the core
-
-
 def explain_compute(case: ExplainCase) -> Reason:
     before, after = case.seconds("compute")
     seconds = f"computes {ms(after)} ms of a step, {ms(before)} ms {case.before}"
@@ -173,7 +181,11 @@ def describe_decoding(case: ExplainCase) -> str:
     before, after = case.seconds("compute")
     if case.both.basis == "peers" or not case.describe_host_pressures("input") or now is None or then is None:
         return ""
-    return f"{ms(now)} ms of CPU for a step, {ms(then)} ms {case.before}" if now - then > _SAME_WORK * (after - before) else ""
+    return (
+        f"{ms(now)} ms of CPU for a step, {ms(then)} ms {case.before}"
+        if now - then > MAX_SHARE_OF_CPU_WORK * (after - before)
+        else ""
+    )
 
 
 def explain_software(case: ExplainCase, words: str, evidence: Sequence[str]) -> Reason:
@@ -194,7 +206,7 @@ def describe_starvation(case: ExplainCase) -> str:
         return ""
     (wall, cpu), (usual_wall, usual_cpu) = now, then
     longer, more_work = wall / usual_wall - 1, cpu / usual_cpu - 1
-    if more_work > _SAME_WORK * longer or wall / cpu < _STARVED * usual_wall / usual_cpu:
+    if more_work > MAX_SHARE_OF_CPU_WORK * longer or wall / cpu < MIN_WALL_PER_CPU_RATIO * usual_wall / usual_cpu:
         return ""
     return f"{ms(wall)} ms of computing for {ms(cpu)} ms of CPU, {ms(usual_wall)} for {ms(usual_cpu)} ms {case.before}"
 
@@ -230,14 +242,6 @@ PROGRAM, SERVER, STARVED, DECODING = "program", "server", "starved", "decoding"
 
 _OF_THE_PROGRAM = ("compute", "apply", "transfer", "host", "input", FLOOR)
 _EXCHANGE = ("receive", "send", "apply", "host")  # kinds of a worker's time that wait for its parameter servers
-_APPLIES_LONGER = 1.5  # times: a server without a core does all it does more slowly
-_STANDS_STILL = 3.0  # times, where its host's arithmetic was kept from its cores when it was probed, too
-_APPLIES_PART = 0.02  # of what its transfers became longer by: operations of a millisecond may meet anything
-_PROPORTION = 3.0  # times the growth of arithmetic: kinds of work need a core in different parts of their time
-_LIKE_THE_MOST = 0.25  # of what arithmetic became longer by where it did by most: with less, it is not what has no core
-_STARVED_PART = 0.25  # of what an exchange became longer by, that a starved worker's own work did, too: it has both to do
-_OWN_PART = 0.5  # the same, where one session computes on all workers: links there may be late for more reasons
-_GAPS = 0.12  # of what became longer, in which nothing was under way: on a slow link there is, all the time
 
 
 def merge_causes(
@@ -261,7 +265,11 @@ def merge_causes(
     found = _join(SERVER, find_slowest_server(then, now), _select(found, "apply"), found)
     residual_s = sum(each.residual_s for each in _select(found, FLOOR))
     has_slow_links = any(each.kind == "link" for each in find_host_pressures(then, now))
-    starved = [each for each in _select(found, STARVED) if not has_slow_links and each.largest_s > _STARVED_PART * residual_s]
+    starved = [
+        each
+        for each in _select(found, STARVED)
+        if not has_slow_links and each.largest_s > MIN_STARVED_SHARE_OF_EXCHANGE * residual_s
+    ]
     largest = max(_select(found, "transfer", SERVER) or starved, key=lambda each: each.largest_s, default=None)
     if largest:
         after = _select(found, FLOOR)
@@ -318,7 +326,7 @@ def _merge_starved(
             there = _in_proportion(there, both)
             exchange, without = _exchange_of(rest)
             has_it = is_single_session(now.anatomy) and all(each in there for each in _select(left, "transfer"))
-            if has_it and sum(each.largest_s for each in there) > _OWN_PART * exchange.largest_s:
+            if has_it and sum(each.largest_s for each in there) > MIN_STARVED_SHARE_OF_SINGLE_SESSION * exchange.largest_s:
                 there, rest = [*there, exchange], without
             left = _join(STARVED, workers[0] if len(workers) == 1 else host, there, left)
         else:
@@ -345,7 +353,9 @@ def _in_proportion(parts: Sequence[CandidateCause], both: ComparedTimes) -> list
     arithmetic = _growth(_select(parts, "compute"), both)
     if not arithmetic:
         return _select(parts, "transfer")
-    return [each for each in parts if each.what == "compute" or _growth([each], both) <= _PROPORTION * arithmetic]
+    return [
+        each for each in parts if each.what == "compute" or _growth([each], both) <= MAX_RATIO_TO_COMPUTE_INCREASE * arithmetic
+    ]
 
 
 def _growth(candidates: Sequence[CandidateCause], both: ComparedTimes) -> float:
@@ -367,13 +377,15 @@ def _starved_hosts(
     yield from (host for each in known if each.is_cpu_starved for host in each.hosts)
     without_a_core = {host for each in known if each.kind == "others" for host in each.hosts}
     for server in filter(is_server, now.anatomy.tasks if now.anatomy else ()):
-        if (compute_update_ratio(server, then, now) or 0.0) > _STANDS_STILL and hosts.get(server) in without_a_core:
+        if (compute_update_ratio(server, then, now) or 0.0) > MIN_UPDATE_RATIO_WITHOUT_CORE and hosts.get(
+            server
+        ) in without_a_core:
             yield hosts[server]
     arithmetic = _select(found, "compute") if not now.program_changes else []
     most_s = max((each.largest_s for each in arithmetic), default=0.0)
     for each in arithmetic:
         case = ExplainCase(then, now, both, each)
-        if each.largest_s > _LIKE_THE_MOST * most_s and describe_starvation(case):
+        if each.largest_s > MIN_SHARE_OF_LARGEST_COMPUTE_INCREASE * most_s and describe_starvation(case):
             yield from (hosts.get(worker, worker) for worker in case.workers)
 
 
@@ -414,8 +426,8 @@ def is_server_late(server: str, transfer: CandidateCause, then: MeasurementProfi
     increase_s = sum(sign * (_compute_update_time(server, side) or 0.0) for sign, side in ((-1, then), (1, now)))
     gaps = sum(seconds for (_, kind), seconds in transfer.cells.items() if kind == "host")
     total = sum(transfer.cells.values())
-    starved = ratio is not None and ratio > _APPLIES_LONGER and increase_s > _APPLIES_PART * total
-    return starved or gaps > _GAPS * total
+    starved = ratio is not None and ratio > MIN_UPDATE_RATIO and increase_s > MIN_UPDATE_SHARE_OF_TRANSFER * total
+    return starved or gaps > MIN_IDLE_SHARE_OF_TRANSFER * total
 
 
 def compute_update_ratio(server: str, then: MeasurementProfile, now: MeasurementProfile) -> float | None:
@@ -436,6 +448,6 @@ def find_slowest_server(then: MeasurementProfile, now: MeasurementProfile) -> st
         return servers[0]
     ratios = {server: ratio for server in servers if (ratio := compute_update_ratio(server, then, now)) is not None}
     ordered = sorted(ratios, key=lambda server: -ratios[server])
-    if len(ordered) < 2 or ratios[ordered[0]] < _APPLIES_LONGER * ratios[ordered[1]]:
+    if len(ordered) < 2 or ratios[ordered[0]] < MIN_UPDATE_RATIO * ratios[ordered[1]]:
         return None
     return ordered[0]

@@ -20,10 +20,13 @@ from pytest_dtfperf.explain.merge_causes import DECODING, PROGRAM, SERVER, STARV
 from pytest_dtfperf.explain.probes import ALL, LINK, differences
 from pytest_dtfperf.explain.step_breakdown import StepBreakdown
 from pytest_dtfperf.explain.step_events import is_server
+from pytest_dtfperf.explain.thresholds import (
+    MAX_CPU_SHARE_OF_SLEEP,
+    MIN_MAIN_SHARE,
+    MIN_REPORTED_UPDATE_RATIO,
+    MIN_SHARE_OF_MAIN_DIRECTION,
+)
 
-_MAINLY = 0.8  # of the seconds: in one direction
-_UPDATES_LONGER = 1.2  # times
-_MOST_OF_IT = 0.5
 _NAMED = 3  # workers
 
 
@@ -38,12 +41,12 @@ def explain_server(case: ExplainCase) -> Reason:
     rate = _rate(case)
     server = case.location or ""
     ratio = compute_update_ratio(server, case.then, case.now)
-    updates = [f"its own operations take {ratio:.1f} times as long"] if ratio and ratio > _UPDATES_LONGER else []
+    updates = [f"its own operations take {ratio:.1f} times as long"] if ratio and ratio > MIN_REPORTED_UPDATE_RATIO else []
     some = f"each parameter server of {server}" if server else "every parameter server"
     subject = with_host(server, case.hosts) if is_server(server) else some
-    if case.candidate.largest_of(GROUPS["transfer"]) > _MOST_OF_IT * case.candidate.largest_s:
+    if case.candidate.largest_of(GROUPS["transfer"]) > MIN_MAIN_SHARE * case.candidate.largest_s:
         words = f"{subject} answers late: {_describe_direction(case)} {rate or _longer(case)}"
-    elif case.candidate.largest_of(("apply",)) + abs(case.candidate.residual_s) >= _MOST_OF_IT * case.candidate.largest_s:
+    elif case.candidate.largest_of(("apply",)) + abs(case.candidate.residual_s) >= MIN_MAIN_SHARE * case.candidate.largest_s:
         words = f"{subject} takes longer to update: {ms(case.candidate.largest_s)} ms more"
     else:
         words = f"{subject} answers late: workers wait {ms(case.candidate.largest_s)} ms more for it"
@@ -111,7 +114,7 @@ def _describe_direction(case: ExplainCase) -> str:
     """Of a task or host with all others. Workers receive what parameter servers send."""
     sums = {kind: sum(s for (_, each), s in case.candidate.cells.items() if each == kind) for kind in ("receive", "send")}
     total = sum(sums.values())
-    mainly = next((kind for kind, seconds in sums.items() if seconds > _MAINLY * total), None)
+    mainly = next((kind for kind, seconds in sums.items() if seconds > MIN_SHARE_OF_MAIN_DIRECTION * total), None)
     jobs = {is_server(task) for task in _tasks_at(case.location, case.hosts)}
     if jobs == {True}:
         return {"receive": "sends to the workers", "send": "receives from the workers", None: "exchanges with the workers"}[
@@ -164,9 +167,6 @@ def _concerns(ends: tuple[str, str], location: str | None) -> bool:
     return set(ends) == set(named) if "<>" in (location or "") else ends == (named[0], named[1])
 
 
-_IDLE = 0.3  # of the time spent in Python: with less CPU than that it has slept, or waited for something
-
-
 def reason_for(case: ExplainCase) -> Reason:
     return ROWS[case.candidate.what](case)
 
@@ -200,7 +200,7 @@ def _is_idle(case: ExplainCase, increase_s: float) -> bool | None:
         for side in (case.now, case.then)
     )
     is_known = len(now) == len(then) == len(case.workers)
-    return sum(now) - sum(then) < _IDLE * increase_s * len(now) if is_known else None
+    return sum(now) - sum(then) < MAX_CPU_SHARE_OF_SLEEP * increase_s * len(now) if is_known else None
 
 
 def _host(case: ExplainCase) -> Reason:
@@ -213,7 +213,7 @@ def _host(case: ExplainCase) -> Reason:
 
 def _waiting(case: ExplainCase) -> Reason:
     before, after = (_exchanging(side) for side in (case.then, case.now))
-    if before is not None and after is not None and after - before > _MOST_OF_IT * case.candidate.residual_s:
+    if before is not None and after is not None and after - before > MIN_MAIN_SHARE * case.candidate.residual_s:
         words = f"workers exchange for {ms(after)} ms of a step from when the last of them has joined, "
         words += f"{ms(before)} ms {case.then.when}"
         return replace(case.reason("link", words, [], case.describe_host_pressures("link")), location=probed_location(case))

@@ -37,11 +37,9 @@ from pytest_dtfperf.explain.step_events import (
     is_server,
     task_of,
 )
+from pytest_dtfperf.explain.thresholds import MAX_CLOCK_ERROR_OF_LINK, MIN_THREAD_WAIT_US, MIN_UNKNOWN_INPUT_US, SAME_MOMENT_US
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace
 
-_THREAD_US = 20  # ready for longer than this and not begun: it waited for a thread
-_UNEXPLAINED_US = 100  # ready so long after the last known input: there is one that the trace does not name
-_BESIDE_US = 5  # two stamps of one moment
 _MOST_BACK = 8  # operations that end within that moment
 
 _OFF_THREADS = ("wait", "reduce")  # they keep no thread busy
@@ -131,10 +129,10 @@ def _before(event: Event, ended: _Ended) -> tuple[int, Event | None]:
     if event.kind == "reduce" and partner and partner.start > event.start:  # go on with why the other came so late
         return partner.start, max(partner.causes, key=lambda cause: cause.end, default=partner)
     other = None
-    if event.start - event.ready > _THREAD_US:
+    if event.start - event.ready > MIN_THREAD_WAIT_US:
         other = ended.before(event, event.start, *_threads(event))
-    elif cause is None or cause.end < event.ready - _UNEXPLAINED_US:
-        other = ended.before(event, event.ready + _BESIDE_US, event.session, *_threads(event))
+    elif cause is None or cause.end < event.ready - MIN_UNKNOWN_INPUT_US:
+        other = ended.before(event, event.ready + SAME_MOMENT_US, event.session, *_threads(event))
     return event.start, other if other and (cause is None or other.end > cause.end) else cause
 
 
@@ -221,7 +219,6 @@ SCHEMA = 1
 _DROPPED = 1  # traced steps
 _MOST_PARTS, MOST_LINKS, _MOST_VARIABLES = 24, 32, 4  # what is smaller is added up, or left out where nothing need add up
 _DIGITS = 7  # of seconds: a tenth of a microsecond
-_CLOCK_PART = 0.2  # of a link's time: where the clocks may be off by more, there is no rate
 
 
 @dataclass(frozen=True)
@@ -423,7 +420,7 @@ class _Sums:
         for (source, destination), busy in self._busy.most_common(MOST_LINKS):
             sizes = self._bytes[source, destination]
             error = clocks.error_us.get(source, busy) + clocks.error_us.get(destination, busy)
-            known = error * self._transfers[source, destination] <= _CLOCK_PART * busy
+            known = error * self._transfers[source, destination] <= MAX_CLOCK_ERROR_OF_LINK * busy
             named = Counter({variable: size for variable, size in sizes.items() if variable is not None})
             yield LinkTraffic(
                 source,

@@ -10,15 +10,15 @@ Of a program that reports its steps, begin and end alone are known. If its worke
 shortest step began it last. If they begin at once, the worker with the longest step ends it last. What it has computed within,
 and for which worker it has waited there, is not known.
 
-A step stands out if it is longer than usual by `LEAST_PART` of the usual time, and by `SPREADS` times the scatter of steps.
-The usual time is the median of the steps around it, and the scatter their median absolute deviation, so that neither the
-pauses themselves nor a machine that slows down on the way counts. Of normally distributed steps one in 10^9 stands out, of
-ones with an exponential tail seven in a thousand.
+A step stands out if it is longer than usual by `MIN_PAUSE_PART` of the usual time, and by `MIN_PAUSE_SPREADS` times the
+scatter of steps. The usual time is the median of the steps around it, and the scatter their median absolute deviation, so that
+neither the pauses themselves nor a machine that slows down on the way counts. Of normally distributed steps one in 10^9 stands
+out, of ones with an exponential tail seven in a thousand.
 
 A period is a distance that far more pairs of pauses have than by chance: of k pauses among n steps, if all steps are alike, (n
 - p) k (k - 1) / (n (n - 1)) pairs are p steps apart, and the number has a Poisson distribution. Where pauses come in clusters,
 as other work on the host makes them, distances near p are as frequent, and p is compared with those. A period is reported
-where chance would give it in `FALSE_ALARMS` of all runs at most, with all tried distances taken together (Bonferroni).
+where chance would give it in `MAX_FALSE_PERIODS` of all runs at most, with all tried distances taken together (Bonferroni).
 """
 
 import math
@@ -31,15 +31,22 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from pytest_dtfperf.codec import JsonData
+from pytest_dtfperf.explain.thresholds import (
+    MAX_FALSE_PERIODS,
+    MIN_KEPT_OF_PERIOD,
+    MIN_LATE_STEPS,
+    MIN_LATENESS_OF_STEP,
+    MIN_OWN_PART_OF_PAUSE,
+    MIN_PAUSE_PART,
+    MIN_PAUSE_SPREADS,
+    MIN_PAUSES_OF_PERIOD,
+    MIN_RATIO_OF_SPREADS,
+    MIN_STEPS,
+)
 from pytest_dtfperf.stamps import Column, Stamps
 
-LEAST_STEPS = 20  # of fewer, nobody knows what is usual
-LEAST_PART, SPREADS = 0.5, 6.0
-FALSE_ALARMS = 0.005
 _AROUND = 101  # steps that a step is compared with
 _OF_NORMAL = 1.4826  # a normal distribution's standard deviation, in median absolute deviations
-_LEAST_PAUSES = 4  # that have a period
-_LEAST_KEPT = 0.6  # of the pauses that keep to it, and of the times at which there should be one
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 Indices = np.ndarray[Any, np.dtype[np.intp]]
@@ -75,14 +82,14 @@ def compute_excess(durations: Numbers) -> Numbers:
 
 def find_long_steps(durations: Numbers) -> Indices:
     """The indices of those that stand out."""
-    if len(durations) < LEAST_STEPS:
+    if len(durations) < MIN_STEPS:
         return np.zeros(0, np.intp)
     out = np.zeros(len(durations), bool)
     for within in _stretches(len(durations)):
         theirs = durations[within]
         usual = np.median(theirs)
         spread = _OF_NORMAL * np.median(np.abs(theirs - usual))
-        out[within] = theirs > usual + max(LEAST_PART * usual, SPREADS * spread)
+        out[within] = theirs > usual + max(MIN_PAUSE_PART * usual, MIN_PAUSE_SPREADS * spread)
     return np.flatnonzero(out)
 
 
@@ -96,11 +103,13 @@ def _stretches(steps: int) -> Iterator[slice]:
 def find_period(indices: Indices, durations: Numbers) -> tuple[float, float, Indices] | None:
     """The period of pauses at these indices, in steps and in the unit of durations, and the pauses that keep to it."""
     first = indices[np.flatnonzero(np.diff(indices, prepend=-2) > 1)]  # of several in a row
-    if len(first) < _LEAST_PAUSES or not (found := _distance(first, len(durations))):
+    if len(first) < MIN_PAUSES_OF_PERIOD or not (found := _distance(first, len(durations))):
         return None
     ones, nexts = _find_chains(first, *found)
     kept = np.union1d(ones, nexts)
-    if len(kept) < max(_LEAST_PAUSES, _LEAST_KEPT * len(first), _LEAST_KEPT * (len(durations) // found[0])):
+    if len(kept) < max(
+        MIN_PAUSES_OF_PERIOD, MIN_KEPT_OF_PERIOD * len(first), MIN_KEPT_OF_PERIOD * (len(durations) // found[0])
+    ):
         return None
     begins = np.cumsum(durations)
     return float(np.mean(nexts - ones)), float(np.mean(begins[nexts] - begins[ones])), kept
@@ -123,11 +132,11 @@ def _distance(indices: Indices, steps: int) -> tuple[int, int] | None:
         for slack in (0, max(1, distance // 20)):
             window = slice(max(1, distance - slack), distance + slack + 1)
             here, width = pairs[window].sum(), window.stop - window.start
-            if here < _LEAST_PAUSES - 1:
+            if here < MIN_PAUSES_OF_PERIOD - 1:
                 continue
             others = (around.sum() - here) / max(1, len(around) - width)
             expected = width * max(others, density * (steps - distance))
-            if (chance := tried * _poisson_tail(int(here), expected)) < FALSE_ALARMS:
+            if (chance := tried * _poisson_tail(int(here), expected)) < MAX_FALSE_PERIODS:
                 found.append((chance, distance, slack))
     near = [each for each in found if each[1] <= 1.5 * found[0][1]]
     return min(near)[1:] if near else None
@@ -156,11 +165,8 @@ def _find_chains(indices: Indices, distance: int, slack: int) -> tuple[Indices, 
 
 
 SCHEMA = 1
-CLEARLY = 0.02  # of a step: who is late by less than this part of it is not clearly late
 _MOST_BLOCKS, _OF_STEPS = 10, 5  # whose means tell the error of the whole's: steps beside each other are alike
 _MOST_PAUSES = 16
-_MINE = 0.5  # of a pause: whose own time was longer by this part of it has made it, if nobody else's was
-_TOGETHER = 1.2  # times: so much farther apart must reported steps begin than they end, or end than they begin
 _DIGITS = 6  # of seconds: the stamps' own microseconds
 
 
@@ -308,7 +314,7 @@ def _against_others(series: Sequence[_Series]) -> dict[str, dict[str, float | No
     late = _median_of_others(waits) - waits  # of an even number of others, the later half counts: two of three are usual
     is_last = waits == waits.min(axis=0)
     last = (is_last / is_last.sum(axis=0)).mean(axis=1)
-    clearly = CLEARLY * float(np.mean([each.step[known].mean() for each in series]))
+    clearly = MIN_LATENESS_OF_STEP * float(np.mean([each.step[known].mean() for each in series]))
     return {
         each.worker: {
             "last": round(float(last[at]), _DIGITS),
@@ -329,9 +335,9 @@ def _reported_waits(series: Sequence[_Series]) -> Numbers:
     """
     steps, between = np.stack([each.step for each in series]), np.stack([each.between for each in series])
     ends, begins = steps[:, 1:] + between[:, 1:], steps[:, :-1] + between[:, 1:]
-    if _apart(begins) >= _TOGETHER * _apart(ends):
+    if _apart(begins) >= MIN_RATIO_OF_SPREADS * _apart(ends):
         return steps
-    return -steps if _apart(ends) >= _TOGETHER * _apart(begins) else np.full_like(steps, np.nan)
+    return -steps if _apart(ends) >= MIN_RATIO_OF_SPREADS * _apart(begins) else np.full_like(steps, np.nan)
 
 
 def _apart(intervals: Numbers) -> float:
@@ -377,13 +383,12 @@ def _durations(series: Sequence[_Series], *, together: bool) -> Iterator[tuple[N
 def _find_workers(series: Sequence[_Series], indices: Indices, excess: Numbers) -> list[str | None]:
     """Of each pause the one worker whose own time, until its gradients were there, was so much longer than usual."""
     own = np.nan_to_num(np.stack([compute_excess(each.ready)[indices] for each in series]))  # (worker, pause)
-    mine = own >= _MINE * excess[indices]
+    mine = own >= MIN_OWN_PART_OF_PAUSE * excess[indices]
     if len(series) == 1:
         return [series[0].worker] * len(indices)
     return [series[int(theirs.argmax())].worker if theirs.sum() == 1 else None for theirs in mine.T]
 
 
-ALWAYS = 0.75  # of the steps: who is last in turn with others, or half of the time by chance, is no straggler
 # By the number of blocks, the standard errors that chance exceeds twice in a thousand times: Student's t, one-sided.
 _CERTAIN = {4: 8.05, 5: 5.95, 6: 5.03, 7: 4.52, 8: 4.21, 9: 3.99, 10: 3.83}
 
@@ -400,7 +405,10 @@ class LateWorker(JsonData):
 
 
 def find_late_workers(scores: WorkerTimings) -> Sequence[LateWorker]:
-    """The clear ones, the latest first: late by more than `CLEARLY` of a step, in `ALWAYS` of the steps, and not by chance."""
+    """Return the workers that the others clearly wait for, the latest first.
+
+    Their lateness is more than `MIN_LATENESS_OF_STEP` of a step in `MIN_LATE_STEPS` of the steps, beyond chance.
+    """
     found = [
         LateWorker(worker=name, last=score.last, behind=score.behind, late_s=score.late_s, parts=_parts(scores, name))
         for name, score in scores.workers.items()
@@ -413,7 +421,7 @@ def _is_clear(scores: WorkerTimings, score: WorkerTiming) -> bool:
     errors = _CERTAIN.get(blocks(score.steps))
     if score.late_s is None or score.late_error_s is None or score.behind is None or scores.step_s is None or errors is None:
         return False
-    return score.behind >= ALWAYS and score.late_s - errors * score.late_error_s > CLEARLY * scores.step_s
+    return score.behind >= MIN_LATE_STEPS and score.late_s - errors * score.late_error_s > MIN_LATENESS_OF_STEP * scores.step_s
 
 
 def _parts(scores: WorkerTimings, worker: str) -> dict[str, float]:
@@ -433,7 +441,7 @@ def describe_late_worker(straggler: LateWorker, host: str | None = None) -> str:
     where = f" ({host})" if host else ""
     often = (
         f"was last in {_whole(straggler.last)} of steps"
-        if straggler.last >= ALWAYS
+        if straggler.last >= MIN_LATE_STEPS
         else f"was late in {_whole(straggler.behind)} of steps, and the last in {_whole(straggler.last)}"
     )
     parts = sorted(straggler.parts.items(), key=lambda part: -part[1])
