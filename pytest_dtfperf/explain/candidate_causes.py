@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.explain.measurement_profile import (
     CandidateCause,
     Cell,
@@ -26,19 +27,6 @@ from pytest_dtfperf.explain.measurement_profile import (
 from pytest_dtfperf.explain.probes import ALL, LINK, differences
 from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, LinkTraffic, StepBreakdown
 from pytest_dtfperf.explain.step_events import is_server
-from pytest_dtfperf.explain.thresholds import (
-    MAX_CANDIDATES,
-    MAX_EXCESS_OVER_COMMON,
-    MAX_NETWORK_LOCATIONS,
-    MAX_SINGLE_HOSTS,
-    MIN_LINK_INCREASE,
-    MIN_RELATIVE_CHANGE,
-    MIN_SHARE_OF_LARGEST_LINK,
-    MIN_SHARE_OF_OTHER_DIRECTION,
-    MIN_SHARE_OF_SLOWEST_LINK,
-    MIN_SHARE_OF_STEP,
-    STANDARD_ERRORS,
-)
 
 Ends = tuple[str, str]  # source, destination
 Pair = tuple[str, str]  # the same two in the order of their names
@@ -161,13 +149,14 @@ def name_slow_parts(
         seconds[_pair(ends)] += sum(of_link.values())
     conclusive = _find_conclusive_pairs(now)
     most = max(seconds.values(), default=0.0)
-    slower = {pair: _slower(pair, then, now) for pair in seconds if seconds[pair] > MIN_SHARE_OF_LARGEST_LINK * most}
+    slower = {pair: _slower(pair, then, now) for pair in seconds if seconds[pair] > thresholds.MIN_SHARE_OF_LARGEST_LINK * most}
     least = max(
-        MIN_LINK_INCREASE, MIN_SHARE_OF_SLOWEST_LINK * max((slower[pair] for pair in slower if pair in conclusive), default=0.0)
+        thresholds.MIN_LINK_INCREASE,
+        thresholds.MIN_SHARE_OF_SLOWEST_LINK * max((slower[pair] for pair in slower if pair in conclusive), default=0.0),
     )
     slow = {pair for pair in slower if slower[pair] > least or slower[pair] == math.inf}
     slow |= {pair for pair in conclusive & set(others) if slow and _slower(pair, then, now) > least}
-    for _ in range(MAX_NETWORK_LOCATIONS):
+    for _ in range(thresholds.MAX_NETWORK_LOCATIONS):
         if slow.isdisjoint(seconds):
             return
         found = _largest(slow, conclusive | slow, seconds, hosts)
@@ -223,7 +212,7 @@ def _find_conclusive_pairs(anatomy: StepBreakdown | None) -> set[Pair]:
     sizes: dict[Pair, float] = defaultdict(float)
     for link in anatomy.links if anatomy else ():
         sizes[_pair((link.source, link.destination))] += link.size_bytes
-    return {pair for pair, size in sizes.items() if size > MIN_SHARE_OF_LARGEST_LINK * max(sizes.values())}
+    return {pair for pair, size in sizes.items() if size > thresholds.MIN_SHARE_OF_LARGEST_LINK * max(sizes.values())}
 
 
 def _slower(pair: Pair, then: StepBreakdown | None, now: StepBreakdown | None) -> float:
@@ -241,7 +230,7 @@ def _direction(pairs: Sequence[Pair], shared: Mapping[Ends, Mapping[Cell, float]
     """Of one pair: which way it is slow."""
     (one, other) = pairs[0]
     there, back = (sum(shared.get(ends, {}).values()) for ends in ((one, other), (other, one)))
-    if min(there, back) > MIN_SHARE_OF_OTHER_DIRECTION * (there + back):
+    if min(there, back) > thresholds.MIN_SHARE_OF_OTHER_DIRECTION * (there + back):
         return f"{other}<>{one}" if is_server(one) else f"{one}<>{other}"
     return f"{one}>{other}" if there > back else f"{other}>{one}"
 
@@ -295,7 +284,7 @@ def _slow_when_probed(then: MeasurementProfile, now: MeasurementProfile) -> Sequ
 
 def append_rest(found: Sequence[CandidateCause], changes: Changes, residual_s: float) -> list[CandidateCause]:
     """The largest of them, and all that is left as one."""
-    kept = sorted(found, key=lambda candidate: -candidate.largest_s)[: MAX_CANDIDATES - 1]
+    kept = sorted(found, key=lambda candidate: -candidate.largest_s)[: thresholds.MAX_CANDIDATES - 1]
     left: dict[Cell, float] = {(worker, kind): seconds for worker, kinds in changes.items() for kind, seconds in kinds.items()}
     for candidate in kept:
         for cell, seconds in candidate.cells.items():
@@ -314,8 +303,12 @@ def compute_changes(both: ComparedTimes) -> Changes:
 
 def compute_least_change(both: ComparedTimes, worker: str, kinds: Sequence[str]) -> float:
     """Of these kinds of a worker, what chance could have changed."""
-    error = STANDARD_ERRORS * compute_error(both, kinds)
-    return max(error, MIN_RELATIVE_CHANGE[both.basis] * both.then.seconds(worker, kinds), MIN_SHARE_OF_STEP * both.then.step_s)
+    error = thresholds.STANDARD_ERRORS * compute_error(both, kinds)
+    return max(
+        error,
+        thresholds.MIN_RELATIVE_CHANGE[both.basis] * both.then.seconds(worker, kinds),
+        thresholds.MIN_SHARE_OF_STEP * both.then.step_s,
+    )
 
 
 def compute_error(both: ComparedTimes, kinds: Sequence[str]) -> float:
@@ -326,7 +319,8 @@ def compute_error(both: ComparedTimes, kinds: Sequence[str]) -> float:
 def compute_least_residual(both: ComparedTimes) -> float:
     """Of waiting, what chance could have changed: it is the rest of the step, and errs with all kinds."""
     return max(
-        STANDARD_ERRORS * compute_error(both, [*both.then.error_s, *both.now.error_s]), MIN_SHARE_OF_STEP * both.then.step_s
+        thresholds.STANDARD_ERRORS * compute_error(both, [*both.then.error_s, *both.now.error_s]),
+        thresholds.MIN_SHARE_OF_STEP * both.then.step_s,
     )
 
 
@@ -366,7 +360,7 @@ def _group_workers(
     what: str, cells: Mapping[Cell, float], slow: Mapping[str, float], everyone: Collection[str], hosts: Mapping[str, str]
 ) -> Iterator[CandidateCause]:
     """One suspect for what all workers have alike, one for each that has more."""
-    is_all = len(slow) == len(everyone) or len({hosts.get(worker, worker) for worker in slow}) > MAX_SINGLE_HOSTS
+    is_all = len(slow) == len(everyone) or len({hosts.get(worker, worker) for worker in slow}) > thresholds.MAX_SINGLE_HOSTS
     common = _common(list(slow.values())) if is_all else 0.0
     parts: dict[Cell, float] = {}
     alone: dict[str, dict[Cell, float]] = defaultdict(dict)
@@ -374,7 +368,7 @@ def _group_workers(
         if worker not in slow:
             continue
         excess = slow[worker] - common
-        own = 0.0 if common and excess <= MAX_EXCESS_OVER_COMMON * common else excess / slow[worker]
+        own = 0.0 if common and excess <= thresholds.MAX_EXCESS_OVER_COMMON * common else excess / slow[worker]
         parts[worker, kind] = seconds * (1 - own)
         if own:
             alone[_find_location(worker, slow, everyone, hosts)][worker, kind] = seconds * own

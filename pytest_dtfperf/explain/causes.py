@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from pytest_dtfperf.codec import JsonData
+from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.explain.candidate_causes import REST, compute_error, compute_least_residual, find_candidate_causes
 from pytest_dtfperf.explain.host_pressure import find_host_pressures
 from pytest_dtfperf.explain.measurement_profile import (
@@ -41,13 +42,6 @@ from pytest_dtfperf.explain.measurement_profile import (
 from pytest_dtfperf.explain.merge_causes import Confidence, ExplainCase, Reason, merge_causes
 from pytest_dtfperf.explain.reasons import reason_for
 from pytest_dtfperf.explain.step_breakdown import StepBreakdown
-from pytest_dtfperf.explain.thresholds import (
-    ASSUMED_RUN_SCATTER,
-    MAX_CANDIDATES,
-    MAX_REMOVED_STANDARD_ERRORS,
-    MIN_SHARE_OF_STEP,
-    STANDARD_ERRORS,
-)
 from pytest_dtfperf.explain.worker_timings import compute_lateness_increases, describe_late_worker, find_late_workers
 
 
@@ -61,11 +55,8 @@ class LowConfidenceCause:
     most_s: float | None = None  # of a step that it can be at most; None: not known
 
 
-def find_low_confidence_causes(then: MeasurementProfile, now: MeasurementProfile) -> Sequence[LowConfidenceCause]:
-    return list(_list_low_confidence_causes(then, now))
-
-
-def _list_low_confidence_causes(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[LowConfidenceCause]:
+def find_low_confidence_causes(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[LowConfidenceCause]:
+    """Yield the known differences that may be the cause."""
     for task, seconds in now.sleeps.items():
         if seconds > then.sleeps.get(task, 0.0):
             words = f"{with_host(task, now.hosts)} was told to sleep {seconds:g} s in every step (DTFPERF_SLOWDOWN)"
@@ -104,7 +95,7 @@ def _distribute_difference(
     missing *= variance / (variance + change_error_s**2)
     if missing < 0:
         return _less(found, errors, -missing)
-    added = min(missing, STANDARD_ERRORS * math.sqrt(variance))
+    added = min(missing, thresholds.STANDARD_ERRORS * math.sqrt(variance))
     return [each + added * error**2 / variance for each, error in zip(found, errors, strict=True)]
 
 
@@ -121,7 +112,8 @@ def _less(seconds: list[float], errors: Sequence[float], too_much: float) -> lis
     """Take so much off those that add something, none of them below 0."""
     found = list(seconds)
     most = [
-        min(each, MAX_REMOVED_STANDARD_ERRORS * error) if each > 0 else 0.0 for each, error in zip(found, errors, strict=True)
+        min(each, thresholds.MAX_REMOVED_STANDARD_ERRORS * error) if each > 0 else 0.0
+        for each, error in zip(found, errors, strict=True)
     ]
     left = [i for i, each in enumerate(most) if each > 0]
     while left and too_much > 0:
@@ -226,7 +218,7 @@ def _causes(then: MeasurementProfile, now: MeasurementProfile, change_s: float, 
     found = compute_gains(both.then, candidates)
     errors = [_error_of(candidate, both) for candidate in candidates]
     shorter_s = _compute_decrease_s(candidates[-1], both)
-    seconds = settle_seconds([gain.seconds for gain in found], errors, change_s, noise / STANDARD_ERRORS, shorter_s)
+    seconds = settle_seconds([gain.seconds for gain in found], errors, change_s, noise / thresholds.STANDARD_ERRORS, shorter_s)
     for candidate, gain, each in zip(candidates, found, seconds, strict=True):
         if candidate.what != REST and each >= noise:
             case = ExplainCase(then, now, both, candidate)
@@ -252,12 +244,12 @@ def _late(then: MeasurementProfile, now: MeasurementProfile, change_s: float, no
         return
     base = {worker: {"late": 0.0} for worker in now.scores.workers}
     late = [CandidateCause("late", {(worker, "late"): seconds}, location=worker) for worker, seconds in more_s.items()]
-    gained = [gain.seconds for gain in compute_gains(Times(base, 0.0), late[:MAX_CANDIDATES])]
+    gained = [gain.seconds for gain in compute_gains(Times(base, 0.0), late[: thresholds.MAX_CANDIDATES])]
     errors = [now.scores.workers[worker].late_error_s or 0.0 for worker in more_s][: len(gained)]
     described_of = {
         each.worker: describe_late_worker(each, now.hosts.get(each.worker)) for each in find_late_workers(now.scores)
     }
-    seconds_of = settle_seconds(gained, errors, change_s, noise / STANDARD_ERRORS)
+    seconds_of = settle_seconds(gained, errors, change_s, noise / thresholds.STANDARD_ERRORS)
     for (worker, more), seconds in zip(more_s.items(), seconds_of, strict=False):
         if seconds >= noise:
             late_s = now.scores.workers[worker].late_s or 0.0
@@ -279,7 +271,7 @@ def _list_single_difference(
     then: MeasurementProfile, now: MeasurementProfile, change_s: float, noise: float
 ) -> Iterator[Cause]:
     """Where steps of both sides cannot be held against each other: the one thing that is known to differ."""
-    found = find_low_confidence_causes(then, now)
+    found = list(find_low_confidence_causes(then, now))
     if len(found) == 1 and (found[0].most_s is None or found[0].most_s >= noise):
         (difference_found,) = found
         seconds = change_s if difference_found.most_s is None else min(difference_found.most_s, change_s)
@@ -300,7 +292,7 @@ def _error_of(candidate: CandidateCause, both: ComparedTimes) -> float:
     """Standard error of what it makes of a step."""
     kinds = {kind for _, kind in candidate.cells}
     return compute_error(both, sorted(kinds)) + (
-        compute_least_residual(both) / STANDARD_ERRORS if candidate.residual_s else 0.0
+        compute_least_residual(both) / thresholds.STANDARD_ERRORS if candidate.residual_s else 0.0
     )
 
 
@@ -311,7 +303,7 @@ def _compute_decrease_s(rest: CandidateCause, both: ComparedTimes) -> float:
     """
     last = max(both.now.own, key=lambda worker: sum(both.now.own[worker].values()))
     cells = {kind: seconds for (worker, kind), seconds in rest.cells.items() if worker == last and kind not in _SHARED}
-    return max(0.0, -sum(cells.values()) - STANDARD_ERRORS * compute_error(both, sorted(cells)))
+    return max(0.0, -sum(cells.values()) - thresholds.STANDARD_ERRORS * compute_error(both, sorted(cells)))
 
 
 def _bounds(gain: Gain) -> str:
@@ -341,7 +333,7 @@ def _notes(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[str]:
     late = compute_lateness_increases(then.scores, now.scores) if now.scores else {}
     if now.scores and len(now.scores.workers) > 1 and now.is_own_program and now.in_lockstep and not late:
         yield "no worker has become late; which is slower within its steps is not known, for the others wait within theirs"
-    if len(found := find_low_confidence_causes(then, now)) > (0 if late else 1):
+    if len(found := list(find_low_confidence_causes(then, now))) > (0 if late else 1):
         yield f"known to differ, and not told apart: {'; '.join(difference_found.words for difference_found in found)}"
 
 
@@ -353,9 +345,9 @@ def noise_s(then: MeasurementProfile, now: MeasurementProfile, step_s: float) ->
     logs = [[math.log(each) for each in side.step_s] for side in (then, now)]
     free = sum(max(0, len(each) - 1) for each in logs)
     squares = sum((len(each) - 1) * statistics.variance(each) for each in logs if len(each) > 1)
-    scatter = math.sqrt(squares / free) if free else ASSUMED_RUN_SCATTER
+    scatter = math.sqrt(squares / free) if free else thresholds.ASSUMED_RUN_SCATTER
     error = scatter * math.sqrt(sum(1 / max(1, len(each)) for each in logs)) * step_s
-    return max(STANDARD_ERRORS * error, MIN_SHARE_OF_STEP * step_s)
+    return max(thresholds.STANDARD_ERRORS * error, thresholds.MIN_SHARE_OF_STEP * step_s)
 
 
 def _step_s(side: MeasurementProfile) -> float | None:

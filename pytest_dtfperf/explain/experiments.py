@@ -120,18 +120,14 @@ def read(plan: Planned, *, step_s: float, instead_of_s: float, noise_s: float, t
     seconds = _evidence_s(trial, step_s, instead_of_s, then)
     enough = MIN_SHARE_OF_CAUSE * subject.seconds
     words = f"{_subject(subject)}: {trial.words} the step takes {step_s:.3g} instead of {instead_of_s:.3g} s"
+    outcome: Outcome = "open"
     if seconds is None:
-        return _describe_trial(
-            plan,
-            step_s,
-            instead_of_s,
-            "open",
-            f"{words}: open, for what a worker's own work takes in what it was compared with is not known",
-        )
-    if abs(seconds - enough) < noise_s:
-        return _describe_trial(plan, step_s, instead_of_s, "open", f"{words}: open, runs differ by {noise_s:.2g} s anyway")
-    outcome: Outcome = "confirmed" if seconds >= enough else "refuted"
-    return _describe_trial(plan, step_s, instead_of_s, outcome, f"{words}: {outcome}")
+        verdict = "open, for what a worker's own work takes in what it was compared with is not known"
+    elif abs(seconds - enough) < noise_s:
+        verdict = f"open, runs differ by {noise_s:.2g} s anyway"
+    else:
+        verdict = outcome = "confirmed" if seconds >= enough else "refuted"
+    return _describe_trial(plan, step_s, instead_of_s, outcome, f"{words}: {verdict}")
 
 
 def failed(plan: Planned, instead_of_s: float, why: str) -> Tried:

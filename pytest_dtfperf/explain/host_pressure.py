@@ -8,19 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile, ends_of
 from pytest_dtfperf.explain.probes import ALL, LINK, Limited, Slower, differences, find_limits
-from pytest_dtfperf.explain.thresholds import (
-    MAX_BUSY_OF_IDLE_CORES,
-    MAX_RUN_QUEUE_WAIT_OF_IDLE_CORES,
-    MIN_CLOCK_LOSS,
-    MIN_CPU_SHARE_OF_PROBE,
-    MIN_LOSS_BEYOND_ARITHMETIC,
-    MIN_QUOTA_SHARE,
-    MIN_RELATIVE_RUN_QUEUE_INCREASE,
-    MIN_RUN_QUEUE_INCREASE,
-    MIN_SHARE_OF_LONGEST_QUEUE,
-)
 
 _QUOTA = "cpu_quota_cores"  # as probes tell of it
 
@@ -73,7 +63,7 @@ def _find_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> It
     for host, state in now.states.items():
         before = then.states.get(host)
         kept, usual = (_limited_part(each) for each in (state, before))
-        if kept is not None and kept - (usual or 0.0) > MIN_QUOTA_SHARE and not _had_quota(host, then, now):
+        if kept is not None and kept - (usual or 0.0) > thresholds.MIN_QUOTA_SHARE and not _had_quota(host, then, now):
             is_known = before or (_limits(host, then) and _QUOTA not in _limits(host, then))
             words = f"a quota kept it from its cores for {_percent(kept)} of the run"
             yield HostPressure(
@@ -82,13 +72,13 @@ def _find_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> It
         if now.program_changes:  # that waits differently
             continue
         waited, usual = (_waited_for_each(each) for each in (state, before))
-        if waited is None or usual is None or (waited > MAX_RUN_QUEUE_WAIT_OF_IDLE_CORES and _stood_idle(state)):
+        if waited is None or usual is None or (waited > thresholds.MAX_RUN_QUEUE_WAIT_OF_IDLE_CORES and _stood_idle(state)):
             continue
-        if waited - usual > max(MIN_RUN_QUEUE_INCREASE, MIN_RELATIVE_RUN_QUEUE_INCREASE * usual):
+        if waited - usual > max(thresholds.MIN_RUN_QUEUE_INCREASE, thresholds.MIN_RELATIVE_RUN_QUEUE_INCREASE * usual):
             longer[host] = waited, usual
     most = max((waited - usual for waited, usual in longer.values()), default=0.0)
     for host, (waited, usual) in longer.items():
-        if waited - usual > MIN_SHARE_OF_LONGEST_QUEUE * most:
+        if waited - usual > thresholds.MIN_SHARE_OF_LONGEST_QUEUE * most:
             words = f"its threads waited {waited:.1f} s for a core for each second that they had one, {usual:.1f} s {then.when}"
             yield HostPressure([host], "others", words, is_cpu_starved=True)
 
@@ -125,9 +115,9 @@ def _waited_for_each(state: Mapping[str, Any] | None) -> float | None:
 def _stood_idle(state: Mapping[str, Any]) -> bool:
     """Whether most of its cores' time nobody was on them, and no quota kept the run from them."""
     busy_s, cores_s = state["cpu"].get("busy_s"), state["window_s"] * state["cores"]
-    if busy_s is None or not cores_s or state.get("quota") or (_limited_part(state) or 0.0) > MIN_QUOTA_SHARE:
+    if busy_s is None or not cores_s or state.get("quota") or (_limited_part(state) or 0.0) > thresholds.MIN_QUOTA_SHARE:
         return False
-    return bool(busy_s + (state["cpu"].get("steal_s") or 0.0) < MAX_BUSY_OF_IDLE_CORES * cores_s)
+    return bool(busy_s + (state["cpu"].get("steal_s") or 0.0) < thresholds.MAX_BUSY_OF_IDLE_CORES * cores_s)
 
 
 def _percent(part: float) -> str:
@@ -137,7 +127,7 @@ def _percent(part: float) -> str:
 def _is_due_to_clock(found: Slower, slower: Sequence[Slower]) -> bool:
     """Whether copying or decoding has become slower no more than arithmetic has: then it is neither memory nor input."""
     losses = [each.loss for each in slower if each.location == found.location and each.name == "core.matmul"]
-    return found.name in ("memory", "input") and bool(losses) and found.loss < MIN_LOSS_BEYOND_ARITHMETIC * losses[0]
+    return found.name in ("memory", "input") and bool(losses) and found.loss < thresholds.MIN_LOSS_BEYOND_ARITHMETIC * losses[0]
 
 
 def _is_due_to_core(found: Slower, slower: Sequence[Slower]) -> bool:
@@ -148,7 +138,7 @@ def _is_due_to_core(found: Slower, slower: Sequence[Slower]) -> bool:
 
 
 def _had_no_core(found: Slower) -> bool:
-    return found.cpu_share is not None and found.cpu_share < MIN_CPU_SHARE_OF_PROBE
+    return found.cpu_share is not None and found.cpu_share < thresholds.MIN_CPU_SHARE_OF_PROBE
 
 
 def _find_disturbances(disturbances: Sequence[str]) -> Iterator[HostPressure]:
@@ -165,7 +155,7 @@ def _clocks(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[HostP
     assert now.probes
     for host, probe in now.probes.hosts.items():
         before = then.probes.hosts[host].clock_hz if host in then.probes.hosts else None
-        if before and probe.clock_hz and probe.clock_hz < (1 - MIN_CLOCK_LOSS) * before:
+        if before and probe.clock_hz and probe.clock_hz < (1 - thresholds.MIN_CLOCK_LOSS) * before:
             yield HostPressure([host], "clock", f"clock {probe.clock_hz / 1e9:.1f} of {before / 1e9:.1f} GHz")
 
 

@@ -20,17 +20,10 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, Literal
 
+from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.explain.step_breakdown import StepBreakdown
 from pytest_dtfperf.explain.step_events import is_server
-from pytest_dtfperf.explain.thresholds import (
-    ASSUMED_RELATIVE_ERROR,
-    MAX_CANDIDATES,
-    MAX_TRACE_FACTOR,
-    MIN_RELATIVE_ERROR,
-    MIN_WORKER_STEP_S,
-    REMAINING_TRACE_ERROR,
-)
 from pytest_dtfperf.explain.worker_timings import WorkerTiming, WorkerTimings
 
 
@@ -156,12 +149,12 @@ def compute_step_s(own: Sequence[float], coordinated: bool) -> float:
     """
     if not coordinated or not own:
         return max(own, default=0.0)
-    return len(own) / sum(1 / max(MIN_WORKER_STEP_S, seconds) for seconds in own)
+    return len(own) / sum(1 / max(thresholds.MIN_WORKER_STEP_S, seconds) for seconds in own)
 
 
 def compute_gains(then: Times, candidates: Sequence[CandidateCause]) -> Sequence[Gain]:
     """Return how much each candidate adds to the step; the gains add up to what all candidates add together."""
-    assert len(candidates) <= MAX_CANDIDATES + 1
+    assert len(candidates) <= thresholds.MAX_CANDIDATES + 1
     base = {worker: sum(kinds.values()) for worker, kinds in then.own.items()}
     changes = [{worker: candidate.of(worker) for worker in candidate.workers} for candidate in candidates]
     everyone = range(len(candidates))
@@ -280,7 +273,7 @@ def _own(parts: Mapping[str, float], coordinated: bool) -> Mapping[str, float]:
 
 def _error(kind: str, own: Mapping[str, Mapping[str, float]], anatomy: StepBreakdown) -> float:
     most = max(parts.get(kind, 0.0) for parts in own.values())
-    error = max(anatomy.error_s.get(kind, ASSUMED_RELATIVE_ERROR * most), MIN_RELATIVE_ERROR * most)
+    error = max(anatomy.error_s.get(kind, thresholds.ASSUMED_RELATIVE_ERROR * most), thresholds.MIN_RELATIVE_ERROR * most)
     if kind in ("receive", "send"):  # from one clock to another; the bounds are so far apart, and the truth is between them
         error = math.hypot(error, max(anatomy.clock_error_s.values(), default=0.0) / 2)
     return error
@@ -295,7 +288,7 @@ def _as_measured(traced: Times, anatomy: StepBreakdown, scores: WorkerTimings) -
     if (
         scores.step_s is None
         or not traced.step_s
-        or not 1 / MAX_TRACE_FACTOR < (factor := scores.step_s / traced.step_s) < MAX_TRACE_FACTOR
+        or not 1 / thresholds.MAX_TRACE_FACTOR < (factor := scores.step_s / traced.step_s) < thresholds.MAX_TRACE_FACTOR
     ):
         return None
     own = {worker: {kind: factor * seconds for kind, seconds in parts.items()} for worker, parts in traced.own.items()}
@@ -309,12 +302,12 @@ def _as_stamped(traced: Times, scores: WorkerTimings) -> Times | None:
     known = {worker: scores.workers[worker] for worker in traced.own if worker in scores.workers}
     factors = {worker: _factor(traced.own[worker], score) for worker, score in known.items()}
     if len(factors) < len(traced.own) or not all(
-        1 / MAX_TRACE_FACTOR < factor < MAX_TRACE_FACTOR for factor in factors.values()
+        1 / thresholds.MAX_TRACE_FACTOR < factor < thresholds.MAX_TRACE_FACTOR for factor in factors.values()
     ):
         return None
     own = {worker: _scale_parts(parts, factors[worker], known[worker]) for worker, parts in traced.own.items()}
     errors = {
-        kind: error * (REMAINING_TRACE_ERROR if kind in (*_STAMPED, "host", "python") else 1)
+        kind: error * (thresholds.REMAINING_TRACE_ERROR if kind in (*_STAMPED, "host", "python") else 1)
         for kind, error in traced.error_s.items()
     }
     return _as_given_out(Times(own, scores.step_s, errors, traced.coordinated), scores)
@@ -363,7 +356,7 @@ def _read_stamped_times(scores: WorkerTimings, coordinated: bool) -> Times:
     }
     errors = [score.ready_error_s or 0.0 for score in scores.workers.values()]
     kinds = {kind: max(parts.get(kind, 0.0) for parts in own.values()) for kind in ("python", "receive", "compute")}
-    error_s = {kind: max(MIN_RELATIVE_ERROR * most, *errors) for kind, most in kinds.items()}
+    error_s = {kind: max(thresholds.MIN_RELATIVE_ERROR * most, *errors) for kind, most in kinds.items()}
     return _as_given_out(Times(own, scores.step_s, error_s, coordinated), scores)
 
 

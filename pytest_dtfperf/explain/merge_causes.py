@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.explain.candidate_causes import FLOOR, GROUPS
 from pytest_dtfperf.explain.host_pressure import HostPressure, find_host_pressures
 from pytest_dtfperf.explain.measurement_profile import (
@@ -26,18 +27,6 @@ from pytest_dtfperf.explain.measurement_profile import (
     with_host,
 )
 from pytest_dtfperf.explain.step_events import is_server
-from pytest_dtfperf.explain.thresholds import (
-    MAX_RATIO_TO_COMPUTE_INCREASE,
-    MAX_SHARE_OF_CPU_WORK,
-    MIN_IDLE_SHARE_OF_TRANSFER,
-    MIN_SHARE_OF_LARGEST_COMPUTE_INCREASE,
-    MIN_STARVED_SHARE_OF_EXCHANGE,
-    MIN_STARVED_SHARE_OF_SINGLE_SESSION,
-    MIN_UPDATE_RATIO,
-    MIN_UPDATE_RATIO_WITHOUT_CORE,
-    MIN_UPDATE_SHARE_OF_TRANSFER,
-    MIN_WALL_PER_CPU_RATIO,
-)
 
 Confidence = Literal["high", "medium", "low"]
 _OF_SERVERS = ("apply", "server")  # suspects that are no worker's
@@ -183,7 +172,7 @@ def describe_decoding(case: ExplainCase) -> str:
         return ""
     return (
         f"{ms(now)} ms of CPU for a step, {ms(then)} ms {case.before}"
-        if now - then > MAX_SHARE_OF_CPU_WORK * (after - before)
+        if now - then > thresholds.MAX_SHARE_OF_CPU_WORK * (after - before)
         else ""
     )
 
@@ -206,7 +195,10 @@ def describe_starvation(case: ExplainCase) -> str:
         return ""
     (wall, cpu), (usual_wall, usual_cpu) = now, then
     longer, more_work = wall / usual_wall - 1, cpu / usual_cpu - 1
-    if more_work > MAX_SHARE_OF_CPU_WORK * longer or wall / cpu < MIN_WALL_PER_CPU_RATIO * usual_wall / usual_cpu:
+    if (
+        more_work > thresholds.MAX_SHARE_OF_CPU_WORK * longer
+        or wall / cpu < thresholds.MIN_WALL_PER_CPU_RATIO * usual_wall / usual_cpu
+    ):
         return ""
     return f"{ms(wall)} ms of computing for {ms(cpu)} ms of CPU, {ms(usual_wall)} for {ms(usual_cpu)} ms {case.before}"
 
@@ -268,7 +260,7 @@ def merge_causes(
     starved = [
         each
         for each in _select(found, STARVED)
-        if not has_slow_links and each.largest_s > MIN_STARVED_SHARE_OF_EXCHANGE * residual_s
+        if not has_slow_links and each.largest_s > thresholds.MIN_STARVED_SHARE_OF_EXCHANGE * residual_s
     ]
     largest = max(_select(found, "transfer", SERVER) or starved, key=lambda each: each.largest_s, default=None)
     if largest:
@@ -326,7 +318,10 @@ def _merge_starved(
             there = _in_proportion(there, both)
             exchange, without = _exchange_of(rest)
             has_it = is_single_session(now.anatomy) and all(each in there for each in _select(left, "transfer"))
-            if has_it and sum(each.largest_s for each in there) > MIN_STARVED_SHARE_OF_SINGLE_SESSION * exchange.largest_s:
+            if (
+                has_it
+                and sum(each.largest_s for each in there) > thresholds.MIN_STARVED_SHARE_OF_SINGLE_SESSION * exchange.largest_s
+            ):
                 there, rest = [*there, exchange], without
             left = _join(STARVED, workers[0] if len(workers) == 1 else host, there, left)
         else:
@@ -354,7 +349,9 @@ def _in_proportion(parts: Sequence[CandidateCause], both: ComparedTimes) -> list
     if not arithmetic:
         return _select(parts, "transfer")
     return [
-        each for each in parts if each.what == "compute" or _growth([each], both) <= MAX_RATIO_TO_COMPUTE_INCREASE * arithmetic
+        each
+        for each in parts
+        if each.what == "compute" or _growth([each], both) <= thresholds.MAX_RATIO_TO_COMPUTE_INCREASE * arithmetic
     ]
 
 
@@ -377,7 +374,7 @@ def _starved_hosts(
     yield from (host for each in known if each.is_cpu_starved for host in each.hosts)
     without_a_core = {host for each in known if each.kind == "others" for host in each.hosts}
     for server in filter(is_server, now.anatomy.tasks if now.anatomy else ()):
-        if (compute_update_ratio(server, then, now) or 0.0) > MIN_UPDATE_RATIO_WITHOUT_CORE and hosts.get(
+        if (compute_update_ratio(server, then, now) or 0.0) > thresholds.MIN_UPDATE_RATIO_WITHOUT_CORE and hosts.get(
             server
         ) in without_a_core:
             yield hosts[server]
@@ -385,7 +382,7 @@ def _starved_hosts(
     most_s = max((each.largest_s for each in arithmetic), default=0.0)
     for each in arithmetic:
         case = ExplainCase(then, now, both, each)
-        if each.largest_s > MIN_SHARE_OF_LARGEST_COMPUTE_INCREASE * most_s and describe_starvation(case):
+        if each.largest_s > thresholds.MIN_SHARE_OF_LARGEST_COMPUTE_INCREASE * most_s and describe_starvation(case):
             yield from (hosts.get(worker, worker) for worker in case.workers)
 
 
@@ -426,8 +423,12 @@ def is_server_late(server: str, transfer: CandidateCause, then: MeasurementProfi
     increase_s = sum(sign * (_compute_update_time(server, side) or 0.0) for sign, side in ((-1, then), (1, now)))
     gaps = sum(seconds for (_, kind), seconds in transfer.cells.items() if kind == "host")
     total = sum(transfer.cells.values())
-    starved = ratio is not None and ratio > MIN_UPDATE_RATIO and increase_s > MIN_UPDATE_SHARE_OF_TRANSFER * total
-    return starved or gaps > MIN_IDLE_SHARE_OF_TRANSFER * total
+    starved = (
+        ratio is not None
+        and ratio > thresholds.MIN_UPDATE_RATIO
+        and increase_s > thresholds.MIN_UPDATE_SHARE_OF_TRANSFER * total
+    )
+    return starved or gaps > thresholds.MIN_IDLE_SHARE_OF_TRANSFER * total
 
 
 def compute_update_ratio(server: str, then: MeasurementProfile, now: MeasurementProfile) -> float | None:
@@ -448,6 +449,6 @@ def find_slowest_server(then: MeasurementProfile, now: MeasurementProfile) -> st
         return servers[0]
     ratios = {server: ratio for server in servers if (ratio := compute_update_ratio(server, then, now)) is not None}
     ordered = sorted(ratios, key=lambda server: -ratios[server])
-    if len(ordered) < 2 or ratios[ordered[0]] < MIN_UPDATE_RATIO * ratios[ordered[1]]:
+    if len(ordered) < 2 or ratios[ordered[0]] < thresholds.MIN_UPDATE_RATIO * ratios[ordered[1]]:
         return None
     return ordered[0]

@@ -9,13 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_dtfperf.codec import JsonData
-from pytest_dtfperf.explain.thresholds import (
-    MAX_CORES_OF_OTHER_PROCESSES,
-    MAX_ROUNDING_OF_LIMIT,
-    MIN_LINK_PROBE_LOSS,
-    MIN_PROBE_LOSS,
-    MIN_STREAM_PROBE_LOSS,
-)
+from pytest_dtfperf.explain import thresholds
 
 ALL = "*"  # in the name of a link: all the others at once, as in "*>node07"
 
@@ -130,7 +124,7 @@ def unit_of(name: str) -> str:
 
 def is_disturbed(probe: HostProbe) -> bool:
     """Return whether other processes used the host's cores during the probe, so that its readings are too low."""
-    return (probe.others_cores or 0.0) > MAX_CORES_OF_OTHER_PROCESSES
+    return (probe.others_cores or 0.0) > thresholds.MAX_CORES_OF_OTHER_PROCESSES
 
 
 def merge_probes(before: Probes, now: Probes) -> Probes:
@@ -182,7 +176,7 @@ def _find_limits_of_host(before: Probes, now: Probes) -> Iterator[Limited]:
 def _is_tighter(before: float | str | None, now: float | str) -> bool:
     if isinstance(before, str) or isinstance(now, str) or before is None:
         return before != now
-    return before - now > MAX_ROUNDING_OF_LIMIT * abs(before)
+    return before - now > thresholds.MAX_ROUNDING_OF_LIMIT * abs(before)
 
 
 def _hosts(before: Probes, now: Probes) -> Iterator[Slower]:
@@ -190,7 +184,7 @@ def _hosts(before: Probes, now: Probes) -> Iterator[Slower]:
         for name, reading in probe.readings.items():
             own = before.hosts[host].readings.get(name) if host in before.hosts else None
             all_of = [each.readings[name] for each in before.hosts.values() if name in each.readings]
-            if slower := _slower(host, name, own, all_of, reading, MIN_PROBE_LOSS):
+            if slower := _slower(host, name, own, all_of, reading, thresholds.MIN_PROBE_LOSS):
                 yield slower
 
 
@@ -198,7 +192,7 @@ def _links(before: Probes, now: Probes) -> Iterator[Slower]:
     for link, reading in now.links.items():
         own = before.links.get(link)
         all_of = [each for other, each in before.links.items() if _direction(other) == _direction(link)]
-        if slower := _slower(link, LINK, own, all_of, reading, MIN_LINK_PROBE_LOSS):
+        if slower := _slower(link, LINK, own, all_of, reading, thresholds.MIN_LINK_PROBE_LOSS):
             yield slower
         if own and own.how == reading.how and len(reading.streams) > 1:
             yield from (slower for slower in _streams(link, own, reading) if slower.location not in now.links)
@@ -208,8 +202,8 @@ def _streams(link: str, before: Link, now: Link) -> Iterator[Slower]:
     """Of a fan: who had a part of it that is gone, though others may have taken it, so that the sum is as it was."""
     for host, per_s in now.streams.items():
         then = before.streams.get(host, 0.0)
-        if per_s < (1 - MIN_STREAM_PROBE_LOSS) * then:
-            yield Slower(link.replace(ALL, host), LINK, then, per_s, MIN_STREAM_PROBE_LOSS, f"its part of {link}")
+        if per_s < (1 - thresholds.MIN_STREAM_PROBE_LOSS) * then:
+            yield Slower(link.replace(ALL, host), LINK, then, per_s, thresholds.MIN_STREAM_PROBE_LOSS, f"its part of {link}")
 
 
 def _slower(

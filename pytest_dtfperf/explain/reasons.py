@@ -3,10 +3,10 @@
 Transfers take longer because of a link, the network of a host, or a parameter server.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_dtfperf.explain import merge_causes
+from pytest_dtfperf.explain import merge_causes, thresholds
 from pytest_dtfperf.explain.candidate_causes import FLOOR, GROUPS
 from pytest_dtfperf.explain.measurement_profile import (
     MeasurementProfile,
@@ -20,12 +20,6 @@ from pytest_dtfperf.explain.merge_causes import DECODING, PROGRAM, SERVER, STARV
 from pytest_dtfperf.explain.probes import ALL, LINK, differences
 from pytest_dtfperf.explain.step_breakdown import StepBreakdown
 from pytest_dtfperf.explain.step_events import is_server
-from pytest_dtfperf.explain.thresholds import (
-    MAX_CPU_SHARE_OF_SLEEP,
-    MIN_MAIN_SHARE,
-    MIN_REPORTED_UPDATE_RATIO,
-    MIN_SHARE_OF_MAIN_DIRECTION,
-)
 
 _NAMED = 3  # workers
 
@@ -41,12 +35,17 @@ def explain_server(case: ExplainCase) -> Reason:
     rate = _rate(case)
     server = case.location or ""
     ratio = compute_update_ratio(server, case.then, case.now)
-    updates = [f"its own operations take {ratio:.1f} times as long"] if ratio and ratio > MIN_REPORTED_UPDATE_RATIO else []
+    updates = (
+        [f"its own operations take {ratio:.1f} times as long"] if ratio and ratio > thresholds.MIN_REPORTED_UPDATE_RATIO else []
+    )
     some = f"each parameter server of {server}" if server else "every parameter server"
     subject = with_host(server, case.hosts) if is_server(server) else some
-    if case.candidate.largest_of(GROUPS["transfer"]) > MIN_MAIN_SHARE * case.candidate.largest_s:
+    if case.candidate.largest_of(GROUPS["transfer"]) > thresholds.MIN_MAIN_SHARE * case.candidate.largest_s:
         words = f"{subject} answers late: {_describe_direction(case)} {rate or _longer(case)}"
-    elif case.candidate.largest_of(("apply",)) + abs(case.candidate.residual_s) >= MIN_MAIN_SHARE * case.candidate.largest_s:
+    elif (
+        case.candidate.largest_of(("apply",)) + abs(case.candidate.residual_s)
+        >= thresholds.MIN_MAIN_SHARE * case.candidate.largest_s
+    ):
         words = f"{subject} takes longer to update: {ms(case.candidate.largest_s)} ms more"
     else:
         words = f"{subject} answers late: workers wait {ms(case.candidate.largest_s)} ms more for it"
@@ -114,7 +113,7 @@ def _describe_direction(case: ExplainCase) -> str:
     """Of a task or host with all others. Workers receive what parameter servers send."""
     sums = {kind: sum(s for (_, each), s in case.candidate.cells.items() if each == kind) for kind in ("receive", "send")}
     total = sum(sums.values())
-    mainly = next((kind for kind, seconds in sums.items() if seconds > MIN_SHARE_OF_MAIN_DIRECTION * total), None)
+    mainly = next((kind for kind, seconds in sums.items() if seconds > thresholds.MIN_SHARE_OF_MAIN_DIRECTION * total), None)
     jobs = {is_server(task) for task in _tasks_at(case.location, case.hosts)}
     if jobs == {True}:
         return {"receive": "sends to the workers", "send": "receives from the workers", None: "exchanges with the workers"}[
@@ -146,14 +145,9 @@ def _rate(case: ExplainCase) -> str:
 _Links = Mapping[tuple[str, str], tuple[float, float]]  # ends -> bytes, seconds
 
 
-def _read_links(anatomy: StepBreakdown | None) -> _Links:
-    return dict(_each(anatomy)) if anatomy else {}
-
-
-def _each(anatomy: StepBreakdown) -> Iterator[tuple[tuple[str, str], tuple[float, float]]]:
-    for link in anatomy.links:
-        if link.busy_s:
-            yield (link.source, link.destination), (link.size_bytes, link.busy_s)
+def _read_links(breakdown: StepBreakdown | None) -> _Links:
+    links = breakdown.links if breakdown else ()
+    return {(link.source, link.destination): (link.size_bytes, link.busy_s) for link in links if link.busy_s}
 
 
 def _per_s(found: tuple[float, float]) -> float:
@@ -200,7 +194,7 @@ def _is_idle(case: ExplainCase, increase_s: float) -> bool | None:
         for side in (case.now, case.then)
     )
     is_known = len(now) == len(then) == len(case.workers)
-    return sum(now) - sum(then) < MAX_CPU_SHARE_OF_SLEEP * increase_s * len(now) if is_known else None
+    return sum(now) - sum(then) < thresholds.MAX_CPU_SHARE_OF_SLEEP * increase_s * len(now) if is_known else None
 
 
 def _host(case: ExplainCase) -> Reason:
@@ -213,7 +207,7 @@ def _host(case: ExplainCase) -> Reason:
 
 def _waiting(case: ExplainCase) -> Reason:
     before, after = (_exchanging(side) for side in (case.then, case.now))
-    if before is not None and after is not None and after - before > MIN_MAIN_SHARE * case.candidate.residual_s:
+    if before is not None and after is not None and after - before > thresholds.MIN_MAIN_SHARE * case.candidate.residual_s:
         words = f"workers exchange for {ms(after)} ms of a step from when the last of them has joined, "
         words += f"{ms(before)} ms {case.then.when}"
         return replace(case.reason("link", words, [], case.describe_host_pressures("link")), location=probed_location(case))

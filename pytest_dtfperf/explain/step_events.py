@@ -9,9 +9,13 @@ keeps all constraints, because they are convex, and prefers no task.
 """
 
 import bisect
+import gzip
+import heapq
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import IO, Any
 
 import numpy as np
 
@@ -382,3 +386,84 @@ def _link_exchanges(sessions: Sequence[_Session]) -> None:
         latest = sorted(parts.values(), key=lambda part: part.start)[-2:]
         for part in parts.values():
             part.partner = next((other for other in reversed(latest) if other is not part), None)
+
+
+# An event with its arrow takes up to 30 bytes of the file (a test holds real traces against that), so that none has 20 MB.
+MAX_PERFETTO_EVENTS = 600_000
+_LANES = {"operations": 0, "wire": 1000, "waits": 2000}  # the first lane of each
+
+
+def write_perfetto(file: IO[bytes], traces: Sequence[TaskTrace], clocks: Clocks, most: int = MAX_PERFETTO_EVENTS) -> int:
+    """Write traced steps as Chrome trace events for ui.perfetto.dev, and return how many events are missing.
+
+    As many whole steps as fit are written; if not even one fits, its longest events. Events on an unknown clock are missing.
+    Each task is a process with lanes for operations, transfers and waits. Arrows connect a send with its arrival. Times are on
+    the first trace's clock, from the first event on.
+    """
+    steps = max(len(trace.steps) for trace in traces)
+    left_out, room = 0, most
+    with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
+        packed.write(b'{"displayTimeUnit":"ms","traceEvents":[')
+        rows = _PerfettoRows()
+        for number in range(steps):
+            stepping = [trace for trace in traces if number < len(trace.steps)]
+            kept = _select_events(cluster_step(stepping, number, clocks).events, room, whole=number > 0)
+            left_out += sum(len(trace.steps[number].ran) + len(trace.steps[number].received) for trace in stepping) - len(kept)
+            room -= len(kept)
+            for row in rows.of(kept):
+                packed.write(json.dumps(row, separators=(",", ":")).encode() + b",")
+        about = {"ph": "M", "name": "dtfperf", "pid": 0, "args": {"steps": steps, "events left out": left_out}}
+        packed.write(json.dumps(about).encode() + b"]}")
+    return left_out
+
+
+def _select_events(events: Sequence[Event], room: int, *, whole: bool) -> Sequence[Event]:
+    if len(events) <= room:
+        return events
+    return [] if whole else heapq.nlargest(room, events, key=lambda event: event.end - event.start)
+
+
+class _PerfettoRows:
+    """The events of consecutive steps as rows of the format."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, int] = {}
+        self._lanes: dict[tuple[str, str], list[tuple[int, int]]] = {}  # task and group -> a heap of lanes by their last end
+        self._zero: int | None = None
+
+    def of(self, events: Sequence[Event]) -> Iterator[Mapping[str, Any]]:
+        ordered = sorted(events, key=lambda event: event.start)
+        if self._zero is None and ordered:
+            self._zero = ordered[0].start
+        for event in ordered:
+            for task in dict.fromkeys([event.task, task_of(event.source or event.device)]):
+                yield from self._list_names(task)
+            yield from self._row(event, self._zero or 0)
+
+    def _list_names(self, task: str) -> Iterator[Mapping[str, Any]]:
+        if task not in self._tasks:
+            self._tasks[task] = len(self._tasks) + 1
+            yield {"ph": "M", "name": "process_name", "pid": self._tasks[task], "args": {"name": task}}
+
+    def _row(self, event: Event, zero: int) -> Iterator[Mapping[str, Any]]:
+        group = "wire" if event.source else "waits" if event.kind == "wait" else "operations"
+        lanes = self._lanes.setdefault((event.task, group), [])
+        new = not lanes or lanes[0][0] > event.start
+        lane = len(lanes) if new else heapq.heappop(lanes)[1]
+        heapq.heappush(lanes, (event.end, lane))
+        at = {"pid": self._tasks[event.task], "tid": _LANES[group] + lane}
+        if new:
+            yield {"ph": "M", "name": "thread_name", **at, "args": {"name": group}}
+        row = {"ph": "X", **at, "ts": event.start - zero, "dur": event.end - event.start, "cat": event.kind}
+        if not event.source:
+            yield {**row, "name": event.type, "args": {"name": event.name, "session": event.session}}
+            return
+        yield {
+            **row,
+            "name": event.location,
+            "args": {"name": event.name, "variable": event.variable, "bytes": event.size_bytes},
+        }
+        for sent in event.causes:
+            arrow = {"name": "sent", "cat": event.kind, "id": f"{event.session} {event.end - zero} {event.name}"}
+            yield {"ph": "s", **arrow, "pid": self._tasks[task_of(event.source)], "tid": 0, "ts": sent.end - zero}
+            yield {"ph": "f", "bp": "e", **arrow, **at, "ts": event.end - zero}

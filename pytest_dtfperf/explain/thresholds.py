@@ -14,9 +14,7 @@ ASSUMED_RUN_SCATTER = 0.05  # of a step. A single run does not show how much run
 MIN_SHARE_OF_STEP = 0.01  # of a step. A smaller change is not worth a search, however well runs agree
 MIN_WORKER_STEP_S = 1e-6  # s. A worker's step never gets shorter, whatever is taken out of it. Definition: avoids 1 / 0
 MAX_CANDIDATES = 10  # candidate causes: 1,024 models of the step take milliseconds, and a longer list is not useful
-# Of a mean of a few traced steps, where their scatter is not known. Evidence: means of five equal steps of MNIST on two busy
-# cores were so far apart, as a part of their time.
-ASSUMED_RELATIVE_ERROR = 0.1
+ASSUMED_RELATIVE_ERROR = 0.1  # of a mean. Evidence: means of five equal steps of MNIST on two busy cores differed by it
 MIN_RELATIVE_ERROR = 0.02  # of a mean. Consecutive traced steps are alike, and the next five differ by more
 MAX_TRACE_FACTOR = 4.0  # times. Traced steps so much longer or shorter than the measured ones are not like these
 REMAINING_TRACE_ERROR = 0.5  # of the traced kinds' error, once their sum is known from step timestamps
@@ -40,8 +38,7 @@ MAX_CLOCK_ERROR_OF_LINK = 0.2  # of a link's time. Where clocks may be off by mo
 MIN_CLOCK_LOSS = 0.05  # of the clock in the baseline: boosting differs by that from one minute to the next
 MIN_CPU_SHARE_OF_PROBE = 0.9  # of the time of a probe. With less, the probe lacked a core, and the core was not slow
 MIN_QUOTA_SHARE = 0.05  # of the time in which a quota throttled a host's processes, above the baseline
-# Run-queue wait, seconds for each second on a core, above the baseline. From one run to the next it differs by about 0.3
-MIN_RUN_QUEUE_INCREASE = 0.5
+MIN_RUN_QUEUE_INCREASE = 0.5  # s of run-queue wait for each second on a core; from run to run it differs by about 0.3
 MIN_RELATIVE_RUN_QUEUE_INCREASE = 0.5  # of the wait in the baseline, likewise
 # Idle cores run a ready thread at once; a guest that is stopped for moments has a wait of 1.5 s. Evidence: Linux 6.18 counted 7
 # to 20 s in quiet runs on cores that were busy for 20 %, so longer waits on idle cores are errors of the counter.
@@ -69,9 +66,7 @@ MIN_SHARE_OF_CAUSE = 0.5  # of a cause's seconds that an experiment must show: n
 # Late workers, pauses and periods in step timestamps
 MIN_STEPS = 20  # steps. With fewer, the usual duration is not known
 MIN_PAUSE_PART = 0.5  # of the usual step by which a pause is longer
-# Times the scatter of steps by which a pause is longer. Evidence: 1 in 10^9 of normally distributed steps is, and 7 in 1,000
-# with an exponential tail.
-MIN_PAUSE_SPREADS = 6.0
+MIN_PAUSE_SPREADS = 6.0  # times the scatter of steps. 1 in 10^9 normal steps is longer, 7 in 1,000 of an exponential tail
 MAX_FALSE_PERIODS = 0.005  # of all runs: the rate of periods found by chance, after Bonferroni. Definition
 MIN_PAUSES_OF_PERIOD = 4  # pauses that have a period
 MIN_KEPT_OF_PERIOD = 0.6  # of the pauses that fit a period, and of the times at which it expects one
@@ -81,8 +76,7 @@ MIN_RATIO_OF_SPREADS = 1.2  # times that reported steps begin farther apart than
 MIN_LATE_STEPS = 0.75  # of the steps. A worker that is last in turn, or half of the time by chance, is not a late worker
 
 # Probes of hosts and links
-# Two sessions differ by more than the repeats of one: other pages, another temperature, other buffers in memory.
-MIN_PROBE_LOSS = 0.05  # of a reading
+MIN_PROBE_LOSS = 0.05  # of a reading. Sessions differ by memory pages, buffers and temperature
 MIN_LINK_PROBE_LOSS = 0.10  # of the bytes of half a second. A single lost packet may take some percent
 # Of one of several streams, which gets what the others leave: two on one link may have a third and two thirds of it.
 MIN_STREAM_PROBE_LOSS = 0.6

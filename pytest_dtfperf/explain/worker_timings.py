@@ -31,18 +31,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from pytest_dtfperf.codec import JsonData
-from pytest_dtfperf.explain.thresholds import (
-    MAX_FALSE_PERIODS,
-    MIN_KEPT_OF_PERIOD,
-    MIN_LATE_STEPS,
-    MIN_LATENESS_OF_STEP,
-    MIN_OWN_PART_OF_PAUSE,
-    MIN_PAUSE_PART,
-    MIN_PAUSE_SPREADS,
-    MIN_PAUSES_OF_PERIOD,
-    MIN_RATIO_OF_SPREADS,
-    MIN_STEPS,
-)
+from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.stamps import Column, Stamps
 
 _AROUND = 101  # steps that a step is compared with
@@ -82,14 +71,14 @@ def compute_excess(durations: Numbers) -> Numbers:
 
 def find_long_steps(durations: Numbers) -> Indices:
     """The indices of those that stand out."""
-    if len(durations) < MIN_STEPS:
+    if len(durations) < thresholds.MIN_STEPS:
         return np.zeros(0, np.intp)
     out = np.zeros(len(durations), bool)
     for within in _stretches(len(durations)):
         theirs = durations[within]
         usual = np.median(theirs)
         spread = _OF_NORMAL * np.median(np.abs(theirs - usual))
-        out[within] = theirs > usual + max(MIN_PAUSE_PART * usual, MIN_PAUSE_SPREADS * spread)
+        out[within] = theirs > usual + max(thresholds.MIN_PAUSE_PART * usual, thresholds.MIN_PAUSE_SPREADS * spread)
     return np.flatnonzero(out)
 
 
@@ -103,12 +92,14 @@ def _stretches(steps: int) -> Iterator[slice]:
 def find_period(indices: Indices, durations: Numbers) -> tuple[float, float, Indices] | None:
     """The period of pauses at these indices, in steps and in the unit of durations, and the pauses that keep to it."""
     first = indices[np.flatnonzero(np.diff(indices, prepend=-2) > 1)]  # of several in a row
-    if len(first) < MIN_PAUSES_OF_PERIOD or not (found := _distance(first, len(durations))):
+    if len(first) < thresholds.MIN_PAUSES_OF_PERIOD or not (found := _distance(first, len(durations))):
         return None
     ones, nexts = _find_chains(first, *found)
     kept = np.union1d(ones, nexts)
     if len(kept) < max(
-        MIN_PAUSES_OF_PERIOD, MIN_KEPT_OF_PERIOD * len(first), MIN_KEPT_OF_PERIOD * (len(durations) // found[0])
+        thresholds.MIN_PAUSES_OF_PERIOD,
+        thresholds.MIN_KEPT_OF_PERIOD * len(first),
+        thresholds.MIN_KEPT_OF_PERIOD * (len(durations) // found[0]),
     ):
         return None
     begins = np.cumsum(durations)
@@ -132,11 +123,11 @@ def _distance(indices: Indices, steps: int) -> tuple[int, int] | None:
         for slack in (0, max(1, distance // 20)):
             window = slice(max(1, distance - slack), distance + slack + 1)
             here, width = pairs[window].sum(), window.stop - window.start
-            if here < MIN_PAUSES_OF_PERIOD - 1:
+            if here < thresholds.MIN_PAUSES_OF_PERIOD - 1:
                 continue
             others = (around.sum() - here) / max(1, len(around) - width)
             expected = width * max(others, density * (steps - distance))
-            if (chance := tried * _poisson_tail(int(here), expected)) < MAX_FALSE_PERIODS:
+            if (chance := tried * _poisson_tail(int(here), expected)) < thresholds.MAX_FALSE_PERIODS:
                 found.append((chance, distance, slack))
     near = [each for each in found if each[1] <= 1.5 * found[0][1]]
     return min(near)[1:] if near else None
@@ -314,7 +305,7 @@ def _against_others(series: Sequence[_Series]) -> dict[str, dict[str, float | No
     late = _median_of_others(waits) - waits  # of an even number of others, the later half counts: two of three are usual
     is_last = waits == waits.min(axis=0)
     last = (is_last / is_last.sum(axis=0)).mean(axis=1)
-    clearly = MIN_LATENESS_OF_STEP * float(np.mean([each.step[known].mean() for each in series]))
+    clearly = thresholds.MIN_LATENESS_OF_STEP * float(np.mean([each.step[known].mean() for each in series]))
     return {
         each.worker: {
             "last": round(float(last[at]), _DIGITS),
@@ -335,9 +326,9 @@ def _reported_waits(series: Sequence[_Series]) -> Numbers:
     """
     steps, between = np.stack([each.step for each in series]), np.stack([each.between for each in series])
     ends, begins = steps[:, 1:] + between[:, 1:], steps[:, :-1] + between[:, 1:]
-    if _apart(begins) >= MIN_RATIO_OF_SPREADS * _apart(ends):
+    if _apart(begins) >= thresholds.MIN_RATIO_OF_SPREADS * _apart(ends):
         return steps
-    return -steps if _apart(ends) >= MIN_RATIO_OF_SPREADS * _apart(begins) else np.full_like(steps, np.nan)
+    return -steps if _apart(ends) >= thresholds.MIN_RATIO_OF_SPREADS * _apart(begins) else np.full_like(steps, np.nan)
 
 
 def _apart(intervals: Numbers) -> float:
@@ -383,7 +374,7 @@ def _durations(series: Sequence[_Series], *, together: bool) -> Iterator[tuple[N
 def _find_workers(series: Sequence[_Series], indices: Indices, excess: Numbers) -> list[str | None]:
     """Of each pause the one worker whose own time, until its gradients were there, was so much longer than usual."""
     own = np.nan_to_num(np.stack([compute_excess(each.ready)[indices] for each in series]))  # (worker, pause)
-    mine = own >= MIN_OWN_PART_OF_PAUSE * excess[indices]
+    mine = own >= thresholds.MIN_OWN_PART_OF_PAUSE * excess[indices]
     if len(series) == 1:
         return [series[0].worker] * len(indices)
     return [series[int(theirs.argmax())].worker if theirs.sum() == 1 else None for theirs in mine.T]
@@ -405,10 +396,7 @@ class LateWorker(JsonData):
 
 
 def find_late_workers(scores: WorkerTimings) -> Sequence[LateWorker]:
-    """Return the workers that the others clearly wait for, the latest first.
-
-    Their lateness is more than `MIN_LATENESS_OF_STEP` of a step in `MIN_LATE_STEPS` of the steps, beyond chance.
-    """
+    """Return the workers that the others clearly and not just by chance wait for, the latest first."""
     found = [
         LateWorker(worker=name, last=score.last, behind=score.behind, late_s=score.late_s, parts=_parts(scores, name))
         for name, score in scores.workers.items()
@@ -421,7 +409,10 @@ def _is_clear(scores: WorkerTimings, score: WorkerTiming) -> bool:
     errors = _CERTAIN.get(blocks(score.steps))
     if score.late_s is None or score.late_error_s is None or score.behind is None or scores.step_s is None or errors is None:
         return False
-    return score.behind >= MIN_LATE_STEPS and score.late_s - errors * score.late_error_s > MIN_LATENESS_OF_STEP * scores.step_s
+    return (
+        score.behind >= thresholds.MIN_LATE_STEPS
+        and score.late_s - errors * score.late_error_s > thresholds.MIN_LATENESS_OF_STEP * scores.step_s
+    )
 
 
 def _parts(scores: WorkerTimings, worker: str) -> dict[str, float]:
@@ -441,7 +432,7 @@ def describe_late_worker(straggler: LateWorker, host: str | None = None) -> str:
     where = f" ({host})" if host else ""
     often = (
         f"was last in {_whole(straggler.last)} of steps"
-        if straggler.last >= MIN_LATE_STEPS
+        if straggler.last >= thresholds.MIN_LATE_STEPS
         else f"was late in {_whole(straggler.behind)} of steps, and the last in {_whole(straggler.last)}"
     )
     parts = sorted(straggler.parts.items(), key=lambda part: -part[1])

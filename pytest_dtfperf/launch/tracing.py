@@ -7,9 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.explain import perfetto
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
-from pytest_dtfperf.explain.step_events import align
+from pytest_dtfperf.explain.step_events import align, write_perfetto
 from pytest_dtfperf.explain.worker_timings import compute_worker_timings
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.spec import Spec
@@ -63,7 +62,7 @@ class Tracing:
             clocks = align(self._traces, self._one_clock)
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / FILE).open("wb") as file:
-                perfetto.write(file, self._traces, clocks)
+                write_perfetto(file, self._traces, clocks)
 
     @property
     def _lockstep(self) -> bool:

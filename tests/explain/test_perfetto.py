@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.explain import perfetto
-from pytest_dtfperf.explain.step_events import Clocks, align
+from pytest_dtfperf.explain.step_events import MAX_PERFETTO_EVENTS, Clocks, align, write_perfetto
 from pytest_dtfperf.traces import TaskTrace
 from tests.explain.made import MODES, Times, parameter_server, profiled, real
 
@@ -18,7 +17,7 @@ from tests.explain.made import MODES, Times, parameter_server, profiled, real
 def written(traces: list[TaskTrace], clocks: Clocks | None = None, **how: Any) -> tuple[dict[str, Any], int, int]:
     """The document, the file's bytes, and how many events were left out."""
     file = io.BytesIO()
-    left_out = perfetto.write(file, traces, clocks or align(traces), **how)
+    left_out = write_perfetto(file, traces, clocks or align(traces), **how)
     return json.loads(gzip.decompress(file.getvalue())), len(file.getvalue()), left_out
 
 
@@ -93,4 +92,4 @@ def test_file_stays_below_20_mb() -> None:
         written(real(mode))[1] / sum(len(step.ran) + len(step.received) for trace in real(mode) for step in trace.steps)
         for mode in MODES
     )
-    assert largest * perfetto.MOST_EVENTS < 20e6
+    assert largest * MAX_PERFETTO_EVENTS < 20e6
