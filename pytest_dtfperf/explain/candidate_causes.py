@@ -34,7 +34,7 @@ Pair = tuple[str, str]  # the same two in the order of their names
 
 @dataclass(frozen=True)
 class SlowNetworkPart:
-    """What of the network is slow."""
+    """A slow part of the network."""
 
     location: str | None  # "ps:0>worker:1", "ps:0<>worker:1", a task, a host; None: all of it
     pairs: Sequence[Pair]
@@ -83,7 +83,7 @@ def _locate_unknown(workers: Collection[str], hosts: Mapping[str, str]) -> str |
 def _distribute_over_links(
     cells: Mapping[Cell, float], then: StepBreakdown | None, now: StepBreakdown | None
 ) -> Iterator[tuple[Ends, Mapping[Cell, float]]]:
-    """Link -> its part of these seconds."""
+    """Yield each link with its part of these seconds."""
     found: dict[Ends, dict[Cell, float]] = defaultdict(lambda: defaultdict(float))
     for (worker, kind), seconds in cells.items():
         growth = {ends: _growth(ends, worker, then, now) for ends in _links(worker, kind, now)}
@@ -260,7 +260,7 @@ Changes = Mapping[str, Mapping[str, float]]  # worker -> kind -> seconds
 
 
 def find_candidate_causes(both: ComparedTimes, then: MeasurementProfile, now: MeasurementProfile) -> list[CandidateCause]:
-    """All changes, by what changed together; the rest last."""
+    """Return all changes, grouped by what changed together; the rest is last."""
     changes = compute_changes(both)
     hosts = {**then.hosts, **now.hosts}
     found: list[CandidateCause] = []
@@ -312,7 +312,7 @@ def compute_least_change(both: ComparedTimes, worker: str, kinds: Sequence[str])
 
 
 def compute_error(both: ComparedTimes, kinds: Sequence[str]) -> float:
-    """Standard error of the change of one worker's mean."""
+    """Return the standard error of the change of one worker's mean."""
     return math.hypot(both.then.error(kinds), both.now.error(kinds))
 
 

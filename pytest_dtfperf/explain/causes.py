@@ -47,7 +47,7 @@ from pytest_dtfperf.explain.worker_timings import compute_lateness_increases, de
 
 @dataclass(frozen=True)
 class LowConfidenceCause:
-    """Something that differs."""
+    """A known difference between the two sides that may be the cause."""
 
     kind: str
     location: str | None
@@ -86,7 +86,7 @@ def settle_seconds(
 def _distribute_difference(
     seconds: Sequence[float], errors: Sequence[float], change_s: float, change_error_s: float
 ) -> list[float]:
-    """What is missing or too much, by what each part may be off."""
+    """Distribute the difference to the change over the parts, by the variance of each."""
     found = list(seconds)
     variance = sum(error**2 for error in errors)
     missing = change_s - sum(found)
@@ -109,7 +109,7 @@ def _within(seconds: Sequence[float], most_s: float) -> list[float]:
 
 
 def _less(seconds: list[float], errors: Sequence[float], too_much: float) -> list[float]:
-    """Take so much off those that add something, none of them below 0."""
+    """Subtract `too_much` from the positive parts, and let none of them become negative."""
     found = list(seconds)
     most = [
         min(each, thresholds.MAX_REMOVED_STANDARD_ERRORS * error) if each > 0 else 0.0
@@ -289,7 +289,7 @@ def _list_single_difference(
 
 
 def _error_of(candidate: CandidateCause, both: ComparedTimes) -> float:
-    """Standard error of what it makes of a step."""
+    """Return the standard error of the seconds that a candidate adds to a step."""
     kinds = {kind for _, kind in candidate.cells}
     return compute_error(both, sorted(kinds)) + (
         compute_least_residual(both) / thresholds.STANDARD_ERRORS if candidate.residual_s else 0.0
@@ -323,7 +323,7 @@ def _next(case: ExplainCase, reason: Reason) -> str | None:
 
 
 def _notes(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[str]:
-    """Yield what is missing."""
+    """Yield the data that are missing for a better explanation."""
     how = "a program can report its steps with pytest_dtfperf.steps" if now.is_own_program else "--explain=always has it done"
     for side, name in ((then, then.name), (now, "this training")):
         if side.anatomy is None and side.scores is None:

@@ -74,7 +74,7 @@ def percent_longer(before: float, after: float) -> str:
 
 
 def ends_of(location: str | None) -> Sequence[str]:
-    """Both ends of a link, the one task or host, or none."""
+    """Return both ends of a link, the one task or host, or none."""
     return [end for end in re.split("<?>", location) if end] if location else []
 
 
@@ -361,7 +361,7 @@ def _read_stamped_times(scores: WorkerTimings, coordinated: bool) -> Times:
 
 
 def _typical(of_workers: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
-    """By kind, the median worker's."""
+    """Return the median worker's seconds of each kind."""
     found: Sequence[Mapping[str, float]] = list(of_workers)
     kinds = sorted({kind for parts in found for kind in parts})
     return {kind: statistics.median(parts.get(kind, 0.0) for parts in found) for kind in kinds}

@@ -35,7 +35,7 @@ _WITH_LOCATIONS = frozenset({"link", "input"})
 
 @dataclass(frozen=True)
 class Reason:
-    """What a cause says of itself."""
+    """The kind, location, message, evidence and confidence of a cause."""
 
     kind: str
     location: str | None
@@ -211,7 +211,7 @@ def _compute_wall_and_cpu_s(times: Times, side: MeasurementProfile, workers: Seq
 
 
 def compute_mean_cpu_s(side: MeasurementProfile, workers: Sequence[str]) -> float | None:
-    """The mean of these workers; None: of one of them it is not known."""
+    """Return the mean over these workers; None: of one of them it is not known."""
     known = [cpu for worker in workers if (cpu := get_cpu_s(side, worker))]
     return sum(known) / len(known) if known and len(known) == len(workers) else None
 
@@ -239,7 +239,7 @@ _EXCHANGE = ("receive", "send", "apply", "host")  # kinds of a worker's time tha
 def merge_causes(
     candidates: Sequence[CandidateCause], both: ComparedTimes, then: MeasurementProfile, now: MeasurementProfile
 ) -> list[CandidateCause]:
-    """The rest stays last."""
+    """Return the candidates with those of one cause merged; the rest stays last."""
     *found, rest = candidates
     if (
         now.program_changes
@@ -399,7 +399,7 @@ def _select(candidates: Sequence[CandidateCause], *what: str) -> list[CandidateC
 def _join(
     what: str, location: str | None, parts: Sequence[CandidateCause], among: Sequence[CandidateCause]
 ) -> list[CandidateCause]:
-    """One in the place of these; nothing changes where there are none."""
+    """Replace the given parts by one candidate; change nothing where there are none."""
     if not parts:
         return list(among)
     cells: dict[Cell, float] = defaultdict(float)
@@ -432,7 +432,7 @@ def is_server_late(server: str, transfer: CandidateCause, then: MeasurementProfi
 
 
 def compute_update_ratio(server: str, then: MeasurementProfile, now: MeasurementProfile) -> float | None:
-    """How many times as long a server's own operations take; None: not known."""
+    """Return how many times as long a server's own operations take; None: not known."""
     before, after = (_compute_update_time(server, side) for side in (then, now))
     return after / before if before and after else None
 
