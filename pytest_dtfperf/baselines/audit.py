@@ -63,10 +63,10 @@ class Known:
 
     def margin(self, system: str, entry: Entry) -> float:
         """What the case was last given, else what its system's file says, else the usual."""
-        given = [seen.margin for seen in self.seen(entry) if seen.margin is not None]
+        given = [seen.margin for seen in self.find_sightings(entry) if seen.margin is not None]
         return given[-1] if given else self.margins.get(system, USUAL.margin)
 
-    def seen(self, entry: Entry) -> list[Sighting]:
+    def find_sightings(self, entry: Entry) -> list[Sighting]:
         return [sighting for sighting in self.sightings if sighting.is_of(entry)]
 
 
@@ -109,7 +109,7 @@ def _old(known: Known, system: str, entry: Entry) -> str:
 
 def _beaten(known: Known, system: str, entry: Entry) -> str:
     margin = known.margin(system, entry)
-    later = [sighting for sighting in known.seen(entry) if sighting.session > entry.provenance.session]
+    later = [sighting for sighting in known.find_sightings(entry) if sighting.session > entry.provenance.session]
     by_session: dict[str, list[float]] = {}
     for sighting in later:
         by_session.setdefault(sighting.session, []).append(sighting.measurement.images_per_sec / entry.images_per_sec - 1)

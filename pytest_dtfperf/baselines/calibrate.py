@@ -96,7 +96,7 @@ class CalibrationCase:
             )
         return found
 
-    def calibrated(self) -> Calibrated:
+    def calibrate(self) -> Calibrated:
         """Raises `ValueError` where there is too little to tell."""
         noise, self.rare = estimate_noise(list(self.rates.values()))
         return Calibrated(noise=noise, sessions=len(self.rates), date=self.date)
@@ -157,7 +157,7 @@ def calibrate(
     for case in cases:
         entries = entries_of(case.system)
         try:
-            calibrated = case.calibrated()
+            calibrated = case.calibrate()
         except ValueError as error:
             found.append(CalibrationResult(case=case, words=str(error)))
             continue

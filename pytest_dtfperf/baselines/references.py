@@ -95,11 +95,11 @@ def references_for(spec: Spec, folder: Path | None = None) -> list[Reference]:
 
 def references(folder: Path | None = None) -> Sequence[Reference]:
     """Every published number in a folder of baselines; without one, those that come with the package."""
-    return _read(folder or published_folder())
+    return _load_references(folder or published_folder())
 
 
 @cache
-def _read(folder: Path) -> tuple[Reference, ...]:
+def _load_references(folder: Path) -> tuple[Reference, ...]:
     paths = sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))
     return tuple(reference for path in paths for reference in _of_file(read_published_file(path)))
 

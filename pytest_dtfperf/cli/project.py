@@ -85,11 +85,11 @@ def _read_pyproject(path: Path) -> Values | None:
 
 
 def _make_section_reader(name: str, *, counts_if_empty: bool = False) -> Callable[[Path], Values | None]:
-    def read(path: Path) -> Values | None:
+    def read_section(path: Path) -> Values | None:
         sections = iniconfig.IniConfig(str(path), data=read_text(path)).sections
         return sections.get(name, {} if counts_if_empty else None)
 
-    return read
+    return read_section
 
 
 _FILES: Mapping[str, Callable[[Path], Values | None]] = {  # in pytest's order: the first that speaks to pytest is the one

@@ -29,7 +29,7 @@ def cached(name: str, max_age_s: float, make: Callable[[], Any], *, folder: Path
 
 def load(name: str, max_age_s: float, *, folder: Path | None = None) -> Any:
     """Return the value of this name, or None if there is none that is at most `max_age_s` old."""
-    kept = _read(_path(name, folder), name)
+    kept = _read_answer(_path(name, folder), name)
     if kept is not None and 0 <= time.time() - kept["at"] <= max_age_s:  # a time in the future comes from a wrong clock
         return kept["value"]
     return None
@@ -56,7 +56,7 @@ def _file_name(name: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)[:80]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}.json"
 
 
-def _read(path: Path, name: str) -> dict[str, Any] | None:
+def _read_answer(path: Path, name: str) -> dict[str, Any] | None:
     try:
         kept = json.loads(read_file(path))
     except (OSError, ValueError):

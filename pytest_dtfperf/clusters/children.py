@@ -131,7 +131,7 @@ class Child:
         self.deaf = self.deaf or not write_all(self.stdin.fileno(), data, within_s)
         return not self.deaf
 
-    def read(self) -> list[bytes] | None:
+    def read_lines(self) -> list[bytes] | None:
         """The lines that are whole now; None when there will be no more. Raises `LineTooLong`."""
         try:
             data = os.read(self.stdout.fileno(), 1 << 16)
@@ -235,7 +235,7 @@ class ChildrenChannel:
         for key, _ in [] if deaf else self._selector.select(timeout_s):
             child: Child = key.data
             try:
-                lines = child.read()
+                lines = child.read_lines()
             except LineTooLong as exc:
                 self._lose(child, Lost(LossReason.FLOODED, str(exc)))  # nobody reads on: it can write no more
                 continue

@@ -202,7 +202,7 @@ class Launcher:
                 probing.stop()
                 if not probing.all_quiet:
                     self._close_agents()
-        found = probing.found()
+        found = probing.collect_probes()
         self._probes = merge_probes(self._probes, replace(found, unknown={}))  # what could not be measured is tried again
         return found
 

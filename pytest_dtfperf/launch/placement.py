@@ -307,9 +307,9 @@ class Roles:
     def name_tasks(self, tasks: Sequence[PlacedTask]) -> list[PlacedTask]:
         """Return the tasks with their roles: the first of the workers is the chief, the last the evaluator."""
         last = max(task.index for task in tasks if task.job == "worker")
-        return [self._named(task, last) if task.job == "worker" else task for task in tasks]
+        return [self._assign_role(task, last) if task.job == "worker" else task for task in tasks]
 
-    def _named(self, task: PlacedTask, last: int) -> PlacedTask:
+    def _assign_role(self, task: PlacedTask, last: int) -> PlacedTask:
         if self.chief and task.index == 0:
             return replace(task, job="chief")
         if self.evaluator and task.index == last:

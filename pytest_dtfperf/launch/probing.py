@@ -255,7 +255,7 @@ class Probing:
             self._order("stop", grace_s=0.0)
             self._listen(lambda: self.all_quiet, self._config.limits.stop_s)
 
-    def found(self) -> Probes:
+    def collect_probes(self) -> Probes:
         """Return what is known of the training's hosts and links, from this probe and those before."""
         found = merge_probes(self._known, self._answers.probes(time.monotonic() - self._began))
         hosts = {host.name for host in self._hosts.values()}
@@ -292,7 +292,7 @@ class Probing:
         rounds = [_targets(each) for each in self._rounds]
         addresses = {str(at): {"address": host.address, "port": self._ports.get(at, 0)} for at, host in self._hosts.items()}
         probe = {"token": secrets.token_hex(8), "rounds": rounds, "addresses": addresses, "parts": PARTS, "part_s": PART_S}
-        tasks = [self._task_order(host) for host in self._left(self._hosts)]
+        tasks = [self._task_order(host) for host in self._remaining_hosts(self._hosts)]
         cold = self._config.start == "cold"
         common = {"run": self.id, "probe": probe}
         self._order("start", cold=cold, isolated=self._isolated, free_ports=True, common=common, env=GPU_ORDER, tasks=tasks)
@@ -314,7 +314,7 @@ class Probing:
         }
 
     def _lead(self, phase: str, hosts: Collection[int], within_s: float) -> None:
-        if left := self._left(hosts):
+        if left := self._remaining_hosts(hosts):
             self._order("notify", tasks=[_task(host) for host in left], word=phase)
             self._wait(phase, left, lambda host: self._done.get(host) == phase, within_s)
 
@@ -327,13 +327,13 @@ class Probing:
 
     # Events
 
-    def _left(self, hosts: Iterable[int]) -> list[int]:
+    def _remaining_hosts(self, hosts: Iterable[int]) -> list[int]:
         return [host for host in hosts if not self._answers.is_lost(host)]
 
     def _wait(self, what: str, hosts: Collection[int], has: Callable[[int], bool], within_s: float) -> None:
         """Wait until all hosts that are not lost have it; those that do not in time are lost."""
-        self._listen(lambda: all(map(has, self._left(hosts))), within_s)
-        for host in self._left(hosts):
+        self._listen(lambda: all(map(has, self._remaining_hosts(hosts))), within_s)
+        for host in self._remaining_hosts(hosts):
             if not has(host):
                 self._answers.lose(host, f"no answer within {within_s:g} s ({what})")
 

@@ -71,10 +71,10 @@ class Tracing:
     @cached_property
     def _traces(self) -> Sequence[TaskTrace]:
         """The traces, the chief's first: all times are on its clock. Raises `InvalidTrace`."""
-        found = [self._unpacked(task, packed) for task, packed in self.packed.items()]
+        found = [self._unpack_trace(task, packed) for task, packed in self.packed.items()]
         return sorted(found, key=lambda trace: int(trace.task.partition(":")[2]))
 
-    def _unpacked(self, task: str, packed: str) -> TaskTrace:
+    def _unpack_trace(self, task: str, packed: str) -> TaskTrace:
         trace = unpack(packed)
         if trace.task != task:
             raise InvalidTrace(f"of {task} is that of {trace.task}")

@@ -154,18 +154,18 @@ class Watch:
 
     # Events
 
-    def _reserved(self, event: Mapping[str, Any], now: float) -> None:
+    def _on_reserved(self, event: Mapping[str, Any], now: float) -> None:
         self.hosts[event["host"]].ports = event["ports"]
 
-    def _refused(self, event: Mapping[str, Any], now: float) -> None:
+    def _on_refused(self, event: Mapping[str, Any], now: float) -> None:
         name = self.hosts[event["host"]].name
         hint = "End whoever listens there, or let free ports be found: fixed_ports = false."
         self._fail(FailureCause.HOST, now, PortInUse(f"{event['reason']} on {name}. {hint}"))
 
-    def _stopped(self, event: Mapping[str, Any], now: float) -> None:
+    def _on_stopped(self, event: Mapping[str, Any], now: float) -> None:
         self.hosts[event["host"]].quiet = True
 
-    def _lost(self, event: Mapping[str, Any], now: float) -> None:
+    def _on_lost(self, event: Mapping[str, Any], now: float) -> None:
         host = self.hosts[event["host"]]
         host.lost = event["how"]
         error = HostLost(loss(host.name, "is gone", event["how"], event["words"]))
@@ -173,7 +173,7 @@ class Watch:
             self.refusal = self.refusal or error
         self._fail(FailureCause.HOST, now, error)
 
-    def _zygote_died(self, event: Mapping[str, Any], now: float) -> None:
+    def _on_zygote_died(self, event: Mapping[str, Any], now: float) -> None:
         host = self.hosts[event["host"]]
         self._note_signal(event)
         words = quoted_lines(event["last_lines"])
@@ -183,10 +183,10 @@ class Watch:
             HostLost(f"the zygote on {host.name}, which all its tasks fork from, {_how(event)}{words}"),
         )
 
-    def _started(self, event: Mapping[str, Any], now: float) -> None:
+    def _on_started(self, event: Mapping[str, Any], now: float) -> None:
         self.tasks[event["task"]].started = True
 
-    def _task(self, event: Mapping[str, Any], now: float) -> None:
+    def _on_task(self, event: Mapping[str, Any], now: float) -> None:
         task = self.tasks[event["task"]]
         task.moved = now
         match event["kind"]:
@@ -201,7 +201,7 @@ class Watch:
             case "report":
                 task.report = {key: value for key, value in event.items() if key not in _ENVELOPE}
 
-    def _exit(self, event: Mapping[str, Any], now: float) -> None:
+    def _on_exit(self, event: Mapping[str, Any], now: float) -> None:
         task = self.tasks[event["task"]]
         task.exited = True
         self._note_signal(event)
@@ -214,7 +214,7 @@ class Watch:
         elif task.report is None:
             self._task_failed(FailureCause.FAILED, task, "ended without a report", event, now)
 
-    def _beat(self, event: Mapping[str, Any], now: float) -> None:
+    def _on_beat(self, event: Mapping[str, Any], now: float) -> None:
         for name, process in event["tasks"].items():
             task = self.tasks[name]
             task.stopped_beats = task.stopped_beats + 1 if process["state"] in _STOPPED else 0
@@ -306,15 +306,15 @@ def _lacks(event: Mapping[str, Any]) -> str:
 
 _ENVELOPE = ("event", "host", "run", "task", "kind")
 _EVENTS: Mapping[str, Callable[[Watch, Mapping[str, Any], float], None]] = {
-    "reserved": Watch._reserved,
-    "refused": Watch._refused,
-    "stopped": Watch._stopped,
-    "lost": Watch._lost,
-    "zygote_died": Watch._zygote_died,
-    "started": Watch._started,
-    "task": Watch._task,
-    "exit": Watch._exit,
-    "beat": Watch._beat,
+    "reserved": Watch._on_reserved,
+    "refused": Watch._on_refused,
+    "stopped": Watch._on_stopped,
+    "lost": Watch._on_lost,
+    "zygote_died": Watch._on_zygote_died,
+    "started": Watch._on_started,
+    "task": Watch._on_task,
+    "exit": Watch._on_exit,
+    "beat": Watch._on_beat,
 }
 
 

@@ -38,13 +38,13 @@ class Display:
         self._names: frozenset[str] = frozenset()
         self.progress = self._progress()
 
-    def _known(self) -> frozenset[str]:
+    def _get_test_names(self) -> frozenset[str]:
         self._names = self._names or frozenset(self._tests())
         return self._names
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        if item.nodeid not in self._known():
+        if item.nodeid not in self._get_test_names():
             return (yield)
         self._event("begun", item.nodeid)
         try:
@@ -52,7 +52,7 @@ class Display:
         finally:
             self._event("ended", item.nodeid)
 
-    def relayed(self, worker: str, kind: str, text: str) -> None:
+    def show_worker_event(self, worker: str, kind: str, text: str) -> None:
         """Show what a worker has sent about its tests. Called in a controller."""
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         if kind == "line":
@@ -84,7 +84,7 @@ class Display:
         self._running[worker] = test
         outlook = self._outlook = self._outlook or Outlook(self._tests(), self._expected_s, time.monotonic)
         outlook.workers = len(self._running)
-        outlook.begun(test) if kind == "begun" else outlook.ended(test)
+        outlook.begin_test(test) if kind == "begun" else outlook.end_test(test)
 
     def _where(self, worker: str = "") -> str:
         if self._outlook is None or worker not in self._running:
@@ -113,7 +113,7 @@ class Display:
 
     def _terminal(self, file: Any) -> TextIO | None:
         """Return a descriptor of its own for where pytest writes: capture redirects the common one while tests run."""
-        with self._uncaptured():
+        with self._suspend_capture():
             try:
                 encoding = file.encoding or "utf-8"
                 return self._held.enter_context(open(os.dup(file.fileno()), "w", encoding=encoding, errors=DEGRADE))
@@ -123,14 +123,14 @@ class Display:
     def _fresh_line(self) -> None:
         """End the line that pytest has begun, by pytest's own writer, which keeps its position."""
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
-        with self._uncaptured():
+        with self._suspend_capture():
             if reporter._tw.width_of_current_line:
                 reporter._tw.line()
             if reporter.currentfspath == -2:  # xdist's way to ask for a new line, which it has
                 reporter.currentfspath = None
             reporter._tw.flush()
 
-    def _uncaptured(self) -> AbstractContextManager[object]:
+    def _suspend_capture(self) -> AbstractContextManager[object]:
         capture: Any = self._config.pluginmanager.getplugin("capturemanager")
         return capture.global_and_fixture_disabled() if capture else nullcontext()
 

@@ -312,13 +312,13 @@ def _relay(node: Any) -> None:
     if distributed is None or receive is None or pass_on is None:
         return
 
-    def received(event: Any) -> None:
+    def receive_event(event: Any) -> None:
         if isinstance(event, tuple) and event[0] == PROGRESS:
             pass_on(PROGRESS, node=node, **event[1])
         else:
             receive(event)
 
-    node.process_from_remote = received
+    node.process_from_remote = receive_event
     setattr(distributed, f"worker_{PROGRESS}", _show)
     node.workerinput[PROGRESS] = True
 
@@ -326,7 +326,7 @@ def _relay(node: Any) -> None:
 def _show(node: Any, kind: str, text: str, tests: Sequence[str]) -> None:
     perf = plugin_state.state(node.config)
     perf.tests = perf.tests or tests
-    perf.display.relayed(node.gateway.id, kind, text)
+    perf.display.show_worker_event(node.gateway.id, kind, text)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -29,7 +29,7 @@ class Marker:
     variable_update: tuple[str, ...] = DEFAULT_UPDATE
 
     @classmethod
-    def read(cls, arguments: Mapping[str, Any], where: str) -> "Marker":
+    def from_arguments(cls, arguments: Mapping[str, Any], where: str) -> "Marker":
         """Check a marker's keyword arguments. Raises `UsageError` that names the test."""
         known = [field.name for field in fields(cls)]
         for name in arguments:

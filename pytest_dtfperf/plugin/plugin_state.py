@@ -96,7 +96,7 @@ def marker_of(node: pytest.Item) -> Marker:
         if mark.args:
             raise UsageError(f"{node.nodeid}: the dtfperf marker takes named arguments only, as in dtfperf(margin=0.05)")
         arguments |= mark.kwargs
-    return Marker.read(arguments, node.nodeid)
+    return Marker.from_arguments(arguments, node.nodeid)
 
 
 def _exit_on_signal(number: int, frame: FrameType | None) -> None:

@@ -43,7 +43,7 @@ def cut(text: str, width: int) -> str:
 def _harmless(event: Callable[Concatenate["Progress", P], None]) -> Callable[Concatenate["Progress", P], None]:
     """Return a method that drops all events after one that cannot be shown: a closed terminal must not end a measurement."""
 
-    def guarded(self: "Progress", /, *args: P.args, **kwargs: P.kwargs) -> None:
+    def call_unless_broken(self: "Progress", /, *args: P.args, **kwargs: P.kwargs) -> None:
         if self._broken:
             return
         try:
@@ -51,8 +51,8 @@ def _harmless(event: Callable[Concatenate["Progress", P], None]) -> Callable[Con
         except Exception:  # whatever the terminal does, the numbers are worth more than their picture
             self._broken = True
 
-    update_wrapper(guarded, event)
-    return guarded
+    update_wrapper(call_unless_broken, event)
+    return call_unless_broken
 
 
 class Progress:
@@ -155,7 +155,7 @@ class Progress:
         self._erase()
 
     @_harmless
-    def measured(self) -> None:
+    def end_measurement(self) -> None:
         """End the display after the last run of a spec, or after a failed wait: pytest continues its own line."""
         self._erase()
         self._title, self._waited_for, self._waits_since = "", "", None

@@ -252,14 +252,14 @@ class Outlook:
         for test in self._expected_s:
             self._count_unbegun(test, 1)
 
-    def begun(self, test: str) -> None:
+    def begin_test(self, test: str) -> None:
         if test not in self._begun:
             self._begun[test] = self.clock()
             self._positions[test] = len(self._begun)
             self._running[test] = None
             self._count_unbegun(test, -1)
 
-    def ended(self, test: str) -> None:
+    def end_test(self, test: str) -> None:
         if test not in self._running:
             return
         del self._running[test]

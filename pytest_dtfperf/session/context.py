@@ -167,7 +167,7 @@ class SessionContext:
             with self.allocations.measuring(spec, test):
                 yield
         finally:
-            self.progress.measured()
+            self.progress.end_measurement()
 
     def run(self, spec: Spec, test: str, *, number: int, of: int, explain: bool = False, without: Collection[str] = ()) -> Run:
         """Train once, on other hosts where the cluster takes the first ones back, and keep the logs in any case.
@@ -280,7 +280,7 @@ class SessionContext:
             try:
                 found = launcher.probe(record.spec, pairs=pairs, again=again and self._has_run_since_probe)
             finally:
-                self.progress.measured()
+                self.progress.end_measurement()
             self._has_run_since_probe = False
             return found
 

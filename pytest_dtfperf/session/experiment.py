@@ -399,19 +399,19 @@ class Experiment:
         entry, *other_entries = (self._session.store.find_for(each.measurement) for each in (measured, other) if each)
         other_entry = other_entries[0] if other_entries else None
 
-        def judged() -> Judgement:
+        def judge_now() -> Judgement:
             second = others[0].recorded if others else None
             return ask(kind, terms, case.recorded, second, entry=entry, other_entry=other_entry, published=published)
 
-        judgement = judged()
+        judgement = judge_now()
         if kind in IN_TURN and judgement.needs_runs and not others[0].is_void:
             noises = noise_of(case.recorded, entry), noise_of(others[0].recorded, other_entry)
             self._bracket(case, others[0], runs_around(noises))
-            judgement = judged()
+            judgement = judge_now()
 
         def still_open(left: Sequence[_SpecRuns]) -> Sequence[_SpecRuns]:
             nonlocal judgement
-            judgement = judged()
+            judgement = judge_now()
             return left if judgement.needs_runs and _may_have_more(left, terms) else ()
 
         if judgement.needs_runs and _may_have_more(cases, terms) and not any(each.is_void for each in others):

@@ -85,4 +85,4 @@ def test_cannot_hold(combination: dict[str, Any], reason: str | None) -> None:
 def test_marker_values_are_checked(arguments: dict[str, Any], words: str) -> None:
     """A marker's values are checked when it is read, and the message names the test and what it takes."""
     with pytest.raises(UsageError, match=f"test_x: .*{re.escape(words)}"):
-        Marker.read(arguments, "test_x")
+        Marker.from_arguments(arguments, "test_x")

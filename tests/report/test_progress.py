@@ -107,7 +107,7 @@ def test_a_terminal_has_one_line_of_waiting_that_is_redrawn() -> None:
     progress.waiting("daint: job 17 pending (Priority)")
     progress.waiting("daint: job 17 pending (Resources)")
     assert "\x1b[2K" in file.getvalue().partition("(Priority)")[2].partition("(Resources)")[0]
-    progress.measured()
+    progress.end_measurement()
     assert file.getvalue().endswith("\x1b[?25h\r\x1b[1A\x1b[2K")
 
 

@@ -58,13 +58,13 @@ WORTHWHILE_S = 600.0  # with less left to live than that, instances are not wort
 def take_kept_run(account: Account, shape: str, count: int, folder: Path | None = None) -> tuple[Ledger, LedgerRecord] | None:
     """A kept run of that shape with enough instances, which is this process's from now on."""
     for ledger in list_ledgers(folder):
-        record = ledger.read()
+        record = ledger.read_record()
         if record is None or not _is_suitable(record, account, shape, count):
             continue
         with ledger.locked():
-            record = ledger.read()
+            record = ledger.read_record()
             if record is not None and _is_suitable(record, account, shape, count):
-                ledger.held(Owner.me(), account.clock.now())
+                ledger.note_held(Owner.me(), account.clock.now())
                 return ledger, record
     return None
 
@@ -146,7 +146,7 @@ class Ec2:
             if problem := instance_types.find_problem(offer, self._backend_keys):
                 raise ClusterFileError(f"{self._where}: {problem}")
             price = costs.get_price(account, offer, self._spot, given=self._backend_keys.get("usd_per_hour"))
-        count = require_hosts(self._counted(offer), resources, "count or devices_per_host")
+        count = require_hosts(self._count_devices(offer), resources, "count or devices_per_host")
         give_back = partial(self._give_back, account, offer=offer, price=price, resources=resources)
         if self._backend_keys.get("keep") and (lot := self._take_kept(account, offer, count, resources)):
             try:
@@ -217,7 +217,7 @@ class Ec2:
 
     def _connect(self, lot: InstanceGroup, resources: Resources) -> None:
         """The first word with instances that are new."""
-        record = lot.ledger.read()
+        record = lot.ledger.read_record()
         if record is None or record.is_ready:
             return
         resources.on_status(
@@ -255,7 +255,7 @@ class Ec2:
 
     def _give_back(self, account: Account, ledger: Ledger, *, offer: Offer, price: Price, resources: Resources) -> None:
         """Keep them, if that is wanted and all are well; else see their end. What they have cost is told either way."""
-        record = ledger.read()
+        record = ledger.read_record()
         if record is None:
             if ledger.has_begun:  # it is gone, or cannot be read any more: what has the run's tag ends all the same
                 tear_down(account, ledger.run, None, settle_s=self._settle_s, on_status=resources.on_status)
@@ -268,7 +268,7 @@ class Ec2:
         try:
             if wanted and all(each in found and found[each].state == "running" for each in wanted):
                 with suppress(AllocationError):  # then it is nobody's once this process has ended
-                    ledger.kept()
+                    ledger.note_kept()
                 until = format_timestamp(record.plan.expires)
                 resources.on_status(f"run {ledger.run} is kept until {until}; `dtfperf ec2 down` ends it")
             else:
@@ -279,7 +279,7 @@ class Ec2:
                 placement = _placement(InstanceGroup(account, record.plan, ledger, offer, list(found.values())))
                 resources.spent({"backend": "ec2", "run": ledger.run, **make_bill(price, lives), "placement": placement})
 
-    def _counted(self, offer: Offer) -> ClusterConfig:
+    def _count_devices(self, offer: Offer) -> ClusterConfig:
         """With as many devices per host as its type has GPUs, unless the file says how many."""
         gpus = 0 if self._config.device == "cpu" else offer.gpus
         return replace(self._config, devices_per_host=self._config.devices_per_host or gpus or None)
@@ -296,7 +296,7 @@ def _left_if_unused(ledger: Ledger) -> Iterator[None]:
         yield
     except BaseException:  # Ctrl-C, too
         with suppress(AllocationError):  # then they are nobody's once this process has ended
-            ledger.kept()
+            ledger.note_kept()
         raise
 
 

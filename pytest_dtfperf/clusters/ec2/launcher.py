@@ -165,7 +165,7 @@ class Launch:
                 kind = refusals.kind_of(refusals.code_of(error), error.response["ResponseMetadata"]["HTTPStatusCode"])
                 if kind is Refusal.TRANSIENT:
                     continue
-                self.ledger.refused("instances", token=token, why=refusals.code_of(error))
+                self.ledger.note_refused("instances", token=token, why=refusals.code_of(error))
                 self._give_up(kind, error)
             ids = [each["InstanceId"] for each in sorted(answer, key=lambda each: each.get("AmiLaunchIndex", 0))]
             self.ledger.got("instances", token=token, ids=ids)

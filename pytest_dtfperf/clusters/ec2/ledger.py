@@ -150,7 +150,7 @@ class Ledger:
         """It is there."""
         self._append({"event": "got", "kind": kind, **what})
 
-    def refused(self, kind: str, **what: Any) -> None:
+    def note_refused(self, kind: str, **what: Any) -> None:
         """It is not, and will not come."""
         self._append({"event": "refused", "kind": kind, **what})
 
@@ -158,11 +158,11 @@ class Ledger:
         """Anything else that whoever reads on must know."""
         self._append({"event": event, **what})
 
-    def held(self, owner: Owner, now: float | None = None) -> None:
+    def note_held(self, owner: Owner, now: float | None = None) -> None:
         """The instances are this process's from now on. `now` is Amazon's time, if known: this machine's may be wrong."""
         self.note("held", owner=owner.text, **({} if now is None else {"since": round(now, 3)}))
 
-    def kept(self) -> None:
+    def note_kept(self) -> None:
         """The instances are nobody's: the next may have them."""
         self.note("kept")
 
@@ -173,7 +173,7 @@ class Ledger:
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def read(self) -> LedgerRecord | None:
+    def read_record(self) -> LedgerRecord | None:
         """None: there is no such run, or it died before its plan was on disk, and so before it asked for anything.
 
         Or the file is damaged: then the tags of what it launched are all that is known (`reap`).
@@ -258,7 +258,7 @@ def list_ledgers(folder: Path | None = None) -> list[Ledger]:
 
 def list_damaged_ledgers(folder: Path | None = None) -> list[Ledger]:
     """Those that say something, but not what was launched. An empty one is no damage: it died before it asked for anything."""
-    return [ledger for ledger in list_ledgers(folder) if ledger.read() is None and _is_something(ledger.path)]
+    return [ledger for ledger in list_ledgers(folder) if ledger.read_record() is None and _is_something(ledger.path)]
 
 
 def _is_something(path: Path) -> bool:
@@ -272,7 +272,9 @@ def delete_old_ledgers(folder: Path | None = None, now: Callable[[], float] = ti
     """Delete the ledgers of runs that were over long ago, and those, as old, from which nobody learns anything."""
     for ledger in list_ledgers(folder):
         with suppress(FileNotFoundError, PermissionError):
-            if now() - ledger.path.stat().st_mtime > KEPT_FOR_S and ((record := ledger.read()) is None or record.is_closed):
+            if now() - ledger.path.stat().st_mtime > KEPT_FOR_S and (
+                (record := ledger.read_record()) is None or record.is_closed
+            ):
                 shutil.rmtree(ledger.folder, ignore_errors=True)
                 ledger.path.unlink()
 

@@ -88,7 +88,7 @@ def find_runs(account: Account, folder: Path | None = None) -> list[OpenRun]:
             by_run.setdefault(run, {})[each.id] = each
     found, now = [], account.clock.now()
     for ledger in list_ledgers(folder):
-        record = ledger.read()
+        record = ledger.read_record()
         if record is None:
             mine = by_run.pop(ledger.run, None)
             found += [_of_tags(ledger.run, mine, now, why="its ledger here cannot be read")] if mine else []
@@ -130,13 +130,13 @@ def end_run(account: Account, left: OpenRun, *, settle_s: float = SETTLE_S, on_s
         with ExitStack() as alone:
             with suppress(AllocationError):  # its file system has no locks, so that nobody else takes it, either
                 alone.enter_context(left.ledger.locked())
-            record = left.ledger.read()
+            record = left.ledger.read_record()
             if record is None or record.is_closed:
                 return True
             if record.holder != left.owner:
                 return False
             with suppress(AllocationError):  # where this cannot be written, nobody can write that it is theirs, either
-                left.ledger.held(Owner.me())  # nobody is lent what is about to end
+                left.ledger.note_held(Owner.me())  # nobody is lent what is about to end
     with translate_errors(account, f"ending run {left.name}"):
         if left.run:
             tear_down(account, left.run, left.ledger, settle_s=settle_s, on_status=on_status)
@@ -229,7 +229,7 @@ class RunningInstance:
     @property
     def plan(self) -> LaunchPlan | None:
         """What it was launched with, where that was done from here."""
-        record = self.left.ledger.read() if self.left.ledger else None
+        record = self.left.ledger.read_record() if self.left.ledger else None
         return record.plan if record else None
 
 
@@ -244,7 +244,7 @@ def list_running(account: Account, given: Mapping[str, float], folder: Path | No
 
 def list_regions(folder: Path | None = None) -> list[str | None]:
     """Where something may run: wherever a ledger knows of a run, over or not, and where boto3 goes by itself. None: nowhere."""
-    records = [ledger.read() for ledger in list_ledgers(folder)]
+    records = [ledger.read_record() for ledger in list_ledgers(folder)]
     found = {record.plan.region for record in records if record}
     try:
         default = boto3.Session().region_name
@@ -267,7 +267,7 @@ def _rows(account: Account, left: OpenRun, given: Mapping[str, float]) -> Iterat
 
 def _price(account: Account, left: OpenRun, instance: Instance, given: float | None) -> Price | None:
     """On demand, where a run's ledger does not say that it is on spot: that is the most it can cost."""
-    record = left.ledger.read() if left.ledger else None
+    record = left.ledger.read_record() if left.ledger else None
     spot = record is not None and record.plan.spot
     try:
         offer = instance_types.get_offer(account, instance.kind)

@@ -154,7 +154,7 @@ def tear_down(
     on_status: Callable[[str], object] = lambda words: None,
 ) -> None:
     """End everything a run has. Raises `AllocationError` with the commands that are left to be typed if that fails."""
-    record = ledger.read() if ledger else None
+    record = ledger.read_record() if ledger else None
     if ledger:
         if record is None or record.is_closed:  # nothing was asked for, or nothing is left
             return

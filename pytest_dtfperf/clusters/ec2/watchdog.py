@@ -45,7 +45,7 @@ def _has_ended(path: Path, settle_s: float, pause_s: float) -> bool:
 
     time.sleep(pause_s)
     ledger = Ledger(path)
-    record = ledger.read()
+    record = ledger.read_record()
     if record is None or record.is_closed or (record.plan.keep and record.is_ready):
         return True
     try:

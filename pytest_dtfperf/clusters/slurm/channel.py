@@ -171,7 +171,7 @@ class SrunChannel:
         ready = {key.data for key, _ in self._selector.select(timeout_s)}
         for pipe in self._pieces:
             if pipe in ready:
-                self._read(pipe)
+                self._read_pipe(pipe)
         if (self._codes.keys() | self._messages.ended) - self._lost:
             self._hear_last_words()
             for task in sorted((self._codes.keys() | self._messages.ended) - self._lost):
@@ -195,7 +195,7 @@ class SrunChannel:
             for task in living:
                 self._lose(task, why)
 
-    def _read(self, pipe: IO[bytes]) -> None:
+    def _read_pipe(self, pipe: IO[bytes]) -> None:
         data = os.read(pipe.fileno(), 1 << 16)
         if not data:
             self._selector.unregister(pipe)
@@ -230,7 +230,7 @@ class SrunChannel:
         deadline = time.monotonic() + _STDERR_S
         while (left_s := deadline - time.monotonic()) > 0 and self._selector.get_map():
             for key, _ in self._selector.select(left_s):
-                self._read(key.data)
+                self._read_pipe(key.data)
 
     def _lose_the_others(self) -> None:
         """srun has ended without a word of some nodes' processes: because of a node, of the job, or of itself."""

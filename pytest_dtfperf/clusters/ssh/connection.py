@@ -182,7 +182,7 @@ def _run_on_host(
         line.write(stdin)
         deadline = time.monotonic() + within_s + 5
         while time.monotonic() < deadline and over.wait([line.stdout.fileno()], deadline - time.monotonic()):
-            lines = line.read()
+            lines = line.read_lines()
             if lines is None:
                 break
             heard += lines

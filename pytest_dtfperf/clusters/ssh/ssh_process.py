@@ -181,14 +181,14 @@ class SshProcess(Child):
                 over.wait([self.stdout.fileno()], deadline - time.monotonic())
                 continue
             if not byte:
-                raise self._ended(over)
+                raise self._explain_end(over)
             self._partial += byte
             self._unread += 1
             if self._unread > _NOISE_BYTES:
                 raise self._unreachable(
                     f"says more than {_NOISE_BYTES >> 20} MiB that is not for us",
                     f"what does its login shell print? Try {format_command(self.endpoint, 'true')}",
-                    self._heard(),
+                    self._format_noise(),
                 )
             if byte == b"\n":
                 line = bytes(self._partial[:-1][-_LINE_BYTES:])
@@ -216,7 +216,7 @@ class SshProcess(Child):
             if found.get("at") == "ready" and self._handshake.header["survey"] and "left" not in found:
                 raise MessageError("was asked who it is, and has not said so")
         except MessageError as exc:
-            raise self._unreachable(str(exc), "is something else there called python?", self._heard()) from exc
+            raise self._unreachable(str(exc), "is something else there called python?", self._format_noise()) from exc
         return found
 
     def _in_words(self, words: Message) -> str:
@@ -244,7 +244,7 @@ class SshProcess(Child):
             f"did not answer within {limit_s:g} s", f"try it by hand: {format_command(self.endpoint)}", lines
         )
 
-    def _ended(self, over: CancelToken) -> Exception:
+    def _explain_end(self, over: CancelToken) -> Exception:
         """The line has ended instead of an answer."""
         deadline = time.monotonic() + 1.0
         while (code := self.exit_code()) is None and time.monotonic() < deadline:
@@ -259,7 +259,7 @@ class SshProcess(Child):
             return self._unreachable("lets no users in now (/etc/nologin)", "ask who runs it when it will", lines)
         where = f"while it was at {self._stage}" if self._stage else "before it did anything for us"
         hint = f"does its login shell run commands? Try {format_command(self.endpoint, 'true')}"
-        return self._unreachable(f"ended the connection {where} (exit code {code})", hint, [*self._heard(), *lines])
+        return self._unreachable(f"ended the connection {where} (exit code {code})", hint, [*self._format_noise(), *lines])
 
     def _failed(self, words: Message) -> Unreachable:
         """The far side says that it cannot go on, and ends; what it said to people came another way, perhaps a moment later."""
@@ -276,7 +276,7 @@ class SshProcess(Child):
     def _stderr_lines(self) -> list[str]:
         return [printable_bytes(line) for line in self.stderr().splitlines() if line.strip()]
 
-    def _heard(self) -> list[str]:
+    def _format_noise(self) -> list[str]:
         return [printable_bytes(line) for line in [*self._noise, bytes(self._partial)] if line.strip()]
 
     # Once something is started

@@ -85,7 +85,7 @@ class SiteFolder:
     def page(self, name: str, data: object, make: Callable[[], str]) -> None:
         """Write a page if `data` (JSON), from which `make` makes it, has changed. Raises `UsageError`."""
         digest = hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode(errors="surrogatepass")).hexdigest()
-        before, content = self._known.get(name, {}), self._read(name)
+        before, content = self._known.get(name, {}), self._read_if_there(name)
         if content is None or before.get("of") != digest or before.get("is") != _hash_content(content):
             made = make().encode(errors="replace")
             (self.built.kept if made == content else self.built.written).append(name)
@@ -107,7 +107,7 @@ class SiteFolder:
         self._write(MANIFEST, _encode_manifest(self._pages))
         return self.built
 
-    def _read(self, name: str) -> bytes | None:
+    def _read_if_there(self, name: str) -> bytes | None:
         try:
             return read_file(self._path / name)
         except OSError:

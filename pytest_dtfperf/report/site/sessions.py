@@ -139,7 +139,7 @@ class SessionPages:
         if Verdict.TAINTED not in row["verdicts"]:
             return ()
         theirs = [each for each in self._whole.measured(row["id"]) if each["verdict"] == Verdict.TAINTED]
-        return list(self._disturbed(row["started"], theirs).values())
+        return list(self._find_disturbed_pasts(row["started"], theirs).values())
 
     def page(self, row: Row, folder: Path | None) -> str:
         """Return the page, made of the folder, or of the history with the reason why not."""
@@ -159,11 +159,11 @@ class SessionPages:
         folder, records = _load_records(path, row["content"])
         rows = [_make_row(record) for record in records if enters_series(record)]
         pasts = pasts_of(self._nights.get(row["id"], ()), self._changes, rows)
-        pasts |= self._disturbed(row["started"], [_make_row(each) for each in records if would_enter_series(each)])
+        pasts |= self._find_disturbed_pasts(row["started"], [_make_row(each) for each in records if would_enter_series(each)])
         given = build.load_page_input(folder, SessionResults(records, find_published_rates(records), pasts))
         return build.render_page(make_page(replace(given, files=())), root=ROOT)
 
-    def _disturbed(self, started: str, rows: Sequence[Row]) -> dict[str, Past]:
+    def _find_disturbed_pasts(self, started: str, rows: Sequence[Row]) -> dict[str, Past]:
         return pasts_of_disturbed(rows, started, self._whole.all_series, self._changes, Comparable(self._whole.fingerprints))
 
     def _short(self, row: Row, why: str) -> str:

@@ -241,7 +241,7 @@ def test_every_run_is_written_down(cloud: Cloud, tmp_path: Path) -> None:
         pass
     for folder in (state_folder(), tmp_path / "mine"):
         (ledger,) = list_ledgers(folder)
-        record = ledger.read()
+        record = ledger.read_record()
         assert record
         assert record.is_closed
 

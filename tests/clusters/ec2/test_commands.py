@@ -82,7 +82,7 @@ def _launch(cloud: Cloud, run: str, owner: Owner = ME, *, folder: Path | None = 
     found = Launch(account, plan, ledger, instance_types.get_offer(account, plan.instance_type), lambda words: None)()
     if plan.keep:
         ledger.note("ready", instances=[each.id for each in found])
-        ledger.kept()
+        ledger.note_kept()
     return [each.id for each in found]
 
 

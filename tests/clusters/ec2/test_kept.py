@@ -32,7 +32,7 @@ def waiting(folder: Path, /, *, ready: bool = True, **other: Any) -> Ledger:
     ledger.got("instances", token="t", ids=["i-0", "i-1"])
     if ready:
         ledger.note("ready", instances=["i-0", "i-1"])
-        ledger.kept()
+        ledger.note_kept()
     return ledger
 
 
@@ -48,7 +48,7 @@ def test_taken_by_the_next_session(account: Account, tmp_path: Path) -> None:
     taken = cluster.take_kept_run(account, SHAPE, 2, tmp_path)
     assert taken is not None
     assert taken[0].run == ledger.run
-    record = ledger.read()
+    record = ledger.read_record()
     assert record
     assert record.holder == ME
     assert cluster.take_kept_run(account, SHAPE, 2, tmp_path) is None
@@ -59,7 +59,7 @@ def test_given_back_and_taken_again(account: Account, tmp_path: Path) -> None:
     ledger = waiting(tmp_path)
     for _ in range(2):
         assert cluster.take_kept_run(account, SHAPE, 1, tmp_path)
-        ledger.kept()
+        ledger.note_kept()
 
 
 def test_none_is_taken_where_two_could(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,14 +68,14 @@ def test_none_is_taken_where_two_could(account: Account, tmp_path: Path, monkeyp
     without_locks(monkeypatch)
     with pytest.raises(AllocationError, match=r"\.jsonl cannot be locked: No locks available\. .* with XDG_STATE_HOME"):
         cluster.take_kept_run(account, SHAPE, 2, tmp_path)
-    record = ledger.read()
+    record = ledger.read_record()
     assert record
     assert record.holder is None
 
 
 def test_after_a_session_that_was_killed(account: Account, tmp_path: Path) -> None:
     """A dead holder holds nothing."""
-    waiting(tmp_path).held(GONE)
+    waiting(tmp_path).note_held(GONE)
     assert cluster.take_kept_run(account, SHAPE, 2, tmp_path)
 
 
@@ -105,7 +105,7 @@ def test_too_few(account: Account, tmp_path: Path) -> None:
 @pytest.mark.parametrize("owner", [ME, Owner("another-machine", "b007", "4026531836", 1, 1)])
 def test_in_use(account: Account, tmp_path: Path, owner: Owner) -> None:
     """What a session is at work on, or may be at work on where nobody here can see it, is its own."""
-    waiting(tmp_path).held(owner)
+    waiting(tmp_path).note_held(owner)
     assert cluster.take_kept_run(account, SHAPE, 2, tmp_path) is None
 
 
@@ -136,7 +136,7 @@ def test_looked_at_before_they_are_used(cloud: Cloud, tmp_path: Path) -> None:
     account = runs.account(cloud)
     ledger, found = launched(account, runs.young(cloud, keep=True), tmp_path)
     ledger.note("ready", instances=[each.id for each in found])
-    record = ledger.read()
+    record = ledger.read_record()
     assert record
     inspected = cluster.find_kept_instances(account, record)
     assert inspected is not None

@@ -40,7 +40,7 @@ class Attempt:
 
     @property
     def record(self) -> LedgerRecord:
-        record = self.ledger.read()
+        record = self.ledger.read_record()
         assert record
         return record
 

@@ -33,7 +33,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def test_the_plan_is_the_first_thing_on_disk(ledger: Ledger) -> None:
     """A run that has begun can be read; nothing is known of it but its plan."""
-    record = ledger.read()
+    record = ledger.read_record()
     assert record is not None
     assert record.plan == PLAN
     assert (record.is_closed, record.is_ready, record.unanswered, list(record.tokens)) == (False, False, None, [])
@@ -49,9 +49,9 @@ def test_it_is_nobody_elses_business(ledger: Ledger) -> None:
 def test_a_run_that_has_not_begun(tmp_path: Path) -> None:
     """Without a whole plan there is nothing to read, and nothing was asked for."""
     ledger = Ledger.of(PLAN, tmp_path)
-    assert ledger.read() is None
+    assert ledger.read_record() is None
     ledger.path.write_text('{"event": "plan", "pl')
-    assert ledger.read() is None
+    assert ledger.read_record() is None
 
 
 def test_an_intent_without_an_answer(ledger: Ledger) -> None:
@@ -61,7 +61,7 @@ def test_an_intent_without_an_answer(ledger: Ledger) -> None:
     ledger.got("key-pair", name="k")
     ledger.intend("instances", token="t1", subnet="s")
     ledger.intend("instances", token="t1", subnet="s")
-    record = ledger.read()
+    record = ledger.read_record()
     assert record
     assert record.unanswered is not None
     assert record.unanswered >= round(before, 3)
@@ -73,12 +73,12 @@ def test_an_answer_settles_its_intent(ledger: Ledger, answer: str) -> None:
     """What was got or refused is known; another token's intent stays open."""
     ledger.intend("instances", token="t1", subnet="s")
     getattr(ledger, answer)("instances", token="t1", ids=["i-1"])
-    record = ledger.read()
+    record = ledger.read_record()
     assert record
     assert record.unanswered is None
     ledger.intend("instances", token="t2", subnet="s")
     ledger.got("instances", token="t1", ids=["i-1"])
-    record = ledger.read()
+    record = ledger.read_record()
     assert record
     assert record.unanswered is not None
 
@@ -88,7 +88,7 @@ def test_what_was_got(ledger: Ledger) -> None:
     before = time.time()
     ledger.got("security-group", name="g", id="sg-1")
     ledger.got("instances", token="t1", ids=["i-1", "i-2"])
-    record = ledger.read()
+    record = ledger.read_record()
     assert record
     assert list(record.instances) == ["i-1", "i-2"]
     assert before - ROUNDED_S <= record.instances["i-1"] <= time.time() + ROUNDED_S
@@ -100,7 +100,7 @@ def test_ready_until_it_is_to_end(ledger: Ledger, events: list[str], ready: bool
     """Instances may be kept once they were logged in to, and no more when somebody has begun to end them."""
     for event in events:
         ledger.note(event, instances=["i-1"])
-    record = ledger.read()
+    record = ledger.read_record()
     assert record
     assert record.is_ready is ready
 
@@ -108,13 +108,13 @@ def test_ready_until_it_is_to_end(ledger: Ledger, events: list[str], ready: bool
 def test_who_holds_it(ledger: Ledger) -> None:
     """First whoever launched it, then whoever took it; nobody once it is kept for others."""
     other = Owner("here", "b007", "4026531836", 18, 1)
-    ledger.kept()
-    record = ledger.read()
+    ledger.note_kept()
+    record = ledger.read_record()
     assert record
     assert record.holder is None
     before = time.time()
-    ledger.held(other)
-    record = ledger.read()
+    ledger.note_held(other)
+    record = ledger.read_record()
     assert record
     assert record.holder == other
     assert before - ROUNDED_S <= record.held_since <= time.time() + ROUNDED_S
@@ -124,7 +124,7 @@ def test_closed(ledger: Ledger) -> None:
     """A run that is over says so, and its keys are gone."""
     (ledger.folder / "login").write_text("secret")
     ledger.close()
-    record = ledger.read()
+    record = ledger.read_record()
     assert record
     assert record.is_closed
     assert not ledger.folder.exists()
@@ -136,11 +136,11 @@ def test_a_line_that_was_being_written(ledger: Ledger, torn: str) -> None:
     ledger.got("instances", token="t1", ids=["i-1"])
     with ledger.path.open("a") as file:
         file.write(torn)
-    record = ledger.read()
+    record = ledger.read_record()
     assert record
     assert list(record.instances) == ["i-1"]
     ledger.got("instances", token="t2", ids=["i-2"])
-    record = ledger.read()
+    record = ledger.read_record()
     assert record
     assert list(record.instances) == ["i-1", "i-2"]
 
@@ -191,9 +191,9 @@ def test_where_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 def test_one_at_a_time(ledger: Ledger) -> None:
     """Whoever has the lock reads and writes alone; it can be taken again afterwards."""
     with ledger.locked():
-        ledger.held(PLAN.owner)
+        ledger.note_held(PLAN.owner)
     with ledger.locked():
-        record = ledger.read()
+        record = ledger.read_record()
         assert record
         assert record.holder == PLAN.owner
 
@@ -221,10 +221,10 @@ INCOMPLETE = (
 def test_damage(ledger: Ledger, text: str) -> None:
     """A file that tells of no plan is damaged, which is no problem to whoever reads it; an empty one asked for nothing."""
     ledger.path.write_bytes(text.encode("latin-1"))
-    assert ledger.read() is None
+    assert ledger.read_record() is None
     assert [each.path for each in list_damaged_ledgers(ledger.path.parent)] == [ledger.path]
     ledger.path.write_text("")
-    assert ledger.read() is None
+    assert ledger.read_record() is None
     assert list_damaged_ledgers(ledger.path.parent) == []
 
 
@@ -233,7 +233,7 @@ def test_damage_within(ledger: Ledger, entry: str) -> None:
     """An entry that does not say what its kind must is passed over; a holder that cannot be read is not gone."""
     with ledger.path.open("a") as file:
         file.write(entry + "\n")
-    record = ledger.read()
+    record = ledger.read_record()
     assert record
     assert record.instances == {}
     assert (record.unanswered, record.tokens, record.security_group) == (None, [], None)
@@ -257,7 +257,7 @@ def test_a_disk_that_takes_a_part_is_full(ledger: Ledger) -> None:
     with full_behind(ledger.path, room=20), pytest.raises(AllocationError, match=r"\.jsonl cannot be written: .*make room"):
         ledger.intend("instances", token="t1", subnet="s")
     ledger.intend("instances", token="t2", subnet="s")
-    record = ledger.read()
+    record = ledger.read_record()
     assert record
     assert record.tokens == ["t2"]
 
@@ -268,7 +268,7 @@ def test_a_plan_that_is_not_on_disk_is_none(tmp_path: Path) -> None:
     with full_behind(ledger.path, room=100), pytest.raises(AllocationError, match="cannot be written"):
         ledger.begin(PLAN)
     assert not ledger.has_begun
-    assert ledger.read() is None
+    assert ledger.read_record() is None
 
 
 def test_where_nothing_can_be_made_it_has_not_begun(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_a_run_of_which_amazon_shows_nothing(cloud: Cloud, account: Account, tmp
     ledger.intend("key-pair", name=plan.name)
     assert find(account, tmp_path).instances == {}
     reap.reap_runs(account, settle_s=0.1, folder=tmp_path)
-    record = ledger.read()
+    record = ledger.read_record()
     assert record
     assert record.is_closed
 
@@ -143,7 +143,7 @@ def test_what_a_session_has_taken_meanwhile_is_left_alone(
     """Between looking and ending, a kept run may have become somebody's."""
     ledger = left("kept", owner=GONE, keep=True, ready=True, expires=PAST)
     found = find(account, tmp_path)
-    ledger.held(ME)
+    ledger.note_held(ME)
     reap.end_run(account, found, settle_s=0.0)
     assert len(cloud.left().instances) == 2
 

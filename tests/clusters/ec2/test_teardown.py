@@ -50,7 +50,7 @@ def test_nothing_is_left(cloud: Cloud, account: Account, run: Run) -> None:
     assert cloud.left()
     tear_down(account, ledger.run, ledger, settle_s=0.0)
     assert cloud.left() == NOTHING
-    record = ledger.read()
+    record = ledger.read_record()
     assert record
     assert record.is_closed
     assert not ledger.folder.exists()
@@ -63,11 +63,11 @@ def test_a_full_disk_keeps_nothing_running(cloud: Cloud, account: Account, run: 
         tear_down(account, ledger.run, ledger, settle_s=0.0)
     assert cloud.left() == NOTHING
     assert not ledger.folder.exists()
-    record = ledger.read()
+    record = ledger.read_record()
     assert record
     assert not record.is_closed
     tear_down(account, ledger.run, ledger, settle_s=0.0)
-    record = ledger.read()
+    record = ledger.read_record()
     assert record
     assert record.is_closed
 
@@ -192,7 +192,7 @@ def test_failure_is_loud(cloud: Cloud, account: Account, run: Run) -> None:
         "    aws ec2 delete-placement-group --group-name dtfperf-s-123456-0 --region us-east-1",
         "    aws ec2 delete-key-pair --key-name dtfperf-s-123456 --region us-east-1",
     ]
-    record = ledger.read()
+    record = ledger.read_record()
     assert record
     assert not record.is_closed
     assert not record.is_ready

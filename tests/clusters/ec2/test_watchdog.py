@@ -47,7 +47,7 @@ def test_a_session_that_is_gone(cloud: Cloud, account: Account, keep: Keep, tmp_
     ledger, _ = launched(account, runs.young(cloud), tmp_path)
     assert keep(ledger, words) == 0
     assert cloud.left() == NOTHING
-    record = ledger.read()
+    record = ledger.read_record()
     assert record
     assert record.is_closed
 
