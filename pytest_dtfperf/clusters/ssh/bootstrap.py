@@ -1,4 +1,4 @@
-"""What is sent to a host until Python runs there: a command for its login shell, a script, a header and a bundle of code.
+"""The start of Python on a host: a command for the login shell, a script, a header and a bundle of code.
 
 The command, which everyone on the host can read, contains nothing of the cluster file: the script comes on stdin, and its
 length is known. It runs the set-up lines without access to its stdin and stdout, in bash as a login shell where there is one:
@@ -28,7 +28,7 @@ MARK = "dtfperf: "  # as in node/boot.py
 BOOT = Path(pytest_dtfperf.__file__).with_name("node") / "boot.py"
 OLDEST_PYTHON = (3, 11)
 
-# For any Python there ever was: an old one must be able to say so.
+# Any Python version must be able to run this line: an old one reports that it is too old.
 LOADER = f"""\
 import os, sys
 boot = os.environ.pop("DTFPERF_BOOT")
@@ -56,14 +56,14 @@ exec $shell -lc 'eval "unset DTFPERF_SETUP; $DTFPERF_SETUP"'"""
 
 
 def make_shell_command(script: bytes) -> str:
-    """What ssh is told to run: without a character that csh or fish would read otherwise than sh does."""
+    """Return the command that ssh runs. It has no character that csh or fish would read otherwise than sh does."""
     return f"exec sh -c 'eval \"$(dd bs=1 count={len(script)} 2>/dev/null)\"'"
 
 
 def make_script(setup: Sequence[str], python: str, *, limit_s: float) -> bytes:
-    """For the host's sh: prepare it with these lines, within that time, then become this Python.
+    """Return a script for the host's sh that runs the set-up lines within the limit and then becomes Python.
 
-    It says "at python" when Python comes next, "at setup" before each line, and "failed" with what has failed.
+    It prints "at setup" before each line, "at python" before Python starts, and "failed" with the reason of a failure.
     """
     lines = [
         *([_format_setup(setup, limit_s)] if setup else []),
@@ -77,7 +77,7 @@ def make_script(setup: Sequence[str], python: str, *, limit_s: float) -> bytes:
     text = "\n".join(lines)
     if setup:
         text = _AS_LOGIN_SHELL.format(text=shlex.quote(text))
-    # Nothing of it is run before all of it is there: a connection may end in the middle.
+    # The shell reads the whole script before it runs any of it: a connection may end in the middle.
     return f"dtfperf() {{\nexec 8<&0 9>&1 </dev/null >&2\n{text}\n}}\ndtfperf\n".encode()
 
 
@@ -87,7 +87,7 @@ def _format_setup(setup: Sequence[str], limit_s: float) -> str:
 
 
 def _format_setup_line(number: int, line: str) -> str:
-    """Run a line in this shell, so that what it sets stays. One that leaves the shell has failed, too."""
+    """Return code that runs a line in this shell, so that its settings stay. A line that exits the shell has failed, too."""
     return f"dtfperf_line={number}\n{_report(at='setup', line=number)}\neval {shlex.quote(line)} || exit"
 
 
@@ -96,7 +96,7 @@ def _report(**words: object) -> str:
 
 
 def _quote_python(python: str) -> str:
-    """As people write it: `~` is the user's home on the host."""
+    """Quote the path of Python for the shell. A leading `~` is the user's home on the host."""
     return f'"$HOME"/{shlex.quote(python[2:])}' if python.startswith("~/") else shlex.quote(python)
 
 
@@ -104,31 +104,31 @@ UV_S = 1800.0  # TensorFlow with CUDA is 3 GB to fetch and to unpack, where a ho
 
 
 def get_setup_lines(config: ClusterConfig) -> Sequence[str]:
-    """The shell lines."""
+    """Return the shell lines of the key `setup`."""
     given = config.backend_keys.get("setup", ())
     return () if given == UV else given
 
 
 def get_uv_environment(config: ClusterConfig) -> dict[str, Any] | None:
-    """What `node/environment.py` is told to make; None: the host has what it takes."""
+    """Return what `node/environment.py` is to install; None if the host has its own environment."""
     return _read_requirements() if config.backend_keys.get("setup") == UV else None
 
 
 def adapt_argv(config: ClusterConfig, argv: Sequence[str]) -> list[str]:
-    """`argv` as hosts are told it: what was made with the cluster's Python is run by the Python of the environment it is in."""
+    """Return `argv` for hosts: the cluster's Python is replaced by the Python of the environment that it created."""
     if get_uv_environment(config) is not None and argv[0] == named.python(config):
         return ["python3", *argv[1:]]
     return list(argv)
 
 
 def get_connect_s(config: ClusterConfig) -> float:
-    """How long a host that is well may take to answer."""
+    """Return how many seconds a healthy host may take to answer."""
     given: float = config.backend_keys.get("connect_s", CONNECT_S)
     return given
 
 
 def get_limit_s(config: ClusterConfig) -> float:
-    """How long it may take until it is prepared, from the beginning."""
+    """Return how many seconds the whole preparation of a host may take."""
     return get_connect_s(config) if get_uv_environment(config) is None else max(get_connect_s(config), UV_S)
 
 
@@ -136,7 +136,7 @@ def get_limit_s(config: ClusterConfig) -> float:
 def _read_requirements() -> dict[str, Any]:
     here = Path(__file__).parent
     requirements = {kind: (here / f"requirements-{kind}.txt").read_text(encoding="utf-8") for kind in ("cpu", "cuda")}
-    uv = (here / "requirements-uv.txt").read_text(encoding="utf-8")  # the one that wrote uv.lock, from which the others come
+    uv = (here / "requirements-uv.txt").read_text(encoding="utf-8")  # the version that wrote uv.lock, the others' source
     return {
         "uv": {"version": uv.partition("==")[2].split()[0], "requirements": uv},
         "kinds": {
@@ -161,12 +161,12 @@ BUNDLE_CONTENT = (
     "traces.py",
     "training",
 )
-_EARLIEST = (1980, 1, 1, 0, 0, 0)  # that a zip can say; when a file was written is no part of what it holds
+_EARLIEST = (1980, 1, 1, 0, 0, 0)  # the earliest date in a zip; the time of writing must not change the bundle
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A zip file."""
+    """A zip file and its digest."""
 
     name: str
     data: bytes
@@ -174,12 +174,12 @@ class Bundle:
 
 @cache
 def make_bundle() -> Bundle:
-    """This package's, as it lies here now: a session that is edited under way goes on with what it began."""
+    """Return the bundle of this package as it is on disk now, so that later edits do not affect the session."""
     return make_bundle_of(Path(pytest_dtfperf.__file__).parent)
 
 
 def make_bundle_of(package: Path) -> Bundle:
-    """The same of any such folder."""
+    """Return the bundle of a package's folder."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as bundle:
         for path in _list_files(package):
@@ -200,13 +200,13 @@ def _list_files(package: Path) -> Iterator[Path]:
             yield path
 
 
-IDLE_S = 1800.0  # for which a supervisor waits for its first order: the slowest of the other hosts may still be prepared
-_EARLIER_S = 5.0  # people are told who is late by this side, which knows more
+IDLE_S = 1800.0  # how long a supervisor waits for its first order: the slowest host may still be in preparation
+_EARLIER_S = 5.0  # this side's limit ends earlier, because it can report which host is late
 
 
 @dataclass(frozen=True)
 class Handshake:
-    """A script for the shell, a header and a bundle for Python, and for how long all of it may take."""
+    """The script for the shell, the header and bundle for Python, and the time limit of the whole handshake."""
 
     script: bytes
     header: Mapping[str, Any]
@@ -219,7 +219,7 @@ class Handshake:
 
     @classmethod
     def of(cls, config: ClusterConfig, *, survey: bool = False, limit_s: float | None = None) -> Self:
-        """`survey`: each host says what the controller must know of it. `limit_s`: how long it may take, if not as usual."""
+        """Return a cluster's handshake. `survey`: each host reports its properties. `limit_s` overrides the cluster's limit."""
         limit_s = limit_s or get_limit_s(config)
         lines, python, bundle = get_setup_lines(config), named.python(config), make_bundle()
         header: dict[str, Any] = {"bundle": bundle.name, "bytes": len(bundle.data), "patience_s": IDLE_S, "survey": survey}

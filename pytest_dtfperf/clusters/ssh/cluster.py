@@ -1,4 +1,4 @@
-"""Hosts that SSH reaches as a backend: they exist already, so an allocation connects to them and checks them."""
+"""The SSH backend: its hosts exist already, so an allocation connects to them and checks them."""
 
 import ipaddress
 import os
@@ -23,9 +23,9 @@ from pytest_dtfperf.node.owner import Fate, Owner
 
 
 def find_address(endpoint: Endpoint, survey: Mapping[str, Any], backend_keys: Mapping[str, Any]) -> str:
-    """By which the tasks reach a host: as the cluster file says, or else as this controller has reached it.
+    """Return the address by which tasks reach a host: that of the cluster file, else the one that this controller used.
 
-    A host that is reached through a gateway that changes addresses says the one that it has itself.
+    Behind a gateway that translates addresses, it is the address that the host itself reports.
     """
     if endpoint.address:
         return endpoint.address
@@ -45,24 +45,24 @@ def find_address(endpoint: Endpoint, survey: Mapping[str, Any], backend_keys: Ma
 
 
 def get_controller_id() -> str:
-    """This process, as it is named on all that it starts on hosts."""
+    """Return the id of this process that marks everything it starts on hosts."""
     return Owner.me().text
 
 
 def find_abandoned_sessions(left: Mapping[str, Sequence[str]]) -> list[str]:
-    """The sessions of controllers that are surely gone. Of those that cannot be seen from here nothing can be said."""
+    """Return the sessions of controllers that have certainly ended. Controllers elsewhere cannot be checked from here."""
     owners = [(Owner.parse(text), sessions) for text, sessions in left.items()]
     return [session for owner, sessions in owners if owner and owner.fate is Fate.GONE for session in sessions]
 
 
-LEAVE_S = 5.0  # a line's end takes a way to the host, its agent's leaving or the supervisor's patience with it, and a way back
+LEAVE_S = 5.0  # covers the way to the host, the agent's exit or the supervisor's timeout, and the way back
 SWEEP_S = 8.0
 # As in node/sweep.py and node/supervisor.py.
 SESSION, OWNER, CONTROLLER = "DTFPERF_SESSION", "DTFPERF_OWNER", "DTFPERF_CONTROLLER"
 
 
 class SshBackend(Backend):
-    """Hosts that SSH reaches."""
+    """The backend for hosts that SSH reaches."""
 
     keys = KEYS
     python = "python3"
@@ -74,7 +74,7 @@ class SshBackend(Backend):
         return keys.validate(table)
 
     def count_hosts(self, config: ClusterConfig) -> int | None:
-        """Read the files that the cluster names, too."""
+        """Return the number of hosts. Reads the files that the cluster names, too."""
         return endpoints.count_hosts(config)
 
     def count_gpus(self, backend_keys: Mapping[str, Any]) -> int | None:
@@ -89,7 +89,7 @@ class SshBackend(Backend):
 
 
 class Ssh:
-    """The hosts of a cluster file."""
+    """The hosts of a cluster file, to allocate."""
 
     def __init__(self, config: ClusterConfig) -> None:
         self._config = config
@@ -103,7 +103,7 @@ class Ssh:
 
 @contextmanager
 def open_allocation(config: ClusterConfig, endpoints: Sequence[Endpoint], resources: Resources) -> Iterator["SshAllocation"]:
-    """All these hosts. Raises `AllocationError`."""
+    """Allocate all these hosts. Raises `AllocationError`."""
     resources.on_status(f"connecting to {', '.join(endpoint.name for endpoint in endpoints)}")
     try:
         lines = connection.open_processes(Handshake.of(config, survey=True), list(enumerate(endpoints)), resources.on_status)
@@ -118,7 +118,7 @@ def open_allocation(config: ClusterConfig, endpoints: Sequence[Endpoint], resour
 
 
 class SshAllocation:
-    """Hosts that have answered. Their lines are kept for what is started first: a handshake costs more than starting."""
+    """Hosts that have answered. Their connections are kept for the first start: a handshake takes longer than a start."""
 
     def __init__(self, config: ClusterConfig, endpoints: Sequence[Endpoint], lines: Sequence[SshProcess]) -> None:
         self._config = config
@@ -127,7 +127,7 @@ class SshAllocation:
         self.hosts: Sequence[Host] = ()
 
     def take_over(self) -> None:
-        """Learn the hosts' addresses, and end what dead controllers have left on them."""
+        """Read the hosts' addresses, and end what dead controllers have left on them."""
         self.hosts = [
             Host(line.endpoint.name, find_address(line.endpoint, line.survey, self._config.backend_keys)) for line in self._idle
         ]
@@ -148,13 +148,13 @@ class SshAllocation:
         )
 
     def close(self) -> None:
-        """Let go of lines that nobody has used."""
+        """Close connections that were not used."""
         for line in self._idle:
             line.let_go()
         self._idle = []
 
     def _start(self, argv: Sequence[str], env: Mapping[str, str]) -> list[SshProcess]:
-        """Have it run on every host. A line that has waited may have died without a word: then all are made anew."""
+        """Start a command on every host. If a kept connection has ended without a message, all connections are opened anew."""
         have_waited = bool(self._idle)
         lines = self._lines()
         try:
@@ -168,7 +168,7 @@ class SshAllocation:
         return lines
 
     def _lines(self) -> list[SshProcess]:
-        """One to every host: those that wait, and new ones for those that wait no more. Raises `AllocationOver`."""
+        """Return a connection to every host: the kept ones that still work, and new ones. Raises `AllocationOver`."""
         waiting = {line.host: line for line in self._idle if line.is_idle()}
         for line in self._idle:
             if line.host not in waiting:
@@ -183,7 +183,7 @@ class SshAllocation:
         return sorted([*waiting.values(), *found], key=lambda line: line.host)
 
     def _clean_up(self, lines: Sequence[SshProcess], session: str) -> None:
-        """End what is left where a supervisor has not said that nothing is. It must not keep anybody from going on."""
+        """End the session's processes where a supervisor has not confirmed that none is left. Errors are ignored."""
         unsure = [(line.host, line.endpoint) for line in lines if not line.is_clean]
         if unsure:
             connection.sweep_hosts(self._config, unsure, [session], SWEEP_S)

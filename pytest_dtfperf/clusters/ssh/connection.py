@@ -1,4 +1,4 @@
-"""Connections to hosts, side by side: all of them or none to train on, or as many as there are for a short command.
+"""Parallel connections to hosts: to all or none for a training, to as many as possible for a short command.
 
 ssh -- script --> sh -- set-up lines --> python <-- header, bundle -- supervisor <-- orders: "sweep", "run"
 """
@@ -18,18 +18,18 @@ from pytest_dtfperf.clusters.ssh.endpoints import Endpoint
 from pytest_dtfperf.clusters.ssh.ssh_process import Cancelled, CancelToken, SshProcess, TransientError, Unreachable
 from pytest_dtfperf.formats import format_count
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.3, 2.25  # before another try at a host that was too busy to talk
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.3, 2.25  # before another try at a host that was too busy to answer
 _STATUS_S = 0.5
-_ANSWER_BYTES = 1 << 20  # to something short
-_START_S = 30.0  # from the order to start something to its start, on a host that has answered before
+_ANSWER_BYTES = 1 << 20  # limit of the output of a short command
+_START_S = 30.0  # from the order to start a command to its start, on a host that has answered before
 
 
 def open_process(
     handshake: Handshake, index: int, endpoint: Endpoint, over: CancelToken, stages: MutableMapping[str, str] | None = None
 ) -> SshProcess:
-    """A line whose supervisor waits for orders. Raises `Unreachable` when it is clear that there will be none, or too late.
+    """Connect to a host, and return once its supervisor waits for orders. Raises `Unreachable` if it fails or is too late.
 
-    Meanwhile, what the host is busy with stands in `stages` under its name.
+    Until then, `stages` shows the host's current step under its name.
     """
     deadline = time.monotonic() + handshake.limit_s
 
@@ -60,14 +60,14 @@ def _start(handshake: Handshake, index: int, endpoint: Endpoint, stages: Mutable
     try:
         return SshProcess(index, endpoint, handshake, stages)
     except OSError as exc:
-        hint = ". Hint: install OpenSSH's client" if exc.filename == "ssh" else ""  # or no file can be made, no process
+        hint = ". Hint: install OpenSSH's client" if exc.filename == "ssh" else ""  # else no file or process can be created
         raise Unreachable(f"cannot start ssh: {exc.strerror or exc}{hint}") from exc
 
 
 def open_processes(
     handshake: Handshake, endpoints: Sequence[tuple[int, Endpoint]], on_status: Callable[[str], object] = lambda words: None
 ) -> list[SshProcess]:
-    """Lines to all of them, or none: at the first that cannot be reached, the others are let go. Raises `Unreachable`."""
+    """Connect to all hosts or none: if one cannot be reached, the other connections are closed. Raises `Unreachable`."""
     lines: list[Future[SshProcess]] = []
     stages: dict[str, str] = {}
     with CancelToken() as over, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
@@ -82,7 +82,7 @@ def open_processes(
                 if waiting and stages and words != told:
                     on_status(told := words)
             return [each.result() for each in lines]
-        except BaseException:  # Ctrl-C too: nobody else knows of them yet
+        except BaseException:  # Ctrl-C too: no caller has the connections yet
             over.say()
             pool.shutdown(cancel_futures=True)
             for each in lines:
@@ -92,13 +92,13 @@ def open_processes(
 
 
 def _format_progress(waiting: int, stages: Mapping[str, str]) -> str:
-    """What those that are not ready are at, by the example of one."""
+    """Describe the current step of the hosts that are not ready, by the example of one."""
     name, stage = next(iter(dict(stages).items()), ("", ""))
     return f"waiting for {format_count(waiting, 'host')}" + (f": {name} is at {stage}" if name else "")
 
 
 def start_on_all(lines: Sequence[SshProcess], argv: Sequence[str], env: Mapping[str, str], **limits: float | None) -> None:
-    """Have every supervisor run this, and see it begin. Raises `Unreachable`; then all lines are gone."""
+    """Start a command on every host, and wait until it runs. Raises `Unreachable`; then all connections are closed."""
     try:
         for line in lines:
             order = {"argv": list(argv), "env": {**env, "DTFPERF_HOST_INDEX": str(line.host)}, **limits}
@@ -115,11 +115,11 @@ def start_on_all(lines: Sequence[SshProcess], argv: Sequence[str], env: Mapping[
 
 @dataclass(frozen=True)
 class HostOutput:
-    """What a host says to a question."""
+    """The output of a short command on one host."""
 
     endpoint: Endpoint
     lines: Sequence[bytes]  # of its stdout
-    failure: str | None = None  # None: what was run left with exit code 0
+    failure: str | None = None  # None: the command ended with exit code 0
 
 
 def run_everywhere(
@@ -131,10 +131,10 @@ def run_everywhere(
     env: Mapping[str, str] | None = None,
     stdin: bytes = b"",
 ) -> list[HostOutput]:
-    """Run something short on each host side by side, `python -m pytest_dtfperf.node.X` mostly, and hear what it prints.
+    """Run a short command on each host in parallel, mostly `python -m pytest_dtfperf.node.X`, and return its output.
 
-    It is given `stdin`, whole lines, whose end it does not see: the end of the line ends it. It may take `within_s` from its
-    start. No host's failure is another's.
+    It gets `stdin`, complete lines, but no end of file: the end of the connection ends it. `within_s` counts from its
+    start. The failure of one host does not affect the others.
     """
     handshake = Handshake.of(config)
     with CancelToken() as over, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
@@ -199,7 +199,7 @@ def _run_on_host(
 
 
 def sweep_idle(lines: Sequence[tuple[SshProcess, Sequence[str]]], within_s: float) -> None:
-    """End what these sessions have left on these hosts, whose supervisors wait for orders."""
+    """End what these sessions have left on the hosts of idle connections."""
     for line, sessions in lines:
         line.order({"sweep": list(sessions)})
     deadline = time.monotonic() + within_s
@@ -212,7 +212,7 @@ def sweep_idle(lines: Sequence[tuple[SshProcess, Sequence[str]]], within_s: floa
 def sweep_hosts(
     config: ClusterConfig, endpoints: Sequence[tuple[int, Endpoint]], sessions: Sequence[str], within_s: float
 ) -> None:
-    """End what these sessions have left on these hosts, as far as they can be reached in that time."""
+    """End what these sessions have left on these hosts, if they can be reached in that time."""
     handshake = Handshake.of(config, limit_s=within_s)
 
     def one(index: int, endpoint: Endpoint, over: CancelToken) -> None:

@@ -1,6 +1,6 @@
 """The meaning of ssh's messages when it cannot reach a host, or loses it: one sentence with what to do. Pure.
 
-ssh's last lines count: those before them are of jump hosts, whose own ssh runs behind this one, and of banners, which may
+ssh's last lines count: earlier ones come from jump hosts, which have an ssh of their own, and from banners, which may
 contain anything. The texts are those of OpenSSH 7.4 to 10.5; an unknown one is quoted.
 """
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, format_command
 
-_SHOWN = 300  # characters of a line that is not known
+_SHOWN = 300  # characters of an unknown line
 
 
 @dataclass(frozen=True)
 class ConnectionFailure:
-    """Why a host is not there."""
+    """The reason why a host cannot be reached."""
 
     words: str
     is_transient: bool = False  # whether trying again may help
@@ -24,12 +24,12 @@ class ConnectionFailure:
 
 @dataclass(frozen=True)
 class _Context:
-    """All there is to make words of."""
+    """The texts from which a failure message is formatted."""
 
-    target: str  # the endpoint
-    host: str  # the same, or its jump host
+    target: str  # of the endpoint
+    host: str  # the target's host, or its jump host
     by_hand: str
-    text: str  # all that was said
+    text: str  # the whole output
     found: re.Match[str]
 
     def __getitem__(self, group: str) -> str:
@@ -108,7 +108,7 @@ def _explain_refused_login(scene: _Context, who: str, output: str) -> Connection
         else ""
     )
     words = f"{who} ended the login with the message {output!r}. {advice}To try: {scene.by_hand}"
-    return ConnectionFailure(words, is_transient="booting up" in output)  # users are let in later
+    return ConnectionFailure(words, is_transient="booting up" in output)  # the host admits users later
 
 
 def _explain_closed(scene: _Context) -> str | ConnectionFailure:
@@ -122,7 +122,7 @@ def _explain_proxy_end(scene: _Context) -> str | ConnectionFailure:
     first_words = re.search(r"^(?:kex_exchange|ssh_exchange|banner exchange:)", scene.text, re.MULTILINE)
     if not first_words and (
         message := _find_login_output(scene)
-    ):  # it had begun to log in, as far as ssh knows on the host itself
+    ):  # the login on the host had begun, as far as ssh knows
         return _explain_refused_login(scene, f"{scene.target}, or what leads to it,", message)
     output = scene.text[: first_words.start() if first_words else 0].strip().splitlines()
     return (
@@ -149,14 +149,14 @@ _WHY = {
     "Network is unreachable": "this machine has no network, or none that leads there",
 }
 
-# Ways to log in that need nobody to answer.
+# Ways to log in that need no answer from a user.
 _WITHOUT_PERSON = {"publickey", "hostbased", "gssapi-with-mic", "gssapi-keyex"}
 _NOT_SIGNED = (
     r"^(?:sign_and_send_pubkey|send_pubkey_test): "
     r"(?:signing failed(?: for \S+(?: \"(?P<file>.+?)\")?)?(?: from agent)?: )?(?P<what>.+)$"
 )
-_LAST_LINES = 3  # of what a host says at a login that it ends: before them stands its banner
-# What ssh itself says at a login that goes on.
+_LAST_LINES = 3  # of the output of a login that the host ends: the banner comes before them
+# Lines of ssh in a login that continues.
 _BY_SSH = re.compile(
     r"\*\* |@|Warning: |WARNING: |Load key |Permissions \d|no such identity: |sign_and_send_pubkey: |send_pubkey_test: |"
     r"Pseudo-terminal |Add correct host key |Offending |Password authentication is disabled|Keyboard-interactive "
@@ -164,13 +164,13 @@ _BY_SSH = re.compile(
 )
 _OTHER_LOGIN = re.compile(r"^(?:Connection (?:closed|reset) by|kex_exchange|ssh_exchange|banner exchange:).*$", re.MULTILINE)
 
-# By what stands between: another ssh, often. Which of both it is depends on who was faster.
+# Errors of the program between here and the host, often another ssh. Which of the two reports depends on timing.
 _ENDED_BEHIND = re.compile(r"Connection (?:closed|reset) by UNKNOWN port 65535|.+: Connection to UNKNOWN port 65535: .+")
 _KEX = r"(?:kex|ssh)_exchange_identification: "
 
 _Rule = tuple[str, str | Callable[[_Context], str | ConnectionFailure], bool]
 
-# Lines that say why: pattern, words, and whether trying again may help.
+# Lines that give the cause: pattern, message, and whether another try may help.
 _CAUSES: tuple[_Rule, ...] = (
     (
         r"No (?P<type>\S+) host key is known for (?P<known>\S+) and you have requested strict checking\.",
@@ -221,7 +221,7 @@ _CAUSES: tuple[_Rule, ...] = (
         False,
     ),
     (r"Timeout, server \S+ not responding\.", "{host} answers no more: it is down, or the network to it is", False),
-    (  # the same end, whether ssh meets it while it reads or, by chance, while it writes
+    (  # the same end, whether ssh meets it while it reads or while it writes
         (
             r"Connection to \S+ closed by remote host\.|(?:client_loop: send disconnect|packet_write_wait: .+ port \d+|"
             r"Read from remote host .+): (?:Broken pipe|Connection reset by peer)"
@@ -280,7 +280,7 @@ _CAUSES: tuple[_Rule, ...] = (
         False,
     ),
 )
-# Lines that say only what came of it, where nothing above has said why.
+# Lines that give only the consequence, for the case that no line above gave the cause.
 _REFUSALS: tuple[_Rule, ...] = (
     (
         r"Host key verification failed\.",
@@ -292,7 +292,7 @@ _ENDS: tuple[_Rule, ...] = ((_ENDED_BEHIND.pattern, _explain_proxy_end, True),)
 
 
 def explain_failure(stderr: str, endpoint: Endpoint) -> ConnectionFailure:
-    """What ssh, which has ended, meant by what it wrote on stderr."""
+    """Return the meaning of what ssh wrote on stderr before it ended."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     through = any(map(_ENDED_BEHIND.fullmatch, lines))
     for rules in (_CAUSES, _REFUSALS, _ENDS):

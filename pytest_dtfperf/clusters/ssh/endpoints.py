@@ -26,42 +26,42 @@ from pytest_dtfperf.node import interfaces
 from pytest_dtfperf.node.files import read_text
 from pytest_dtfperf.node.module_command import module_command
 
-# Before what the user's files say, and ssh takes the first that it finds.
+# Arguments before the user's files, because ssh takes the first value that it finds.
 SSH_OPTIONS = (
-    "-T",  # no terminal: it would change bytes, and outlive nothing
+    "-T",  # no terminal, which would change bytes
     "-x",
-    "-o", "BatchMode=yes",  # nobody is there to answer
+    "-o", "BatchMode=yes",  # no user is there to answer
     "-o", "StrictHostKeyChecking=yes",
     "-o", "NoHostAuthenticationForLocalhost=no",
     "-o", "UpdateHostKeys=no",  # many at once would write the user's file at once
     "-o", "ServerAliveInterval=5",
     "-o", "ServerAliveCountMax=3",  # a connection that is half open ends within 20 s
-    "-o", "ConnectionAttempts=1",  # who starts it knows whether another helps
+    "-o", "ConnectionAttempts=1",  # the caller decides whether to try again
     "-o", "ControlMaster=no",
     "-o", "ControlPath=none",
     "-o", "ClearAllForwardings=yes",
     "-o", "ForwardAgent=no",
     "-o", "Tunnel=no",
-    "-o", "PermitLocalCommand=no",  # what it prints would come out with what the host says
+    "-o", "PermitLocalCommand=no",  # its output would mix with the host's
     "-o", "RequestTTY=no",
     "-o", "RemoteCommand=none",
     "-o", "VisualHostKey=no",
-    "-o", "LogLevel=INFO",  # with less it does not say that a connection was closed
+    "-o", "LogLevel=INFO",  # with less, ssh does not report that a connection was closed
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One machine, as ssh reaches it and as tasks reach each other."""
+    """One machine: how ssh reaches it, and how tasks reach each other."""
 
-    name: str  # for people: the alias, or an instance's id
-    target: str  # what ssh is told: [user@] alias, host name or address
-    address: str | None = None  # by which the tasks reach each other; None: found out from the host itself
+    name: str  # for messages: the alias, or an instance's id
+    target: str  # argument of ssh: [user@] alias, host name or address
+    address: str | None = None  # by which the tasks reach each other; None: the host reports it
     options: tuple[str, ...] = ()  # further arguments of ssh: ("-p", "2201", "-o", "HostKeyAlias=i-0123")
 
 
 def make_ssh_argv(endpoint: Endpoint, connect_s: float, command: str) -> list[str]:
-    """The command that runs `command` in the host's login shell, its stdin and stdout connected with this one's."""
+    """Return the command that runs `command` in the host's login shell, its stdin and stdout connected with this one's."""
     return [
         "ssh",
         *SSH_OPTIONS,
@@ -75,11 +75,11 @@ def make_ssh_argv(endpoint: Endpoint, connect_s: float, command: str) -> list[st
 
 
 def format_command(endpoint: Endpoint, command: str | None = None) -> str:
-    """What a person would type to try the same connection, and answer its questions."""
+    """Return the command with which a user can try the same connection and answer its questions."""
     return shlex.join(["ssh", *endpoint.options, endpoint.target, *([command] if command else [])])
 
 
-_AT_ONCE = 16  # of ssh's that read its files, some milliseconds each
+_AT_ONCE = 16  # processes of ssh that read its files, some milliseconds each
 _READ_S = 10.0  # the user's files may run programs (Match exec)
 _FILE_OPTIONS = ("userknownhostsfile", "globalknownhostsfile", "certificatefile", "revokedhostkeys")
 
@@ -88,13 +88,13 @@ _WHICH_HOSTS = ("hosts", "nodes_file", "public_ips", "private_ips")  # keys
 
 
 def list_endpoints(config: ClusterConfig) -> list[Endpoint]:
-    """All of them, in their order. Reads the files that the cluster names. Raises `ClusterFileError`."""
+    """Return all endpoints in their order. Reads the files that the cluster names. Raises `ClusterFileError`."""
     options = tuple(_make_options(config))
     return [replace(each, options=(*_make_user_options(config, each.target), *options)) for each in _read_endpoints(config)]
 
 
 def select_hosts(config: ClusterConfig, names: str) -> ClusterConfig:
-    """The cluster with these of its hosts alone, "node03,node07", in its own order. Raises `UsageError`, `ClusterFileError`."""
+    """Return the cluster with only these hosts ("node03,node07"), in its own order. Raises `UsageError`, `ClusterFileError`."""
     wanted = [name.strip() for name in names.split(",")]
     machines = _read_endpoints(config)
     for name in wanted:
@@ -108,12 +108,12 @@ def select_hosts(config: ClusterConfig, names: str) -> ClusterConfig:
 
 
 def count_hosts(config: ClusterConfig) -> int | None:
-    """How many there are. Raises `ClusterFileError` for a file that does not tell."""
+    """Return the number of hosts; None if it is not fixed. Raises `ClusterFileError` for a file without it."""
     return len(_read_endpoints(config))
 
 
 def list_commands(config: ClusterConfig, resources: Resources) -> list[str]:
-    """What would be run for these resources, for people."""
+    """Return the commands that would run for these resources, for display."""
     wanted = require_hosts(config, resources, "hosts or gpus_per_host")
     program = " ".join(module_command(python(config), "pytest_dtfperf.node.agent"))
     start = make_ssh_argv(Endpoint("", ""), get_connect_s(config), "")[: -len(("--", "", ""))]
@@ -124,7 +124,7 @@ def list_commands(config: ClusterConfig, resources: Resources) -> list[str]:
 
 
 def list_machines(config: ClusterConfig) -> list[str]:
-    """The real machines, by address and port, whatever clusters and ssh's files call them."""
+    """Return the machines by address and port, independent of their names in clusters and in ssh's files."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return sorted(set(pool.map(_identify_machine, list_endpoints(config))))
 
@@ -133,7 +133,7 @@ def list_machines(config: ClusterConfig) -> list[str]:
 def _identify_machine(endpoint: Endpoint) -> str:
     given = _read_ssh_config(endpoint)
     name, port = given.get("hostname", _strip_user(endpoint.target)).lower(), given.get("port", "22")
-    if given.keys() & {"proxyjump", "proxycommand"}:  # the name is the gate's to look up
+    if given.keys() & {"proxyjump", "proxycommand"}:  # the jump host resolves the name
         return f"host-{name}:{port}"
     address = _resolve_name(name)
     if port == "22" and (address in interfaces.own() or address.startswith("127.") or address == "::1"):
@@ -142,7 +142,7 @@ def _identify_machine(endpoint: Endpoint) -> str:
 
 
 def _read_ssh_config(endpoint: Endpoint) -> dict[str, str]:
-    """What ssh makes of a target and its files; nothing where it does not say, which connecting will tell more of."""
+    """Return ssh's configuration of a target; empty if ssh reports none: connecting then shows the error."""
     try:
         argv = ["ssh", "-G", *endpoint.options, "--", endpoint.target]
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_READ_S, check=False)
@@ -154,12 +154,12 @@ def _read_ssh_config(endpoint: Endpoint) -> dict[str, str]:
 def _resolve_name(name: str) -> str:
     try:
         return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError:  # connecting will say so
+    except OSError:  # connecting reports it
         return name
 
 
 def _read_endpoints(config: ClusterConfig) -> list[Endpoint]:
-    """Without options."""
+    """Return the endpoints without options."""
     backend_keys = config.backend_keys
     if "nodes_file" in backend_keys:
         return _read_nodes_file(_resolve_path(config, backend_keys["nodes_file"]))
@@ -173,7 +173,7 @@ def _read_endpoints(config: ClusterConfig) -> list[Endpoint]:
 
 
 def _read_nodes_file(path: Path) -> list[Endpoint]:
-    """tfperftest's file: the address that tasks use, and what ssh calls the same machine."""
+    """Read tfperftest's file: each line has the address for tasks, and ssh's name of the same machine."""
     lines: dict[int, list[str]] = {}
     for number, line in _read_lines(path):
         if words := line.partition("#")[0].split():
@@ -190,7 +190,7 @@ def _read_nodes_file(path: Path) -> list[Endpoint]:
 
 
 def _read_ip_files(public: Path, private: Path) -> list[Endpoint]:
-    """The report's files: line i of both is the same machine."""
+    """Read the two files of addresses: line i of both is the same machine."""
     outside, inside = _read_ip_file(public), _read_ip_file(private)
     if len(outside) != len(inside):
         raise ClusterFileError(
@@ -201,7 +201,7 @@ def _read_ip_files(public: Path, private: Path) -> list[Endpoint]:
 
 
 def _read_ip_file(path: Path) -> list[str]:
-    """One address per line, and nothing else, or the lines of two files would no longer be the same machines."""
+    """Read one address per line. Other content is an error, because it would shift the lines of the two files."""
     lines = dict(_read_lines(path))
     for number, line in lines.items():
         if not line.strip():
@@ -216,14 +216,14 @@ def _read_ip_file(path: Path) -> list[str]:
 
 def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
-        text = read_text(path, "utf-8-sig")  # as editors elsewhere write it
+        text = read_text(path, "utf-8-sig")  # some editors write a byte order mark
     except OSError as exc:
         raise ClusterFileError(f"cannot read {path}: {exc.strerror}") from exc
     return enumerate(text.splitlines(), start=1)
 
 
 def _check_names(path: Path, names: Mapping[int, str], is_right: Callable[[str], bool]) -> None:
-    """Every line's name can be one, and no two are the same."""
+    """Check that each line's name is valid and unique."""
     seen: dict[str, int] = {}
     for number, name in names.items():
         if not is_right(name):
@@ -242,7 +242,7 @@ def _strip_user(target: str) -> str:
 
 
 def _make_user_options(config: ClusterConfig, target: str) -> tuple[str, ...]:
-    """A host that says its own user has that one."""
+    """Return the options for the user; none if the host has its own in `user@`."""
     return ("-l", config.backend_keys["user"]) if "user" in config.backend_keys and "@" not in target else ()
 
 
@@ -254,12 +254,12 @@ def _make_options(config: ClusterConfig) -> Iterator[str]:
         yield from ("-p", str(backend_keys["port"]))
     for option in backend_keys.get("options", ()):
         yield from ("-o", _resolve_option(config, option))
-    if "identity_file" in backend_keys:  # and no other key that an agent holds: sshd listens to six
+    if "identity_file" in backend_keys:  # and no other key of an ssh-agent: sshd accepts six tries
         yield from ("-i", str(_find_file(config, "identity_file")), "-o", "IdentitiesOnly=yes")
 
 
 def _find_file(config: ClusterConfig, key: str) -> Path:
-    """ssh goes on without a key that is not there, and blames the host."""
+    """Return the file of a key. Without this check, ssh goes on without the file and reports the host."""
     path = _resolve_path(config, config.backend_keys[key])
     if not path.is_file():
         raise ClusterFileError(
@@ -269,13 +269,13 @@ def _find_file(config: ClusterConfig, key: str) -> Path:
 
 
 def _resolve_path(config: ClusterConfig, given: str) -> Path:
-    with suppress(RuntimeError):  # `~` of a user who is not known here: a name like any other
+    with suppress(RuntimeError):  # `~` of a user who does not exist here: a name like any other
         given = str(Path(given).expanduser())
     return (config.folder or Path()).absolute() / given
 
 
 def _resolve_option(config: ClusterConfig, option: str) -> str:
-    """An option's relative files begin in the cluster file's folder, too, and not where pytest was started."""
+    """Resolve an option's relative files against the cluster file's folder instead of the current one."""
     key, _, value = option.partition("=")
     if key.strip().lower() not in _FILE_OPTIONS:
         return option

@@ -43,18 +43,18 @@ KEYS: Mapping[str, Validator] = {
     "setup": SETUP,
     "connect_s": SECONDS,
     "parallel": COUNT,
-    "network": one_of("trusted"),  # else hosts of public addresses that have no firewall of ours are refused
+    "network": one_of("trusted"),  # otherwise hosts with public addresses are refused where the firewall is not managed here
 }
 
-# What `options` may not hold, because a key says it ...
+# Options that may not be in `options`, because a key sets them ...
 _KEY_OF = {"user": "user", "port": "port", "identityfile": "identity_file", "connecttimeout": "connect_s"}
-# ... or because a host that is not who it says it is would be believed ...
+# ... or because they would accept a host with an unverified key ...
 _WEAKENS = (
     "stricthostkeychecking", "nohostauthenticationforlocalhost", "verifyhostkeydns", "knownhostscommand",
     "updatehostkeys", "checkhostip",
 )  # fmt: skip
-# ... or because nothing works otherwise: nobody to answer questions, nothing but the agent's lines in the stream, one
-# connection for each host that ends with its process, nothing lent to the host that the training does not need.
+# ... or because the connection needs its value: no questions, only the agent's lines in the stream, one connection
+# per host that ends with its process, and no forwarding that the training does not need.
 _SET_ALREADY = (
     "batchmode", "clearallforwardings", "connectionattempts", "controlmaster", "controlpath", "controlpersist",
     "dynamicforward", "escapechar", "exitonforwardfailure", "forkafterauthentication", "forwardagent", "forwardx11",
@@ -68,7 +68,7 @@ _OPTION = re.compile(r"([A-Za-z0-9]+) *= *(\S.*)")
 
 
 def validate(table: Mapping[str, Any]) -> str | None:
-    """What is wrong with keys that are right one by one."""
+    """Return the first conflict between keys that are valid on their own; None if there is none."""
     if given := _about_sources(table):
         return given
     if "devices_per_host" not in table and "gpus_per_host" not in table:
@@ -81,32 +81,32 @@ def validate(table: Mapping[str, Any]) -> str | None:
 
 
 def hosts(given: str | Iterable[str]) -> list[str]:
-    """The hosts that the key `hosts` says, ranges in full. Raises `HostListError`."""
+    """Return the hosts of the key `hosts`, with ranges expanded. Raises `HostListError`."""
     return [name.strip() for text in ([given] if isinstance(given, str) else given) for name in hostlists.expand_hostlist(text)]
 
 
 def files(value: str) -> list[str]:
-    """The files that an option's value names, as ssh takes it apart: at blanks that are in no quotes."""
+    """Return the files in an option's value, split as ssh does: at blanks outside quotes."""
     return [quoted or bare for quoted, bare in re.findall(r'"([^"]*)"|([^\s"]+)', value)]
 
 
 def is_host(text: str) -> bool:
-    """Whether ssh can be told this, an alias, a name or an address, perhaps after `user@`, and takes it for nothing else."""
+    """Return whether ssh takes this for an alias, a name or an address, with an optional `user@`, and for nothing else."""
     return bool(_HOST.fullmatch(text))
 
 
 def is_address(text: str) -> bool:
-    """Whether this can be a name or an address by which tasks reach each other."""
+    """Return whether this can be a name or an address by which tasks reach each other."""
     return bool(_ADDRESS.fullmatch(text))
 
 
 def network(given: object) -> IPv4Network | IPv6Network | None:
-    """The network that the key `private_address` says; None where it says none."""
+    """Return the network of the key `private_address`; None if it is no network."""
     return ip_network(given) if isinstance(given, str) else None
 
 
 def first_double(names: Iterable[str]) -> str | None:
-    """The first that was there before, in large or small letters."""
+    """Return the first name that occurred before, ignoring case; None if there is none."""
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
@@ -160,7 +160,7 @@ def _about_addresses(table: Mapping[str, Any]) -> Iterator[str]:
         return
     try:
         names = set(hosts(table["hosts"]))
-    except HostListError:  # told already
+    except HostListError:  # reported by the check of `hosts`
         return
     for host, address in given.items():
         if host not in names:
@@ -184,9 +184,9 @@ def _about_option(option: str) -> str | None:
         return f"options must not hold {option!r}: say it with the key {_KEY_OF[name]}"
     if name in _SET_ALREADY:
         return f"options must not hold {option!r}: the backend sets it, or cannot work with it"
-    return None  # whether there is such an option, ssh knows
+    return None  # ssh checks whether the option exists
 
 
 def _are_files(value: str) -> bool:
-    """Whether these are files that can hold host keys."""
+    """Return whether these are files that can hold host keys."""
     return not any(each == "none" or each.startswith("/dev/") for each in files(value))

@@ -31,7 +31,7 @@ _NEEDED = f"Python {'.'.join(map(str, OLDEST_PYTHON))} or newer, with TensorFlow
 
 
 def explain_refusal(words: Mapping[str, Any], setup: Sequence[str], python: str) -> tuple[str, str]:
-    """What is the matter with the host, and how to go on."""
+    """Return what is wrong with the host, and how to continue."""
     match words:
         case {"failed": "setup", "line": number, "code": code}:
             what = f"failed at setup line {number} with exit code {code}: {setup[number - 1]}"
@@ -50,7 +50,7 @@ def explain_refusal(words: Mapping[str, Any], setup: Sequence[str], python: str)
 
 
 def list_hints(last_words: Iterable[bytes], host: str) -> list[bytes]:
-    """What an agent's last words do not say: how to go on."""
+    """Return hints for errors in an agent's last output that do not state a remedy."""
     if any(line.endswith((b"has no module 'tensorflow'", b"No module named 'tensorflow'")) for line in last_words):
         return [
             f"TensorFlow is missing on {host}: name an interpreter that has it with `python`, load it in `setup`, "
@@ -60,38 +60,38 @@ def list_hints(last_words: Iterable[bytes], host: str) -> list[bytes]:
 
 
 _MARK = MARK.encode()
-_NO_LOGIN = 254  # sshd's, without PAM, where /etc/nologin keeps users out
+_NO_LOGIN = 254  # exit code of sshd without PAM, if /etc/nologin keeps users out
 _SSH_FAILED = 255  # ssh's own exit code, or that of a command that was killed there
 _BY_SSH = re.compile(r"Timeout, server|Connection to |client_loop|packet_write|Read from|Write failed")
-_ORDER_S = 30.0  # that of an environment is 70 kB
+_ORDER_S = 30.0  # an environment has about 70 kB
 _ENDING_S = 2.0
 _TERM_S = 0.5
 _LAST_LINES = 10
-_LINE_BYTES = 1 << 16  # longer ones come from no supervisor
-_NOISE_BYTES = 1 << 20  # of lines that come from no supervisor: a banner has a page
-_STDERR_BYTES = 64 << 20  # that are kept here of what a host says to people; with more, the kernel ends ssh
+_LINE_BYTES = 1 << 16  # longer lines do not come from a supervisor
+_NOISE_BYTES = 1 << 20  # of other lines before the supervisor's: a banner has about a page
+_STDERR_BYTES = 64 << 20  # limit of a host's stderr; with more, the kernel ends ssh
 
 Message = Mapping[str, Any]
 
 
 class Unreachable(InfrastructureError):
-    """A host that cannot be used: what it is called, why, and how to go on."""
+    """A host that cannot be used: its name, the reason, and how to continue."""
 
 
 class Refused(Unreachable):
-    """A host that says itself why it cannot be used."""
+    """A host that reports itself why it cannot be used."""
 
 
 class TransientError(Exception):
-    """A host that was too busy to talk: another try may help."""
+    """A host that was too busy to answer: another try may help."""
 
 
 class Cancelled(Exception):
-    """Nobody waits for this host any more."""
+    """The result of this host is not needed any more."""
 
 
 class CancelToken:
-    """Wakes threads that wait for a host whose result is not wanted any more."""
+    """Wakes threads that wait for a host after its result is not needed any more."""
 
     def __init__(self) -> None:
         self._read_end, self._write_end = os.pipe()
@@ -108,7 +108,7 @@ class CancelToken:
 
     def wait(self, fds: Sequence[int], within_s: float) -> bool:
         """Return whether one of them can be read within that time. Raises `Abandoned`."""
-        poll = select.poll()  # which, other than select, takes descriptors of any number
+        poll = select.poll()  # unlike select, poll takes descriptors of any number
         for fd in (self._read_end, *fds):
             poll.register(fd, select.POLLIN)
         ready = {fd for fd, _ in poll.poll(max(0.0, within_s) * 1000)}
@@ -118,27 +118,27 @@ class CancelToken:
 
 
 class SshProcess(Child):
-    """ssh, with a supervisor at its other end."""
+    """An ssh process with a supervisor at its other end."""
 
     def __init__(self, index: int, endpoint: Endpoint, handshake: Handshake, stages: MutableMapping[str, str]) -> None:
         argv = make_ssh_argv(endpoint, handshake.connect_s, bootstrap.make_shell_command(handshake.script))
         super().__init__(index, guard_against_parent_death(argv, os.environ), os.environ)
-        with suppress(OSError, ValueError):  # it has ended, or may write even less
+        with suppress(OSError, ValueError):  # the process has ended, or its limit is lower
             resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (_STDERR_BYTES, _STDERR_BYTES))
         self.endpoint = endpoint
         self.survey: Message = {}
-        self.is_clean = False  # whether the supervisor has said, at its end, that nothing is left
+        self.is_clean = False  # whether the supervisor has confirmed, at its end, that nothing is left
         self._handshake = handshake
-        self._noise: list[bytes] = []  # what came before the supervisor's first words
-        self._unread = 0  # bytes of that
-        self._partial = bytearray()  # of a line; of one without end, what came last
-        self._stage = ""  # what the host is busy with; nothing while it is only connected to
-        self._stages = stages  # the same of all hosts, for whoever waits for them
+        self._noise: list[bytes] = []  # lines before the supervisor's first message
+        self._unread = 0  # bytes of these lines
+        self._partial = bytearray()  # incomplete line; of one without end, its last part
+        self._stage = ""  # the host's current step; empty while connecting
+        self._stages = stages  # the same mapping for all hosts, for progress messages
 
-    # Before something is started
+    # Before the start of a command
 
     def shake_hands(self, deadline: float, over: CancelToken) -> None:
-        """Up to a supervisor that is ready. Raises `Unreachable`, `TransientError`, `Abandoned`."""
+        """Run the handshake until the supervisor is ready. Raises `Unreachable`, `TransientError`, `Abandoned`."""
         self.write(self._handshake.script)
         while True:
             words = self._next(deadline, over)
@@ -157,23 +157,23 @@ class SshProcess(Child):
         self.write(json.dumps(order).encode() + b"\n", _ORDER_S)
 
     def answer(self, within_s: float, over: CancelToken) -> Message:
-        """The supervisor's, to an order."""
+        """Return the supervisor's answer to an order."""
         return self._next(time.monotonic() + within_s, over)
 
     def is_idle(self) -> bool:
-        """Whether its supervisor still waits for an order."""
+        """Return whether the supervisor still waits for an order."""
         with CancelToken() as nobody_says_so:
             return self.exit_code() is None and not nobody_says_so.wait([self.stdout.fileno()], 0.0)
 
     def let_go(self) -> None:
-        """End it at once; what is on the host ends with it."""
+        """Kill the process; the processes on the host end with it."""
         self.hang_up()
         self.end(0.0)
 
     def _next(self, deadline: float, over: CancelToken) -> Message:
-        """The supervisor's next words. Byte by byte: what comes after them is not for us."""
+        """Return the supervisor's next message. Reads byte by byte: the bytes after it belong to another reader."""
         while True:
-            if time.monotonic() > deadline:  # also of a host that never stops talking
+            if time.monotonic() > deadline:  # also for a host that sends without end
                 raise self._too_late()
             try:
                 byte = os.read(self.stdout.fileno(), 1)
@@ -201,11 +201,11 @@ class SshProcess(Child):
                 else:
                     self._unread = 0
                     return words
-            if len(self._partial) > 2 * _LINE_BYTES:  # seldom: each time it is copied
+            if len(self._partial) > 2 * _LINE_BYTES:  # seldom, because each time it is copied
                 del self._partial[:-_LINE_BYTES]
 
     def _words(self, line: bytes) -> Message | None:
-        """The supervisor's, if it is a line of its. Raises `Unreachable` where no supervisor says so."""
+        """Return the supervisor's message; None for another line. Raises `Unreachable` for an invalid message."""
         words = _parse_message(line)
         if words is None:
             return None
@@ -230,7 +230,7 @@ class SshProcess(Child):
             case _:
                 return f"starting {self._handshake.python}"
 
-    # What went wrong
+    # Errors
 
     def _too_late(self) -> Unreachable:
         limit_s, lines = self._handshake.limit_s, self._stderr_lines()
@@ -245,7 +245,7 @@ class SshProcess(Child):
         )
 
     def _explain_end(self, over: CancelToken) -> Exception:
-        """The line has ended instead of an answer."""
+        """Return the error for a connection that has ended instead of answering."""
         deadline = time.monotonic() + 1.0
         while (code := self.exit_code()) is None and time.monotonic() < deadline:
             over.wait([], 0.01)
@@ -262,7 +262,7 @@ class SshProcess(Child):
         return self._unreachable(f"ended the connection {where} (exit code {code})", hint, [*self._format_noise(), *lines])
 
     def _failed(self, words: Message) -> Unreachable:
-        """The far side says that it cannot go on, and ends; what it said to people came another way, perhaps a moment later."""
+        """Return the error that the host reported before it ended. Its stderr may arrive a moment later."""
         self.exit_code(_ENDING_S)
         return Refused(self._text(*explain_refusal(words, self._handshake.setup, self._handshake.python), self._stderr_lines()))
 
@@ -279,7 +279,7 @@ class SshProcess(Child):
     def _format_noise(self) -> list[str]:
         return [printable_bytes(line) for line in [*self._noise, bytes(self._partial)] if line.strip()]
 
-    # Once something is started
+    # After the start of a command
 
     def stderr(self) -> bytes:
         return b"\n".join(line for line in super().stderr().splitlines() if not line.startswith(_MARK) and line)
@@ -307,7 +307,7 @@ class SshProcess(Child):
         return Lost(LossReason.CUT_OFF, f"what watches over the agent on {name} was killed, and the agent with it")
 
     def verdict(self, within_s: float) -> str | None:
-        """What was wrong with something short that has been run; None: nothing."""
+        """Return what was wrong with a short command that has ended; None if nothing was."""
         self.exit_code(_ENDING_S)
         there = self._ended_there()
         if there and there["ended"] == 0:
@@ -318,7 +318,7 @@ class SshProcess(Child):
     def end(self, patience_s: float) -> bool:
         if self.exit_code(patience_s) is None:
             with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGTERM)  # ssh, and what it goes through: a jump host's ssh, a ProxyCommand
+                os.killpg(self.pid, signal.SIGTERM)  # ssh, and the processes that it uses: a jump host's ssh, a ProxyCommand
             if self.exit_code(_TERM_S) is None:
                 with suppress(ProcessLookupError):
                     os.killpg(self.pid, signal.SIGKILL)
@@ -328,7 +328,7 @@ class SshProcess(Child):
         return self.is_clean
 
     def _ended_there(self) -> Message | None:
-        """The supervisor's last words, where it had the time: how what it ran has ended, and that nothing is left of it."""
+        """Return the supervisor's last message if it had time for it: the exit code, and that no process is left."""
         for line in reversed(super().stderr().splitlines()):
             with suppress(MessageError):
                 if (words := _parse_message(line)) and "ended" in (found := of_supervisor(words)):
@@ -337,7 +337,7 @@ class SshProcess(Child):
 
 
 def _parse_message(line: bytes) -> Message | None:
-    """What it says if it is a word of ours: a banner may say anything, even almost that."""
+    """Parse a line as a supervisor's message; None if it is none. A banner may look almost like one."""
     try:
         words = json.loads(line.removeprefix(_MARK)) if line.startswith(_MARK) else None
     except (ValueError, RecursionError):
