@@ -1,1 +1,1 @@
-"""Clusters of instances that Amazon EC2 lends: the only place that knows boto3."""
+"""The EC2 backend: the only package that uses boto3 for instances."""

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """Heard with every answer (`listen`), and carried on by a clock that nobody sets."""
+    """Amazon's time, taken from each answer (`listen`) and continued by the monotonic clock, which no one can set."""
 
     def __init__(self) -> None:
-        self._ahead_s: float | None = None  # of the seconds since this machine's start
+        self._ahead_s: float | None = None  # relative to the seconds since this machine's start
 
     def listen(self, client: Any) -> None:
-        """Hear the time in all that a boto3 client is answered."""
+        """Take the time from every answer that a boto3 client gets."""
 
         def hear(http_response: Any, **_: Any) -> None:
             self.hear(http_response.headers.get("Date"))
@@ -51,7 +51,7 @@ class Clock:
         client.meta.events.register("after-call", hear, unique_id="dtfperf-clock")
 
     def hear(self, date: str | None) -> None:
-        """The header of one answer: `Tue, 31 Jan 2026 02:15:03 GMT`. One that is no date tells nothing."""
+        """Take the time from an answer's header, `Tue, 31 Jan 2026 02:15:03 GMT`. An invalid date is ignored."""
         try:
             stated = parsedate_to_datetime(date or "")
         except ValueError:
@@ -59,44 +59,44 @@ class Clock:
         self._ahead_s = stated.timestamp() - _running_s()
 
     def now(self) -> float | None:
-        """Seconds since 1970; None before Amazon has answered anything."""
+        """Return Amazon's time in seconds since 1970; None before its first answer."""
         return None if self._ahead_s is None else _running_s() + self._ahead_s
 
 
 def _running_s() -> float:
-    """Also while the machine sleeps."""
+    """Return the seconds since this machine's start, including those in sleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 PRICING_REGION = "us-east-1"  # the price list of all regions is served from three; this one is the oldest
 _WAITS = {"connect_timeout": 5, "read_timeout": 30, "user_agent_extra": "pytest-dtfperf"}
-# `adaptive` slows down when Amazon says so.
+# `adaptive` sends fewer requests after Amazon has throttled one.
 _PATIENT = Config(retries={"mode": "adaptive", "total_max_attempts": 10}, max_pool_connections=32, **_WAITS)  # type: ignore[arg-type]
-# The first call of all: whether there is a network at all should not take a minute to be told.
+# Limits of the first call: a missing network must be reported within seconds.
 _FIRST = Config(retries={"mode": "standard", "total_max_attempts": 3}, **_WAITS)  # type: ignore[arg-type]
-# RunInstances answers want of capacity with status 500, which every mode of retrying repeats, into being throttled.
+# RunInstances reports missing capacity with status 500. Every retry mode of botocore repeats that until it is throttled.
 _ONCE = Config(retries={"mode": "standard", "total_max_attempts": 1}, **_WAITS)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Account:
-    """Somebody's account in a region, as these credentials open it."""
+    """An AWS account in a region, opened with the credentials in use."""
 
     session: boto3.Session
     region: str
     id: str
-    arn: str  # who we are there
-    user: str = ""  # the same as policies know it (aws:userid): of a user, or of a role and a session of it
+    arn: str  # of the caller
+    user: str = ""  # the caller in policies (aws:userid): a user, or a role and its session
     clock: Clock = field(default_factory=Clock)
 
     @classmethod
     def open(cls, config: "ClusterConfig") -> Self:
-        """As a cluster's table says. Raises `ClusterFileError` for a region there is not, `AllocationError` for the rest."""
+        """Open the account of a cluster. Raises `ClusterFileError` for an unknown region, else `AllocationError`."""
         return cls.in_region(config.backend_keys.get("region"), where=f"cluster {config.name!r}")
 
     @classmethod
     def in_region(cls, region: str | None, *, where: str = "EC2") -> Self:
-        """In a region, or if None in the one that boto3 finds."""
+        """Open the account in a region; None: the region that boto3 finds."""
         found = region
         try:
             session = _open_session(region)
@@ -118,14 +118,14 @@ class Account:
 
     @cached_property
     def ec2(self) -> "EC2Client":
-        """For everything but RunInstances."""
+        """The client for all calls except RunInstances."""
         client = self.session.client("ec2", region_name=self.region, config=_PATIENT)
         self.clock.listen(client)
         return client
 
     @cached_property
     def launcher(self) -> "EC2Client":
-        """For RunInstances: whoever calls it decides what is repeated."""
+        """The client for RunInstances: its caller decides what is repeated."""
         return self.session.client("ec2", region_name=self.region, config=_ONCE)
 
     @cached_property
@@ -146,23 +146,23 @@ class Account:
 
     @property
     def endpoint(self) -> str:
-        """What is spoken to: Amazon, or what AWS_ENDPOINT_URL says."""
+        """The address of the service: Amazon's, or AWS_ENDPOINT_URL."""
         return self.ec2.meta.endpoint_url
 
     def __str__(self) -> str:
-        """For people."""
+        """Describe the account for messages."""
         elsewhere = "" if self.endpoint.endswith((".amazonaws.com", ".amazonaws.com.cn")) else f" at {self.endpoint}"
         return f"AWS account {self.id}, {self.region}{elsewhere}"
 
     def explain(self, error: Exception) -> str:
-        """A refusal, or why there was no answer, in words."""
+        """Return a message about a refusal, or about a missing answer."""
         if isinstance(error, exceptions.ClientError):
             return refusals.format_refusal(error, who=self.arn, region=self.region)
         return explain_no_answer(error)
 
 
 def explain_no_answer(error: Exception) -> str:
-    """Why boto3 did not even get an answer, and how to go on."""
+    """Return why boto3 did not get an answer, and how to continue."""
     match error:
         case exceptions.NoCredentialsError() | exceptions.PartialCredentialsError():
             return (
@@ -185,7 +185,7 @@ def explain_no_answer(error: Exception) -> str:
 
 
 class _Folders(list[str]):
-    """Folders, each once: every session adds boto3's own."""
+    """A list of folders without duplicates: every session adds boto3's own."""
 
     def append(self, folder: str) -> None:
         if folder not in self:
@@ -194,7 +194,7 @@ class _Folders(list[str]):
 
 @cache
 def _service_loader(data_path: str | None) -> Loader:
-    """Of Amazon's services, with what AWS_DATA_PATH names: each session would read them anew, for half a second."""
+    """Return the loader of service models, including AWS_DATA_PATH. Without it, each session reads them again for 0.5 s."""
     paths = [os.path.expanduser(os.path.expandvars(path)) for path in (data_path or "").split(os.pathsep) if path]
     return Loader(extra_search_paths=_Folders(paths))
 
@@ -206,7 +206,7 @@ def _open_session(region: str | None) -> boto3.Session:
 
 
 def _check_region(session: boto3.Session, region: str, where: str) -> None:
-    """A region that does not exist would be looked for in the network, and be told as a network that is down."""
+    """Check that a region exists. Otherwise boto3 would report its host name as a network failure."""
     known = [
         each for partition in session.get_available_partitions() for each in session.get_available_regions("ec2", partition)
     ]
@@ -214,14 +214,14 @@ def _check_region(session: boto3.Session, region: str, where: str) -> None:
         raise ClusterFileError(f"{where}: {unknown_name('region', region, known)} boto3 knows no newer ones than itself.")
 
 
-# No answer came, or none that could be read: what was asked for may have been done.
+# There was no answer, or none that could be read: the request may have been carried out.
 NO_ANSWER = (exceptions.ConnectionError, exceptions.HTTPClientError, ResponseParserError)
 T = TypeVar("T")
 _SEEN_WITHIN_S = 60.0
 
 
 def attempts(within_s: float, *, first_s: float = 0.1, most_s: float = 5.0) -> Iterator[None]:
-    """Now, then after ever longer pauses, and again when the time is over."""
+    """Yield at once, after growing pauses, and once more when the time is over."""
     deadline = time.monotonic() + within_s
     for asked in count(1):
         yield
@@ -232,12 +232,12 @@ def attempts(within_s: float, *, first_s: float = 0.1, most_s: float = 5.0) -> I
 
 
 def delete_if_there(call: Callable[[], object], *codes: str) -> None:
-    """Delete something, which may have been gone before."""
+    """Delete something; that it does not exist is no error."""
     call_unless(codes, call)
 
 
 def call_unless(codes: tuple[str, ...], call: Callable[[], T]) -> T | None:
-    """What a call gives; None if it is refused with one of these codes."""
+    """Return the result of a call; None if it is refused with one of these codes."""
     try:
         return call()
     except exceptions.ClientError as error:
@@ -247,7 +247,7 @@ def call_unless(codes: tuple[str, ...], call: Callable[[], T]) -> T | None:
 
 
 def call_once_known(call: Callable[[], T], *codes: str) -> T:
-    """What a call gives that needs something made a moment ago, of which not all of Amazon may know yet."""
+    """Return the result of a call that needs a new resource, which may not be known everywhere at Amazon yet."""
     return retry(
         call,
         exceptions.ClientError,
@@ -262,7 +262,7 @@ def call_once_known(call: Callable[[], T], *codes: str) -> T:
 
 @contextmanager
 def translate_errors(account: Account, doing: str) -> Iterator[None]:
-    """What Amazon refuses within the block is told in our words."""
+    """Translate Amazon's errors in the block into `AllocationError` with a readable message."""
     try:
         yield
     except (exceptions.ClientError, exceptions.BotoCoreError) as error:

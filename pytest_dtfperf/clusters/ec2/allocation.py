@@ -1,4 +1,4 @@
-"""Instances in use, over the SSH backend. Amazon is asked about an instance when the connection to it ends.
+"""Instances in use, over the SSH backend. When the connection to an instance ends, Amazon is asked for its state.
 
 A spot instance that is taken back, or one that is terminated, looks like a lost host at first. Amazon's reason makes it a
 failure of the cluster, and never a slow training.
@@ -18,13 +18,13 @@ from pytest_dtfperf.clusters.ec2.instances import Instance
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, LossReason, Lost
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost
 
-LATE_S = 6.0  # how much later than the end of the line Amazon may say that it has ended an instance
+LATE_S = 6.0  # how much later than the end of the connection Amazon may report that it has ended an instance
 
 Poll = Callable[[], Mapping[str, Instance]]
 
 
 class Ec2Allocation:
-    """The instances of one run. `placement` is what Amazon alone knows of how fast they can be."""
+    """The instances of one run. `placement` holds the properties with an effect on speed that only Amazon knows."""
 
     def __init__(self, lent: Allocation, instances: Sequence[Instance], poll: Poll, placement: Mapping[str, Any]) -> None:
         self._lent = lent
@@ -37,7 +37,7 @@ class Ec2Allocation:
         try:
             return Ec2Channel(self._lent.start(argv), self._ids, self._poll)
         except AllocationError:
-            self._refuse_if_over(LATE_S / 3)  # most of what cannot be started is nobody's fault but its own
+            self._refuse_if_over(LATE_S / 3)  # most failed starts have another cause
             raise
 
     def _refuse_if_over(self, patience_s: float) -> None:
@@ -47,7 +47,7 @@ class Ec2Allocation:
 
 
 class Ec2Channel:
-    """The SSH backend's, with Amazon's words about hosts that are lost."""
+    """The SSH backend's channel, with Amazon's reasons for lost hosts."""
 
     def __init__(self, channel: Channel, ids: Sequence[str], poll: Poll) -> None:
         self._channel = channel
@@ -72,7 +72,7 @@ class Ec2Channel:
         host, what = heard
         if isinstance(what, Lost) and (why := self._why_lost(host, what.reason)):
             self._next.append((host, Lost(LossReason.TAKEN_BACK, why)))
-            return host, f"({what.words})".encode()  # how it looked from here stands among the host's last words
+            return host, f"({what.words})".encode()  # the SSH error is kept among the host's last lines
         return heard
 
     def why_silent(self, host: int) -> Lost | None:
@@ -83,7 +83,7 @@ class Ec2Channel:
         self._channel.close()
 
     def _why_lost(self, host: int, reason: LossReason) -> str | None:
-        """Amazon is given a moment to tell, unless the host itself has told how its agent ended: then it is alive."""
+        """Return why Amazon ended a host, after a short wait; None if the host reported its agent's end."""
         patience_s = 0.0 if reason in (LossReason.ENDED, LossReason.UNRESPONSIVE) else LATE_S
         for _ in attempts(patience_s, first_s=0.5, most_s=2.0):
             found = _poll_if_reachable(self._poll).get(self._ids[host])
@@ -93,13 +93,13 @@ class Ec2Channel:
 
 
 def make_fingerprint(placement: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What two measurements must have in common to be compared; and the image, whose changes are what is tested."""
+    """Return the properties that comparable measurements share, and the image, which may be what is tested."""
     cloud = ("instance_type", "zone", "placement", "efa_interfaces", "baseline_gbps")
     return {"hardware": {"cloud": {name: placement[name] for name in cloud}}, "software": {"ami": placement["ami"]}}
 
 
 def explain_end(instance: Instance) -> str | None:
-    """Why an instance serves no more, for people; None while it does, as far as Amazon says."""
+    """Return why an instance has ended, for messages; None if Amazon reports no end."""
     if not instance.runs_no_more:
         return None
     if refusals.was_reclaimed(instance.reason):
@@ -108,7 +108,7 @@ def explain_end(instance: Instance) -> str | None:
 
 
 def _poll_if_reachable(poll: Poll) -> Mapping[str, Instance]:
-    """Whoever asks is about to tell of a lost host; that Amazon is away, too, must not hide it."""
+    """Return the instances' states; empty if Amazon does not answer, so that the lost host is reported in any case."""
     with suppress(ClientError, BotoCoreError):
         return poll()
     return {}

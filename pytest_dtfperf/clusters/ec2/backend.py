@@ -1,4 +1,4 @@
-"""EC2 as a backend: what is known of a cluster of instances without Amazon's library, which is not always installed."""
+"""The EC2 backend's properties that are known without boto3, which is not always installed."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Ec2Backend(Backend):
-    """Instances that Amazon EC2 launches."""
+    """Instances that EC2 launches."""
 
     keys = KEYS
     hosts_key = "count"

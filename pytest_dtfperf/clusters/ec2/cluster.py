@@ -1,8 +1,8 @@
-"""Amazon EC2 as a cluster: instances are launched, used over SSH, and released whatever happens.
+"""EC2 as a cluster: launch instances, use them over SSH, and release them in every case.
 
-They end in four ways, each of which works without the others: the end of the `with` block; a process beside this one that sees
-it die (`watchdog`); a timer in the instances themselves (`contact`); and the next session, which looks for what others have
-left (`reap`).
+They end in four ways, each of which works without the others: the end of the `with` block; a process beside this one that
+sees it die (`watchdog`); a timer in the instances themselves (`contact`); and the next session, which looks for
+instances that others have left (`reap`).
 """
 
 import os
@@ -52,11 +52,11 @@ from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node.owner import Fate, Owner
 
-WORTHWHILE_S = 600.0  # with less left to live than that, instances are not worth starting on
+WORTHWHILE_S = 600.0  # a kept run with less time left is not taken
 
 
 def take_kept_run(account: Account, shape: str, count: int, folder: Path | None = None) -> tuple[Ledger, LedgerRecord] | None:
-    """A kept run of that shape with enough instances, which is this process's from now on."""
+    """Return a kept run of that shape with enough instances, now held by this process; None if there is none."""
     for ledger in list_ledgers(folder):
         record = ledger.read_record()
         if record is None or not _is_suitable(record, account, shape, count):
@@ -70,7 +70,7 @@ def take_kept_run(account: Account, shape: str, count: int, folder: Path | None 
 
 
 def find_kept_instances(account: Account, record: LedgerRecord) -> list[Instance] | None:
-    """All its instances, in the order of their launch, if all run; None: the run is of no use any more."""
+    """Return all instances of a run in launch order if all of them run; None if the run cannot be used any more."""
     ids = list(record.ready)
     found = instances.describe_by_id(account.ec2, ids)
     if len(found) < len(ids) or any(each.state != "running" for each in found.values()):
@@ -93,7 +93,7 @@ def _is_suitable(record: LedgerRecord, account: Account, shape: str, count: int)
 
 @dataclass(frozen=True)
 class InstanceGroup:
-    """The instances of one run, in the order of their launch."""
+    """The instances of one run, in launch order."""
 
     account: Account
     plan: LaunchPlan
@@ -103,7 +103,7 @@ class InstanceGroup:
 
 
 class Ec2:
-    """Instances of one type in one region, as clusters.toml describes them."""
+    """Instances of one type in one region, as described in clusters.toml."""
 
     def __init__(
         self,
@@ -114,9 +114,9 @@ class Ec2:
         check_ip: str = prerequisites.CHECK_IP,
         ask: Ask = costs.ask_at_terminal,
     ) -> None:
-        """`settle_s`: after which Amazon shows what it has accepted. `folder`: of the ledgers, else this user's own.
+        """`settle_s`: time until Amazon shows what it has accepted. `folder`: of the ledgers, by default this user's.
 
-        `ask` is asked whether so much may be spent, where the cluster's table does not say it.
+        `ask` confirms the cost with the user if the cluster's table sets no limit.
         """
         self._config = config
         self._backend_keys = config.backend_keys
@@ -136,7 +136,7 @@ class Ec2:
 
     @contextmanager
     def lot(self, resources: Resources) -> Iterator[InstanceGroup]:
-        """Instances that run, and that nobody has spoken with yet unless they were kept: gone, or kept, when the block ends."""
+        """Yield running instances. New ones have not been connected to. The end of the block terminates or keeps them."""
         log_redaction.hide_credentials()
         account = Account.open(self._config)
         resources.on_status(str(account))
@@ -161,10 +161,10 @@ class Ec2:
                 yield self._launch(account, offer, plan, ledger, resources)
             finally:
                 give_back(ledger)
-                watch.cancel()  # unless that was interrupted, or could not be proven: then it goes on
+                watch.cancel()  # if the release was interrupted or not confirmed, the watchdog continues
 
     def _plan(self, account: Account, offer: Offer, price: Price, count: int, resources: Resources) -> LaunchPlan:
-        """Everything decided, and agreed to. Nothing has been made yet."""
+        """Return the plan of a launch after its cost was confirmed. Nothing has been created yet."""
         backend_keys, max_hours = self._backend_keys, float(self._backend_keys.get("max_hours", DEFAULT_MAX_HOURS))
         with translate_errors(account, self._where):
             image = prerequisites.find_image(account, backend_keys, offer, self._where)
@@ -208,7 +208,7 @@ class Ec2:
         return plan
 
     def _launch(self, account: Account, offer: Offer, plan: LaunchPlan, ledger: Ledger, resources: Resources) -> InstanceGroup:
-        """All of them, running."""
+        """Launch all instances, and return them running."""
         ledger.begin(plan)
         make_keys(ledger.folder, plan.name)
         with translate_errors(account, self._where):
@@ -216,7 +216,7 @@ class Ec2:
         return InstanceGroup(account, plan, ledger, offer, found)
 
     def _connect(self, lot: InstanceGroup, resources: Resources) -> None:
-        """The first word with instances that are new."""
+        """Make the first contact with new instances."""
         record = lot.ledger.read_record()
         if record is None or record.is_ready:
             return
@@ -231,7 +231,7 @@ class Ec2:
         lot.ledger.note("ready", instances=[each.id for each in lot.instances])
 
     def _take_kept(self, account: Account, offer: Offer, count: int, resources: Resources) -> InstanceGroup | None:
-        """What an earlier session has left, if it is still what it was."""
+        """Return the instances that an earlier session has kept, if they are unchanged; None if there are none."""
         words = compute_shape(self._backend_keys, account.id, account.region)
         taken = take_kept_run(account, words, count, self._folder)
         if taken is None:
@@ -244,7 +244,7 @@ class Ec2:
                 tear_down(account, ledger.run, ledger, settle_s=self._settle_s, on_status=resources.on_status)
                 return None
             group = record.security_group
-            if group:  # logins come from elsewhere than last time, perhaps
+            if group:  # this machine's address may have changed
                 here = prerequisites.find_caller_cidr(self._backend_keys, self._check_ip)
                 allow_ingress(account, group, [make_login_permission(here, record.plan.port)])
         resources.on_status(
@@ -254,20 +254,20 @@ class Ec2:
         return InstanceGroup(account, record.plan, ledger, offer, found[:count])
 
     def _give_back(self, account: Account, ledger: Ledger, *, offer: Offer, price: Price, resources: Resources) -> None:
-        """Keep them, if that is wanted and all are well; else see their end. What they have cost is told either way."""
+        """Keep the instances if the cluster keeps them and all are well; otherwise terminate them. Reports the cost."""
         record = ledger.read_record()
         if record is None:
-            if ledger.has_begun:  # it is gone, or cannot be read any more: what has the run's tag ends all the same
+            if ledger.has_begun:  # the ledger is gone or unreadable: everything with the run's tag ends all the same
                 tear_down(account, ledger.run, None, settle_s=self._settle_s, on_status=resources.on_status)
             return
         found: dict[str, Instance] = {}
-        with suppress(ClientError, BotoCoreError):  # what it costs is told later, if need be; its end is not put off for that
+        with suppress(ClientError, BotoCoreError):  # termination must not wait for the bill
             found = instances.describe_by_id(account.ec2, list(record.instances))
         wanted = record.ready if record.plan.keep and record.is_ready else ()
         now = account.clock.now() or time.time()
         try:
             if wanted and all(each in found and found[each].state == "running" for each in wanted):
-                with suppress(AllocationError):  # then it is nobody's once this process has ended
+                with suppress(AllocationError):  # otherwise it has no owner once this process has ended
                     ledger.note_kept()
                 until = format_timestamp(record.plan.expires)
                 resources.on_status(f"run {ledger.run} is kept until {until}; `dtfperf ec2 down` ends it")
@@ -280,7 +280,7 @@ class Ec2:
                 resources.spent({"backend": "ec2", "run": ledger.run, **make_bill(price, lives), "placement": placement})
 
     def _count_devices(self, offer: Offer) -> ClusterConfig:
-        """With as many devices per host as its type has GPUs, unless the file says how many."""
+        """Return the configuration with its GPUs as devices per host, unless the file sets a number."""
         gpus = 0 if self._config.device == "cpu" else offer.gpus
         return replace(self._config, devices_per_host=self._config.devices_per_host or gpus or None)
 
@@ -291,11 +291,11 @@ class Ec2:
 
 @contextmanager
 def _left_if_unused(ledger: Ledger) -> Iterator[None]:
-    """Who has taken kept instances and then fails leaves them to the next: held, they would cost, and others be launched."""
+    """Release kept instances if the block fails: while held, they would cost and other sessions would launch more."""
     try:
         yield
     except BaseException:  # Ctrl-C, too
-        with suppress(AllocationError):  # then they are nobody's once this process has ended
+        with suppress(AllocationError):  # otherwise they have no owner once this process has ended
             ledger.note_kept()
         raise
 
@@ -315,7 +315,7 @@ def _hint(plan: LaunchPlan) -> str:
 
 
 def _placement(lot: InstanceGroup) -> dict[str, Any]:
-    """What Amazon alone knows of how fast they can be."""
+    """Return the properties of the instances with an effect on speed that only Amazon knows."""
     return {
         "region": lot.plan.region,
         "zone": lot.instances[0].zone if lot.instances else None,

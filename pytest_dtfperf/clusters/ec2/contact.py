@@ -1,8 +1,8 @@
 """How an instance becomes a trusted host: its keys, its cloud-init configuration and the first login.
 
-Every instance starts with the host key of its run, by which the first login knows it. That key is readable for everyone who may
-read the instance's user data. So the first login has the instance make another host key, and only that one is trusted from then
-on. cloud-init also starts the timer that ends the instance, and reports when both are done.
+Every instance starts with the host key of its run, by which the first login recognises it. Everyone who may read the
+instance's user data can read that key. So the first login makes the instance create another host key, and only that
+one is trusted from then on. cloud-init also starts the timer that ends the instance, and reports when both are done.
 """
 
 import os
@@ -24,19 +24,19 @@ from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.formats import format_count, printable_lines
 from pytest_dtfperf.node.files import replacing
 
-LOGIN_KEY, HOST_KEY = "login", "host"  # the keys of a run, in its folder: who logs in, and whom the first login trusts
+LOGIN_KEY, HOST_KEY = "login", "host"  # the keys of a run, in its folder: for the login, and of the host at the first login
 
 
 def known_hosts_path(folder: Path, instance_id: str) -> Path:
-    """A file of its own per instance: they are first met side by side."""
+    """Return the file of known hosts of one instance: instances are contacted in parallel."""
     return folder / f"known_hosts.{instance_id}"
 
 
 def make_endpoint(plan: LaunchPlan, folder: Path, instance: Instance) -> Endpoint:
-    """One instance. Its own id is the name its key is kept under: addresses are given to others after it."""
+    """Return the endpoint of one instance. Its key is stored under its id, because addresses are used again."""
     address = instance.public if plan.public else instance.private
     options = (
-        *("-F", os.devnull),  # nothing that the user's files say of addresses like this one
+        *("-F", os.devnull),  # ignore the user's files, which may match such addresses
         *_option(f'IdentityFile="{_escape_percent(folder / LOGIN_KEY)}"'),
         *("-p", str(plan.port)),
         *_option("IdentitiesOnly=yes"),
@@ -51,12 +51,12 @@ def make_endpoint(plan: LaunchPlan, folder: Path, instance: Instance) -> Endpoin
 
 
 def make_endpoints(plan: LaunchPlan, folder: Path, instances: Sequence[Instance]) -> list[Endpoint]:
-    """In the order of their launch."""
+    """Return the endpoints in launch order."""
     return [make_endpoint(plan, folder, each) for each in sorted(instances, key=lambda each: each.index)]
 
 
 def _escape_percent(path: Path) -> str:
-    """ssh takes what follows a % for something of its own."""
+    """Escape `%`, which ssh would expand."""
     return str(path).replace("%", "%%")
 
 
@@ -65,7 +65,7 @@ def _option(option: str) -> tuple[str, str]:
 
 
 def make_keys(folder: Path, name: str) -> None:
-    """Both pairs of a run: they are on disk before anything is asked for, so that a repeated request is the same."""
+    """Create both key pairs of a run on disk before any request, so that a repeated request is the same."""
     for kind in (LOGIN_KEY, HOST_KEY):
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"{name}-{kind}", "-f", str(folder / kind)]
         try:
@@ -79,12 +79,12 @@ def make_keys(folder: Path, name: str) -> None:
 
 
 def read_injected_key(folder: Path) -> str:
-    """The key that every instance of the run has when it starts."""
+    """Return the host key that every instance of the run starts with."""
     return (folder / f"{HOST_KEY}.pub").read_text()
 
 
 def trust_keys(folder: Path, instance_id: str, *keys: str) -> None:
-    """Only these keys are an instance's, from now on. Raises `AllocationError`."""
+    """Trust only these keys of an instance from now on. Raises `AllocationError`."""
     lines = dict.fromkeys(f"{instance_id} {' '.join(key.split()[:2])}\n" for key in keys)
     path = known_hosts_path(folder, instance_id)
     try:
@@ -95,7 +95,7 @@ def trust_keys(folder: Path, instance_id: str, *keys: str) -> None:
 
 
 def is_public_key(line: str) -> bool:
-    """Whether that is a public key as we make them, and nothing else."""
+    """Return whether the line is a public key of the type that is created here, and nothing else."""
     words = line.split()
     return len(words) >= 2 and words[0] == "ssh-ed25519" and words[1].startswith("AAAA")
 
@@ -105,7 +105,7 @@ ROTATE = "/usr/local/sbin/dtfperf-host-key"
 _KEY = "/etc/ssh/ssh_host_ed25519_key"
 _PREPARE = f"test -e {READY} && sudo -n {ROTATE} prepare"
 
-# Both can be repeated: a line may break before the answer has come.
+# Both commands can be repeated: a connection may fail before the answer has arrived.
 _ROTATE = f"""\
 #!/bin/sh
 # `prepare` makes a new host key and shows it; `use` makes sshd use that one and no other.
@@ -120,9 +120,9 @@ set -e
 if [ -e {_KEY}.new ]; then cat {_KEY}.new.pub; else cat {_KEY}.pub; fi
 """
 
-# cloud-init runs what lies there whenever the machine starts: at a reboot, what `shutdown` was told is forgotten.
+# cloud-init runs the scripts in this folder at every start of the machine: a reboot cancels a scheduled `shutdown`.
 TIMER = "/var/lib/cloud/scripts/per-boot/dtfperf-timer"
-INSTANCE = "/var/lib/cloud/instance"  # this instance's own: not that of one from an image that is made of it
+INSTANCE = "/var/lib/cloud/instance"  # of this instance, not of the one that its image was made from
 
 _TIMER = f"""\
 #!/bin/sh
@@ -161,7 +161,7 @@ runcmd:
 
 
 def make_cloud_config(private_key: str, public_key: str, minutes: int) -> str:
-    """For instances with this host key and so long a life. They are ready only once their end is certain."""
+    """Return the cloud-config of instances with this host key and lifetime. They report ready once the timer runs."""
     return _TEMPLATE.format(
         private=textwrap.indent(private_key.strip(), "    "),
         public=public_key.strip(),
@@ -174,15 +174,15 @@ def make_cloud_config(private_key: str, public_key: str, minutes: int) -> str:
     )
 
 
-BOOT_S = 600.0  # from running to ready: an image of 60 GiB is read over the network when it first starts
+BOOT_S = 600.0  # from running to ready: at the first start, an image of 60 GiB is read over the network
 AT_ONCE = 16
 _CONNECT_S = 10.0
 _COMMAND_S = 60.0
-_POLL_S = 5.0  # how often Amazon is asked whether those that are waited for are still there
-_STRANGER_S = 10.0  # a machine may show the image's key for a moment, before it takes ours
+_POLL_S = 5.0  # pause between two questions to Amazon whether the instances still exist
+_STRANGER_S = 10.0  # for a moment, a machine may show the image's host key instead of the run's
 _STATUS_S = 30.0
 _DRIVER_S = 10.0
-_NO_LINE = 255  # of ssh itself
+_NO_LINE = 255  # exit code of ssh itself
 _STRANGE = ("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED")
 _OUTPUT_BYTES = 1 << 20  # a banner of some kilobytes is usual
 _GPUS = "nvidia-smi --list-gpus | grep -c '^GPU '"
@@ -190,17 +190,17 @@ _GPUS = "nvidia-smi --list-gpus | grep -c '^GPU '"
 
 @dataclass(frozen=True)
 class Contact:
-    """What is needed to meet the instances of one run."""
+    """The settings for the first contact with the instances of one run."""
 
-    folder: Path  # of its keys
-    gpus: int  # that each must have; 0: nobody counts
+    folder: Path  # of the run's keys
+    gpus: int  # required of each; 0: not checked
     boot_s: float
-    poll: Callable[[], Mapping[str, Instance]]  # shows them as Amazon does
+    poll: Callable[[], Mapping[str, Instance]]  # returns the instances as Amazon shows them
     on_status: Callable[[str], object]
-    hint: str  # what to look at when one does not answer at all
+    hint: str  # advice for an instance that does not answer
 
     def all(self, endpoints: Sequence[Endpoint]) -> None:
-        """Side by side. Raises `AllocationError` when the first of them cannot be had."""
+        """Contact all endpoints in parallel. Raises `AllocationError` for the first that fails."""
         stop, began, told = threading.Event(), time.monotonic(), 0.0
         talks = [_Talk(endpoint, began + self.boot_s, stop, self.hint) for endpoint in endpoints]
         with ThreadPoolExecutor(min(AT_ONCE, len(talks)), thread_name_prefix="dtfperf-contact") as pool:
@@ -220,7 +220,7 @@ class Contact:
                 pool.shutdown(cancel_futures=True)
 
     def _connect(self, talk: "_Talk") -> None:
-        """From the injected key to the instance's own. Each step can be repeated: a line may break at any moment."""
+        """Replace the injected key by the instance's own. Each step can be repeated after a broken connection."""
         name, given = talk.endpoint.name, read_injected_key(self.folder)
         trust_keys(self.folder, name, given)
         own = talk.until_it_answers(_PREPARE, is_public_key)
@@ -233,7 +233,7 @@ class Contact:
         talk.is_over = True
 
     def _count_gpus(self, talk: "_Talk") -> None:
-        """A driver may need a moment."""
+        """Check the number of GPUs. Repeats, because a driver may need a moment."""
         found = "0"
         for _ in attempts(_DRIVER_S, first_s=1.0):
             found = talk.until_it_answers(_GPUS, str.isdecimal, codes=(0, 1))
@@ -258,18 +258,18 @@ class Contact:
 
 @dataclass
 class _Talk:
-    """With one instance, until a time."""
+    """The exchange with one instance, until a deadline."""
 
     endpoint: Endpoint
     deadline: float
     stop: threading.Event
     hint: str
-    words: str = "nothing was tried yet"  # why it has not worked so far
+    words: str = "nothing was tried yet"  # the last error
     is_over: bool = False
     stranger_since: float | None = None
 
     def until_it_answers(self, command: str, is_answer: Callable[[str], bool], codes: Sequence[int] = (0,)) -> str:
-        """The last line of what a command prints, once that is an answer."""
+        """Repeat a command until the last line of its output is an answer, and return that line."""
         code = _NO_LINE
         for _ in attempts(max(0.0, self.deadline - time.monotonic()), first_s=0.2, most_s=3.0):
             if self.stop.is_set():
@@ -291,7 +291,7 @@ class _Talk:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for pytest
+            start_new_session=True,  # Ctrl-C is handled by pytest
         )
         deadline = time.monotonic() + _COMMAND_S
         with process:

@@ -1,6 +1,6 @@
 """What instances cost: the price per hour, the estimate before a launch, its confirmation, and the bill afterwards.
 
-Prices come from Amazon's price list, from the present spot price, or from clusters.toml.
+Prices come from Amazon's price list, from the current spot price, or from clusters.toml.
 """
 
 import json
@@ -29,25 +29,25 @@ SPOT_AGE_S = 3600.0  # a spot price, a few times a day
 
 @dataclass(frozen=True)
 class Price:
-    """Of one instance for an hour, without volumes and traffic."""
+    """The price of one instance per hour, without volumes and traffic."""
 
     usd: float
-    source: str  # who says so
-    date: str  # and when: YYYY-MM-DD
+    source: str  # of the price
+    date: str  # YYYY-MM-DD
 
     def __str__(self) -> str:
         return f"${self.usd:.4g}/h ({self.source}, {self.date})"
 
 
 def get_price(account: "Account", offer: Offer, spot: bool, zone: str | None = None, given: float | None = None) -> Price:
-    """The price of a type in the account's region. Raises `AllocationError` where nobody knows it.
+    """Return the price of a type in the account's region. Raises `AllocationError` if it is unknown.
 
-    `given` is what clusters.toml says, and goes before everything. Spot prices differ by zone: without one, the dearest.
+    `given` is the price in clusters.toml, and takes precedence. Spot prices differ by zone: without a zone, the highest.
     """
     if given is not None:
         return Price(given, "usd_per_hour of the cluster file", _today())
     kind = _kind(spot, zone)
-    # An endpoint that is not Amazon's has prices of its own.
+    # An endpoint other than Amazon's has prices of its own.
     name = f"price {account.endpoint} {account.region} {offer.instance_type} {kind}"
 
     def ask() -> object:
@@ -75,11 +75,11 @@ def _get_list_price(account: "Account", offer: Offer) -> Price:
     found = [usd for page in pages for product in page["PriceList"] for usd in _find_hourly_prices(json.loads(product))]
     if not found:
         raise AllocationError(_format_unknown_price(account, offer, "on demand", "Amazon's price list has none"))
-    return Price(max(found), "AWS price list", _today())  # one product, where the list is in order
+    return Price(max(found), "AWS price list", _today())  # one product if the list is in order
 
 
 def _find_hourly_prices(product: Mapping[str, Any]) -> Iterator[float]:
-    """The hourly prices in one product of the price list; reservations, and what costs nothing in itself, are none."""
+    """Yield the hourly prices in one product of the price list, without those of reservations and without zero prices."""
     for term in product["terms"].get("OnDemand", {}).values():
         for dimension in term["priceDimensions"].values():
             usd = float(dimension["pricePerUnit"].get("USD", 0))
@@ -91,7 +91,7 @@ def _get_spot_price(account: "Account", offer: Offer, zone: str | None) -> Price
     which: dict[str, Any] = {
         "InstanceTypes": [offer.instance_type],
         "ProductDescriptions": ["Linux/UNIX"],
-        "StartTime": datetime.now(UTC),  # gives each zone's price of now
+        "StartTime": datetime.now(UTC),  # selects each zone's current price
         **({"Filters": [{"Name": "availability-zone", "Values": [zone]}]} if zone else {}),
     }
     pages = account.ec2.get_paginator("describe_spot_price_history").paginate(**which)
@@ -121,9 +121,9 @@ def _today() -> str:
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """So many instances, from now until they end by themselves."""
+    """The cost of a number of instances from now until their timers end them."""
 
-    where: str  # whose account and which region, in words
+    where: str  # account and region
     instance_type: str
     count: int
     max_hours: float
@@ -132,7 +132,7 @@ class CostEstimate:
 
     @property
     def worst_usd(self) -> float:
-        """If they stay as long as they can. Volumes and traffic come on top, and spot prices may move."""
+        """The cost if the instances run for their whole lifetime, without volumes, traffic and changes of spot prices."""
         return self.count * self.price.usd * self.max_hours
 
     def __str__(self) -> str:
@@ -145,7 +145,7 @@ class CostEstimate:
 
 
 def format_usd(amount: float) -> str:
-    """For people: cents, and what is less than a few of them as it is."""
+    """Format an amount in cents; with more digits if it is only a few cents."""
     return f"${amount:,.2f}" if amount >= 0.1 or amount == 0 else f"${amount:.2g}"
 
 
@@ -154,7 +154,7 @@ LEAST_S = 60.0  # Amazon bills Linux instances by the second, but a minute at le
 
 @dataclass(frozen=True)
 class InstanceLifetime:
-    """How long one instance ran, in seconds since 1970: from when it was launched until it was seen to shut down."""
+    """The time that one instance ran, in seconds since 1970: from its launch until it was seen to shut down."""
 
     instance_id: str
     began: float
@@ -166,7 +166,7 @@ class InstanceLifetime:
 
 
 def make_bill(price: Price, lives: Sequence[InstanceLifetime]) -> dict[str, Any]:
-    """JSON, for the session's records: an estimate from the price that was known before, not Amazon's invoice."""
+    """Return the bill as JSON for the session's records: an estimate from the price at launch, not Amazon's invoice."""
     seconds = sum(life.billed_s for life in lives)
     return {
         "instances": [{"id": life.instance_id, "seconds": round(life.billed_s, 3)} for life in lives],
@@ -178,21 +178,21 @@ def make_bill(price: Price, lives: Sequence[InstanceLifetime]) -> dict[str, Any]
     }
 
 
-TERMINAL = "/dev/tty"  # this process's own terminal, whatever its streams are connected to
-PATIENCE_S = 300.0  # for a person to come back from coffee; a job whose terminal is a machine's must not wait for ever
+TERMINAL = "/dev/tty"  # this process's own terminal, even if its streams are redirected
+PATIENCE_S = 300.0  # for an absent user; a job on a terminal without a user must not wait without end
 _YES = ("y", "yes")
 
 
 def ask_at_terminal(question: str, patience_s: float = PATIENCE_S) -> bool | None:
-    """Whether somebody says yes. None: there is nobody to ask, or nobody has answered for so long."""
-    if os.environ.get("PYTEST_XDIST_WORKER"):  # several would ask at once, and each would read the others' answers
+    """Return whether the user agrees. None: there is no terminal, or no answer within the time."""
+    if os.environ.get("PYTEST_XDIST_WORKER"):  # several workers would ask at once, and read each other's answers
         return None
     try:
         terminal = os.open(TERMINAL, os.O_RDWR | os.O_NOCTTY)
     except OSError:
         return None
     try:
-        if os.tcgetpgrp(terminal) != os.getpgrp():  # in the background: reading would stop this process until it is fetched
+        if os.tcgetpgrp(terminal) != os.getpgrp():  # in the background, reading would stop this process
             return None
         os.write(terminal, f"\n{question} [y/N] ".encode())
         ready, _, _ = select.select([terminal], [], [], patience_s)
@@ -200,7 +200,7 @@ def ask_at_terminal(question: str, patience_s: float = PATIENCE_S) -> bool | Non
             os.write(terminal, b"\n")
             return None
         return os.read(terminal, 1024).decode(errors="replace").strip().lower() in _YES
-    except OSError:  # it was hung up
+    except OSError:  # the terminal was closed
         return None
     finally:
         os.close(terminal)
@@ -208,11 +208,11 @@ def ask_at_terminal(question: str, patience_s: float = PATIENCE_S) -> bool | Non
 
 VARIABLE = "DTFPERF_EC2_YES"
 
-Ask = Callable[[str], bool | None]  # a question; None: there is nobody to ask
+Ask = Callable[[str], bool | None]  # a question; None: it cannot be asked
 
 
 def confirm_cost(estimate: CostEstimate, config: "ClusterConfig", ask: Ask = ask_at_terminal) -> None:
-    """Raises `AllocationError` unless so much may be spent."""
+    """Confirm that so much may be spent. Raises `AllocationError` otherwise."""
     limit: float | None = config.backend_keys.get("max_usd")
     if limit is not None:
         if estimate.worst_usd > limit:

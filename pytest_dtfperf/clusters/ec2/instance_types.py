@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 
 MAX_AGE_S = 30 * 86400.0  # a type does not change, but regions gain and lose types
-_SHOWN = 6  # names that may have been meant
-_UNKNOWN = ("InvalidInstanceType", "InvalidParameterValue")  # the second for names that are none at all, like "g5"
+_SHOWN = 6  # similar names in an error
+_UNKNOWN = ("InvalidInstanceType", "InvalidParameterValue")  # the second for text that is no type name, like "g5"
 
 
 @dataclass(frozen=True)
 class Offer:
-    """An instance type of a region."""
+    """An instance type that a region offers."""
 
     instance_type: str
-    gpus: int  # that a program sees: a part of a GPU counts as one
+    gpus: int  # as a program sees them: a part of a GPU counts as one
     gpu_model: str | None
     gpu_memory_mib: int | None  # of each
     vcpus: int
-    baseline_gbps: float | None  # what one interface has for as long as it likes
-    peak_gbps: float | None  # what it has until its credits are used up
-    network: str  # the same in Amazon's words
+    baseline_gbps: float | None  # permanent bandwidth of one interface
+    peak_gbps: float | None  # of one interface until its credits are used up
+    network: str  # Amazon's description
     efa_interfaces: int
     placement_strategies: Sequence[str]
     usage_classes: Sequence[str]
@@ -45,7 +45,7 @@ class Offer:
 
     @property
     def bursts(self) -> bool:
-        """Whether how fast the network is depends on how much it was used before."""
+        """Whether the network's speed depends on its earlier use."""
         return None not in (self.baseline_gbps, self.peak_gbps) and self.peak_gbps != self.baseline_gbps
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Offer:
 
 
 def get_offer(account: "Account", instance_type: str) -> Offer:
-    """What a type is. Raises `ClusterFileError` with the nearest names for one that the account's region does not offer."""
+    """Return the description of a type. Raises `ClusterFileError` with similar names if the account's region lacks it."""
 
     def ask() -> object:
         found = _request_offer(account, instance_type)
@@ -66,14 +66,14 @@ def get_offer(account: "Account", instance_type: str) -> Offer:
 
 
 def known_gpus(backend_keys: Mapping[str, Any]) -> int | None:
-    """How many GPUs an instance of a cluster has, as was found out before in whatever region. Asks nobody."""
+    """Return the GPUs of a cluster's instances from the cache, of any region; None if unknown. Makes no request."""
 
     def nobody() -> int:
         raise LookupError
 
     try:
         gpus: int = cached(_gpus_of(backend_keys["instance_type"]), math.inf, nobody)
-    except LookupError:  # also where the key is missing
+    except LookupError:  # also if the key is missing
         return None
     return gpus
 
@@ -83,7 +83,7 @@ def _gpus_of(instance_type: str) -> str:
 
 
 def find_problem(offer: Offer, backend_keys: Mapping[str, Any]) -> str | None:
-    """What a cluster's keys want of a type that it does not have."""
+    """Return the first requirement of a cluster's keys that the type does not meet; None if it meets all."""
     name = offer.instance_type
     usage = "spot" if backend_keys.get("spot") else "on-demand"
     if usage not in offer.usage_classes:
@@ -99,7 +99,7 @@ _USAGE = {"spot": "as spot instance: leave spot out", "on-demand": "on demand: c
 
 
 def find_nearest(instance_type: str, offered: Iterable[str]) -> list[str]:
-    """The names that are most like a type's: first those of its own family's letter, else of its size.
+    """Return the most similar type names: first of its own family's letter, else of its size.
 
     For a GPU type all GPU families count as its own: p2.xlarge is gone, and g5.xlarge is what comes nearest.
     """
@@ -109,7 +109,7 @@ def find_nearest(instance_type: str, offered: Iterable[str]) -> list[str]:
     size = instance_type.partition(".")[2]
     same_size = [name for name in relatives if name.partition(".")[2] == size]
     found = [
-        *difflib.get_close_matches(instance_type, names, n=1, cutoff=0.85),  # a slip of the finger
+        *difflib.get_close_matches(instance_type, names, n=1, cutoff=0.85),  # a typing error
         *difflib.get_close_matches(instance_type, same_size, n=3, cutoff=0.0),
         *difflib.get_close_matches(instance_type, relatives or names, n=_SHOWN, cutoff=0.0),
     ]
@@ -125,7 +125,7 @@ def _letters(instance_type: str) -> str:
 
 
 def _request_offer(account: "Account", instance_type: str) -> Offer:
-    from botocore.exceptions import BotoCoreError, ClientError  # not at load time: known_gpus is wanted without boto3, too
+    from botocore.exceptions import BotoCoreError, ClientError  # not at load time: known_gpus works without boto3, too
 
     found: list[InstanceTypeInfoTypeDef] = []
     try:
@@ -148,13 +148,13 @@ def _list_offered(account: "Account") -> list[str]:
 
 
 def parse_offer(info: "InstanceTypeInfoTypeDef") -> Offer:
-    """One entry of DescribeInstanceTypes."""
+    """Parse one entry of DescribeInstanceTypes."""
     gpus = info.get("GpuInfo", {}).get("Gpus") or []
     network = info.get("NetworkInfo", {})
     card = _first_card(network)
     return Offer(
         instance_type=info["InstanceType"],
-        # Of a type with a part of a GPU, Count is 0.
+        # For a type with a part of a GPU, Count is 0.
         gpus=sum(gpu.get("LogicalGpuCount") or gpu.get("Count", 0) for gpu in gpus),
         gpu_model=" + ".join(gpu.get("Name", "unnamed") for gpu in gpus) or None,
         gpu_memory_mib=min((gpu["MemoryInfo"]["SizeInMiB"] for gpu in gpus), default=None),
@@ -170,7 +170,7 @@ def parse_offer(info: "InstanceTypeInfoTypeDef") -> Offer:
 
 
 def _first_card(network: "NetworkInfoTypeDef") -> Mapping[str, Any]:
-    """The card that an instance's first interface is on. Several cards need several interfaces, so theirs is not its own."""
+    """Return the card of an instance's first interface. Several cards need several interfaces, defined elsewhere."""
     first = network.get("DefaultNetworkCardIndex", 0)
     cards = network.get("NetworkCards", [])
     return next((card for card in cards if card.get("NetworkCardIndex") == first), {})
@@ -184,7 +184,7 @@ class Quota:
     name: str
 
 
-# Which families, by the letters that their names begin with -> on demand, spot.
+# Quotas of the families, by the first letters of their names: on demand, spot.
 _STANDARD = Quota("L-1216C47A", "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances")
 _STANDARD_SPOT = Quota("L-34B43A08", "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests")
 _G = Quota("L-DB2E81BA", "Running On-Demand G and VT instances")
@@ -196,13 +196,13 @@ _QUOTAS = (
     (r"(g|gr|vt)\d", _G, _G_SPOT),
     (r"p[2-4]", _P, _P4_SPOT),
     (r"p5", _P, _P5_SPOT),
-    (r"p\d", _P, None),  # no page says yet which one counts the spot instances of later families
+    (r"p\d", _P, None),  # the quota for spot instances of later families is not documented yet
     (r"(a|c|d|h|i|im|is|m|r|t|z)\d", _STANDARD, _STANDARD_SPOT),
 )
 
 
 def find_quota(instance_type: str, *, spot: bool) -> Quota | None:
-    """The quota that counts a type's vCPUs, where it is known."""
+    """Return the quota that counts a type's vCPUs; None if unknown."""
     for families, on_demand, on_spot in _QUOTAS:
         if re.match(families, instance_type):
             return on_spot if spot else on_demand
@@ -210,18 +210,18 @@ def find_quota(instance_type: str, *, spot: bool) -> Quota | None:
 
 
 def get_quota_vcpus(account: "Account", quota: Quota) -> float | None:
-    """How many vCPUs the account may have there, in its region; None if it is not told."""
+    """Return the vCPUs that the quota allows in the account's region; None if Amazon does not return it."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         answer = account.quotas.get_service_quota(ServiceCode="ec2", QuotaCode=quota.code)
-    except (BotoCoreError, ClientError):  # it makes a message better, and is worth no message of its own
+    except (BotoCoreError, ClientError):  # it only improves another message
         return None
     return answer["Quota"]["Value"]
 
 
 def explain_quota(account: "Account", offer: Offer, count: int, *, spot: bool) -> str:
-    """What stands behind VcpuLimitExceeded and its like, and what can be done."""
+    """Return the cause of VcpuLimitExceeded and similar codes, and the remedy."""
     vcpus = count * offer.vcpus
     needed = f"{count} x {offer.instance_type} need {vcpus} vCPUs ({offer.vcpus} each)"
     fewer = "Ask for fewer devices, end" if count > 1 else "End"

@@ -1,4 +1,4 @@
-"""Instances as DescribeInstances shows them: by id, by a run's tag, or by the token they were asked for with."""
+"""Instances as DescribeInstances shows them: by id, by a run's tag, or by the token of their request."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,22 +21,22 @@ _AT_ONCE = 100  # ids per request
 
 @dataclass(frozen=True)
 class Instance:
-    """One, as it was when somebody looked."""
+    """One instance at the time of the request."""
 
     id: str
-    index: int  # among those that were launched with it
+    index: int  # within its launch
     state: str
     private: str | None
     public: str | None
     zone: str
-    kind: str  # its type
-    reason: str  # why it no longer runs; empty while it does
+    kind: str  # instance type
+    reason: str  # for the end of the instance; empty while it runs
     launched: float  # seconds since 1970
     tags: dict[str, str]
 
     @property
     def is_leaving(self) -> bool:
-        """Nothing needs to be done to be rid of it, or it is gone already."""
+        """Whether the instance is terminating or has ended, so that nothing needs to be done."""
         return self.state in _LEAVING
 
     @property
@@ -45,12 +45,12 @@ class Instance:
 
     @property
     def runs_no_more(self) -> bool:
-        """It runs no longer and will not again, whoever ended it."""
+        """Whether the instance has stopped running for good, for any reason."""
         return self.state in _NO_LONGER_RUNNING
 
     @classmethod
     def of(cls, shown: "InstanceTypeDef") -> Self:
-        """One record of DescribeInstances; a young instance's may lack almost anything."""
+        """Parse one record of DescribeInstances; that of a new instance may lack almost any field."""
         launched = shown.get("LaunchTime")
         return cls(
             id=shown["InstanceId"],
@@ -67,7 +67,7 @@ class Instance:
 
 
 def describe_by_id(ec2: "EC2Client", ids: Sequence[str]) -> dict[str, Instance]:
-    """Those of them that Amazon shows: a young one may not be known everywhere yet, an old one no more."""
+    """Return those of the instances that Amazon shows: it may not know new ones yet, and forgets old ones."""
     found: dict[str, Instance] = {}
     for start in range(0, len(ids), _AT_ONCE):
         some = ids[start : start + _AT_ONCE]
@@ -76,25 +76,25 @@ def describe_by_id(ec2: "EC2Client", ids: Sequence[str]) -> dict[str, Instance]:
         except ClientError as error:
             if refusals.code_of(error) != "InvalidInstanceID.NotFound":
                 raise
-            if len(some) > 1:  # one unknown id hides all others
+            if len(some) > 1:  # one unknown id makes the whole request fail
                 for each in some:
                     found |= describe_by_id(ec2, [each])
     return found
 
 
 def describe_run(ec2: "EC2Client", run: str) -> dict[str, Instance]:
-    """All that carry a run's tag, those that have ended included for as long as Amazon shows them."""
+    """Return all instances with a run's tag, including those that have ended as long as Amazon shows them."""
     return _describe(ec2, Filters=[{"Name": f"tag:{RUN}", "Values": [run]}])
 
 
 def describe_tokens(ec2: "EC2Client", tokens: Iterable[str]) -> dict[str, Instance]:
-    """All that were asked for with one of these."""
+    """Return all instances that were requested with one of these tokens."""
     tokens = list(tokens)
     return _describe(ec2, Filters=[{"Name": "client-token", "Values": tokens}]) if tokens else {}
 
 
 def describe_all(ec2: "EC2Client") -> dict[str, Instance]:
-    """All that sessions of perf tests have launched in this account and that have not ended."""
+    """Return all instances in this account that were launched by any session and have not ended."""
     ours: FilterTypeDef = {"Name": f"tag:{MANAGED}", "Values": ["1"]}
     there: FilterTypeDef = {
         "Name": "instance-state-name",

@@ -8,12 +8,12 @@ from typing import Any
 from pytest_dtfperf.clusters.file import COUNT, FLAG, NAMES, SECONDS, TEXT, TEXTS, Validator, one_of
 from pytest_dtfperf.errors import show_value
 
-DEFAULT_USER = "ubuntu"  # of the images that are taken where no other is named
+DEFAULT_USER = "ubuntu"  # of the default images
 DEFAULT_MAX_HOURS = 4.0
-DEFAULT_VOLUME_GIB = 100  # a Deep Learning AMI alone takes 60 and more
+DEFAULT_VOLUME_GIB = 100  # a Deep Learning AMI alone takes 60 or more
 MOST_HOURS = 31 * 24.0
-WIDEST = 8  # bits of a network from which logins may be let in: 10.0.0.0/8 is a company's, less is the world's
-OURS = "dtfperf:"  # what the names of our own tags begin with
+WIDEST = 8  # bits of a network that may log in: 10.0.0.0/8 is a company's network; a shorter prefix covers much of the internet
+OURS = "dtfperf:"  # prefix of this package's tags
 
 PORT = Validator("a port, 1 to 65535", lambda value: type(value) is int and 1 <= value <= 65535)
 HOURS = Validator(
@@ -27,12 +27,12 @@ TAGS = Validator(
 )
 
 KEYS: Mapping[str, Validator] = {
-    "region": TEXT,  # else what boto3 finds: AWS_REGION, or the profile's
+    "region": TEXT,  # default: what boto3 finds in AWS_REGION or the profile
     "instance_type": TEXT,
-    "count": COUNT,  # the most it may lend
+    "count": COUNT,  # at most
     "ami": TEXT,
     "ami_parameter": TEXT,  # the name of a parameter of Systems Manager that holds an image's id
-    "subnets": NAMES,  # tried in this order; else those of `vpc`, else the default one of every zone
+    "subnets": NAMES,  # tried in this order; default: those of `vpc`, else the default one of every zone
     "vpc": TEXT,
     "spot": FLAG,
     "placement": one_of("cluster"),
@@ -40,8 +40,8 @@ KEYS: Mapping[str, Validator] = {
     "volume_gib": COUNT,
     "max_hours": HOURS,
     "max_usd": SECONDS,
-    "usd_per_hour": SECONDS,  # of one instance, where Amazon's price list does not tell it
-    "caller_cidr": CIDR,  # who may log in; else this machine's address as Amazon sees it
+    "usd_per_hour": SECONDS,  # of one instance, for types that are not in Amazon's price list
+    "caller_cidr": CIDR,  # network that may log in; default: this machine's address as Amazon sees it
     "address": one_of("public", "private"),
     "tags": TAGS,
     "keep": FLAG,
@@ -50,17 +50,17 @@ KEYS: Mapping[str, Validator] = {
     "setup": SETUP,
     "connect_s": SECONDS,
     "boot_s": SECONDS,
-    "network": one_of("trusted"),  # else hosts of public addresses that have no firewall of ours are refused
+    "network": one_of("trusted"),  # otherwise hosts with public addresses are refused where the firewall is not managed here
 }
 
 
 def lent_s(backend_keys: Mapping[str, Any]) -> float:
-    """How long instances are there at most."""
+    """Return the longest lifetime of the instances in seconds."""
     return float(backend_keys.get("max_hours", DEFAULT_MAX_HOURS)) * 3600
 
 
 def validate(table: Mapping[str, Any]) -> str | None:
-    """What is wrong with keys that are right one by one."""
+    """Return the first conflict between keys that are valid on their own; None if there is none."""
     return next(_problems(table), None)
 
 

@@ -1,6 +1,6 @@
 """The launch of a plan: all of its instances or none, in the first zone that has room for all.
 
-What was made is in the ledger. The caller deletes it.
+The ledger records what was made. The caller deletes it.
 """
 
 from collections import deque
@@ -23,22 +23,22 @@ from pytest_dtfperf.errors import AllocationError
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import IpPermissionTypeDef
 
-ANSWER_S = 180.0  # for RunInstances, repetitions included: its bucket holds few calls, and others may empty it
-RUNNING_S = 600.0  # from the answer until all run: machines of eight GPUs take minutes
+ANSWER_S = 180.0  # for RunInstances, repetitions included: few calls are allowed, and other callers use them, too
+RUNNING_S = 600.0  # from the answer until all run: machines with eight GPUs take minutes
 _DUPLICATE = "InvalidPermission.Duplicate"
 
 
 class NoRoom(Exception):
-    """A zone has no room for all."""
+    """A zone has no capacity for all instances."""
 
 
 class UsedUp(Exception):
-    """A token belongs to instances that have ended: its request was carried out, and nobody heard of it in time."""
+    """A token belongs to ended instances: its request was carried out, but its answer was lost."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One run's way into the account."""
+    """The launch of one run."""
 
     account: Account
     plan: LaunchPlan
@@ -47,7 +47,7 @@ class Launch:
     on_status: Callable[[str], object]
 
     def __call__(self) -> list[Instance]:
-        """Running, with addresses, in the order of their launch. Raises `AllocationError` or what botocore raises."""
+        """Launch, and return the running instances in launch order. Raises `AllocationError` or botocore's errors."""
         self._import_key()
         group = self._security_group()
         user_data = self._user_data()
@@ -64,14 +64,14 @@ class Launch:
                 self.on_status(f"no room in {zone.name}")
             except UsedUp as ended:
                 reasons.append(f"{zone.name}: {ended}")
-                if zone not in tried_again:  # the zone may have room, and another token is not used up
+                if zone not in tried_again:  # the zone may have capacity, and another token is unused
                     tried_again.add(zone)
                     zones.appendleft(zone)
             attempt += 1
         raise AllocationError(self._nowhere(reasons))
 
     def _attempt(self, attempt: int, zone: Zone, group: str, user_data: str) -> list[Instance]:
-        """All in this zone, or none."""
+        """Launch all instances in this zone, or none."""
         if self.plan.placement:
             self._placement_group(self.plan.group(attempt))
         self.on_status(f"launching {self.plan.count} x {self.plan.instance_type} in {zone.name}")
@@ -79,17 +79,17 @@ class Launch:
         ids = self._run(zone, wanted["ClientToken"], lambda: self.account.launcher.run_instances(**wanted)["Instances"])
         try:
             return self._wait_until_running(ids)
-        except NoRoom:  # for some of them: the others are of no use
+        except NoRoom:  # for some of them: the others are then useless
             terminate_instances(self.account, ids)
             raise
 
-    # What instances need
+    # Resources of the instances
 
     def _import_key(self) -> None:
         name = self.plan.name
         self.ledger.intend("key-pair", name=name)
         call_unless(
-            ("InvalidKeyPair.Duplicate",),  # it is ours: an answer was lost
+            ("InvalidKeyPair.Duplicate",),  # created by an earlier request, of which the answer was lost
             lambda: self.account.ec2.import_key_pair(
                 KeyName=name,
                 PublicKeyMaterial=(self.ledger.folder / f"{contact.LOGIN_KEY}.pub").read_bytes(),
@@ -124,7 +124,7 @@ class Launch:
         return group
 
     def _group_of_that_name(self) -> str:
-        """It was made, and the answer was lost; so it may not be shown yet."""
+        """Return the id of the security group that an earlier request created, of which the answer was lost."""
         for _ in attempts(30):
             found = self.account.ec2.describe_security_groups(
                 Filters=[{"Name": "group-name", "Values": [self.plan.name]}, {"Name": "vpc-id", "Values": [self.plan.vpc]}]
@@ -151,7 +151,7 @@ class Launch:
     # The instances
 
     def _run(self, zone: Zone, token: str, call: Callable[[], Sequence[Any]]) -> list[str]:
-        """Their ids. The same request is repeated until its answer is heard: the token makes that one launch."""
+        """Request the instances, and return their ids. A request is repeated with the same token, so it launches once."""
         trouble = ""
         for _ in attempts(ANSWER_S, first_s=0.25, most_s=20.0):
             self.ledger.intend("instances", token=token, subnet=zone.subnet)
@@ -219,8 +219,8 @@ class Launch:
 
 
 def allow_ingress(account: Account, group: str, doors: Sequence["IpPermissionTypeDef"]) -> None:
-    """Let in whom the doors name; who has been let in before stays so."""
-    for door in doors:  # one by one: a duplicate refuses all that come with it
+    """Add ingress rules; existing rules stay."""
+    for door in doors:  # one by one, because a duplicate refuses the whole request
         call_unless(
             (_DUPLICATE,),
             lambda door=door: call_once_known(  # type: ignore[misc]

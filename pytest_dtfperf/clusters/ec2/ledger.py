@@ -1,4 +1,4 @@
-"""The ledger of a run: each request to Amazon is written down before it is sent, so that no cost can be forgotten.
+"""The ledger of a run: each request to Amazon is written down before it is sent, so that no cost is overlooked.
 
 One file of JSON lines per run, only appended to, and on disk (fsync) before the next call leaves this machine. The first line
 is the plan. An intent comes before everything that is made, and after it what was received, or that it was refused. The last
@@ -25,20 +25,20 @@ from pytest_dtfperf.node.files import read_file
 from pytest_dtfperf.node.owner import Owner
 
 _SUFFIX = ".jsonl"
-# What an entry must say for its event, where others rely on it.
+# The required fields of entries that others rely on.
 _SAYS = {"plan": {"plan"}, "intent": {"kind"}, "got": {"kind"}, "refused": {"kind"}, "ready": {"instances"}}
-KEPT_FOR_S = 90 * 86400.0  # ledgers of runs that are over, for whoever wonders about a bill
+KEPT_FOR_S = 90 * 86400.0  # closed ledgers, kept for questions about a bill
 
 
 def state_folder() -> Path:
-    """This user's own folder for what must outlive a crash and a restart."""
+    """Return this user's folder for data that must survive a crash and a restart."""
     given = os.environ.get("XDG_STATE_HOME", "")
     return Path(given if os.path.isabs(given) else Path.home() / ".local" / "state", "dtfperf", "ec2")
 
 
 @dataclass(frozen=True)
 class LedgerRecord:
-    """What stands in a ledger."""
+    """The contents of a ledger."""
 
     plan: LaunchPlan
     entries: tuple[Mapping[str, Any], ...]  # after the plan, each with the time `at` in seconds since 1970
@@ -50,7 +50,7 @@ class LedgerRecord:
 
     @property
     def is_ready(self) -> bool:
-        """Whether its instances have been logged in to, and so may be kept for others; not any more once they are to end."""
+        """Whether the instances have been logged in to, so that they may be kept; False once they are to end."""
         last = [entry["event"] for entry in self.entries if entry["event"] in ("ready", "ending")][-1:]
         return last == ["ready"]
 
@@ -62,7 +62,7 @@ class LedgerRecord:
 
     @property
     def holder(self) -> Owner | None:
-        """The process that uses the instances, or did when it died; None: they are kept for whoever needs them next."""
+        """The process that uses the instances or used them when it died; None: they are kept for the next session."""
         given = [entry for entry in self.entries if entry["event"] in ("held", "kept")]
         if not given:
             return self.plan.owner
@@ -70,30 +70,30 @@ class LedgerRecord:
 
     @property
     def held_since(self) -> float:
-        """When the present session got them: by Amazon's clock, as far as that was known."""
+        """When the present session got the instances, by Amazon's clock if it was known."""
         entry = self.last("held")
         return float(entry.get("since", entry["at"])) if entry else float(self.plan.made)
 
     @property
     def security_group(self) -> str | None:
-        """Its id."""
+        """The id of the security group."""
         ids = [entry.get("id") for entry in self.entries if entry["event"] == "got" and entry["kind"] == "security-group"]
         return ids[-1] if ids else None
 
     @cached_property
     def instances(self) -> Mapping[str, float]:
-        """The ids of all that were got, and when."""
+        """The time at which each instance was received, by id."""
         got = [entry for entry in self.entries if entry["event"] == "got" and entry["kind"] == "instances"]
         return {each: entry["at"] for entry in got for each in entry.get("ids", ())}
 
     @property
     def tokens(self) -> list[str]:
-        """Of all requests for instances that were ever sent."""
+        """The tokens of all requests for instances that were sent."""
         return list(dict.fromkeys(entry["token"] for entry in self._intents("instances") if "token" in entry))
 
     @property
     def unanswered(self) -> float | None:
-        """When something was asked for of which nobody knows what came of it; None: all is known."""
+        """The time of the latest request without a known result; None if there is none."""
         pending: dict[tuple[str, str], float] = {}
         for entry in self.entries:
             what = entry.get("kind", ""), str(entry.get("token") or entry.get("name"))
@@ -105,7 +105,7 @@ class LedgerRecord:
         return max(pending.values(), default=None)
 
     def last(self, event: str) -> Mapping[str, Any] | None:
-        """The latest entry of that event."""
+        """Return the latest entry of that event."""
         return next((entry for entry in reversed(self.entries) if entry["event"] == event), None)
 
     def _intents(self, kind: str) -> Iterator[Mapping[str, Any]]:
@@ -113,19 +113,19 @@ class LedgerRecord:
 
 
 class Ledger:
-    """One run's file, and the folder beside it that holds its keys."""
+    """One run's file, and the folder beside it with its keys."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.has_begun = False  # this object has written there: whatever becomes of the file, there may be instances
+        self.has_begun = False  # this object has written to the file: even if the file is lost, there may be instances
 
     @classmethod
     def of(cls, plan: LaunchPlan, folder: Path | None = None) -> Self:
-        """The one of a run, which has yet to begin."""
+        """Return the ledger of a run that has yet to begin."""
         return cls((folder or state_folder()) / f"{plan.run}{_SUFFIX}")
 
     def begin(self, plan: LaunchPlan) -> None:
-        """The plan is on disk when this returns. Nothing may be asked for before."""
+        """Write the plan to disk. No request may be sent before."""
         with self._writing():
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.folder.mkdir(mode=0o700)
@@ -139,48 +139,48 @@ class Ledger:
 
     @property
     def folder(self) -> Path:
-        """Where the run's keys are; gone once the run is over."""
+        """The folder of the run's keys; deleted at the end of the run."""
         return self.path.with_suffix("")
 
     def intend(self, kind: str, **what: Any) -> None:
-        """Before every call that makes something, repetitions included."""
+        """Record a request before it is sent, repetitions included."""
         self._append({"event": "intent", "kind": kind, **what})
 
     def got(self, kind: str, **what: Any) -> None:
-        """It is there."""
+        """Record that a request was carried out."""
         self._append({"event": "got", "kind": kind, **what})
 
     def note_refused(self, kind: str, **what: Any) -> None:
-        """It is not, and will not come."""
+        """Record that a request was refused for good."""
         self._append({"event": "refused", "kind": kind, **what})
 
     def note(self, event: str, **what: Any) -> None:
-        """Anything else that whoever reads on must know."""
+        """Record any other event that later readers need."""
         self._append({"event": event, **what})
 
     def note_held(self, owner: Owner, now: float | None = None) -> None:
-        """The instances are this process's from now on. `now` is Amazon's time, if known: this machine's may be wrong."""
+        """Record that this process holds the instances from now on. `now` is Amazon's time, if known."""
         self.note("held", owner=owner.text, **({} if now is None else {"since": round(now, 3)}))
 
     def note_kept(self) -> None:
-        """The instances are nobody's: the next may have them."""
+        """Record that the instances have no owner: the next session may take them."""
         self.note("kept")
 
     def close(self) -> None:
-        """Amazon has shown that nothing is left: the keys are of no more use."""
+        """Record that Amazon has shown that nothing is left, and delete the keys."""
         try:
             self.note("closed")
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def read_record(self) -> LedgerRecord | None:
-        """None: there is no such run, or it died before its plan was on disk, and so before it asked for anything.
+        """Read the ledger. None: there is no such run, or it died before its plan was on disk, and so before any request.
 
-        Or the file is damaged: then the tags of what it launched are all that is known (`reap`).
+        Also None for a damaged file: then only the tags of the instances are left to find them (`reap`).
         """
         try:
-            lines = read_file(self.path).split(b"\n")[:-1]  # a line without its end was being written when all ended
-        except OSError:  # not there, not ours to read, or on a disk that fails
+            lines = read_file(self.path).split(b"\n")[:-1]  # the last line may be incomplete if the process died
+        except OSError:  # missing, of another user, or on a failing disk
             return None
         entries = [entry for line in lines if (entry := _parse_entry(line))]
         if not entries or entries[0]["event"] != "plan":
@@ -192,9 +192,9 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """For whoever reads who holds the run, and then writes it. The lock falls with the process that has it.
+        """Lock the ledger to read its holder and then write another. The lock ends with the process.
 
-        Raises `AllocationError` where the file system has no locks.
+        Raises `AllocationError` on a file system without locks.
         """
         with _open_for_lock(self.path) as file:
             try:
@@ -213,9 +213,9 @@ class Ledger:
             try:
                 size = os.fstat(handle).st_size
                 if size and os.pread(handle, 1, size - 1) != b"\n":
-                    line = b"\n" + line  # after a line that was torn
+                    line = b"\n" + line  # after an incomplete line
                 rest = memoryview(line)
-                while rest:  # a disk that is nearly full takes a part of it
+                while rest:  # a write to a nearly full disk may be partial
                     rest = rest[os.write(handle, rest) :]
                 os.fsync(handle)
             finally:
@@ -234,7 +234,7 @@ class Ledger:
 
 
 def _open_for_lock(path: Path) -> IO[bytes]:
-    """For writing, without which some file systems lock nothing; on a disk that is read-only, as it can be."""
+    """Open the file for writing, which locks on some file systems require; for reading on a read-only disk."""
     try:
         return path.open("ab")
     except OSError:
@@ -242,7 +242,7 @@ def _open_for_lock(path: Path) -> IO[bytes]:
 
 
 def _parse_entry(line: bytes) -> dict[str, Any] | None:
-    """None for a line that is torn: it was being written when another process went on, or the file is damaged."""
+    """Parse one line; None if it is incomplete or damaged."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -252,12 +252,12 @@ def _parse_entry(line: bytes) -> dict[str, Any] | None:
 
 
 def list_ledgers(folder: Path | None = None) -> list[Ledger]:
-    """All there are, the oldest first."""
+    """Return all ledgers, the oldest first."""
     return [Ledger(path) for path in sorted((folder or state_folder()).glob(f"*{_SUFFIX}"))]
 
 
 def list_damaged_ledgers(folder: Path | None = None) -> list[Ledger]:
-    """Those that say something, but not what was launched. An empty one is no damage: it died before it asked for anything."""
+    """Return the ledgers that are not empty but have no readable plan. An empty one died before any request."""
     return [ledger for ledger in list_ledgers(folder) if ledger.read_record() is None and _is_something(ledger.path)]
 
 
@@ -269,7 +269,7 @@ def _is_something(path: Path) -> bool:
 
 
 def delete_old_ledgers(folder: Path | None = None, now: Callable[[], float] = time.time) -> None:
-    """Delete the ledgers of runs that were over long ago, and those, as old, from which nobody learns anything."""
+    """Delete old ledgers of closed runs, and old unreadable ones."""
     for ledger in list_ledgers(folder):
         with suppress(FileNotFoundError, PermissionError):
             if now() - ledger.path.stat().st_mtime > KEPT_FOR_S and (

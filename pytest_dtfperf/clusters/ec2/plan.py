@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     )
 
 
-PREFIX = "dtfperf-"  # of every name we give
+PREFIX = "dtfperf-"  # of the names of all resources
 
 
 @dataclass(frozen=True)
 class Zone:
-    """Where instances may stand: one subnet, which is in one availability zone."""
+    """A place for instances: one subnet, which is in one availability zone."""
 
     name: str
     subnet: str
@@ -45,13 +45,13 @@ class Zone:
 class LaunchPlan:
     """One run of instances, from launch to termination."""
 
-    run: str  # its id
-    nonce: str  # drawn for this run: makes its tokens nobody else's
+    run: str  # id of the run
+    nonce: str  # random for this run: makes its tokens unique
     session: str
     cluster: str
-    shape: str  # what makes two runs interchangeable, as a digest
+    shape: str  # digest of what makes two runs interchangeable
     owner: Owner  # the process that launches
-    launched_by: str = ""  # whose credentials it has, as policies know them (aws:userid)
+    launched_by: str = ""  # the caller's credentials in policies (aws:userid)
     account: str
     region: str
     vpc: str
@@ -62,42 +62,42 @@ class LaunchPlan:
     root_device: str
     volume_gib: int
     spot: bool
-    placement: bool  # all close together, in a group of their own
+    placement: bool  # in a placement group of their own
     efa: int  # network interfaces with EFA; 0: an ordinary one
-    public: bool  # whether they have public addresses, by which they are logged in to
+    public: bool  # public addresses, used for logins
     caller_cidr: str
     user: str
     port: int
     keep: bool
     made: int  # seconds since 1970
     expires: int
-    tags: Mapping[str, str] = field(default_factory=dict)  # what the cluster file adds
+    tags: Mapping[str, str] = field(default_factory=dict)  # additional tags of the cluster file
 
     @property
     def name(self) -> str:
-        """Of the key pair and the security group, and of the instances."""
+        """The name of the key pair, the security group and the instances."""
         return PREFIX + self.run
 
     def group(self, attempt: int) -> str:
-        """The placement group of one attempt: a group stays in the zone of its first instance."""
+        """Return the placement group of one attempt: a group stays in the zone of its first instance."""
         return f"{self.name}-{attempt}"
 
     def token(self, attempt: int, zone: Zone) -> str:
-        """By which Amazon knows a repeated request. Of one attempt: it is worthless once its instances are terminated."""
+        """Return the token by which Amazon recognises a repeated request. It is unusable once its instances have ended."""
         return hashlib.sha256(f"{self.run}/{self.nonce}/{attempt}/{zone.subnet}".encode()).hexdigest()[:60]
 
     @property
     def minutes(self) -> int:
-        """How long an instance may live."""
+        """The longest lifetime of an instance."""
         return max(1, math.ceil((self.expires - self.made) / 60))
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` reads."""
+        """Return the plan as JSON for `from_json`."""
         return {**asdict(self), "owner": self.owner.text}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """What `to_json` gave, also if a later version has added to it."""
+        """Read what `to_json` returned, also if a later version has added fields."""
         known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
         return cls(
             **{**known, "owner": Owner.read_or_unknown(data["owner"]), "zones": tuple(Zone(**zone) for zone in data["zones"])}
@@ -105,7 +105,7 @@ class LaunchPlan:
 
 
 def make_plan(*, session: str, max_hours: float, now: float, **decided: Any) -> LaunchPlan:
-    """A new run's, from now on: by Amazon's clock, for others read there when its time is over."""
+    """Return the id and times of a new run, by Amazon's clock, which others use to see that it has expired."""
     now, nonce = int(now), secrets.token_hex(8)
     return LaunchPlan(
         run=f"{session}-{nonce[:6]}", nonce=nonce, session=session, made=now, expires=now + round(max_hours * 3600), **decided
@@ -113,7 +113,7 @@ def make_plan(*, session: str, max_hours: float, now: float, **decided: Any) -> 
 
 
 def compute_shape(backend_keys: Mapping[str, Any], account: str, region: str) -> str:
-    """Of runs that may stand in for each other: asked for in the same words, but for how many, how long and for how much."""
+    """Return the digest of interchangeable runs: same keys, except for number, lifetime and cost limit."""
     words = {key: value for key, value in backend_keys.items() if key not in _NOT_OF_THE_INSTANCES}
     text = json.dumps([words, account, region], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -125,12 +125,12 @@ _NOT_OF_THE_INSTANCES = (
 
 
 def format_timestamp(seconds: float) -> str:
-    """As it stands in tags: 2026-01-31T02:15:03Z."""
+    """Format a time for tags: 2026-01-31T02:15:03Z."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_timestamp(text: str) -> float | None:
-    """Seconds since 1970; None for what is no time."""
+    """Return seconds since 1970; None for invalid text."""
     try:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
     except ValueError:
@@ -143,7 +143,7 @@ MANAGED, RUN, USER, EXPIRES, OWNER, CLUSTER, SESSION, KEEP = (
 
 
 def make_tags(plan: LaunchPlan) -> list["TagTypeDef"]:
-    """Of everything that is made: by them it is found again from anywhere, and a policy can tell ours from others'."""
+    """Return the tags of every resource, by which it is found again from anywhere and policies can select it."""
     ours = {
         "Name": plan.name,
         MANAGED: "1",
@@ -160,19 +160,19 @@ def make_tags(plan: LaunchPlan) -> list["TagTypeDef"]:
 
 
 def _clean_tag_value(text: str) -> str:
-    """With no other letters than those that a tag may hold."""
+    """Remove characters that a tag may not contain."""
     return re.sub(r"[^\w +\-=.:/@]", "_", text)[:256]
 
 
 def make_tag_specifications(plan: LaunchPlan, *kinds: "ResourceTypeType") -> list["TagSpecificationTypeDef"]:
-    """The same, as every call that makes something takes them: what is tagged later is not found after a crash between."""
+    """Return the tags in the form of creating calls: a crash before a separate tagging call would leave untagged resources."""
     return [{"ResourceType": kind, "Tags": make_tags(plan)} for kind in kinds]
 
 
 def make_launch_request(
     plan: LaunchPlan, attempt: int, zone: Zone, *, security_group: str, user_data: str
 ) -> "RunInstancesRequestTypeDef":
-    """All of them or none, in one zone."""
+    """Return the request for all instances or none, in one zone."""
     kinds: list[ResourceTypeType] = ["instance", "volume", "network-interface"]
     request: RunInstancesRequestTypeDef = {
         "ImageId": plan.ami,
@@ -195,7 +195,7 @@ def make_launch_request(
     if plan.placement:
         request["Placement"] = {"GroupName": plan.group(attempt)}
     if plan.spot:
-        # One-time: a persistent request launches anew what is terminated, for ever and without tags.
+        # One-time: a persistent request would launch terminated instances again, without tags.
         request["InstanceMarketOptions"] = {
             "MarketType": "spot",
             "SpotOptions": {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"},
@@ -206,7 +206,7 @@ def make_launch_request(
 
 
 def make_network_interfaces(plan: LaunchPlan, zone: Zone, group: str) -> list["InstanceNetworkInterfaceSpecificationTypeDef"]:
-    """One, or one per network card; all but the first are device 1 of their card."""
+    """Return one interface, or one per network card; all but the first are device 1 of their card."""
     first: InstanceNetworkInterfaceSpecificationTypeDef = {
         "DeviceIndex": 0,
         "NetworkCardIndex": 0,
@@ -224,21 +224,21 @@ def make_network_interfaces(plan: LaunchPlan, zone: Zone, group: str) -> list["I
 
 
 def count_efa_interfaces(most: int, *, public: bool) -> int:
-    """How many an instance gets: all that its type can have, but a public address goes with a single one only."""
+    """Return the number of EFA interfaces: the most of the type, or one if the instance has a public address."""
     return min(1, most) if public else most
 
 
 def make_permissions(plan: LaunchPlan, group: str) -> list["IpPermissionTypeDef"]:
-    """Who may come in: the instances among themselves, and logins from where we are."""
+    """Return the ingress rules: the instances among themselves, and logins from this machine's network."""
     return [make_group_permission(group), make_login_permission(plan.caller_cidr, plan.port)]
 
 
 def make_login_permission(cidr: str, port: int) -> "IpPermissionTypeDef":
-    """Logins from one network."""
+    """Return the rule for logins from one network."""
     ranges: list[IpRangeTypeDef] = [{"CidrIp": cidr, "Description": "who launched them"}]
     return {"IpProtocol": "tcp", "FromPort": port, "ToPort": port, "IpRanges": ranges}
 
 
 def make_group_permission(group: str) -> "IpPermissionTypeDef":
-    """Everything between members of the group; also as a way out, which EFA wants in this form and in no other."""
+    """Return the rule for all traffic within the group; also for egress, which EFA requires in this form."""
     return {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}

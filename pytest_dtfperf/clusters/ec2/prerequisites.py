@@ -1,4 +1,4 @@
-"""What a launch must look up first: the image, the subnets, and the address from which this machine logs in."""
+"""What a launch looks up first: the image, the subnets, and the address from which this machine logs in."""
 
 import ipaddress
 import urllib.error
@@ -19,7 +19,7 @@ from pytest_dtfperf.errors import AllocationError, ClusterFileError
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, SubnetTypeDef
 
-CHECK_IP = "https://checkip.amazonaws.com"  # says which address it was asked from
+CHECK_IP = "https://checkip.amazonaws.com"  # returns the caller's address
 _ANSWER_S = 10.0
 # Ubuntu 24.04, whose python3 is 3.12: with NVIDIA's driver (docs.aws.amazon.com/dlami), or without.
 _WITH_DRIVER = "/aws/service/deeplearning/ami/{}/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
@@ -29,15 +29,15 @@ _CANONICALS = {"x86_64": "amd64", "arm64": "arm64"}
 
 @dataclass(frozen=True)
 class Image:
-    """What instances start from."""
+    """An image for instances."""
 
     id: str
     root_device: str
-    least_gib: int  # of the volume that it is copied to
+    least_gib: int  # least size of the instances' volume
 
 
 def find_image(account: Account, backend_keys: Mapping[str, Any], offer: Offer, where: str) -> Image:
-    """The one the cluster file names, or the newest of Amazon's for such instances. Raises `ClusterFileError`."""
+    """Return the image of the cluster file, or Amazon's latest for such instances. Raises `ClusterFileError`."""
     parameter = backend_keys.get("ami_parameter") or default_image_parameter(offer)
     ami = backend_keys.get("ami") or _read_parameter(account, parameter, where)
     try:
@@ -67,26 +67,26 @@ def find_image(account: Account, backend_keys: Mapping[str, Any], offer: Offer, 
 
 
 def compute_volume_gib(backend_keys: Mapping[str, Any], image: Image) -> int:
-    """As the cluster file says, or what is enough for the image and for TensorFlow."""
+    """Return the volume size of the cluster file, or enough for the image and TensorFlow."""
     given: int | None = backend_keys.get("volume_gib")
     return given or max(DEFAULT_VOLUME_GIB, image.least_gib)
 
 
 def default_image_parameter(offer: Offer) -> str:
-    """The public parameter that names the image, where the cluster file names none."""
+    """Return the public parameter of the default image."""
     architecture = "arm64" if "x86_64" not in offer.architectures and "arm64" in offer.architectures else "x86_64"
     return _WITH_DRIVER.format(architecture) if offer.gpus else _WITHOUT.format(_CANONICALS[architecture])
 
 
 def find_zones(account: Account, backend_keys: Mapping[str, Any], where: str) -> tuple[str, tuple[Zone, ...]]:
-    """The VPC, and a subnet in each zone to try. Raises `ClusterFileError`."""
+    """Return the VPC, and a subnet in each zone to try. Raises `ClusterFileError`."""
     named: Sequence[str] = backend_keys.get("subnets", ())
     if named:
         found = account.ec2.describe_subnets(SubnetIds=list(named))["Subnets"]
         found.sort(key=lambda subnet: named.index(subnet["SubnetId"]))
     else:
         found = _list_subnets(account, backend_keys.get("vpc"))
-        if backend_keys.get("address") != "private":  # whose instances have a way out
+        if backend_keys.get("address") != "private":  # private instances have a route out by other means
             found = [subnet for subnet in found if subnet.get("MapPublicIpOnLaunch")] or found
     if not found:
         vpc = backend_keys.get("vpc")
@@ -102,9 +102,9 @@ def find_zones(account: Account, backend_keys: Mapping[str, Any], where: str) ->
 
 
 def find_caller_cidr(backend_keys: Mapping[str, Any], check_ip: str = CHECK_IP) -> str:
-    """From where logins are let in: as the cluster file says, or this machine alone, as Amazon sees it."""
+    """Return the network that may log in: the cluster file's, or only this machine's address as Amazon sees it."""
     if given := backend_keys.get("caller_cidr"):
-        return str(ipaddress.IPv4Network(given))  # Amazon wants to be told how long it is, of a single address, too
+        return str(ipaddress.IPv4Network(given))  # Amazon requires the prefix length, even of a single address
     try:
         with urllib.request.urlopen(check_ip, timeout=_ANSWER_S) as answer:
             address = ipaddress.IPv4Address(answer.read(64).decode("ascii", "replace").strip())

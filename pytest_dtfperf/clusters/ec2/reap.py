@@ -36,19 +36,19 @@ class OpenRun:
     run: str
     cluster: str
     session: str
-    owner: Owner | None  # who holds it; None: nobody, it is kept for whoever needs it next
+    owner: Owner | None  # the process that holds it; None: it is kept for the next session
     fate: Fate
     expires: float  # seconds since 1970
-    kept: bool  # it waits for the next session until then
-    ledger: Ledger | None  # None: there is none here of a run that is not over
+    kept: bool  # it waits for the next session until it expires
+    ledger: Ledger | None  # None: this machine has no ledger of an open run
     instances: Mapping[str, Instance] = field(default_factory=dict)
-    user: str = ""  # whose credentials launched it; empty where that is not known
-    now: float | None = None  # Amazon's time when it was looked at
-    why: str = ""  # why there is no ledger to go by, where one should be
+    user: str = ""  # credentials that launched it; empty if unknown
+    now: float | None = None  # Amazon's time of this information
+    why: str = ""  # reason for a missing ledger that should exist
 
     @property
     def name(self) -> str:
-        """For people, and by which they name it: of an instance that has lost its run's tag, its id."""
+        """The run's name in messages and commands; the id of an instance that has lost its run's tag."""
         return self.run or next(iter(self.instances))
 
     @property
@@ -57,14 +57,14 @@ class OpenRun:
 
     @property
     def is_abandoned(self) -> bool:
-        """Nobody needs it, and nobody is going to end it."""
+        """Whether no process uses the run and none will end it."""
         if self.fate is Fate.LIVES:
-            return False  # its session sees to it
+            return False  # its session ends it
         return self.has_expired or (self.fate is Fate.GONE and not self.kept)
 
     @property
     def state(self) -> str:
-        """For people."""
+        """The run's state, for messages."""
         if self.has_expired:
             return "its time is over"
         if self.kept and self.fate is Fate.GONE:
@@ -75,9 +75,9 @@ class OpenRun:
 
 
 def find_runs(account: Account, folder: Path | None = None) -> list[OpenRun]:
-    """All runs in this account and region: this user's by their ledgers, all by their tags. Raises `AllocationError`.
+    """Return all runs in this account and region: this user's by ledgers, all by tags. Raises `AllocationError`.
 
-    Instances that have lost their run's tag may be anybody's, and of different sessions: each is one of its own.
+    Instances without a run's tag may be of different owners and sessions: each is a run of its own.
     """
     with translate_errors(account, "looking for runs that were left"):
         shown = instances.describe_all(account.ec2)
@@ -104,7 +104,7 @@ def find_runs(account: Account, folder: Path | None = None) -> list[OpenRun]:
 def reap_runs(
     account: Account, *, settle_s: float = SETTLE_S, folder: Path | None = None, on_status: OnStatus = lambda words: None
 ) -> list[OpenRun]:
-    """End what is abandoned. Returns what was ended; raises `AllocationError` if one of this user's may not have."""
+    """End abandoned runs, and return them. Raises `AllocationError` if one of this user's may still exist."""
     ended = []
     for left in find_runs(account, folder):
         if not left.is_abandoned:
@@ -116,7 +116,7 @@ def reap_runs(
         except AllocationError as error:
             if left.ledger or left.user == account.user:
                 raise
-            # Others' instances may be others' alone to end, and are no reason not to launch one's own.
+            # Another user's instances may be protected by policies, and are no reason not to launch.
             on_status(f"run {left.name} is not this user's, and could not be ended: {first_line(error)}")
             continue
         ended.append(left)
@@ -125,22 +125,22 @@ def reap_runs(
 
 
 def end_run(account: Account, left: OpenRun, *, settle_s: float = SETTLE_S, on_status: OnStatus = lambda words: None) -> bool:
-    """One run, whosever it is: whoever calls this is sure. False: a session has taken it since. Raises `AllocationError`."""
+    """End one run of any owner. Returns False if a session has taken it meanwhile. Raises `AllocationError`."""
     if left.ledger:
         with ExitStack() as alone:
-            with suppress(AllocationError):  # its file system has no locks, so that nobody else takes it, either
+            with suppress(AllocationError):  # without locks on its file system, no session can take it, either
                 alone.enter_context(left.ledger.locked())
             record = left.ledger.read_record()
             if record is None or record.is_closed:
                 return True
             if record.holder != left.owner:
                 return False
-            with suppress(AllocationError):  # where this cannot be written, nobody can write that it is theirs, either
-                left.ledger.note_held(Owner.me())  # nobody is lent what is about to end
+            with suppress(AllocationError):  # where this cannot be written, no session can record that it holds the run, either
+                left.ledger.note_held(Owner.me())  # no session may take it any more
     with translate_errors(account, f"ending run {left.name}"):
         if left.run:
             tear_down(account, left.run, left.ledger, settle_s=settle_s, on_status=on_status)
-        else:  # somebody has taken the tag away, by which all else would be found
+        else:  # the run's tag, by which all else would be found, was removed
             _terminate(account, left.instances)
     return True
 
@@ -172,7 +172,7 @@ def _of_ledger(ledger: Ledger, record: LedgerRecord, mine: Mapping[str, Instance
 
 
 def _of_closed(record: LedgerRecord, mine: Mapping[str, Instance], now: float | None) -> OpenRun:
-    """Its session is done with it, and was shown nothing of it any more; yet something is there."""
+    """Return a run that its session has closed although something of it exists."""
     plan = record.plan
     return OpenRun(
         run=plan.run,
@@ -191,7 +191,7 @@ def _of_closed(record: LedgerRecord, mine: Mapping[str, Instance], now: float | 
 
 
 def _of_tags(run: str, mine: Mapping[str, Instance], now: float | None, why: str = "") -> OpenRun:
-    """Without its ledger nobody can tell who has taken a kept run since it was launched; of others their owner tells."""
+    """Return a run by its tags. Without the ledger, the holder of a kept run is unknown; otherwise the owner is in a tag."""
     tags = next(iter(mine.values())).tags
     owner, kept = Owner.parse(tags.get(plan.OWNER, "")), plan.KEEP in tags
     return OpenRun(
@@ -200,7 +200,7 @@ def _of_tags(run: str, mine: Mapping[str, Instance], now: float | None, why: str
         session=tags.get(plan.SESSION, "?"),
         owner=owner,
         fate=Fate.ELSEWHERE if kept or owner is None else owner.fate,
-        # What does not say when its time is over is nobody's but ours to end by hand.
+        # A run without an expiry can only be ended on request.
         expires=parse_timestamp(tags.get(plan.EXPIRES, "")) or float("inf"),
         kept=kept,
         ledger=None,
@@ -213,14 +213,14 @@ def _of_tags(run: str, mine: Mapping[str, Instance], now: float | None, why: str
 
 @dataclass(frozen=True)
 class RunningInstance:
-    """One instance, or a run of which Amazon shows none at the moment."""
+    """One instance, or a run of which Amazon shows no instance at the moment."""
 
     left: OpenRun
     instance: Instance | None
-    price: Price | None  # None: nobody knows
+    price: Price | None  # None: unknown
 
     def usd_so_far(self, now: float) -> float | None:
-        """What it has cost until now."""
+        """Return the cost until now."""
         if self.instance is None or self.price is None or not self.instance.launched:
             return None
         usd: float = make_bill(self.price, [InstanceLifetime(self.instance.id, self.instance.launched, now)])["usd"]
@@ -228,33 +228,33 @@ class RunningInstance:
 
     @property
     def plan(self) -> LaunchPlan | None:
-        """What it was launched with, where that was done from here."""
+        """The plan of the launch if it was made on this machine."""
         record = self.left.ledger.read_record() if self.left.ledger else None
         return record.plan if record else None
 
 
 def list_running(account: Account, given: Mapping[str, float], folder: Path | None = None) -> list[RunningInstance]:
-    """All instances of perf tests in an account's region, in the order of their runs and launch.
+    """Return all instances of perf tests in an account's region, ordered by run and launch.
 
-    `given` is what the cluster file says that instances of a cluster cost per hour. Raises `AllocationError`.
+    `given` is the hourly price of the cluster file. Raises `AllocationError`.
     """
     rows = [row for left in find_runs(account, folder) for row in _rows(account, left, given)]
     return sorted(rows, key=lambda row: (row.left.run, row.instance.index if row.instance else 0))
 
 
 def list_regions(folder: Path | None = None) -> list[str | None]:
-    """Where something may run: wherever a ledger knows of a run, over or not, and where boto3 goes by itself. None: nowhere."""
+    """Return the regions where something may run: those of all ledgers, and boto3's default. None: boto3's default."""
     records = [ledger.read_record() for ledger in list_ledgers(folder)]
     found = {record.plan.region for record in records if record}
     try:
         default = boto3.Session().region_name
-    except BotoCoreError:  # a profile that there is not, perhaps: opening the account says so
+    except BotoCoreError:  # an unknown profile, for example: opening the account reports it
         default = None
     return [*sorted(found | ({default} if default else set()))] or [None]
 
 
 def sum_usd(rows: Sequence[RunningInstance], now: float | None = None) -> float:
-    """Of all whose price is known."""
+    """Return the total cost of all instances with a known price."""
     return sum(row.usd_so_far(now or time.time()) or 0.0 for row in rows)
 
 
@@ -266,11 +266,11 @@ def _rows(account: Account, left: OpenRun, given: Mapping[str, float]) -> Iterat
 
 
 def _price(account: Account, left: OpenRun, instance: Instance, given: float | None) -> Price | None:
-    """On demand, where a run's ledger does not say that it is on spot: that is the most it can cost."""
+    """Return the price: on demand unless the ledger shows a spot run, because that is the upper limit."""
     record = left.ledger.read_record() if left.ledger else None
     spot = record is not None and record.plan.spot
     try:
         offer = instance_types.get_offer(account, instance.kind)
         return costs.get_price(account, offer, spot, instance.zone if spot else None, given)
-    except (AllocationError, ClusterFileError):  # what runs is shown whatever it costs
+    except (AllocationError, ClusterFileError):  # instances are listed even without a price
         return None

@@ -1,4 +1,4 @@
-"""What Amazon's refusals mean: whether to wait, to try elsewhere or to give up, and in which words. Pure.
+"""The meaning of Amazon's refusals: whether to wait, to try elsewhere or to give up, and the message. Pure.
 
 Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Refusal(Enum):
-    """What to do about it."""
+    """The reaction to a refusal."""
 
     TRANSIENT = "the same request may succeed in a moment"
     NO_CAPACITY = "another zone may have what this one lacks"
@@ -25,20 +25,20 @@ class Refusal(Enum):
     FINAL = "nothing will change by itself"
 
 
-# The first face of missing capacity; the second is `lacks_capacity` of an instance that was accepted; the third is spot's.
+# Missing capacity has three forms: these codes, `lacks_capacity` of an accepted instance, and spot requests.
 CAPACITY = frozenset({
     "InsufficientInstanceCapacity", "InsufficientHostCapacity", "InsufficientReservedInstanceCapacity", "InsufficientCapacity",
     "InsufficientCapacityOnHost", "InsufficientAddressCapacity", "InsufficientFreeAddressesInSubnet", "UnfulfillableCapacity",
     "InsufficientVolumeCapacity", "InsufficientInterfaceCapacity",
-    "ReservationCapacityExceeded",  # the rest of a capacity reservation, which is of one zone
-    "Unsupported",  # this type, in this zone
+    "ReservationCapacityExceeded",  # the capacity reservation, which is of one zone, has no more
+    "Unsupported",  # this type is not offered in this zone
     "SpotMaxPriceTooLow",
 })  # fmt: skip
 _THROTTLED = frozenset(
     {"RequestLimitExceeded", "Throttling", "ThrottlingException", "RequestThrottled", "BandwidthLimitExceeded"}
 )
 _BROKEN = frozenset({"InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable", "Server.InternalError"})
-# What has just been made may not be known everywhere yet.
+# A new resource may not be known everywhere yet.
 _NOT_YET_KNOWN = frozenset({"InvalidGroup.NotFound", "InvalidKeyPair.NotFound", "InvalidPlacementGroup.Unknown"})
 QUOTA = frozenset({"VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded"})
 UNAUTHORISED = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
@@ -50,7 +50,7 @@ INVALID = frozenset({
 })  # fmt: skip
 
 
-# The regions of every account. All that Amazon has opened since March 2019 have to be enabled first.
+# The regions that are enabled in every account. All regions since March 2019 have to be enabled first.
 _ENABLED = frozenset({
     "us-east-1", "us-east-2", "us-west-1", "us-west-2", "ca-central-1", "sa-east-1", "eu-central-1", "eu-west-1", "eu-west-2",
     "eu-west-3", "eu-north-1", "ap-south-1", "ap-northeast-1", "ap-northeast-2", "ap-northeast-3", "ap-southeast-1",
@@ -58,14 +58,14 @@ _ENABLED = frozenset({
 })  # fmt: skip
 _OTHER_PARTITIONS = re.compile(r"(cn|us-gov|us-iso[a-z]*|eu-isoe|eusc)-.*")
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-[0-9]+")
-_SKEW_S = 240.0  # Amazon forgives 5 minutes; an answer takes some of them
+_SKEW_S = 240.0  # Amazon tolerates 5 minutes, less the time of an answer
 _STAMP = r"([0-9]{8}T[0-9]{6})Z"
 _STAMPS = re.compile(rf"{_STAMP} is (?:now earlier|still later) than {_STAMP} \({_STAMP}")
 _DENIED = re.compile(
     r"with an explicit deny(?: in an? (?P<kind>[A-Za-z -]*?(?:policy|boundary))(?P<named>: ?arn:[^\s.]+)?)?(?=[\s.:]|$)"
     r"|because no (?P<none>(?:service control|resource control|session|VPC endpoint) policy|permissions boundary) allows"
 )
-_WHOSE = {  # to be asked about a policy that denies
+_WHOSE = {  # The administrators of each kind of policy.
     "service control policy": "the administrators of the organisation",
     "resource control policy": "the administrators of the organisation",
     "permissions boundary": "the administrators of the account",
@@ -74,18 +74,18 @@ _WHOSE = {  # to be asked about a policy that denies
 
 
 def code_of(error: "ClientError") -> str:
-    """Amazon's name for it."""
+    """Return Amazon's code of the error."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def message_of(error: "ClientError") -> str:
-    """Its name and what it says, in one line."""
+    """Return code and message in one line."""
     output = re.sub(r"\s+", " ", str(error.response.get("Error", {}).get("Message", ""))).strip()
     return f"{code_of(error)}: {output}" if output else code_of(error)
 
 
 def kind_of(code: str, status: int = 400) -> Refusal:
-    """What to do about a refused RunInstances. Missing capacity comes as status 500, so the code is looked at first."""
+    """Return the reaction to a refused RunInstances. Missing capacity has status 500, so the code is checked first."""
     if code in CAPACITY:
         return Refusal.NO_CAPACITY
     if code == "IdempotentInstanceTerminated":
@@ -98,22 +98,22 @@ def kind_of(code: str, status: int = 400) -> Refusal:
 
 
 def lacks_capacity(state_reason: str) -> bool:
-    """Whether an instance was terminated for want of room: it had been accepted, and then there was none."""
+    """Return whether an accepted instance was terminated for lack of capacity."""
     return "InsufficientInstanceCapacity" in state_reason or "InsufficientCapacity" in state_reason
 
 
 def was_reclaimed(state_reason: str) -> bool:
-    """Whether Amazon has taken a spot instance back."""
+    """Return whether Amazon has reclaimed a spot instance."""
     return "SpotInstance" in state_reason
 
 
 def format_refusal(error: "ClientError", *, who: str = "these credentials", region: str = "this region") -> str:
-    """One message about a refusal that nothing can be done about here."""
+    """Return one message about a refusal that nothing here can resolve."""
     code, action = code_of(error), error.operation_name
     output = re.sub(r"\s+", " ", str(error.response.get("Error", {}).get("Message", ""))).strip()
     if code in UNAUTHORISED:
         missing = missing_action(error)
-        # Amazon appends a message that only it can decode, of a thousand letters.
+        # Amazon appends an encoded message of about a thousand letters.
         plain, encoded, _ = output.partition("Encoded authorization failure message")
         says = f"Amazon says: {plain.strip() or code}"
         if denied := denial(output):
@@ -150,7 +150,7 @@ def format_refusal(error: "ClientError", *, who: str = "these credentials", regi
 
 
 def denial(message: str) -> str | None:
-    """Return which policy denies a call, and whom to ask, where Amazon says so: then no further right helps. None elsewhere."""
+    """Return which policy denies a call, and its administrator, if Amazon names it: more rights do not help. None otherwise."""
     found = _DENIED.search(message)
     if not found:
         return None
@@ -163,7 +163,7 @@ def denial(message: str) -> str | None:
 
 
 def wrong_clock(error: "ClientError") -> str | None:
-    """Return how far this machine's clock is off, where a request was refused for that; None elsewhere."""
+    """Return the error of this machine's clock if a request was refused for it; None otherwise."""
     code, message = code_of(error), str(error.response.get("Error", {}).get("Message", ""))
     ahead_s = _ahead_s(error, message)
     is_late = code in _LATE or "Signature expired" in message or "Signature not yet current" in message
@@ -177,7 +177,7 @@ def wrong_clock(error: "ClientError") -> str | None:
 
 
 def _ahead_s(error: "ClientError", message: str) -> float | None:
-    """By how much this machine's clock is ahead, by the message, or by the date of the answer."""
+    """Return how far this machine's clock is ahead, from the message or from the date of the answer."""
     if stamps := _STAMPS.search(message):
         ours, _, theirs = (datetime.strptime(each, "%Y%m%dT%H%M%S").replace(tzinfo=UTC) for each in stamps.groups())
         return (ours - theirs).total_seconds()
@@ -194,14 +194,14 @@ def needs_opt_in(region: str) -> bool:
 
 
 def missing_action(error: "ClientError") -> str:
-    """The action that a policy does not allow: the call itself, or one that it implies, as far as Amazon says so."""
+    """Return the action that a policy does not allow: the call, or one that it implies if Amazon names it."""
     output = str(error.response.get("Error", {}).get("Message", ""))
     named = re.search(r"not authorized to perform:? ([a-z0-9-]+:[A-Za-z]+)", output)
     return named[1] if named else f"{service_of(error)}:{error.operation_name}"
 
 
 def service_of(error: "ClientError") -> str:
-    """As policies call it."""
+    """Return the service's name in policies."""
     return {
         "GetParameter": "ssm",
         "GetCallerIdentity": "sts",
@@ -211,7 +211,7 @@ def service_of(error: "ClientError") -> str:
 
 
 def state_reason(instance: Mapping[str, Any]) -> str:
-    """Why an instance of DescribeInstances is no longer running, as "code: message"; empty while it is."""
+    """Return why an instance of DescribeInstances has stopped, as "code: message"; empty while it runs."""
     reason = instance.get("StateReason") or {}
     code, message = str(reason.get("Code", "")), str(reason.get("Message", ""))
     return message if message.startswith(code) else f"{code}: {message}".strip(": ")

@@ -1,6 +1,6 @@
-"""What a run has in the account, and its deletion: repeated until Amazon shows that nothing is left.
+"""The deletion of everything that a run has in the account, repeated until Amazon shows that nothing is left.
 
-What belongs to a run is found by the tag that everything carries from the start, and by its ledger.
+A run's resources are found by the tag that each has from the start, and by the run's ledger.
 """
 
 import math
@@ -30,20 +30,20 @@ _IN_USE = ("DependencyViolation", "InvalidPlacementGroup.InUse")
 
 @dataclass(frozen=True)
 class Belongings:
-    """What is still there."""
+    """The resources of a run that still exist."""
 
-    instances: Mapping[str, Instance]  # those that have not ended
-    unseen: Sequence[str]  # instances that were got, but that Amazon does not show: it may not know them everywhere yet
+    instances: Mapping[str, Instance]  # not ended
+    unseen: Sequence[str]  # received instances that Amazon does not show: it may not know them everywhere yet
     spot_requests: Sequence[str]
-    security_groups: Sequence[str]  # their ids
-    placement_groups: Sequence[str]  # their names
+    security_groups: Sequence[str]  # ids
+    placement_groups: Sequence[str]  # names
     key_pairs: Sequence[str]
 
     def __bool__(self) -> bool:
         return any((self.instances, self.spot_requests, self.security_groups, self.placement_groups, self.key_pairs))
 
     def commands(self, region: str) -> list[str]:
-        """What a person types to be rid of them."""
+        """Return the commands with which a user deletes them."""
         steps: list[tuple[str, ...]] = []
         if ids := [*self.instances, *self.unseen]:
             steps.append(("terminate-instances", "--instance-ids", *ids))
@@ -57,7 +57,7 @@ class Belongings:
 
 
 def find_belongings(account: Account, run: str, record: LedgerRecord | None, *, settle_s: float) -> Belongings:
-    """As Amazon shows it now."""
+    """Return the resources that Amazon shows now."""
     ec2 = account.ec2
     shown = instances.describe_run(ec2, run)
     unseen: list[str] = []
@@ -83,7 +83,7 @@ def find_belongings(account: Account, run: str, record: LedgerRecord | None, *, 
 
 
 def delete_belongings(account: Account, left: Belongings) -> None:
-    """Ask for the end of all of it. What others still need is refused, and goes when they have gone."""
+    """Request the deletion of all resources. Those in use are refused, and deleted by a later call."""
     ec2 = account.ec2
     terminate_instances(account, [each.id for each in left.instances.values() if not each.is_leaving])
     for each in left.unseen:
@@ -96,7 +96,7 @@ def delete_belongings(account: Account, left: Belongings) -> None:
     for name in left.key_pairs:
         delete_if_there(lambda name=name: ec2.delete_key_pair(KeyName=name), "InvalidKeyPair.NotFound")  # type: ignore[misc]
     if left.instances or left.unseen:
-        return  # they are in the groups
+        return  # the instances are in the groups
     for group in left.security_groups:
         delete_if_there(lambda group=group: ec2.delete_security_group(GroupId=group), "InvalidGroup.NotFound", *_IN_USE)  # type: ignore[misc]
     for name in left.placement_groups:
@@ -108,7 +108,7 @@ def delete_belongings(account: Account, left: Belongings) -> None:
 
 
 def terminate_instances(account: Account, ids: Sequence[str]) -> None:
-    """Those of them that Amazon knows. One that it does not know, or that is protected, would save all others of its call."""
+    """Terminate the known instances. One by one after a failure: an unknown or protected one refuses the whole call."""
     if not ids:
         return
     try:
@@ -129,19 +129,19 @@ def terminate_instances(account: Account, ids: Sequence[str]) -> None:
 
 
 def _open_spot_requests(account: Account, of_run: Sequence["FilterTypeDef"]) -> list[str]:
-    """One-time requests close with their instances, but one without an instance stays open."""
+    """Return open spot requests: one-time requests close with their instances, but one without an instance stays open."""
     alive: FilterTypeDef = {"Name": "state", "Values": ["open", "active"]}
     try:
         found = account.ec2.describe_spot_instance_requests(Filters=[*of_run, alive])["SpotInstanceRequests"]
     except ClientError as error:
-        if refusals.code_of(error) in refusals.UNAUTHORISED:  # whoever never had spot instances needs no right to see them
+        if refusals.code_of(error) in refusals.UNAUTHORISED:  # a user without spot instances may lack the right to list them
             return []
         raise
     return [each["SpotInstanceRequestId"] for each in found if "SpotInstanceRequestId" in each]
 
 
-SETTLE_S = 60.0  # after which Amazon shows what it has accepted: seconds as a rule, but it promises nothing
-WITHIN_S = 900.0  # instances of eight GPUs take minutes to shut down
+SETTLE_S = 60.0  # until Amazon shows what it has accepted: usually seconds, but without a guarantee
+WITHIN_S = 900.0  # machines with eight GPUs take minutes to shut down
 
 
 def tear_down(
@@ -153,12 +153,12 @@ def tear_down(
     within_s: float = WITHIN_S,
     on_status: Callable[[str], object] = lambda words: None,
 ) -> None:
-    """End everything a run has. Raises `AllocationError` with the commands that are left to be typed if that fails."""
+    """Delete everything that a run has. Raises `AllocationError` with the commands for the user if that fails."""
     record = ledger.read_record() if ledger else None
     if ledger:
-        if record is None or record.is_closed:  # nothing was asked for, or nothing is left
+        if record is None or record.is_closed:  # nothing was requested, or nothing is left
             return
-        with suppress(AllocationError):  # a disk that takes no more must not keep anything running
+        with suppress(AllocationError):  # a full disk must not keep anything running
             ledger.note("ending")
     left, why = None, ""
     told = False
@@ -168,7 +168,7 @@ def tear_down(
             unsettled_s = _unsettled_s(record, settle_s)
             if not left and not left.unseen and unsettled_s <= 0:
                 if ledger and record:
-                    with suppress(AllocationError):  # then the next session sees for itself that nothing is left
+                    with suppress(AllocationError):  # otherwise the next session checks that nothing is left
                         ledger.close()
                 return
             delete_belongings(account, left)
@@ -188,7 +188,7 @@ def tear_down(
 
 
 def _unsettled_s(record: LedgerRecord | None, settle_s: float) -> float:
-    """For how long an empty list proves nothing, because something was asked for of which no answer is known."""
+    """Return how long an empty list proves nothing, because a request has no known answer."""
     if record is None or record.unanswered is None:
         return 0.0
     return record.unanswered + settle_s - time.time()

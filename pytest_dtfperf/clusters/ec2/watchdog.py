@@ -14,11 +14,11 @@ from pathlib import Path
 
 from pytest_dtfperf.node.module_command import module_command
 
-PAUSES_S = (0, 2, 5, 20, 60, 240, 600)  # the network may be what has ended the session
+PAUSES_S = (0, 2, 5, 20, 60, 240, 600)  # the session may have ended because of the network
 
 
 def watchdog_command(ledger: Path, settle_s: float) -> list[str]:
-    """What the watchdog of a run is started with."""
+    """Return the command of a run's watchdog."""
     return module_command(sys.executable, __name__, str(ledger), "--settle-s", str(settle_s))
 
 
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, signal.SIG_IGN)
     if sys.stdin.buffer.readline() == b"over\n":
         return 0
-    os.chdir("/")  # nothing of the session's is held
+    os.chdir("/")  # release the session's folder
     return 0 if any(_has_ended(args.ledger, args.settle_s, pause) for pause in PAUSES_S) else 1
 
 

@@ -120,9 +120,7 @@ def _explain_closed(scene: _Context) -> str | ConnectionFailure:
 
 def _explain_proxy_end(scene: _Context) -> str | ConnectionFailure:
     first_words = re.search(r"^(?:kex_exchange|ssh_exchange|banner exchange:)", scene.text, re.MULTILINE)
-    if not first_words and (
-        message := _find_login_output(scene)
-    ):  # the login on the host had begun, as far as ssh knows
+    if not first_words and (message := _find_login_output(scene)):  # the login on the host had begun, as far as ssh knows
         return _explain_refused_login(scene, f"{scene.target}, or what leads to it,", message)
     output = scene.text[: first_words.start() if first_words else 0].strip().splitlines()
     return (
