@@ -1,6 +1,6 @@
-"""How many hosts and devices a cluster has, and how many a training takes: the rules of the prediction and of the placement.
+"""The number of hosts and devices of a cluster, and of those that a training takes: for predictions and for the placement.
 
-Predictions ask no other machine and start nothing there. Of this machine nvidia-smi is asked, once.
+Predictions contact no other machine. On this machine they run nvidia-smi once.
 """
 
 import os
@@ -13,7 +13,7 @@ from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node import probes
 
-# Of this process's environment and of clusters.toml's: what decides which GPUs an agent sees.
+# Variables of this process and of clusters.toml that decide which GPUs an agent sees.
 _COUNTED_BY = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PATH")
 
 
@@ -21,7 +21,7 @@ DEFAULT_DEVICES = 2  # of a host without GPUs, where the cluster file sets no nu
 
 
 def choose_device(config: ClusterConfig, has_gpus: bool) -> str:
-    """Return "gpu" or "cpu": what the cluster file says, or else GPUs where every host has some."""
+    """Return "gpu" or "cpu": the value in the cluster file, or else GPUs if every host has some."""
     return config.device or ("gpu" if has_gpus else "cpu")
 
 
@@ -33,7 +33,7 @@ def count_devices_of_host(config: ClusterConfig, device: str, *, cores: int, gpu
 
 
 def count_hosts(config: ClusterConfig) -> int | None:
-    """Return how many hosts there can be: those of the allocation in which this process runs, or as many as the file says."""
+    """Return the largest number of hosts: those of the allocation in which this process runs, or the number in the file."""
     return BACKENDS[config.backend].count_allocated_hosts() or config.max_hosts
 
 
@@ -88,7 +88,7 @@ def predict_devices_per_worker(config: ClusterConfig) -> int:
 
 
 def get_worker_hosts(config: ClusterConfig, devices: int) -> int | None:
-    """Return over how many hosts so many devices are spread; None if the file does not say so for this count."""
+    """Return the number of hosts for so many devices; None if the file does not define it for this count."""
     key = BACKENDS[config.backend].spread_key
     given: int | None = config.backend_keys.get(key, {}).get(str(devices)) if key else None
     return given
@@ -101,7 +101,7 @@ def predict_device(config: ClusterConfig) -> str:
     gpus = (
         _local_gpus(config) if BACKENDS[config.backend].is_local else BACKENDS[config.backend].count_gpus(config.backend_keys)
     )
-    if gpus is None:  # a site that gives GPUs with whole nodes, without being asked for them, says device = "gpu"
+    if gpus is None:  # a site that allocates GPUs with whole nodes, without a request for them, sets device = "gpu"
         return BACKENDS[config.backend].device
     return "gpu" if gpus else "cpu"
 
@@ -123,7 +123,7 @@ def _local_gpus(config: ClusterConfig) -> int:
     return found
 
 
-@cache  # it takes nvidia-smi up to seconds, and is asked for each test
+@cache  # nvidia-smi takes up to seconds, and each test needs the number
 def _gpus(values: tuple[str | None, ...]) -> int:
     given = {name: value for name, value in zip(_COUNTED_BY, values, strict=True) if value is not None}
     others = {name: value for name, value in os.environ.items() if name not in _COUNTED_BY}

@@ -17,11 +17,11 @@ from contextlib import ExitStack, suppress
 from pytest_dtfperf.clusters.protocol import LossReason, Lost
 from pytest_dtfperf.errors import HostLost, exit_words
 
-LINE_BYTES = 16 << 20  # the longest line of ours is the report of a long training: 40 bytes a step, for 400,000 steps
+LINE_BYTES = 16 << 20  # the longest line is the report of a long training: 40 bytes a step, for 400,000 steps
 
 
 def write_all(fd: int, data: bytes, within_s: float) -> bool:
-    """Write to a non-blocking pipe; False if it was closed at the other end, or stayed full for longer than that."""
+    """Write to a non-blocking pipe; False if it was closed at the other end, or stayed full for too long."""
     rest = memoryview(data)
     deadline = time.monotonic() + within_s
     while rest:
@@ -36,20 +36,20 @@ def write_all(fd: int, data: bytes, within_s: float) -> bool:
 
 
 class LineTooLong(Exception):
-    """What is read is no line of ours."""
+    """A line is longer than any of an agent."""
 
     def __init__(self) -> None:
         super().__init__(f"it sent more than {LINE_BYTES >> 20} MiB without the end of a line")
 
 
 class LineBuffer:
-    """Cuts what arrives in pieces into whole lines."""
+    """Splits data that arrives in pieces into complete lines."""
 
     def __init__(self) -> None:
         self._begun = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Those that are whole now. Raises `LineTooLong`."""
+        """Return the lines that are complete now. Raises `LineTooLong`."""
         first, *others = data.split(b"\n")
         self._begun += first
         if len(self._begun) > LINE_BYTES:
@@ -62,13 +62,13 @@ class LineBuffer:
 
 
 class TooMuchOutput(Exception):
-    """A command printed more than it may."""
+    """A command printed more than its limit."""
 
 
 def read_output(process: "subprocess.Popen[bytes]", most_bytes: int, is_over: Callable[[], bool]) -> tuple[bytes, bytes] | None:
-    """What a command prints to its two pipes until both are closed; None if `is_over` came first.
+    """Return what a command prints to its two pipes until both are closed; None if `is_over` returned True before.
 
-    Looks at `is_over` at least twice a second. Raises `TooMuchOutput` once one of them has brought more than `most_bytes`.
+    Calls `is_over` at least twice a second. Raises `TooMuchOutput` once one of them has brought more than `most_bytes`.
     """
     printed = {pipe: bytearray() for pipe in (process.stdout, process.stderr) if pipe}
     with selectors.DefaultSelector() as selector:
@@ -89,22 +89,22 @@ def read_output(process: "subprocess.Popen[bytes]", most_bytes: int, is_over: Ca
     return bytes(out), bytes(err)
 
 
-LEAVE_S = 2.0  # an agent whose line is closed kills what is below it at once; one that needs longer does not run
-_WRITE_S = 5.0  # an agent reads within milliseconds; one that leaves its pipe full for so long does not run
+LEAVE_S = 2.0  # after its pipe is closed, a working agent kills its processes at once; one that takes longer hangs
+_WRITE_S = 5.0  # a working agent reads within milliseconds; one that leaves its pipe full for so long hangs
 _LAST_WORDS_BYTES = 4096
 
 
 class Child:
-    """One process, its pipes, and what it said on stderr. Raises `OSError` where it cannot be started."""
+    """One process, its pipes, and its stderr. Raises `OSError` if it cannot be started."""
 
     def __init__(self, host: int, argv: Sequence[str], env: Mapping[str, str], files: Collection[int] = ()) -> None:
-        """`env` is all of its environment; DTFPERF_HOST_INDEX, its place among the hosts, is added. It keeps these `files`."""
+        """Start it with `env` as its whole environment, plus DTFPERF_HOST_INDEX. It inherits these `files`."""
         self.host = host
-        self.deaf = False  # it takes no more lines
+        self.deaf = False  # it accepts no more lines
         self._lines = LineBuffer()
         with ExitStack() as unless_started:
             self._stderr = unless_started.enter_context(tempfile.TemporaryFile(prefix="dtfperf-"))
-            # A session of its own: Ctrl-C in the terminal is for pytest, which then ends its agents in order.
+            # A session of its own: Ctrl-C in the terminal reaches only pytest, which then ends its agents in order.
             self._process = subprocess.Popen(
                 argv,
                 stdin=subprocess.PIPE,
@@ -127,12 +127,12 @@ class Child:
         return self._process.pid
 
     def write(self, data: bytes, within_s: float = _WRITE_S) -> bool:
-        """Whether it took them all."""
+        """Return whether all data was written."""
         self.deaf = self.deaf or not write_all(self.stdin.fileno(), data, within_s)
         return not self.deaf
 
     def read_lines(self) -> list[bytes] | None:
-        """The lines that are whole now; None when there will be no more. Raises `LineTooLong`."""
+        """Return the lines that are complete now; None at the end of the output. Raises `LineTooLong`."""
         try:
             data = os.read(self.stdout.fileno(), 1 << 16)
         except BlockingIOError:
@@ -142,17 +142,17 @@ class Child:
         return self._lines.feed(data)
 
     def stderr(self) -> bytes:
-        """The end of what it has said to people."""
+        """Return the end of its stderr."""
         size = self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, size - _LAST_WORDS_BYTES))
         return self._stderr.read()
 
     def last_words(self) -> list[bytes]:
-        """What it said to people; all of it once `how_it_ended` has waited for its end."""
+        """Return the lines of its stderr; complete once `how_it_ended` has waited for its end."""
         return self.stderr().splitlines()
 
     def how_it_ended(self) -> Lost:
-        """As far as it has: a process that no longer listens may still be there."""
+        """Return how it ended. A process that has closed its pipes may still run."""
         code = self.exit_code(LEAVE_S)
         return (
             Lost(LossReason.UNRESPONSIVE, "the agent is still there, but does not listen")
@@ -161,7 +161,7 @@ class Child:
         )
 
     def exit_code(self, patience_s: float = 0.0) -> int | None:
-        """Minus the signal's number where one has ended it; None while it runs."""
+        """Return the exit code, or minus the signal's number; None while it runs."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(patience_s)
         return None
@@ -172,10 +172,10 @@ class Child:
         self.stdin.close()
 
     def end(self, patience_s: float) -> bool:
-        """Wait for it to leave, and kill it if it does not. Whether it left in order."""
+        """Wait for it to exit, and kill it if it does not. Returns whether it exited in order."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(patience_s)
-        self._process.kill()  # nothing happens to one that has left
+        self._process.kill()  # has no effect on one that has exited
         self._process.wait()
         self.stdin.close()
         self.stdout.close()
@@ -186,8 +186,8 @@ class Child:
 class ChildrenChannel:
     """A `Channel` over children, one per host and in the hosts' order.
 
-    `nobody` says that none of them is left. `clean_up` is called at the end if one did not leave in order, and so may have left
-    something behind.
+    `nobody` is the error message when no child is left. `clean_up` is called at the end if a child did not exit in order,
+    and so may have left processes behind.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class ChildrenChannel:
         self._leave_s = leave_s
         self._sending = threading.Lock()  # orders and pings come from two threads; a line must stay whole
         self._arrived: deque[tuple[int, bytes | Lost]] = deque()
-        self._latest: Lost | None = None  # of those that were lost
+        self._latest: Lost | None = None  # the latest loss
         self._selector = selectors.DefaultSelector()
         for child in children:
             self._selector.register(child.stdout, selectors.EVENT_READ, child)
@@ -217,7 +217,7 @@ class ChildrenChannel:
         return self._arrived.popleft() if self._arrived else None
 
     def why_silent(self, host: int) -> Lost | None:
-        """Nobody knows more of a host that is this machine, or at the other end of a line that still stands."""
+        """Return None: nothing more is known of a silent host while the connection to it exists."""
         return None
 
     def close(self) -> None:
@@ -226,7 +226,7 @@ class ChildrenChannel:
                 child.hang_up()
         deadline = time.monotonic() + self._leave_s
         clean = [child.end(max(0.0, deadline - time.monotonic())) for child in self._children]
-        if not all(clean):  # an agent that leaves by itself leaves nothing behind
+        if not all(clean):  # an agent that exits by itself leaves nothing behind
             self._clean_up()
         self._selector.close()
 
@@ -237,7 +237,7 @@ class ChildrenChannel:
             try:
                 lines = child.read_lines()
             except LineTooLong as exc:
-                self._lose(child, Lost(LossReason.FLOODED, str(exc)))  # nobody reads on: it can write no more
+                self._lose(child, Lost(LossReason.FLOODED, str(exc)))  # its pipe is not read any more, so it can write no more
                 continue
             if lines is None:
                 deaf.append(child)
@@ -255,5 +255,5 @@ class ChildrenChannel:
 
 
 def make_exit_loss(code: int) -> Lost:
-    """How an agent ended, by an exit code of Python's: minus the signal's number where one has ended it."""
+    """Return how an agent ended, by an exit code of Python: minus the signal's number for a killed one."""
     return Lost(LossReason.ENDED, f"the agent {exit_words(code)}")

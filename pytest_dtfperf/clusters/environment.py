@@ -10,23 +10,23 @@ from collections.abc import Iterable, Mapping
 
 from pytest_dtfperf.clusters.file import Validator
 
-# What training and its libraries read, on every host.
+# Variables that training and its libraries read, on every host.
 TRAINING = ("DTFPERF_*", "TF_*", "NCCL_*", "XLA_*", "GRPC_*", "OMP_*", "KMP_*")
-# What hosts need that share this machine's file systems and the user's set-up, as a batch system's nodes do: who it is, where
-# programs and modules lie, and how they are to speak.
+# Variables for hosts that share this machine's file systems and the user's set-up, such as nodes of a batch system: the
+# user, the paths of programs and modules, and the locale.
 SHARED = (
     "HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LANGUAGE", "LC_*", "TZ", "TERM", "COLUMNS", "XDG_CACHE_HOME",
     "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "CUDA_HOME", "CUDA_PATH", "CUDA_ROOT",
     "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX",
     "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONHASHSEED", "PYTHONWARNINGS", "PYTHONFAULTHANDLER",
-    # Environment modules and Lmod: what is loaded here is found loaded there.
+    # Environment modules and Lmod: modules that are loaded here are loaded there.
     "MODULEPATH", "MODULEPATH_*", "MODULESHOME", "MODULES_*", "LOADEDMODULES", "_LMFILES_", "_LMFILES_*", "LMOD_*", "__LMOD_*",
     "_ModuleTable*", "BASH_ENV", "BASH_FUNC_module%%", "BASH_FUNC_ml%%", "BASH_FUNC_module()", "BASH_FUNC_ml()", "EBROOT*",
-    # Networks and libraries of numbers
+    # Network and numerical libraries
     "UCX_*", "FI_*", "IBV_*", "MPICH_*", "OMPI_MCA_*", "HOROVOD_*", "MKL_*", "OPENBLAS_*", "CRAY_CUDA_*",
 )  # fmt: skip
 
-# What tells a process which one it is of another run: of the job, or of the launcher, that has started this process.
+# Variables that give a process its role in another run: of the job, or of the launcher, that has started this process.
 # Settings of the same libraries, and Slurm's own configuration, are no part of it.
 ROLES = re.compile(
     r"TF_CONFIG|RANK|WORLD_SIZE|(?:LOCAL|GROUP|ROLE|NODE|CROSS)_(?:RANK|WORLD_SIZE|SIZE)|ROLE_NAME|MASTER_(?:ADDR|PORT)"
@@ -50,7 +50,7 @@ ENVIRONMENT = Validator(
 def select_variables(environment: Mapping[str, str], *names: Iterable[str]) -> dict[str, str]:
     """Return the variables of these names, `BEGINNING_*` included, and those that are given with a value.
 
-    A variable that says which process of a run this one is (`ROLES`) must be named in full: by a beginning it is not handed on.
+    A variable with a role in a run (`ROLES`) must be named in full: a pattern does not match it.
     """
     wanted = [each.partition("=") for some in names for each in some]
     whole = {name for name, assigned, _ in wanted if not assigned}

@@ -1,4 +1,4 @@
-"""The file clusters.toml: where it is looked for, how its text is read, and what the values of its keys may be.
+"""The file clusters.toml: its search path, its parser, and the validators of its values.
 
 The keys themselves are in `named` and in the backends.
 """
@@ -19,25 +19,25 @@ from pytest_dtfperf.formats import TIME_BUDGET_FORM, parse_time_budget
 from pytest_dtfperf.node.files import read_text
 
 CLUSTERS_FILE = "clusters.toml"
-PERF_TESTS = "perf_tests"  # a project's folder of perf tests, where it is looked for from the project's root, too
-MOST_BITS = 63  # of a whole number: TOML's are of 64 bits
-DEEPEST = 50  # tables and lists within each other; nothing that we know is deeper than 4
+PERF_TESTS = "perf_tests"  # a project's folder of perf tests, searched from the project's root, too
+MOST_BITS = 63  # of an integer: TOML's have 64 bits
+DEEPEST = 50  # nesting of tables and lists; all keys need at most 4
 
 _LONG_NUMBER = re.compile(r"[0-9][0-9_]{999,}")  # Python reads up to 4,300 digits
 
 
 def find_cluster_file(explicit: str | Path | None, starts: Iterable[str | Path]) -> Path | None:
-    """The cluster file: the one that was named, else the first of `candidates`. Raises `ClusterFileError`."""
+    """Return the cluster file: the named one, else the first of `candidates`. Raises `ClusterFileError`."""
     if explicit is not None:
         if not os.path.exists(explicit) or os.path.isdir(explicit):
             raise ClusterFileError(f"there is no cluster file {explicit}")
         return Path(explicit)
-    # A link that leads nowhere, or a pipe, is meant to be one: `read` says what is wrong with it.
+    # A broken link or a pipe is chosen, too: `read_cluster_file` reports the error.
     return next((path for path in list_candidates(starts) if os.path.lexists(path) and not path.is_dir()), None)
 
 
 def list_candidates(starts: Iterable[str | Path]) -> Iterator[Path]:
-    """Where it may be, the first first: in a folder of `starts` or in `perf_tests` there, then so in the folders above it."""
+    """Yield its possible paths in order: in a folder of `starts` or in `perf_tests` there, then in the folders above it."""
     for start in map(Path, starts):
         for folder in (start, *start.resolve().parents):
             yield folder / CLUSTERS_FILE
@@ -46,22 +46,22 @@ def list_candidates(starts: Iterable[str | Path]) -> Iterator[Path]:
 
 
 def format_searched(starts: Iterable[str | Path]) -> str:
-    """Where it is not, for who misses it."""
+    """Format the searched paths for an error message."""
     folders = dict.fromkeys(str(Path(start).resolve()) for start in starts)
     return f"no {CLUSTERS_FILE} was found in {' or '.join(folders)}, in {PERF_TESTS} there, or in the folders above"
 
 
 def read_cluster_file(path: str | Path) -> dict[str, Any]:
-    """What it says. Raises `ClusterFileError` with the line, as far as that is known."""
+    """Parse the file. Raises `ClusterFileError` with the line if it is known."""
     try:
-        text = read_text(path, "utf-8-sig")  # as editors elsewhere write it
+        text = read_text(path, "utf-8-sig")  # some editors write a byte order mark
     except OSError as exc:
         raise ClusterFileError(f"cannot read {path}: {exc.strerror}") from exc
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
         raise ClusterFileError(f"cannot read {path}: {exc}") from exc
-    except ValueError as exc:  # of Python, which reads no number of so many digits, nor the year 0
+    except ValueError as exc:  # from Python's limits of integers and of years
         raise ClusterFileError(f"cannot read {path}: {_find_long_number(text) or exc}") from exc
     except RecursionError:
         raise _make_depth_error(path, _find_deepest_line(text)) from None
@@ -71,12 +71,12 @@ def read_cluster_file(path: str | Path) -> dict[str, Any]:
 
 
 def quote_key(key: str) -> str:
-    """As it stands in the file."""
+    """Return a key as TOML writes it."""
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
 
 
 def _check_value(path: str | Path, key: str, value: object, depth: int = 1) -> None:
-    """Of numbers and depth, whatever the key: all else can then be compared and shown."""
+    """Check numbers and nesting of any value, so that all values can be compared and shown."""
     if depth > DEEPEST:
         raise _make_depth_error(path, key)
     if isinstance(value, int) and value.bit_length() > MOST_BITS:
@@ -99,7 +99,7 @@ def _find_long_number(text: str) -> str | None:
 
 
 def _find_deepest_line(text: str) -> str:
-    """The line that opens most brackets; dots nest, too."""
+    """Return the line with most opening brackets; dots nest, too."""
     numbered = enumerate(text.splitlines(), start=1)
     number, _ = max(chain([(0, "")], numbered), key=lambda pair: sum(map(pair[1].count, "[{.")))
     return f"line {number}"
@@ -107,7 +107,7 @@ def _find_deepest_line(text: str) -> str:
 
 @dataclass(frozen=True)
 class Validator:
-    """What a key's value must be."""
+    """The type and range of a key's value."""
 
     what: str
     accepts: Callable[[Any], bool]

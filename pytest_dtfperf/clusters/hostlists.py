@@ -6,7 +6,7 @@ from itertools import product
 
 from pytest_dtfperf.errors import show_value
 
-MAX_HOSTS = 65536  # hosts: Slurm's own limit; what is longer is a slip of the finger
+MAX_HOSTS = 65536  # hosts: Slurm's own limit; a longer list is a typing error
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _TOO_LONG = re.compile(r"[0-9]{19,}")
@@ -15,11 +15,11 @@ _BRACKETS = re.compile(r"\[([0-9,-]+)\]")
 
 
 class HostListError(ValueError):
-    """Text that is no list of hosts. Its words say why."""
+    """Text that is no list of hosts. Its message gives the reason."""
 
 
 def expand_hostlist(hostlist: str) -> tuple[str, ...]:
-    """All hosts, in their order, with the leading zeros that they have. Raises `HostListError`."""
+    """Return all hosts in their order, with leading zeros. Raises `HostListError`."""
     names: list[str] = []
     for pattern in _top_level(hostlist):
         names += _names(pattern, MAX_HOSTS - len(names))
@@ -27,12 +27,12 @@ def expand_hostlist(hostlist: str) -> tuple[str, ...]:
 
 
 def _top_level(hostlist: str) -> Iterator[str]:
-    """Split at the commas that are in no brackets. Every character is looked at once, however many hosts there are."""
+    """Split at the commas outside brackets. Reads every character once, independent of the number of hosts."""
     pattern = ""
     texts = _BRACKET.split(hostlist)
     for text, bracket in zip(texts[::2], [*texts[1::2], ""], strict=True):
         if bracket == "]":
-            pattern += text  # its commas are in brackets
+            pattern += text  # the comma was in brackets
         else:
             *whole, rest = text.split(",")
             for each in whole:
@@ -55,7 +55,7 @@ def _names(pattern: str, most: int) -> list[str]:
     for each in ranges:
         numbers.append(_numbers(each, pattern))
         makes *= len(numbers[-1])
-        if makes > most:  # before more is expanded: each pair of brackets may be small, and all of them be too many
+        if makes > most:  # checked before the expansion: several small pairs of brackets can make too many hosts
             break
     if makes > most:
         raise HostListError(f"{show_value(pattern)} makes more than {MAX_HOSTS} hosts")
@@ -66,7 +66,7 @@ def _names(pattern: str, most: int) -> list[str]:
 
 
 def _numbers(ranges: str, pattern: str) -> list[str]:
-    """`1-3,08` in full; leading zeros say how wide numbers are."""
+    """Expand `1-3,08`; leading zeros set the width of numbers."""
     numbers: list[str] = []
     for part in ranges.split(","):
         if long := _TOO_LONG.search(part):

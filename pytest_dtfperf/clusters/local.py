@@ -1,4 +1,4 @@
-"""This machine as a cluster of one host, or of several that are only called so: each with its part of the cores."""
+"""This machine as a cluster of one host, or of several simulated hosts, each with its part of the cores."""
 
 import os
 import socket
@@ -25,11 +25,11 @@ ADDRESS = "127.0.0.1"
 
 
 class _NotIsolated(Exception):
-    """This machine does not let this user have an isolated network. The text says why."""
+    """This machine does not let this user have an isolated network. The text gives the reason."""
 
 
 def machines() -> list[str]:
-    """Return this machine, whatever clusters call it: the same for all its users and containers."""
+    """Return this machine's name, independent of cluster names: the same for all its users and containers."""
     return [f"machine-{boot_id() or socket.gethostname()}"]
 
 
@@ -82,7 +82,7 @@ class LocalAllocation:
 
     def start(self, argv: Sequence[str]) -> ChildrenChannel:
         session = uuid.uuid4().hex
-        # All of this process's: a process that can read the agents' environment can read this one's, too.
+        # The whole environment of this process: a process that can read the agents' environment can read this one's, too.
         env = {**select_variables(os.environ, ["*"], self._environment), sweep.SESSION: session, sweep.OWNER: Owner.me().text}
         if self._network:
             env[isolation.FILES] = " ".join(map(str, self._network))
@@ -105,7 +105,7 @@ def _network(config: ClusterConfig) -> Iterator[Sequence[int]]:
     with ExitStack() as until_given_back:
         try:
             files = until_given_back.enter_context(_make_isolation(config))
-        except _NotIsolated:  # `find_exposure` has said so
+        except _NotIsolated:  # `find_exposure` has reported it
             files = ()
         yield files
 

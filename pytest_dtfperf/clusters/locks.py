@@ -35,9 +35,9 @@ _POLL_S = 0.1
 
 @contextmanager
 def lock_file(path: Path, *, within_s: float = math.inf) -> Iterator[None]:
-    """Nobody else is in such a block of this path. Raises `BlockingIOError` where somebody still is after so long; 0: at once.
+    """Lock a path among processes. Raises `BlockingIOError` if it is still locked after `within_s`; 0: at once.
 
-    filelock, which other files are locked with, leaves its file behind for ever.
+    Unlike filelock, it deletes its file.
     """
     handle = _lock_within(path, within_s)
     try:
@@ -71,7 +71,7 @@ def _lock(path: Path, how: int) -> int:
         except BaseException:
             os.close(handle)
             raise
-        os.close(handle)  # its holder took it away while we waited: others lock the file that is there now
+        os.close(handle)  # its holder deleted it in between: other processes lock the file that is there now
 
 
 FOLDER = "DTFPERF_LOCKS"
@@ -79,14 +79,14 @@ _TICKET_POLL_S = 0.1
 _SHORT_POLL_S = 0.01
 LOCK_TIMEOUT_S = 60.0
 _MOST_NOTE_BYTES = 1 << 16
-NOTICE_S = 5.0  # how often whoever waits is told so
+NOTICE_S = 5.0  # interval of messages to a waiting process
 _WAITS, _HOLDS = "waits", "holds"
 _TICKET = re.compile(rf"(?P<name>.+)\.(?P<number>[0-9]{{10,200}})\.(?P<state>{_WAITS}|{_HOLDS})")
 
 
 @dataclass(frozen=True)
 class LockHolder:
-    """Who has a host or waits for it, and what for."""
+    """The process that has a host or waits for it, and its purpose."""
 
     owner: Owner
     session: str
@@ -95,7 +95,7 @@ class LockHolder:
 
     @classmethod
     def me(cls, session: str, what: str) -> Self:
-        """This process, from now on."""
+        """Return the entry of this process, from now on."""
         return cls(Owner.me(), session, what, time.time())
 
     def __str__(self) -> str:
@@ -104,14 +104,14 @@ class LockHolder:
 
 @dataclass(frozen=True)
 class LockWait:
-    """What whoever waits is told."""
+    """The state of a wait for a host."""
 
-    holders: Sequence[LockHolder | None]  # who has the host; None: somebody whose ticket cannot be read
-    ahead: int  # how many wait who came before
+    holders: Sequence[LockHolder | None]  # of the host; None: the ticket cannot be read
+    ahead: int  # number of earlier tickets
     waited_s: float
 
     def __str__(self) -> str:
-        """In words that change seldom: a log has a line for each."""
+        """Format the state in a text that changes seldom: a log has a line for each."""
         words = [f"held by {' and '.join(str(each or 'a process that left no name') for each in self.holders)}"]
         if not self.holders:
             words = ["free at any moment"]
@@ -130,21 +130,21 @@ OnWait = Callable[[LockWait], object]
 def lock_hosts(
     names: Iterable[str], slots: int, holder: LockHolder, on_wait: OnWait, *, folder: Path | None = None
 ) -> Iterator[None]:
-    """Have all these hosts for the length of a `with` block, each of which serves `slots` at once.
+    """Lock all these hosts, each of which serves `slots` at once, for the length of a `with` block.
 
-    `on_wait` is called at once when one is not free, and every few seconds while that lasts. Raises `AllocationError` where the
+    `on_wait` is called at once if a host is not free, and every few seconds until it is. Raises `AllocationError` if the
     folder cannot be used.
     """
     began = time.monotonic()
     folder = folder or find_lock_folder()
     with ExitStack() as held:
-        for name in sorted(set(names)):  # everybody in the same order, or two could wait for each other
+        for name in sorted(set(names)):  # the same order in every process prevents deadlocks
             held.enter_context(_hold_ticket(_TicketQueue(folder, name), slots, holder, on_wait, began))
         yield
 
 
 def find_lock_folder() -> Path:
-    """Where tickets lie. Raises `AllocationError`."""
+    """Return the folder of the tickets. Raises `AllocationError`."""
     given = os.environ.get(FOLDER)
     if not given:
         return make_runtime_folder()
@@ -157,7 +157,7 @@ def find_lock_folder() -> Path:
 
 
 def make_runtime_folder() -> Path:
-    """This user's own folder, gone after a restart of the machine."""
+    """Return this user's own folder for files that a restart of the machine may delete."""
     parent = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(parent, "dtfperf") if parent else Path(tempfile.gettempdir(), f"dtfperf-{os.getuid()}")
     try:
@@ -167,7 +167,7 @@ def make_runtime_folder() -> Path:
         raise AllocationError(
             f"{folder}, where sessions find each other, cannot be made: {exc.strerror}. Set XDG_RUNTIME_DIR"
         ) from exc
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():  # /tmp is open to everybody
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():  # all users can write to /tmp
         raise AllocationError(f"{folder} is not a folder of this user: set XDG_RUNTIME_DIR to one that is")
     return folder
 
@@ -190,7 +190,7 @@ def _hold_ticket(queue: "_TicketQueue", slots: int, holder: LockHolder, on_wait:
 
 @dataclass
 class _Ticket:
-    """A file of this process's, which is locked."""
+    """A file of this process, which it keeps locked."""
 
     file: IO[bytes]
     path: Path
@@ -206,53 +206,53 @@ class _TicketQueue:
         self._name = f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
     def draw(self, holder: LockHolder) -> _Ticket:
-        """After all who came before."""
+        """Add a ticket after all existing ones."""
         with self._alone():
             others = [number for number, _, _ in self._others(None)]
             number = max(others, default=0) + 1
-            # What another user has put there, and is no ticket, cannot be taken away in a folder for all.
+            # A foreign file of another user cannot be deleted in a shared folder.
             while any(os.path.lexists(self._path(number, state)) for state in (_WAITS, _HOLDS)):
                 number += 1
             path = self._path(number, _WAITS)
-            file = path.open("xb", buffering=0)  # or a note that a full disk has refused would be written again by close
+            file = path.open("xb", buffering=0)  # unbuffered, or `close` would write a note again that a full disk has refused
             fcntl.flock(file, fcntl.LOCK_EX)
-            os.fchmod(file.fileno(), 0o644)  # whoever waits must be able to try its lock, and to read for whom
+            os.fchmod(file.fileno(), 0o644)  # other processes must be able to try its lock and to read its holder
             ticket = _Ticket(file, path, number)
             self._write(ticket, holder)
             return ticket
 
     def try_take(self, ticket: _Ticket, slots: int) -> tuple[Sequence[LockHolder | None], int] | None:
-        """Take the host if it is this ticket's turn; else who has it, and how many wait before."""
+        """Take the host if it is this ticket's turn; otherwise return its holders and the number of earlier tickets."""
         with self._alone():
             others = self._others(ticket)
             holders = [path for _, state, path in others if state == _HOLDS]
             ahead = [path for number, state, path in others if state == _WAITS and number < ticket.number]
-            waiting = [path for path in ahead if not _is_stopped(path)]  # one that is stopped would keep everybody waiting
+            waiting = [path for path in ahead if not _is_stopped(path)]  # a stopped process would block all others
             if len(holders) + len(waiting) >= slots:
                 return [_read_holder(path) for path in holders], len(ahead)
             taken = self._path(ticket.number, _HOLDS)
             ticket.path.rename(taken)
             ticket.path = taken
-            if holder := _read_holder(taken):  # not since it began to wait
+            if holder := _read_holder(taken):  # counted from the allocation, not from the start of the wait
                 self._write(ticket, LockHolder(holder.owner, holder.session, holder.what, time.time()))
             return None
 
     def give_back(self, ticket: _Ticket) -> None:
-        """The host, or the wish to have it."""
+        """Release the host, or withdraw the ticket."""
         with self._alone():
             ticket.path.unlink(missing_ok=True)
-            fcntl.flock(ticket.file, fcntl.LOCK_UN)  # also of what has been forked meanwhile
+            fcntl.flock(ticket.file, fcntl.LOCK_UN)  # also in processes that were forked since
             ticket.file.close()
 
     def _others(self, mine: _Ticket | None) -> list[tuple[int, str, Path]]:
-        """The number, state and file of all tickets of living processes for this host. Those of the dead are taken away."""
+        """Return number, state and file of the other living processes' tickets for this host. Deletes those of dead ones."""
         found = []
         for path in self._folder.iterdir():
             parts = _TICKET.fullmatch(path.name)
             if not parts or (mine and path == mine.path):
                 continue
             if not _is_held(path):
-                with suppress(OSError):  # another user's, in a folder for all: that user's next session takes it away
+                with suppress(OSError):  # another user's, in a shared folder: that user's next session deletes it
                     path.unlink()
             elif parts["name"] == self._name:
                 found.append((int(parts["number"]), parts["state"], path))
@@ -263,7 +263,7 @@ class _TicketQueue:
 
     def _write(self, ticket: _Ticket, holder: LockHolder) -> None:
         note = {"owner": holder.owner.text, "session": holder.session, "what": holder.what, "since": holder.since}
-        with suppress(OSError):  # on a full disk: the lock is what counts, the note is for people
+        with suppress(OSError):  # on a full disk: the lock counts, the note is only for messages
             ticket.file.seek(0)
             ticket.file.truncate()
             ticket.file.write(json.dumps(note).encode())
@@ -299,7 +299,7 @@ def _lock_folder(handle: int) -> None:
 
 
 def _is_held(path: Path) -> bool:
-    """Return whether its process lives. A file that may not be opened, a link, a pipe or a folder is no ticket."""
+    """Return whether its process is alive. A file that may not be opened, a link, a pipe or a folder is no ticket."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
@@ -317,18 +317,18 @@ def _is_held(path: Path) -> bool:
 
 
 def _is_stopped(path: Path) -> bool:
-    """Whether whoever waits there has been stopped (Ctrl-Z), as far as that can be seen from here."""
+    """Return whether the waiting process has been stopped (Ctrl-Z), as far as it is visible from here."""
     holder = _read_holder(path)
     seen = processes.inspect(holder.owner.pid) if holder and holder.owner.is_of_here else None
     return seen is not None and seen.stopped
 
 
 def _read_holder(path: Path) -> LockHolder | None:
-    """Return who has a ticket; None for a note that is damaged or missing: the disk was full, or somebody has written there."""
+    """Return a ticket's holder; None if its note is damaged or missing."""
     try:
         note = json.loads(read_file(path, _MOST_NOTE_BYTES))
         owner, since = Owner.parse(note["owner"]), float(note["since"])
-        time.localtime(since)  # which not every number is a time for
+        time.localtime(since)  # fails for numbers that are no time
         return LockHolder(owner, str(note["session"]), printable(str(note["what"])), since) if owner else None
     except (OSError, ValueError, LookupError, TypeError, RecursionError, OverflowError):
         return None

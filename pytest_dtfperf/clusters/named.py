@@ -2,7 +2,7 @@
 
 [daint]                          # one table per cluster
 backend = "slurm"                # which of BACKENDS allocates its hosts
-partition = "normal"             # what only this backend knows
+partition = "normal"             # a key of this backend
 nodes = 8
 devices_per_host = 1             # a common key: KEYS
 training = { warmup_steps = 10 } # defaults of its runs, below those of a test and the command line
@@ -30,16 +30,16 @@ from pytest_dtfperf.spec.tables import is_own_model_name
 
 @dataclass(frozen=True)
 class Limits:
-    """How long each part of a run may take, in seconds."""
+    """The time limits of each part of a run, in seconds."""
 
     hello_s: float = 180.0  # an agent's start: importing TensorFlow from a cold network file system takes minutes
     reserve_s: float = 10.0
     ready_s: float = 120.0  # from the order to start until every task has bound its port
     first_step_s: float = 900.0  # building, compiling and the first step of a large model on a slow CPU
     progress_s: float = 300.0  # between two signs of progress of one worker, evaluation included
-    leave_s: float = 20.0  # a parameter server's, once the workers are done
+    leave_s: float = 20.0  # for a parameter server, once the workers are done
     stop_s: float = 10.0  # ending everything on a host
-    silence_s: float = 10.0  # an agent gives a sign of life every second
+    silence_s: float = 10.0  # an agent sends a sign of life every second
     run_s: float = 6 * 3600.0
 
 
@@ -49,107 +49,107 @@ class ClusterConfig:
 
     name: str
     backend: str = "local"
-    folder: Path | None = None  # the file's: where relative paths begin
-    backend_keys: Mapping[str, Any] = field(default_factory=dict)  # what only the backend knows: its own keys
-    devices_per_host: int | None = None  # None: as many as it has GPUs, else 2, or 1 where it has one core
-    device: str | None = None  # "gpu" or "cpu"; None: GPUs where there are some
+    folder: Path | None = None  # of the file; relative paths start there
+    backend_keys: Mapping[str, Any] = field(default_factory=dict)  # the keys of its backend
+    devices_per_host: int | None = None  # None: its number of GPUs, else 2, or 1 on a single core
+    device: str | None = None  # "gpu" or "cpu"; None: GPUs if there are some
     devices_per_worker: int = 1  # but a variable update of one process gives it all devices
-    workers_per_host: int | None = None  # says it the other way round: each gets its part of the host's devices
+    workers_per_host: int | None = None  # alternative to devices_per_worker: each worker gets its part of the host's devices
     ps_on_worker_hosts: bool = True
-    ps_per_host: int | None = None  # most parameter servers on one host: `most_ps_per_host` knows the default
+    ps_per_host: int | None = None  # default: `most_ps_per_host`
     fixed_ports: bool = False  # True: 2230 + index for a ps, 2220 + index for a worker, for clusters behind firewalls
     start: str = "warm"  # "warm": tasks are forked from a process that has TensorFlow imported; "cold": each imports it anew
-    python: str | None = None  # the hosts' interpreter; None: `python` below knows the default
-    environment: Sequence[str] = ()  # variables that hosts are handed beside the usual: "NAME", "BEGINNING_*", "NAME=value"
-    data: str | None = None  # "s3://bucket/prefix": what is there is brought to every host before the first run that reads it
-    entry: str = "pytest_dtfperf.training.task:run"  # what a task runs; another program may speak the same protocol
-    alone: bool = True  # False: others are at work on these hosts, too, and disturb no run by that
-    heartbeat_timeout_s: float = 15.0  # hosts that hear nothing for so long end everything
-    allocation: str = "session"  # "session": hosts are lent once for all tests; "test": anew for each
-    max_jobs: int | None = None  # how many allocations may be held at once: `jobs_at_once` knows the default
+    python: str | None = None  # of the hosts; None: the default of `python` below
+    environment: Sequence[str] = ()  # additional variables for hosts: "NAME", "BEGINNING_*", "NAME=value"
+    data: str | None = None  # "s3://bucket/prefix": copied to every host before the first run that reads it
+    entry: str = "pytest_dtfperf.training.task:run"  # function of a task; another program may use the same protocol
+    alone: bool = True  # False: other jobs run on these hosts, too, and do not taint a run
+    heartbeat_timeout_s: float = 15.0  # hosts without a heartbeat for so long end everything
+    allocation: str = "session"  # "session": hosts are allocated once for all tests; "test": anew for each
+    max_jobs: int | None = None  # allocations at the same time; default: `jobs_at_once`
     time_budget: str | None = None  # for the measurements of a session, as "6min"; None: no limit
     limits: Limits = field(default_factory=Limits)
-    thresholds: str | None = None  # the file in baselines/ whose thresholds hold where the measured system's own has none
+    thresholds: str | None = None  # file in baselines/ with thresholds for systems that have no file of their own
     training: Mapping[str, Any] = field(default_factory=dict)
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def max_hosts(self) -> int | None:
-        """How many hosts it can lend, where the file says so."""
+        """The largest number of hosts, if the file sets one."""
         backend = BACKENDS[self.backend]
         found = backend.count_hosts(self)
         return 1 if found is None and backend.is_local else found
 
     @property
     def most_ps_per_host(self) -> int | None:
-        """How many parameter servers one host may have at most; None: they go round evenly."""
+        """The largest number of parameter servers per host; None: they are spread evenly."""
         return self.ps_per_host or (None if self.ps_on_worker_hosts else 1)
 
     @property
     def jobs_at_once(self) -> int:
-        """How many allocations the sessions of one user may hold at once."""
+        """The number of allocations that the sessions of one user may hold at the same time."""
         return self.max_jobs or BACKENDS[self.backend].max_jobs
 
 
 class Backend:
-    """One way to get hosts: the keys of its clusters, what is known of their hosts before any is allocated, and the allocation.
+    """A way to allocate hosts: the keys of its clusters, the properties of hosts that are known before, and the allocation.
 
-    A subclass sets the attributes that differ and defines `open_cluster`. Its methods start nothing, unless they say so.
+    A subclass sets the attributes that differ and defines `open_cluster`. Methods start nothing unless documented.
     """
 
-    keys: Mapping[str, Validator] = {}  # that only this backend has
+    keys: Mapping[str, Validator] = {}  # of this backend only
     hosts_key: str | None = None  # the key with the number of hosts
     cores_key: str | None = None  # the key with the number of cores that a host allocates
     spread_key: str | None = None  # the key of a table of device counts, and how many hosts each is spread over
     device: str = "cpu"  # of hosts with an unknown number of GPUs
     is_local: bool = False  # its hosts are this machine
-    is_firewalled: bool = False  # its network keeps strangers out where a host has no firewall of its own
-    python: str | None = None  # the hosts' interpreter; None: this one, which they have, too
+    is_firewalled: bool = False  # its network blocks other hosts' connections where a host has no firewall of its own
+    python: str | None = None  # of the hosts; None: this interpreter, which they have, too
     requires: tuple[str, str] | None = None  # a module, and the extra of this package that installs it
-    max_jobs: int = 1  # allocations at once, by default
+    max_jobs: int = 1  # default number of allocations at the same time
 
     def open_cluster(self, config: ClusterConfig) -> Cluster:
         """Return the cluster, from which hosts can be allocated."""
         raise NotImplementedError
 
     def validate(self, table: Mapping[str, Any]) -> str | None:
-        """Return what is wrong with keys of a cluster's table that are valid one by one."""
+        """Return the first conflict between keys that are valid on their own; None if there is none."""
         return None
 
     def count_hosts(self, config: ClusterConfig) -> int | None:
-        """Return how many hosts the cluster file names; None if it does not say. Raises `ClusterFileError`."""
+        """Return the number of hosts in the cluster file; None if it has none. Raises `ClusterFileError`."""
         return config.backend_keys.get(self.hosts_key) if self.hosts_key else None
 
     def count_allocated_hosts(self) -> int | None:
-        """Return how many hosts the allocation has in which this process runs already; None outside of one."""
+        """Return the number of hosts of the allocation in which this process runs; None outside of one."""
         return None
 
     def count_gpus(self, backend_keys: Mapping[str, Any]) -> int | None:
-        """Return how many GPUs each host has; None if that is not known."""
+        """Return the number of GPUs of each host; None if unknown."""
         return None
 
     def get_lifetime_s(self, backend_keys: Mapping[str, Any]) -> float | None:
-        """Return for how long an allocation lasts at most, in seconds; None if the keys set no limit."""
+        """Return the longest lifetime of an allocation in seconds; None if the keys set no limit."""
         return None
 
     def list_commands(self, config: ClusterConfig, resources: Resources) -> Sequence[str]:
-        """Return the shell commands that allocate and use such hosts, for people; none if it runs none."""
+        """Return the shell commands that allocate and use such hosts, for display; none if there are none."""
         return ()
 
     def list_shared_machines(self, config: ClusterConfig) -> Sequence[str]:
-        """Return the machines that all allocations share, whatever clusters call them: measurements must take turns on them.
+        """Return the machines that all allocations share, by names of their own: measurements must take turns on them.
 
         None: each allocation has hosts of its own. Raises `ClusterFileError`.
         """
         return ()
 
     def find_exposure(self, config: ClusterConfig) -> str | None:
-        """Return a warning about strangers who can reach the training there; None if there is nothing to warn of."""
+        """Return a warning if other users can reach the training there; None otherwise."""
         return None
 
 
 class _ImportedRows(dict[str, Any]):
-    """Backends by name, each of them imported from its "module:Class" when it is first looked up."""
+    """Backends by name. Each is imported from its "module:Class" at its first use."""
 
     def __getitem__(self, name: str) -> Backend:
         row = super().__getitem__(name)
@@ -160,7 +160,7 @@ class _ImportedRows(dict[str, Any]):
         return found
 
 
-# "module:Class" of each, so that naming a backend imports nothing of it.
+# The "module:Class" of each, so that the table imports no backend.
 _IMPLEMENTATIONS: Mapping[str, str] = {
     "local": "pytest_dtfperf.clusters.local:LocalBackend",
     "ssh": "pytest_dtfperf.clusters.ssh.cluster:SshBackend",
@@ -168,7 +168,7 @@ _IMPLEMENTATIONS: Mapping[str, str] = {
     "ec2": "pytest_dtfperf.clusters.ec2.backend:Ec2Backend",
 }
 
-# With those of other packages that are installed: docs/extending.md.
+# Includes the backends of other installed packages: docs/extending.md.
 BACKENDS: Table[Backend] = Table("pytest_dtfperf.backends", Backend, {})
 BACKENDS.data = _ImportedRows(_IMPLEMENTATIONS)
 
@@ -200,13 +200,13 @@ KEYS: Mapping[str, Validator] = {
 }
 
 
-# What `training` and `models.<name>` may set: a spec's fields, and what a measurement is made of.
+# Keys of `training` and `models.<name>`: a spec's fields, and the measurement's settings.
 MEASURING_KEYS: Mapping[str, Validator] = {"repeats": COUNT, "min_repeats": COUNT, "margin": FRACTION}
 TRAINING_KEYS = (*(each.name for each in fields(Spec) if each.name not in ("model", "own_model")), *MEASURING_KEYS)
 
 
 def load(path: str | Path | None) -> dict[str, ClusterConfig]:
-    """The clusters of a file, and `local` whether or not it has one. Raises `ClusterFileError` with all that is wrong."""
+    """Load all clusters of a file, and `local` in any case. Raises `ClusterFileError` with all errors."""
     clusters = {"local": ClusterConfig(name="local")}
     problems = []
     for name, table in (file.read_cluster_file(path) if path else {}).items():
@@ -220,10 +220,10 @@ def load(path: str | Path | None) -> dict[str, ClusterConfig]:
 
 
 def choose(name: str, explicit: str | Path | None, starts: Iterable[str | Path]) -> tuple[Path | None, ClusterConfig]:
-    """The cluster of that name, and the file that describes it; None: the defaults that need no file.
+    """Return the cluster of that name, and the file that describes it; None: the defaults, without a file.
 
-    The one way from `--cluster` and `--clusters-file` to a cluster, with pytest and without. `starts`: the folders of the
-    tests, or the one that the command was given in. Raises `ClusterFileError`.
+    Used for `--cluster` and `--clusters-file`, with pytest and without. `starts`: the folders of the
+    tests, or the current folder of a command. Raises `ClusterFileError`.
     """
     starts = list(starts)
     path = file.find_cluster_file(explicit, starts)
@@ -232,15 +232,15 @@ def choose(name: str, explicit: str | Path | None, starts: Iterable[str | Path])
         where = f"Read from {path}." if path else f"{file.format_searched(starts).capitalize()}: name one with --clusters-file."
         raise ClusterFileError(f"--cluster: {unknown_name('cluster', name, dict.fromkeys(['local', *tables]))} {where}")
     for other, table in tables.items():
-        if not isinstance(table, dict):  # the file describes no clusters, and may be another program's
+        if not isinstance(table, dict):  # the file describes no clusters, and may belong to another program
             _parse(str(path), other, table)
-    # A mistake in the table of another cluster does not concern this one.
+    # An error in the table of another cluster does not affect this one.
     config = _parse(str(path), name, tables[name]) if name in tables else ClusterConfig(name=name)
     return path, pick({name: config}, name)
 
 
 def pick(clusters: Mapping[str, ClusterConfig], name: str) -> ClusterConfig:
-    """The cluster of that name, if it can be used. Raises `ClusterFileError`."""
+    """Return the cluster of that name if it can be used. Raises `ClusterFileError`."""
     if name not in clusters:
         raise ClusterFileError(unknown_name("cluster", name, clusters))
     config = clusters[name]
@@ -254,7 +254,7 @@ def pick(clusters: Mapping[str, ClusterConfig], name: str) -> ClusterConfig:
 
 
 def check_tensorflow(config: ClusterConfig, device: str) -> None:
-    """Raises `ClusterFileError` where this very interpreter is to train and cannot. Others are asked once there are hosts."""
+    """Raise `ClusterFileError` if this interpreter is to train and lacks TensorFlow. Other hosts are checked once allocated."""
     trains_here = BACKENDS[config.backend].is_local and config.python is None and config.entry == ClusterConfig.entry
     if trains_here and importlib.util.find_spec("tensorflow") is None:
         extra = "cuda" if device == "gpu" else "tensorflow"
@@ -270,7 +270,7 @@ def open_cluster(config: ClusterConfig) -> Cluster:
 
 
 def python(config: ClusterConfig) -> str:
-    """The interpreter that hosts start agents with."""
+    """Return the interpreter that starts agents on the hosts."""
     return config.python or BACKENDS[config.backend].python or sys.executable
 
 
@@ -285,7 +285,7 @@ def _parse(path: str, name: str, table: object) -> ClusterConfig:
         raise ClusterFileError(f"{where} {unknown_name('backend', table['backend'], BACKENDS)}")
     backend = BACKENDS[table["backend"]]
     inner = (table.get(key, {}) for key in ("limits", "training", "models"))
-    limits, training, models = (each if isinstance(each, dict) else {} for each in inner)  # what is no table is told by KEYS
+    limits, training, models = (each if isinstance(each, dict) else {} for each in inner)  # KEYS reports other types
     _raise_all(
         [
             *_problems(where, table, {**KEYS, **backend.keys}),
@@ -303,7 +303,7 @@ def _parse(path: str, name: str, table: object) -> ClusterConfig:
 
 
 def _wrong_together(config: ClusterConfig, table: Mapping[str, Any]) -> str | None:
-    """What is wrong with keys that are right one by one."""
+    """Return the first conflict between keys that are valid on their own; None if there is none."""
     workers = config.workers_per_host
     if workers is None:
         return None

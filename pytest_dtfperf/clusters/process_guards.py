@@ -59,8 +59,8 @@ class Watchdog:
         self._process.wait()
 
 
-# In the place of the program, until it becomes that: some milliseconds. What Python ignores, programs would go on ignoring; and
-# where no locale is set, it sets one in its environment, which is not the program's.
+# Runs in place of the program, until it executes that, for some milliseconds. It resets the signals that Python ignores, and
+# removes the locale that Python sets in its environment.
 _PROGRAM = """
 import ctypes, os, signal, sys
 for number in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -85,11 +85,11 @@ def guard_against_parent_death(argv: Sequence[str], environment: Mapping[str, st
     return [sys.executable, "-I", "-S", "-c", _PROGRAM, *argv]
 
 
-SWEEP_S = 20.0  # looking through /proc takes a hundredth of a second; only a process that cannot be killed takes longer
+SWEEP_S = 20.0  # a sweep of /proc takes 0.01 s; only a process that cannot be killed takes longer
 
 
 def sweep_machine(sessions: Sequence[str] = (), *, abandoned: bool = False) -> None:
-    """End the processes that these sessions, or all dead ones, have left here. A sweep that fails or hangs is given up."""
+    """End the processes that these sessions, or all dead ones, have left here. A sweep that fails or hangs is abandoned."""
 
     def work() -> None:
         with suppress(OSError):

@@ -17,12 +17,12 @@ def _ignore_bill(bill: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Resources:
-    """What an allocation must have room for, and the session that uses it."""
+    """The requirements of an allocation, and the session that uses it."""
 
     devices: int  # of the whole cluster
     separate_ps_hosts: int = 0  # hosts for parameter servers only
-    session: str = "unnamed"  # its id: in the names of jobs and instances, so that what an outage leaves can be found
-    on_status: Callable[[str], object] = _ignore_status  # called with a short message while the hosts are waited for
+    session: str = "unnamed"  # its id: in the names of jobs and instances, so that they can be found after an outage
+    on_status: Callable[[str], object] = _ignore_status  # called with a short message while waiting for hosts
     spent: Callable[[Mapping[str, Any]], object] = _ignore_bill  # called with the cost of the hosts when they are released
 
 
@@ -30,12 +30,12 @@ class Resources:
 class Host:
     """An allocated machine."""
 
-    name: str  # for people and logs
+    name: str  # for messages and logs
     address: str  # by which the tasks reach each other
-    switch: str | None = None  # the network switch it hangs on, where the cluster knows
+    switch: str | None = None  # the network switch it is connected to, if the cluster knows it
     fingerprint: Mapping[str, Mapping[str, Any]] = field(
         default_factory=dict
-    )  # what of it, part by part, only the cluster knows
+    )  # properties that only the cluster knows, by part
 
 
 class LossReason(Enum):
@@ -55,7 +55,7 @@ class Lost:
     """The loss of a host: nothing more is received from it."""
 
     reason: LossReason
-    words: str  # for people: "the agent was killed by SIGKILL"
+    words: str  # for messages: "the agent was killed by SIGKILL"
 
 
 class Channel(Protocol):
@@ -71,11 +71,11 @@ class Channel(Protocol):
     def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
         """Return the next line as (host index, line), or None after `timeout_s`. A lost host is (host index, `Lost`), once.
 
-        The stderr of a lost host's process may come just before, as lines that are no JSON.
+        Lines that are not JSON may come before it: the end of the lost process's stderr.
         """
 
     def why_silent(self, host: int) -> Lost | None:
-        """Return why a host is silent, if the cluster knows. Called before a host is given up for its silence."""
+        """Return why a host is silent, if the cluster knows. Called before a silent host is treated as lost."""
 
     def close(self) -> None:
         """End every process below the channel. Called once, whatever happened; must not raise, must not hang."""
@@ -96,10 +96,10 @@ class Allocation(Protocol):
 
 
 class Cluster(Protocol):
-    """Something that can allocate hosts."""
+    """A cluster that can allocate hosts."""
 
     def allocate(self, resources: Resources) -> AbstractContextManager[Allocation]:
         """Allocate hosts for the length of a `with` block. Raises `AllocationError`.
 
-        Called once per session, or per measurement if the cluster's `allocation` is "test"; again after hosts are taken back.
+        Called once per session, or per measurement if the cluster's `allocation` is "test"; again after hosts are reclaimed.
         """

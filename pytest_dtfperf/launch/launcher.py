@@ -187,7 +187,7 @@ class Launcher:
         known = merge_probes(self._capacity, self._probes)
         probing = Probing(agents, self._config, spec, known=known, with_input=False)
         if not probing.is_needed:
-            return probing.found()
+            return probing.collect_probes()
         on_begin()
         found = self._carry_out_probe(probing)
         self._capacity = merge_probes(self._capacity, replace(found, unknown={}))

@@ -1,1 +1,1 @@
-"""Clusters that lend their nodes through Slurm."""
+"""The Slurm backend."""

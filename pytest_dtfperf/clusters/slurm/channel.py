@@ -1,8 +1,8 @@
 """One srun as the channel to every node: it copies its stdin to all of them, and labels their lines with the task's number.
 
-`srun --label` cuts lines into pieces of 1,024 bytes and labels each: a full piece is to be continued, and after a line that
-ends with one comes an empty piece. So lines of any length arrive whole. How a node's process ended is told by the shell around
-it (`request.wrapper`) in the same stream, because srun says nothing of one that leaves in order.
+`srun --label` cuts lines into pieces of 1,024 bytes and labels each: a full piece is continued, and an empty piece follows
+a line that ends with a full one. So lines of any length arrive whole. The shell around a node's process reports its end
+(`request.wrapper`) in the same stream, because srun does not report a process that exits in order.
 """
 
 import os
@@ -25,28 +25,28 @@ from pytest_dtfperf.clusters.slurm.states import SrunMessages
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost, exit_words, quoted_lines
 from pytest_dtfperf.formats import printable_bytes
 
-PIECE = 1024  # what Slurm's I/O code cuts labelled lines into, in every version from 20.11 on
+PIECE = 1024  # size of pieces of labelled lines in Slurm's I/O code since 20.11
 _LABELLED = re.compile(rb" *(\d{1,9}): (.*)", re.DOTALL)
 _ENDED = re.compile(rb"(.*)" + re.escape(ENDED) + rb"(\d{1,3})", re.DOTALL)
-_WRITE_S = 5.0  # srun reads within milliseconds; one that leaves its pipe full for so long does not run
-_LEAVE_S = 3.0  # agents leave at once when their line is closed; srun then needs a round trip to every node
-_GIVE_UP_S = 5.0  # srun, told to end its step, signals every node and waits for them
-_STDERR_S = 0.05  # how much later than its last line on stdout a process's last line on stderr may come
-_LAST_WORDS = 50  # lines of a node's stderr that are kept
-_WORD_BYTES = 4096  # of each: what is told of a node's end must not be more than a node may say
-_SILENCE_S = 2.0  # while a run is on, every agent gives a sign of life once a second; a suspended job stops without a word
+_WRITE_S = 5.0  # a working srun reads within milliseconds; one that leaves its pipe full for so long hangs
+_LEAVE_S = 3.0  # agents exit at once when their stdin is closed; srun then needs a round trip to every node
+_GIVE_UP_S = 5.0  # after its signal to end the step, srun signals every node and waits for them
+_STDERR_S = 0.05  # delay of a process's last line on stderr after its last line on stdout
+_LAST_WORDS = 50  # of a node's stderr that are kept
+_WORD_BYTES = 4096  # of each: a report of a node's end must fit into the limit of its output
+_SILENCE_S = 2.0  # during a run, every agent sends a sign of life once a second; a suspended job stops without a message
 
 
 class LabelledLines:
-    """Puts labelled pieces together again, and cuts them into lines."""
+    """Joins labelled pieces, and splits them into lines."""
 
     def __init__(self) -> None:
-        self.too_long: set[int] = set()  # tasks whose lines have no end: nothing more is heard of them
+        self.too_long: set[int] = set()  # tasks with endless lines: their output is ignored from then on
         self._rest = b""
         self._begun: dict[int, bytearray] = {}
 
     def feed(self, data: bytes) -> list[tuple[int | None, bytes]]:
-        """The lines that are whole now, as (task, line); task None: not labelled, a word of srun's own."""
+        """Return the complete lines as (task, line); task None: an unlabelled message of srun itself."""
         *pieces, self._rest = (self._rest + data).split(b"\n")
         return [line for piece in pieces if (line := self._join(piece)) is not None]
 
@@ -69,8 +69,8 @@ class LabelledLines:
 class SrunChannel:
     """A step of one process per node, from its start to its end.
 
-    `why_over` asks Slurm why nothing runs in the job any more: words, or None while it goes on; it is told the nodes that srun
-    knows to have failed. `clean_up` is called at the end if a process did not leave in order, and so may have left something
+    `why_over` asks Slurm why the job ended, and returns a message, or None while it runs. Its argument is the nodes that
+    srun knows to have failed. `clean_up` is called at the end if a process did not exit in order, and may have left processes
     behind.
     """
 
@@ -88,15 +88,15 @@ class SrunChannel:
         self._why_over = why_over
         self._clean_up = clean_up
         self._sending = threading.Lock()  # orders and pings come from two threads; a line must stay whole
-        self._deaf = False  # srun takes no more lines
+        self._deaf = False  # srun accepts no more lines
         self._closing = False
         self._arrived: deque[tuple[int, bytes | Lost]] = deque()
-        self._words = [deque[bytes](maxlen=_LAST_WORDS) for _ in nodes]  # what each has said on stderr
-        self._messages = SrunMessages()  # what srun itself has said
+        self._words = [deque[bytes](maxlen=_LAST_WORDS) for _ in nodes]  # end of each node's stderr
+        self._messages = SrunMessages()  # from srun itself
         self._started: set[int] = set()
-        self._codes: dict[int, int] = {}  # of the processes that have ended
+        self._codes: dict[int, int] = {}  # exit codes of ended processes
         self._lost: set[int] = set()
-        self._latest: Lost | None = None  # of those that were lost
+        self._latest: Lost | None = None  # the latest loss
         self._listened = time.monotonic()
         self._heard = [self._listened for _ in nodes]
         self._patience_s = _SILENCE_S
@@ -109,7 +109,7 @@ class SrunChannel:
             self._selector.register(pipe, selectors.EVENT_READ, pipe)
         try:
             self._wait_for_start(start_s)
-        except BaseException:  # Ctrl-C too: nobody else knows of the step yet
+        except BaseException:  # Ctrl-C too: the caller does not have the step yet
             self.close()
             raise
 
@@ -142,10 +142,10 @@ class SrunChannel:
             self._stdin.close()
         self._listen_until_srun_ends(_LEAVE_S)
         if self._srun.poll() is None:
-            self._srun.terminate()  # it ends its step on every node then
-            self._srun.send_signal(signal.SIGCONT)  # also if somebody has stopped it
+            self._srun.terminate()  # it then ends its step on every node
+            self._srun.send_signal(signal.SIGCONT)  # also if it is stopped
             self._listen_until_srun_ends(_GIVE_UP_S)
-        self._srun.kill()  # nothing happens to one that has left
+        self._srun.kill()  # has no effect on one that has exited
         self._srun.wait()
         if set(self._codes.values()) != {0} or len(self._codes) < len(self._nodes):
             self._clean_up()
@@ -153,12 +153,12 @@ class SrunChannel:
         for pipe in self._pieces:
             pipe.close()
 
-    # What comes in
+    # Input
 
     def _listen(self, timeout_s: float) -> None:
-        """Take in what arrives within the time, as soon as there is something."""
+        """Process what arrives within the time; returns as soon as there is something."""
         if time.monotonic() - self._listened > 1.0:
-            self._heard = [time.monotonic() for _ in self._nodes]  # nobody has listened meanwhile: that was no silence
+            self._heard = [time.monotonic() for _ in self._nodes]  # there was no listener before: that was no silence
         try:
             self._take_in(timeout_s)
         finally:
@@ -166,7 +166,7 @@ class SrunChannel:
 
     def _take_in(self, timeout_s: float) -> None:
         if not self._selector.get_map():
-            time.sleep(min(timeout_s, 0.1))  # srun is gone, which has been told
+            time.sleep(min(timeout_s, 0.1))  # srun has ended, which was reported
             return
         ready = {key.data for key, _ in self._selector.select(timeout_s)}
         for pipe in self._pieces:
@@ -180,9 +180,9 @@ class SrunChannel:
             self._lose_the_others()
 
     def _ask_if_silent(self) -> None:
-        """One says no word: Slurm may know why. It is asked ever more seldom, because agents that start are silent, too.
+        """Ask Slurm for the reason if an agent is silent. The interval grows, because starting agents are silent, too.
 
-        One is enough: where a job ends, an agent goes on for as long as its node takes to hear of it.
+        One silent agent is enough: when a job ends, an agent runs until its node is notified.
         """
         living = set(range(len(self._nodes))) - self._lost
         silent_s = max((time.monotonic() - self._heard[task] for task in living), default=0.0)
@@ -216,7 +216,7 @@ class SrunChannel:
                 self._hear(task, line)
 
     def _hear(self, task: int, line: bytes) -> None:
-        """A line of the agent's; its shell tells the end of one that was killed within a line in that same line."""
+        """Process a line of the agent. The shell's report may follow within the last, incomplete line of a killed agent."""
         found = _ENDED.fullmatch(line)
         if found is None:
             self._arrived.append((task, line))
@@ -226,14 +226,14 @@ class SrunChannel:
             self._arrived.append((task, found[1]))
 
     def _hear_last_words(self) -> None:
-        """Read on for as long as a process's last words may be on their way after it."""
+        """Read on as long as a process's last lines on stderr may still arrive."""
         deadline = time.monotonic() + _STDERR_S
         while (left_s := deadline - time.monotonic()) > 0 and self._selector.get_map():
             for key, _ in self._selector.select(left_s):
                 self._read_pipe(key.data)
 
     def _lose_the_others(self) -> None:
-        """srun has ended without a word of some nodes' processes: because of a node, of the job, or of itself."""
+        """Mark the other tasks as lost after srun ended without a report of them: because of a node, the job, or itself."""
         left = [task for task in range(len(self._nodes)) if task not in self._lost]
         if not left:
             return
@@ -249,7 +249,7 @@ class SrunChannel:
         self._arrived.append((task, how))
 
     def _how(self, task: int) -> Lost:
-        """How a process ended: as its shell says, or as srun does of one whose shell was killed too."""
+        """Return how a process ended: from its shell's report, or from srun's if the shell was killed, too."""
         if task in self._codes:
             return _make_loss(self._codes[task])
         return Lost(LossReason.ENDED, f"the agent's shell has ended: {', '.join(self._messages.lines_of(task))}")
@@ -262,14 +262,14 @@ class SrunChannel:
         return None if self._closing else self._why_over(self._messages.failed_nodes)
 
     def _listen_until_srun_ends(self, within_s: float) -> None:
-        """A pipe that nobody reads would keep it from ending."""
+        """Read the pipes until srun ends: full pipes would keep it from ending."""
         deadline = time.monotonic() + within_s
         while self._selector.get_map() and (left_s := deadline - time.monotonic()) > 0:
             self._listen(left_s)
         with suppress(subprocess.TimeoutExpired):
             self._srun.wait(max(0.0, deadline - time.monotonic()))
 
-    # The start
+    # Start
 
     def _wait_for_start(self, within_s: float) -> None:
         deadline = time.monotonic() + within_s
@@ -294,7 +294,7 @@ class SrunChannel:
 
 
 def _start_srun(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start srun, in a session of its own: Ctrl-C in the terminal is for pytest, which then ends its agents in order."""
+    """Start srun in a session of its own: Ctrl-C in the terminal reaches only pytest, which then ends its agents in order."""
     pipe = subprocess.PIPE
     try:
         return subprocess.Popen(
@@ -320,7 +320,7 @@ def _get_pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], 
 
 
 def _make_loss(code: int) -> Lost:
-    """How a node's process ended, by the code that its shell gives: 128 and more where a signal has ended it."""
+    """Return how a node's process ended, by its shell's exit code: 128 plus the signal's number for a killed one."""
     return make_exit_loss(128 - code if code > 128 else code)
 
 

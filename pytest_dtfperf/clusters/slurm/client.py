@@ -17,11 +17,11 @@ from pytest_dtfperf.node.owner import Owner
 
 OUTAGE_S = 600.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-PAUSE_GROWTH = 1.1  # makes each pause a tenth of the time waited so far: so late a change is noticed, at most
-ANSWER_S = 60.0  # a busy controller answers within seconds; clients give up by themselves after some 10 s without one
+PAUSE_GROWTH = 1.1  # makes each pause a tenth of the time waited so far, which bounds the relative delay
+ANSWER_S = 60.0  # a busy controller answers within seconds; clients give up after some 10 s without an answer
 
-# Options that a user has set for all jobs (SBATCH_ACCOUNT, SQUEUE_FORMAT), and what the job says that pytest may run in, would
-# change what our own arguments mean.
+# Options that a user has set for all jobs (SBATCH_ACCOUNT, SQUEUE_FORMAT), and variables of the job in which pytest may run,
+# would change the meaning of the arguments.
 _OPTIONS = re.compile(r"(?:SBATCH|SALLOC|SRUN|SQUEUE|SCANCEL|SACCT|SINFO|SCONTROL|SLURM|SLURMD)_")
 _KEPT = ("SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS")
 _AWAY = re.compile(
@@ -36,7 +36,7 @@ _NODE_ADDRESS = re.compile(r"\bNodeName=(\S+).*?\bNodeAddr=(\S+)")
 
 
 class ControllerDown(AllocationError):
-    """Slurm's controller does not answer; it may again."""
+    """Slurm's controller does not answer; another try may help."""
 
 
 class NotConfigured(ControllerDown):
@@ -44,12 +44,12 @@ class NotConfigured(ControllerDown):
 
 
 class SlurmClient:
-    """Every question and order to Slurm but `srun`, which is a channel."""
+    """All commands of Slurm except `srun`, which is a channel."""
 
     def __init__(self, environment: Mapping[str, str] | None = None, *, wanted: Sequence[str] = ()) -> None:
-        """`wanted` are variables that jobs are to have beside the usual.
+        """Create the client. `wanted` are additional variables for jobs.
 
-        Raises `AllocationError` where SLURM_CONF names no file: Slurm's commands look for it for a minute each.
+        Raises `AllocationError` if SLURM_CONF names no file: Slurm's commands search for it for a minute each.
         """
         self.environment = make_environment(os.environ if environment is None else environment, wanted)
         conf = self.environment.get("SLURM_CONF")
@@ -60,11 +60,11 @@ class SlurmClient:
 
     @property
     def step_environment(self) -> dict[str, str]:
-        """For srun, which says whose it is: should this process and Slurm's controller go at once, nothing else ends it."""
+        """The environment of srun with its owner: if this process and the controller end at once, the owner identifies srun."""
         return {**self.environment, sweep.OWNER: Owner.me().text}
 
     def submit(self, argv: Sequence[str], script: str) -> str:
-        """Submit a batch job; returns its id. Raises `AllocationError` with Slurm's own words where it is refused."""
+        """Submit a batch job, and return its id. Raises `AllocationError` with Slurm's message if it is refused."""
         try:
             answer = self._ask(argv, script)
         except ControllerDown:
@@ -73,46 +73,46 @@ class SlurmClient:
             raise AllocationError(
                 f"{exc}. See the cluster's table in clusters.toml; --dry-run shows the whole command"
             ) from exc
-        return answer.strip().partition(";")[0]  # "17;cluster" where there are several clusters
+        return answer.strip().partition(";")[0]  # "17;cluster" if there are several clusters
 
     def job(self, job_id: str) -> SlurmJob | None:
-        """The job as Slurm knows it now, or, from its accounting, as it ended; None if it knows of none."""
+        """Return the job's present state, or from the accounting its end; None if it is unknown."""
         found = _parse(parse.parse_scontrol, self._ask(["scontrol", "--oneliner", "show", "job", job_id], or_none=_UNKNOWN_JOB))
         return found[0] if found else self._from_accounting(job_id)
 
     def queue(self) -> str:
-        """What squeue says of this user's jobs, those included that have just ended."""
+        """Return squeue's output for this user's jobs, including those that have just ended."""
         return self._ask(["squeue", "--noheader", f"--user={os.getuid()}", "--states=all", f"--format={parse.SQUEUE_FORMAT}"])
 
     def jobs_of_user(self) -> list[SlurmJob]:
         return parse_queue(self.queue())
 
     def cancel(self, job_ids: Iterable[str]) -> None:
-        """End jobs, whatever their state. It is no error if one has ended already."""
+        """Cancel jobs in any state. That one has already ended is no error."""
         self._ask(["scancel", "--quiet", *job_ids])
 
     def cancel_steps(self, job_id: str, name: str) -> None:
-        """End a job's steps of that name."""
+        """Cancel a job's steps of that name."""
         text = self._ask(["squeue", "--noheader", "--steps", f"--jobs={job_id}", "--format=%i %j"], or_none=_UNKNOWN_JOB)
         steps = [step for step, _, its_name in (line.partition(" ") for line in text.splitlines()) if its_name.strip() == name]
         if steps:
             self.cancel(steps)
 
     def addresses(self, nodes: Sequence[str]) -> dict[str, str]:
-        """By which address each node is reached."""
+        """Return the address of each node."""
         text = self._ask(["scontrol", "--oneliner", "show", "node", ",".join(nodes)])
         known = {match[1]: match[2] for line in text.splitlines() if (match := _NODE_ADDRESS.search(line))}
         return {node: known.get(node, node) for node in nodes}
 
     def switches(self) -> dict[str, str]:
-        """The leaf switch that each node hangs on; nothing where the cluster does not tell its topology."""
+        """Return the leaf switch of each node; empty if the cluster does not publish its topology."""
         try:
             return parse.parse_topology(self._ask(["scontrol", "show", "topology"]))
-        except (AllocationError, ParseError):  # a plugin without one says so with an error, and it is worth no failure
+        except (AllocationError, ParseError):  # a plugin without a topology fails, which is no problem here
             return {}
 
     def _from_accounting(self, job_id: str) -> SlurmJob | None:
-        """What sacct remembers, where there is accounting."""
+        """Return the job from sacct; None without accounting."""
         try:
             shape = ["--parsable2", "--noheader", f"--delimiter={parse.SACCT_DELIMITER}", f"--format={parse.SACCT_FORMAT}"]
             text = self._ask(["sacct", *shape, "--allocations", f"--jobs={job_id}"])
@@ -121,21 +121,21 @@ class SlurmClient:
         return next(iter(_parse(parse.parse_sacct, text)), None)
 
     def _ask(self, argv: Sequence[str], script: str = "", *, or_none: re.Pattern[str] | None = None) -> str:
-        """What a command prints; nothing if it fails with words that mean that there is nothing."""
+        """Return what a command prints; empty if its error means that there is nothing."""
         try:
             done = subprocess.run(
                 argv,
                 input=script,
                 capture_output=True,
                 encoding="utf-8",
-                errors="replace",  # jobs are named by people, on terminals of any kind
+                errors="replace",  # users choose the jobs' names, in any encoding
                 timeout=ANSWER_S,
                 env=self.environment,
                 check=False,
             )
         except FileNotFoundError as exc:
             raise AllocationError(f"{argv[0]} is not installed here: this machine is no login node of a Slurm cluster") from exc
-        except OSError as exc:  # also where there is none, and PATH has a folder that is closed to this user
+        except OSError as exc:  # also if it is missing, and PATH has a folder that this user may not read
             why = f"({exc.strerror}): is this machine a login node of a Slurm cluster?"
             raise AllocationError(f"{argv[0]} cannot be started here {why}") from exc
         except subprocess.TimeoutExpired as exc:
@@ -149,7 +149,7 @@ class SlurmClient:
 
 
 def get_pause_s(attempt: int) -> float:
-    """Return how long to wait after so many questions to the controller, in seconds."""
+    """Return the pause in seconds after so many questions to the controller."""
     return pause_s(attempt, FIRST_PAUSE_S, LONGEST_PAUSE_S, growth=PAUSE_GROWTH)
 
 
@@ -170,12 +170,12 @@ def retry_while_down(call: Callable[[], Result], on_status: Callable[[str], obje
 
 
 def classify_error(words: str) -> type[AllocationError]:
-    """Of an error, by what one of Slurm's commands has said."""
+    """Return the exception for an error message of Slurm's commands."""
     return NotConfigured if _UNCONFIGURED.search(words) else ControllerDown if _AWAY.search(words) else AllocationError
 
 
 def parse_queue(text: str) -> list[SlurmJob]:
-    """The jobs that `Client.queue` tells of."""
+    """Parse the jobs in the output of `SlurmClient.queue`."""
     return _parse(parse.parse_squeue, text)
 
 
@@ -187,16 +187,16 @@ def _parse(reader: Callable[[str], list[SlurmJob]], text: str) -> list[SlurmJob]
 
 
 def _clean_stderr(stderr: str) -> str:
-    """What a command has said, in one line, without its name before every part: `sbatch: error: `."""
+    """Return an error message in one line, without the command's name before every part: `sbatch: error: `."""
     lines = (_NAME.sub("", " ".join(line.split())) for line in stderr.splitlines())
     return printable("; ".join(filter(None, lines)))
 
 
 def make_environment(environment: Mapping[str, str], wanted: Sequence[str] = ()) -> dict[str, str]:
-    """An environment in which Slurm's commands do what their arguments say, and print times in seconds since 1970.
+    """Return an environment in which Slurm's commands follow their arguments, and print times in seconds since 1970.
 
-    It is a job's, too: sbatch and srun hand on all that they have, and Slurm's controller keeps it like the job. Told less
-    by `--export`, Slurm would ask a login shell for the rest; what they do not have, they cannot hand on.
+    It is the job's environment, too: sbatch and srun pass it on, and Slurm's controller stores it. With less in `--export`,
+    Slurm would start a login shell for the rest.
     """
     known = select_variables(environment, SHARED, TRAINING, _KEPT, wanted)
     kept = {name: value for name, value in known.items() if name in _KEPT or not _OPTIONS.match(name)}

@@ -1,7 +1,7 @@
 """Slurm as a backend: submit a job, poll until it runs, use its nodes, cancel it. Or use the job in which pytest runs.
 
-The queue is polled with few questions, which all processes of this user on this machine share, and not where waiting cannot
-help.
+Few questions poll the queue, shared by all processes of this user on this machine. A wait ends early if it cannot
+succeed.
 """
 
 import hashlib
@@ -45,13 +45,13 @@ from pytest_dtfperf.node.files import replacing
 from pytest_dtfperf.node.module_command import module_command
 from pytest_dtfperf.node.owner import Owner
 
-PATIENCE_S = 90.0  # with whoever asks for all: Slurm's answer may take a minute
-SITE = ("SLURM_CONF", "SLURM_CLUSTERS")  # variables that say which of several Slurms is asked: job 17 is another in each
-_FEW = 8  # nodes that are named one by one
+PATIENCE_S = 90.0  # of the process that asks for all: Slurm's answer may take a minute
+SITE = ("SLURM_CONF", "SLURM_CLUSTERS")  # variables that select one of several Slurms: job 17 is another job in each
+_FEW = 8  # nodes that a message lists one by one
 
 
 class SharedQueue:
-    """This user's jobs, asked for once by all processes on this machine that want to know."""
+    """A cache of this user's jobs, which all processes on this machine share."""
 
     def __init__(self, client: SlurmClient, folder: Path | None = None, patience_s: float = PATIENCE_S) -> None:
         self._client = client
@@ -60,17 +60,17 @@ class SharedQueue:
         self._patience_s = patience_s
 
     def find(self, job_id: str, *, not_before: float) -> SlurmJob | None:
-        """The job as squeue shows it, not as it was before `not_before` (seconds since 1970). None: squeue does not know it."""
+        """Return the job from squeue, not older than `not_before` (seconds since 1970). None: squeue does not know it."""
         try:
             with lock_file(self._seen.with_suffix(".lock"), within_s=self._patience_s):
                 text = self._shared(not_before)
-        except OSError:  # a full disk, or somebody was stopped while asking: whoever cannot share asks alone
+        except OSError:  # a full disk, or the asking process was stopped: ask without the cache
             text = self._client.queue()
         return next((job for job in parse_queue(text) if job.id == job_id), None)
 
     def _shared(self, not_before: float) -> str:
         asked = time.time()
-        # Of a time to come it is where the clock has been put back; a second, for file systems round.
+        # A time in the future means that the clock was put back; the second allows for file systems that round.
         if not self._seen.exists() or not not_before <= self._seen.stat().st_mtime <= asked + 1:
             text = self._client.queue()
             with replacing(self._seen) as fresh:
@@ -85,14 +85,14 @@ def wait_until_running(
 ) -> SlurmJob:
     """Wait until the job has its nodes. Raises `AllocationError` as soon as it is clear that it will not get them.
 
-    The caller cancels the job then: here nothing is but looked at.
+    The caller then cancels the job: this function only reads its state.
     """
     submitted, began = time.time(), time.monotonic()
     was_hopeless = False
     for tries in count(1):
         pause_s = get_pause_s(tries)
         not_before = max(submitted, time.time() - pause_s / 2)
-        # A job that has long ended is forgotten by the queue first, by the controller next, by its accounting never.
+        # The queue forgets an ended job first, then the controller, the accounting never.
         job = retry_while_down(partial(_find_job, client, queue, job_id, not_before), on_status)
         if job is None:
             raise AllocationOver(states.explain_unknown(job_id))
@@ -105,7 +105,7 @@ def wait_until_running(
         outlook = states.judge_reason(job.reason)
         if outlook.outlook is JobOutlook.HOPELESS and was_hopeless:
             raise AllocationError(f"Slurm job {job_id} cannot start: {outlook.words} ({job.reason})")
-        was_hopeless = outlook.outlook is JobOutlook.HOPELESS  # what Slurm says at first is often not yet the whole truth
+        was_hopeless = outlook.outlook is JobOutlook.HOPELESS  # Slurm's first reason is often preliminary
         if max_pending_s is not None and time.monotonic() - began > max_pending_s:
             raise AllocationError(
                 f"{_format_pending(job)}: not started within max_pending = {max_pending_s:g} s, and cancelled"
@@ -120,9 +120,9 @@ def _find_job(client: SlurmClient, queue: SharedQueue, job_id: str, not_before: 
 
 
 def _format_pending(job: SlurmJob) -> str:
-    """What is known of a job that waits: `Slurm job 17 pending, expected to start 14:05: others go first (Priority)`.
+    """Format the state of a waiting job: `Slurm job 17 pending, expected to start 14:05: others go first (Priority)`.
 
-    In a narrow terminal the end is cut off.
+    A narrow terminal cuts off the end.
     """
     words = f"Slurm job {job.id} {job.state.lower()}"
     if job.start and job.start > time.time():
@@ -134,12 +134,12 @@ def _format_pending(job: SlurmJob) -> str:
 
 
 def format_nodes(nodes: Sequence[str]) -> str:
-    """The nodes, or of many the first and how many more."""
+    """Format the nodes; if there are many, the first ones and the number of the others."""
     return ", ".join(nodes) if len(nodes) <= _FEW else f"{nodes[0]} and {len(nodes) - 1} others"
 
 
-START_S = 120.0  # for srun to start a process on every node: prologs and module systems on cold file systems take their time
-ENDING_S = 10.0  # a job that is ending says why only when its last process is gone
+START_S = 120.0  # for srun to start a process on every node: prologs and module systems on cold file systems are slow
+ENDING_S = 10.0  # the reason of a job's end is known only when its last process is gone
 SWEEP_S = 20.0
 _POLL_S = 0.25
 _numbers = itertools.count(1)
@@ -179,7 +179,7 @@ class SlurmBackend(Backend):
 
 
 class Slurm:
-    """Nodes of a Slurm cluster, as clusters.toml describes them."""
+    """Nodes of a Slurm cluster, as described in clusters.toml."""
 
     def __init__(self, config: ClusterConfig) -> None:
         self._config = config
@@ -206,7 +206,7 @@ class Slurm:
 
     @contextmanager
     def _job(self, client: SlurmClient, nodes: int, name: str, resources: Resources) -> Iterator[tuple[str, Sequence[str]]]:
-        """A job that has its nodes, and its end."""
+        """Yield a job and its nodes, and cancel it at the end of the block."""
         argv = request.make_submit_command(
             self._config, nodes=nodes, name=name, comment=format_job_comment(resources.session, Owner.me())
         )
@@ -219,7 +219,7 @@ class Slurm:
                 )
                 yield job_id, job.nodes
             finally:
-                with suppress(AllocationError):  # the controller is away: the watchdog goes on trying
+                with suppress(AllocationError):  # the controller does not answer; the watchdog tries again
                     client.cancel([job_id])
                     watchdog.cancel()
 
@@ -238,7 +238,7 @@ class SlurmAllocation:
         self._client = client
         self._job_id = job_id
         self._nodes = nodes
-        addresses = retry_while_down(partial(client.addresses, nodes), on_status)  # the nodes have been waited for, for hours
+        addresses = retry_while_down(partial(client.addresses, nodes), on_status)  # retried: the wait for the nodes was long
         switches = client.switches()
         self.hosts = [Host(node, addresses[node], switches.get(node)) for node in nodes]
 
@@ -255,30 +255,30 @@ class SlurmAllocation:
         )
 
     def _why_over(self, failed_nodes: Sequence[str] = ()) -> str | None:
-        """Why nothing runs in the job any more, once it is so. Which node has failed, srun knows where scontrol does not."""
+        """Return why the job ended; None while it runs. srun knows which node has failed if scontrol does not."""
         deadline = time.monotonic() + ENDING_S
         while True:
             try:
                 job = self._client.job(self._job_id)
-            except AllocationError:  # the controller is away, which running jobs do not need
+            except AllocationError:  # the controller does not answer, which running jobs do not need
                 return None
             if job is None:
                 return states.explain_unknown(self._job_id)
             phase = states.phase_of(job.state)
             if job.state not in states.STATES or (phase is Phase.RUNNING and job.state not in states.STANDSTILL):
                 return None
-            if phase is Phase.WAITING:  # again, after it had run
+            if phase is Phase.WAITING:  # requeued after it had run
                 return states.explain_end(replace(job, state="REQUEUED"))
             if phase is not Phase.ENDING or time.monotonic() > deadline:
                 return states.explain_end(replace(job, failed_node=job.failed_node or next(iter(failed_nodes), None)))
             time.sleep(_POLL_S)
 
     def _clean_up(self, session: str) -> None:
-        """End a step whose srun did not, and what a killed agent left on its node. It must not keep anybody from going on."""
+        """End a step that srun did not end, and processes that a killed agent left on its node. Errors are ignored."""
         with suppress(AllocationError, subprocess.TimeoutExpired, OSError):
             job = self._client.job(self._job_id)
             if job is None or states.phase_of(job.state) is not Phase.RUNNING or job.state in states.STANDSTILL:
-                return  # Slurm ends what is in it, and can end no step of it before
+                return  # Slurm ends its processes, and cannot end a step before
             self._client.cancel_steps(self._job_id, request.AGENTS)
             program = request.make_wrapper(self._config, module_command(python(self._config), sweep.__name__, session))
             subprocess.run(
@@ -293,7 +293,7 @@ class SlurmAllocation:
 
 
 def _submit(client: SlurmClient, argv: Sequence[str], name: str, watchdog: Watchdog, on_status: Callable[[str], object]) -> str:
-    """The new job's id. A controller that was away is asked again, but first whether it has taken the job after all."""
+    """Submit, and return the job's id. After an outage, it first checks whether the controller has accepted the job."""
     tried = False
 
     def submit() -> str:
@@ -303,7 +303,7 @@ def _submit(client: SlurmClient, argv: Sequence[str], name: str, watchdog: Watch
         try:
             return taken or client.submit(argv, job_keepalive.JOB_SCRIPT)
         except NotConfigured as exc:
-            if first:  # where Slurm has never answered, patience is no use
+            if first:  # without any earlier answer, retries would not help
                 raise AllocationError(
                     f"this machine knows of no Slurm cluster; is SLURM_CONF what it should be? {exc}"
                 ) from None
@@ -313,14 +313,14 @@ def _submit(client: SlurmClient, argv: Sequence[str], name: str, watchdog: Watch
         return retry_while_down(submit, on_status)
     except ControllerDown:
         raise
-    except AllocationError:  # what Slurm refuses is no job
+    except AllocationError:  # Slurm has refused the job
         watchdog.cancel()
         raise
 
 
 def _nodes_of_this_job(client: SlurmClient, job_id: str, wanted: int) -> Sequence[str]:
-    """Those that the job pytest runs in lends: it is the user's, who ends it."""
-    with suppress(ControllerDown):  # which a running job does not need
+    """Return the nodes of the user's job in which pytest runs; the user ends it."""
+    with suppress(ControllerDown):  # a running job does not need the controller
         job = client.job(job_id)
         if job is None or states.phase_of(job.state) is not Phase.RUNNING:
             raise AllocationError(

@@ -1,4 +1,4 @@
-"""What holds a job's nodes, and what ends the job when it is no longer needed.
+"""The processes that hold a job's nodes, and that end the job when it is no longer needed.
 
     pytest ──pipe──> watchdog               on this machine: cancels the job, pending or running, when pytest is gone, and
 ends                                             sruns that stay: they wait for a controller that is gone as well
@@ -27,16 +27,16 @@ from pytest_dtfperf.clusters.slurm.states import SrunMessages
 from pytest_dtfperf.errors import AllocationError, quoted_lines
 from pytest_dtfperf.formats import printable_bytes
 
-FIRST_KEEPALIVE_S = 150  # from a job's start to its keep-alive step's: the queue is asked every 30 s, and srun takes time
-OLD_MIN = 10  # in which every keep-alive step that will ever start has started
+FIRST_KEEPALIVE_S = 150  # from a job's start to its keep-alive step's: the queue is polled every 30 s, and srun takes time
+OLD_MIN = 10  # after which no keep-alive step starts any more
 TAKE_S = 60.0  # for srun to start one small step: a node's prolog may come first
 PULSE_S = 1.0
-SRUN_LEAVES_S = 5.0  # it ends with its step, and that with its agents, a second or two after pytest; told to, as soon
+SRUN_LEAVES_S = 5.0  # srun ends with its step, and that with its agents, a second or two after pytest; at once after a signal
 _LEAVE_S = 2.0
-_WORD_BYTES = 64  # of a line that has no end yet: longer ones are not the keep-alive step's word
+_WORD_BYTES = 64  # of an incomplete line: longer ones are not the keep-alive step's
 
-# The batch script. What it needs of a node is a shell and /tmp; the keep-alive step's process leaves its id there, below the
-# job's name: a job of another Slurm may have the same number, but none has the name.
+# The batch script. It needs a shell and /tmp on the node. The keep-alive step's process leaves its id there, under the job's
+# name: a job of another Slurm may have the same number, but not the same name.
 JOB_SCRIPT = f"""#!/bin/sh
 # Holds the nodes of a pytest-dtfperf session, for as long as pytest keeps its keep-alive step going.
 keepalive=/tmp/$SLURM_JOB_NAME.keepalive
@@ -73,8 +73,8 @@ echo $$ >"$keepalive/fresh" && mv "$keepalive/fresh" "$keepalive/pid" && echo he
 while IFS= read -r -t "$1" _; do :; done
 """
 
-# The watchdog over a job. One that is being submitted at this very moment is not in the queue yet, and the controller may be
-# away: hence more than one try. When Slurm knows of no such job any more, that is enough.
+# The watchdog of a job. A job that is just being submitted is not in the queue yet, and the controller may not answer:
+# hence several tries. They end when Slurm knows no such job.
 _CANCEL = """
 for pause in 0 2 3 5 20 60 240; do
     sleep "$pause"
@@ -82,7 +82,7 @@ for pause in 0 2 3 5 20 60 240; do
     [ "$pause" -lt 3 ] || [ -n "$(squeue --noheader --user="$3" --name="$4" 2>&1)" ] || break
 done
 """
-# The watchdog over sruns: whoever waits for an answer of Slurm's while they are to end may wait for minutes.
+# The watchdog of sruns: while they are to end, a wait for Slurm's answer may take minutes.
 _WATCHDOG = """
 trap '' HUP INT TERM
 IFS= read -r word
@@ -93,17 +93,17 @@ IFS= read -r word
 
 
 def make_keepalive_command(job_name: str, heartbeat_timeout_s: float) -> list[str]:
-    """What the keep-alive step runs: it ends with its stdin, or when that has been silent for `heartbeat_timeout_s` seconds."""
+    """Return the command of the keep-alive step: it ends with its stdin, or without a line for `heartbeat_timeout_s`."""
     return ["bash", "-c", _KEEPALIVE, "dtfperf-keepalive", f"{heartbeat_timeout_s:g}", job_name]
 
 
 def make_job_watchdog(client: SlurmClient, job_name: str) -> Watchdog:
-    """Cancels the job of that name when nobody else does: sbatch may be interrupted before it says a job's id."""
+    """Return a watchdog that cancels the job of that name: sbatch may be interrupted before it prints the job's id."""
     return _make_watchdog(client, _CANCEL, str(os.getuid()), job_name)
 
 
 def make_srun_watchdog(client: SlurmClient) -> Watchdog:
-    """The same in a job that is somebody's own: what this process has started in it, and nothing else, is to end."""
+    """Return a watchdog for a user's own job: it ends only what this process has started in it."""
     return _make_watchdog(client, "")
 
 
@@ -113,7 +113,7 @@ def _make_watchdog(client: SlurmClient, besides: str, *arguments: str) -> Watchd
 
 
 class Keepalive:
-    """The keep-alive step's end at this side, for a `with` block: a thread keeps it alive for as long as this process runs."""
+    """This side of the keep-alive step, for a `with` block: a thread keeps it alive as long as this process runs."""
 
     def __init__(self, client: SlurmClient, node: str, argv: Sequence[str]) -> None:
         self._client = client
@@ -122,8 +122,8 @@ class Keepalive:
         self._over = threading.Event()
 
     def __enter__(self) -> Self:
-        """Raises `AllocationError` if the keep-alive step cannot be started: `ControllerAway` where it can be later."""
-        # A session of its own: Ctrl-C in the terminal is for pytest.
+        """Start the step. Raises `AllocationError` if that fails: `ControllerAway` if it may be possible later."""
+        # A session of its own: Ctrl-C in the terminal reaches only pytest.
         environment = self._client.step_environment
         self._process = subprocess.Popen(
             guard_against_parent_death(self._argv, environment),
@@ -136,7 +136,7 @@ class Keepalive:
         self._pulse = threading.Thread(target=self._beat, name="dtfperf-slurm-keepalive", daemon=True)
         try:
             self._wait_until_held()
-        except BaseException:  # Ctrl-C too: __exit__ is not called for what has not been entered
+        except BaseException:  # Ctrl-C too: __exit__ is not called if __enter__ fails
             self._end()
             raise
         self._pulse.start()
@@ -158,7 +158,7 @@ class Keepalive:
             raise classify_error(" ".join(messages.of_all))(f"{what}{output}")
 
     def _says_held(self, deadline: float) -> bool:
-        """Whether it does, after what a site's prolog may print for every step. Raises `AllocationError` if it is too late."""
+        """Return whether the step has started. Skips a prolog's output. Raises `AllocationError` if it is too late."""
         assert self._process.stdout
         rest = b""
         while select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -166,21 +166,21 @@ class Keepalive:
             *lines, rest = (rest[-_WORD_BYTES:] + data).split(b"\n")
             if b"held" in lines or not data:
                 return b"held" in lines
-            if time.monotonic() > deadline:  # it says something else for ever
+            if time.monotonic() > deadline:  # it prints other lines without end
                 break
         raise AllocationError(f"srun has started no keep-alive step on {self._node}, the job's first node, within {TAKE_S:g} s")
 
     def _beat(self) -> None:
         assert self._process.stdin
-        with suppress(BrokenPipeError, ValueError):  # the job is over, which its users learn from their channel; or we are
+        with suppress(BrokenPipeError, ValueError):  # the job is over, which the channel reports; or this side has ended
             while not self._over.wait(PULSE_S):
                 self._process.stdin.write(b"\n")
                 self._process.stdin.flush()
 
     def _end(self) -> None:
-        """srun ends its step when it is told to end; what is left then ends with the job."""
+        """End srun, which then ends its step; the rest ends with the job."""
         self._process.terminate()
-        self._process.send_signal(signal.SIGCONT)  # also if somebody has stopped it
+        self._process.send_signal(signal.SIGCONT)  # also if it is stopped
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_LEAVE_S)
         self._process.kill()

@@ -1,4 +1,4 @@
-"""The keys of a cluster that Slurm runs. Pure."""
+"""The keys of a Slurm cluster. Pure."""
 
 import os
 import re
@@ -16,12 +16,12 @@ _TIME = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+(:\d\d){0,2}")
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) *([smhd])")
 _SECONDS_PER = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _GPUS = re.compile(r"(?:gres[/:])?gpu((?:[:=][\w.+-]+){0,2})")
-_IN_PARENTHESES = re.compile(r"\([^()]*\)")  # "(S:0-1)", "(IDX:0,2)": which sockets, which of them
+_IN_PARENTHESES = re.compile(r"\([^()]*\)")  # "(S:0-1)", "(IDX:0,2)": the sockets and indices of the GPUs
 _MOST_GPUS = 64  # of a node, parts (MIG) included: a larger number alone is a type's name, as in gpu:4090
 _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 DEFAULT_TIME_LIMIT = (
-    "60"  # minutes: more than perf_tests take, less than most partitions allow; a job without a limit may stay for ever
+    "60"  # minutes: more than perf_tests take, less than most partitions allow; a job without a limit may run without end
 )
 TIME_LIMIT = Validator(
     'a number of minutes or one of Slurm\'s formats ("12", "12:30", "00:12:00", "1-12", "1-12:30", "1-12:30:00"), above zero',
@@ -45,7 +45,7 @@ KEYS: Mapping[str, Validator] = {
     "qos": TEXT,
     "constraint": TEXT,
     "reservation": TEXT,
-    "nodes": COUNT,  # the most it may lend
+    "nodes": COUNT,  # at most
     "nodes_per_gpu_count": NODES_PER_GPU_COUNT,
     "include_nodes": TEXT,
     "exclude_nodes": TEXT,
@@ -62,10 +62,10 @@ KEYS: Mapping[str, Validator] = {
     "setup": TEXTS,
     "shared": TEXT,
     "spool": TEXT,
-    "network": one_of("trusted"),  # else hosts of public addresses that have no firewall of ours are refused
+    "network": one_of("trusted"),  # otherwise hosts with public addresses are refused where the firewall is not managed here
 }
 
-# What `options` may not hold, because a key says it ...
+# Options that may not be in `options`, because a key sets them ...
 _KEY_OF = {
     "--partition": "partition", "-p": "partition", "--account": "account", "-A": "account", "--qos": "qos", "-q": "qos",
     "--constraint": "constraint", "-C": "constraint", "--reservation": "reservation", "--nodes": "nodes", "-N": "nodes",
@@ -77,7 +77,7 @@ _KEY_OF = {
     "--mem-per-gpu": "memory", "--licenses": "licenses", "-L": "licenses", "--time": "time_limit", "-t": "time_limit",
     "--output": "shared", "-o": "shared", "--error": "shared", "-e": "shared",
 }  # fmt: skip
-# ... or because nothing works otherwise: names to find a job by, one task per node, an answer that is a number.
+# ... or because the backend needs its values: names to find a job by, one task per node, an answer that is a number.
 _SET_ALREADY = (
     "--job-name", "-J", "--comment", "--requeue", "--no-requeue", "--wait", "-W", "--parsable", "--array", "-a", "--ntasks",
     "-n", "--ntasks-per-node", "--ntasks-per-core", "--ntasks-per-socket", "--ntasks-per-gpu", "--wrap", "--test-only",
@@ -86,7 +86,7 @@ _SET_ALREADY = (
 
 
 def validate(table: Mapping[str, Any]) -> str | None:
-    """What is wrong with keys that are right one by one."""
+    """Return the first conflict between keys that are valid on their own; None if there is none."""
     if "gres" in table and "gpus_per_node" in table:
         return 'says gres and gpus_per_node: one of them is enough, gpus_per_node = 4 is gres = "gpu:4"'
     if problem := next(_about_gres(table), None):
@@ -101,7 +101,7 @@ def validate(table: Mapping[str, Any]) -> str | None:
 
 
 def gpus_per_node(backend_keys: Mapping[str, Any]) -> int | None:
-    """How many GPUs a node has, as gpus_per_node or the gpu part of gres say; None where there are none."""
+    """Return the GPUs of a node from gpus_per_node or the gpu part of gres; None if neither has any."""
     if given := backend_keys.get("gpus_per_node"):
         return int(given)
     return sum(count for _, count in gpus_of(backend_keys.get("gres", ""))) or None
@@ -126,7 +126,7 @@ def gpus_of(gres: str) -> list[tuple[str, int]]:
 
 
 def nodes_of(hostlist: str) -> tuple[str, ...]:
-    """Return the nodes of a host list, in its order. Raises `HostListError`, also for what no node is called."""
+    """Return the nodes of a host list, in its order. Raises `HostListError`, also for invalid node names."""
     nodes = hostlists.expand_hostlist(hostlist)
     if wrong := next((node for node in nodes if not _NODE.fullmatch(node)), None):
         raise HostListError(f"no node is called {show_value(wrong)}. Write node1,node2 or node[1-4,08], without blanks")
@@ -134,7 +134,7 @@ def nodes_of(hostlist: str) -> tuple[str, ...]:
 
 
 def seconds(duration: str | float) -> float | None:
-    """How long a duration is; None for text that is none."""
+    """Return a duration in seconds; None for invalid text."""
     if not isinstance(duration, str):
         return float(duration)
     found = _DURATION.fullmatch(duration.strip())
@@ -142,7 +142,7 @@ def seconds(duration: str | float) -> float | None:
 
 
 def lent_s(backend_keys: Mapping[str, Any]) -> float | None:
-    """How long a job lasts at most, as Slurm reads `time_limit`. Of one that this process runs in, only Slurm knows."""
+    """Return the longest duration of a job in seconds, by `time_limit`. None: only Slurm knows that of the current job."""
     if nodes_of_job() is not None:
         return None
     days, _, rest = f"{backend_keys.get('time_limit', DEFAULT_TIME_LIMIT)}".rpartition("-")
@@ -163,7 +163,7 @@ def _about_option(option: str) -> str | None:
         return 'options must not hold ":": jobs of several parts are not supported'
     name = option.partition("=")[0].partition(" ")[0] if option.startswith("--") else option[:2]
     for known in (*_KEY_OF, *_SET_ALREADY):
-        # Slurm takes the beginning of a long option's name for all of it.
+        # Slurm accepts the beginning of a long option's name for all of it.
         if known == name or (len(name) > 2 and known.startswith(name)):
             use = f"say it with the key {_KEY_OF[known]}" if known in _KEY_OF else "the backend sets it, or cannot work with it"
             return f"options must not hold {option!r}: {use}"
@@ -207,6 +207,6 @@ def _about_nodes(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def nodes_of_job() -> int | None:
-    """How many nodes the job has that this process runs in; None outside of one."""
+    """Return the number of nodes of the job in which this process runs; None outside of one."""
     given = os.environ.get("SLURM_JOB_NUM_NODES", "")
     return int(given) if re.fullmatch("[1-9][0-9]{0,8}", given) else None

@@ -1,7 +1,7 @@
 """Parse what squeue, scontrol and sacct of Slurm 20.11 to 24.11 print. Starts nothing.
 
-A job's name and comment may contain anything: blanks, `|`, `=`, new lines, even what looks like a field. So squeue and sacct
-are asked to put control characters between fields, and scontrol's KEY=VALUE are looked up only where Slurm writes.
+A job's name and comment may contain anything: blanks, `|`, `=`, new lines, even text that looks like a field. So squeue and
+sacct are asked to put control characters between fields, and scontrol's KEY=VALUE are read only where Slurm writes.
 """
 
 import re
@@ -25,7 +25,7 @@ _SHOWN = 200  # characters of an answer that an error quotes
 
 
 class ParseError(ValueError):
-    """One of Slurm's commands printed what this version does not understand."""
+    """A command of Slurm printed text that this version cannot parse."""
 
     def __init__(self, command: str, text: str) -> None:
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
@@ -34,17 +34,17 @@ class ParseError(ValueError):
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A job as one of Slurm's commands shows it. What that command does not tell is as the defaults say."""
+    """A job as one of Slurm's commands shows it. Fields that the command lacks have their defaults."""
 
     id: str  # "17"; "17_3": a task of an array; "17+1": a part of a heterogeneous job
     name: str
     user: str
-    state: str  # Slurm's word: PENDING, RUNNING, ...
+    state: str  # Slurm's name: PENDING, RUNNING, ...
     reason: str  # why it waits, or has ended; empty if Slurm gives none
     nodes: tuple[str, ...]  # in Slurm's order
     exit_code: int = 0
     signal: int = 0
-    start: float | None = None  # seconds since 1970; of a job that waits, the estimate, if there is one
+    start: float | None = None  # seconds since 1970; for a waiting job, the estimate, if there is one
     comment: str = ""
     failed_node: str | None = None
     time_limit: str = ""
@@ -52,7 +52,7 @@ class SlurmJob:
 
 
 def parse_squeue(text: str) -> list[SlurmJob]:
-    """The jobs that `squeue --noheader --format=SQUEUE_FORMAT` lists. It tells no exit codes."""
+    """Parse the output of `squeue --noheader --format=SQUEUE_FORMAT`. It has no exit codes."""
     before, *records = text.split(_RECORD)
     if before.strip():
         raise ParseError("squeue", before)
@@ -77,7 +77,7 @@ def _parse_squeue_job(record: str) -> SlurmJob:
     )
 
 
-# What a line of `scontrol --oneliner show job` begins with; names and comments may hold new lines.
+# The beginning of a line of `scontrol --oneliner show job`; names and comments may contain new lines.
 _SCONTROL_JOB = re.compile(r"^JobId=\d+ (?:\w+=\S+ ){0,4}?JobName=", re.MULTILINE)
 _SCONTROL_PARTS = re.compile(
     r"JobId=(?P<id>\d+) (?P<part_of>(?:\w+=\S+ )*?)JobName=(?P<name>.*?) "
@@ -85,13 +85,13 @@ _SCONTROL_PARTS = re.compile(
     re.DOTALL,
 )
 _SCONTROL_FIELD = re.compile(r"(?:^| )([\w/:]+)=(\S*)")
-# A comment ends with a blank of its own. In a batch job's answer the last of these keys are Slurm's.
+# A comment ends with a blank. In the answer for a batch job, the last of these keys are Slurm's.
 _SCONTROL_BATCH_COMMENT = re.compile(r" Comment=(.*)  StdErr=.* StdIn=", re.DOTALL)
 _SCONTROL_COMMENT = re.compile(r" Comment=(.*?) (?= \w+[=:]|\s*$)", re.DOTALL)
 
 
 def parse_scontrol(text: str) -> list[SlurmJob]:
-    """The jobs that `scontrol --oneliner show job` shows."""
+    """Parse the output of `scontrol --oneliner show job`."""
     return [_parse_scontrol_job(record) for record in _split_scontrol(text)]
 
 
@@ -109,7 +109,7 @@ def _parse_scontrol_job(record: str) -> SlurmJob:
     parts = _SCONTROL_PARTS.match(record)
     if not parts:
         raise ParseError("scontrol", record)
-    fields = dict(reversed(_SCONTROL_FIELD.findall(parts["fields"])))  # reversed: the first of a name counts
+    fields = dict(reversed(_SCONTROL_FIELD.findall(parts["fields"])))  # reversed: the first occurrence of a name counts
     exit_code, signal = _parse_exit("scontrol", fields.get("ExitCode", "0:0"), record)
     comment = _SCONTROL_BATCH_COMMENT.search(parts["rest"]) or _SCONTROL_COMMENT.search(parts["rest"])
     return SlurmJob(
@@ -117,7 +117,7 @@ def _parse_scontrol_job(record: str) -> SlurmJob:
         name=parts["name"],
         user=parts["user"],
         state=_parse_state("scontrol", fields.get("JobState", ""), record),
-        reason=printable(_drop_placeholder(fields.get("Reason", "")).replace("_", " ")),  # as it replaces blanks
+        reason=printable(_drop_placeholder(fields.get("Reason", "")).replace("_", " ")),  # Slurm replaces blanks by underscores
         nodes=_parse_nodes("scontrol", fields.get("NodeList", ""), record),
         exit_code=exit_code,
         signal=signal,
@@ -129,7 +129,7 @@ def _parse_scontrol_job(record: str) -> SlurmJob:
 
 
 def _parse_scontrol_id(number: str, part_of: dict[str, str]) -> str:
-    """As squeue writes it."""
+    """Return the id in squeue's form."""
     if "ArrayTaskId" in part_of:
         tasks = part_of["ArrayTaskId"]
         return f"{part_of['ArrayJobId']}_{tasks if tasks.isdigit() else f'[{tasks}]'}"
@@ -139,7 +139,7 @@ def _parse_scontrol_id(number: str, part_of: dict[str, str]) -> str:
 
 
 def parse_sacct(text: str) -> list[SlurmJob]:
-    """The jobs, without their steps, that `sacct --parsable2 --noheader --delimiter=... --format=SACCT_FORMAT` lists."""
+    """Parse jobs, without steps, from `sacct --parsable2 --noheader --delimiter=... --format=SACCT_FORMAT`."""
     jobs = [_parse_sacct_job(record) for record in _split_sacct(text)]
     return [job for job in jobs if "." not in job.id]
 
@@ -167,7 +167,7 @@ def _parse_sacct_job(record: str) -> SlurmJob:
         name=name,
         user=user,
         state=_parse_state("sacct", state, record),
-        reason=printable(_drop_placeholder(reason)) if state == "PENDING" else "",  # why it last waited, also when it is over
+        reason=printable(_drop_placeholder(reason)) if state == "PENDING" else "",  # of its wait, also after its end
         nodes=_parse_nodes("sacct", nodes, record),
         exit_code=code,
         signal=signal,
@@ -178,17 +178,17 @@ def _parse_sacct_job(record: str) -> SlurmJob:
     )
 
 
-_NUMBER = re.compile(r"[0-9]{1,12}")  # not whatever Unicode calls a digit, nor more than a number of ours can hold
+_NUMBER = re.compile(r"[0-9]{1,12}")  # only ASCII digits, and few enough for an integer
 _LEAF = re.compile(r"^SwitchName=(\S+) Level=0 .*?\bNodes=(\S*)", re.MULTILINE)
 
 
 def parse_topology(text: str) -> dict[str, str]:
-    """The leaf switch of every node, as `scontrol show topology` tells; nothing where there are no switches."""
+    """Return the leaf switch of every node from `scontrol show topology`; empty if there are no switches."""
     return {node: switch for switch, nodes in _LEAF.findall(text) for node in expand_hostlist(nodes)}
 
 
 def expand_hostlist(hostlist: str) -> tuple[str, ...]:
-    """A list of hosts in full, as `scontrol show hostnames`, which needs a Slurm at hand; none where Slurm says so."""
+    """Expand a list of hosts like `scontrol show hostnames`, but without Slurm; empty for Slurm's placeholders."""
     if hostlist in _NOTHING:
         return ()
     try:
@@ -215,7 +215,7 @@ def _parse_exit(command: str, text: str, record: str) -> tuple[int, int]:
 
 
 def _parse_time(command: str, text: str, record: str) -> float | None:
-    """Seconds since 1970, as SLURM_TIME_FORMAT=%s makes Slurm print them, or local time in ISO 8601, its default."""
+    """Return seconds since 1970 from Slurm's output: such seconds (SLURM_TIME_FORMAT=%s), or local time in ISO 8601."""
     if text in _NOTHING:
         return None
     if _NUMBER.fullmatch(text):

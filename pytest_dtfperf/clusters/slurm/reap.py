@@ -1,8 +1,8 @@
 """Jobs and sruns that an outage has left behind: pytest, its watchdog and its keep-alive step are gone.
 
 Each job has its process in its comment, and each srun in its environment. Only on that machine, and in that process's PID
-namespace, is it known whether the process still runs. Other jobs are shown, and cancelled only on request. An srun is on the
-same machine, and waits for Slurm's controller without end.
+namespace, can it be checked whether the process still runs. Other jobs are listed, and cancelled only on request. An srun is
+on the same machine, and waits for Slurm's controller without end.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ from pytest_dtfperf.node.owner import Fate, Owner
 
 @dataclass(frozen=True)
 class LeftJob:
-    """A job of ours in the queue."""
+    """A job of this package in the queue."""
 
     job: SlurmJob
     session: str
@@ -29,7 +29,7 @@ class LeftJob:
 
 
 def find_left_sruns() -> dict[Owner, list[int]]:
-    """The process ids of this user's on this machine whose owner is surely gone. Of each, for it has a child of its own."""
+    """Return this user's sruns on this machine by owner, of owners that have ended. Each has a child process of its own."""
     all_of_them = _list_sruns()
     found: dict[Owner, list[int]] = defaultdict(list)
     for process, owner in all_of_them.items():
@@ -40,7 +40,7 @@ def find_left_sruns() -> dict[Owner, list[int]]:
 
 
 def end_sruns(owner: Owner) -> bool:
-    """Whether those of an owner are gone. A number may be another's by now: they are looked for until none is found."""
+    """End an owner's sruns, and return whether none is left. Searches again, because a process id may be reused."""
     return not processes.end(lambda: [process for process, its in _list_sruns().items() if its == owner], grace_s=SRUN_LEAVES_S)
 
 
@@ -57,7 +57,7 @@ def _read_program(pid: int) -> str:
 
 
 def find_left_jobs(client: SlurmClient) -> list[LeftJob]:
-    """This user's jobs that a session of perf tests has submitted and that are not over. Raises `AllocationError`."""
+    """Return this user's jobs that a session has submitted and that are not over. Raises `AllocationError`."""
     found = []
     for job in client.jobs_of_user():
         comment = parse_job_comment(job.comment)

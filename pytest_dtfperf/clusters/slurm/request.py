@@ -3,7 +3,7 @@
 sbatch   a job that holds the nodes; its script comes on stdin                         `make_submit_command`
 srun     in that job, a step that shows that pytest is alive                           `make_keepalive_step`
 srun     in that job, one agent on every node, inside a shell that prepares its node   `make_agents_command` of a `make_wrapper`
-srun     in that job, something short on every node                                    `make_sweep_command`
+srun     in that job, a short command on every node                                    `make_sweep_command`
 """
 
 import os
@@ -24,30 +24,30 @@ from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.node.module_command import module_command
 from pytest_dtfperf.node.owner import Owner
 
-NAME_PREFIX = "dtfperf-"  # of the names of all our jobs
+NAME_PREFIX = "dtfperf-"  # of the names of all jobs
 AGENTS = "agents"  # the name of the step that is the channel
-STARTED, ENDED = b"dtfperf-node started", b"dtfperf-node ended "  # the shell's own lines in the stream; an exit code follows
+STARTED, ENDED = b"dtfperf-node started", b"dtfperf-node ended "  # the shell's lines in the stream; an exit code follows
 
-_APART = "8<&0 9>&1 </dev/null >&2"  # the agent's stdin and stdout are out of reach of what is run before it
-# Some shells take any file of that name for a program.
+_APART = "8<&0 9>&1 </dev/null >&2"  # the commands before the agent cannot use its stdin and stdout
+# Some shells run any file of that name.
 _IS_PROGRAM = 'command -v -- "$1" >/dev/null && case $1 in */*) [ -x "$1" ] ;; esac'
-# A login shell reads what defines `module` on most sites, and what prints greetings on some.
+# A login shell reads the definition of `module` on most sites, and prints greetings on some.
 _LOGIN = f'lines=$1; shift; exec bash -lc "$lines" dtfperf-agent "$@" {_APART}'
 
 
 def count_nodes(config: ClusterConfig, resources: Resources) -> int:
-    """How many nodes the job must have. Raises `AllocationError` where the cluster may not lend so many."""
+    """Return the number of nodes of the job. Raises `AllocationError` if it is above the cluster's limit."""
     return require_hosts(config, resources, "nodes")
 
 
 def get_max_pending_s(config: ClusterConfig) -> float | None:
-    """How long a job may wait for its nodes; None: for as long as it takes."""
+    """Return how many seconds a job may wait for its nodes; None: without limit."""
     given = config.backend_keys.get("max_pending")
     return None if given is None else keys.seconds(given)
 
 
 def make_submit_command(config: ClusterConfig, *, nodes: int, name: str, comment: str) -> list[str]:
-    """The command that submits the job; it prints the job's id."""
+    """Return the command that submits the job; it prints the job's id."""
     backend_keys = config.backend_keys
     argv = ["sbatch", "--parsable", "--no-requeue", f"--job-name={name}", f"--comment={comment}", "--chdir=/"]
     argv += [
@@ -68,7 +68,7 @@ def make_submit_command(config: ClusterConfig, *, nodes: int, name: str, comment
     exclusive = backend_keys.get("exclusive", True)
     if exclusive:
         argv.append("--exclusive")
-    if memory := backend_keys.get("memory", "0" if exclusive else None):  # 0: all that the node has
+    if memory := backend_keys.get("memory", "0" if exclusive else None):  # 0: all memory of the node
         argv.append(f"--mem={memory}")
     output = (
         os.path.abspath(os.path.join(os.path.expanduser(backend_keys["shared"]), "slurm-%x-%j.out"))
@@ -79,33 +79,33 @@ def make_submit_command(config: ClusterConfig, *, nodes: int, name: str, comment
 
 
 def make_agents_command(config: ClusterConfig, *, job: str, nodes: Sequence[str], argv: Sequence[str]) -> list[str]:
-    """The command that runs `argv`, wrapped, once on each of these nodes of the job, with all of them in its hands.
+    """Return the command that runs `argv`, wrapped, once on each of these nodes of the job, with all their resources.
 
-    It starts beside agents that hang, except with GPUs on Slurm 20.11, where such a step waits for the end of an earlier one.
+    It starts beside hanging agents, except with GPUs on Slurm 20.11, where such a step waits for the end of an earlier one.
     """
     return _make_agents_command(config, job, len(nodes), [f"--nodelist={','.join(nodes)}"], argv)
 
 
 def make_keepalive_step(config: ClusterConfig, *, job: str, node: str, argv: Sequence[str]) -> list[str]:
-    """The command that runs `argv` on one node of the job, beside everything else, with nothing but its lines."""
+    """Return the command that runs `argv` on one node of the job, beside other steps and without resources of its own."""
     return [*_make_step(job, "keepalive", 1, [f"--nodelist={node}"]), "--gres=none", "--chdir=/", *argv]
 
 
 def make_sweep_command(config: ClusterConfig, *, job: str, nodes: Sequence[str], argv: Sequence[str]) -> list[str]:
-    """The command that runs something short on each of these nodes of the job."""
+    """Return the command that runs a short command on each of these nodes of the job."""
     return [*_make_step(job, "sweep", len(nodes), [f"--nodelist={','.join(nodes)}"]), "--gres=none", "--input=none", *argv]
 
 
 def make_wrapper(config: ClusterConfig, argv: Sequence[str]) -> list[str]:
-    """A shell that prepares a node as clusters.toml says, runs `argv` there, and tells how it ended.
+    """Return a shell command that runs the set-up lines of clusters.toml, then `argv`, and prints its exit code.
 
-    On stdout it says STARTED when the node is prepared and there is such a program, and at its end ENDED and the exit code (128
-    and the signal's number for a program that was killed). What the setup lines print goes to stderr, and they have no stdin.
+    It prints STARTED on stdout after the set-up if the program exists, and at its end ENDED and the exit code (128 plus the
+    signal's number for a killed program). The output of set-up lines goes to stderr, and they have no stdin.
     """
     setup = config.backend_keys.get("setup", ())
     lines = [
         f'trap \'printf "{ENDED.decode()}%d\\n" "$?" >&9\' EXIT',
-        # A shell with nothing but the first trap would call it 0 when it is killed while it waits for its program.
+        # A shell with only the first trap would report 0 when it is killed while it waits for its program.
         *(f"trap 'exit {128 + each}' {each.name[3:]}" for each in (SIGHUP, SIGINT, SIGTERM)),
         "export DTFPERF_HOST_INDEX=$SLURM_PROCID",
         *(_format_setup_line(number, line) for number, line in enumerate(setup, start=1)),
@@ -119,7 +119,7 @@ def make_wrapper(config: ClusterConfig, argv: Sequence[str]) -> list[str]:
 
 
 def list_commands(config: ClusterConfig, resources: Resources) -> list[str]:
-    """What would be run for these resources, for people. Inside a job there is nothing to submit."""
+    """Return the commands for these resources, for display. Inside a job there is nothing to submit."""
     nodes = count_nodes(config, resources)
     program = make_wrapper(config, module_command(config.python or "python3", "pytest_dtfperf.node.agent"))
     step = _format_command(_make_agents_command(config, "JOB", nodes, [], program))
@@ -144,7 +144,7 @@ def _make_agents_command(config: ClusterConfig, job: str, count: int, where: Seq
 
 
 def _make_step(job: str, name: str, count: int, where: Sequence[str]) -> list[str]:
-    """One task on each of `count` nodes, beside other steps and with as much of the memory and the cores as they."""
+    """Return the options for one task on each of `count` nodes, beside other steps, with the same memory and cores as they."""
     argv = ["srun", f"--jobid={job}", f"--job-name={name}", "--overlap", f"--nodes={count}", f"--ntasks={count}"]
     return [*argv, "--ntasks-per-node=1", *where, "--mem=0", "--mpi=none", "--cpu-bind=none", "--export=ALL"]
 
@@ -153,7 +153,7 @@ _OF_OTHER_NODES = ("exclude_nodes", "nodes_per_gpu_count")  # keys
 
 
 def select_nodes(config: ClusterConfig, names: str) -> ClusterConfig:
-    """The cluster with these of its nodes alone, as Slurm has them: "node03,node07", "node[03-07]". Raises `UsageError`."""
+    """Return the cluster with only these nodes, in Slurm's form: "node03,node07", "node[03-07]". Raises `UsageError`."""
     try:
         nodes = keys.nodes_of(names)
     except HostListError as error:
@@ -163,26 +163,26 @@ def select_nodes(config: ClusterConfig, names: str) -> ClusterConfig:
 
 
 def _list_included(backend_keys: Mapping[str, Any], nodes: int) -> list[str]:
-    """The first of the nodes wanted: Slurm refuses a list that is longer than the job, or names what is excluded as well."""
+    """Return the first of the selected nodes: Slurm refuses a list longer than the job, or with excluded nodes."""
     excluded = parse.expand_hostlist(backend_keys.get("exclude_nodes", ""))
     return [node for node in parse.expand_hostlist(backend_keys["include_nodes"]) if node not in excluded][:nodes]
 
 
 def _get_gres(config: ClusterConfig) -> str | None:
-    """In the form that every version of Slurm takes."""
+    """Return the generic resources in a form that every version of Slurm accepts."""
     count = config.backend_keys.get("gpus_per_node")
     given: str | None = config.backend_keys.get("gres")
     return f"gpu:{count}" if count else given
 
 
 def _cpu_options(config: ClusterConfig) -> list[str]:
-    """Said to srun too: since 22.05 it does not take this over from the job."""
+    """Return the CPU options for sbatch and srun: since 22.05, srun does not inherit them from the job."""
     count = config.backend_keys.get("cpus_per_node")
     return [f"--cpus-per-task={count}"] if count else []
 
 
 def _format_setup_line(number: int, line: str) -> str:
-    """Run a line in this shell, so that what it sets stays."""
+    """Return code that runs a line in this shell, so that its settings stay."""
     words = shlex.quote(f": {line}")
     return f'eval {shlex.quote(line)} || {{ echo "setup line {number} failed with exit code $?"{words} >&2; exit 1; }}'
 
@@ -202,12 +202,12 @@ _JOB_COMMENT = re.compile(r"dtfperf session=(\S+) owner=(\S+)")
 
 
 def format_job_comment(session: str, owner: Owner) -> str:
-    """For sbatch."""
+    """Return the job comment for sbatch."""
     return f"dtfperf session={session} owner={owner.text}"
 
 
 def parse_job_comment(comment: str) -> tuple[str, Owner] | None:
-    """(session, owner), or None if the comment is none of ours."""
+    """Parse a job comment into (session, owner); None if it is not from this package."""
     found = _JOB_COMMENT.fullmatch(comment.strip())
     owner = Owner.parse(found[2]) if found else None
     return (found[1], owner) if found and owner else None

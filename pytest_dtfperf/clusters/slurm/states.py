@@ -1,7 +1,7 @@
-"""The meaning of Slurm's words: a job's state, why it waits, why it is over, and srun's messages. Pure.
+"""The meaning of Slurm's messages: a job's state, the reason of its wait or end, and srun's messages. Pure.
 
-Slurm's words are judged last. First come the tasks' own reports, then srun's: a task that ignores SIGTERM makes a cancelled
-srun end with code 0, and Slurm misses a node that is cut off only after its SlurmdTimeout.
+Slurm's states count last. First come the tasks' own reports, then srun's: a task that ignores SIGTERM makes a cancelled
+srun end with code 0, and Slurm notices a disconnected node only after its SlurmdTimeout.
 """
 
 import re
@@ -13,11 +13,11 @@ from enum import Enum
 from pytest_dtfperf.clusters.slurm import parse
 from pytest_dtfperf.clusters.slurm.parse import SlurmJob
 
-_FEW = 4  # nodes that are named one by one
+_FEW = 4  # nodes that a message lists one by one
 
 
 class Phase(Enum):
-    """Where a job that holds nodes is in its life."""
+    """The phase of a job that holds nodes."""
 
     WAITING = "it has no nodes that could be used yet"
     RUNNING = "its nodes are ours"
@@ -27,14 +27,14 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class State:
-    """What one of Slurm's states means for a job that only holds nodes, and is never to run twice."""
+    """The meaning of one of Slurm's states for a job that holds nodes and must not run twice."""
 
     phase: Phase
     words: str  # after "Slurm job 17"
 
 
-# Every state, and every flag that is shown as one, of Slurm 20.11 to 25.05. A job that was requeued is not ours any more: what
-# ran on its nodes is gone, and others would come.
+# Every state, and every flag that is shown as one, of Slurm 20.11 to 25.05. A requeued job is lost: its processes have ended,
+# and it would get other nodes.
 STATES: Mapping[str, State] = {
     "PENDING": State(Phase.WAITING, "waits for nodes"),
     "CONFIGURING": State(Phase.WAITING, "waits until its nodes have booted"),
@@ -69,10 +69,10 @@ STATES: Mapping[str, State] = {
     "REVOKED": State(Phase.OVER, "was taken over by another cluster of its federation"),
 }
 
-# The nodes are ours, but nothing runs on them.
+# The job has its nodes, but nothing runs on them.
 STANDSTILL = ("SUSPENDED", "STOPPED")
 
-# How to go on, where there is something to say.
+# Remedies, by state.
 _ADVICE = {
     "TIMEOUT": "raise time_limit in clusters.toml",
     "NODE_FAIL": "try again; exclude_nodes in clusters.toml keeps a node out",
@@ -85,25 +85,25 @@ _ADVICE = {
 
 
 def phase_of(state: str) -> Phase:
-    """A word that is not known is no reason to give nodes up: as long as tasks report, they are there."""
+    """Return the phase of a state. An unknown one keeps the nodes: as long as tasks report, they work."""
     return STATES[state].phase if state in STATES else Phase.WAITING
 
 
 def words_of(state: str) -> str:
-    """What a state means, after "Slurm job 17"."""
+    """Return the meaning of a state, after "Slurm job 17"."""
     return (
         STATES[state].words if state in STATES else f"is in a state that Slurm calls {state}, which this version does not know"
     )
 
 
 def explain_end(job: SlurmJob) -> str:
-    """Why a job does not hold its nodes any more: its name, its state in words, the node, and how to go on."""
+    """Return why a job lost its nodes: its name, its state, the node, and how to continue."""
     what = f"Slurm job {job.id} {_details(job)} ({job.state})"
     return f"{what}: {_ADVICE[job.state]}" if job.state in _ADVICE else what
 
 
 def explain_unknown(job_id: str) -> str:
-    """A job that nobody knows any more."""
+    """Return the message for a job that Slurm does not know any more."""
     return f"Slurm job {job_id} has vanished: the controller does not know it. Was its state lost, or was it purged?"
 
 
@@ -152,17 +152,17 @@ class JobOutlook(Enum):
 
 @dataclass(frozen=True)
 class PendingReason:
-    """What it means that a job waits for a reason."""
+    """The meaning of one reason for a job's wait."""
 
     outlook: JobOutlook
     words: str
 
 
-# Families of the reasons of Slurm 20.11 to 25.05; the first that matches holds. Two hundred of them are made of a limit (Assoc,
-# QOS, Max), a resource (Cpu, GRES, Node, ...) and a range (PerJob, PerUser, Grp, ...): what matters is the range.
+# Families of the reasons of Slurm 20.11 to 25.05; the first match counts. Two hundred of them combine a limit (Assoc, QOS,
+# Max), a resource (Cpu, GRES, Node, ...) and a range (PerJob, PerUser, Grp, ...): the range decides.
 _FAMILIES = (
     (r"(None)?", JobOutlook.WAIT, "Slurm has not looked at it yet"),
-    # What is free again when other jobs end
+    # Resources that become free when other jobs end
     (r"Priority|Resources|SchedDefer|Cleaning|JobArrayTaskLimit|MpiPortsBusy", JobOutlook.WAIT, "others go first"),
     (r"BeginTime|Prolog|FedJobLock", JobOutlook.WAIT, "it is to begin later"),
     (r"Licenses", JobOutlook.WAIT, "all licenses are in use"),
@@ -173,7 +173,7 @@ _FAMILIES = (
     (r"Nodes.required.*|ReqNodeNotAvail.*|.*Required Node not available.*|NodeDown|FrontEndDown", JobOutlook.WAIT,
      "nodes that it needs are down, drained or reserved"),
     (r"Partition(Down|Inactive)", JobOutlook.WAIT, "its partition is closed for now"),
-    # What somebody must change
+    # Settings that an administrator or the user must change
     (r"JobHeld(User|Admin)|JobHoldMaxRequeue|.*held.*|.*special.exit.*", JobOutlook.HOPELESS, "it is held: see who holds it"),
     (r"DependencyNeverSatisfied", JobOutlook.HOPELESS, "it depends on a job that has failed: see options in clusters.toml"),
     (r"PartitionConfig", JobOutlook.HOPELESS,
@@ -189,26 +189,26 @@ _FAMILIES = (
      "this user may not use that account or qos there: see account, qos and partition in clusters.toml"),
     (r"Reservation(Deleted|Invalid)", JobOutlook.HOPELESS, "there is no such reservation: see reservation in clusters.toml"),
     (r"BurstBufferOperation", JobOutlook.HOPELESS, "its burst buffer has failed"),
-    # Limits of one job: it breaks them by itself. QOSMin...: it asks for too little.
+    # Limits of one job: it exceeds them by itself. QOSMin...: it asks for too little.
     (r"(Assoc|QOS)Max\w*Per(Job|Node)(Limit)?", JobOutlook.HOPELESS,
      "one job may not have so much: ask for fewer devices or less time, or see qos and account in clusters.toml"),
     (r"QOSMin\w+", JobOutlook.HOPELESS, "its qos is for larger jobs: see qos in clusters.toml"),
-    # Limits of what runs at one time
+    # Limits of simultaneous jobs
     (r"(Assoc|QOS)Grp\w*Run(Mins|Minutes)(Limit)?|Max\w+RunMinsPer(User|Account)", JobOutlook.WAIT,
      "the jobs that run have taken what may be asked for at a time"),
-    # Budgets, which do not come back when jobs end
+    # Budgets, which do not return when jobs end
     (r"(Assoc|QOS)Grp\w*(Minutes|Wall)(Limit)?|(Association|QOS)TimeLimit", JobOutlook.HOPELESS,
      "what is left of the budget does not suffice: ask for fewer devices or less time, or see account and qos"),
     (r"(Assoc|QOS)(Grp|Max)\w+|Max\w+Per(User|Account)|(Association|QOS)(Job|Resource)Limit|AccountingPolicy|QOSUsageThreshold",
      JobOutlook.WAIT, "the user's or the account's other jobs have taken what they may have at a time"),
-    # Why a job has ended, not why it waits
+    # Reasons of an end, not of a wait
     (r"TimeLimit|DeadLine|InactiveLimit|NonZeroExitCode|RaisedSignal|OutOfMemory|JobLaunchFailure|SystemFailure",
      JobOutlook.HOPELESS, "it has ended"),
 )  # fmt: skip
 
 
 def judge_reason(reason: str) -> PendingReason:
-    """What a pending job's reason means. Details after a comma do not matter; a reason that is not known may pass."""
+    """Return the meaning of a pending job's reason. Details after a comma are ignored; an unknown reason may pass."""
     plain = reason.strip().removeprefix("(").removesuffix(")").replace("_", " ")
     for pattern, found, words in _FAMILIES:
         if re.fullmatch(pattern, plain):
@@ -222,7 +222,7 @@ _NOISE = re.compile(r"srun: cluster configuration lacks support for cpu binding|
 
 
 class SrunMessages:
-    """What srun itself says on its stderr, of its tasks one by one or of the whole step."""
+    """The messages of srun itself on its stderr, about single tasks or the whole step."""
 
     def __init__(self) -> None:
         self.of_all: list[str] = []
@@ -230,7 +230,7 @@ class SrunMessages:
         self._of_task: dict[int, list[str]] = defaultdict(list)
 
     def feed(self, line: str) -> None:
-        """Take in one line."""
+        """Process one line."""
         if found := _OF_TASKS.match(line):
             for task in _numbers(found[2]):
                 self._of_task[task].append(found[3])
@@ -241,15 +241,15 @@ class SrunMessages:
 
     @property
     def ended(self) -> set[int]:
-        """The tasks that srun has said something of: that is, how they ended."""
+        """The tasks with a message of srun, that is, about their end."""
         return set(self._of_task)
 
     def lines_of(self, task: int) -> list[str]:
-        """How that task ended, in Slurm's words: `Killed`, `Exited with exit code 3`."""
+        """Return Slurm's messages about a task's end: `Killed`, `Exited with exit code 3`."""
         return list(self._of_task.get(task, ()))
 
 
 def _numbers(ranges: str) -> list[int]:
-    """`0-2,5` in full."""
+    """Expand `0-2,5`."""
     ends = [part.split("-") for part in ranges.split(",") if part]
     return [number for end in ends for number in range(int(end[0]), int(end[-1]) + 1)]
