@@ -1,24 +1,24 @@
-"""dtfperf: what there is to do without pytest.
+"""The command `dtfperf`, which works without pytest.
 
 dtfperf init           a working start in a project: perf tests, their clusters, a job of the night
-dtfperf clusters ...   what clusters.toml describes, and whether that can be used
-dtfperf doctor         look at every host of a cluster: is it fit to be measured?
-dtfperf run            measure trainings, and compare each with its baseline
+dtfperf init           write perf tests, a cluster file and a nightly job into a project
+dtfperf clusters ...   list, show and check the clusters of clusters.toml
+dtfperf doctor         check each host of a cluster before it is measured
 dtfperf judge          judge a stored session again, offline
-dtfperf explain        where the time of a step went in a stored session, offline
-dtfperf nightly        one night of perf tests, and what it came to
-dtfperf history ...    all sessions: list, compare, trends, since when a rate is another
-dtfperf site           the same as a static site, with a page for each training and each session, and a feed of changes
-dtfperf figures        rates, speed-ups, what input costs and steps as pictures; those of the report of 2017
-dtfperf baselines ...  accepted measurements: can they be relied upon, how much do they scatter?
-dtfperf slurm ...      the Slurm jobs that sessions of perf tests have left
-dtfperf ec2 ...        the EC2 instances of perf tests: launch, look at, end, and what they cost
-dtfperf launch         any program as parameter servers and workers on a cluster
-dtfperf notebook       JupyterLab on a host of a cluster, in the browser here
-dtfperf data ...       data sets and session folders, to S3 and back
-dtfperf make-data      a made-up data set in the format of ImageNet, MNIST or CIFAR-10
-dtfperf completion     what a shell needs to complete all this
-
+dtfperf judge          judge a stored session again, offline
+dtfperf explain        show where the time of a step goes in a stored session, offline
+dtfperf nightly        run one night of perf tests, and summarise it
+dtfperf history ...    all sessions: list, compare, draw trends, find changes of rates
+dtfperf site           write the history as a static site, with a page for each training and session, and a feed of changes
+dtfperf figures        draw rates, speed-ups, the cost of input and steps; the figures of the report of 2017
+dtfperf baselines ...  audit accepted measurements, and calibrate their noise
+dtfperf slurm ...      cancel the Slurm jobs that sessions of perf tests have left
+dtfperf ec2 ...        launch, list and end the EC2 instances of perf tests, and show their cost
+dtfperf launch         run any program as parameter servers and workers on a cluster
+dtfperf notebook       run JupyterLab on a host of a cluster, for the local browser
+dtfperf data ...       copy data sets and session folders to and from S3
+dtfperf make-data      generate a data set in the format of ImageNet, MNIST or CIFAR-10
+dtfperf completion     print the completion script for a shell
 One module per command, imported when it is called. Exit codes: `terms.ENDINGS`.
 """
 
@@ -40,11 +40,11 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code. SIGTERM and SIGHUP end it as Ctrl-C does: partial files go, hosts are released."""
+    """Run the command, and return its exit code. SIGTERM and SIGHUP end it like Ctrl-C: partial files go, hosts are released."""
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # whose encoding need not have all that tasks print, and files are called
-            with suppress(OSError):  # of a file that was put elsewhere Python wants to know the place, once it has done it
+        if isinstance(stream, io.TextIOWrapper):  # its encoding may lack characters in the output of tasks or in file names
+            with suppress(OSError):  # Python asks a redirected file for its position after the change
                 stream.reconfigure(errors=DEGRADE)
     try:
         with leaving():
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report_error(error, USAGE)
     except DtfPerfError as error:
         return _report_error(error, FAILED)
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has ended
         _forget_output()
         return CUT_OFF
     except KeyboardInterrupt as interrupt:
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     root = make_parser()
-    if COMPLETING in os.environ:  # a shell asks: it is answered there, and no command is run
+    if COMPLETING in os.environ:  # a shell asks for completions: answer, and run no command
         import argcomplete
 
         argcomplete.autocomplete(root)
@@ -79,7 +79,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         with reserve_stdout() if getattr(args, "json", False) else nullcontext():
             code: int = args.run(args)
     finally:
-        sys.stdout.flush()  # while its errors can still be told
+        sys.stdout.flush()  # while its errors can still be reported
     return code
 
 
@@ -91,7 +91,7 @@ def _open_closed_streams() -> None:
 
 
 def _forget_output() -> None:
-    """Discard what Python still holds for stdout, so that it is not written again at the end."""
+    """Discard the buffer of stdout, so that it is not written again at the end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

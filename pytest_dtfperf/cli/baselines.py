@@ -169,7 +169,7 @@ def _make_finding_json(found: "AuditFinding") -> dict[str, str]:
 
 
 def _load_sightings(results: Path) -> tuple[list["Sighting"], list[str]]:
-    """Return what the sessions compared with baselines, and notes on what is unknown."""
+    """Return the sessions' comparisons with baselines, and notes on missing data."""
     from pytest_dtfperf.baselines.audit import Sighting
     from pytest_dtfperf.records.session import each_once, session_folders
 
@@ -201,7 +201,7 @@ def _load_sightings(results: Path) -> tuple[list["Sighting"], list[str]]:
 
 
 def _collect_tests(paths: Sequence[str]) -> list[str]:
-    """Return the node ids of all tests, whatever the cluster can hold. Raises `UsageError`."""
+    """Return the node ids of all tests, independent of the cluster's size. Raises `UsageError`."""
     for path in paths:
         if not Path(path).exists():
             raise UsageError(f"there are no tests at {path}; name files or folders of perf tests")
@@ -392,7 +392,7 @@ def _format_entry(system: str, entry: "Entry") -> str:
     return f"{system}: {label_of(entry.key)}: {rate}{where}, {accepted}{noise}"
 
 
-COLLECTED_FILE = "DTFPERF_COLLECTED"  # names, for the process that is started, where to write
+COLLECTED_FILE = "DTFPERF_COLLECTED"  # names the output file for the subprocess
 
 
 def pytest_itemcollected(item: Any) -> None:

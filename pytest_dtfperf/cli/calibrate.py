@@ -1,4 +1,4 @@
-"""`dtfperf baselines calibrate`: measure how much rates scatter without a change, and store that with the baselines."""
+"""`dtfperf baselines calibrate`: measure how much rates vary without a change, and store that with the baselines."""
 
 import argparse
 import os
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from pytest_dtfperf.spec import Spec
 
 SESSIONS, REPEATS = 5, 4
-LEAST_REPEATS = 2  # one run of a session does not tell how much its runs scatter
-COULD_MEASURE = (0, 1)  # pytest's exit codes: all is well; a test has failed, by its verdict most likely
-WRONG_ARGUMENTS = (4, 5)  # it did not understand them; they select no test
+LEAST_REPEATS = 2  # a single run of a session does not show how much its runs vary
+COULD_MEASURE = (0, 1)  # pytest's exit codes: success; a test has failed, most likely by its verdict
+WRONG_ARGUMENTS = (4, 5)  # invalid arguments; no test selected
 OWN = ("--sessions", "--repeats", "--allow-noisy", "--from", "--like", "--baselines", "--results")
 NOT_NOW = {
     "--update-baselines": "calibrating accepts no rates",
@@ -132,7 +132,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
     store = BaselineStore(folder)
     store.check()
     sessions = [SessionFolder.open(Path(path)) for path in args.stored] if args.stored else _new_sessions(args, folder)
-    named = list({session.path.resolve(): session for session in sessions}.values())  # a shell's patterns may name one twice
+    named = list({session.path.resolve(): session for session in sessions}.values())  # a shell's patterns may match one twice
     sessions = each_once(named, print_remark)
     copies = len(named) - len(sessions)
     cases = cases_of([seen for session in sessions for seen in _load_measured(session)])
@@ -238,14 +238,14 @@ def _run_session(arguments: Sequence[str], results: Path, number: int, output: T
     new = [folder for folder in session_folders(results) if folder.path not in before]
     if not new:
         raise DtfPerfError(f"session {number} has measured nothing (pytest's exit code is {code}; see above)")
-    own = [folder for folder in new if folder.session["command"] == ["pytest", *arguments]]  # others may run meanwhile
+    own = [folder for folder in new if folder.session["command"] == ["pytest", *arguments]]  # other sessions may run at the same time
     return (own or new)[-1]
 
 
 def _pytest(arguments: Sequence[str], output: TextIO | None) -> int:
-    """Its exit code. On Ctrl-C, which it gets as well, it is waited for: it gives its hosts back first.
+    """Run pytest, and return its exit code. After Ctrl-C, which it also receives, wait: it releases its hosts first.
 
-    `output`: where it prints; our own stdout by default.
+    `output`: where it prints; by default stdout.
     """
     with subprocess.Popen(project_command(sys.executable, "pytest", *arguments), stdout=output) as process:
         try:
@@ -384,7 +384,7 @@ def measure_again(
 
 
 def _measure_spec(session: "Session", spec: "Spec") -> None:
-    """Measure a spec and judge it, so that its margin is known. An INVALID measurement is recorded, and left out."""
+    """Measure a spec and judge it, so that its margin is known. An INVALID measurement is recorded and skipped."""
     try:
         session.check(session.measure(spec))
     except InvalidMeasurement as error:

@@ -108,12 +108,12 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def _make_row(config: "ClusterConfig") -> dict[str, Any]:
-    """Return what distinguishes clusters. `hosts`, `devices`: None if only the cluster itself knows them."""
+    """Return the properties that distinguish clusters. `hosts`, `devices`: None if only the cluster knows them."""
     from pytest_dtfperf.clusters import capacity
 
     try:
         hosts, on_each = capacity.count_hosts(config), capacity.predict_devices_per_host(config)
-    except ClusterFileError:  # a file that it names cannot be read: `check` says so
+    except ClusterFileError:  # a file that it names cannot be read: `check` reports it
         hosts, on_each = None, None
     return {
         "name": config.name,
@@ -155,7 +155,7 @@ def _list_settings(config: "ClusterConfig") -> tuple[dict[str, Any], dict[str, A
 
 
 def _format_key(name: str) -> str:
-    """Return a key as in clusters.toml: in quotes if it has dots, blanks or the like."""
+    """Return a key as in clusters.toml: in quotes if it has dots, blanks or other special characters."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
 
 

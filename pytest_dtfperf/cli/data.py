@@ -69,8 +69,8 @@ DATA_SHAPE = {
     "unverified": "names of those that S3 knows no checksum of which can be verified here",
 }
 _MB = 1e6
-_URL = re.compile(r"s3:|[A-Za-z][A-Za-z0-9+.-]*://")  # what is a folder all the same is ./s3:...
-_MAX_NAMED = 3  # of many files, some are named
+_URL = re.compile(r"s3:|[A-Za-z][A-Za-z0-9+.-]*://")  # ./s3:... names a folder
+_MAX_NAMED = 3  # a message names so many files
 
 
 def add_data_parsers(commands: "Commands[argparse.ArgumentParser]") -> None:
@@ -181,7 +181,7 @@ MAKE_DATA_SHAPE = {
     "bytes": "of all its files",
 }
 _SIZE = re.compile(r"([1-9]\d*)x([1-9]\d*)")
-_NEEDS = {"imagenet": "tensorflow", "mnist": "numpy", "cifar10": "numpy"}  # which brings numpy, too
+_NEEDS = {"imagenet": "tensorflow", "mnist": "numpy", "cifar10": "numpy"}  # tensorflow brings numpy, too
 
 
 def add_make_data_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
@@ -223,7 +223,7 @@ def run_make_data(args: argparse.Namespace) -> int:
 
 
 def _read_request(args: argparse.Namespace) -> dict[str, Any]:
-    """Raises `UsageError` for numbers that cannot be, and for options that mean nothing to a format."""
+    """Read the options. Raises `UsageError` for impossible numbers, and for options that the format does not have."""
     test_images = max(1, args.images // 10) if args.test_images is None else args.test_images
     of_all = {"images": args.images, "test_images": test_images, "seed": args.seed}
     given = {name: getattr(args, name) for name in ("shards", "classes", "size") if getattr(args, name) is not None}
@@ -251,11 +251,11 @@ def _count_images(counts: dict[str, int], least_images: int) -> dict[str, Any]:
 
 @contextmanager
 def _appearing(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its name once all has gone well, and is removed otherwise."""
+    """Yield a folder beside `out` that takes its name at the end, or is removed after an error."""
     if out.exists() and (not out.is_dir() or any(out.iterdir()) or out.samefile(Path.cwd())):
         raise UsageError(f"{out} is there already. Name a new folder, or remove it first.")
-    goal = out.resolve()  # an empty folder is replaced, not a link to it
-    folder = goal.with_name(f".{goal.name}.{secrets.token_hex(8)}")  # named before it is made: a Ctrl-C may come in between
+    goal = out.resolve()  # replaces an empty folder, not a link to it
+    folder = goal.with_name(f".{goal.name}.{secrets.token_hex(8)}")  # named before it is made: Ctrl-C may come in between
     try:
         goal.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir()
@@ -268,7 +268,7 @@ def _appearing(out: Path) -> Iterator[Path]:
 
 
 def _make_in_subprocess(wanted: dict[str, Any]) -> str:
-    """In a process of its own: this one never imports TensorFlow. Returns what was made, in words."""
+    """Generate the data in a subprocess, because this process never imports TensorFlow, and return a description."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TF_CPP_MIN_LOG_LEVEL": "2"}
     maker = subprocess.Popen(
         module_command(sys.executable, "pytest_dtfperf.training.making"),
@@ -279,7 +279,7 @@ def _make_in_subprocess(wanted: dict[str, Any]) -> str:
             output, errors = maker.communicate(json.dumps(wanted))
         finally:
             maker.kill()
-            maker.wait()  # `with` does not wait after a Ctrl-C, and what still writes cannot be removed
+            maker.wait()  # `with` does not wait after Ctrl-C, and a process that still writes would prevent the removal
     if maker.returncode:
         last = errors.strip().splitlines() or [f"it ended with exit code {maker.returncode}"]
         raise DataError(f"{wanted['data']} could not be made: {last[-1]}")

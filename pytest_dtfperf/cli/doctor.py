@@ -104,7 +104,7 @@ def check_cluster(config: "ClusterConfig", gpus: int | None, hosts: str | None =
 
 
 class DoctorProgress:
-    """What is going on, on stderr: on a terminal one line that goes away again, in a log a line for all that is new."""
+    """Progress on stderr: one line on a terminal, which is erased; in a log, a line for each new state."""
 
     def __init__(self) -> None:
         self._line = is_terminal(sys.stderr)
@@ -117,13 +117,13 @@ class DoctorProgress:
         self.clear()
 
     def clear(self) -> None:
-        """Make room for what stays on the terminal."""
+        """Erase the progress before permanent output."""
         if self._line and self._shown:
             print(_CLEAR, end="", file=sys.stderr, flush=True)
             self._shown = ""
 
     def show(self, words: str) -> None:
-        about = words.partition(",")[0]  # the rounds of one thing are one thing
+        about = words.partition(",")[0]  # rounds of one check count as one state
         if self._line:
             print(
                 f"{_CLEAR}dtfperf: {words}"[: count_columns(sys.stderr) + len(_CLEAR) - 1], end="", file=sys.stderr, flush=True

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def load_ec2_cluster(args: argparse.Namespace) -> ClusterConfig:
-    """Return the cluster that --cluster names. Raises `UsageError` if its backend is not ec2."""
+    """Return the cluster of --cluster. Raises `UsageError` if its backend is not ec2."""
     config = load_cluster(args)
     if config.backend != "ec2":
         raise UsageError(f"cluster {config.name!r} is one of backend {config.backend!r}, not ec2")
@@ -68,7 +68,7 @@ def _inspect_regions(
 ) -> list[tuple["Account", T]]:
     """Return the results of the given region, or of those that ledgers name and of boto3's default.
 
-    What one region does not tell, an account that may not use it any more for one, keeps nobody from ending what others have.
+    An error in one region, such as a disabled one, does not prevent the results of the others.
     """
     if args.cluster and args.region:
         raise UsageError("--cluster says where it is: leave --region out")

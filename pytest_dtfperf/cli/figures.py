@@ -105,7 +105,7 @@ def _select_records(stored: "StoredSession", words: Sequence[str]) -> "StoredSes
 def _write_figure(drawing: "NamedFigure", folder: Path, formats: Sequence[str]) -> dict[str, object]:
     from pytest_dtfperf.report.figures.style import convert_to_png, convert_to_svg
 
-    name = re.sub(r"[^\w.+=-]", "-", drawing.name)  # models and clusters may be called anything
+    name = re.sub(r"[^\w.+=-]", "-", drawing.name)  # names of models and clusters are arbitrary
     files = {
         folder / f"{name}.{each}": (convert_to_svg if each == "svg" else convert_to_png)(drawing.figure) for each in formats
     }

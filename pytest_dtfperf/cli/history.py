@@ -253,7 +253,7 @@ def _make_series_json(series: "Series", begin: "Begin | None", last: int | None)
 
 
 def draw_series(series: "Series", events: "Sequence[Row]", nights: int, begin: "Begin | None" = None) -> list[str]:
-    """Return the lines of a series: a sign for each of the latest nights, marks where an event began, and the events."""
+    """Return the lines of a series: a sign for each of the latest nights, marks at the start of each event, and the events."""
     from pytest_dtfperf.history import event_text
 
     points = series.points[-nights:]
@@ -272,7 +272,7 @@ def draw_series(series: "Series", events: "Sequence[Row]", nights: int, begin: "
 
 
 def list_left_out(rows: "Sequence[Row]") -> list[str]:
-    """Return a line for each training with measurements that are no nights of a series, and why they are none."""
+    """Return a line for each training with measurements that are not part of a series, and the reason."""
     from pytest_dtfperf.baselines.verdict import Verdict
 
     counts: dict[str, Counter[str]] = defaultdict(Counter)

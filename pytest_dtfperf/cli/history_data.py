@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 class FormatWriter(Protocol):
     def __call__(self, sessions: "Sequence[StoredSession]") -> bytes:
-        """Return the file. `sessions` has one if the format is of one. Raises `UsageError` if a library is missing."""
+        """Return the file's content. `sessions` has one item for formats of one session. Raises `UsageError` without its library."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ExportFormat:
     """A format of `dtfperf history export --format`."""
 
     of: Literal["all runs", "one session"]
-    read_by: str  # as docs/exports.md has it
+    read_by: str  # as in docs/exports.md
     writer: str  # "module:function", a `FormatWriter`
 
     def write(self, sessions: "Sequence[StoredSession]") -> bytes:
@@ -84,7 +84,7 @@ def parse_count(text: str) -> int:
 
 
 def find_address(args: argparse.Namespace) -> Address:
-    """Return the address of the history. Raises `UsageError` if the project keeps none."""
+    """Return the address of the history. Raises `UsageError` if the project has none."""
     found = address_of(asked_for(args.history) or find_configured_history(), find_results_folder(args))
     if found is None:
         raise UsageError("no history is kept here, as the project says (`never`); name one with --history")

@@ -176,7 +176,7 @@ def _make_spec(args: argparse.Namespace, config: "ClusterConfig", workers: int) 
 
 
 def _check_devices(args: argparse.Namespace, config: "ClusterConfig", spec: Spec) -> None:
-    """Raise `UsageError` where the cluster has too few devices or hosts, as far as that is known without asking it."""
+    """Raise `UsageError` if the cluster has too few devices or hosts, as far as that is known without an allocation."""
     from pytest_dtfperf.session import allocation_manager
 
     if why := allocation_manager.explain_lack_of_hosts({"gpus": spec.gpus, "num_ps": spec.num_ps}, config):
@@ -190,7 +190,7 @@ def _check_devices(args: argparse.Namespace, config: "ClusterConfig", spec: Spec
 
 
 def _make_role_flags(text: str) -> list[str]:
-    """Return the words, split as a shell does. Raises `UsageError`."""
+    """Split the flags as a shell does. Raises `UsageError`."""
     try:
         return shlex.split(text)
     except ValueError as exc:
@@ -205,7 +205,7 @@ def _print_lines(task: str, lines: Sequence[str], left_out: int) -> None:
 
 
 class LaunchOutput:
-    """Lines on stdout, each behind the name of its task."""
+    """Lines on stdout, prefixed by the names of their tasks."""
 
     def __init__(self, tasks: Sequence[str]) -> None:
         width, coloured = max(map(len, tasks)), wants_colour(sys.stdout)

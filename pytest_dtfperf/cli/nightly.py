@@ -35,7 +35,7 @@ One night of perf tests: runs them on a cluster, keeps their session folder, sum
 Runs `pytest perf_tests` in the current folder, with the Python that this program is run with. What it does not know it hands
 on to pytest. docs/nightly.md has the rest: cron, Slurm, GitHub Actions.
 """
-WRONG_OPTIONS = 4  # as pytest has it: 2 would say that it was interrupted
+WRONG_OPTIONS = 4  # as in pytest, where 2 means an interruption
 ENDS = {
     DONE: "all tests passed",
     FAILED: "regressions, other failed tests, or what --fail-on-loss or --history-gate looks for",
@@ -67,7 +67,7 @@ SHAPE: Shape = {
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "nightly", help="one night of perf tests, and what it came to", text=TEXT, ends=ENDS)
-    parser.allow_abbrev = False  # what is no option of ours is one of pytest's
+    parser.allow_abbrev = False  # unknown options belong to pytest
     set_completer(parser.add_argument("--cluster", metavar="NAME", help="where to train"), complete_cluster_names)
     parser.add_argument("--results", metavar="DIR", type=Path, help="where session folders are kept")
     parser.add_argument("--deadline", metavar="MINUTES", help="the night ends then, whatever goes on")

@@ -46,8 +46,8 @@ SHAPE = {
     "log": "the path of JupyterLab's log",
 }
 TOKEN_BYTES = 24  # 192 bits
-TASK = "worker:0"  # JupyterLab's, as those of all programs are called
-HERE = "127.0.0.1"  # as launch/program_run.py has it
+TASK = "worker:0"  # JupyterLab's task; the names are those of all programs
+HERE = "127.0.0.1"  # as in launch/program_run.py
 _MOST_PORT = 65535
 
 
@@ -175,7 +175,7 @@ def _open_browser(url: str, folder: str) -> None:
                 return
         print_remark("no browser could be started: open the URL yourself")
 
-    # One that Python does not know is waited for until it ends: meanwhile it wants answers of whoever leads the run.
+    # Python would wait for the process of an unknown browser to end, and the run needs messages in that time.
     threading.Thread(target=start, name="dtfperf-browser", daemon=True).start()
 
 
@@ -183,7 +183,7 @@ def _report_failure(failure: RunFailed) -> int:
     from pytest_dtfperf.node.supervisor import CANNOT_START
 
     culprit = replace(failure.culprit, task="JupyterLab")
-    if culprit.code == CANNOT_START and culprit.last_lines:  # what it refuses, it says in one line
+    if culprit.code == CANNOT_START and culprit.last_lines:  # its error is one line
         print_remark(f"{culprit.host}: {culprit.last_lines[-1]}")
     else:
         print_remark(str(culprit))

@@ -14,17 +14,17 @@ from pytest_dtfperf.clusters import file, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import DtfPerfError
 
-# Modules of this package. Each has `add_parser(commands)`, which makes the parsers of its commands and sets `run`, a function
-# of the arguments that returns an exit code. A module imports what it works with when it runs.
+# Modules of this package. Each has `add_parser(commands)`, which adds the parsers of its commands and sets `run`, a function
+# of the arguments that returns an exit code. A module imports its dependencies when it runs.
 COMMANDS = (
     "init", "clusters", "doctor", "run", "stored_session", "nightly", "history", "site", "figures", "baselines", "slurm", "ec2",
     "launch", "notebook", "data",
 )  # fmt: skip
 
 DONE, FAILED, USAGE = 0, 1, 2
-HUNG_UP, INTERRUPTED, CUT_OFF, TERMINATED = 129, 130, 141, 143  # as shells say it: 128 + the signal's number
-ExitCodes = Mapping[Any, str]  # by code, or by words for codes that others decide
-EXIT_CODES: ExitCodes = {  # of all commands; what 0, 1 and 2 mean to one of them, and what else it has, its own help says
+HUNG_UP, INTERRUPTED, CUT_OFF, TERMINATED = 129, 130, 141, 143  # as in shells: 128 + the signal's number
+ExitCodes = Mapping[Any, str]  # by code, or by a description for codes of other programs
+EXIT_CODES: ExitCodes = {  # common to all commands; each command's help has its own meanings of 0, 1 and 2, and its further codes
     DONE: "done",
     FAILED: "the command failed, or a check found a problem",
     USAGE: "wrong arguments, or a file that cannot be read",
@@ -35,17 +35,17 @@ SIGNALS: Mapping[int, str] = {
     CUT_OFF: "SIGPIPE: the reader of the output has ended",
     TERMINATED: "SIGTERM, as of batch systems and CI",
 }
-BASELINES, RESULTS = "baselines", "perf_results"  # folders, where neither an option nor the project names another
+BASELINES, RESULTS = "baselines", "perf_results"  # default folders
 HELP_COLUMNS = 126  # as the texts are written
-LOG_COLUMNS = 200  # columns of a log: lines there are searched, not looked at
+LOG_COLUMNS = 200  # columns of a log: its lines are searched rather than read
 
 SESSION_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
 OTHER_KEYS = "..."  # in a shape: there are more keys
 
-Commands = argparse._SubParsersAction  # what `add_subparsers` returns has no public name
+Commands = argparse._SubParsersAction  # the type that `add_subparsers` returns has no public name
 
 
-# What --json prints: keys with what they mean; a list holds one object, which is like all that will stand there.
+# Documents the output of --json: keys with their meanings; a list holds one object, which describes all its items.
 Shape = Mapping[str, "str | Shape | list[Shape]"]
 
 
@@ -57,7 +57,7 @@ def add_command(
     text: str,
     ends: ExitCodes | None = None,
 ) -> argparse.ArgumentParser:
-    """Add a command. Its help shows `text` and the exit codes: those of all commands, changed by `ends`."""
+    """Add a command. Its help shows `text` and the exit codes: the common ones, changed by `ends`."""
     endings: ExitCodes = {**EXIT_CODES, **(ends or {})}
     raw = argparse.RawDescriptionHelpFormatter
     made = commands.add_parser(name, help=help, description=text, epilog=format_exit_codes(endings), formatter_class=raw)
@@ -114,28 +114,28 @@ def add_cluster(parser: argparse.ArgumentParser, *, required: bool, text: str) -
 
 
 def set_completer(action: argparse.Action, complete: Callable[..., Iterable[str]]) -> None:
-    """Set what a shell offers for the argument: argcomplete calls it with `prefix`, `parsed_args` and more."""
+    """Set the completions of the argument: argcomplete calls it with `prefix`, `parsed_args` and more."""
     vars(action)["completer"] = complete
 
 
 def complete_cluster_names(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
     """Return the names in the cluster file; none if it cannot be read."""
-    given = getattr(parsed_args, "clusters_file", None)  # of a command that has the option
+    given = getattr(parsed_args, "clusters_file", None)  # only some commands have the option
     try:
         return list(
             named.load(file.find_cluster_file(given or find_configured_path("dtfperf_clusters_file"), ["."]))
-        )  # a mapping would be taken for words on each
+        )  # a mapping would be taken for a description of each
     except DtfPerfError:
         return ()
 
 
 def load_cluster(args: argparse.Namespace) -> ClusterConfig:
-    """Return the cluster that --cluster names. Raises `ClusterFileError`, `UsageError`."""
+    """Return the cluster of --cluster. Raises `ClusterFileError`, `UsageError`."""
     return named.choose(args.cluster, find_clusters_file(args), ["."])[1]
 
 
 def find_clusters_file(args: argparse.Namespace) -> str | Path | None:
-    """Return the file that an option or the project names. Raises `UsageError`."""
+    """Return the cluster file of the option or of the project. Raises `UsageError`."""
     return args.clusters_file or find_configured_path("dtfperf_clusters_file")
 
 
@@ -161,7 +161,7 @@ def find_results_folder(args: argparse.Namespace) -> Path:
     return Path(getattr(args, "results", None) or find_configured_path("dtfperf_perf_results") or RESULTS)
 
 
-# What measurements.jsonl has of each, of which programs need these; docs/session.md has the rest.
+# Keys of measurements.jsonl for programs; docs/session.md has all of them.
 RECORD_SHAPE: Shape = {
     "id": "of the measurement",
     "test": "that measured it; null: none did",
@@ -214,8 +214,8 @@ def complete_fields(prefix: str, fields: Iterable[str]) -> list[str]:
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether to write colours and bold letters there. As pytest has it, so that all that is ours looks alike."""
-    if os.environ.get("NO_COLOR"):  # https://no-color.org: whatever it says, unless it is empty
+    """Return whether to write colours and bold letters there, by the same rules as pytest."""
+    if os.environ.get("NO_COLOR"):  # https://no-color.org: any value that is not empty
         return False
     if os.environ.get("FORCE_COLOR"):  # https://force-color.org: likewise
         return True
@@ -223,7 +223,7 @@ def wants_colour(stream: TextIO) -> bool:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether lines can be drawn over there."""
+    """Return whether lines on this stream can be overwritten."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 

@@ -15,7 +15,7 @@ from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.node.files import replacing
 
 _YES = ("y", "yes")
-_for_programs: TextIO | None = None  # stdout, while what is printed goes elsewhere
+_for_programs: TextIO | None = None  # stdout, while other output is redirected
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def write_file(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, and report it on stderr. Raises `UsageError`."""
     with _translate_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not path.is_file():  # a pipe or a device is written to, and stays what it is
+        if path.exists() and not path.is_file():  # a pipe or a device is written to, not replaced
             path.write_bytes(content)
         else:
             with replacing(path) as file:
@@ -72,14 +72,14 @@ def _translate_errors(path: Path) -> Iterator[None]:
 
 
 def confirm(question: str) -> bool:
-    """Whether somebody says yes; asked on stderr. Raises `UsageError` where nobody can be asked."""
+    """Ask on stderr, and return whether the user agrees. Raises `UsageError` if no user can be asked."""
     if not sys.stdin.isatty():
         raise UsageError("nothing was changed: there is no terminal to ask at; add --yes if that is what you want")
     print(f"dtfperf: {question} [y/N] ", end="", file=sys.stderr, flush=True)
     try:
         answer = sys.stdin.readline()
-    except UnicodeDecodeError:  # in no encoding is that a yes
+    except UnicodeDecodeError:  # undecodable input is no agreement
         return False
-    if not answer:  # Ctrl-D, which leaves the cursor where it is
+    if not answer:  # Ctrl-D, which does not move the cursor
         print(file=sys.stderr)
     return answer.strip().lower() in _YES

@@ -13,7 +13,7 @@ from pytest_dtfperf.cli.options import COMMANDS, DONE, USAGE, Commands, add_comm
 from pytest_dtfperf.errors import unknown_name
 from pytest_dtfperf.formats import printable
 
-COMPLETING = "_ARGCOMPLETE"  # in the environment where a shell asks what may follow
+COMPLETING = "_ARGCOMPLETE"  # set in the environment when a shell asks for completions
 PROGRAM_TEXT = """\
 What there is to do besides running perf tests, which `pytest perf_tests --cluster=NAME` does.
 
@@ -42,10 +42,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 class Parser(argparse.ArgumentParser):
-    """Those of commands are of this class, too, as argparse makes them of their parent's."""
+    """The parser of dtfperf and, as argparse uses the class of the parent, of its commands."""
 
-    _words: Sequence[str] = ()  # what it was given
-    _mixes = False  # argparse reads what it was given, in several passes
+    _words: Sequence[str] = ()  # the arguments
+    _mixes = False  # True while argparse reads the arguments in several passes
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse arguments; positional ones may be before, between and after options."""
@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
             self._mixes = False
 
     def _may_mix(self) -> bool:
-        """Return False where later words belong to a subcommand, a program or pytest."""
+        """Return False if later arguments belong to a subcommand, a program or pytest."""
         if self.get_default("passes_on") or "--" in self._words or COMPLETING in os.environ:
             return False
         return all(action.nargs not in (argparse.PARSER, argparse.REMAINDER) for action in self._actions)
@@ -72,7 +72,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(wrong, f"dtfperf: {printable(message)}.{self._hint()} See: {self.prog} --help\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print help with errors of writing, which argparse would ignore."""
+        """Print help and raise errors of writing, which argparse would ignore."""
         if file is None or file is not sys.stdout:
             super()._print_message(message, file)
         else:

@@ -20,14 +20,14 @@ Values = Mapping[str, Any]
 def find_configured_path(name: str, start: Path | None = None) -> Path | None:
     """Return the path of an option such as `dtfperf_baselines`; a relative one is relative to the file.
 
-    None if nothing is said. Raises `UsageError` if the file cannot be read, or says something that is no path.
+    None if it is not set. Raises `UsageError` if the file cannot be read, or the value is no path.
     """
     found = _find_configuration(start)
     return _make_path(found[0], name, found[1].get(name)) if found else None
 
 
 def find_configured_history(name: str = "dtfperf_history", start: Path | None = None) -> Path | str | None:
-    """Return the same for an option that may also be a URL or a word."""
+    """Return the same for an option with a URL or a keyword as further values."""
     found = _find_configuration(start)
     value = found[1].get(name) if found else None
     if isinstance(value, str) and ("://" in value or value == NEVER):
@@ -92,7 +92,7 @@ def _make_section_reader(name: str, *, counts_if_empty: bool = False) -> Callabl
     return read_section
 
 
-_FILES: Mapping[str, Callable[[Path], Values | None]] = {  # in pytest's order: the first that speaks to pytest is the one
+_FILES: Mapping[str, Callable[[Path], Values | None]] = {  # in pytest's order: the first file with pytest's section counts
     "pytest.toml": _read_pytest_toml,
     ".pytest.toml": _read_pytest_toml,
     "pytest.ini": _make_section_reader("pytest", counts_if_empty=True),

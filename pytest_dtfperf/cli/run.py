@@ -60,15 +60,15 @@ steps, ... (docs/training.md). num_ps=sweep finds the fastest number of paramete
 What is measured is kept in a session folder, like that of pytest.
 """
 ENDS = {DONE: "nothing is slower than it may be", FAILED: "something is, or a training or the cluster failed"}
-BEST, SWEEP = "best", "sweep"  # numbers of parameter servers that are found out
+BEST, SWEEP = "best", "sweep"  # numbers of parameter servers that are searched for
 NOT_HERE = ("model", "command", "command_dir", "rate_pattern", "rate_of", "role_flags")
 
 
 @dataclass
 class WantedSpec:
-    """One training, as it was asked for."""
+    """One requested training."""
 
-    model: str  # of a table, or module:name
+    model: str  # in a table, or module:name
     fields: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -163,7 +163,7 @@ def run_measure(args: argparse.Namespace) -> int:
     )
     try:
         _measure(opened, wanted, failures)
-    except (DtfPerfError, KeyboardInterrupt):  # what was measured before is none the worse
+    except (DtfPerfError, KeyboardInterrupt):  # earlier measurements stay valid
         if opened.has_measured:
             _print_summary(opened, args, failures)
         raise
@@ -177,19 +177,19 @@ def _measure(opened: "Session", wanted: Sequence[WantedSpec], failures: list[str
     """Measure all trainings, unless the cluster fails."""
     with opened as session:
         for each in wanted:
-            _make_spec(session, each)  # what cannot be is told before anything is measured
+            _make_spec(session, each)  # report invalid specs before any measurement
         for each in wanted:
             try:
                 measured = _measure_specs(session, each)
                 session.check(measured)
             except TimeBudgetSpent:
-                continue  # the summary names it
+                continue  # the summary lists it
             except (RunFailed, InvalidMeasurement, SpecError) as failure:
                 failures.append(f"{each}: {failure}")
 
 
 def parse_words(words: Sequence[str]) -> Iterator[WantedSpec]:
-    """Return the trainings that the words name. Raises `UsageError`."""
+    """Return the trainings of the arguments. Raises `UsageError`."""
     found: WantedSpec | None = None
     for word in words:
         name, is_field, value = word.partition("=")
@@ -212,7 +212,7 @@ def parse_words(words: Sequence[str]) -> Iterator[WantedSpec]:
 
 
 def _raise_unknown(name: str) -> str:
-    if is_own_model_name(name):  # so it is called in labels, which tell no module from a class
+    if is_own_model_name(name):  # labels contain this name, which does not distinguish a module from a class
         module, _, attribute = name.rpartition(".")
         return f"{name}: a model of your own is a module, a colon and its name there: {module}:{attribute}"
     return unknown_name("model", name, MODELS)

@@ -80,7 +80,7 @@ def run_reap(args: argparse.Namespace) -> int:
 
     if args.cluster and (config := load_cluster(args)).backend != "slurm":
         raise UsageError(f"cluster {config.name!r} is one of backend {config.backend!r}: there are no Slurm jobs to look for")
-    sruns = _end_sruns(args.dry_run)  # before Slurm is asked, which may be gone
+    sruns = _end_sruns(args.dry_run)  # before questions to Slurm, which may not answer
     if not args.json:
         for row in sruns:
             print(

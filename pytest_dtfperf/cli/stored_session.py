@@ -221,12 +221,12 @@ def _make_explained(record: "Record", other: "ComparisonSource | None") -> "Stor
 
 @dataclass(frozen=True)
 class StoredExplanation:
-    """What is known of one measurement."""
+    """One measurement and its explanation."""
 
     record: "Record"
     run: "Run | None"
-    before: "Record | None"  # what it is held against, if that is another measurement
-    explanation: "Explanation | None"  # why it is slower than that, or than what it was judged by
+    before: "Record | None"  # the other measurement that it is compared with, if there is one
+    explanation: "Explanation | None"  # why it is slower than that, or than its baseline
 
     @property
     def is_compared(self) -> bool:

@@ -24,9 +24,9 @@ from pytest_dtfperf.formats import format_count, printable
 from pytest_dtfperf.node import probes
 from pytest_dtfperf.node.files import read_file
 
-# What a cluster is called where nobody says.
+# The default name of each kind of cluster.
 BACKENDS: Mapping[str, str] = {"local": "local", "ssh": "lab", "slurm": "cluster", "ec2": "cloud"}
-# Where a job of the night is written.
+# The default file of the nightly job.
 NIGHTS: Mapping[str, str] = {
     "github": ".github/workflows/perf-nightly.yml",
     "gitlab": ".gitlab/perf-nightly.yml",
@@ -44,13 +44,13 @@ IGNORED = "/perf_results/"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 HOST = re.compile(r"[A-Za-z0-9_.@:,\[\]-]+")
 SINFO_S = 10.0
-_MOST_NAMED = 6  # groups of nodes that were not chosen
-GpuKind = tuple[str, int]  # of a node's GPUs: their type, "" where it has none, and how many
+_MOST_NAMED = 6  # other groups of nodes that a message lists
+GpuKind = tuple[str, int]  # of a node's GPUs: their type, "" without one, and their number
 
 
 @dataclass(frozen=True)
 class InitAnswers:
-    """What somebody has answered."""
+    """The answers to the questions."""
 
     backend: str
     cluster: str
@@ -60,21 +60,21 @@ class InitAnswers:
 
 @dataclass(frozen=True)
 class ProjectFile:
-    path: str  # below the project
-    content: str | None  # None: it is not to be written
-    note: str = ""  # what to do by hand with what was written
-    if_kept: str = ""  # what to do by hand where it was not
+    path: str  # relative to the project
+    content: str | None  # None: not to be written
+    note: str = ""  # manual step after the file was written
+    if_kept: str = ""  # manual step if an existing file was kept
 
 
 @dataclass(frozen=True)
 class SlurmSite:
-    """What sinfo shows of Slurm's nodes; the usual where there is no sinfo."""
+    """Slurm's nodes as sinfo lists them; defaults without sinfo."""
 
     nodes: int = 2
     gpus_per_node: int | None = None
     partition: str | None = None
-    gres: str | None = None  # where the partition has GPUs of several kinds: the chosen one
-    chosen: str = ""  # what it was chosen from
+    gres: str | None = None  # if the partition has GPUs of several kinds: the chosen one
+    chosen: str = ""  # description of the choice
 
 
 def list_project_files(wanted: InitAnswers, folder: Path) -> list[ProjectFile]:
@@ -147,7 +147,7 @@ def _list_perf_tests(folder: Path) -> list[ProjectFile]:
 
 
 def _has_content(path: Path, content: str | None) -> bool:
-    """Whether an earlier call has written it, though it may have been broken off before it had written the others."""
+    """Return whether the file has this content, because an interrupted call may have written it before the others."""
     try:
         return content is not None and read_file(path) == content.encode()
     except OSError:
@@ -182,9 +182,9 @@ def _get_region() -> str:
 
 
 def _find_slurm_site() -> SlurmSite:
-    """Return the nodes to begin with: those of the default partition, or of another where that one alone has GPUs.
+    """Return the first choice of nodes: the default partition's, or another's if only that has GPUs.
 
-    A partition may have nodes of several kinds, each a line of sinfo's: those that have most GPUs together are taken.
+    A partition may have nodes of several kinds, each in a line of sinfo: the kind with most GPUs in total is chosen.
     """
     if not shutil.which("sinfo"):
         return SlurmSite(chosen="there is no sinfo here, so that partition, nodes and GPUs are examples")
@@ -214,9 +214,9 @@ def _find_slurm_site() -> SlurmSite:
 
 
 def _parse_partitions(shown: str) -> tuple[dict[str, Counter[GpuKind]], str]:
-    """Return how many nodes of each kind each partition has, and the default one's name, "" where there is none.
+    """Return the number of nodes of each kind by partition, and the name of the default partition ("" if there is none).
 
-    Nodes with GPUs of several kinds (parts of GPUs, MIG) are of each of these.
+    Nodes with GPUs of several kinds (parts of GPUs, MIG) count for each of these.
     """
     found: dict[str, Counter[GpuKind]] = {}
     default = ""
@@ -300,7 +300,7 @@ def run_init(args: argparse.Namespace) -> int:
 @dataclass(frozen=True)
 class WrittenFile:
     path: str
-    is_new: bool  # False: there was one, which stays
+    is_new: bool  # False: an existing file was kept
     note: str
 
 
