@@ -40,7 +40,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command, and return its exit code. SIGTERM and SIGHUP end it like Ctrl-C: partial files go, hosts are released."""
+    """Run the command; return its exit code. SIGTERM and SIGHUP end it like Ctrl-C: partial files go, hosts are released."""
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # its encoding may lack characters in the output of tasks or in file names

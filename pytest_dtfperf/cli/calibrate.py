@@ -238,7 +238,7 @@ def _run_session(arguments: Sequence[str], results: Path, number: int, output: T
     new = [folder for folder in session_folders(results) if folder.path not in before]
     if not new:
         raise DtfPerfError(f"session {number} has measured nothing (pytest's exit code is {code}; see above)")
-    own = [folder for folder in new if folder.session["command"] == ["pytest", *arguments]]  # other sessions may run at the same time
+    own = [folder for folder in new if folder.session["command"] == ["pytest", *arguments]]  # others may run, too
     return (own or new)[-1]
 
 

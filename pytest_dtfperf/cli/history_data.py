@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 class FormatWriter(Protocol):
     def __call__(self, sessions: "Sequence[StoredSession]") -> bytes:
-        """Return the file's content. `sessions` has one item for formats of one session. Raises `UsageError` without its library."""
+        """Return the file's content. `sessions` has one item if the format has. Raises `UsageError` without its library."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ COMMANDS = (
 DONE, FAILED, USAGE = 0, 1, 2
 HUNG_UP, INTERRUPTED, CUT_OFF, TERMINATED = 129, 130, 141, 143  # as in shells: 128 + the signal's number
 ExitCodes = Mapping[Any, str]  # by code, or by a description for codes of other programs
-EXIT_CODES: ExitCodes = {  # common to all commands; each command's help has its own meanings of 0, 1 and 2, and its further codes
+EXIT_CODES: ExitCodes = {  # of all commands; a command's help has its meanings of 0, 1 and 2, and further codes
     DONE: "done",
     FAILED: "the command failed, or a check found a problem",
     USAGE: "wrong arguments, or a file that cannot be read",

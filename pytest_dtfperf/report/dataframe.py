@@ -29,7 +29,7 @@ ColumnKind = Literal["text", "whole", "number", "truth", "time"]
 
 @dataclass(frozen=True)
 class RunContext:
-    """A run with all it belongs to."""
+    """A run with its measurement and session."""
 
     session: Mapping[str, Any]
     record: Record
@@ -46,10 +46,10 @@ class RunContext:
 @dataclass(frozen=True)
 class RunColumn:
     kind: ColumnKind
-    unit: str  # "" where it has none
-    meaning: str  # as docs/exports.md has it
-    value: Callable[[RunContext], object]  # None: not known
-    in_history: bool = True  # False: empty in what comes from a history
+    unit: str  # "" for a column without a unit
+    meaning: str  # as in docs/exports.md
+    value: Callable[[RunContext], object]  # None: unknown
+    in_history: bool = True  # False: empty for sessions from a history
 
 
 def _make_spec_column(name: str, kind: ColumnKind, unit: str, meaning: str) -> RunColumn:
@@ -138,7 +138,7 @@ def _list_runs(stored: StoredSession) -> list[RunContext]:
     ]
 
 
-# Kinds that have a value for "not known", but for numbers, of which NaN says so.
+# Kinds with a value for "unknown"; for numbers it is NaN.
 DTYPES: Mapping[ColumnKind, str] = {
     "text": "string",
     "whole": "Int64",
@@ -151,10 +151,10 @@ DTYPES: Mapping[ColumnKind, str] = {
 def load(source: str | Path) -> "pd.DataFrame":
     """Return all runs of a session folder, a folder of session folders, or the file or URL of a history: a row for each run.
 
-    docs/exports.md has the columns with their units. What is not known is `<NA>` or NaN; a history knows less than a folder.
-    A session that lies there twice, in a copy of its folder, counts once, with a warning.
+    docs/exports.md has the columns with their units. An unknown value is `<NA>` or NaN; a history lacks some columns.
+    A session that occurs twice, in a copy of its folder, counts once, with a warning.
 
-    Raises `UsageError` where there is no such source or pandas is not installed, `SessionFileError` or `HistoryError` where
+    Raises `UsageError` if there is no such source or pandas is not installed, `SessionFileError` or `HistoryError` if
     it cannot be read.
     """
     copies: list[str] = []
@@ -169,9 +169,9 @@ def load(source: str | Path) -> "pd.DataFrame":
 @dataclass(frozen=True)
 class PublishedColumn:
     kind: ColumnKind
-    unit: str  # "" where it has none
-    meaning: str  # as docs/exports.md has it
-    value: Callable[[Reference], object]  # None: the publication does not say
+    unit: str  # "" for a column without a unit
+    meaning: str  # as in docs/exports.md
+    value: Callable[[Reference], object]  # None: not in the publication
 
 
 def _find_binding_resource(row: Reference) -> str | None:
@@ -212,8 +212,8 @@ PUBLISHED_COLUMNS: Mapping[str, PublishedColumn] = {
 def published() -> "pd.DataFrame":
     """Return all published rates of the package, a row for each, in the order of the files of their systems.
 
-    docs/exports.md has the columns with their units. What a publication does not say is `<NA>` or NaN. Raises `UsageError`
-    where pandas is not installed.
+    docs/exports.md has the columns with their units. A value that the publication lacks is `<NA>` or NaN. Raises `UsageError`
+    if pandas is not installed.
     """
     rows = [{name: column.value(row) for name, column in PUBLISHED_COLUMNS.items()} for row in references()]
     return _make_frame(rows, {name: column.kind for name, column in PUBLISHED_COLUMNS.items()})

@@ -19,7 +19,7 @@ FREE_PORTS = "free ones, found on each node when a run starts"
 
 @dataclass(frozen=True)
 class PlannedTraining(JsonData):
-    """One training of one test, as it would be."""
+    """One training of one test in a dry run."""
 
     position: int  # of its test among all
     test: str
@@ -27,8 +27,8 @@ class PlannedTraining(JsonData):
     label: str
     runs: tuple[int, int]  # fewest and most
     placement: Sequence[str]  # "worker 0-7 on nodes 1-8, 1 GPU each", a line for each job
-    nodes: int  # of the allocation it would run in
-    commands: Sequence[str]  # that would get that allocation
+    nodes: int  # of its allocation
+    commands: Sequence[str]  # that request this allocation
     remark: str = ""
 
 
@@ -57,7 +57,7 @@ def format_dry_run(
         *map(Text, _format_time(list(durations.values()), max(1, min(at_once, workers)))),
     ]
     for line in lines:
-        line.no_wrap, line.overflow = True, "ignore"  # a command stays whole to be copied
+        line.no_wrap, line.overflow = True, "ignore"  # a command stays on one line to be copied
     return render([Group(*lines)], width, colour)
 
 
@@ -82,7 +82,7 @@ def _format_allocations(trainings: Sequence[PlannedTraining], allocation: str, w
 def _format_tests(trainings: Sequence[PlannedTraining], durations: Mapping[int, DurationEstimate | None]) -> Iterator[Text]:
     """Yield each test with its trainings, file by file. A training that an earlier test measures is not measured again.
 
-    `durations`: of those that are, by their `id()`.
+    `durations`: of the trainings that are measured, by their `id()`.
     """
     first = {_make_key(each): each.test for each in reversed(trainings)}
     for file, of_file in groupby(trainings, key=lambda each: each.test.partition("::")[0]):
@@ -136,11 +136,11 @@ def _format_estimate(found: DurationEstimate | None) -> str:
 
 
 def _format_seconds(seconds: float) -> str:
-    return duration(max(seconds, 1.0))  # nothing takes no time at all
+    return duration(max(seconds, 1.0))  # at least one second
 
 
 def _format_time(found: Sequence[DurationEstimate | None], at_once: int) -> Iterator[str]:
-    """Yield the time of all trainings, its grounds, and the number of trainings of unknown length."""
+    """Yield the time of all trainings, its basis, and the number of trainings of unknown length."""
     known = [each for each in found if each]
     unknown = len(found) - len(known)
     if not known:

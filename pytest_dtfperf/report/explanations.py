@@ -12,7 +12,7 @@ from pytest_dtfperf.formats import NONE, change_in_ms, format_count, in_ms, perc
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.tables import make_table, render
 
-MOST_NEXT = 3  # commands: of more, the first are those of the largest causes
+MOST_NEXT = 3  # commands, those of the largest causes first
 
 
 def load_explanation(record: Record) -> Explanation | None:
@@ -88,7 +88,7 @@ def _describe_cause(cause: Cause) -> Sequence[str]:
     return [heading, *(f"  {printable(line)}" for line in (*cause.evidence, *further))]
 
 
-_MIN_SHARE = 0.001  # of the step: a part of the path that is smaller stands in no line of its own
+_MIN_SHARE = 0.001  # of the step: smaller parts of the path share one line
 _MAX_LINKS = 12
 NO_PATH = "Its critical path is not known: TensorFlow's profiler does not tell what waited for what."
 
@@ -159,7 +159,7 @@ def _make_link_blocks(anatomy: StepBreakdown) -> Iterator[RenderableType]:
             ["link", "MB", "ms", "Gbit/s"], map(_make_link_row, anatomy.links[:_MAX_LINKS]), [None] * 4, words=(0,)
         )
         if (left_out := len(anatomy.links) - _MAX_LINKS) > 0:
-            least = "at least " if len(anatomy.links) >= MOST_LINKS else ""  # an anatomy keeps no more
+            least = "at least " if len(anatomy.links) >= MOST_LINKS else ""  # the maximum number of stored links
             yield f"and {least}{format_count(left_out, 'link')} more, less busy than these"
     if any(anatomy.clock_error_s.values()):
         worst = max(anatomy.clock_error_s, key=lambda task: anatomy.clock_error_s[task])

@@ -22,7 +22,7 @@ from pytest_dtfperf.spec import labels
 
 _UNKNOWN: Mapping[str, object] = {"time": None, "dirty": False, "project": "", "branch": ""}  # of a commit
 
-# Of the files that `pytest-benchmark compare` reads: the version that wrote this form first, https://pypi.org/project/pytest-benchmark/5.1.0/
+# The version that introduced the format that `pytest-benchmark compare` reads, https://pypi.org/project/pytest-benchmark/5.1.0/
 PYTEST_BENCHMARK_VERSION = "5.1.0"
 
 
@@ -152,9 +152,9 @@ PREFIX = "dtfperf"
 
 @dataclass(frozen=True)
 class Gauge:
-    unit: str  # ends its name, as the standard wants it; "" where it counts something
+    unit: str  # suffix of its name, as the standard requires; "" for a count
     help: str
-    value: Callable[[Record], float | None]  # None: has none
+    value: Callable[[Record], float | None]  # None: no sample
 
 
 GAUGES: Mapping[str, Gauge] = {
@@ -224,5 +224,5 @@ def _format_labels(values: Mapping[str, str]) -> str:
 
 
 def _escape_value(value: str) -> str:
-    """Escape as the standard wants it; what a terminal would obey is written out before."""
+    """Escape as the standard requires; control characters are replaced before."""
     return printable_lines(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

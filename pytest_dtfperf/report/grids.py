@@ -13,7 +13,7 @@ from pytest_dtfperf.measurement import Evaluation, Measurement
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.spec import Spec
 
-SIZE_HEADINGS = ("gpus", "ps", "batch")  # columns that tell, beside the way, who a row is
+SIZE_HEADINGS = ("gpus", "ps", "batch")  # columns that identify a row, beside the way of training
 OMITTED_IN_LABELS = (
     "gpus=",
     "num_ps=",
@@ -21,10 +21,10 @@ OMITTED_IN_LABELS = (
     "evaluate=",
     "stop_at_top_1_accuracy=",
 )  # stand in a column, or in the heading
-# Two trainings without the same of these would not take the same steps, however their variables are shared.
+# Trainings that differ in one of these take different steps, however their variables are shared.
 SAME_LEARNING = ("model", "data", "stop_at_top_1_accuracy", "optimizer", "learning_rate", "weight_decay", "precision")
 
-# What stands beneath the tables.
+# Notes below the tables.
 ABOUT_LEARNING = (
     "steps with warm-up, seconds of measured steps, each with its ratio to one device that learns alike from as many "
     "images per step; best: the highest top-1 accuracy seen"
@@ -34,7 +34,7 @@ ABOUT_SCORES = "loss is the mean cross-entropy; total, with what weight decay ad
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: words in its first column, numbers in all others."""
+    """A table: text in its first column, numbers in all others."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -101,7 +101,7 @@ def _make_effort_cells(effort: Effort, usual: Effort | None) -> list[str]:
 
 
 def _format_ratio(value: float, usual: float) -> str:
-    return f"{value / usual:.2f}" if usual else NONE  # a target may be reached before anything was measured
+    return f"{value / usual:.2f}" if usual else NONE  # the target may be reached before the measured steps
 
 
 def _make_score_row(record: Record) -> list[str]:

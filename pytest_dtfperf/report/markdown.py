@@ -29,7 +29,7 @@ from pytest_dtfperf.spec import Spec, labels
 def format_markdown_summary(folder: SessionFolder, previous: SessionFolder | None = None, *, outcome: str = "") -> str:
     """Return counts of verdicts, a table with the gravest first, and the details of the grave ones.
 
-    `previous` is a session to compare rates with, spec by spec; `outcome` one sentence on how the job ended. Raises
+    `previous` is a session to compare rates with, spec by spec; `outcome` one sentence on the end of the job. Raises
     `SessionFileError`.
     """
     session, records = folder.session, folder.measurements()

@@ -13,7 +13,7 @@ DISTURBED_MARK = " !"  # behind a rate
 
 
 def list_disturbed_notes(measurements: Iterable[Measurement]) -> list[str]:
-    """Return what the mark behind a rate means, where one has it."""
+    """Return the meaning of the mark behind a rate, if any rate has it."""
     words = (
         f"{DISTURBED_MARK.strip()} behind a rate: something else disturbed every run, so that it says nothing of the training"
     )
@@ -82,6 +82,6 @@ def list_limits(records: Iterable[Record]) -> list[str]:
 
 
 def format_versions(record: Record, session: Mapping[str, Any]) -> str:
-    """Return the versions of what trained and measured: `tensorflow=2.21.0 python=3.11.9 pytest-dtfperf=0.1.0`."""
+    """Return the versions used for training and measurement: `tensorflow=2.21.0 python=3.11.9 pytest-dtfperf=0.1.0`."""
     found = {**session["versions"], **record.measurement.fingerprint.get("software", {})}
     return " ".join(f"{name}={str(version).replace(' ', '_')}" for name, version in sorted(found.items()) if version)

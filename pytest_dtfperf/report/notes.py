@@ -12,12 +12,12 @@ from pytest_dtfperf.formats import change, percent, rate
 from pytest_dtfperf.limits.hints import find_hint
 from pytest_dtfperf.records.record import Record
 
-CHECKS_OF_RATES = ("baseline", "published", "efficiency", "overhead")  # checks that rest on rates
+CHECKS_OF_RATES = ("baseline", "published", "efficiency", "overhead")  # checks that use rates
 
 
 @dataclass(frozen=True)
 class VerdictReason:
-    """Why some measurements came to their verdict, told once for all that have the same."""
+    """The reason of a verdict, once for all measurements that share it."""
 
     verdict: Verdict
     words: str
@@ -43,7 +43,7 @@ def collect_reasons(records: Iterable[Record]) -> list[VerdictReason]:
 def suggest_accepting(records: Sequence[Record], *, is_next_shown: bool = False) -> list[str]:
     """Return a line for measurements that still have no baseline; empty if there are none.
 
-    Measurements on hosts that were not what was requested can be no baselines, nor those that were slowed down on purpose.
+    Measurements on other hosts than requested, or with an injected slowdown, cannot be baselines.
 
     Args:
         is_next_shown: Whether the command that accepts them is shown elsewhere (`list_next_steps`).
@@ -100,7 +100,7 @@ def _add_repeats(records: Iterable[Record]) -> str:
 
 
 def list_hints(records: Iterable[Record]) -> list[str]:
-    """Return what is likely of measurements that are far below what their hosts allow, a line each, no line twice."""
+    """Return the likely cause of measurements far below the limit of their hosts, a line each, without duplicates."""
     return list(dict.fromkeys(f"Hint (no verdict): {text}" for record in records if (text := find_hint(record))))
 
 
@@ -109,7 +109,7 @@ def _count_without_baseline(number: int) -> str:
 
 
 def _lacks_baseline(record: Record) -> bool:
-    """Whether it was to be compared with one and could not be: another check may be INCOMPARABLE for its own reasons."""
+    """Return whether the comparison with a baseline was not possible: other checks are INCOMPARABLE for other reasons."""
     verdicts = {check.verdict for check in record.checks if check.kind == "baseline"} if record.checks else {record.verdict}
     return any(verdict and verdict.lacks_baseline for verdict in verdicts)
 
@@ -139,7 +139,7 @@ def list_error_rates(records: Iterable[Record], budget: Mapping[str, float]) -> 
 
 @dataclass(frozen=True)
 class AcceptedBaseline:
-    """A baseline that --update-baselines wrote. `old` is None where there was none."""
+    """A baseline that --update-baselines wrote. `old` is None if there was none."""
 
     label: str
     old: float | None  # images/sec

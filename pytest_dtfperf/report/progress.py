@@ -19,17 +19,17 @@ from pytest_dtfperf.formats import duration, rate
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
 
-REDRAW_S = 0.25  # a drawing costs about a millisecond of a core that is being measured; people read no faster
+REDRAW_S = 0.25  # a drawing costs about a millisecond of a core that is being measured, and a faster one is not readable
 
-NARROW = 80  # columns, where nothing says how many there are
-LEAST_LABEL = 20  # columns that a training's name keeps
-INDENT = "    "  # of what a line goes on with
+NARROW = 80  # columns of a terminal of unknown width
+LEAST_LABEL = 20  # least columns for a training's name
+INDENT = "    "  # of continuation lines
 
 P = ParamSpec("P")
 
 
 def wrap_line(line: str, width: int | None) -> list[str]:
-    """Return the line in as many as fit, broken between words alone. A word that is longer than all of it is cut."""
+    """Wrap the line between words. A word that is longer than a line is cut."""
     if width is None or len(line) <= width:
         return [line]
     words = " ".join(cut(word, width - len(INDENT)) for word in line.split(" "))
@@ -48,7 +48,7 @@ def _harmless(event: Callable[Concatenate["Progress", P], None]) -> Callable[Con
             return
         try:
             event(self, *args, **kwargs)
-        except Exception:  # whatever the terminal does, the numbers are worth more than their picture
+        except Exception:  # numbers matter more than their display
             self._broken = True
 
     update_wrapper(call_unless_broken, event)
@@ -56,9 +56,9 @@ def _harmless(event: Callable[Concatenate["Progress", P], None]) -> Callable[Con
 
 
 class Progress:
-    """Shows the runs of one session, one at a time. No method raises.
+    """Shows the runs of one session, one at a time. Methods do not raise.
 
-    `fresh_line` is called before anything is written: others may have begun the line; `where` says how far the session is.
+    `fresh_line` is called before each output, to end a line of pytest; `where` returns the position in the session.
     """
 
     def __init__(

@@ -22,9 +22,9 @@ T = TypeVar("T")
 class PublishedPoint:
     """One published rate, as a report shows it."""
 
-    system: str  # for people: "Piz Daint (CSCS)"
+    system: str  # for display: "Piz Daint (CSCS)"
     model: str
-    batch_size: int  # per device; 0 where the publication does not say
+    batch_size: int  # per device; 0 if it was not published
     gpus: int  # 0: the CPU of the whole host
     images_per_sec: float
     citation: str  # short: author, date and table
@@ -33,7 +33,7 @@ class PublishedPoint:
     variable_update: str = ""
     data: str = "synthetic"
     precision: str = "fp32"
-    gpu: str | None = None  # what the devices are
+    gpu: str | None = None  # type of the devices
 
     @classmethod
     def of(cls, reference: Reference) -> Self:
@@ -74,8 +74,8 @@ class PublishedPoint:
 def find_nearest(published: Iterable[PublishedPoint], measured: Collection[Spec], most: int) -> list[PublishedPoint]:
     """Return the `most` rows that are nearest to `measured`, ordered by system and devices.
 
-    First what ran on as many devices as were measured here, on the most of them because that says most; then what was
-    trained alike. Of every system one row before any has a second.
+    Rows with a number of devices that was measured here come first, larger numbers before smaller ones, then rows with
+    similar trainings. Each system has one row before any has a second.
     """
     rows, counts = list(published), {spec.gpus for spec in measured}
     same = sorted((row for row in rows if row.gpus in counts), key=lambda row: (-row.gpus, *_rank_likeness(row, measured)))
@@ -109,8 +109,8 @@ def find_published_rates(records: Iterable[Record]) -> list[PublishedPoint]:
     return [PublishedPoint.of(reference) for spec in one_of_each_model for reference in references_for(spec)]
 
 
-MOST_PUBLISHED = 4  # lines; more than that hide what was measured
-TITLED = frozenset({"model", "batch_size", "gpus", "num_ps"})  # stand in the figure's title, or differ along a line
+MOST_PUBLISHED = 4  # lines; more would hide the measured ones
+TITLED = frozenset({"model", "batch_size", "gpus", "num_ps"})  # in the figure's title, or different along a line
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class ScalingPoint:
     lowest: float  # images/sec of the slowest and the fastest run
     highest: float
     is_tainted: bool = False
-    record: str = ""  # id of the measurement; published points have none
+    record: str = ""  # id of the measurement; empty for published points
 
     @property
     def ideal(self) -> float | None:
@@ -139,15 +139,15 @@ class ScalingSeries:
 
     @property
     def scales(self) -> bool:
-        """Whether it tells of an efficiency on several devices."""
+        """Whether it has an efficiency on several devices."""
         return any(point.efficiency is not None for point in self.points if point.gpus > 1)
 
 
 def make_measured_series(records: Iterable[Record]) -> list[ScalingSeries]:
     """Return a line per configuration and policy for parameter servers; efficiencies are those of the records.
 
-    Where every device count was measured with one number of parameter servers, that is one line; else there is a line for
-    each number. A line without a 1-device measurement of its own begins with the one that its efficiencies are divided by.
+    If every device count was measured with one number of parameter servers, that is one line; otherwise there is a line for
+    each number. A line without a 1-device measurement of its own starts with the one that its efficiencies refer to.
     """
     shown = find_latest_shown(records)
     by_id = {record.id: record for record in shown}
@@ -188,7 +188,7 @@ def _make_sort_key(record: Record) -> tuple[object, ...]:
 
 
 def _is_lone(record: Record) -> bool:
-    """Return whether a record is of one process, which shares no variables."""
+    """Return whether a record has a single process, which shares no variables."""
     return record.spec.gpus == 1 and record.spec.num_ps == 0
 
 
@@ -200,13 +200,13 @@ def _group_by_policy(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def _find_distinguishing_fields(specs: Sequence[Spec]) -> list[str]:
-    """Return the fields in which the lines of a figure differ."""
+    """Return the fields that distinguish the lines of a figure."""
     names = [name for name in (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS, "learning_rate") if name not in TITLED]
     return [name for name in names if len({getattr(spec, name) for spec in specs}) > 1]
 
 
 def make_names(specs: Sequence[Spec]) -> list[str]:
-    """Return the way of each spec, with its unusual options and distinguishing fields, without its size."""
+    """Return the way of training of each spec, with its unusual options and distinguishing fields, without its size."""
     told = _find_distinguishing_fields(specs)
     return [" ".join([*(words := _list_label_parts(spec)), *_list_missing_fields(spec, told, words)]) for spec in specs]
 
@@ -252,7 +252,7 @@ def make_point(record: Record) -> ScalingPoint:
 def make_published_series(published: Iterable[PublishedPoint], measured: Sequence[Spec], most_gpus: int) -> list[ScalingSeries]:
     """Return lines of other systems with the same model, the most similar first and one of each GPU.
 
-    `measured` are specs of one model. What is published of another batch or precision says so in its name.
+    `measured` are specs of one model. Another batch size or precision is part of a published line's name.
     """
     model, batches = measured[0].model, {spec.batch_size for spec in measured}
     precisions = {spec.precision for spec in measured}
@@ -261,7 +261,7 @@ def make_published_series(published: Iterable[PublishedPoint], measured: Sequenc
     for (system, _, data, precision, batch), group in groupby(rows, key=_make_table_key):
         fastest = {row.gpus: row for row in sorted(group, key=lambda r: (r.gpus, r.images_per_sec))}
         rank = (data != "synthetic", precision not in precisions, batch not in batches, -batch, -len(fastest))
-        if len(fastest) > 1 and (system not in best or rank < best[system][0]):  # a point says nothing about scaling
+        if len(fastest) > 1 and (system not in best or rank < best[system][0]):  # a single point has no scaling
             best[system] = rank, list(fastest.values())
     lines = [line for _, line in sorted(best.values(), key=lambda item: (item[0], item[1][0].system))]
     chosen = take_in_turns(lines, [line[0].gpu for line in lines])[:MOST_PUBLISHED]
@@ -281,12 +281,12 @@ def _make_table_key(row: PublishedPoint) -> tuple[str, str, str, str, int]:
     return row.system, row.citation, row.data, row.precision, row.batch_size
 
 
-VERSIONS = ("tensorflow", "cuda", "pytest-dtfperf", "python")  # those that a figure has room for
+VERSIONS = ("tensorflow", "cuda", "pytest-dtfperf", "python")  # shown in a figure
 
 
 @dataclass(frozen=True)
 class SessionRecord:
-    """A measurement, and what is known of its session."""
+    """A measurement with its session."""
 
     record: Record
     session: Mapping[str, Any]
@@ -298,10 +298,10 @@ class SessionRecord:
 
 @dataclass(frozen=True)
 class FigureGroup:
-    """All of one model and batch size. Not empty."""
+    """All measurements of one model and batch size, at least one."""
 
     model: str
-    batch_size: int  # of one device and step; 0: an external command's own
+    batch_size: int  # per device and step; 0: defined by an external command
     measured: Sequence[SessionRecord]
 
     @property
@@ -314,7 +314,7 @@ class FigureGroup:
 
     @property
     def scales(self) -> bool:
-        """Whether anything was measured on several sizes."""
+        """Whether several sizes were measured."""
         return any(len(line.points) > 1 for line in self.lines)
 
     @property
@@ -324,7 +324,7 @@ class FigureGroup:
 
     @property
     def title(self) -> str:
-        """Return the title. A precision that not all of them have is in the names of the lines."""
+        """Return the title. A precision that differs among them is in the names of the lines."""
         precisions = sorted({record.spec.precision for record in self.records})
         batch = [f"{self.batch_size} images per device and step"] if self.batch_size else []
         return ", ".join([self.model, *batch, *(precisions if len(precisions) == 1 else [])])
@@ -349,7 +349,7 @@ def describe_origin(measured: Iterable[SessionRecord]) -> list[str]:
 
 
 def _may_be_shown(record: Record) -> bool:
-    """Whether it is a point. One that learns until it knows enough has no rate to be looked for."""
+    """Return whether it is a point. A training until a target has no rate of interest."""
     spec = record.spec
     return (record.is_valid or record.is_tainted) and not spec.evaluates and spec.stop_at_top_1_accuracy is None
 

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SessionResults:
-    """A session's measurements, and what they are shown beside."""
+    """A session's measurements, and data shown beside them."""
 
     records: Sequence[Record]
-    published: Sequence[PublishedPoint] = ()  # of the models that were measured
+    published: Sequence[PublishedPoint] = ()  # of the measured models
     pasts: Mapping[str, Past] = field(default_factory=dict)  # id of a measurement -> its series up to this session
     sections: Sequence[tuple[str, Sequence[str]]] = ()  # of other plugins: title, lines
 
@@ -42,12 +42,12 @@ class Writer(Protocol):
     """Writes files of one form, with `SessionFolder.write`."""
 
     def __call__(self, folder: SessionFolder, results: SessionResults) -> list[str]:
-        """Write the files; return remarks. None are returned if there was nothing to write."""
+        """Write the files, and return remarks; empty if there was nothing to write."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """One form in which a session is written."""
+    """One format in which a session is written."""
 
     files: tuple[str, ...]  # below the session's folder
     writer: str  # "module:function", a `Writer`
@@ -64,7 +64,7 @@ _OURS: Mapping[str, Export] = {
     "html": Export(("report.html",), "pytest_dtfperf.report.page.build:write_page"),
 }
 
-# With those of other packages that are installed: docs/extending.md.
+# Includes the exports of other installed packages: docs/extending.md.
 EXPORTS: Table[Export] = Table("pytest_dtfperf.exports", Export, _OURS)
 
 
@@ -81,7 +81,7 @@ def write_export(name: str, folder: SessionFolder, results: SessionResults) -> l
 
 MEASUREMENTS = "measurements.csv"
 
-# What a row says of a measurement, and of its session. None is an empty cell.
+# Columns: fields of a measurement, and of its session. None is an empty cell.
 COLUMNS: Mapping[str, Callable[[Record, Mapping[str, Any]], object]] = {
     "id": lambda record, session: record.id,
     "date": lambda record, session: session["started"],
@@ -131,7 +131,7 @@ INSTALL = "pip install 'pytest-dtfperf[report]' brings what is missing."
 
 
 def write_csv_files(folder: SessionFolder, results: SessionResults) -> list[str]:
-    """Write the CSV files; return why some are missing, as without pandas."""
+    """Write the CSV files, and return why some are missing, for example without pandas."""
     records = results.records
     if not records:
         return []
@@ -162,9 +162,9 @@ def _format_cell(value: object) -> object:
 
 
 def escape_formula(value: object) -> object:
-    """Return a text that no spreadsheet takes for a formula and that has no control characters.
+    """Return a text that spreadsheets do not interpret as a formula, without control characters.
 
-    Hosts and tests may be called anything.
+    Names of hosts and tests are arbitrary.
     """
     if not isinstance(value, str):
         return value
@@ -178,7 +178,7 @@ def group_by_model(records: Iterable[Record]) -> dict[tuple[str, int], list[Reco
 
 
 def find_best_of_each_count(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
-    """Return (data, devices) -> the fastest configuration, which a user of so many devices would choose."""
+    """Return (data, devices) -> the fastest configuration."""
     slowest_first = sorted(records, key=lambda r: (r.spec.data, r.spec.gpus, r.images_per_sec))
     return {(record.spec.data, record.spec.gpus): record for record in slowest_first}
 
@@ -186,11 +186,11 @@ def find_best_of_each_count(records: Iterable[Record]) -> dict[tuple[str, int], 
 def make_scaling_table(records: Iterable[Record]) -> "pd.DataFrame":
     """Return the fastest configuration of each device count, per kind of input; `spec` is its label.
 
-    efficiency is the record's own, 1 on one device; ideal is the rate at which it would be 1. Both are empty where the
+    efficiency is the record's own, 1 on one device; ideal is the rate at which it would be 1. Both are empty if the
     configuration was not measured on one device. spread is the number behind the terminal's ±, and a single run has none.
-    flops_per_sec and share_of_peak are empty where they are not known: arithmetic.py.
+    flops_per_sec and share_of_peak are empty if unknown: arithmetic.py.
     """
-    import pandas as pd  # half a second, and not everybody has it: only where a table is made
+    import pandas as pd  # takes half a second and is optional: imported only for a table
 
     return pd.DataFrame(
         [_make_scaling_row(record) for record in find_best_of_each_count(records).values()], columns=SCALING_COLUMNS
@@ -216,7 +216,7 @@ def _make_scaling_row(record: Record) -> dict[str, object]:
 
 
 def write_figures(folder: SessionFolder, results: SessionResults) -> list[str]:
-    """Draw the figures; return why there are none, as without matplotlib."""
+    """Draw the figures, and return why some are missing, for example without matplotlib."""
     measured = [SessionRecord(record, folder.session) for record in results.records]
     groups = [group for group in group_by_figure(measured) if group.scales]
     if not groups:

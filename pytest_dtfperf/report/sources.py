@@ -18,10 +18,10 @@ from pytest_dtfperf.records.session import SessionFolder, each_once, session_fol
 class StoredSession:
     """One session, with its records in the order of measuring."""
 
-    session: Mapping[str, Any]  # as session.json has it; of a history: what that keeps of it
+    session: Mapping[str, Any]  # content of session.json, or the part of it that a history keeps
     records: Sequence[Record]
-    comparable: Collection[str]  # ids of the records whose rates may be compared with other nights'
-    has_steps: bool = True  # False: from a history, which knows of no steps, bytes or seconds of processors
+    comparable: Collection[str]  # ids of the records with rates that may be compared with other nights'
+    has_steps: bool = True  # False: from a history, which has no steps, bytes or processor seconds
 
     @property
     def id(self) -> str:
@@ -60,7 +60,7 @@ def select_sessions(sessions: Sequence[StoredSession], given: str | None) -> lis
 
 def load_history_sessions(address: Address) -> list[StoredSession]:
     """Return all sessions of a history. Raises `HistoryError`."""
-    from pytest_dtfperf.history import store  # SQLAlchemy: only where there is a history
+    from pytest_dtfperf.history import store  # SQLAlchemy: only needed for a history
     from pytest_dtfperf.history.database import Database
     from pytest_dtfperf.history.store import Recorded, read_records
 
@@ -77,5 +77,5 @@ def _load_folder(folder: SessionFolder) -> StoredSession:
 
 def _parse_address(given: str | Path) -> Address:
     found = address_of(given, Path())
-    assert found  # neither a URL nor a path is `never`
+    assert found  # `never` is neither a URL nor a path
     return found

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from pytest_dtfperf.formats import printable
 
-MIN_TEXT = 12  # columns that words keep however narrow the terminal is
+MIN_TEXT = 12  # least columns for text on a narrow terminal
 GAP = 2  # blanks between two columns
-DEFAULT_COLUMNS = 80  # of a terminal that does not report its width
+DEFAULT_COLUMNS = 80  # of a terminal of unknown width
 _SHELL_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|\\.|[^\s'"\\])+""")
 
 
@@ -28,7 +28,7 @@ def sum_widths(columns: Sequence[int]) -> int:
 
 
 def fit_columns(columns: Sequence[int], width: int, positions: Iterable[int] = (-1, 0)) -> list[int]:
-    """Make the columns at `positions`, which are words, narrower one after the other until all fit; numbers are never cut."""
+    """Make the columns at `positions`, which have text, narrower one after the other until all fit; numbers are never cut."""
     fitted = list(columns)
     for position in positions:
         excess = max(0, sum_widths(fitted) - width)
@@ -46,7 +46,7 @@ def make_table(
 ) -> Table:
     """Return a table with text to the left (by default the first and last column) and numbers to the right.
 
-    A column without a width has the room that its cells need, and where there is not so much, folds them.
+    A column without a width has the width of its cells, and folds them if there is not enough room.
     """
     drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_header=bool(headings))
     left = {position % len(columns) for position in words}
@@ -63,13 +63,13 @@ def make_table(
 
 
 def wrap_text(text: str, width: int) -> list[str]:
-    """Return the lines of a text, wrapped between words only, so that each path stays whole and can be copied."""
+    """Return the lines of a text, wrapped only between words, so that each path stays whole and can be copied."""
     indent = " " * (len(text) - len(text.lstrip()) + 2)
     return textwrap.wrap(text, max(1, width), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def wrap_command(command: str, width: int) -> list[str]:
-    """Return the lines of a shell command, wrapped between its words, each but the last with a backslash at its end."""
+    """Return the lines of a shell command, wrapped between arguments, each but the last with a backslash at its end."""
     lines = [""]
     for word in _SHELL_WORD.findall(command):
         if lines[-1].strip() and len(lines[-1]) + len(word) + 3 > width:
@@ -79,12 +79,12 @@ def wrap_command(command: str, width: int) -> list[str]:
 
 
 def wrap_note(text: str, width: int) -> Text:
-    """Return a note as `wrap_text` wraps it, without characters that control a terminal."""
+    """Return a note wrapped by `wrap_text`, without control characters."""
     return Text("\n".join(wrap_text(printable(text.replace("\n", " ")), width)), no_wrap=True, overflow="ignore")
 
 
 def render(blocks: Iterable[RenderableType], width: int, colour: bool) -> str:
-    """Draw for a terminal of this width, whatever the environment of this process says about its own."""
+    """Render for a terminal of this width, independent of the environment."""
     console = Console(
         file=io.StringIO(),
         width=width,

@@ -50,8 +50,8 @@ from pytest_dtfperf.report.tables import (
 from pytest_dtfperf.spec import labels
 
 MAX_PUBLISHED = 2  # rows per model; the page has more
-MAX_REASONS = 8  # of different ones, so that the table stays in sight; the page and the tests' own words have all
-MAX_UNDECIDED = 2  # reasons where none fails the session
+MAX_REASONS = 8  # different reasons, so that the table stays in sight; the page and each test's failure have all
+MAX_UNDECIDED = 2  # reasons if none makes the session fail
 MAX_HINTS = 3  # the page has all
 MAX_ACCEPTED = 6  # baselines, with the rates of the new ones
 
@@ -71,11 +71,11 @@ def format_summary(
     budget: Mapping[str, float] | None = None,
     next_steps: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """Return verdicts that are not green, the table of measurements, and remarks; empty if nothing was measured.
+    """Return the verdicts that are not green, the table of measurements, and remarks; empty without measurements.
 
-    `verbose` adds what the session's page shows, too: what the numbers are, learning, scores, published results. `remarks` are
-    further lines for the notes, such as the files that were written or why none were. `budget`: how many false alarms there may
-    be, and how many tests share them. `next_steps`: commands that lead on, and what each does.
+    `verbose` adds details of the session's page: the meaning of numbers, learning, scores, published results. `remarks` are
+    further lines for the notes, such as the files that were written or why none were. `budget`: the allowed number of false
+    alarms, and the number of tests that share them. `next_steps`: commands that lead on, and their effects.
     """
     if not records:
         return ""
@@ -106,7 +106,7 @@ def _describe_folder(folder: Path) -> list[str]:
 
 
 def _make_next_steps(steps: Sequence[tuple[str, str]], width: int) -> list[RenderableType]:
-    """Return the commands beside what each does, or above it where the width does not allow that."""
+    """Return the commands beside their effects, or above them if the width does not allow that."""
     if not steps:
         return []
     longest = max(len(command) for command, _ in steps)
@@ -208,7 +208,7 @@ def format_failure(
 
 
 def _shorten_path(path: Path) -> str:
-    """Return the path as you would type it."""
+    """Return the path as a user would type it."""
     return shlex.quote(os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path))
 
 

@@ -1,6 +1,6 @@
 """Estimates of how long trainings and the rest of a session take, from earlier sessions and baselines.
 
-An estimate has one of three grounds, the best first. Without any of them there is no estimate.
+An estimate has one of three bases, the best first. Without any of them there is no estimate.
 
     MEASURED  earlier sessions on the same cluster measured the same training: its runs take as long again
     SIMILAR   they measured the same network, input and batch on other devices or in another mode: a step takes as long
@@ -25,15 +25,15 @@ from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import session_folders
 from pytest_dtfperf.spec import Spec
 
-MOST_SESSIONS = 3  # the latest on a cluster: enough for a median, and each takes 0.1 s and more to be read
-MOST_RECORDS = 2000  # of sessions of so many one is enough, and a thousand takes half a second
-ROUGH = 2.0  # what is not measured itself may be wrong by this factor; what differs by more is another kind of training
-START_S = 20.0  # where nothing was ever run: to import TensorFlow, to build a network of InceptionV3's size, to end again
-CHIEF, WARM_UP = "worker:0", "warmup"  # as runs name their first worker and the phase before their measured steps
+MOST_SESSIONS = 3  # the latest on a cluster: enough for a median, and each takes 0.1 s or more to read
+MOST_RECORDS = 2000  # with so many, one session is enough, and a thousand takes half a second
+ROUGH = 2.0  # an estimate without a measurement may be wrong by this factor; a larger difference means another kind of training
+START_S = 20.0  # without any earlier run: import of TensorFlow, building a network of InceptionV3's size, exit
+CHIEF, WARM_UP = "worker:0", "warmup"  # as in runs: the first worker, and the phase before the measured steps
 
 
 class EstimateBasis(StrEnum):
-    """What a duration rests on. The value is how people are told of it."""
+    """The basis of a duration. The value is its description in messages."""
 
     MEASURED = "measured before"
     SIMILAR = "by similar trainings, roughly"
@@ -42,7 +42,7 @@ class EstimateBasis(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Duration:
-    """How long something takes, in seconds of wall time."""
+    """A duration, in seconds of wall time."""
 
     least_s: float
     likely_s: float
@@ -56,7 +56,7 @@ class Duration:
 
 @dataclass(frozen=True, kw_only=True)
 class DurationEstimate(Duration):
-    """A duration, and what it rests on."""
+    """A duration and its basis."""
 
     basis: EstimateBasis
 
@@ -64,12 +64,12 @@ class DurationEstimate(Duration):
 def load_earlier_sessions(results: Path, cluster: str) -> list[list[Record]]:
     """Return the records of the latest sessions on a cluster, session by session, oldest first.
 
-    A session that cannot be read tells nothing, and keeps nobody from anything.
+    An unreadable session is skipped.
     """
     found: list[list[Record]] = []
     for folder in reversed(session_folders(results)):
-        with suppress(Exception):  # what a folder may hold of other versions has no end, and no time depends on it alone
-            # Without the schema, which would take ten times as long as all else that thousands of tests need to begin.
+        with suppress(Exception):  # folders of other versions may cause any error, and a missing estimate is no problem
+            # Without the schema check, which would take ten times as long as the rest of the start of a large session.
             if folder.session.get("cluster") == cluster and (records := replace(folder, is_ours=True).measurements()):
                 _check_times(records)
                 found.append(records)
@@ -79,7 +79,7 @@ def load_earlier_sessions(results: Path, cluster: str) -> list[list[Record]]:
 
 
 def _check_times(records: Iterable[Record]) -> None:
-    """Raise what using the times of damaged records would raise."""
+    """Raise the errors of damaged times now instead of at their use."""
     for record in records:
         each = [
             seconds for run in record.measurement.all_runs for seconds in (run.wall_s, run.elapsed_s, _compute_start_s(run))
@@ -91,10 +91,10 @@ def _check_times(records: Iterable[Record]) -> None:
 
 @dataclass(frozen=True)
 class ClusterPast:
-    """What is known of one cluster: its earlier sessions, oldest first, and the rates that were accepted, by `Spec.key`."""
+    """The past of one cluster: its earlier sessions, oldest first, and the accepted rates, by `Spec.key`."""
 
     sessions: Sequence[Sequence[Record]]
-    rates: Mapping[str, Sequence[float]]  # images/sec; several where baselines of several systems are kept
+    rates: Mapping[str, Sequence[float]]  # images/sec; several if baselines of several systems are kept
 
     def training(self, spec: Spec, runs: tuple[int, int]) -> DurationEstimate | None:
         """Return the time of the runs of a training; `runs`: the minimum and maximum. None: unknown."""
@@ -112,8 +112,8 @@ class ClusterPast:
     def test(self, test: str, runs: Callable[[Record], int] | None = None) -> Duration | None:
         """Return the time of the runs of a test (pytest's node id) over the sessions that ran it. None: no session did.
 
-        `runs` returns how many runs of a measurement there will be now; by default as many as there were. A test that found all
-        it needed in another's measurements has left no trace of its own.
+        `runs` returns how many runs of a measurement there will be now; by default as many as there were. A test that only used
+        another test's measurements is not recorded.
         """
         took = [
             math.fsum(_estimate_measurement_s(record, runs) for record in records) for records in self._by_test.get(test, ())
@@ -175,12 +175,12 @@ def _group_by_spec(
 
 
 def _make_training_key(spec: Spec) -> tuple[object, ...]:
-    """Return what must be equal for times to be equal; numbers of steps are corrected for."""
+    """Return the fields that must be equal for times to be equal; numbers of steps are corrected for."""
     return spec.key, spec.evaluate, spec.stop_at_top_1_accuracy, spec.eval_during_training_every_n_steps
 
 
 def _make_network_key(spec: Spec) -> tuple[object, ...]:
-    """Return what must be the same for two trainings to be similar."""
+    """Return the fields that must be equal for two trainings to be similar."""
     return spec.model, spec.batch_size, spec.data, spec.precision, spec.command, spec.forward_only
 
 
@@ -220,32 +220,32 @@ def _compute_start_s(run: Run) -> float:
     return max(0.0, run.wall_s - run.elapsed_s - run.startup_s.get(WARM_UP, 0.0))
 
 
-ALLOCATION_S = 10.0  # the first test may begin with an allocation and with agents that start
-MAX_FACTOR = 10.0  # by which factor this session may differ from earlier ones; what is more is a matter of a single test
+ALLOCATION_S = 10.0  # the first test may include an allocation and the start of agents
+MAX_FACTOR = 10.0  # limit of the factor by which this session differs from earlier ones; a larger one comes from a single test
 
 
 @dataclass(eq=False)
 class Outlook:
-    """The tests of one session, in all its processes. What an event or an answer costs does not grow with their number.
+    """The tests of one session, in all its processes. The cost of an event or an answer does not grow with their number.
 
-    `expected_s` returns how long a test takes, by earlier sessions; as this session's tests have taken longer or shorter than
-    that, so will the others. Where it returns None, a test may take as long as those of this session that have ended: those of
-    the same function, or else all of them. Where there are none, nothing is said.
+    `expected_s` returns the duration of a test in earlier sessions; a common factor corrects it by this session's tests.
+    Where it returns None, the estimate is the mean of the ended tests of the same function, or else of all ended tests.
+    Without any there is no estimate.
     """
 
     tests: Sequence[str]  # pytest's node ids
     expected_s: Callable[[str], float | None]
     clock: Callable[[], float]
-    workers: int = 1  # that run tests at once
-    _expected_s: dict[str, float | None] = field(init=False)  # of each test
-    _begun: dict[str, float] = field(default_factory=dict)  # test -> when
-    _positions: dict[str, int] = field(default_factory=dict)  # test -> its number among those that have begun, from 1
+    workers: int = 1  # processes that run tests in parallel
+    _expected_s: dict[str, float | None] = field(init=False)  # by test
+    _begun: dict[str, float] = field(default_factory=dict)  # by test: start time
+    _positions: dict[str, int] = field(default_factory=dict)  # by test: its number among those that have begun, from 1
     _running: dict[str, None] = field(default_factory=dict)
     _ended: set[str] = field(default_factory=set)
-    _unbegun_s: float = 0.0  # expected of all tests that have not begun, as far as that is known
-    _unbegun_unknown: Counter[str] = field(default_factory=Counter)  # function -> the others
+    _unbegun_s: float = 0.0  # expected of all tests that have not begun, without unknown ones
+    _unbegun_unknown: Counter[str] = field(default_factory=Counter)  # by function: number of the unknown ones
     _took_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0, 0.0]))  # function -> ended, seconds
-    _compared_s: list[float] = field(default_factory=lambda: [0.0, 0.0])  # of all that have ended: expected, and in fact
+    _compared_s: list[float] = field(default_factory=lambda: [0.0, 0.0])  # of all ended tests: expected, actual
 
     def __post_init__(self) -> None:
         self._expected_s = {test: self.expected_s(test) for test in self.tests}
@@ -290,11 +290,11 @@ class Outlook:
         return f"{position}, {'more than' if is_overdue else 'about'} {duration(max(1.0, left_s))} left"
 
     def place(self, test: str) -> str:
-        """Return `3/25`: where a test is among all."""
+        """Return `3/25`: the position of a test among all."""
         return f"{self._positions[test]}/{len(self.tests)}" if test in self._positions else ""
 
     def left_s(self) -> float | None:
-        """Return the remaining time; None if nothing is known of some remaining tests."""
+        """Return the remaining time; None if it is unknown for some tests."""
         running = [self._left_s(test) for test in self._running]
         unknown = {function: number for function, number in self._unbegun_unknown.items() if number > 0}
         if None in running or (unknown and not self._ended):
@@ -312,7 +312,7 @@ class Outlook:
         return min(MAX_FACTOR, max(1 / MAX_FACTOR, in_fact_s / expected_s)) if expected_s else 1.0
 
     def _is_overdue(self) -> bool:
-        """Whether a test takes longer than was expected. Earlier sessions tell of runs alone, not of lending hosts."""
+        """Return whether a test takes longer than expected. Earlier sessions have the time of runs, but not of allocations."""
         slack_s = 0.0 if self._ended else ALLOCATION_S
         return any(self._elapsed_s(test) > whole_s + slack_s for test in self._running if (whole_s := self._whole_s(test)))
 
@@ -330,7 +330,7 @@ class Outlook:
         return self._usual_s(_function_of(test)) if self._ended else None
 
     def _usual_s(self, function: str) -> float:
-        """Return how long those of a function took that have ended; all that have ended, where there are none."""
+        """Return the mean duration of ended tests of a function, or of all ended tests if it has none."""
         alike = [self._took_s[function]] if function in self._took_s else list(self._took_s.values())
         return sum(seconds for _, seconds in alike) / sum(number for number, _ in alike)
 

@@ -34,10 +34,10 @@ from pytest_dtfperf.report.series import (
     make_published_series,
 )
 
-HATCHES = ("", "///", "...", "\\\\\\", "xx", "---", "ooo")  # in print without colours, too, they are told apart
+HATCHES = ("", "///", "...", "\\\\\\", "xx", "---", "ooo")  # they distinguish bars in print without colours, too
 INCHES_A_BAR = 0.3  # of a figure's width
-WIDTH = 0.84  # of a group of bars, of the distance between two
-MOST_UPRIGHT = 14  # bars: values on more than so many are written upwards
+WIDTH = 0.84  # of a group of bars, relative to the distance between two groups
+MOST_UPRIGHT = 14  # bars: with more, values are written vertically
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Bars:
 def draw_bars(axes: Axes, kinds: Sequence[Bars], written: Callable[[float], str]) -> list[Patch]:
     """Draw a group for each number of devices; return the entries of the legend.
 
-    Ids in the SVG: `bar-0-8` is the first kind's on 8 devices. What is TAINTED is pale, and has a dashed edge.
+    Ids in the SVG: `bar-0-8` is the first kind's on 8 devices. A TAINTED bar is pale, and has a dashed edge.
     """
     counts = sorted({gpus for bars in kinds for gpus in bars.values})
     width = WIDTH / len(kinds)
@@ -78,7 +78,7 @@ def draw_bars(axes: Axes, kinds: Sequence[Bars], written: Callable[[float], str]
                 fontsize=8,
             )
     values = [0.0, *(value for bars in kinds for value in bars.values.values())]
-    room = 1.28 if turned else 1.1  # for what is written on the highest
+    room = 1.28 if turned else 1.1  # room for the text above the highest bar
     lowest, highest = min(values), max(values)
     axes.set_ylim(
         lowest - (room - 1) * (highest - lowest) if lowest < 0 else 0.0, highest + (room - 1) * (highest - lowest) or 1
@@ -168,10 +168,10 @@ INCHES = 0.95, 0.5  # of a cell
 
 @apply_style()
 def draw_heat_map(title: str, maps: Mapping[str, HeatMapCells], *, beneath: Sequence[str] = ()) -> Figure:
-    """Draw one map below the other, each with the name of its way to train.
+    """Draw the maps below each other, each with the name of its way of training.
 
-    Colour is a cell's share of the best of its column, for that is what one chooses from; the best has an edge. A TAINTED cell
-    is written with an x, is never the best, and has no colour. Ids: `cell-0-4-8` is the first map's, 4 servers, 8 devices.
+    The colour is a cell's share of the best in its column, because the reader chooses within a column; the best has an edge.
+    A TAINTED cell has an x and no colour, and is never the best. Ids: `cell-0-4-8` is the first map's, 4 servers, 8 devices.
     """
     sizes = [(len({ps for ps, _ in cells}), len({gpus for _, gpus in cells})) for cells in maps.values()]
     width = max(8.5, 2.0 + INCHES[0] * max(columns for _, columns in sizes))
@@ -218,8 +218,8 @@ def _draw_map(axes: Axes, cells: HeatMapCells, number: int) -> None:
     axes.set_ylabel("parameter servers")
 
 
-DASHES = ("-", "--", ":", "-.")  # with more workers than colours, a colour comes again with other dashes
-MOST_NAMED = 16  # workers: more have no room in a legend
+DASHES = ("-", "--", ":", "-.")  # with more workers than colours, a colour is used again with other dashes
+MOST_NAMED = 16  # workers: a legend has no room for more
 
 
 @apply_style()
@@ -254,7 +254,7 @@ def draw_steps(title: str, step_s: Mapping[str, Sequence[float]], *, beneath: Se
     return figure
 
 
-LEAST_AXIS = 8  # devices: published systems are drawn so far at least, for most of them are of that size
+LEAST_AXIS = 8  # devices: least extent for published systems, as most of them have this size
 
 
 def draw_group_scaling(group: FigureGroup, published: Iterable[PublishedPoint]) -> Figure:
@@ -268,9 +268,9 @@ def draw_group_scaling(group: FigureGroup, published: Iterable[PublishedPoint]) 
 def draw_scaling(
     title: str, lines: Sequence[ScalingSeries], beside: Sequence[ScalingSeries] = (), *, beneath: Sequence[str] = ()
 ) -> Figure:
-    """Draw measured and published lines; `beneath`: where, when and with what the former were measured.
+    """Draw measured and published lines; `beneath`: hosts, date and versions of the measured ones.
 
-    What is drawn of a line has an id in the SVG: `rates-0`, `efficiencies-0`, `ideal-0` and `tainted-0` of the first.
+    Ids in the SVG of the first line: `rates-0`, `efficiencies-0`, `ideal-0` and `tainted-0`.
     """
     scales = any(series.scales for series in lines)
     below = max(len(lines) + len(beneath), len(beside))
@@ -297,7 +297,7 @@ def draw_scaling(
 
 
 def _draw_series(rates: Axes, efficiencies: Axes | None, series: ScalingSeries, number: int, *, pale: bool) -> Line2D:
-    """Draw a line into both halves; returns what the legend shows of it. What was disturbed is joined to nothing."""
+    """Draw a line into both halves, and return its entry of the legend. Disturbed points are not connected."""
     colours = PALE if pale else PALETTE
     style: dict[str, Any] = {
         "color": colours[number % len(colours)],
@@ -341,7 +341,7 @@ def _format_rate_axis(axes: Axes, counts: Sequence[int], values: Sequence[float]
     axes.set_yscale("log", base=2)
     lowest, highest = math.floor(math.log2(min(values) * 0.95)), math.ceil(math.log2(max(values) * 1.05))
     axes.set_ylim(2.0**lowest, 2.0**highest)
-    every = math.ceil((highest - lowest) / 10)  # label every octave, or every other where there are many
+    every = math.ceil((highest - lowest) / 10)  # label every octave, or every second one if there are many
     axes.yaxis.set_major_locator(FixedLocator([2.0**power for power in range(lowest, highest + 1, every)]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     format_device_axis(axes, counts)

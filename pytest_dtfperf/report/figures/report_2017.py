@@ -19,7 +19,7 @@ DAINT, P2_XLARGE, P2_8XLARGE = "piz-daint", "cscs-ec2-p2.xlarge", "cscs-ec2-p2.8
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """A figure of rates."""
+    """A figure of rates in the report."""
 
     number: int
     title: str

@@ -24,7 +24,7 @@ from pytest_dtfperf.report.series import (
 from pytest_dtfperf.report.sources import StoredSession
 from pytest_dtfperf.spec import Spec
 
-# What a spec says of its input alone: specs that differ in nothing else show what real input costs.
+# Fields that describe only the input: specs with no other difference show the cost of real input.
 OF_INPUT = frozenset(
     {"data", "data_dir", "distortions", "resize_method", "datasets_num_private_threads", "datasets_prefetch_buffer_size"}
 )
@@ -35,7 +35,7 @@ def draw_session_figures(
 ) -> Iterator[NamedFigure]:
     """Yield the figures of each machine, model and batch size that docs/figures.md lists.
 
-    Of each spec the latest measurement counts, a valid one before a disturbed one. Steps are drawn of the last session alone.
+    Of each spec the latest measurement counts, a valid one before a disturbed one. Steps are drawn for the last session only.
     """
     measured = [SessionRecord(record, stored.session) for stored in sessions for record in stored.records]
     machines = sorted({_make_machine_key(each) for each in measured})
@@ -66,9 +66,9 @@ def _draw_group(group: FigureGroup, published: Collection[PublishedPoint]) -> It
 
 
 def _compute_overheads(records: Iterable[Record]) -> dict[str, dict[int, float]]:
-    """Return the cost of real input, by way to train, then by number of devices; the fastest number of servers counts.
+    """Return the cost of real input, by way of training, then by number of devices; the fastest number of servers counts.
 
-    What was disturbed is left out.
+    Disturbed measurements are left out.
     """
     shown = [record for record in find_latest_shown(records) if not record.is_tainted]
     synthetic = {_make_training_key(record.spec): record for record in shown if record.spec.data == "synthetic"}
@@ -92,7 +92,7 @@ def _replace_input(spec: Spec) -> Spec:
 
 
 def _make_maps(records: Iterable[Record]) -> dict[str, dict[tuple[int, int], ScalingPoint]]:
-    """Return the points of each way to train that has several numbers of servers and of devices."""
+    """Return the points of each way of training that has several numbers of servers and of devices."""
     groups: dict[tuple[object, ...], dict[tuple[int, int], Record]] = defaultdict(dict)
     for record in find_latest_shown(records):
         if record.spec.num_ps:

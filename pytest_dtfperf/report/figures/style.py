@@ -12,20 +12,20 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-# Okabe and Ito's palette, told apart with every kind of colour vision; its yellow is too pale on white and left out.
+# Okabe and Ito's palette, distinguishable with every kind of colour vision, without its yellow, which is too pale on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vPX"
-PALE = ("#8FA3B0", "#B3A08F", "#8FB0A0", "#A892B0")  # published systems: there to compare with, not to be read first
+PALE = ("#8FA3B0", "#B3A08F", "#8FB0A0", "#A892B0")  # published systems, in the background
 CROSSED: dict[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 2, "linestyle": "none", "zorder": 4}
 INK, GREY, GRID = "#222222", "#9A9A9A", "#E6E6E6"
 
 TAINTED = "TAINTED: something else disturbed every run"
 
-STYLE: dict[Any, Any] = {  # keys are a closed set to some versions of matplotlib and words to others
-    "svg.hashsalt": "pytest-dtfperf",  # ids in the file come from its content, not from chance
-    "font.family": ["DejaVu Sans"],  # comes with matplotlib, so that every machine draws the same
+STYLE: dict[Any, Any] = {  # keys are a closed set in some versions of matplotlib and strings in others
+    "svg.hashsalt": "pytest-dtfperf",  # ids in the file are derived from its content, not random
+    "font.family": ["DejaVu Sans"],  # included in matplotlib, so that every machine draws the same
     "font.size": 10,
-    "text.parse_math": False,  # a cluster may have a $ in its name
+    "text.parse_math": False,  # a cluster's name may contain a $
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": GREY,
@@ -46,7 +46,7 @@ STYLE: dict[Any, Any] = {  # keys are a closed set to some versions of matplotli
 
 @contextmanager
 def apply_style() -> Iterator[None]:
-    """Apply this style to matplotlib, as a context manager or a decorator, whatever the process or user has set."""
+    """Apply this style to matplotlib, as a context manager or a decorator, independent of other settings."""
     with style.context(["default", STYLE]):
         yield
 
@@ -68,7 +68,7 @@ def convert_to_svg(figure: Figure) -> bytes:
 def convert_to_png(figure: Figure) -> bytes:
     file = io.BytesIO()
     with apply_style():
-        figure.savefig(file, format="png", dpi=150, metadata={"Software": None})  # or its bytes follow matplotlib's version
+        figure.savefig(file, format="png", dpi=150, metadata={"Software": None})  # the default contains matplotlib's version
     return file.getvalue()
 
 
@@ -84,5 +84,5 @@ def format_device_axis(axes: Axes, counts: Sequence[int]) -> None:
 
 @dataclass(frozen=True)
 class NamedFigure:
-    name: str  # of its file, without an ending
+    name: str  # of its file, without a suffix
     figure: Figure

@@ -4,6 +4,6 @@
     card.py      make the part of one measurement
     html.py      render templates, styles, scripts and SVG; the pages of a site use it, too
 
-All text of hosts, tests and files reaches a browser as text: templates and drawings escape it, and control characters are
-written out. The page's policy lets a browser run the page's own script and no other.
+All text from hosts, tests and files is shown as text: templates and drawings escape it, and control characters are
+replaced. The page's policy lets a browser run only the page's own script.
 """

@@ -36,9 +36,9 @@ from pytest_dtfperf.report.session_exports import SessionResults
 from pytest_dtfperf.report.terminal import list_costs
 from pytest_dtfperf.spec import labels
 
-LINES, SIZE_BYTES = 25, 6_000  # of each log, from its end
+LINES, SIZE_BYTES = 25, 6_000  # limits of each log, counted from its end
 FILES = 6  # of a test's last run
-TOTAL_BYTES = 30_000  # of a session: where more have failed, their logs stay in the folder alone
+TOTAL_BYTES = 30_000  # of a session: further logs are only in the folder
 
 
 def read_tails(folder: SessionFolder, tests: Collection[str]) -> Mapping[str, Sequence[TaskLog]]:
@@ -47,7 +47,7 @@ def read_tails(folder: SessionFolder, tests: Collection[str]) -> Mapping[str, Se
 
 
 def find_tests_without_measurement(folder: SessionFolder, measured: Collection[str]) -> list[WithoutMeasurement]:
-    """Return tests that have logs but no measurement, as they failed before."""
+    """Return tests with logs but without a measurement, because they failed before."""
     known = {path_safe(test) for test in measured}
     found = (path for path in _list_folder(folder.path / "logs") if path.name not in known)
     logs = _limit_size((path.name, _read_run_tails(folder.path, path)) for path in found)
@@ -99,20 +99,20 @@ def _read_tail(root: Path, path: Path) -> TaskLog | None:
     return TaskLog(path.relative_to(root).as_posix(), [printable_bytes(line) for line in kept], max(0, size.st_size - shown))
 
 
-MOST_WHOLE = 30  # measurements, the gravest first, with anatomies and tasks: of hundreds, these would be megabytes
-MOST_PUBLISHED = 6  # rows per model: one of each system that published a scaling table
+MOST_WHOLE = 30  # measurements with step breakdowns and tasks, the gravest first: hundreds would take megabytes
+MOST_PUBLISHED = 6  # rows per model: one of each system with a published scaling table
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageInput:
-    """What there is to show. `session` is what session.json says."""
+    """The data of a page. `session` is the content of session.json."""
 
     session: Mapping[str, Any]
-    path: str = ""  # of its folder, as one would type it
+    path: str = ""  # of its folder, as a user would type it
     results: SessionResults
-    logs: Mapping[str, Sequence[TaskLog]] = field(default_factory=dict)  # test -> of its tasks
+    logs: Mapping[str, Sequence[TaskLog]] = field(default_factory=dict)  # by test, of its tasks
     without_measurement: Sequence[WithoutMeasurement] = ()
-    files: Sequence[str] = ()  # that lie beside the page
+    files: Sequence[str] = ()  # names of files beside the page
 
 
 def make_page(given: PageInput) -> Page:
@@ -217,7 +217,7 @@ def _make_learning_sections(records: Sequence[Record]) -> list[Section]:
 
 
 def _make_plugin_sections(sections: Iterable[tuple[str, Sequence[str]]]) -> list[Section]:
-    """Return the sections of other plugins as they print them. Anchors are numbered, as titles are arbitrary."""
+    """Return the sections of other plugins as they print them. Anchors are numbered, because titles are arbitrary."""
     return [Section(title, f"section{number}", [], [], lines=lines) for number, (title, lines) in enumerate(sections, start=1)]
 
 
@@ -274,13 +274,13 @@ _BESIDE = ("session.json", "measurements.jsonl", "measurements.csv", "figures/*.
 def write_page(folder: SessionFolder, results: SessionResults) -> list[str]:
     """Write the page; return remarks on it.
 
-    No session ends badly for its page: whatever keeps it from being made is said in one line.
+    An error is returned as a remark: it must not make the session fail.
     """
     if not results.records:
         return []
     try:
         text = render_page(make_page(load_page_input(folder, results)))
-    except Exception as exc:  # what a record may hold of other versions and of hosts has no end, and the table must be shown
+    except Exception as exc:  # records of other versions and of hosts may cause any error, and the table must be shown
         return [f"No {PAGE_FILE}: {type(exc).__name__}: {exc}"]
     return [f"Report: {folder.path / PAGE_FILE}"] if folder.write(PAGE_FILE, text.encode(errors="replace")) else []
 
@@ -291,7 +291,7 @@ def load_page_input(folder: SessionFolder, results: SessionResults) -> PageInput
     failed = dict.fromkeys(record.test for record in records if _has_failed(record))
     return PageInput(
         session=folder.session,
-        path=f"{folder.path.parent.name}/{folder.id}",  # from where the session was started, as in Markdown
+        path=f"{folder.path.parent.name}/{folder.id}",  # relative to the folder where the session was started, as in Markdown
         results=results,
         logs=read_tails(folder, failed),
         without_measurement=find_tests_without_measurement(folder, {record.test for record in records}),

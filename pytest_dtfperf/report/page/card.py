@@ -51,7 +51,7 @@ SELECTING = ("-k", "-m", "--deselect", "--ignore")
 def make_rerun_command(command: Sequence[str], test: str) -> str:
     """Return the session's command for this test alone, without options that select tests or accept baselines.
 
-    A session without pytest has one command for all that it measures, which is given as it was.
+    A session without pytest has one command for all its measurements, which is returned unchanged.
     """
     if not command or command[0] != "pytest":
         return shlex.join(command)
@@ -60,7 +60,7 @@ def make_rerun_command(command: Sequence[str], test: str) -> str:
 
 def _list_kept_words(words: Sequence[str], test: str) -> list[str]:
     kept: list[str] = []
-    ends_value = False  # whether this word is the value of a dropped option before it
+    ends_value = False  # whether this argument is the value of a dropped option before it
     for word in words:
         name = word.partition("=")[0]
         if ends_value and not word.startswith("-"):
@@ -75,7 +75,7 @@ def _list_kept_words(words: Sequence[str], test: str) -> list[str]:
 
 
 def _is_selector_of(word: str, test: str) -> bool:
-    """Whether the word is a file, a folder or a test that this test lies in."""
+    """Return whether the argument is a file, a folder or a test that contains this test."""
     path = word.removeprefix("./").rstrip("/")
     return not word.startswith("-") and (path == "." or test == path or test.startswith((f"{path}/", f"{path}::", f"{path}[")))
 
@@ -100,7 +100,7 @@ def make_steps(now: StepBreakdown, then: StepBreakdown | None) -> StepsView | No
 
 
 def make_parts(anatomy: StepBreakdown) -> list[StepPart]:
-    """Return the parts of a step by kind, in the order that all bars have."""
+    """Return the parts of a step by kind, in the order of all bars."""
     sums: Counter[str] = Counter()
     for part in anatomy.parts:
         sums[part.kind] += part.seconds  # type: ignore[assignment]  # typeshed: whole numbers
@@ -135,7 +135,7 @@ def _make_comparison_grid(then: StepBreakdown, now: StepBreakdown) -> Grid:
 
 
 def make_causes(explanation: Explanation, command: str) -> Causes:
-    """Return them as the page shows them. `command` shows all of it."""
+    """Return the causes as the page shows them. `command` shows the whole explanation."""
     against = f", against {explanation.against}" if explanation.against not in ("", "its baseline") else ""
     largest = max((abs(cause.seconds) for cause in explanation.causes), default=0.0)
     return Causes(
@@ -159,7 +159,7 @@ def make_causes(explanation: Explanation, command: str) -> Causes:
 
 
 def find_latest_anatomy(anatomies: Sequence[Any]) -> StepBreakdown | None:
-    """Return the last one that can be read."""
+    """Return the last one that this version can read."""
     return next((found for data in reversed(anatomies) if (found := decode(StepBreakdown, data))), None)
 
 
@@ -170,10 +170,10 @@ def decode(kind: type[T], data: Any) -> T | None:
     try:
         return kind.from_json(data)
     except (KeyError, TypeError, ValueError, AttributeError):
-        return None  # of another version: the page does without
+        return None  # from another version: the page is made without it
 
 
-MOST_TASKS = 12  # rows: of more, those whose steps took longest
+MOST_TASKS = 12  # rows: of more, the tasks with the longest steps
 
 ABOUT_WORKERS = "CPU s of a task: of a worker in its measured window, of a parameter server over its life"
 
@@ -256,20 +256,20 @@ def _list_pauses(scores: WorkerTimings) -> list[str]:
     return [f"{words}, step {longest.step} by {1000 * longest.seconds:.1f} ms{whose}"]
 
 
-LEAST_AXIS, MOST_AXIS = 0.05, 0.4  # of the axis of changes: noise must not fill it, nor one broken host press all else together
+LEAST_AXIS, MOST_AXIS = 0.05, 0.4  # of the axis of changes: neither noise nor one broken host may dominate it
 
 
 @dataclass(frozen=True, kw_only=True)
 class CardContext:
-    """What a card needs beside its record."""
+    """The context of a card beside its record."""
 
     command: Sequence[str]  # of the session
     session: str  # the path of its folder
-    limit: float  # of the axis of changes, which all cards share
-    labels: Mapping[Spec, str]  # by which this session's trainings are told apart
-    anchors: Mapping[str, Spec] = field(default_factory=dict)  # id of a record -> what it has trained
+    limit: float  # of the axis of changes, common to all cards
+    labels: Mapping[Spec, str]  # labels that distinguish the session's trainings
+    anchors: Mapping[str, Spec] = field(default_factory=dict)  # id of a record -> its training
     history: Mapping[str, Past] = field(default_factory=dict)  # id of a measurement -> its series up to this session
-    logs: Mapping[str, Sequence[TaskLog]] = field(default_factory=dict)  # test -> of its tasks
+    logs: Mapping[str, Sequence[TaskLog]] = field(default_factory=dict)  # by test, of its tasks
 
 
 def axis_limit(records: Iterable[Record]) -> float:
@@ -280,7 +280,7 @@ def axis_limit(records: Iterable[Record]) -> float:
 
 
 def make_card(record: Record, anchor: str, around: CardContext, *, whole: bool = True) -> Card:
-    """Return the view of a record. `whole`: with the step, the tasks and earlier rates in numbers."""
+    """Return the view of a record. `whole`: with the step, the tasks and earlier rates as numbers."""
     entry = find_entry(record)
     traced = record.measurement.traced_run
     anatomy = decode(StepBreakdown, traced.anatomy if traced else None)
@@ -390,7 +390,7 @@ def _list_differences(record: Record, entry: Entry | None) -> list[str] | None:
 
 
 def _make_workers_of_record(record: Record) -> Workers | None:
-    """Return the tasks of the last run that the rate rests on."""
+    """Return the tasks of the last run that counts for the rate."""
     runs: Sequence[Run] = record.measurement.samples
     run = runs[-1]
     number = list(record.measurement.runs).index(run) + 1

@@ -17,8 +17,8 @@ from markupsafe import Markup
 from pytest_dtfperf.formats import change, percent, printable, rate
 from pytest_dtfperf.report.page.view import StepPart
 
-FOLDERS = ("page", "site")  # of report/: each has `templates`; no name is in both
-STYLE, SCRIPT = "style.css", "theme.js"  # of all pages; a page's own come behind them
+FOLDERS = ("page", "site")  # of report/: each has `templates`; file names are unique across both
+STYLE, SCRIPT = "style.css", "theme.js"  # of all pages; a page's own files come after them
 
 
 def render_template(
@@ -64,7 +64,7 @@ def read_template(name: str) -> str:
     return found.read_text(encoding="utf-8")
 
 
-_LEAST_WIDTH = 0.15  # percent: what is narrower is left to the table
+_LEAST_WIDTH = 0.15  # percent: narrower parts are only in the table
 _SPARK = (240.0, 52.0)  # width and height of a trend, in its own units
 _SPARK_EDGE = 6.0
 
@@ -94,7 +94,7 @@ def draw_interval(
 ) -> Markup:
     """Draw a change and its interval against the baseline, on an axis from -limit to +limit: a row of a forest plot.
 
-    What lies beyond the axis is drawn at its end, by an arrow.
+    A value beyond the axis is drawn as an arrow at its end.
     """
 
     def x(value: float) -> float:
@@ -115,7 +115,7 @@ def _make_upright(at: float, **attributes: str) -> Markup:
 
 
 def draw_stack(parts: Sequence[StepPart], whole_s: float, described: str) -> Markup:
-    """Draw the parts of a step side by side, as wide as they are long; `whole_s` fills the drawing."""
+    """Draw the parts of a step side by side, with widths in proportion to time; `whole_s` fills the drawing."""
     marks, begin = [make_element("title", described)], 0.0
     for part in parts:
         width = 100 * part.seconds / whole_s
@@ -131,8 +131,8 @@ def draw_trend(
 ) -> Markup:
     """Draw rates over time, the latest with a dot, as a group with the id `name`, if any.
 
-    `values`: (time, images/sec), the oldest first. `began`: the first of the present rate, before which there is a line.
-    `is_disturbed`: the latest was, and is a ring that is joined to nothing.
+    `values`: (time, images/sec), the oldest first. `began`: start of the present rate; a vertical line is drawn before it.
+    `is_disturbed`: the latest was disturbed, and is an unconnected ring.
     """
     rates = [value for _, value in values]
     lowest, highest = min(rates), max(rates)
@@ -159,7 +159,7 @@ def draw_trend(
 
 
 def _draw_start_mark(points: Sequence[tuple[float, float]], began: int | None, height: float) -> list[Markup]:
-    if not began:  # none, or before the first
+    if not began:  # no start, or before the first value
         return []
     x = (points[began - 1][0] + points[began][0]) / 2
     return [make_element("path", d=f"M{x:.0f},{_SPARK_EDGE:.0f}v{height:.0f}")]

@@ -12,7 +12,7 @@ from pytest_dtfperf.report.grids import Grid
 
 @dataclass(frozen=True)
 class Standing:
-    """A verdict as it is shown: by its word, a shape and a colour, the last two by what becomes of the test."""
+    """A verdict for display: its name, and a shape and a colour by the effect on the test."""
 
     words: str
     outcome: str  # pass, warn, fail, error, or none
@@ -27,7 +27,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Fact:
-    """A name, and what there is to say under it."""
+    """A name with its description."""
 
     name: str
     text: str
@@ -47,17 +47,17 @@ class Bar:
     """One step, as a stack of its parts."""
 
     name: str
-    text: str  # its length
+    text: str  # its duration
     drawing: Markup
 
 
 @dataclass(frozen=True)
 class StepsView:
-    """The anatomy of a step, beside the baseline's where that is known."""
+    """The breakdown of a step, beside the baseline's if that is known."""
 
-    of: str  # which steps
+    of: str  # of the steps
     bars: Sequence[Bar]
-    kinds: Sequence[str]  # that the bars have, in their order
+    kinds: Sequence[str]  # kinds of parts, in the bars' order
     table: Grid
 
 
@@ -76,18 +76,18 @@ class CauseRow:
 
 @dataclass(frozen=True)
 class Causes:
-    """Why a step takes longer, and how much of that nothing explains."""
+    """The causes of a longer step, and the unexplained rest."""
 
     rows: Sequence[CauseRow]
     change: str
     unexplained: str
     notes: Sequence[str]
-    command: str  # that shows all of it
+    command: str  # shows the whole explanation
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Each task's own numbers, and what the hosts moved."""
+    """The numbers of each task, and the traffic of the hosts."""
 
     title: str
     table: Grid
@@ -100,15 +100,15 @@ class Earlier:
 
     drawing: Markup
     words: str
-    change: str  # the last one; nothing: none is known
+    change: str  # the last one; empty if none is known
     table: Grid
 
 
 @dataclass(frozen=True)
 class TaskLog:
-    """What one task said last."""
+    """The end of one task's log."""
 
-    name: str  # of the file, below the session's folder
+    name: str  # of the file, relative to the session's folder
     lines: Sequence[str]
     left_out: int  # bytes before these lines
 
@@ -134,9 +134,9 @@ class Card:
     past: Earlier | None
     facts: Sequence[Fact]
     causes: Causes | None
-    no_causes: str  # why there are none, where some were looked for
+    no_causes: str  # reason for missing causes, if some were requested
     steps: StepsView | None
-    no_steps: str  # why there is no anatomy, where one was asked for
+    no_steps: str  # reason for a missing step breakdown, if one was requested
     workers: Workers | None
     differences: Sequence[str] | None  # against the baseline's fingerprint; None: there is no baseline
     command: str
@@ -149,7 +149,7 @@ class Card:
 
 @dataclass(frozen=True)
 class ReasonView:
-    """A reason that something is not green."""
+    """The reason of a verdict that is not green."""
 
     standing: Standing
     words: str
@@ -158,7 +158,7 @@ class ReasonView:
 
 @dataclass(frozen=True)
 class WithoutMeasurement:
-    """A test that has left logs and no measurement."""
+    """A test with logs but without a measurement."""
 
     name: str  # of its folder
     logs: Sequence[TaskLog]
@@ -166,14 +166,14 @@ class WithoutMeasurement:
 
 @dataclass(frozen=True)
 class Section:
-    """Tables with what is to be said of them."""
+    """Tables with their notes."""
 
     title: str
     anchor: str
     tables: Sequence[Grid]
     notes: Sequence[str]
-    classes: str = ""  # of its tables: " w5", where the fifth column is words
-    lines: Sequence[str] = ()  # as they were printed, where others wrote them
+    classes: str = ""  # of its tables: " w5" if the fifth column has text
+    lines: Sequence[str] = ()  # preformatted output of other plugins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,13 +186,13 @@ class Page:
     ended: str
     facts: Sequence[Fact]
     why: Sequence[ReasonView]
-    how: Sequence[str]  # to go on
+    how: Sequence[str]  # commands that lead on
     cards: Sequence[Card]  # the gravest first
-    brief: str  # what is left out of some; nothing: nothing is
+    brief: str  # note on shortened cards; empty if there are none
     without_measurement: Sequence[WithoutMeasurement]
     sections: Sequence[Section]
     legend: Sequence[str]
-    verdicts: Sequence[tuple[Standing, str]]  # those on this page, and when they are given
+    verdicts: Sequence[tuple[Standing, str]]  # verdicts on this page, and their conditions
     remarks: Sequence[str]
 
     @property

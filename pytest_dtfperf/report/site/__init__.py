@@ -1,6 +1,6 @@
 """A static site of a history: systems, trainings, sessions and changes as pages that link to each other.
 
-    build.py     which pages there are, and which must be written again
+    build.py     the list of pages, and which of them are written again
     files.py     the folder and the names of pages
     overview.py  systems with their series
     training.py  the rates of one training over time, with a chart

@@ -1,4 +1,4 @@
-"""Build a site of a history. A page is rendered only if the data that it is made from have changed."""
+"""Build a site of a history. A page is rendered only if its data have changed."""
 
 import hashlib
 from collections import defaultdict
@@ -23,14 +23,14 @@ from pytest_dtfperf.report.site.sessions import SessionPages
 
 T = TypeVar("T")
 STYLES = ("site.css",)
-RECENT = timedelta(days=90)  # before the last session: what changed since then stands on the first page
+RECENT = timedelta(days=90)  # before the last session: the first page shows changes since then
 MAX_RECENT = 10
 TITLE = "Performance of distributed training"
 BEGAN = "1970-01-01T00:00:00+00:00"  # when a history without sessions was last changed
 
 
 def build_site(whole: Whole, out: Path, *, results: Path, url: str = "", title: str = TITLE) -> SiteBuildResult:
-    """Write what is new into the folder `out`. `results`: where else session folders may be; `url`: where the site will be.
+    """Update the site in the folder `out`. `results`: another place of session folders; `url`: the address of the site.
 
     Raises `UsageError` for a folder that is no site's or cannot be written.
     """
@@ -57,7 +57,7 @@ class _SiteBuild:
         return self._folder.finish()
 
     def _page(self, name: str, template: str, data: object, **shown: Any) -> None:
-        """Write a page if `data`, from which it is made, has changed. Costly arguments are functions."""
+        """Write a page if its data have changed. Costly arguments are functions."""
         root = files.make_root_path(name)
 
         def make() -> str:
@@ -85,7 +85,7 @@ class _SiteBuild:
                 self._page(page, "system.html", shown, **shown)
 
     def _recent(self) -> list[Row]:
-        """Return the changes of the 90 days before the last session, the latest first. By the clock pages would change."""
+        """Return the changes of the 90 days before the last session, the latest first. By the clock, pages would change."""
         if not self._whole.sessions:
             return []
         least = (datetime.fromisoformat(self._whole.sessions[-1]["started"]) - RECENT).isoformat()

@@ -25,7 +25,7 @@ WITHDRAWN = Standing("withdrawn", "none", 9)
 class EventMember:
     """A series that changed."""
 
-    href: str  # from the site's first page; nothing: its training is in the history no more
+    href: str  # relative to the site's first page; empty if the history has its training no more
     label: str
     system: str
     change: str
@@ -34,10 +34,10 @@ class EventMember:
 
 @dataclass(frozen=True)
 class SessionLink:
-    """A session that an event names."""
+    """A session of an event."""
 
     name: str
-    href: str  # nothing: it is in the history no more
+    href: str  # empty if the history has it no more
     started: str
 
 
@@ -58,7 +58,7 @@ class EventView:
 
 
 def make_event_view(event: Row, pages: Mapping[str, str], sessions: Collection[str]) -> EventView:
-    """Return the view of an event. `pages`: page by series; `sessions`: ids of those that have a page."""
+    """Return the view of an event. `pages`: page by series; `sessions`: ids of sessions with a page."""
     is_withdrawn = event["state"] != "confirmed"
     left_out = len(event["members"]) - MAX_MEMBERS
     return EventView(
@@ -97,7 +97,7 @@ def _make_session_link(name: str, started: str, sessions: Collection[str]) -> Se
 MAX_ENTRIES = 50  # entries, the latest
 AUTHOR = "pytest-dtfperf"
 _ATOM = "http://www.w3.org/2005/Atom"
-_SPACE = uuid.UUID("5d2a1c53-1b0e-4b06-9d7c-0a3f6d3cf9f4")  # of names of events; drawn once, and never to be changed
+_SPACE = uuid.UUID("5d2a1c53-1b0e-4b06-9d7c-0a3f6d3cf9f4")  # of names of events; random, and must not change
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class FeedEntry:
     id: str
     title: str
     text: str
-    link: str  # page and anchor, from the site's first page
+    link: str  # page and anchor, relative to the site's first page
     published: str  # RFC 3339
 
 

@@ -17,9 +17,9 @@ from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.node.files import read_file, replacing
 from pytest_dtfperf.records.session import FOLDER_NAME
 
-INDEX, CHANGES, SESSIONS = "index", "changes", "sessions"  # begin the names of lists of pages
+INDEX, CHANGES, SESSIONS = "index", "changes", "sessions"  # prefixes of the names of list pages
 ATOM, JSON = "changes.atom", "changes.json"
-PAGE = re.compile(r"(?:(?:systems|trainings|sessions)/)?[a-z0-9][A-Za-z0-9-]*\.html|changes\.(?:atom|json)")  # all there may be
+PAGE = re.compile(r"(?:(?:systems|trainings|sessions)/)?[a-z0-9][A-Za-z0-9-]*\.html|changes\.(?:atom|json)")  # all names
 
 
 def make_training_page_name(spec_key: str, model: str) -> str:
@@ -27,7 +27,7 @@ def make_training_page_name(spec_key: str, model: str) -> str:
 
 
 def make_system_page_prefix(name: str) -> str:
-    """Return the begin of the names of a system's pages."""
+    """Return the prefix of the names of a system's pages."""
     return f"systems/{_make_readable(name)}-{_hash_name(name)}"
 
 
@@ -59,7 +59,7 @@ MANIFEST_VERSION = 1
 
 @dataclass
 class SiteBuildResult:
-    """What became of pages, by their names."""
+    """The changes of pages, by their names."""
 
     written: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ class SiteBuildResult:
 
 
 class SiteFolder:
-    """Pages go in by `page`; `finish` ends it. Raises `UsageError` for a folder that is not the site's."""
+    """The folder of a site: `page` adds pages, and `finish` ends it. Raises `UsageError` for another folder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -78,12 +78,12 @@ class SiteFolder:
         self.built = SiteBuildResult()
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._write(MANIFEST, _encode_manifest(self._known))  # from now on what is there is known as a site
+            self._write(MANIFEST, _encode_manifest(self._known))  # marks the folder as a site from now on
         except OSError as exc:
             raise UsageError(f"the site cannot be written to {path}: {exc.strerror}") from exc
 
     def page(self, name: str, data: object, make: Callable[[], str]) -> None:
-        """Write a page if `data` (JSON), from which `make` makes it, has changed. Raises `UsageError`."""
+        """Write a page with the content that `make` returns if `data` (JSON) has changed. Raises `UsageError`."""
         digest = hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode(errors="surrogatepass")).hexdigest()
         before, content = self._known.get(name, {}), self._read_if_there(name)
         if content is None or before.get("of") != digest or before.get("is") != _hash_content(content):
@@ -99,7 +99,7 @@ class SiteFolder:
         self.built.largest = max(self.built.largest, len(content))
 
     def finish(self) -> SiteBuildResult:
-        """Remove what are no pages any more, and say what there is."""
+        """Remove files that are no pages any more, and return a summary."""
         for name in self._known.keys() - self._pages.keys():
             with suppress(FileNotFoundError):
                 (self._path / name).unlink()
@@ -124,7 +124,7 @@ class SiteFolder:
 
 
 def _load_manifest(path: Path) -> dict[str, Mapping[str, str]]:
-    """Return the pages of the previous build. Names that no page can have are ignored."""
+    """Return the pages of the previous build. Invalid names are ignored."""
     try:
         told: Any = json.loads(read_file(path / MANIFEST))
         pages = told["pages"] if told["dtfperf_site"] == MANIFEST_VERSION else {}

@@ -20,16 +20,16 @@ MAX_ROWS = 400  # on a page, of about a kilobyte each
 class SeriesRow:
     """A series in one line."""
 
-    href: str  # from the site's first page
+    href: str  # relative to the site's first page
     label: str
     hosts: int
     rate: str
     rate_value: float
     nights: int
     drawing: Markup | None
-    direction: Standing | None  # of its last change; None: none is known
+    direction: Standing | None  # of its last change; None: there is none
     change: str
-    measured: str  # when it last was
+    measured: str  # time of its last measurement
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class System:
     name: str
     words: str
     rows: Sequence[SeriesRow]
-    more: str  # page with all of them; nothing: these are all
+    more: str  # page with all of them; empty if these are all
 
 
 SLOWER, FASTER = Standing("slower", "fail", 0), Standing("faster", "pass", 1)
@@ -50,7 +50,7 @@ def get_direction(change: float) -> Standing:
 
 
 def group_by_system(all_series: Iterable[Series]) -> dict[str, list[Series]]:
-    """Return the series of each system; the system that was measured last comes first."""
+    """Return the series of each system; the system with the latest measurement comes first."""
     found: dict[str, list[Series]] = defaultdict(list)
     for series in sorted(all_series, key=_get_latest_time, reverse=True):
         found[series.system].append(series)
@@ -71,7 +71,7 @@ def make_systems(found: Mapping[str, Sequence[Series]], changes: Mapping[str, Ch
 
 
 def _select_first(series: Sequence[Series], changes: Mapping[str, Change]) -> list[Series]:
-    """Return series that are still measured before the others, each by label."""
+    """Return series that are still measured before the others, each group by label."""
     latest = max(map(_get_latest_time, series))
     return sorted(series, key=lambda each: (_get_latest_time(each) < latest, each.name not in changes, each.label))
 

@@ -1,4 +1,4 @@
-"""The list of sessions, and the page of one: from its folder, or from the history where that is gone."""
+"""The list of sessions, and the page of one: from its folder, or from the history if the folder is gone."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from pytest_dtfperf.report.session_exports import SessionResults
 from pytest_dtfperf.report.site import files
 
 ON_A_PAGE = 500
-MOST_ROWS = 2000  # measurements of a session that has no folder any more
+MOST_ROWS = 2000  # measurements of a session without a folder
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class SessionRow:
 
 @dataclass(frozen=True)
 class SessionSummary:
-    """A session without what its folder would say."""
+    """A session without the data of its folder."""
 
     title: str
-    why: str  # there is no more of it
+    why: str  # reason for the missing data
     verdicts: Sequence[tuple[Standing, int]]
     facts: Sequence[Fact]
     table: Grid
@@ -99,13 +99,13 @@ def _list_verdicts(counts: Mapping[str, Any]) -> list[tuple[Standing, int]]:
     ]
 
 
-MOST_BYTES = 900_000  # of a page; a larger one is told in short, with the way to the whole one
+MOST_BYTES = 900_000  # of a page; a larger one is replaced by a summary that links to the whole page
 GONE = "Its folder is not there any more: this is what the history has kept"
-ROOT = "../"  # from a session's page to the site's first
+ROOT = "../"  # from a session's page to the site's first page
 
 
 class SessionPages:
-    """Makes them one by one."""
+    """Makes the pages of sessions one by one."""
 
     def __init__(
         self, whole: Whole, results: Path, changes: Mapping[str, Change], nights: Mapping[str, Sequence[Night]]
@@ -116,13 +116,13 @@ class SessionPages:
         self._nights = nights
 
     def folder_of(self, row: Row) -> Path | None:
-        """Return the folder where it was when it was entered, or among the sessions' folders, if they were moved."""
+        """Return the folder at its original path, or among the sessions' folders if they were moved."""
         name = row["id"]
         candidates = [Path(row["folder"]), *([self._results / name] if FOLDER_NAME.fullmatch(name) else [])]
         return next((path for path in candidates if path.name == name and _is_there(path)), None)
 
     def state(self, folder: Path | None) -> object:
-        """Return sizes and times of the folder's files, by which changes are recognised."""
+        """Return sizes and times of the folder's files, which show changes."""
         if folder is None:
             return None
         found = []
@@ -142,12 +142,12 @@ class SessionPages:
         return list(self._find_disturbed_pasts(row["started"], theirs).values())
 
     def page(self, row: Row, folder: Path | None) -> str:
-        """Return the page, made of the folder, or of the history with the reason why not."""
+        """Return the page, made from the folder, or from the history with the reason."""
         if folder is None:
             return self._short(row, GONE)
         try:
             text = self._whole_page(row, folder)
-        except Exception as exc:  # what a folder may hold of other versions has no end, and one page must not cost the site
+        except Exception as exc:  # folders of other versions may cause any error, and one page must not make the site fail
             return self._short(
                 row, f"Its folder cannot be shown ({type(exc).__name__}: {exc}): this is what the history has kept"
             )
@@ -174,7 +174,7 @@ class SessionPages:
 def _is_there(path: Path) -> bool:
     try:
         return (path / "session.json").is_file()
-    except (OSError, ValueError):  # a name that no file system takes
+    except (OSError, ValueError):  # a name that the file system does not allow
         return False
 
 
@@ -186,7 +186,7 @@ def _load_records(path: Path, content: str) -> tuple[SessionFolder, Sequence[Rec
         if content_digest(records) == content:
             return folder, records
     except DtfPerfError:
-        pass  # the checked way says it better, or can read it
+        pass  # the checked way reports the error, or can read it
     return folder, folder.measurements()
 
 

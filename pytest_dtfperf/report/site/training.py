@@ -27,25 +27,25 @@ from pytest_dtfperf.stats.noise import half_widths
 
 SIDE = 1000
 EDGE = 20.0  # units left and right of the first and the last night
-HEAD = 60.0  # above the highest, for the numbers of changes
-LEAST_RANGE = 0.02  # of the axis, as a fraction of the rates: noise of a per mille must not look like a mountain
+HEAD = 60.0  # above the highest point, for the numbers of changes
+LEAST_RANGE = 0.02  # of the axis, as a fraction of the rates: noise of 0.1 % must not look large
 X_LABELS, Y_TICKS = 5, 5
 
 
 @dataclass(frozen=True)
 class NightPoint:
-    """One point."""
+    """One point of the chart."""
 
     at: float  # seconds since 1970
     rate: float
-    low: float | None  # of the interval; None: not known
+    low: float | None  # of the interval; None: unknown
     high: float | None
     baseline: float | None
 
 
 @dataclass(frozen=True)
 class ChangeMark:
-    """Where a change began."""
+    """The start of a change."""
 
     at: float
     name: str
@@ -58,7 +58,7 @@ class Chart:
     plot: Markup
     below: Markup  # the axis of time
     left: Markup  # the axis of rates
-    begin: float  # seconds since 1970 at the left end, and at the right
+    begin: float  # seconds since 1970 at the left and right ends
     end: float
     has_intervals: bool
     has_baseline: bool
@@ -105,16 +105,16 @@ def draw_chart(nights: Sequence[NightPoint], marks: Sequence[ChangeMark], descri
 
 @dataclass(frozen=True)
 class _Scale:
-    """From values to units, and back."""
+    """A scale from values to units, and back."""
 
     begin: float
     end: float
-    edges: tuple[float, float]  # units before `begin` and behind `end`
+    edges: tuple[float, float]  # units before `begin` and after `end`
 
     @classmethod
     def of_time(cls, first: float, last: float) -> "_Scale":
         if first == last:
-            first, last = first - 43200.0, last + 43200.0  # a single night lies in the middle of a day
+            first, last = first - 43200.0, last + 43200.0  # a single night is in the middle of a day
         return cls(first, last, (EDGE, EDGE))
 
     def __call__(self, value: float) -> float:
@@ -137,7 +137,7 @@ class _Scale:
 
 
 def _make_rate_scale(nights: Sequence[NightPoint]) -> _Scale:
-    """Return a scale for all rates and baselines, and for intervals unless they reach much farther."""
+    """Return a scale for all rates and baselines, and for intervals unless they are much wider."""
     values = [night.rate for night in nights] + [night.baseline for night in nights if night.baseline is not None]
     low, high = min(values), max(values)
     wider = (high - low) or LEAST_RANGE * high
@@ -192,7 +192,7 @@ def _format_day(at: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
 
 
-MOST_NIGHTS, LEAST_NIGHTS = 1500, 60  # on a page, and of a series where many share it
+MOST_NIGHTS, LEAST_NIGHTS = 1500, 60  # on a page, and per series if many share it
 MOST_SERIES = 20  # on a page
 
 Contents = Mapping[str, Mapping[str, Any]]  # of fingerprints, by their digests
@@ -200,18 +200,18 @@ Contents = Mapping[str, Mapping[str, Any]]  # of fingerprints, by their digests
 
 @dataclass(frozen=True)
 class ChangeStart:
-    """A change, as it is marked in the chart."""
+    """The start of a change in the chart."""
 
     name: str
     direction: Standing
     words: str
-    first_bad: str  # names of pages, from the site's first
+    first_bad: str  # names of pages, relative to the site's first page
     last_good: str
 
 
 @dataclass(frozen=True)
 class NightRow:
-    """A night in numbers."""
+    """A night as numbers."""
 
     href: str
     started: str
@@ -237,7 +237,7 @@ class TrainingPart:
 
 @dataclass(frozen=True)
 class TrainingView:
-    """A page."""
+    """The page of a training."""
 
     label: str
     key: str
