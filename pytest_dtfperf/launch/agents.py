@@ -1,7 +1,7 @@
-"""The agents on an allocation's hosts: the orders that they are sent, and the events that they send.
+"""The agents on an allocation's hosts: orders to them, and their events.
 
-A channel carries every line to every host. So an order has what all tasks have in common (the training, all addresses) once,
-and each agent picks what is for its own host.
+A channel carries every line to every host. So an order contains the data common to all tasks (the training, all addresses)
+once, and each agent picks the part for its own host.
 """
 
 import threading
@@ -32,7 +32,7 @@ Event = Mapping[str, Any]
 class Agents:
     """One agent per host.
 
-    A thread sends their heartbeat for as long as this process runs, also between two runs: a person may spend minutes in a
+    A thread sends their heartbeat as long as this process runs, also between two runs: a user may spend minutes in a
     debugger. The thread stops with the process, so that a stopped pytest loses its hosts.
     """
 
@@ -42,7 +42,7 @@ class Agents:
         argv += ["--device", config.device] if config.device else []
         self._names = [host.name for host in allocation.hosts]
         self._hearing = Hearing(AGENT, len(self._names))
-        self._given_up: set[int] = set()  # hosts that have sent what no agent sends
+        self._given_up: set[int] = set()  # hosts that violated the protocol
         self._over = threading.Event()
         self._channel = allocation.start(argv)
         self._pulse = threading.Thread(target=self._send_heartbeats, name="dtfperf-heartbeat", daemon=True)
@@ -81,7 +81,7 @@ class Agents:
     def next_event(self, timeout_s: float) -> Event | None:
         """Return the next event, or None after `timeout_s`.
 
-        The loss of a host is an event, too: "lost", with `how` it was lost and its last `words`. It is the host's last one.
+        The loss of a host is an event, too: "lost", with `how` it was lost and its last lines as `words`. No other follows.
         """
         deadline = time.monotonic() + timeout_s
         while (arrived := self._channel.receive(max(0.0, deadline - time.monotonic()))) is not None:
@@ -100,12 +100,12 @@ class Agents:
         return None
 
     def give_up(self, host: int, why: str) -> Event:
-        """Ignore a host from now on that has sent what no agent sends, and return its loss."""
+        """Ignore a host from now on that violated the protocol, and return its loss."""
         self._given_up.add(host)
         return {"event": "lost", "host": host, "how": Lost(LossReason.PROTOCOL_ERROR, why), "words": ()}
 
     def why_silent(self, host: int) -> Event | None:
-        """Return the loss of a host that has been silent for too long, where the cluster knows of it."""
+        """Return the loss of a host that has been silent for too long, if the cluster knows of it."""
         how = self._channel.why_silent(host)
         return {"event": "lost", "host": host, "how": how, "words": self._hearing.words(host)} if how else None
 
@@ -122,7 +122,7 @@ class Agents:
         self._pulse.join()
 
     def _send_heartbeats(self) -> None:
-        with suppress(HostLost):  # the thread that receives events gets it, too
+        with suppress(HostLost):  # the thread that receives events raises it, too
             while not self._over.wait(PING_S):
                 self.order("ping")
 
@@ -142,7 +142,7 @@ class Agents:
 
 
 CHIEF = "worker:0"
-# GPU 0 is the one that nvidia-smi, and so the agent, calls 0, whatever the host's own environment says.
+# GPU 0 is the one that nvidia-smi, and so the agent, calls 0, independent of the host's own environment.
 GPU_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
@@ -242,12 +242,12 @@ def start_order(
 
 
 def task_order(task: PlacedTask, run: str, spec: Spec) -> dict[str, Any]:
-    """Return the order of a task that is alone."""
+    """Return the order of a single task."""
     return {"run": run, "spec": spec.to_json(), **_own_model(spec), "cluster": {}, **_own_order(task, 0.0, None)}
 
 
 def _own_model(spec: Spec) -> dict[str, Any]:
-    """Return the code of a model that is in no table. Raises `SpecError` where this process does not have it."""
+    """Return the code of a model that is in no table. Raises `SpecError` if this process does not have it."""
     if not spec.own_model:
         return {}
     if (found := tables.find_own_model(spec.model)) is None:

@@ -1,7 +1,7 @@
-"""Why a run does not show its hosts' speed: other processes were at work there, or hosts lacked something. Pure.
+"""Why a run does not show its hosts' speed: other processes used them, or they lacked resources. Pure.
 
-From the state that each host reports (`node/host_run.py`) to phrases. A disturbed run is discarded and made again, so that
-in doubt a run is not disturbed: what proves nothing is in the record all the same.
+Converts the state that each host reports (`node/host_run.py`) to phrases. A disturbed run is discarded and repeated, so in
+doubt a run counts as undisturbed: the record contains the state in any case.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,22 +9,22 @@ from typing import Any
 
 from pytest_dtfperf.formats import format_count
 
-LEAST_S = 0.1  # of whatever is counted in time: kernels count some of it in ticks of 10 ms, and windows may be short
+LEAST_S = 0.1  # of any counted time: kernels count some of it in ticks of 10 ms, and windows may be short
 
 # Of the time of the cores that the run may use, for other processes. An idle machine's housekeeping, our own controller apart,
 # stays below 1 %; a single busy process has 50 % of two cores, and 6 % of sixteen.
 OTHERS_SHARE = 0.05
 STEAL_SHARE = 0.05  # ... taken by the hypervisor, which no other number shows
-MEMORY_STALL_SHARE = 0.10  # of the run, in which at least one process waited for memory; a little of it is any start's
-SWAP_MIB_PER_S = 10  # read back: there is no more room, whatever the kernel says of stalls
+MEMORY_STALL_SHARE = 0.10  # of the run, in which at least one process waited for memory; every start has a little of it
+SWAP_MIB_PER_S = 10  # read back: memory is full, even if the kernel reports no stalls
 CORE_HEAT_SHARE = 0.10  # of the run, for the core that was throttled longest: each makes its whole cluster wait
 SAME_WINDOW = 1.1  # times as long: windows of hosts that train together differ by less
-GPU_HEAT_SHARE = 0.10  # of the samples at a GPU, which come every second or two: one of ten
-GPU_LEAST_SAMPLES = 2  # ... of which one may have met a moment
-GPU_OTHERS_PERCENT = 10  # in use before the run began: a process that holds memory and does nothing disturbs nobody
+GPU_HEAT_SHARE = 0.10  # of a GPU's samples, which come every second or two
+GPU_LEAST_SAMPLES = 2  # ... of which one may be a brief exception
+GPU_OTHERS_PERCENT = 10  # in use before the run began: an idle process that holds memory disturbs no run
 
-# Reasons for a lower clock that are no part of ordinary work. Others are: a power cap is where a GPU under load is meant to be,
-# and clocks that somebody has set are how that machine is run.
+# Reasons for a lower clock that are not part of ordinary work. Others are: a GPU under load runs at its power cap, and fixed
+# clocks are a setting of that machine.
 GPU_SLOWDOWNS = {
     "hw_thermal_slowdown": "heat",
     "sw_thermal_slowdown": "heat",
@@ -53,12 +53,12 @@ def disturbances(states: Mapping[str, State], *, alone: bool = True) -> list[str
 
 
 def taken_s(states: Mapping[str, State]) -> dict[str, float]:
-    """Return host -> seconds of its cores that went to others, including other guests of the same machine (steal)."""
+    """Return host -> seconds of its cores used by others, including other guests of the same machine (steal)."""
     return {host: others_s(host, states) + state["cpu"]["steal_s"] for host, state in states.items()}
 
 
 def others_s(host: str, states: Mapping[str, State]) -> float:
-    """Return the seconds of a host's cores that went to processes other than the run's and the controller's."""
+    """Return the seconds of a host's cores used by processes other than the run's and the controller's."""
     cpu = states[host]["cpu"]
     own_s = cpu["own_s"] + cpu["controller_s"] + sum(other["cpu"]["own_s"] for other in _on_same_cores(host, states))
     return max(0.0, float(cpu["busy_s"] - own_s))

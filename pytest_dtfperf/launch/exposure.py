@@ -1,6 +1,6 @@
-"""What can reach the servers of a training, and whether that is allowed: docs/security.md.
+"""The networks that can reach the servers of a training, and whether that is allowed: docs/security.md.
 
-TensorFlow's servers obey every connection. On this machine they have a network of their own where that is possible
+TensorFlow's servers obey every connection. On this machine they have an isolated network if possible
 (node/isolation.py); on hosts where the agent is root a firewall lets in only the allocated hosts (node/guard.py); elsewhere the
 network itself must be a private one, as far as its addresses show.
 """
@@ -18,7 +18,7 @@ from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.launch.placement import HostView
 from pytest_dtfperf.spec import Spec
 
-# Written out and not asked of `ipaddress`: what its is_private means has changed with Python's versions.
+# A list of its own, because the result of ipaddress.is_private differs between Python's versions.
 PRIVATE = tuple(
     map(
         ipaddress.ip_network,
@@ -44,14 +44,14 @@ WAYS_OUT = (
 
 
 class Protection(StrEnum):
-    """What keeps strangers from the ports of tasks on one host."""
+    """The protection of the tasks' ports on one host against other hosts."""
 
     ISOLATED = "isolated"  # a network of the session's own
-    FIREWALL = "firewall"  # a table of nftables, which lets in the allocated hosts alone
-    GROUP = "security group"  # Amazon's, which lets in the session's instances alone
-    PRIVATE = "private network"  # nothing, but the internet does not route the address
-    TRUSTED = "trusted"  # the cluster file states that something else does
-    HOST = "as the host"  # the cluster file wants tasks in this machine's own network
+    FIREWALL = "firewall"  # a table of nftables, which admits only the allocated hosts
+    GROUP = "security group"  # Amazon's, which admits only the session's instances
+    PRIVATE = "private network"  # none, but the internet does not route the address
+    TRUSTED = "trusted"  # the cluster file states that the network is protected
+    HOST = "as the host"  # the cluster file sets this machine's own network for tasks
     NONE = "none"
 
 
@@ -98,7 +98,7 @@ def may_be_isolated(spec: Spec) -> bool:
 
 
 def peers(config: ClusterConfig, hosts: Iterable[HostView]) -> list[str] | None:
-    """Return the addresses that guards let in; None where all may come in. Hosts that are one machine need none."""
+    """Return the addresses that firewalls admit; None: all. Hosts on one machine need none."""
     if "network" in config.backend_keys:
         return None
     if BACKENDS[config.backend].is_local:
@@ -107,7 +107,7 @@ def peers(config: ClusterConfig, hosts: Iterable[HostView]) -> list[str] | None:
 
 
 def check(config: ClusterConfig, hosts: Iterable[HostView]) -> None:
-    """Raise `AllocationError` if servers would listen where the world may reach them."""
+    """Raise `AllocationError` if servers would listen on public addresses."""
     if BACKENDS[config.backend].is_local:  # the first line of a session has shown it
         return
     for host in hosts:
@@ -118,7 +118,7 @@ def check(config: ClusterConfig, hosts: Iterable[HostView]) -> None:
 
 
 def refusal(name: str, address: str, addresses: Sequence[str], unguarded: str | None) -> str:
-    """Return why no servers may listen on a host."""
+    """Return why servers may not listen on a host."""
     return (
         f"{name} has the public address {public_addresses(address, addresses)[0]}, and TensorFlow's servers would obey whoever "
         f"reaches it: there is no firewall around them ({unguarded})"
@@ -126,13 +126,13 @@ def refusal(name: str, address: str, addresses: Sequence[str], unguarded: str | 
 
 
 def public_addresses(address: str, others: Sequence[str]) -> list[str]:
-    """Return the addresses of a host that are not private; of a name that is not known here, those that the host reports."""
+    """Return the addresses of a host that are not private; for an unknown name, those that the host reports."""
     return [each for each in _resolve_address(address) or others if not is_private(each)]
 
 
-@cache  # a name that is not known takes seconds, every time
+@cache  # an unknown name takes seconds, every time
 def _resolve_address(address: str) -> tuple[str, ...]:
-    """Return the address itself, or those of a name; none where it is not known here."""
+    """Return the address itself, or those of a name; none if it is unknown here."""
     with suppress(OSError):
         found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
         return tuple(dict.fromkeys(str(where[0]) for *_, where in found))

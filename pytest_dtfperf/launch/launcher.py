@@ -31,8 +31,8 @@ _LAST_LINES = 20
 class Launcher:
     """The agents on an allocation's hosts, for the length of a `with` block, and the runs they carry out.
 
-    Raises `AllocationError` where an agent does not start. A run that fails ends everything that belonged to it on all hosts,
-    and leaves the launcher ready for the next one.
+    Raises `AllocationError` if an agent does not start. A run that fails ends all its processes on all hosts, and
+    leaves the launcher ready for the next one.
     """
 
     def __init__(self, allocation: Allocation, config: ClusterConfig, resources: Resources | None = None) -> None:
@@ -43,7 +43,7 @@ class Launcher:
         self._staging = Staging(allocation, config, resources.on_status if resources else lambda words: None)
         self._agents: Agents | None = None
         self._probes = Probes()  # of this allocation's hosts, measured while it is held
-        self._capacity: Probes | None = None  # the same and what other sessions have measured; None: not read yet
+        self._capacity: Probes | None = None  # also what other sessions measured; None: not read yet
 
     def __enter__(self) -> Self:
         agents = self._get_agents()
@@ -62,11 +62,11 @@ class Launcher:
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
-        """What all hosts are: the keys and values that they have in common, or all values."""
+        """The properties that all hosts share, or all values."""
         return _merge_fingerprints(self._fingerprints)
 
     def fingerprint_of(self, hosts: Sequence[str]) -> Mapping[str, Any]:
-        """Return what the hosts are that a run was on, and whether they are what was requested."""
+        """Return the properties of a run's hosts, and whether they match the request."""
         used = [at for at, name in enumerate(self.hosts) if name in hosts]
         placed = placement.describe_allocation(self._config, [self._views[at] for at in used], wanted_nodes=len(used))
         return {**_merge_fingerprints([self._fingerprints[at] for at in used]), "placement": placed}
@@ -84,16 +84,16 @@ class Launcher:
         without: Collection[str] = (),
         on_sent: OnSent = lambda sent: None,
     ) -> Run:
-        """Train once, on data that is brought to the hosts if need be.
+        """Train once. The data is staged to the hosts if necessary.
 
         Args:
             log_dir: where the tasks' logs are written in any case, `worker:0`'s as worker-0.log.
             injected_slowdowns: task -> seconds that it sleeps in every step.
-            checkpoint: where the chief saves what was learnt.
+            checkpoint: where the chief saves its model.
             explain: trace some more steps after the measured ones; the file with all of them is beside the logs.
             stamped: see `TaskOrder`.
             without: hosts that are not used.
-            on_sent: given what tasks have traced and stamped, as they sent it.
+            on_sent: called with the traces and timestamps of tasks, as received.
 
         Raises:
             SpecError, RunFailed, InfrastructureError, InvalidMeasurement: what has failed.
@@ -126,10 +126,10 @@ class Launcher:
         roles: Roles = WORKERS_LEAD,
         tunnel: Tunnel | None = None,
     ) -> str | None:
-        """Start an external command's tasks, and wait until those that lead have ended well; nothing is measured or limited.
+        """Start an external command's tasks, and wait until its leading tasks have ended well; nothing is measured or limited.
 
         Args:
-            on_output: given what the tasks print, as it comes.
+            on_output: called with the tasks' output as it comes.
             roles: which of the spec's workers are a chief and an evaluator.
             tunnel: leads to the first task's host.
 
@@ -144,7 +144,7 @@ class Launcher:
         return controller.unwritten
 
     def layout(self, spec: Spec) -> Layout:
-        """Return where the tasks of a spec would be. Raises `SpecError` where hosts have no room for them."""
+        """Return the placement of a spec's tasks. Raises `SpecError` if hosts have no room for them."""
         tasks = place(spec, self._views, self._config)
         return Layout(
             {t.name: self._views[t.host].name for t in tasks},
@@ -153,7 +153,7 @@ class Launcher:
         )
 
     def probe(self, spec: Spec, *, pairs: bool = False, again: bool = False, deadlines: Deadlines = USUAL) -> Probes:
-        """Measure what the hosts of a training can do, and the links that it would use.
+        """Probe the hosts of a training and its links.
 
         Args:
             pairs: measure each link by itself, too.
@@ -162,7 +162,7 @@ class Launcher:
         Raises:
             SpecError, InfrastructureError: what has failed.
         """
-        if not self._staging.is_needed(spec):  # else its files are not there, as the probe of the input then reports
+        if not self._staging.is_needed(spec):  # otherwise its files are missing, as the probe of the input then reports
             with suppress(DataError):
                 spec = self._staging.on_hosts(spec)
         known = None if again else self._probes
@@ -171,9 +171,9 @@ class Launcher:
         )
 
     def probe_capacity(self, spec: Spec, *, on_begin: Callable[[], object] = lambda: None) -> Probes:
-        """Return the arithmetic, memory and links of a training's hosts, for its limit; measure only what is not known yet.
+        """Return the arithmetic, memory and links of a training's hosts, for its limit; probe only what is unknown.
 
-        Known is what was measured on this allocation, and by any session within the hour: `probe_cache`.
+        Results on this allocation, and of any session within the last hour, are used again: `probe_cache`.
 
         Args:
             on_begin: called if something is measured, before that.
@@ -198,16 +198,16 @@ class Launcher:
         if probing.is_needed:
             try:
                 probing.carry_out()
-            finally:  # Ctrl-C too: nothing goes on while something trains
+            finally:  # Ctrl-C too: no probe runs beside a training
                 probing.stop()
                 if not probing.all_quiet:
                     self._close_agents()
         found = probing.collect_probes()
-        self._probes = merge_probes(self._probes, replace(found, unknown={}))  # what could not be measured is tried again
+        self._probes = merge_probes(self._probes, replace(found, unknown={}))  # failed probes are repeated
         return found
 
     def _carry_out(self, controller: RunController, log_dir: Path) -> None:
-        """Carry a run out, end all that belongs to it, and write the logs, however it ends."""
+        """Carry a run out, end all its processes, and write the logs, however it ends."""
         try:
             controller.carry_out()
         except RunFailed as failure:

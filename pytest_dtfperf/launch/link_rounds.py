@@ -1,4 +1,4 @@
-"""Which links are measured at once: rounds of links that have no host in common, so that none disturbs another. Pure.
+"""The rounds in which links are measured: links of one round have no host in common, so that none disturbs another. Pure.
 
 Of a training, the links that it uses most are measured. A parameter server receives from all workers at once, and answers all:
 its host's fan-in and fan-out are measured so, one after the other, from and to the hosts of workers. A worker does so with all
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from pytest_dtfperf.launch.placement import PlacedTask
 
-FEW = 8  # hosts: of so many every pair is measured, in 14 rounds; of more a ring, in 4 or 6
+FEW = 8  # hosts: with so many, every pair is measured, in 14 rounds; with more, a ring, in 4 or 6
 
 Pair = tuple[int, int]  # from, to
 
 
 def rounds(hosts: Sequence[int]) -> list[list[Pair]]:
-    """Return every ordered pair of few hosts; of many, every host with the next one, both ways."""
+    """Return every ordered pair of few hosts; of many hosts, every host with the next one, both ways."""
     return _both_ways(_pair_all(hosts)) if len(hosts) <= FEW else ring(hosts)
 
 
@@ -62,15 +62,15 @@ def split(pairs: Sequence[Pair]) -> list[list[Pair]]:
 
 
 ALL = "*"
-MOST_TURNS = 4  # of parameter servers' hosts, in each direction: 8 rounds of a second are what a probe may take
+MOST_TURNS = 4  # of parameter servers' hosts, in each direction: 8 rounds of a second are the limit of a probe
 MOST_WORKERS_TURNS = 2  # of hosts with workers alone, likewise: 4 rounds more
 
 
 @dataclass(frozen=True)
 class Fan:
-    """Streams of one moment that are one measurement: (from, to), by the numbers of hosts."""
+    """Simultaneous streams that form one measurement: (from, to), by the numbers of hosts."""
 
-    source: int | None  # None: all the others
+    source: int | None  # None: from all the others
     target: int | None
     streams: tuple[Pair, ...]
 
@@ -105,7 +105,7 @@ def _alone(pairs: Sequence[Pair]) -> Round:
 
 
 def _turns(in_the_middle: Sequence[int], around: Sequence[int], most: int) -> list[list[tuple[int, list[int]]]]:
-    """Return what is measured at the same time: hosts in the middle, each with hosts around it that no other one has."""
+    """Return what is measured at the same time: central hosts, each with hosts around it that no other one has."""
     at_once = -(-len(in_the_middle) // most)
     found = []
     left = list(in_the_middle)

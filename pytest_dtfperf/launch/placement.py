@@ -2,7 +2,7 @@
 
 A device is a GPU, or on hosts without any a fixed share of the cores: cores // devices per host, at least one. A task keeps to
 its shares, in threads and in affinity, and a parameter server to those in use on its host, so that n devices never compute
-on more than n shares, and scaling over them means something.
+on more than n shares, and scaling efficiency is meaningful.
 """
 
 from collections import defaultdict
@@ -29,15 +29,15 @@ _WORKERS_PORTS = FIRST_FIXED_PORT["ps"] - FIRST_FIXED_PORT["worker"]
 
 @dataclass(frozen=True)
 class HostView:
-    """What a host has, as its agent reports it."""
+    """The resources of a host, as its agent reports them."""
 
     name: str
     address: str
-    cpus: tuple[int, ...]  # those its processes may use
-    gpus: tuple[str, ...] = ()  # as CUDA_VISIBLE_DEVICES names them
-    switch: str | None = None  # the network switch that it is connected to, where the cluster knows it
+    cpus: tuple[int, ...]  # cores that its processes may use
+    gpus: tuple[str, ...] = ()  # in the form of CUDA_VISIBLE_DEVICES
+    switch: str | None = None  # the network switch that it is connected to, if the cluster knows it
     addresses: tuple[str, ...] = ()  # of all its interfaces
-    unguarded: str | None = None  # why no firewall can be around its tasks' ports; None: one can
+    unguarded: str | None = None  # why its tasks' ports can have no firewall; None: they can
     boot: str = ""  # the boot id of its kernel, another one after each restart; empty if not known
 
 
@@ -49,11 +49,11 @@ class PlacedTask:
     index: int
     host: int  # index of its host
     number: int  # among the tasks of its job on that host
-    cpus: tuple[int, ...]  # its affinity
+    cpus: tuple[int, ...]  # affinity
     threads: int
     device: str = "cpu"
     num_devices: int = 0
-    gpus: tuple[str, ...] = ()  # those it may use; none on hosts without GPUs, and none for a parameter server
+    gpus: tuple[str, ...] = ()  # GPUs that it may use; none on hosts without GPUs, and none for a parameter server
 
     @property
     def name(self) -> str:
@@ -79,7 +79,7 @@ def place(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> tuple
 
 
 def device_of(hosts: Sequence[HostView], config: ClusterConfig) -> str:
-    """Return what computes: GPUs where every host has some, unless the cluster file sets another device."""
+    """Return what computes: GPUs if every host has some, unless the cluster file sets another device."""
     return choose_device(config, has_gpus=all(host.gpus for host in hosts))
 
 
@@ -89,7 +89,7 @@ def devices_on(host: HostView, device: str, config: ClusterConfig) -> int:
 
 
 def _hosts_apart(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> int:
-    """Return how many hosts, the first ones, are for parameter servers alone."""
+    """Return how many hosts, the first ones, are only for parameter servers."""
     if config.ps_on_worker_hosts or spec.num_ps == 0:
         return 0
     on_each = config.most_ps_per_host or 1
@@ -123,7 +123,7 @@ def _per_worker(spec: Spec, device: str, config: ClusterConfig) -> int:
 
 
 def _spread(spec: Spec, config: ClusterConfig) -> int | None:
-    """Return on how many hosts the workers are placed, where clusters.toml sets it. One process is always on one."""
+    """Return on how many hosts the workers are placed, if clusters.toml sets it. One process is always on one."""
     return None if spec.in_one_process else get_worker_hosts(config, spec.gpus)
 
 
@@ -146,7 +146,7 @@ def _workers(spec: Spec, hosts: Sequence[HostView], start: int, config: ClusterC
 
 
 def _most_workers(spec: Spec, hosts: Sequence[HostView], per_worker: int, config: ClusterConfig) -> list[int]:
-    """Return how many workers each host may have: all that fit, or an even part of them where clusters.toml sets the hosts."""
+    """Return how many workers each host may have: all that fit, or an even part of them if clusters.toml sets the hosts."""
     workers, spread = -(-spec.gpus // per_worker), _spread(spec, config)
     if spread is None:
         return [workers] * len(hosts)
@@ -162,7 +162,7 @@ def _most_workers(spec: Spec, hosts: Sequence[HostView], per_worker: int, config
 
 def _worker(index: int, at: int, number: int, host: HostView, device: str, devices: range, of: int) -> PlacedTask:
     if device == "gpu":
-        # Feeding a GPU is any core's work: all of them, but no more threads than this task's part.
+        # Any core may feed a GPU: a task may use all of them, but no more threads than its share.
         cpus, threads = host.cpus, max(1, len(host.cpus) * len(devices) // of)
         gpus = host.gpus[devices.start : devices.stop]
         if len(gpus) > 1 and any(name.startswith("MIG-") for name in gpus):
@@ -224,17 +224,17 @@ def _too_few(spec: Spec, hosts: Sequence[HostView], device: str, per_worker: int
     return f"{spec.label} needs {need}, but cluster {config.name!r} has {have}. {fewer} devices_per_host."
 
 
-_NAMED = 8  # of more nodes that are alike only the number is shown
+_NAMED = 8  # of more equal nodes, only the number is shown
 
 
 def describe_allocation(config: ClusterConfig, hosts: Sequence[HostView], *, wanted_nodes: int | None) -> dict[str, Any]:
-    """Return what was requested and what was allocated, all nodes, and whether they match. Values in, values out.
+    """Return what was requested and what was allocated, all nodes, and whether they match.
 
-    A cluster may allocate a node with a broken GPU, or nodes on more switches than requested. Training goes on there as well as
-    it can, but its rate is not that of the hosts that were meant.
+    A cluster may allocate a node with a broken GPU, or nodes on more switches than requested. Training works there, but its
+    rate is not that of the requested hosts.
 
     Args:
-        wanted_nodes: how many nodes were requested; None: that is not known.
+        wanted_nodes: how many nodes were requested; None: unknown.
     """
     gpus, switches = _wanted_gpus(config, hosts), config.backend_keys.get("switches")
     known = sorted({host.switch for host in hosts if host.switch is not None})
@@ -260,7 +260,7 @@ def describe_allocation(config: ClusterConfig, hosts: Sequence[HostView], *, wan
 
 
 def _wanted_gpus(config: ClusterConfig, hosts: Sequence[HostView]) -> int:
-    """Return how many GPUs each host should have; 0 where none are meant."""
+    """Return how many GPUs each host should have; 0 if none are intended."""
     if config.device == "cpu":
         return 0
     if asked := BACKENDS[config.backend].count_gpus(config.backend_keys):
@@ -288,16 +288,16 @@ def _gpus(count: int) -> str:
 
 @dataclass(frozen=True)
 class Roles:
-    """Which tasks of an external command lead a run, and which are ended once those have ended well.
+    """The tasks of an external command that lead a run, and those that are ended after these have ended well.
 
-    Without a chief all workers lead. Beside a chief they may serve it without end, as ParameterServerStrategy's do. Parameter
+    Without a chief, all workers lead. With a chief, they may serve it without end, as ParameterServerStrategy's do. Parameter
     servers and an evaluator do not lead. A chief and an evaluator are placed as workers, with a worker's devices each, and
     named as in TF_CONFIG: https://www.tensorflow.org/guide/distributed_training.
     """
 
     chief: bool = False
     evaluator: bool = False
-    grace_s: float = 0.0  # before a task that is ended gets its SIGTERM
+    grace_s: float = 0.0  # before SIGTERM is sent to a task that is ended
 
     @property
     def more(self) -> int:

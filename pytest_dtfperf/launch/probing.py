@@ -1,11 +1,11 @@
-"""What hosts and the links between them can do, measured while nothing trains by a task on each, in phases.
+"""Probes of hosts and the links between them, without a training, by a task on each, in phases.
 
     "compute"    all hosts at the same time: arithmetic, memory, input (training/probing/host.py)
     "listen"     all hosts
-    "round N"    links, so that no two that are measured at once share a host, but for those of one fan (link_rounds.py)
+    "round N"    links: those of one round share no host, except in one fan (link_rounds.py)
 
-What fails costs only its own number: that is unknown then, with the reason. An answer counts if it was asked for, and once: a
-host that sends anything else loses all of its answers.
+A failure affects only its own number, which is then unknown, with the reason. An answer counts only if it was requested, and
+only once: a host that sends anything else loses all of its answers.
 """
 
 import re
@@ -31,9 +31,9 @@ from pytest_dtfperf.launch.watch import loss
 from pytest_dtfperf.messages.kinds import MessageError
 from pytest_dtfperf.spec import Spec
 
-# Bytes of a link are counted in parts: so many as tell how far they are apart.
+# The bytes of a link are counted in parts: as many as needed to show their spread.
 PARTS, PART_S = 4, 0.1
-MOST_SPREAD = 1e6  # as records have it at most: of what hardly went through
+MOST_SPREAD = 1e6  # the maximum in records, for a link with almost no throughput
 
 Stream = tuple[int, int, int]  # round, from, to
 
@@ -58,7 +58,7 @@ class Answers:
         self._lost: dict[int, str] = {}
 
     def hear(self, event: Event) -> None:
-        """Take in what a task has sent. Raises `MessageError` for what it was not asked for: it must be lost then."""
+        """Process a message of a task. Raises `MessageError` for an unexpected one: its host must then be treated as lost."""
         match event["kind"]:
             case "reading":
                 self._reading(event)
@@ -70,7 +70,7 @@ class Answers:
                 self._stream(event)
 
     def lose(self, host: int, why: str, *, lied: bool = False) -> None:
-        """Expect nothing more of a host; if it has broken the protocol (`lied`), drop what it has sent, too."""
+        """Expect no more answers of a host. If it violated the protocol (`lied`), discard its earlier ones, too."""
         self._lost.setdefault(host, why)
         if lied:
             self._told[host] = _HostAnswers()
@@ -80,7 +80,7 @@ class Answers:
         return host in self._lost
 
     def probes(self, seconds: float) -> Probes:
-        """Return all answers by now."""
+        """Return all answers so far."""
         names = [host.name for host in self._hosts]
         states = {name: told.facts["state"] for name, told in zip(names, self._told, strict=True) if told.facts}
         hosts = {names[at]: self._host(at, states) for at, told in enumerate(self._told) if told.readings or told.unknown}
@@ -127,7 +127,7 @@ class Answers:
         )
 
     def _fan(self, number: int, fan: Fan) -> Link | str:
-        """Return what goes through, or why that is not known."""
+        """Return the throughput, or the reason why it is unknown."""
         rates: dict[tuple[int, int], list[float]] = {}
         for source, target in fan.streams:
             told = self._streams.get((number, source, target))
@@ -160,7 +160,7 @@ def _is_asked(name: str, host: HostView) -> bool:
 
 
 def _others_cores(host: str, states: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """Return the cores that other processes use; None under a quota, where all share the cores, and others take none away."""
+    """Return the cores that other processes use; None under a quota, because cores are then shared without loss."""
     state = states[host]
     if state["quota"]:
         return None
@@ -169,23 +169,23 @@ def _others_cores(host: str, states: Mapping[str, Mapping[str, Any]]) -> float |
 
 
 _POLL_S = 0.1
-FAMILIES = ("core", "cores", "gpu", "memory")  # of training/probing/host.py; "input", too, where images are brought
+FAMILIES = ("core", "cores", "gpu", "memory")  # of training/probing/host.py; "input", too, if images are staged
 
 
 @dataclass(frozen=True)
 class Deadlines:
-    """Of the phases, for all hosts of each."""
+    """Time limits of the phases, for all hosts of each."""
 
-    compute_s: float = 90.0  # an idle host without GPUs takes four; each part of it has a limit of its own below this
+    compute_s: float = 90.0  # an idle host without GPUs takes four; each part of it has a lower limit of its own
     listen_s: float = 5.0
-    round_s: float = 10.0  # 0.8 are usual
+    round_s: float = 10.0  # usually 0.8
 
 
 USUAL = Deadlines()
 
 
 class Probing:
-    """One probe: `carry_out`, then `stop`, however it went; then `found`."""
+    """One probe: call `carry_out`, then `stop` in any case, then `collect_probes`."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class Probing:
         """Prepare a probe of the hosts and links of a training.
 
         Args:
-            known: what is not measured again.
+            known: results that are not measured again.
             pairs: measure each link by itself, too.
             with_input: measure how fast the training's data is read and decoded, too.
 
@@ -224,21 +224,21 @@ class Probing:
         self._answers = Answers(agents.hosts, self._rounds)
         self._ports: dict[int, int] = {}
         self._ready: set[int] = set()
-        self._done: dict[int, str] = {}  # the last phase of each
+        self._done: dict[int, str] = {}  # the last phase of each host
         self._quiet: set[int] = set()
 
     @property
     def is_needed(self) -> bool:
-        """Whether anything is not known yet."""
+        """Whether anything is unknown."""
         return bool(self._wanted or self._rounds)
 
     @property
     def all_quiet(self) -> bool:
-        """Whether every host has ended what belonged to the probe, and can be trained on."""
+        """Whether every host has ended the probe's processes, and can be trained on."""
         return self._quiet == {*range(len(self._agents.hosts))}
 
     def carry_out(self) -> None:
-        """Take all phases. Raises `HostLost` when no host is left, `AllocationError` where ports would be open to the world."""
+        """Run all phases. Raises `HostLost` when no host is left, `AllocationError` if ports would be public."""
         self._agents.expect(self.id, {_task(host): host for host in self._hosts})
         if self._rounds:
             self._reserve()
@@ -281,7 +281,7 @@ class Probing:
     # Phases
 
     def _reserve(self) -> None:
-        """Reserve a port on each host, where streams arrive."""
+        """Reserve a port for streams on each host."""
         exposure.check(self._config, self._hosts.values())
         wanted: dict[str, Any] = {"ports": [FIRST_FIXED_PORT["worker"]]} if self._config.fixed_ports else {"count": 1}
         peers = exposure.peers(self._config, self._agents.hosts)
@@ -299,7 +299,7 @@ class Probing:
         self._wait("its first word", self._hosts, lambda host: host in self._ready, self._config.limits.ready_s)
 
     def _task_order(self, host: int) -> dict[str, Any]:
-        """Return the part of the order that is for the task of this host."""
+        """Return the part of the order for the task of this host."""
         gpus = self._hosts[host].gpus if any(task.gpus for task in self._tasks if task.host == host) else ()
         worker = next((task for task in self._tasks if task.host == host and task.job == "worker"), None)
         order = task_order(worker, self.id, self._spec) if worker and self._brings_images else None
@@ -331,7 +331,7 @@ class Probing:
         return [host for host in hosts if not self._answers.is_lost(host)]
 
     def _wait(self, what: str, hosts: Collection[int], has: Callable[[int], bool], within_s: float) -> None:
-        """Wait until all hosts that are not lost have it; those that do not in time are lost."""
+        """Wait until all remaining hosts have it; those that do not in time are lost."""
         self._listen(lambda: all(map(has, self._remaining_hosts(hosts))), within_s)
         for host in self._remaining_hosts(hosts):
             if not has(host):
@@ -381,7 +381,7 @@ def _task(host: int) -> str:
 
 
 def _targets(fans_at_once: link_rounds.Round) -> Mapping[str, list[int]]:
-    """Return for each host that sends the hosts that it sends to."""
+    """Return the targets of each sending host."""
     found: dict[str, list[int]] = {}
     for fan in fans_at_once:
         for source, target in fan.streams:

@@ -3,8 +3,8 @@
     with Tunnel(port) as tunnel:
         launcher.launch(spec, ..., tunnel=tunnel)
 
-The tunnel's end here is a port of this machine's loopback; its connections reach a program on a host. The thread that leads the
-run passes on what the agent sends, and does not wait for a browser; the tunnel has a thread for the rest. See `node/tunnel.py`.
+The local end of the tunnel is a port of this machine's loopback interface; its connections reach a program on a host. The
+run's thread forwards the agent's messages, and does not wait for a browser; the tunnel has its own. See `node/tunnel.py`.
 """
 
 import itertools
@@ -29,15 +29,15 @@ from pytest_dtfperf.node.tunnel import Connections, Violation
 from pytest_dtfperf.spec import Spec
 
 HERE = "127.0.0.1"
-MOST = 100  # connections at once; more wait until there are fewer. JupyterLab has one for each kernel, and a browser six more
+MOST = 100  # simultaneous connections; further ones wait. JupyterLab has one for each kernel, and a browser six more
 _BACKLOG = 128
 
 
-OnOutput = Callable[[str, Sequence[str], int], object]  # task, lines that it has printed, how many more it has
+OnOutput = Callable[[str, Sequence[str], int], object]  # task, lines of output, number of dropped lines
 
 
 class ProgramRun(RunController):
-    """A run whose tasks may train, or wait, for any time; nothing is measured."""
+    """A run of tasks that may train or wait for any time; nothing is measured."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ProgramRun(RunController):
             self._tunnel.begin(partial(self._order, "tunnel"))
 
     def _check_connection(self) -> None:
-        """Give up the tunnel's host where that has sent what it may not; raise what else has ended the tunnel."""
+        """Close the tunnel if its host violated the protocol; raise any other error that ended the tunnel."""
         error = self._tunnel.error if self._tunnel else None
         if isinstance(error, Violation) and self._tunnel_host is not None:
             self._receive(self._agents.give_up(self._tunnel_host, str(error)))
@@ -89,18 +89,18 @@ class ProgramRun(RunController):
 
 
 class Tunnel:
-    """Listens as soon as it is made; whoever connects waits until the program on the host listens, too."""
+    """Listens from its creation on; connections wait until the program on the host listens, too."""
 
     def __init__(self, port: int = 0) -> None:
-        """Port 0: any that is free. Raises `UsageError` where the port is taken."""
+        """Listen on a port; 0: any free one. Raises `UsageError` if the port is taken."""
         try:
             self._listener = socket.create_server((HERE, port), backlog=_BACKLOG)
         except OSError as exc:
             hint = "Say another one, or --port=0 for any that is free"
             raise UsageError(f"cannot listen at port {port} of this machine: {exc.strerror}. {hint}") from exc
         self.port: int = self._listener.getsockname()[1]
-        self.error: Exception | None = None  # what has ended its thread before its time
-        self.on_ready: Callable[[], object] = lambda: None  # called once the program listens, in the thread that leads the run
+        self.error: Exception | None = None  # the error that ended its thread early
+        self.on_ready: Callable[[], object] = lambda: None  # called once the program listens, in the run's thread
         self._is_ready = self._serves = self._over = False
         self._listener.setblocking(False)
         self._wakes, self._wake = socket.socketpair()
@@ -124,16 +124,16 @@ class Tunnel:
         for each in (self._listener, self._wakes, self._wake, self._selector):
             each.close()
 
-    # From the thread that leads the run
+    # From the run's thread
 
     def begin(self, say: Callable[..., object]) -> None:
-        """`say` is how words reach the other end. Called once."""
+        """Begin with `say`, which sends messages to the other end. Called once."""
         self._connections = Connections(self._selector, say)
         self._thread = threading.Thread(target=self._serve, args=(say,), name="dtfperf-tunnel", daemon=True)
         self._thread.start()
 
     def hear(self, word: Mapping[str, Any]) -> None:
-        """A word of the other end."""
+        """Process a message of the other end."""
         self._heard.append(word)
         self._notify()
         if word["does"] == "ready" and not self._is_ready:
@@ -146,14 +146,14 @@ class Tunnel:
         try:
             while not self._over:
                 for key, _ in self._selector.select():
-                    if self._selector.get_map().get(key.fd) is key:  # an earlier one of these calls may have closed it
+                    if self._selector.get_map().get(key.fd) is key:  # an earlier call may have closed it
                         key.data()
                 while self._heard:
                     self._obey(self._heard.popleft(), say)
                 self._watch_listener(say)
         except HostLost:
-            pass  # whoever leads the run learns it, too
-        except Exception as exc:  # which would be shown to nobody: it is raised in the thread that leads the run
+            pass  # the run's thread notices it, too
+        except Exception as exc:  # raised in the run's thread, because errors of this thread are not shown
             self.error = exc
 
     def _obey(self, word: Mapping[str, Any], say: Callable[..., object]) -> None:
@@ -165,7 +165,7 @@ class Tunnel:
             self._serves = True
 
     def _watch_listener(self, say: Callable[..., object]) -> None:
-        """Take nobody while the program does not listen or there are many; and somebody again when there are fewer."""
+        """Accept no connections before the program listens or at the maximum, and again afterwards."""
         watched, wanted = self._listener in self._selector.get_map(), self._serves and len(self._connections) < MOST
         if wanted and not watched:
             self._selector.register(self._listener, selectors.EVENT_READ, lambda: self._accept(say))
@@ -173,7 +173,7 @@ class Tunnel:
             self._selector.unregister(self._listener)
 
     def _accept(self, say: Callable[..., object]) -> None:
-        with suppress(OSError):  # who has connected is gone again
+        with suppress(OSError):  # the client has disconnected
             sock, _ = self._listener.accept()
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             number = next(self._numbers)
@@ -185,5 +185,5 @@ class Tunnel:
             self._wakes.recv(4096)
 
     def _notify(self) -> None:
-        with suppress(BlockingIOError):  # it has not yet seen the last ones
+        with suppress(BlockingIOError):  # the other thread has not yet processed the last ones
             self._wake.send(b"x")

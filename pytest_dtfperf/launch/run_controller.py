@@ -1,4 +1,4 @@
-"""One run, as the controller leads it: the orders that it gives, and the events that it waits for."""
+"""One run from the controller's side: its orders, and the events that it waits for."""
 
 import time
 import uuid
@@ -22,17 +22,17 @@ from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import needs_addresses
 from pytest_dtfperf.training.models.outline import outline_in, remember
 
-OnProgress = Callable[[str, int, int, float | None], object]  # task, step, of how many, images/sec so far if it is known
+OnProgress = Callable[[str, int, int, float | None], object]  # task, step, number of steps, images/sec so far if known
 
 GRACE_S = 1.0  # between SIGTERM and SIGKILL: no message of TensorFlow takes longer
-_POLL_S = 0.1  # how late a deadline may be noticed; events are received at once
-_BUSY_S = 1.0  # ... while a host sends so much that there is always more to receive
+_POLL_S = 0.1  # delay in noticing a deadline; events are received at once
+_BUSY_S = 1.0  # ... while a host sends without pause
 
 
 class RunController:
-    """Leads one run with `carry_out`, and ends it with `stop` and `write_logs`, however it went.
+    """Leads one run with `carry_out`, and ends it with `stop` and `write_logs` in any case.
 
-    `MeasuredRun` adds what is measured, `ProgramRun` what a program prints.
+    `MeasuredRun` adds measurements, `ProgramRun` a program's output.
 
     Attributes:
         logs: text of the tasks' logs, by task, as far as hosts have sent them.
@@ -70,7 +70,7 @@ class RunController:
 
     @property
     def all_quiet(self) -> bool:
-        """Whether every host has ended what belonged to the run, and can be used for the next one."""
+        """Whether every host has ended the run's processes, and can be used for the next one."""
         return all(host.quiet and not host.lost for host in self._watch.hosts)
 
     def carry_out(self) -> None:
@@ -101,7 +101,7 @@ class RunController:
     def write_logs(self, folder: Path) -> None:
         """Fetch the tasks' logs from all hosts that still answer into files of their own.
 
-        Logs that cannot be written must not lose the run: `unwritten` says why, and `logs` has them.
+        Logs that cannot be written must not lose the run: `unwritten` has the reason, and `logs` the logs.
         """
         hosts = self._watch.hosts
         asked = [task for task in self._watch.tasks.values() if task.started and hosts[task.host].quiet]
@@ -114,7 +114,7 @@ class RunController:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 _write(log_path(folder, task), text)
-            except OSError as exc:  # the others may still be
+            except OSError as exc:  # the others may be possible
                 self.unwritten = f"logs cannot be written to {folder}: {exc.strerror}"
 
     # Orders
@@ -169,7 +169,7 @@ class RunController:
         self._launch_s[name] = time.monotonic() - began
 
     def _until(self, done: Callable[[], bool]) -> None:
-        """Receive events until it is so, or the watch finds that the run has failed."""
+        """Receive events until it is done, or the watch finds that the run has failed."""
         while self._watch.failing or not done():
             self._receive_all(_POLL_S)
             for host in self._watch.silent(time.monotonic()):
@@ -179,16 +179,16 @@ class RunController:
             self._watch.check(time.monotonic())
 
     def _check_connection(self) -> None:
-        """Raise what has ended another connection that the run needs, besides those of the agents."""
+        """Raise the error of another connection that the run needs, besides those of the agents."""
 
     def _receive_until(self, done: Callable[[], bool], within_s: float) -> None:
-        """Receive events until it is so, but no longer; for when the run is over anyway."""
+        """Receive events until it is done, but not longer; for use after the end of the run."""
         deadline = time.monotonic() + within_s
         while not done() and time.monotonic() < deadline:
             self._receive_all(_POLL_S)
 
     def _receive_all(self, timeout_s: float) -> None:
-        """Receive all events that there are, so that no host with some of them is taken for silent."""
+        """Receive all pending events, so that no host with some of them counts as silent."""
         enough = time.monotonic() + _BUSY_S
         while time.monotonic() < enough and (event := self._agents.next_event(timeout_s)) is not None:
             self._receive(event)
@@ -201,7 +201,7 @@ class RunController:
 
 
 class MeasuredRun(RunController):
-    """A run that is measured: its hosts' state, and what its tasks report, trace and stamp, become a `Run`."""
+    """A measured run: its hosts' state, and its tasks' reports, traces and timestamps, become a `Run`."""
 
     def __init__(
         self,
@@ -232,20 +232,20 @@ class MeasuredRun(RunController):
         super().stop()
 
     def write_trace(self, folder: Path) -> None:
-        """Write what was traced to a file beside the logs."""
+        """Write the traces to a file beside the logs."""
         self._tracing.write(folder)
 
     @property
     def sent(self) -> Mapping[str, Mapping[str, str]]:
-        """What tasks have traced and stamped, as they sent it: task -> text."""
+        """The traces and timestamps of tasks, as received: task -> text."""
         return {"traces": self._tracing.packed, "stamps": self._scoring.packed}
 
     def summary(self) -> Run:
-        """Return what the run yielded.
+        """Return the results of the run.
 
         Raises:
             InvalidMeasurement: the reports cannot all be true.
-            HostLost: a host has sent what cannot be.
+            HostLost: a host has sent invalid data.
         """
         if self._watch.refusal:
             raise self._watch.refusal
@@ -291,7 +291,7 @@ class MeasuredRun(RunController):
 def _assign_without(
     spec: Spec, hosts: Sequence[HostView], config: ClusterConfig, without: Collection[str]
 ) -> Sequence[PlacedTask]:
-    """Place tasks on all hosts but some. Raises `SpecError` if the others are too few."""
+    """Place tasks on the remaining hosts. Raises `SpecError` if these are too few."""
     kept = [index for index, host in enumerate(hosts) if host.name not in without]
     return [replace(task, host=kept[task.host]) for task in place(spec, [hosts[index] for index in kept], config)]
 
@@ -302,7 +302,7 @@ def log_path(folder: Path, task: str) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write all of it or nothing: a part would be taken for the whole."""
+    """Write all of it or nothing, because a part would look complete."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError:

@@ -1,4 +1,4 @@
-"""One run made of what its tasks report, where all of that can be true; of external commands also of their own steps. Pure."""
+"""A run made from its tasks' reports if these are consistent; for external commands also from their own steps. Pure."""
 
 import hashlib
 import math
@@ -23,9 +23,9 @@ APART = f"they have not stepped together, or one clock or count is wrong. {HINT}
 
 
 def has_own_steps(spec: Spec, workers: Sequence[TaskReport]) -> bool:
-    """Return whether steps were reported by workers whose steps make one rate: those that wait for each other, or a lone one.
+    """Return whether steps were reported by workers that form one rate: those that wait for each other, or a single one.
 
-    How long others have trained at the same time is not known, so what they print counts.
+    For others it is unknown how long they trained at the same time, so the printed rate counts.
     """
     in_step = len(workers) == 1 or (spec.in_lockstep and spec.rate_of != "mean")
     return any(worker.impossible_steps or (worker.step_s and in_step) for worker in workers)
@@ -34,7 +34,7 @@ def has_own_steps(spec: Spec, workers: Sequence[TaskReport]) -> bool:
 def rate_of_own_steps(workers: Sequence[TaskReport], wall_s: float) -> float:
     """Return images/sec: the images of all workers' measured steps over the seconds of the chief's, which comes first.
 
-    What a program does between its steps is in no rate. Raises `InvalidMeasurement` where the reports cannot all be true.
+    The time between a program's steps is not part of the rate. Raises `InvalidMeasurement` if the reports are inconsistent.
     """
     chief = workers[0]
     for worker in workers:
@@ -48,9 +48,9 @@ def rate_of_own_steps(workers: Sequence[TaskReport], wall_s: float) -> float:
 
 
 def check_printed_rate(spec: Spec, rate: float, printed: str | None) -> None:
-    """Raise `InvalidMeasurement` where a program prints another rate than its steps have, or is asked for both.
+    """Raise `InvalidMeasurement` if a program prints another rate than its steps have, or should report both.
 
-    What it prints of itself may contain what is between its steps, so that the two differ.
+    A printed rate may include the time between its steps, so that the two differ.
     """
     if spec.rate_pattern is not None:
         raise InvalidMeasurement(
@@ -71,7 +71,7 @@ def check_printed_rate(spec: Spec, rate: float, printed: str | None) -> None:
 
 
 def _check_images(workers: Sequence[TaskReport]) -> None:
-    """Raise `InvalidMeasurement` where workers count their images in different ways."""
+    """Raise `InvalidMeasurement` if workers count their images in different ways."""
     of_a_device = {worker.name: worker.images / len(worker.step_s) / max(1, worker.num_devices) for worker in workers}
     fewest, most = (pick(of_a_device, key=lambda name: of_a_device[name]) for pick in (min, max))
     if of_a_device[most] >= DISTANCE * of_a_device[fewest]:
@@ -89,7 +89,7 @@ def _check_own_steps(worker: TaskReport, wall_s: float) -> None:
     if not all(math.isfinite(s) and s > 0 for s in (*worker.step_s, worker.images, worker.window_s)):
         raise InvalidMeasurement(f"{worker.name}: a step took no time or had no images")
     total_s = math.fsum(worker.step_s)
-    # Rounding alone may make a sum longer than what it is a part of.
+    # Rounding alone may make a sum larger than its total.
     if total_s > worker.window_s * (1 + 1e-6) or worker.window_s > worker.elapsed_s * (1 + 1e-6) + CLOCK_SLACK_S:
         raise InvalidMeasurement(
             f"{worker.name} reported steps of {total_s:.3f} s in a window of {worker.window_s:.3f} s, "
@@ -103,9 +103,9 @@ def _check_own_steps(worker: TaskReport, wall_s: float) -> None:
 
 
 def find_windows_apart(workers: Sequence[TaskReport]) -> dict[str, tuple[float, str]]:
-    """Return the workers whose window is not the chief's: by how many seconds, and a message.
+    """Return the workers with another window than the chief's: by how many seconds, and a message.
 
-    Of workers that step together it is the chief's, from the end of the warm-up on. Seconds are positive where the worker
+    For workers that step together, it is the chief's, from the end of the warm-up on. Seconds are positive if the worker
     begins later than the chief or takes longer.
     """
     chief = workers[0]
@@ -134,9 +134,9 @@ END_SKEW = 0.25
 # ... and by up to a whole one where each waits for values of its own: the others have begun the next step before they have come
 # over a slow link, and cannot end it without it. 0.7 was seen.
 VALUES_SKEW = 1.0
-# ... and a worker may be off its core at either edge while the chief is not. Seen on two cores with ten processes: 44 ms.
+# ... and a worker may be descheduled at either edge while the chief is not. Seen on two cores with ten processes: 44 ms.
 EDGE_SLACK_S = 0.1
-# A window cannot be longer than the run around it by the controller's clock, which stands still while its machine sleeps.
+# A window cannot be longer than its run by the controller's clock, which stops while its machine sleeps.
 WALL_SLACK_S = 60.0
 
 
@@ -154,22 +154,22 @@ def summarise(
     explained: tuple[Mapping[str, Any] | None, str] = (None, ""),
     scored: tuple[Mapping[str, Any] | None, str] = (None, ""),
 ) -> Run:
-    """Make one run of its tasks' reports.
+    """Make one run from its tasks' reports.
 
-    A worker whose steps do not fit the chief's clock is one more disturbance where there are some: it may have been off its
-    core for long. In lockstep the chief itself is no such worker.
+    A worker with steps that do not fit the chief's clock is one more disturbance if there are some: it may have been
+    descheduled for long. In lockstep, this does not apply to the chief itself.
 
     Args:
         hosts: task -> its host, in placement order: a host's network bytes count once.
         threads: task -> how many cores it may use.
         state: host -> the state that it reports; `disturbances` is what follows from it.
-        others_s: host -> seconds of its cores that went to others, where that is no disturbance. A worker that is off by no
+        others_s: host -> seconds of its cores used by others, if that is no disturbance. A worker that is off by no
             more, on its host or the chief's, may have waited for them, and is a disturbance, too.
         explained: the step breakdown, or why there is none.
         scored: the worker timings likewise.
 
     Raises:
-        InvalidMeasurement: the reports cannot all be true.
+        InvalidMeasurement: the reports are inconsistent.
     """
     workers = sorted((report for report in reports if report.job == "worker"), key=lambda report: report.index)
     if not workers or workers[0].index != 0:
@@ -274,7 +274,7 @@ def _check(spec: Spec, workers: Sequence[TaskReport]) -> None:
 
 
 def _stepping(spec: Spec, workers: Sequence[TaskReport]) -> Sequence[TaskReport]:
-    """Return the workers with steps of their own: the chief, where one session steps for all."""
+    """Return the workers with steps of their own: only the chief if one session steps for all."""
     return workers[:1] if spec.mode.single_session else workers
 
 
@@ -286,8 +286,8 @@ def _excuse_workers(
     *,
     is_disturbed: bool,
 ) -> list[str]:
-    """Return messages of workers that disagree with the chief, where disturbances explain all. Raises `InvalidMeasurement`."""
-    contradicts_itself = spec.in_lockstep and CHIEF in apart  # its time is the sum of its steps, whatever disturbs them
+    """Return messages of workers that disagree with the chief if disturbances explain all. Raises `InvalidMeasurement`."""
+    contradicts_itself = spec.in_lockstep and CHIEF in apart  # its time is the sum of its steps, even if they are disturbed
     waited = {name: _behind_others(s, {hosts[name], hosts[CHIEF]}, others_s) for name, (s, _) in apart.items()}
     wrong = [words for name, (_, words) in apart.items() if not (is_disturbed or waited[name])]
     if contradicts_itself or wrong:
@@ -296,14 +296,14 @@ def _excuse_workers(
 
 
 def _consequence(spec: Spec) -> str:
-    """Return what it means that a worker and the chief disagree, as the end of a message."""
+    """Return the consequence of a disagreement between a worker and the chief, as the end of a message."""
     return f": {APART}" if spec.command else ", so one clock or count is wrong"
 
 
 def check_repetition(spec: Spec, before: Run, run: Run) -> None:
-    """Raise `InvalidMeasurement` where a worker was out of step with the chief in two runs, one after the other, the same way.
+    """Raise `InvalidMeasurement` if a worker was out of step with the chief in two successive runs in the same way.
 
-    A disturbance excuses that once. What happens again is not due to another process, whether or not the host was busy again.
+    A disturbance is an excuse once. A repetition has another cause than other processes, even if the host was busy again.
     """
     for worker, seconds in run.out_of_step.items():
         earlier_s = before.out_of_step.get(worker, 0.0)
@@ -315,18 +315,19 @@ def check_repetition(spec: Spec, before: Run, run: Run) -> None:
 
 
 def _behind_others(apart_s: float, hosts: Collection[str], others_s: Mapping[str, float]) -> str:
-    """Return which other processes a worker may have waited for so long, or nothing."""
+    """Return a phrase on other processes that may have delayed a worker so long; empty if there are none."""
     found = [f"{others_s[host]:.3g} s of cores of {host}" for host in sorted(hosts) if others_s.get(host, 0.0) >= abs(apart_s)]
     return f", while others used {' and '.join(found)}" if found else ""
 
 
 def _find_steps_apart(spec: Spec, workers: Sequence[TaskReport]) -> dict[str, tuple[float, str]]:
-    """Return the workers whose steps add up to another time than the chief's clock shows, the chief included: by how many
-    seconds, and a message. Seconds are positive where the worker's steps take longer.
+    """Return the workers with a sum of steps that differs from the chief's clock, with the difference and a message.
 
-    Workers in lockstep step together, so each of them must have taken as long as the chief says; of the chief itself there is
-    no doubt, for it says how long its own steps took. Others end when they are done; the window closes with the slowest, and of
-    several windows each with its own. The chief's clock then goes on until it has heard of all, so that it is one of them.
+    The chief may be one of them. The difference is in seconds, and positive if the worker's steps take longer.
+
+    Workers in lockstep step together, so each must have taken as long as the chief reports; the chief itself cannot differ,
+    because it reports the duration of its own steps. Others end independently; the window closes with the slowest, and with
+    several windows each has its own. The chief's clock then runs until all have reported, so that it is one of them.
     """
     chief = workers[0]
     every = spec.eval_during_training_every_n_steps

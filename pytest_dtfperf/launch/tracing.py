@@ -1,4 +1,4 @@
-"""From traces and step timestamps of tasks to a run's step breakdown and worker timings. What fails here costs these alone."""
+"""A run's step breakdown and worker timings from its tasks' traces and timestamps. Failures here affect only these."""
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -22,21 +22,21 @@ FILE = "trace.json.gz"  # beside the tasks' logs
 
 @dataclass
 class Tracing:
-    """What the tasks of one run have traced."""
+    """The traces of one run's tasks."""
 
     spec: Spec
     hosts: Mapping[str, object]  # task -> its host
     is_requested: bool
-    packed: dict[str, str] = field(default_factory=dict)  # task -> what it has sent
+    packed: dict[str, str] = field(default_factory=dict)  # task -> its packed trace
     _refused: str = ""
 
     @property
     def steps(self) -> int:
-        """How many steps tasks trace."""
+        """How many steps are traced."""
         return TRACED_STEPS if self.is_requested else 0
 
     def hear(self, task: str, data: str | None, error: str | None) -> None:
-        """Take in what a task has sent: its trace, or why there is none."""
+        """Process a task's trace, or the reason why there is none."""
         if data is not None:
             self.packed[task] = data
         else:
@@ -80,14 +80,14 @@ class Tracing:
             raise InvalidTrace(f"of {task} is that of {trace.task}")
         if strangers := trace.tasks - self.hosts.keys():
             raise InvalidTrace(f"of {task} names {min(strangers)}, which is no task of this run")
-        most = TRACED_STEPS if trace.edges else TRACED_STEPS * self.spec.gpus  # where batches go to any worker that is free
+        most = TRACED_STEPS if trace.edges else TRACED_STEPS * self.spec.gpus  # batches may go to any free worker
         if len(trace.steps) > most:
             raise InvalidTrace(f"of {task} has {format_count(len(trace.steps), 'step')}, {most} were asked for")
         return trace
 
     @cached_property
     def _one_clock(self) -> Mapping[tuple[str, str], int]:
-        """The pairs of tasks of one host, which have one clock."""
+        """The pairs of tasks on one host, which share a clock."""
         return {
             (one, other): 0
             for one, host in self.hosts.items()
@@ -98,22 +98,22 @@ class Tracing:
 
 @dataclass
 class Scoring:
-    """What the tasks of one run have stamped."""
+    """The step timestamps of one run's tasks."""
 
     spec: Spec
     tasks: Collection[str]
-    packed: dict[str, str] = field(default_factory=dict)  # task -> what it has sent
+    packed: dict[str, str] = field(default_factory=dict)  # task -> its packed timestamps
     _refused: str = ""
 
     def hear(self, task: str, data: str | None, error: str | None) -> None:
-        """Take in what a task has sent: step timestamps, or why there are none."""
+        """Process a task's step timestamps, or the reason why there are none."""
         if data is not None:
             self.packed[task] = data
         else:
             self._refused = self._refused or f"{task} has no stamps: {error}"
 
     def outcome(self) -> tuple[Mapping[str, Any] | None, str]:
-        """Return the worker timings as they are stored, or what went wrong. Neither: there are none."""
+        """Return the worker timings as they are stored, and an error. Both are empty if there are no timestamps."""
         if self._refused:
             return None, self._refused
         try:
@@ -138,19 +138,19 @@ class Scoring:
             raise InvalidStamps(f"of {task} name {stamps.worker}, which is no worker of this run")
         if stamps.worker in found:
             raise InvalidStamps(f"of {stamps.worker} are there twice")
-        # All of a coordinator's batches may go to one worker; an external program makes any number of steps.
+        # All of a coordinator's batches may go to one worker; an external program may make any number of steps.
         most = MOST_STEPS if self.spec.command else self.spec.steps * self.spec.gpus
         if len(stamps) > most:
             raise InvalidStamps(f"of {stamps.worker} are of {len(stamps)} steps, there are {most}")
 
 
 def with_cpu(scores: Mapping[str, Any] | None, cpu_s: Mapping[str, float], steps: int) -> Mapping[str, Any] | None:
-    """Return the worker timings with the CPU time that whole tasks report, where no timestamps have it.
+    """Return the worker timings with the CPU time that whole tasks report, if the timestamps lack it.
 
-    That is so of workers on which other tasks' sessions compute.
+    That is the case for workers on which other tasks' sessions compute.
 
     Args:
-        cpu_s: task -> seconds in `steps` measured steps. A worker that a coordinator gives batches, or that reports its own
+        cpu_s: task -> seconds in `steps` measured steps. A worker with batches from a coordinator, or with reported
             steps, has its own number of them: the slower it is, the fewer.
     """
     if scores is None or not steps:

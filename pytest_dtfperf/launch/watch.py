@@ -1,8 +1,8 @@
-"""Decides when a run has failed, and which host or task has caused it. Pure: takes the agents' events and the time.
+"""Decides when a run has failed, and which host or task has caused it. Pure: its inputs are the agents' events and the time.
 
-When a parameter server dies, its workers fail within milliseconds, and their news may come first. So a failure is judged only
-after a short while, and then the worst of what came is the cause: a lost host, a dead zygote, a task killed by a signal, a
-module that is not there, a parameter server that left, a worker that failed, in this order; among equals the first.
+When a parameter server dies, its workers fail within milliseconds, and their events may arrive first. So a failure is judged
+only after a short while, and then the gravest event is the cause: a lost host, a dead zygote, a task killed by a signal, a
+missing module, a parameter server that exited, a worker that failed, in this order; among equals the first.
 """
 
 import signal
@@ -32,11 +32,11 @@ from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES, tables
 SETTLE_S = 0.5  # a worker's traceback comes within 0.1 s of the death of its parameter server
 TERMINATED_S = 3.0  # a batch system or a shutdown sends SIGTERM to all processes of a host, the agent included
 _STOPPED = ("T", "t")
-_STOPPED_BEATS = 2  # one may be a passing SIGSTOP
+_STOPPED_BEATS = 2  # a single one may be a short SIGSTOP
 
 
 class FailureCause(IntEnum):
-    """What may end a run; the smaller explains the greater."""
+    """Possible causes of a run's end; a smaller one explains a greater one."""
 
     HOST = 0
     ZYGOTE = 1
@@ -49,35 +49,35 @@ class FailureCause(IntEnum):
 
 @dataclass
 class TaskStatus:
-    """What is known of one task."""
+    """The state of one task."""
 
     name: str
     host: int
     started: bool = False
     ready: bool = False
     step: int = 0
-    of: int = 0  # 0: not known, and `step` counts the lines and steps of an external command
-    moved: float = 0.0  # when it last made progress
+    of: int = 0  # 0: unknown, and `step` counts the lines and steps of an external command
+    moved: float = 0.0  # time of its last progress
     stopped_beats: int = 0
     report: Mapping[str, Any] | None = None
     exited: bool = False
-    stays: bool = False  # until it is ended: a parameter server, and what serves a chief
+    stays: bool = False  # until it is ended: a parameter server, or a server of a chief
 
 
 @dataclass
 class HostStatus:
-    """What is known of one host."""
+    """The state of one host."""
 
     name: str
     heard: float
     ports: Sequence[int] | None = None  # once they are reserved
     zygote_stopped_beats: int = 0
     lost: Lost | None = None
-    quiet: bool = False  # it has ended all that belonged to the run
+    quiet: bool = False  # it has ended all processes of the run
 
 
 class Watch:
-    """One run, as far as it is known."""
+    """The state of one run."""
 
     def __init__(
         self, tasks: Mapping[str, int], hosts: Sequence[str], limits: Limits, now: float, *, staying: Collection[str]
@@ -88,8 +88,8 @@ class Watch:
         self._began = self._phase_began = now
         self._phase = "reserve"
         self._failures: list[tuple[FailureCause, float, DtfPerfError]] = []
-        self.refusal: HostLost | None = None  # why a host was given up for what it has sent, also after the last exit
-        self._terminated = False  # somebody has sent SIGTERM to a process
+        self.refusal: HostLost | None = None  # why a host was treated as lost for its messages, also after the last exit
+        self._terminated = False  # a process received SIGTERM
 
     def ports(self, hosts: Iterable[int]) -> dict[int, Sequence[int]] | None:
         """Return the ports reserved on these hosts, once all of them have answered."""
@@ -114,7 +114,7 @@ class Watch:
 
     @property
     def failing(self) -> bool:
-        """Whether the run has failed, though the cause may not be clear yet."""
+        """Whether the run has failed, though the cause may still be unknown."""
         return bool(self._failures)
 
     @property
@@ -128,14 +128,14 @@ class Watch:
             task.moved = now
 
     def hear(self, event: Mapping[str, Any], now: float) -> None:
-        """Take in one event of this run."""
+        """Process one event of this run."""
         host = self.hosts[event["host"]]
         host.heard = now
         if hear := _EVENTS.get(event["event"]):
             hear(self, event, now)
 
     def check(self, now: float) -> None:
-        """Raise what has ended the run, if something has. Called when no event is waiting."""
+        """Raise the error that has ended the run, if there is one. Called when no event is waiting."""
         if self._failures:
             cause, _, error = min(self._failures, key=lambda each: each[:2])
             first = min(when for _, when, _ in self._failures)
@@ -147,7 +147,7 @@ class Watch:
             raise overdue
 
     def silent(self, now: float) -> list[int]:
-        """Return the numbers of the hosts that `check` would give up for their silence."""
+        """Return the numbers of the hosts that `check` would treat as lost for their silence."""
         if self._failures:
             return []
         return [number for number, host in enumerate(self.hosts) if now - host.heard > self._limits.silence_s]
@@ -231,7 +231,7 @@ class Watch:
     # Failures
 
     def _note_signal(self, event: Mapping[str, Any]) -> None:
-        """Note a SIGTERM: the process was perhaps not the only one, and then the loss of its host explains it."""
+        """Note a SIGTERM: other processes may have received it, too, and then the loss of its host explains it."""
         if event["signal"] == signal.SIGTERM:
             self._terminated = True
 
@@ -251,7 +251,7 @@ class Watch:
             yield HostLost(f"the agent on {host.name} {host.lost.words}")
 
     def _overdue(self, now: float) -> Iterator[DtfPerfError]:
-        """Yield the error of the task that is furthest behind its time, if one is."""
+        """Yield the error of the task that is longest overdue, if there is one."""
         limits = self._limits
         if self._phase == "reserve":
             if now - self._began > limits.reserve_s:
@@ -280,7 +280,7 @@ class Watch:
         match self._phase:
             case "start":
                 return f"was not {'ready' if task.started else 'started'} within {self._limits.ready_s:g} s"
-            case "train" if task.step and not task.of:  # an external command, whose lines and steps are counted
+            case "train" if task.step and not task.of:  # an external command: lines and steps are counted
                 return (
                     f"printed nothing and reported no step for {self._limits.progress_s:g} s after its line or step {task.step}"
                 )
@@ -293,7 +293,7 @@ class Watch:
 
 
 def _lacks(event: Mapping[str, Any]) -> str:
-    """Return what a task lacks, what needs it, and how to get it."""
+    """Return which module a task lacks, what requires it, and how to install it."""
     what, module = event["what"], event["name"]
     if what != "module":
         mine = tables.find_own_model(module)

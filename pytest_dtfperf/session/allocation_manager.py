@@ -1,7 +1,7 @@
 """When hosts are allocated, how many, and when they are released: kept for a session or one measurement, replaced when lost.
 
-Where all allocations are the same hosts, as on this machine, measurements take turns on them, under whatever name clusters.toml
-has them. Elsewhere the number of allocations is limited: a slot of the cluster's `max_jobs` is held as long as the hosts are.
+If all allocations are the same hosts, as on this machine, measurements take turns on them, even under different names in
+clusters.toml. Elsewhere the number of allocations is limited: a slot of the cluster's `max_jobs` is held as long as the hosts.
 Either way pytest-xdist's workers and other sessions of this user count, first come, first served, and messages of waiting name
 the holder. No process holds hosts while it waits for a slot, or a slot while it waits for another one.
 """
@@ -30,7 +30,7 @@ class AllocationManager:
     """Allocates hosts of one cluster for this process, when they are first needed.
 
     Attributes:
-        expected: what the session will need, as far as that is known.
+        expected: the requirements of the session, as far as known.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class AllocationManager:
         on_cost: Callable[[Mapping[str, Any]], object] = lambda bill: None,
         while_waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """Note the cluster and whom to report to.
+        """Note the cluster and the functions to report to.
 
         Args:
-            on_status: given a message while the process waits.
-            on_cost: given what an allocation has cost, once it is released.
+            on_status: called with a message while the process waits.
+            on_cost: called with the cost of an allocation, once it is released.
             while_waiting: entered while the process waits for its turn, for hosts, or for agents to start on them.
         """
         self.expected = expected
@@ -58,12 +58,12 @@ class AllocationManager:
         self._while_waiting = while_waiting
         self._held: _HeldAllocation | None = None
         self._refusals: dict[Resources, AllocationError] = {}
-        self._spec: Spec | None = None  # what is being measured
-        self._purpose = "the session"  # as others are shown it
+        self._spec: Spec | None = None  # the training that is being measured
+        self._purpose = "the session"  # shown to other sessions
 
     @contextmanager
     def measuring(self, spec: Spec, test: str) -> Iterator[None]:
-        """Enclose one measurement of a test; hosts are allocated when it first asks for them."""
+        """Enclose one measurement of a test; hosts are allocated at its first request."""
         self._spec, self._purpose = spec, test
         with self._turn():
             try:
@@ -74,7 +74,7 @@ class AllocationManager:
                     self.release()
 
     def get_launcher(self, spec: Spec | None = None) -> Launcher:
-        """Return the launcher on hosts that are enough for `spec`, or for what is being measured. Raises `AllocationError`."""
+        """Return the launcher on enough hosts for `spec`, or for the current measurement. Raises `AllocationError`."""
         self._spec = spec or self._spec
         need = choose_request(self._spec, self.expected, self._config)
         if self._held and not is_enough(self._held.resources, need, self._config):
@@ -91,9 +91,9 @@ class AllocationManager:
 
     @contextmanager
     def between_runs(self, spec: Spec, test: str) -> Iterator[Launcher | None]:
-        """Yield the launcher on hosts that are allocated already and enough for a spec, while nothing trains there.
+        """Yield the launcher on hosts that are already allocated and enough for a spec, while no training runs there.
 
-        None where there are none: nothing is allocated for it. Where measurements take turns, this is one.
+        None if there are none: nothing is allocated for it. If measurements take turns, this is one.
         """
         if self._held is None or not is_enough(self._held.resources, choose_request(spec, (), self._config), self._config):
             yield None
@@ -110,7 +110,7 @@ class AllocationManager:
             held.close()
 
     def _allocate(self, need: Resources) -> "_HeldAllocation":
-        """Allocate hosts; what was refused once is refused again at once, without waiting."""
+        """Allocate hosts; a request that was refused is refused again at once, without waiting."""
         if need in self._refusals:
             raise AllocationError(str(self._refusals[need]))
         try:
@@ -123,11 +123,11 @@ class AllocationManager:
             raise
 
     def _turn(self) -> AbstractContextManager[object]:
-        """Return the lock on hosts that other sessions use, too."""
+        """Return the lock on hosts that other sessions share."""
         return self._lock(self._machines, slots=1) if self._machines else nullcontext()
 
     def _slot(self) -> AbstractContextManager[object]:
-        """Return the lock on one of the allocations that the cluster has at a time."""
+        """Return the lock on one of the cluster's simultaneous allocations."""
         if self._machines:
             return nullcontext()
         return self._lock([f"cluster-{self._config.name}"], slots=self._config.jobs_at_once)
@@ -162,7 +162,7 @@ def _is_of_this_thread(holder: LockHolder) -> bool:
 
 
 class _HeldAllocation:
-    """One allocation, and the launcher on it once it is asked for."""
+    """One allocation, and the launcher on it, made at the first request."""
 
     def __init__(self, config: ClusterConfig, resources: Resources, *, slot: AbstractContextManager[object]) -> None:
         self.resources = resources
@@ -180,7 +180,7 @@ class _HeldAllocation:
 
     @property
     def launcher(self) -> Launcher:
-        """The launcher; where its agents do not start, the hosts stay, and the next test tries again without a queue."""
+        """The launcher. If its agents do not start, the hosts stay, and the next test tries again without a queue."""
         if self._launcher is None:
             self._launcher = self._exits.enter_context(Launcher(self._allocation, self._config, self.resources))
         return self._launcher
@@ -189,7 +189,7 @@ class _HeldAllocation:
         self._exits.close()
 
 
-# How many hosts are requested: values in, values out
+# The number of requested hosts: pure functions
 
 
 def powers_of_two(limit: int) -> tuple[int, ...]:
@@ -207,19 +207,19 @@ def most_servers(gpus: int, config: ClusterConfig) -> int:
 
 
 def compute_need(gpus: int, num_ps: int, config: ClusterConfig) -> Resources:
-    """Return what a training needs, but no more than the cluster has."""
+    """Return the requirements of a training, but no more than the cluster has."""
     apart = 0 if config.ps_on_worker_hosts else -(-num_ps // (config.most_ps_per_host or 1))
     return Resources(devices=min(gpus, capacity.count_devices(config) or gpus), separate_ps_hosts=apart)
 
 
 def compute_need_of_test(test: Mapping[str, Any], given: Sequence[int] | None, config: ClusterConfig) -> Resources | None:
-    """Return what a test needs by its parameters, or by the device counts `given` for all tests; None where both are open."""
+    """Return a test's requirements by its parameters, or by the device counts `given` for all tests; None if both are open."""
     gpus = test.get("gpus") or max(given or (0,))
     return compute_need(gpus, _num_ps(test, gpus, config), config) if gpus else None
 
 
 def _num_ps(test: Mapping[str, Any], gpus: int, config: ClusterConfig) -> int:
-    """Return the number of parameter servers to have room for: of a sweep, the most that it considers."""
+    """Return the largest number of parameter servers: for a sweep, the most that it considers."""
     given = test.get("num_ps")
     if given == "sweep":
         return most_servers(gpus, config)
@@ -227,10 +227,10 @@ def _num_ps(test: Mapping[str, Any], gpus: int, config: ClusterConfig) -> int:
 
 
 def choose_request(spec: Spec | None, expected: Sequence[Resources], config: ClusterConfig) -> Resources:
-    """Return what is requested to train `spec`, or for no training: for a session, what the largest of all needs.
+    """Return the request for training `spec`, or for no training: for a session, the largest of all requirements.
 
     Args:
-        expected: what else the session will need, as far as that is known.
+        expected: the further requirements of the session, as far as known.
 
     Raises:
         UsageError: hosts are allocated for each measurement, and there is none.
@@ -247,12 +247,12 @@ def choose_request(spec: Spec | None, expected: Sequence[Resources], config: Clu
 
 
 def find_largest(needs: Iterable[Resources], config: ClusterConfig) -> Resources:
-    """Return the need whose hosts are enough for each: any host can be a worker's, or be for parameter servers alone."""
+    """Return the requirements that are enough for each: any host can be a worker's, or only for parameter servers."""
     return max(needs, key=lambda need: (capacity.count_hosts_for(config, need), need.devices))
 
 
 def is_enough(held: Resources, need: Resources, config: ClusterConfig) -> bool:
-    """Return whether the hosts of an allocation are enough for another need."""
+    """Return whether the hosts of an allocation are enough for other requirements."""
     return capacity.count_hosts_for(config, held) >= capacity.count_hosts_for(config, need)
 
 

@@ -14,10 +14,10 @@ from pytest_dtfperf.session.resolve import merge_cluster_settings
 
 
 class ClusterInfo:
-    """What a cluster is. `hosts`, `fingerprint` and `system` allocate hosts, if there are none, and raise `AllocationError`."""
+    """The properties of a cluster. `hosts`, `fingerprint` and `system` may allocate hosts, and raise `AllocationError`."""
 
     def __init__(self, config: ClusterConfig, get_launcher: Callable[[], Launcher]) -> None:
-        """Note how to get the launcher on the hosts, which allocates them if need be."""
+        """Note the function that returns the launcher, which allocates hosts if necessary."""
         self.config = config
         self._get_launcher = get_launcher
 
@@ -34,7 +34,7 @@ class ClusterInfo:
 
     @cached_property
     def devices(self) -> int:
-        """Devices of the whole cluster, as far as that is known without asking it."""
+        """Devices of the whole cluster, as far as known without an allocation."""
         return capacity.count_devices(self.config) or self.devices_per_host
 
     @cached_property
@@ -52,7 +52,7 @@ class ClusterInfo:
         return not BACKENDS[self.config.backend].is_local and capacity.count_hosts(self.config) != 1
 
     def settings(self, model: str) -> dict[str, Any]:
-        """Return what clusters.toml sets for training a model here."""
+        """Return the settings in clusters.toml for training a model here."""
         found = merge_cluster_settings(self.config.training, self.config.models, model)
         return {"data_dir": self.config.data, **found} if self.config.data else found
 
@@ -62,11 +62,11 @@ class ClusterInfo:
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
-        """What all the hosts are."""
+        """The properties of all hosts."""
         return self._with_shares(self._get_launcher().fingerprint)
 
     def fingerprint_of(self, run: Run) -> Mapping[str, Any]:
-        """Return what those hosts are that a run was on, and what it ran there."""
+        """Return the fingerprint of a run's hosts and of its software there."""
         return {**self._with_shares(self._get_launcher().fingerprint_of(run.hosts)), "program": run.program}
 
     @property

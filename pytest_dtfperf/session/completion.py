@@ -1,4 +1,4 @@
-"""The last steps of a session that has measured: baselines are accepted, its folder is completed, exports are written."""
+"""The last steps of a session with measurements: baselines are accepted, its folder is completed, exports are written."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +28,13 @@ def will_accept(judged: Judged, settings: Settings) -> bool:
 
 
 def accept_records(session: SessionContext, records: Sequence[Record], root: Path) -> Acceptance | None:
-    """Make baselines of what was compared with one, or found none; the last measurement of a spec counts.
+    """Make baselines of records that were compared with one, or found none; the last measurement of a spec counts.
 
     Args:
         root: a folder of the repository whose commit the entries have.
 
     Returns:
-        None where the settings accept nothing.
+        None if the settings accept nothing.
     """
     settings = session.settings
     if settings.update_baselines is None:
@@ -59,9 +59,9 @@ def accept_records(session: SessionContext, records: Sequence[Record], root: Pat
 
 
 class Completion:
-    """The last steps, to be called in the order of the methods. Each is taken, whether or not those before it have failed.
+    """The last steps, to be called in the order of the methods. Each is made, even if those before it have failed.
 
-    `guard` is entered around each step: it keeps what goes wrong there, a `DtfPerfError` or an `OSError`. `root` is a folder of
+    `guard` is entered around each step: it keeps a `DtfPerfError` or an `OSError` of the step. `root` is a folder of
     the repository whose commit is recorded, `began_s` the session's start by time.monotonic().
     """
 
@@ -81,7 +81,7 @@ class Completion:
             self.records = session.folder.measurements()
 
     def accept(self) -> None:
-        """Make baselines of what was measured, where the settings accept it."""
+        """Accept measurements as baselines if the settings require it."""
         with self._guard():
             self.acceptance = accept_records(self._session, self.records, self._root)
             self.records = self._session.folder.measurements() if self.acceptance else self.records

@@ -1,4 +1,4 @@
-"""What a session measures with: its hosts, the folder for its results, its baselines, and where its progress is shown."""
+"""The shared objects of a session: its hosts, the folder for its results, its baselines, and its progress display."""
 
 import platform
 import subprocess
@@ -34,11 +34,11 @@ from pytest_dtfperf.spec import Spec
 
 PACKAGES = ("pytest-dtfperf", "tensorflow", "tensorflow-cpu")
 PROBING = "measuring what the hosts can do"
-GIT_TIMEOUT_S = 10.0  # a commit is worth a line, not a hanging session
+GIT_TIMEOUT_S = 10.0  # a missing commit is better than a hanging session
 
 
 def versions(more: Sequence[str] = ()) -> dict[str, str]:
-    """Return the versions of what decides over the numbers, as far as it is installed; none of it is imported.
+    """Return the versions of packages that affect the numbers, if installed, without importing them.
 
     Args:
         more: further packages, besides Python, this package, TensorFlow, and the packages that extend this one.
@@ -53,7 +53,7 @@ def versions(more: Sequence[str] = ()) -> dict[str, str]:
 
 
 def commit_of(root: Path) -> str | None:
-    """Return the commit of the repository that `root` is in, if it is in one."""
+    """Return the commit of the repository that contains `root`; None if there is none."""
     try:
         found = subprocess.run(
             ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False
@@ -65,26 +65,26 @@ def commit_of(root: Path) -> str | None:
 
 @dataclass(kw_only=True, eq=False)
 class SessionContext:
-    """What the tests, sweeps and analyses of a session share. It allocates and writes nothing before that is needed."""
+    """The state that tests, sweeps and analyses of a session share. It allocates and writes nothing before it is needed."""
 
     config: ClusterConfig
     settings: Settings
     store: BaselineStore
     results: Path  # the folder of session folders
     id: str
-    command: Sequence[str]  # what was started, as it is kept with the results
-    make_progress: Callable[[], Progress]  # called once, when there is something to show
-    tests: int = 1  # which share the false alarms that are allowed
-    expected: Sequence[Resources] = ()  # what will be needed, as far as that is known
+    command: Sequence[str]  # the command as recorded with the results
+    make_progress: Callable[[], Progress]  # called once, when there is progress to show
+    tests: int = 1  # number of tests that share the allowed false alarms
+    expected: Sequence[Resources] = ()  # later requirements, as far as known
     injected_slowdowns: Mapping[str, float] = field(default_factory=dict)  # task -> seconds that it sleeps in every step
-    packages: Sequence[str] = ()  # further ones whose versions are kept with the results
+    packages: Sequence[str] = ()  # further packages with versions that are recorded
     while_waiting: Callable[[], AbstractContextManager[object]] = nullcontext  # entered while it waits for hosts
     plans: dict[str, RepeatPlan] = field(default_factory=dict, init=False)  # record's id -> how often its spec is run
-    terms: dict[tuple[str, str], ComparisonPolicy] = field(default_factory=dict, init=False)  # record's id, test -> its own
+    terms: dict[tuple[str, str], ComparisonPolicy] = field(default_factory=dict, init=False)  # record's id, test -> its policy
     time_budget: TimeBudget | None = field(default=None, init=False)  # None: measurements may take any time
     _progress: Progress | None = field(default=None, init=False)
     _folder: SessionFolder | None = field(default=None, init=False)
-    _capacity: Probes = field(default_factory=Probes, init=False)  # what this session's hosts and links can do
+    _capacity: Probes = field(default_factory=Probes, init=False)  # of this session's hosts and links
     _has_run_since_probe: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -131,27 +131,27 @@ class SessionContext:
         return self._folder.refused if self._folder and self._folder.unwritten else None
 
     def history(self) -> Address | None:
-        """Return where the session is entered when it ends; None: nowhere. Raises `UsageError`."""
+        """Return the address of the history; None: no history. Raises `UsageError`."""
         return address_of(asked_for(self.settings.history), self.results)
 
     def remember(self) -> Remembered:
-        """Enter the session in the history, where one is kept, and return what the history reports."""
+        """Add the session to the history, if there is one, and return the history's reports."""
         address = self.history()
         return remember(self.folder, address) if address else Remembered()
 
     def fail(self, exit_code: int) -> None:
-        """Write to the folder and the history that the session ends with another exit code. Raises `SessionFileError`."""
+        """Record in the folder and the history that the session ends with another exit code. Raises `SessionFileError`."""
         self.folder.fail(exit_code)
         if address := self.history():
             enter(self.folder, address)
 
     def threshold_systems(self, fingerprint: Mapping[str, Any]) -> list[str]:
-        """Return the systems whose files set thresholds for hosts: that of their hardware, then the one in clusters.toml."""
+        """Return the systems with thresholds for these hosts: that of their hardware, then the one in clusters.toml."""
         system = system_name(fingerprint.get("hardware", {}))
         return [system, *([self.config.thresholds] if self.config.thresholds else [])]
 
     def plan(self, spec: Spec, repeats: int | None = None) -> RepeatPlan:
-        """Return how often a spec is run, once it is known that it can be. Raises `SpecError`, `UsageError`."""
+        """Return how often a spec is run. Raises `SpecError` for an impossible one, `UsageError`."""
         check_slowdowns(spec, self.injected_slowdowns)
         check_program(spec, self.config)
         return self.plan_repeats(spec.model, repeats)
@@ -162,7 +162,7 @@ class SessionContext:
 
     @contextmanager
     def measuring(self, spec: Spec, test: str) -> Iterator[None]:
-        """Enclose the runs of one measurement: other sessions do not use the same hosts then, and its progress is shown."""
+        """Enclose the runs of one measurement: other sessions cannot use the same hosts then, and its progress is shown."""
         try:
             with self.allocations.measuring(spec, test):
                 yield
@@ -170,7 +170,7 @@ class SessionContext:
             self.progress.end_measurement()
 
     def run(self, spec: Spec, test: str, *, number: int, of: int, explain: bool = False, without: Collection[str] = ()) -> Run:
-        """Train once, on other hosts where the cluster takes the first ones back, and keep the logs in any case.
+        """Train once, on other hosts if the cluster reclaims the first ones, and keep the logs in any case.
 
         Args:
             number: which run of the measurement this is, `of` so many.
@@ -178,7 +178,7 @@ class SessionContext:
             without: hosts that are not used.
 
         Raises:
-            DtfPerfError: whatever `Launcher.run` raises.
+            DtfPerfError: any error of `Launcher.run`.
         """
         logs = self.folder.new_logs(test)
         try:
@@ -208,7 +208,7 @@ class SessionContext:
         return run
 
     def probe_capacity(self, spec: Spec) -> None:
-        """Find out what the hosts and links of a training can do, for the limits of what is measured on them.
+        """Probe the hosts and links of a training, for the limits of measurements on them.
 
         Hosts that this session or another one probed within the hour are not probed again. Nothing is done with
         `--explain=never`, or for an external command, which has no limit. Nothing is raised: the limit is unknown then, and
@@ -221,7 +221,7 @@ class SessionContext:
             found = launcher.probe_capacity(spec, on_begin=lambda: self.progress.waiting(PROBING))
         except DtfPerfError as error:
             found = Probes(unknown={ALL: first_line(error)})
-        except Exception as error:  # a defect of a probe costs the limit, and no measurement
+        except Exception as error:  # a defect of a probe affects only the limit
             found = Probes(unknown={ALL: f"{type(error).__name__}: {' '.join(str(error).split())}"})
         self._capacity = merge_probes(self._capacity, found)
 
@@ -251,14 +251,14 @@ class SessionContext:
 
     @property
     def capacity(self) -> Probes:
-        """What is known of this session's hosts and links."""
+        """The probes of this session's hosts and links."""
         return self._capacity
 
     def probe(self, record: Record, *, pairs: bool = False, again: bool = False) -> Record:
-        """Return the record with what its hosts and links can do (`Probes`), and keep that with it.
+        """Return the record with the probes of its hosts and links, and store them.
 
-        The record stays as it is with `--explain=never`, and where no hosts are allocated any more. Nothing is raised: what
-        cannot be measured is `unknown`, with the reason.
+        The record is unchanged with `--explain=never`, and if no hosts are allocated any more. Nothing is raised: a failed
+        probe is `unknown`, with the reason.
 
         Args:
             pairs: probe each link by itself, too.

@@ -1,4 +1,4 @@
-"""What one test does with a session: specs are measured until each verdict is decided, recorded, and judged."""
+"""The measurements and checks of one test: specs are run until each verdict is decided, recorded, and judged."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,13 +26,13 @@ from pytest_dtfperf.session.sweep import Sweep, fastest
 from pytest_dtfperf.spec import Spec
 
 IN_TURN: Sequence[Kind] = ("efficiency", "overhead")  # checks of two rates, which a change of the machine would bias
-SPARE_RUNS = 1  # beyond the repeats, in place of what was disturbed: more would only wait for a quieter machine
+SPARE_RUNS = 1  # beyond the repeats, to replace disturbed runs: more would only wait for a quieter machine
 
-HOPELESS_RUNS = 3  # all of them disturbed: what is measured then becomes no baseline, and more would only cost time
+HOPELESS_RUNS = 3  # if all are disturbed, the measurement cannot become a baseline, and more would only cost time
 
 
 def has_enough_runs(clean: int, made: int, limit: int, *, spare: int = SPARE_RUNS) -> bool:
-    """Return whether no more runs are made: `limit` are undisturbed, or as many were made, and the spare ones, too."""
+    """Return whether no more runs are made: `limit` are undisturbed, or as many were made, including the spare ones."""
     return clean >= limit or made >= limit + spare
 
 
@@ -43,10 +43,10 @@ class _SpecRuns:
     spec: Spec
     plan: RepeatPlan
     runs: list[Run] = field(default_factory=list)
-    fingerprint: Mapping[str, Any] = field(default_factory=dict)  # of the hosts that the last run was on
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)  # of the last run's hosts
     terms: ComparisonPolicy | None = None  # known once the hosts are
     record: Record | None = None  # where further runs are written, each as it is made
-    invalid: str = ""  # why what its last run has yielded cannot be true
+    invalid: str = ""  # why its last run is invalid
 
     @property
     def recorded(self) -> Measurement:
@@ -55,7 +55,7 @@ class _SpecRuns:
 
     @property
     def is_void(self) -> bool:
-        """Whether its measurement has become INVALID since, by a run that another check has asked for."""
+        """Whether its measurement has become INVALID since, by a further run for another check."""
         return self.record is not None and self.record.is_void
 
     def side(self, entry: Entry | None) -> Side:
@@ -65,12 +65,12 @@ class _SpecRuns:
 
 @dataclass(frozen=True)
 class Judged:
-    """A check's outcome: the record with all runs that the check has made, and the judgement."""
+    """A check's outcome: the record with all runs of the check, and the judgement."""
 
     record: Record
     judgement: Judgement
     check: Check
-    other: Record | None = None  # what a check of two measurements has compared it with, with its further runs, too
+    other: Record | None = None  # the other record of a check of two, with its further runs, too
 
     @property
     def records(self) -> Sequence[Record]:
@@ -78,7 +78,7 @@ class Judged:
 
 
 class Experiment:
-    """What one test measures and judges. Its checks share the test's part of the false alarms."""
+    """The measurements and checks of one test. Its checks share the test's part of the false alarms."""
 
     def __init__(
         self,
@@ -91,15 +91,15 @@ class Experiment:
         on_record: Callable[[Record], object] = lambda record: None,
         attempt: int = 1,
     ) -> None:
-        """Note what the test declares.
+        """Note the declarations of the test.
 
         Args:
-            name: the test's name, as it is recorded.
+            name: the test's name in records.
             margin: largest loss of rate, as a part of the baseline's.
             efficiency: least scaling efficiency, as a fraction.
             checks: how many checks the test makes, if it declares that.
-            on_record: called with every measurement as it is written, before anything else is done with it.
-            attempt: 2 where the test is run for the second time.
+            on_record: called with every measurement as it is written, before any other use.
+            attempt: 2 if the test is run for the second time.
         """
         self._session = session
         self._name = name
@@ -110,18 +110,18 @@ class Experiment:
         self._red_tests: int | None = None  # other tests that were red before the first check
         self._on_record = on_record
         self._attempt = attempt
-        self._sweeps: list[Sweep] = []  # of which what is left is still to be measured
+        self._sweeps: list[Sweep] = []  # with specs that remain to be measured
 
     # -- measuring
 
     def measure(self, specs: Sequence[Spec], repeats: int | None = None) -> list[Record]:
-        """Measure each spec, with a run of each in turn. What this session has measured is not trained again.
+        """Measure each spec, with a run of each in turn. Specs that this session has measured are not trained again.
 
         Args:
             repeats: how many runs are made, if not as many as the verdicts need.
 
         Raises:
-            SpecError, RunFailed, InvalidMeasurement, InfrastructureError: what has failed; what was measured is recorded.
+            SpecError, RunFailed, InvalidMeasurement, InfrastructureError: of a run; earlier measurements are recorded.
         """
         plans = {spec: self._session.plan(spec, repeats) for spec in specs}
         known = {spec: self._session.folder.find(spec, but_not_of=self._name) for spec in plans}
@@ -134,7 +134,7 @@ class Experiment:
         return [self._note_terms(cases[spec]) for spec in specs]
 
     def sweep(self, spec: Spec, repeats: int | None = None) -> Record:
-        """Return the measurement with the fastest number of parameter servers, of the two that short runs have left.
+        """Return the measurement with the fastest number of parameter servers, of the two that remain after short runs.
 
         Raises what `measure` raises.
         """
@@ -146,14 +146,14 @@ class Experiment:
     def with_swept_num_ps(self, spec: Spec) -> Spec:
         """Return the spec with the number of parameter servers that short runs find fastest, to be measured with others.
 
-        Of an external command, which has no short runs, all numbers that are left are measured in full.
+        For an external command, which has no short runs, all remaining numbers are measured in full.
         """
         _, left = self._run_sweep(spec, finalists=1)
         return left[0] if len(left) == 1 else fastest(self.measure(left)).spec
 
     def _run_sweep(self, spec: Spec, finalists: int, repeats: int | None = None) -> tuple[Sweep, list[Spec]]:
-        """Return the sweep and the specs that it has left; it keeps its short runs until these are measured."""
-        self._session.plan(spec, repeats)  # what cannot be is refused before the short runs
+        """Return the sweep and its remaining specs; it keeps its short runs until these are measured."""
+        self._session.plan(spec, repeats)  # impossible specs are refused before the short runs
         sweep = Sweep(self._session, self._name, spec)
         left = sweep.carry_out(finalists)
         self._sweeps.append(sweep)
@@ -177,7 +177,7 @@ class Experiment:
             return self._session.cluster.system
 
     def _note_terms(self, case: _SpecRuns) -> Record:
-        """Keep what the record was measured under, for the checks of it."""
+        """Store the policy of the record's measurement, for its checks."""
         assert case.record
         terms = case.terms or self._comparison_terms(case.spec, case.record.measurement.fingerprint)
         self._session.plans[case.record.id] = case.plan
@@ -190,7 +190,7 @@ class Experiment:
             self._session.probe_capacity(max((case.spec for case in cases), key=_size))
             try:
                 self._run_until(cases, lambda left: [case for case in left if not self._is_decided(case)])
-            except BaseException:  # Ctrl-C too: the runs that were made before it have cost their time
+            except BaseException:  # Ctrl-C too: earlier runs have cost their time
                 self._record(cases)
                 self._judge_invalid(cases)
                 raise
@@ -199,7 +199,7 @@ class Experiment:
                 self._probe(cases)
 
     def _judge_invalid(self, cases: Sequence[_SpecRuns]) -> None:
-        """Judge only the measurement whose run cannot be true as INVALID; the others stay as they are."""
+        """Judge only the measurement with the inconsistent run as INVALID; the others stay unchanged."""
         for case in cases:
             if case.invalid and case.record:
                 self._session.folder.judge(case.record.id, verdict=Verdict.INVALID, reason=case.invalid)
@@ -208,7 +208,7 @@ class Experiment:
         return self._session.measuring(max(specs, key=_size), self._name)
 
     def _begin_in_time(self) -> None:
-        """Raise `TimeBudgetSpent` where no time is left for this test."""
+        """Raise `TimeBudgetSpent` if no time is left for this test."""
         budget = self._session.time_budget
         if budget and not budget.begin(self._name):
             total = format_time_budget(budget.total_s)
@@ -225,17 +225,17 @@ class Experiment:
     def _run_until(self, left: Sequence[_SpecRuns], still_open: Callable[[Sequence[_SpecRuns]], Sequence[_SpecRuns]]) -> None:
         """Make a run of each in turn, until `still_open` leaves none. This is the only loop that makes runs.
 
-        A machine that drifts does so for all of them; what went first goes last in the next round, which favours none.
+        Machine drift affects all of them; the order is reversed in each round, which favours none.
         """
         while left:
             round_s = time.time()
             kept = [self._run(case, round_s) for case in left]
-            left = still_open(left[::-1]) if any(kept) else ()  # other hosts were allocated: these get no more runs
+            left = still_open(left[::-1]) if any(kept) else ()  # after another allocation, these get no more runs
             if not all(map(self._has_time, left)):
                 return
 
     def _run(self, case: _SpecRuns, round_s: float) -> bool:
-        """Make a run; return whether it counts, and was not on other hosts than those of its record."""
+        """Make a run, and return whether it counts, and was on the hosts of its record."""
         number = len(case.runs) + 1
         explain = is_traced(self._session.settings, case.plan, case.spec, case.runs)
         try:
@@ -273,7 +273,7 @@ class Experiment:
         measurement = self._measurement(case)
         case.terms = case.terms or self._comparison_terms(case.spec, case.fingerprint)
         judgement = judge(measurement, self._session.store.find_for(measurement), case.terms)
-        if judgement.estimate is None:  # nothing to compare with, or every run was disturbed
+        if judgement.estimate is None:  # no baseline, or only disturbed runs
             return has_enough_runs(clean, made, case.plan.fewest)
         return not judgement.needs_runs
 
@@ -283,22 +283,22 @@ class Experiment:
         return Measurement(spec=case.spec, runs=runs, hosts=hosts, fingerprint=case.fingerprint, injected_slowdowns=slowed)
 
     def _record(self, cases: Sequence[_SpecRuns]) -> None:
-        """Record what was measured of each that has a run, anchors first."""
+        """Record the measurement of each spec with a run, anchors first."""
         for case in sorted((case for case in cases if case.runs), key=lambda case: case.spec.gpus):
             case.record = self._session.folder.add(self._name, self._measurement(case), attempt=self._attempt)
             self._on_record(case.record)
             case.record = note_limit(self._session, case.record)
 
     def _probe(self, cases: Sequence[_SpecRuns]) -> None:
-        """Keep with what becomes a baseline what its hosts can do."""
+        """Store the probes of its hosts with a future baseline."""
         for case in cases:
             if case.record:
                 case.record = self._session.probe(case.record)
 
-    # -- what is judged by
+    # -- comparison policies
 
     def _comparison_terms(self, spec: Spec, fingerprint: Mapping[str, Any]) -> ComparisonPolicy:
-        """Return the terms of the test's first comparison with a baseline, on hosts with this fingerprint."""
+        """Return the policy of the test's first comparison with a baseline, on hosts with this fingerprint."""
         session = self._session
         cluster_settings, planned = session.cluster.settings(spec.model), session.plan_repeats(spec.model)
         margins = (session.store.margin(system) for system in session.threshold_systems(fingerprint))
@@ -311,9 +311,9 @@ class Experiment:
         )
 
     def _check_terms(self, record: Record, margin: float | None, threshold: float | None) -> ComparisonPolicy:
-        """Return the terms that the record was measured under, with the check's own margin and its share of false alarms."""
+        """Return the policy of the record's measurement, with the check's own margin and its share of false alarms."""
         terms = self._session.terms.get((record.id, self._name))
-        if terms is None:  # another test has measured it
+        if terms is None:  # measured by another test
             terms = self._comparison_terms(record.spec, record.measurement.fingerprint)
         if margin is not None and self._session.settings.margin is None:
             terms = replace(terms, margin=margin)
@@ -322,7 +322,7 @@ class Experiment:
         return terms
 
     def _min_efficiency(self, record: Record, at_least: float | None) -> float:
-        """Return the least efficiency that is enough; `at_least` is the check's own."""
+        """Return the least efficiency that passes; `at_least` is the check's own."""
         session = self._session
         given = at_least if at_least is not None else self._efficiency
         thresholds = (
@@ -359,19 +359,19 @@ class Experiment:
         return self._judge("published", measured, margin=margin, published=PublishedRate.of(reference))
 
     def check_efficiency(self, measured: Record, *, anchor: Record, at_least: float | None = None) -> Judged:
-        """Hold rate(n) / (n x rate(1)) against a threshold. `anchor` is the 1-device measurement of this session."""
+        """Compare rate(n) / (n x rate(1)) with a threshold. `anchor` is the 1-device measurement of this session."""
         return self._judge("efficiency", measured, anchor, threshold=self._min_efficiency(measured, at_least))
 
     def check_overhead(self, *, synthetic: Record, real: Record, at_most: float) -> Judged:
-        """Hold (synthetic - real) / synthetic against a threshold."""
+        """Compare (synthetic - real) / synthetic with a threshold."""
         return self._judge("overhead", real, synthetic, threshold=at_most)
 
     def check_accuracy(self, measured: Record, *, at_least: float) -> Judged:
-        """Hold accuracy on the test set, 0 to 1, against a threshold. The spec needs evaluate=True."""
+        """Compare the accuracy on the test set, 0 to 1, with a threshold. The spec needs evaluate=True."""
         return self._judge("accuracy", measured, threshold=at_least)
 
     def check_learning(self, measured: Record, *, anchor: Record, at_most: float) -> Judged:
-        """Hold the steps to the specs' stop_at_top_1_accuracy, over the anchor's, against a threshold."""
+        """Compare the steps to the specs' stop_at_top_1_accuracy, relative to the anchor's, with a threshold."""
         return self._judge("learning", measured, anchor, threshold=at_most)
 
     def _judge(
@@ -384,9 +384,9 @@ class Experiment:
         threshold: float | None = None,
         published: PublishedRate | None = None,
     ) -> Judged:
-        """Judge, with further runs as long as they may decide, and record the judgement.
+        """Judge, with further runs as long as they may be decisive, and record the judgement.
 
-        Where the other side has become INVALID, the verdict is INCONCLUSIVE.
+        If the other measurement has become INVALID, the verdict is INCONCLUSIVE.
 
         Raises:
             InvalidMeasurement: the measurement has become INVALID since it was made.
@@ -437,22 +437,22 @@ class Experiment:
             efficiency=efficiency_of(judgement, check),
             check=check,
         )
-        if (found := record.checks[-1]) != check:  # the other side has come to nothing
+        if (found := record.checks[-1]) != check:  # the other measurement is void
             return Judged(record, Judgement(found.verdict, found.reason), found, others[0].record)
         record = analyse(self._session, self._name, record, check, judgement, others[0].recorded if others else None)
         return Judged(record, judgement, check, others[0].record if others else None)
 
     def _reopen(self, record: Record) -> _SpecRuns:
-        """Return the runs of a record as they are by now, with those that other checks have made since it was returned."""
+        """Return the runs of a record as they are now, with those that other checks have added."""
         record = self._session.folder.measurement(record.id) or record
         measurement = record.measurement
         plan = self._session.plans.get(record.id) or self._session.plan(record.spec)
         return _SpecRuns(record.spec, plan, list(measurement.runs), measurement.fingerprint, record=record)
 
     def _bracket(self, case: _SpecRuns, other: _SpecRuns, least: int) -> None:
-        """Run what was measured first again, up to `least` times and once for a disturbed run, unless it was in turn.
+        """Repeat the first measurement, up to `least` times and once for a disturbed run, unless it was in turn.
 
-        So the change of the machine since then is known: `baselines.thresholds.py`.
+        So the drift of the machine since then is known: `baselines.thresholds.py`.
         """
         made = 0
         while not has_enough_runs(0, made, least):
@@ -476,7 +476,7 @@ def _size(spec: Spec) -> tuple[int, int]:
 
 
 def _before(runs: Sequence[Run], other: Sequence[str]) -> list[Run]:
-    """Return the runs on other hosts as disturbed, so that they are no part of the rate."""
+    """Return the runs on other hosts as disturbed, so that they do not count for the rate."""
     reason = f"it was on other hosts than the runs after it ({'; '.join(other)})"
     return [replace(run, disturbances=[*run.disturbances, reason]) for run in runs] if other else list(runs)
 
@@ -489,6 +489,6 @@ def _may_have_more(cases: Sequence[_SpecRuns], terms: ComparisonPolicy) -> bool:
     if are_in_turn(one, other):
         clean, made = min(len(case.recorded.rates) for case in cases), max(len(case.runs) for case in cases)
         return not has_enough_runs(clean, made, terms.most)
-    rounds = shared_rounds(one, other)  # runs that were made before, for other checks, are no part of this one
+    rounds = shared_rounds(one, other)  # earlier runs for other checks do not count here
     disturbed = {run.round_s for each in (one, other) for run in each.runs if run.disturbances}
     return not has_enough_runs(len(rounds - disturbed), len(rounds), terms.most)

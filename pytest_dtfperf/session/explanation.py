@@ -1,4 +1,4 @@
-"""The explanation of a judgement that is not green, made of what is known of its two sides; or of a stored record, offline."""
+"""The explanation of a judgement that is not green, from the profiles of its two sides; or of a stored record, offline."""
 
 import json
 import statistics
@@ -28,7 +28,7 @@ from pytest_dtfperf.records.session import SessionFolder, session_folders
 
 
 def profile_measurement(measurement: Measurement, cluster: str | None = None) -> MeasurementProfile:
-    """Return what is known of a measurement; `cluster` is a name for the commands that are suggested."""
+    """Return the profile of a measurement; `cluster` is a name for the suggested commands."""
     run, traced = _choose_run(measurement), measurement.traced_run
     images = compute_images_per_step(measurement)
     return MeasurementProfile(
@@ -37,7 +37,7 @@ def profile_measurement(measurement: Measurement, cluster: str | None = None) ->
         scores=WorkerTimings.from_json(run.stragglers) if run.stragglers else None,
         probes=Probes.from_json(measurement.probes) if measurement.probes else None,
         states=run.state,
-        disturbances=measurement.disturbances,  # a run that was discarded for one is in none of these seconds
+        disturbances=measurement.disturbances,  # discarded runs are not part of these seconds
         hosts=run.task_hosts,
         sleeps=measurement.injected_slowdowns,
         cluster=cluster,
@@ -49,7 +49,7 @@ def profile_measurement(measurement: Measurement, cluster: str | None = None) ->
 
 
 def profile_entry(entry: Entry, measurement: Measurement) -> MeasurementProfile:
-    """Return what is known of a baseline, which this measurement is compared with."""
+    """Return the profile of the baseline of this measurement."""
     spec, images = measurement.spec, compute_images_per_step(measurement)
     return MeasurementProfile(
         step_s=[images / rate for rate in entry.samples] if images else [],
@@ -66,7 +66,7 @@ def profile_entry(entry: Entry, measurement: Measurement) -> MeasurementProfile:
 def add_changes(
     now: MeasurementProfile, before: Mapping[str, Any], after: Mapping[str, Any], *, program: bool = True
 ) -> MeasurementProfile:
-    """Return the profile with what differs between two fingerprints.
+    """Return the profile with the differences between two fingerprints.
 
     Args:
         program: whether both should train with the same graph.
@@ -80,14 +80,14 @@ def add_changes(
 
 
 def _choose_run(measurement: Measurement) -> Run:
-    """Return the last run that was traced, or else the last one with step timestamps, or else the last."""
+    """Return the last traced run, or else the last one with step timestamps, or else the last."""
     last_first = [*reversed(measurement.samples), *reversed(measurement.runs)]
     known = (run for wanted in ("anatomy", "stragglers") for run in last_first if getattr(run, wanted))
     return next(known, last_first[0])
 
 
 def compute_images_per_step(measurement: Measurement) -> float | None:
-    """Return how many images all devices train in a step: by the steps that a program reports, if any. None: not known."""
+    """Return the images that all devices train in a step: by a program's reported steps, if any. None: unknown."""
     spec = measurement.spec
     run = next((run for run in reversed(measurement.samples) if run.step_s.get(CHIEF)), None) if spec.command else None
     if run:
@@ -101,14 +101,14 @@ def _graph(fingerprint: Mapping[str, Any]) -> str | None:
 
 
 class CheckWording(NamedTuple):
-    """How messages name what a measurement is compared with."""
+    """The names of a comparison's other side in messages."""
 
     against: str
     name: str
     when: str
 
 
-# Checks that compare a step of one training with a step of another, which is to take as long: of the baseline; of one device
+# Checks that compare the step times of two trainings, which should be equal: of the baseline; of one device
 # alone; of the same training without reading its input.
 AGAINST = {
     "baseline": CheckWording("its baseline", "the baseline", "then"),
@@ -126,10 +126,10 @@ def describe_cause(
     cluster: str | None,
     judgement: Judgement | None = None,
 ) -> dict[str, Any]:
-    """Return what a record keeps: `explanation`, or `unexplained` with the reason; nothing where nothing is to be explained.
+    """Return the fields for the record: `explanation`, or `unexplained` with the reason; empty without a change to explain.
 
     Args:
-        judgement: that of the check; nothing is explained where nothing may be lost, by its interval.
+        judgement: of the check; nothing is explained if its interval includes no loss.
     """
     if check.verdict.row.outcome == "pass" or check.verdict.row.numbers == "void" or check.kind not in AGAINST:
         return {}
@@ -138,14 +138,14 @@ def describe_cause(
     try:
         found = explain_check(check, measurement, other, cluster)
         why = found.to_json() if found else None
-        json.dumps(why, allow_nan=False)  # as it will be written
-    except Exception as error:  # a verdict must not be lost because its reasons are
+        json.dumps(why, allow_nan=False)  # in the form in which it is written
+    except Exception as error:  # a failed explanation must not lose the verdict
         return {"unexplained": f"cannot be explained: {type(error).__name__}: {' '.join(str(error).split())}"}
     return {"explanation": why} if why else {}
 
 
 def explain_check(check: Check, measurement: Measurement, other: Measurement | None, cluster: str | None) -> Explanation | None:
-    """Return why a measurement is slower; None where there is nothing to compare it with, or it is not slower."""
+    """Return why a measurement is slower; None if there is nothing to compare it with, or it is not slower."""
     sides = _profile_sides(check, measurement, other, cluster)
     found = explain(*sides) if sides else None
     if found is None or found.change_s <= 0:
@@ -156,13 +156,13 @@ def explain_check(check: Check, measurement: Measurement, other: Measurement | N
 
 
 def _may_be_no_loss(check: Check, measurement: Measurement, judgement: Judgement) -> bool:
-    """Return whether the interval of the ratio of rates contains that of a training that has lost nothing."""
+    """Return whether the interval of the ratio of rates includes a training without a loss."""
     lossless = measurement.spec.gpus if check.kind == "efficiency" else 1.0
     return judgement.estimate is not None and judgement.estimate.high >= lossless
 
 
 def _shared_hosts(measurement: Measurement) -> Sequence[str]:
-    """Return the hosts without GPUs on whose machine several devices compute: these share its memory bus and caches."""
+    """Return the hosts without GPUs on machines where several devices compute: these share its memory bus and caches."""
     if (measurement.fingerprint.get("hardware") or {}).get("gpus"):
         return []
     run = measurement.runs[-1]
@@ -234,11 +234,11 @@ def _find_record(measurement: str, results: Path) -> Record:
 
 @dataclass(frozen=True)
 class ComparisonSource:
-    """What stored measurements are compared with: those of another session, or baselines."""
+    """The reference of stored measurements: another session, or baselines."""
 
     records: Sequence[Record] = ()
     store: BaselineStore | None = None
-    system: str | None = None  # the one file that was given
+    system: str | None = None  # the single file that was given
 
     @classmethod
     def at(cls, path: Path) -> Self:
@@ -254,13 +254,13 @@ class ComparisonSource:
         return cls(records=SessionFolder.open(path).measurements())
 
     def record_like(self, record: Record) -> Record | None:
-        """Return the last measurement of the same spec; the last one that was traced, if there is one."""
+        """Return the last measurement of the same spec; the last traced one, if there is one."""
         same = [other for other in self.records if other.spec == record.spec]
         traced = [other for other in same if any(run.anatomy for run in other.measurement.all_runs)]
         return next(reversed(traced or same), None)
 
     def explanation(self, record: Record) -> Explanation | None:
-        """Return why a measurement is slower than the reference; None where that has nothing of its spec."""
+        """Return why a measurement is slower than the reference; None if that lacks its spec."""
         now, before = record.measurement, self.record_like(record)
         if before:
             other = replace(profile_measurement(before.measurement), name=f"measurement {before.id}")
@@ -289,6 +289,6 @@ def explain_record(record: Record, other: ComparisonSource | None) -> Explanatio
     if check is None or check.verdict.row.outcome == "pass":
         return None
     high = record.baseline.high if record.baseline and check.verdict is Verdict.INCONCLUSIVE else None
-    if high is not None and high >= 0:  # nothing may have been lost
+    if high is not None and high >= 0:  # there may be no loss
         return None
     return explain_check(check, record.measurement, None, None)

@@ -1,4 +1,4 @@
-"""From `train(model=small_cnn)` to a name that tasks can import, and the code that goes with it. Imports no TensorFlow."""
+"""Converts `train(model=small_cnn)` to a name that tasks can import, and collects its code. Imports no TensorFlow."""
 
 import ast
 import importlib
@@ -23,13 +23,13 @@ from pytest_dtfperf.training.models import keep
 from pytest_dtfperf.training.own.keras_backend import wants
 
 _STANDARD_LIBRARY = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), sysconfig.get_config_var("DESTSHARED")}
-_FOLDER = ("", "", 0)  # a kind of module that `ModuleFinder` does not know
+_FOLDER = ("", "", 0)  # the type of an entry for a module that `ModuleFinder` does not know
 
 HOW = "Give a class, a function, or what a module holds by a name of its own (docs/own-models.md)."
 
 
 def with_name(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is asked for, with a name in the place of a model. Raises `SpecError` if no task could import that."""
+    """Return the arguments with a name in place of a model. Raises `SpecError` if tasks could not import it."""
     model = wanted.get("model")
     if model is None or isinstance(model, str):
         return dict(wanted)
@@ -43,9 +43,9 @@ def with_name(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def import_model(word: str) -> Any:
-    """Return what `my_models:small_cnn` on a command line names. Raises `SpecError`.
+    """Return the model of `my_models:small_cnn` on a command line. Raises `SpecError`.
 
-    Modules are searched for here and in perf_tests, too: there pytest finds them, and a name is the same for both. The standard
+    Modules are searched here and in perf_tests, where pytest finds them, so that a name is the same for both. The standard
     library is searched before these folders: a json.py of the project does not replace Python's.
     """
     name, _, attribute = word.partition(":")
@@ -70,7 +70,7 @@ def import_model(word: str) -> Any:
 
 
 def describe_model(model: Any) -> OwnModel:
-    """Return what a task needs to import a model of the user. Raises `SpecError`."""
+    """Return the data for a task to import a user's model. Raises `SpecError`."""
     module, attribute = _location_of(model)
     name = _import_name(module)
     kind = tables.LAYERS if callable(getattr(model, "logits", None)) and not _is_of_keras(model) else tables.TENSORFLOW
@@ -113,7 +113,7 @@ def _location_of(model: Any) -> tuple[ModuleType, str]:
 
 
 def _assigns(module: ModuleType, name: str) -> bool:
-    """Return whether a module makes what it holds by the name, and has not imported it. A decorated one may be no function."""
+    """Return whether a module defines the object of that name instead of importing it. A decorated one may be no function."""
     tree = ast.parse(_text(str(module.__file__)))
     if any(isinstance(each, ast.FunctionDef | ast.ClassDef) and each.name == name for each in tree.body):
         return True
@@ -158,7 +158,7 @@ def _import_name(module: ModuleType) -> str:
 
 
 def _check(name: str, model: Any, kind: str) -> None:
-    """Check what can be checked of a model without TensorFlow. Raises `SpecError`."""
+    """Check a model as far as possible without TensorFlow. Raises `SpecError`."""
     tables.check_own_model_name(name)
     if kind != tables.LAYERS or isinstance(model, type):
         return
@@ -168,7 +168,7 @@ def _check(name: str, model: Any, kind: str) -> None:
 
 
 def _file_of(module: ModuleType) -> str:
-    """Return where Python has found a module, even if that is a link: its neighbours are there, too.
+    """Return the path at which Python has found a module, even if it is a link: its neighbours are there, too.
 
     For a script, Python searches the folder of the link's target; and a link among what is installed leads to the user's
     package.
@@ -182,7 +182,7 @@ def _root(file: str, name: str) -> str:
     path = Path(file)
     folder = path.parent.parent if path.stem == "__init__" else path.parent
     for part in reversed(name.split(".")[:-1]):
-        if folder.name != part:  # pytest's import mode "importlib" makes names of folders that are no packages
+        if folder.name != part:  # pytest's import mode "importlib" uses names of folders that are no packages
             break
         folder = folder.parent
     return str(folder)
@@ -203,7 +203,7 @@ def _package(module: str) -> str | None:
 
 
 def _sources(root: str, name: str, file: str) -> dict[str, str]:
-    """Return path -> text of the module in `file`, and of all that it imports below the folder, also within functions."""
+    """Return path -> text of the module in `file`, and of all its imports below the folder, also within functions."""
     # Hosts have these. Python's own come before a file of the same name beside the model.
     finder = _Finder(path=[root], excludes=["pytest_dtfperf", *sys.stdlib_module_names])
     try:
@@ -231,7 +231,7 @@ def _check_hidden(finder: ModuleFinder, name: str, root: str) -> None:
 
 
 class _Finder(ModuleFinder):
-    """A finder that knows folders that are no packages, too: their modules travel as those of packages do."""
+    """A finder that supports folders that are no packages: their modules are sent like those of packages."""
 
     def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
         wanted = f"{parent.__name__}.{name}" if parent else name

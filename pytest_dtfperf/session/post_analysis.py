@@ -1,12 +1,12 @@
-"""The analysis of a measurement once it is judged: what its hosts can do, the limit they set, and why it is not green.
+"""The analysis of a measurement after its judgement: probes of its hosts, their limit, and the cause of a loss.
 
-The verdict is recorded before it: what goes wrong here costs the analysis alone. With --diagnose, short runs on hosts that are
-still allocated confirm or refute each cause; they are no part of a measurement.
+The verdict is recorded before it: errors here affect only the analysis. With --diagnose, short runs on hosts that are
+still allocated confirm or refute each cause; they are not part of a measurement.
 
 Which steps are traced, for a step breakdown:
 
 always   one run of every measurement traces some more steps
-auto     likewise of what becomes a baseline; where a judgement is not green, one more short run is made for it
+auto     also of measurements that become baselines; after a judgement that is not green, one more short run is made for it
 never    nothing is traced
 """
 
@@ -33,21 +33,21 @@ from pytest_dtfperf.session.resolve import RepeatPlan
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import Spec
 
-MEASURED_STEPS = 10  # of a run that is made to be traced: its rate does not count, and fewer would trace a cold start
+MEASURED_STEPS = 10  # of a run for a trace: its rate does not count, and fewer would trace a cold start
 _OF_RATES = frozenset[Kind]({"baseline", "published", "efficiency", "overhead"})  # checks that slow steps may fail
 MOST_EXPERIMENTS = 4  # experiments: causes beyond the fourth are small
-MOST_TIME = 2.0  # times what the measurement's runs took: after that, no further experiment is begun
-# Where nothing has been explained, each of these is a candidate cause of the whole change.
+MOST_TIME = 2.0  # relative to the measurement's runs: afterwards, no further experiment begins
+# Without an explanation, each of these is a candidate cause of the whole change.
 UNEXPLAINED = ("input", "waiting", "compute")
 
 
 def analyse(
     session: SessionContext, test: str, record: Record, check: Check, judgement: Judgement, other: Measurement | None
 ) -> Record:
-    """Return the record with its analysis, which is kept in the session's folder.
+    """Return the record with its analysis, which is stored in the session's folder.
 
     Args:
-        other: what a check of two measurements compares the record with.
+        other: the other record in a check of two measurements.
     """
     if check.verdict.asks_why and not record.measurement.probes:
         record = session.probe(record, again=True)
@@ -58,14 +58,14 @@ def analyse(
 
 
 def _with_traced_run(session: SessionContext, test: str, record: Record) -> Record:
-    """Return the record with one more short run, on hosts that are still allocated, for its step breakdown alone."""
+    """Return the record with one more short run, on hosts that are still allocated, only for its step breakdown."""
     spec, runs = shorten(record.spec), len(record.measurement.runs)
     with session.measuring(record.spec, test):
         if not session.allocations.has_hosts:
             return record
         try:
             run = session.run(spec, test, number=runs + 1, of=runs + 1, explain=True)
-        except (RunFailed, InvalidMeasurement, InfrastructureError):  # the progress has shown it
+        except (RunFailed, InvalidMeasurement, InfrastructureError):  # the progress display has shown it
             return record
         if must_match(record.measurement.fingerprint, session.cluster.fingerprint_of(run)):
             return record
@@ -73,10 +73,10 @@ def _with_traced_run(session: SessionContext, test: str, record: Record) -> Reco
 
 
 def note_limit(session: SessionContext, record: Record, entry: Entry | None = None) -> Record:
-    """Return the record with the rate that its hosts and links allow, and keep that with it.
+    """Return the record with the limit of its hosts and links, and store it.
 
     Args:
-        entry: the baseline, if the record was compared with one; its probes serve where this session has none.
+        entry: the baseline, if the record was compared with one; its probes are used if this session has none.
     """
     found = compute_limit(record.measurement, entry, session.capacity)
     if found is None or found.to_json() == record.limit:
@@ -87,7 +87,7 @@ def note_limit(session: SessionContext, record: Record, entry: Entry | None = No
 def _with_explanation(
     session: SessionContext, test: str, record: Record, check: Check, judgement: Judgement, other: Measurement | None
 ) -> Record:
-    """Return the record with what makes it slower, if it is not green. Of several checks, that of the verdict is explained."""
+    """Return the record with the causes of its loss, if it is not green. Of several checks, the verdict's is explained."""
     why = describe_cause(check, record.measurement, other, session.config.name, judgement)
     if not why or (record.verdict, record.reason) != (check.verdict, check.reason):
         return record
@@ -95,7 +95,7 @@ def _with_explanation(
 
 
 def _with_experiments(session: SessionContext, test: str, record: Record, check: Check, other: Measurement | None) -> Record:
-    """Return the record with what experiments find of its causes, with --diagnose."""
+    """Return the record with the results of experiments on its causes, with --diagnose."""
     if not session.settings.diagnose or record.explanation is None:
         return record
     entry, before = check.side.entry, other.traced_run if other else None
@@ -121,7 +121,7 @@ def needs_traced_run(settings: Settings, kind: Kind, verdict: Verdict, measureme
 
 
 def count_extra_runs(settings: Settings, spec: Spec) -> int:
-    """Return how many runs of a spec are made at most only to be traced, each shorter than a measured one."""
+    """Return how many runs of a spec are made at most only for a trace, each shorter than a measured one."""
     return 0 if settings.explain == "never" or settings.update_baselines or spec.command else 1
 
 
@@ -137,12 +137,12 @@ def shorten(spec: Spec) -> Spec:
 
 
 def compute_limit(measurement: Measurement, entry: Entry | None, capacity: Probes) -> Limit | None:
-    """Return what a measurement's hosts and links allow, by probes of it, of its session, or of its baseline.
+    """Return the limit of a measurement's hosts and links, by probes of it, of its session, or of its baseline.
 
-    None for an external command. What goes wrong costs the limit alone, and no verdict: then it is unknown, with the reason.
+    None for an external command. An error makes the limit unknown, with the reason, and does not affect the verdict.
 
     Args:
-        capacity: what the session knows of its hosts and links.
+        capacity: the session's probes of its hosts and links.
     """
     try:
         return _compute_limit(measurement, entry, capacity)
@@ -151,7 +151,7 @@ def compute_limit(measurement: Measurement, entry: Entry | None, capacity: Probe
 
 
 def _compute_limit(measurement: Measurement, entry: Entry | None, capacity: Probes) -> Limit | None:
-    """Prefer probes of now: hosts may do less than when the baseline was accepted, and then they allow less.
+    """Prefer new probes: hosts may be slower than when the baseline was accepted, and then the limit is lower.
 
     Probes of an INCOMPARABLE baseline are of other hosts. Data sheets of GPUs need no probes.
     """
@@ -175,7 +175,7 @@ def _drop_disturbed(probes: Probes, known: Probes) -> Probes:
 
 
 def _gpus(fingerprint: Mapping[str, Any]) -> list[str]:
-    """Return the names of the GPUs; none where cores compute, whether or not the hosts have GPUs."""
+    """Return the names of the GPUs; none if cores compute, whether or not the hosts have GPUs."""
     hardware = fingerprint.get("hardware") or {}
     names = [gpu["name"] for gpu in hardware.get("gpus") or ()]
     return [] if hardware.get("cpu_devices") else names
@@ -184,7 +184,7 @@ def _gpus(fingerprint: Mapping[str, Any]) -> list[str]:
 def run_experiments(
     session: SessionContext, test: str, measurement: Measurement, explanation: Explanation, then: Mapping[str, Any] | None
 ) -> Sequence[Tried]:
-    """Return what experiments find of an explanation's causes; none where no hosts are allocated any more.
+    """Return the results of experiments on an explanation's causes; none if no hosts are allocated any more.
 
     Args:
         then: the step breakdown of the baseline.
@@ -201,13 +201,13 @@ def run_experiments(
 
 
 def list_candidate_causes(explanation: Explanation) -> list[ExperimentSubject]:
-    """Return the causes; where there are none, each kind that an experiment can confirm."""
+    """Return the causes; without any, each kind that an experiment can confirm."""
     found = [ExperimentSubject(cause.kind, cause.seconds, cause.location) for cause in explanation.causes if cause.seconds > 0]
     return found or [ExperimentSubject(kind, explanation.change_s) for kind in UNEXPLAINED]
 
 
 class _Experiments:
-    """The experiments on one measurement, one after the other. What goes wrong costs that experiment."""
+    """The experiments on one measurement, one after the other. An error affects only its experiment."""
 
     def __init__(
         self, session: SessionContext, test: str, measurement: Measurement, explanation: Explanation, then: StepBreakdown | None
@@ -253,7 +253,7 @@ class _Experiments:
         return frozenset([found])
 
     def _step_s(self, spec: Spec, without: frozenset[str], number: int, of: int) -> float:
-        """Return the seconds of a step, computed from the rate, as those that are explained are."""
+        """Return the seconds of a step, computed from the rate, as in explanations."""
         if self._left_s <= 0:
             raise SpecError("no time is left for it: experiments may take twice as long as what they explain")
         run = self._session.run(spec, self._test, number=number, of=of, without=without)

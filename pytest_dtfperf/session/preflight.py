@@ -1,4 +1,4 @@
-"""What is checked before anything is started: folders that must be writable and have room, and programs that must exist."""
+"""Checks before anything is started: folders that must be writable and have room, and programs that must exist."""
 
 import os
 import re
@@ -20,22 +20,22 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Need:
-    """A folder that will be written to."""
+    """A folder that the session writes to."""
 
     folder: Path
-    what: str  # as a message begins
-    instead: str  # how to name another folder
+    what: str  # as the beginning of a message
+    instead: str  # option that selects another folder
     bytes: int
     files: int
 
 
 def results(folder: Path) -> Need:
-    """Return the need of a session folder: of a long session some megabytes, in three files for each run."""
+    """Return the requirements of a session folder: some megabytes for a long session, in three files for each run."""
     return Need(folder, "results", "--perf-results names another folder", 16 * MIB, 1000)
 
 
 def logs(folder: Path) -> Need:
-    """Return the need of the logs of a launch or a notebook: at most 256 KiB for each task, of which few print so much."""
+    """Return the requirements of the logs of a launch or a notebook: at most 256 KiB for each task, usually much less."""
     return Need(folder, "logs", "--logs names another folder", MIB, 16)
 
 
@@ -44,7 +44,7 @@ def baselines(folder: Path) -> Need:
 
 
 def runtime() -> Need:
-    """Return the need of the folder where sessions of one user find each other."""
+    """Return the requirements of the folder where sessions of one user find each other."""
     folder = os.environ.get("XDG_RUNTIME_DIR")
     return Need(Path(folder or _temporary()), "runtime files", "set XDG_RUNTIME_DIR to another folder", MIB // 16, 8)
 
@@ -54,7 +54,7 @@ def temporary() -> Need:
 
 
 def check_folders(needs: Iterable[Need]) -> None:
-    """Raise `UsageError` with the first need that cannot be met, or what is wrong with the folder of locks."""
+    """Raise `UsageError` with the first requirement that is not met, or with an error of the folder of locks."""
     for need in needs:
         if why := _why_not(need):
             raise UsageError(f"{need.what} cannot be written to {need.folder}: {why}; {need.instead}")
@@ -65,7 +65,7 @@ def check_folders(needs: Iterable[Need]) -> None:
 
 
 def _temporary() -> str:
-    """Return the temporary folder as it is set, even if it cannot be written to."""
+    """Return the temporary folder as it is set, even if it is not writable."""
     try:
         return os.environ.get("TMPDIR") or tempfile.gettempdir()
     except FileNotFoundError as exc:
@@ -92,11 +92,11 @@ def _why_not(need: Need) -> str | None:
 
 
 _INTERPRETER = re.compile(r"(?:python|pypy)[0-9.]*|(?:ba|da|z|k)?sh")
-_WITH_VALUE = ("-W", "-X", "-O", "-o")  # options of interpreters whose value is the next word
+_WITH_VALUE = ("-W", "-X", "-O", "-o")  # options of interpreters that take the next argument as their value
 
 
 def check_program(spec: Spec, config: ClusterConfig) -> None:
-    """Raise `UsageError` where a program or its script does not exist; only on this machine that is known."""
+    """Raise `UsageError` if a program or its script does not exist; only this machine can be checked."""
     if not spec.command or not BACKENDS[config.backend].is_local:
         return
     folder = spec.command_dir or os.getcwd()
@@ -117,7 +117,7 @@ _HOW = "A program in the folder itself is ./NAME; one that ends in .py is run by
 
 
 def _script(command: Sequence[str]) -> str | None:
-    """Return the file that an interpreter is given; None where there is none, or no known interpreter."""
+    """Return the script of an interpreter; None if there is none, or the interpreter is unknown."""
     if not _INTERPRETER.fullmatch(os.path.basename(command[0])):
         return None
     words = iter(command[1:])

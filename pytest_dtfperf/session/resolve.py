@@ -1,7 +1,7 @@
-"""From what a test asks for to what is trained: who decides what, in one place. Values in, values out.
+"""From a test's arguments to a training: the precedence of all settings, in one place. Pure functions.
 
-A test's own argument goes first, because the test is about it; then the command line; then the cluster's table for the model;
-then the cluster's table for every model; then the model's own default. An external command hears of what its command asks for.
+A test's own argument comes first, because the test is about it; then the command line; then the cluster's table for the model;
+then the cluster's table for every model; then the model's own default. An external command gets only settings that it uses.
 """
 
 import math
@@ -20,21 +20,21 @@ from pytest_dtfperf.spec.command import program_name, requested_names
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.models.outline import outline_of
 
-# Where a link is between servers and workers, the server with most bytes is what all others wait for: VGG16 trains 1.5 times as
-# fast over four servers at 1 Gbit/s as with the usual placement. On one host no link is there to be relieved, and joining parts
+# If a link connects servers and workers, all others wait for the server with most bytes: VGG16 trains 1.5 times as
+# fast over four servers at 1 Gbit/s as with the usual placement. On one host there is no such link, and joining parts
 # costs a copy. docs/variable-update.md has the measurements.
 BETWEEN_HOSTS = "split"
 
-SPEC_FIELDS = tuple(field.name for field in fields(Spec) if field.name != "own_model")  # which follows from the model
+SPEC_FIELDS = tuple(field.name for field in fields(Spec) if field.name != "own_model")  # follows from the model
 
 
 @dataclass(frozen=True)
 class RepeatPlan:
-    """How often a spec is run."""
+    """The number of runs of a spec."""
 
     repeats: int = verdict.MOST_RUNS  # most runs; close cases need so many
-    min_repeats: int | None = None  # fewest before a verdict may end the repeating; None: as few as the known noise allows
-    is_fixed: bool = False  # the test has set the number of runs, and no verdict changes that
+    min_repeats: int | None = None  # fewest before a verdict may end the runs; None: as few as the known noise allows
+    is_fixed: bool = False  # the test has set the number of runs, independent of the verdict
 
     @property
     def fewest(self) -> int:
@@ -42,7 +42,7 @@ class RepeatPlan:
 
 
 def merge_cluster_settings(training: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]], model: str) -> dict[str, Any]:
-    """Return what a cluster's tables set for a model."""
+    """Return the settings in a cluster's tables for a model."""
     return {**training, **models.get(model, {})}
 
 
@@ -54,14 +54,14 @@ def resolve(
     *,
     between_hosts: bool = False,
 ) -> Spec:
-    """Return the training that a test gets.
+    """Return the training of a test.
 
     Args:
         device: "cpu" or "gpu".
         between_hosts: whether tasks may be on several hosts.
 
     Raises:
-        SpecError: there is no such training.
+        SpecError: the training is impossible.
     """
     for name in wanted:
         if name not in SPEC_FIELDS:
@@ -88,7 +88,7 @@ def resolve(
 
 
 def _check_layers(spec: Spec) -> None:
-    """Check that an own model of layers can be counted, and so computed. Raises `SpecError`."""
+    """Check that parameters and operations of an own model of layers can be counted. Raises `SpecError`."""
     try:
         found, classes = outline_of(spec), network_of(spec).classes
     except SpecError:
@@ -118,7 +118,7 @@ def _with_mode(layered: Mapping[str, Any], *, between_hosts: bool = False) -> di
 def _for_command(
     given: Mapping[str, Any], options: Settings, cluster_settings: Mapping[str, Any], device: str
 ) -> dict[str, Any]:
-    """Return the values for a command: the test's own, and of settings only those that the command asks for."""
+    """Return the values for a command: the test's own, and of the settings only those that the command uses."""
     name = given.get("model") or program_name(given["command"])
     defaults = {"data_format": _data_format(device), **({"batch_size": MODELS[name].batch_size} if name in MODELS else {})}
     layered = {**defaults, **cluster_settings, **options.overrides}
@@ -145,7 +145,7 @@ def _defaults(name: str, data: str, device: str) -> dict[str, Any]:
 
 
 def _data_format(device: str) -> str:
-    """Return the format in which a device computes fastest."""
+    """Return the data format in which a device computes fastest."""
     return "NCHW" if device == "gpu" else "NHWC"
 
 
@@ -203,6 +203,6 @@ def read_slowdowns(environment: Mapping[str, str]) -> dict[str, float]:
 
 
 def check_slowdowns(spec: Spec, injected_slowdowns: Mapping[str, float]) -> None:
-    """Raise `SpecError` where no task would sleep."""
+    """Raise `SpecError` if no task would sleep."""
     if spec.command and injected_slowdowns:
         raise SpecError(f"{SLOWDOWN_VARIABLE} makes our own training sleep; {spec.label} is an external command")

@@ -34,7 +34,7 @@ from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import Spec, tables
 from pytest_dtfperf.spec.checks import ZMQ_PRODUCER
 
-# How a session ended, as its session.json has it; the numbers are pytest's.
+# The outcome in session.json; the numbers are pytest's exit codes.
 DONE, RED, INTERRUPTED, BROKEN = 0, 1, 2, 3
 
 
@@ -42,15 +42,15 @@ DONE, RED, INTERRUPTED, BROKEN = 0, 1, 2, 3
 class Session(SessionContext):
     """Measures on one cluster; `open` makes one. Hosts are allocated when something is first measured, and released by `close`.
 
-    A `with` block closes it, however it ends: by an exception, Ctrl-C, SIGTERM or SIGHUP (which raise `SystemExit` within it,
-    unless the program handles them itself). What was measured until then is in the session folder.
+    A `with` block closes it in any case: after an exception, Ctrl-C, SIGTERM or SIGHUP (which raise `SystemExit` within it,
+    unless the program handles them itself). Measurements up to then are in the session folder.
 
     Attributes:
-        id: the session's name, which its folder has, too.
+        id: the session's name, also of its folder.
         cluster: what the session trains on, read-only.
         store: the baselines.
-        acceptance: what `close` has accepted.
-        remarks: what `close` reports of the history and of exports that failed.
+        acceptance: the baselines that `close` has accepted.
+        remarks: messages of `close` on the history and on exports that failed.
     """
 
     acceptance: Acceptance | None = field(default=None, init=False)
@@ -78,12 +78,12 @@ class Session(SessionContext):
 
         Args:
             clusters_file: by default clusters.toml here, in perf_tests/, or in a folder above.
-            specs: what will be measured, as far as that is known, so that hosts are allocated once, for the largest of them.
-            tests: how many measurements will be judged; they share the false alarms that are allowed.
+            specs: later measurements, as far as known, so that hosts are allocated once, for the largest of them.
+            tests: how many measurements will be judged; they share the allowed false alarms.
             progress: where progress is shown; by default on stderr, or with `quiet` nowhere.
 
         Raises:
-            UsageError: something cannot be; nothing is started then.
+            UsageError: an argument or a file is invalid; nothing is started then.
         """
         _, config = named.choose(cluster, clusters_file, ["."])
         session = cls(
@@ -113,25 +113,25 @@ class Session(SessionContext):
             self._close(error)
 
     def close(self) -> None:
-        """Release the hosts, accept what is to be accepted, and complete the session folder. The second call does nothing.
+        """Release the hosts, accept baselines, and complete the session folder. The second call does nothing.
 
         Raises:
-            SessionFileError: the disk refused what was measured.
+            SessionFileError: measurements could not be written.
             BaselineFileError: a file of baselines cannot be read or written.
         """
         self._close(None)
 
-    # -- what is checked before anything is started
+    # -- checks before anything is started
 
     def check_baselines(self, where: str) -> None:
-        """Check that the baselines can be read, and have what the cluster's table names. Raises `UsageError`."""
+        """Check that the baselines can be read, and contain the file that the cluster's table names. Raises `UsageError`."""
         self.store.check()
         known, system = self.store.systems_with_thresholds(), self.config.thresholds
         if system and system not in known:
             raise UsageError(f"{where} thresholds: {unknown_name('system', system, known)}")
 
     def check_runnable(self) -> None:
-        """Check that what runs take and leave is there and has room. Raises `UsageError`."""
+        """Check that the requirements of runs exist, and that their folders have room. Raises `UsageError`."""
         _check_environment()
         if (address := self.history()) and address.path and not is_regular_or_new(address.path):
             raise UsageError(
@@ -143,17 +143,17 @@ class Session(SessionContext):
         accepts = [preflight.baselines(self.store.folder)] if self.settings.update_baselines else []
         preflight.check_folders([preflight.results(self.results), *accepts, preflight.runtime(), preflight.temporary()])
 
-    # -- what it does
+    # -- measurements and checks
 
     def spec(self, model: Any = None, **wanted: Any) -> Spec:
-        """Return the training that is asked for, with the settings', the cluster's and the model's values for the rest.
+        """Return the training, with the settings', the cluster's and the model's values for omitted fields.
 
         Args:
             model: a name, or a model of your own (docs/own-models.md).
             wanted: fields of `Spec`.
 
         Raises:
-            SpecError: there is no such training.
+            SpecError: the training is impossible.
         """
         if model is not None:
             wanted["model"] = model
@@ -168,31 +168,31 @@ class Session(SessionContext):
         )
 
     def measure(self, spec: Spec, *, test: str | None = None, repeats: int | None = None) -> Record:
-        """Train until the comparison with the baseline is decided, or as often as `repeats` says, and record that.
+        """Train until the comparison with the baseline is decided, or `repeats` times, and record the measurement.
 
-        What was measured under another name in this session is not trained again.
+        A spec that this session has measured under another name is not trained again.
 
         Args:
-            test: the name that it is recorded under, by default the spec's label.
+            test: its name in the records, by default the spec's label.
 
         Raises:
-            SpecError, RunFailed, InvalidMeasurement, InfrastructureError: what has failed.
+            SpecError, RunFailed, InvalidMeasurement, InfrastructureError: of a run.
         """
         return self._experiment(test or spec.label).measure([spec], repeats)[0]
 
     def sweep(self, spec: Spec, *, test: str | None = None, repeats: int | None = None) -> Record:
-        """Return the measurement with the number of parameter servers that is fastest; the spec's own number does not count.
+        """Return the measurement with the fastest number of parameter servers; the spec's own number does not count.
 
-        Several short runs find the two that are measured in full; both are recorded. Raises what `measure` raises.
+        Several short runs find two numbers that are measured in full; both are recorded. Raises the errors of `measure`.
         """
         return self._experiment(test or spec.label).sweep(spec, repeats)
 
     def measure_in_turn(self, specs: Sequence[Spec], *, test: str, repeats: int | None = None) -> list[Record]:
-        """Measure specs that are to be compared, a run of each in turn, so that a machine's drift is no difference."""
+        """Measure specs for a comparison, a run of each in turn, so that a machine's drift affects them equally."""
         return self._experiment(test).measure(specs, repeats)
 
     def check(self, measured: Record, *, margin: float | None = None) -> Judgement:
-        """Compare with the stored baseline, after further runs where they may decide; `experiment` has the other checks."""
+        """Compare with the stored baseline, after further runs if they may be decisive; `experiment` has the other checks."""
         test = next((test for record, test in reversed(self.terms) if record == measured.id), measured.test)
         return self._experiment(test).check(measured, margin=margin).judgement
 
@@ -206,17 +206,17 @@ class Session(SessionContext):
         on_record: Callable[[Record], object] = lambda record: None,
         attempt: int = 1,
     ) -> Experiment:
-        """Return what measures and judges for a test of several checks, which share its part of the false alarms.
+        """Return an object that measures and judges for a test of several checks, which share its part of the false alarms.
 
         Args:
-            checks: how many there will be, which then share it evenly; None: each further one gets less than the one before.
+            checks: the number of checks, which share it evenly; None: each further one gets less than the one before.
         """
         if self._is_closed:
             raise UsageError(f"session {self.id} is closed: open another one")
         return Experiment(self, test, margin=margin, efficiency=efficiency, checks=checks, on_record=on_record, attempt=attempt)
 
     def _experiment(self, test: str) -> Experiment:
-        """Return the one for this name, whose checks share what it may spend."""
+        """Return the experiment of this name, with checks that share its false alarms."""
         return self._experiments.setdefault(test, self.experiment(test))
 
     def _close(self, error: BaseException | None) -> None:
@@ -230,7 +230,7 @@ class Session(SessionContext):
                 self._finish(error)
 
     def _finish(self, error: BaseException | None) -> None:
-        """Take all last steps, whatever becomes of each; then raise what went wrong, if nothing else was raised."""
+        """Take all last steps, even after failures; then raise the first failure, if nothing else was raised."""
         failures: list[Exception] = []
         completion = Completion(self, Path.cwd(), self._began_s, partial(_keep_failure, failures))
         if error is None:
@@ -238,7 +238,7 @@ class Session(SessionContext):
         completion.finish(_exit_code(error or next(iter(failures), None), (record.verdict for record in completion.records)))
         completion.export()
         self.acceptance = completion.acceptance
-        exports = [str(failure) for failure in failures if isinstance(failure, ExportFailed)]  # each costs its own files alone
+        exports = [str(failure) for failure in failures if isinstance(failure, ExportFailed)]  # affect their files only
         self.remarks = [*completion.remembered.lines, *exports]
         others = [failure for failure in failures if not isinstance(failure, ExportFailed)]
         if self.folder.refused:
@@ -249,7 +249,7 @@ class Session(SessionContext):
 
 @contextmanager
 def _keep_failure(failures: list[Exception]) -> Iterator[None]:
-    """Keep what goes wrong at the end, so that the other steps are taken all the same."""
+    """Keep an error of a last step, so that the other steps are taken all the same."""
     try:
         yield
     except (DtfPerfError, OSError) as error:
@@ -257,7 +257,7 @@ def _keep_failure(failures: list[Exception]) -> Iterator[None]:
 
 
 def _check_environment() -> None:
-    """Raise `UsageError` for a variable that only hosts read, and that cannot be right."""
+    """Raise `UsageError` for an invalid variable that only hosts read."""
     try:
         shlex.split(os.environ.get(ZMQ_PRODUCER, ""))
     except ValueError as exc:

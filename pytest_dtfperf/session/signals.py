@@ -21,7 +21,7 @@ def leaving() -> Iterator[None]:
 
 
 def install(leave: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals] = NUMBERS) -> Callable[[], None]:
-    """Have these signals call `leave`, and return what undoes it. Only the main thread can set handlers.
+    """Make these signals call `leave`, and return a function that undoes it. Only the main thread can set handlers.
 
     A signal that is ignored stays so: with nohup, the terminal may be closed.
     """
@@ -38,4 +38,4 @@ def install(leave: Callable[[int, FrameType | None], None], numbers: Iterable[si
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)  # as shells have it
+    sys.exit(128 + number)  # as in shells

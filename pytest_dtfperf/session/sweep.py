@@ -1,11 +1,11 @@
-"""The search for the number of parameter servers that a training is fastest with, by few runs.
+"""The search for the fastest number of parameter servers of a training, by few runs.
 
-A short run with one server measures how long a step computes, a probe what the links carry. A prediction of both for every
+A short run with one server measures how long a step computes, a probe the capacity of links. A prediction of both for every
 other count (limits/limit.py) leaves a few that are worth a run. Short runs halve these, each round twice as long as the one
-before; the caller measures what is left in full.
+before; the caller measures the remaining ones in full.
 
-Results of short runs are kept beside the sessions until what they have left is measured in full, which takes longer than all
-of them: a sweep that is ended early continues where it was.
+Results of short runs are stored beside the sessions until the remaining counts are measured in full, which takes longer than
+all of them: a sweep that is ended early continues where it stopped.
 """
 
 import hashlib
@@ -30,19 +30,19 @@ from pytest_dtfperf.session import allocation_manager, post_analysis
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.spec import Spec, tables
 
-SHORT_STEPS = 10  # measured ones of the first round
+SHORT_STEPS = 10  # measured steps of the first round
 FOLDER = "sweeps"  # beside the sessions' folders
 _NAME = re.compile(r"[1-9]\d* servers, [1-9]\d* steps", re.ASCII)
 
 
 @dataclass(kw_only=True)
 class SweepState(JsonData):
-    """What a sweep has found so far; kept with the measurement of the count that was chosen."""
+    """The results of a sweep so far; stored with the measurement of the chosen count."""
 
-    most: int  # the largest count that was considered
+    most: int  # the largest count
     tried: dict[str, float] = field(default_factory=dict)  # "4 servers, 10 steps" -> images/sec of that short run
     predicted: dict[str, float] = field(default_factory=dict)  # count -> images/sec
-    failed: dict[str, str] = field(default_factory=dict)  # count -> why it was given up
+    failed: dict[str, str] = field(default_factory=dict)  # count -> why it was excluded
 
 
 class Sweep:
@@ -51,13 +51,13 @@ class Sweep:
     def __init__(self, session: SessionContext, test: str, spec: Spec) -> None:
         self._session, self._test, self._spec = session, test, spec
         self._most = allocation_manager.most_servers(spec.gpus, session.config)
-        self._path: Path | None = None  # where what was found is kept meanwhile
+        self._path: Path | None = None  # file of intermediate results
         self.found = SweepState(most=self._most)
 
     def carry_out(self, finalists: int) -> list[Spec]:
-        """Return the specs that are left, the most promising first: at most `finalists`. `found` has how they were found.
+        """Return the remaining specs, the most promising first: at most `finalists`. `found` has the results.
 
-        Of an external command, which is not predicted, 1, 2, 4, ... servers are left.
+        For an external command, which has no prediction, 1, 2, 4, ... servers remain.
 
         Raises:
             SpecError: no count trains.
@@ -75,7 +75,7 @@ class Sweep:
         return [self._with(count) for count in left]
 
     def forget(self) -> None:
-        """Delete what was kept, once what was left is measured."""
+        """Delete the stored results after the remaining specs are measured."""
         if self._path:
             with suppress(OSError):
                 self._path.unlink()
@@ -94,7 +94,7 @@ class Sweep:
         return limit.worth_trying({count: rate for count, rate in rates.items() if str(count) not in self.found.failed})
 
     def _layouts(self) -> dict[int, Layout]:
-        """Return the layout of each count that the hosts have room for. Raises `SpecError` where there is none."""
+        """Return the layout of each count for which the hosts have room. Raises `SpecError` if there is none."""
         launcher = self._session.allocations.get_launcher()
         layouts = {1: launcher.layout(self._with(1))}
         for count in limit.counts(self._most):
@@ -103,14 +103,14 @@ class Sweep:
         return layouts
 
     def _probes(self, count: int) -> Probes:
-        """Return the probes of the links; without any, counts that are far from each other are tried."""
+        """Return the probes of the links; without any, counts far from each other are tried."""
         launcher = self._session.allocations.get_launcher()
         if self._session.settings.explain == "never" or len(launcher.hosts) == 1:
             return Probes()
         self._session.progress.waiting("measuring what the links can carry")
         try:
             return launcher.probe(self._with(count))
-        except InfrastructureError:  # the run that follows fails, too, if that lasts
+        except InfrastructureError:  # the run that follows fails, too, if the error persists
             return Probes()
 
     def _step_s(self, count: int, steps: int) -> float:
