@@ -221,7 +221,7 @@ _SEEN_WITHIN_S = 60.0
 
 
 def attempts(within_s: float, *, first_s: float = 0.1, most_s: float = 5.0) -> Iterator[None]:
-    """Yield at once, after growing pauses, and once more when the time is over."""
+    """Yield at once, after growing pauses, and a last time when the time is over."""
     deadline = time.monotonic() + within_s
     for asked in count(1):
         yield
