@@ -1,6 +1,6 @@
 """The pytest plugin: an adapter of `pytest_dtfperf.session`.
 
-Every pytest run on the machine loads its hooks. What they import late must be found in a process whose search path others have
+Every pytest run on the machine loads its hooks. Their late imports must work in a process with a search path that others have
 extended: see `installed_first`.
 """
 
@@ -15,9 +15,9 @@ _INSTALLED = {*sys.path} - {"", os.getcwd()}
 
 @contextmanager
 def installed_first() -> Iterator[None]:
-    """Search the project's folders last while this package imports what it has put off.
+    """Search the project's folders last during late imports of this package.
 
-    pytest searches the tests' folder first. A statistics.py or numpy.py there would replace the module that is meant.
+    pytest searches the tests' folder first. A statistics.py or numpy.py there would replace the intended module.
     """
     given = list(sys.path)
     sys.path.sort(key=lambda folder: folder not in _INSTALLED)

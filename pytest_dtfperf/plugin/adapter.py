@@ -32,12 +32,12 @@ from pytest_dtfperf.session.resolve import SLOWDOWN_VARIABLE, read_slowdowns
 from pytest_dtfperf.session.session import Session
 from pytest_dtfperf.spec import MODELS, Spec
 
-STARTUP_S = 10.0  # of a test of a model that was never measured, for the order of tests alone
+STARTUP_S = 10.0  # for a model without an earlier measurement, only used to order tests
 TYPICAL_FLOP_PER_S = 1e9  # likewise: an image of InceptionV3 counts as 34 s
 
 
 class _Remaining(float):
-    """Seconds that are left of a time limit; messages show the whole limit."""
+    """The rest of a time limit in seconds; messages show the whole limit."""
 
     whole: float = 0.0
 
@@ -60,13 +60,13 @@ class _Timer:
     set_at_s: float
 
 
-_RUNNING: list[_Timer] = []  # the one, if there is any
+_RUNNING: list[_Timer] = []  # the current one, if there is any
 
 
 class TimeLimit:
-    """Hooks of pytest-timeout, which are called where that plugin is installed.
+    """Hooks of pytest-timeout, which are called if that plugin is installed.
 
-    A test's wait for its turn, for hosts, and for their agents is no part of its time: such waits have limits of their own, and
+    A test's wait for its turn, for hosts, and for their agents does not count: such waits have limits of their own, and
     end as INFRASTRUCTURE. Only pytest-timeout's two hooks are used: one gives the timer's settings, and both may be called to
     stop it and to set it again (pytest-timeout's README, "Extending pytest-timeout").
     """
@@ -82,7 +82,7 @@ class TimeLimit:
 
 @contextmanager
 def pause_time_limit() -> Iterator[None]:
-    """Stop the timer of the test that runs, if it has one, and start it again with what was left of its time."""
+    """Stop the timer of the running test, if it has one, and restart it with its remaining time."""
     timer = _RUNNING[0] if _RUNNING else None
     if timer is None:
         yield
@@ -104,14 +104,14 @@ class SessionAdapter:
         """Read the options, the cluster file and the baselines, before anything is started.
 
         Args:
-            starts: where clusters.toml is looked for.
+            starts: folders from which clusters.toml is searched.
 
         Raises:
-            UsageError: one of these cannot be.
+            UsageError: one of these is invalid.
         """
         self.options = command_line.read_options(config)
-        self.deselected: dict[str, int] = {}  # why -> how many tests
-        self.tests: Sequence[str] = ()  # pytest's node ids of those that are left
+        self.deselected: dict[str, int] = {}  # reason -> number of tests
+        self.tests: Sequence[str] = ()  # pytest's node ids of the selected ones
         self.root = config.rootpath
         self._pytest = config
         self._exits = ExitStack()
@@ -134,13 +134,13 @@ class SessionAdapter:
             packages=("pytest",),
             while_waiting=pause_time_limit,
         )
-        # A dry run has no agents, so that a test which asks about the hosts is at its end.
+        # A dry run has no agents, so a test that asks about the hosts ends there.
         self.cluster = ClusterInfo(cluster, _skip) if self.options.dry_run else self.session.cluster
-        capacity.predict_device(cluster)  # GPUs of this machine that cannot be listed are one line, too
+        capacity.predict_device(cluster)  # an error of listing this machine's GPUs is one line, too
         self.session.check_baselines(f"{clusters_file}: [{cluster.name}]")
 
     def expect(self, tests: Sequence[str], parameters: Sequence[Mapping[str, Any]]) -> None:
-        """Note the node ids of the tests that are left, which share the false alarms, and their parameters."""
+        """Note the node ids of the selected tests, which share the false alarms, and their parameters."""
         config = self.session.config
         needs = (compute_need_of_test(each, self.options.gpus, config) for each in parameters)
         self.tests = tests
@@ -154,7 +154,7 @@ class SessionAdapter:
 
     @cached_property
     def past(self) -> ClusterPast:
-        """How long training took on this cluster."""
+        """The durations of earlier trainings on this cluster."""
         session = self.session
         return ClusterPast(load_earlier_sessions(session.results, session.config.name), session.store.rates())
 
@@ -167,8 +167,8 @@ class SessionAdapter:
     def estimate_cost(self, test: str, parameters: Mapping[str, Any]) -> float:
         """Return about how many seconds a test takes, to sort tests from cheap to expensive.
 
-        An earlier session's seconds count. Of a new test the model counts that its node id names, with the arithmetic of an
-        image on each device. A test that names no model comes last.
+        Seconds of an earlier session count. For a new test, the model in its node id counts, with the arithmetic of an
+        image on each device. A test without a model in its id comes last.
         """
         known = self._expected_s(test)
         if known is not None:
@@ -177,7 +177,7 @@ class SessionAdapter:
         flop = flop_per_image(Spec(model=model, batch_size=1)) if model else None
         return math.inf if flop is None else STARTUP_S + flop * parameters.get("gpus", 1) / TYPICAL_FLOP_PER_S
 
-    # -- what is shown
+    # -- output
 
     @property
     def display(self) -> Display:
@@ -194,14 +194,14 @@ class SessionAdapter:
         return found.likely_s if found else None
 
     def _likely_runs(self, record: Record) -> int:
-        """Return how many runs this session makes of what an earlier one has measured."""
+        """Return how many runs this session makes of a training that an earlier one has measured."""
         planned = self.session.plan_repeats(record.spec.model)
         if self.options.makes_all_repeats:
             return planned.repeats
         return min(max(len(record.measurement.runs), planned.fewest), planned.repeats)
 
     def close(self) -> None:
-        """Release the hosts and the terminal. Called when the session ends, however it ends."""
+        """Release the hosts and the terminal. Called at the session's end in any case."""
         try:
             self.session.release()
         finally:
@@ -223,7 +223,7 @@ class SessionAdapter:
 
     @property
     def few_repeats(self) -> str | None:
-        """Return one line if there may be fewer runs than it takes to confirm a loss; None: there are enough."""
+        """Return one line if there may be fewer runs than needed to confirm a loss; None: there are enough."""
         if not self.session.tests or self.options.dry_run or self.options.update_baselines:
             return None
         from pytest_dtfperf.baselines.terms import least_runs_to_confirm, share
@@ -239,7 +239,7 @@ class SessionAdapter:
         )
 
     def _describe_hosts(self) -> list[str]:
-        """Return how many hosts there are; nothing for one."""
+        """Return the number of hosts; empty for one."""
         hosts = capacity.count_hosts(self.session.config)
         if capacity.is_inside_allocation(self.session.config):
             return [f"inside a job with {format_count(hosts, 'host')}" if hosts else "inside a job"]
@@ -247,12 +247,12 @@ class SessionAdapter:
 
     @property
     def rerun_options(self) -> list[str]:
-        """The options that run a test of this session again; not those that accept, or may have a password."""
+        """The options that run a test of this session again, without those that accept baselines or may contain a password."""
         return command_line.given_options(self._pytest, but=("update-baselines", "allow-regression", "history"))
 
 
 def _is_text(word: str) -> bool:
-    """Return whether the shell's bytes were UTF-8; Python has surrogates for others."""
+    """Return whether the shell's bytes were UTF-8; Python represents others by surrogates."""
     return not any("\ud800" <= sign <= "\udfff" for sign in word)
 
 

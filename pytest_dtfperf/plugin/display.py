@@ -1,4 +1,4 @@
-"""Where progress is shown: on pytest's own terminal, on a line of its own. The controller shows that of xdist's workers."""
+"""The progress display: on pytest's own terminal, on a line of its own. The controller shows that of xdist's workers."""
 
 import io
 import os
@@ -16,24 +16,24 @@ from pytest_dtfperf.report.time_estimates import Outlook
 
 
 class Display:
-    """The progress of one process, and in a controller that of its workers. Its hooks note which test is run."""
+    """The progress of one process, and in a controller that of its workers. Its hooks note which test is running."""
 
     def __init__(
         self, config: pytest.Config, *, tests: Callable[[], Sequence[str]], expected_s: Callable[[str], float | None]
     ) -> None:
-        """Note what is shown.
+        """Note the source of the display.
 
         Args:
-            tests: returns the node ids of the tests that are shown.
-            expected_s: returns how long a test may take, if that is known.
+            tests: returns the node ids of the displayed tests.
+            expected_s: returns how long a test may take, if known.
         """
         self._config = config
         self._tests = tests
         self._expected_s = expected_s
         self._held = ExitStack()
         self._outlook: Outlook | None = None
-        self._running: dict[str, str] = {}  # worker -> test; here: by no name
-        self._is_quiet = getattr(config.option, "verbose", 0) < 0  # absent where there is no terminal
+        self._running: dict[str, str] = {}  # worker -> test; this process has an empty name
+        self._is_quiet = getattr(config.option, "verbose", 0) < 0  # absent without a terminal
         self._has_sent_tests = False
         self._names: frozenset[str] = frozenset()
         self.progress = self._progress()
@@ -53,7 +53,7 @@ class Display:
             self._event("ended", item.nodeid)
 
     def show_worker_event(self, worker: str, kind: str, text: str) -> None:
-        """Show what a worker has sent about its tests. Called in a controller."""
+        """Show a worker's message about its tests. Called in a controller."""
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         if kind == "line":
             if reporter is None:
@@ -74,7 +74,7 @@ class Display:
 
     def _event(self, kind: str, test: str) -> None:
         if xdist.is_worker(self._config):
-            tests = () if self._has_sent_tests else self._tests()  # thousands of names would cost each test some time
+            tests = () if self._has_sent_tests else self._tests()  # sending thousands of names for each test would take time
             self._has_sent_tests = True
             xdist.send_progress(self._config, kind, test, tests)
         else:
@@ -112,7 +112,7 @@ class Display:
         return progress
 
     def _terminal(self, file: Any) -> TextIO | None:
-        """Return a descriptor of its own for where pytest writes: capture redirects the common one while tests run."""
+        """Return a descriptor of its own for pytest's output: capture redirects the common one while tests run."""
         with self._suspend_capture():
             try:
                 encoding = file.encoding or "utf-8"
@@ -121,12 +121,12 @@ class Display:
                 return None
 
     def _fresh_line(self) -> None:
-        """End the line that pytest has begun, by pytest's own writer, which keeps its position."""
+        """End the line that pytest has begun, by pytest's own writer, which knows its position."""
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         with self._suspend_capture():
             if reporter._tw.width_of_current_line:
                 reporter._tw.line()
-            if reporter.currentfspath == -2:  # xdist's way to ask for a new line, which it has
+            if reporter.currentfspath == -2:  # xdist's request for a new line, which has been written
                 reporter.currentfspath = None
             reporter._tw.flush()
 
@@ -136,7 +136,7 @@ class Display:
 
 
 def degrade(config: pytest.Config) -> Callable[[], None]:
-    """Let pytest's terminal replace characters that its encoding lacks, and return what undoes that.
+    """Let pytest's terminal replace characters that its encoding lacks, and return a function that undoes that.
 
     Otherwise pytest escapes the whole text, ends of lines included.
     """
@@ -154,7 +154,7 @@ def degrade(config: pytest.Config) -> Callable[[], None]:
 
 
 class _Relay(io.TextIOBase):
-    """A worker's terminal: whole lines go to the controller."""
+    """A worker's terminal, which sends whole lines to the controller."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

@@ -1,6 +1,6 @@
-"""A dry run: every test goes on until it reads a result; what it would have trained, and where, is noted and shown.
+"""A dry run: every test runs until it reads a result; its trainings and their placement are noted and shown.
 
-Registered as a plugin of pytest for --dry-run. Nothing is asked of the cluster, so its hosts are those of clusters.toml.
+Registered as a plugin of pytest for --dry-run. The cluster is not contacted, so its hosts are those of clusters.toml.
 """
 
 import os
@@ -33,13 +33,13 @@ class DryRunMeasurement:
     """A placeholder for a measurement: reading it skips the test."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):  # what Python itself asks for
+        if name.startswith("__"):  # requested by Python itself
             raise AttributeError(name)
         pytest.skip(DRY_RUN)
 
 
 class DryRun:
-    """The trainings that tests have asked for, here and in xdist's workers."""
+    """The trainings that tests have requested, here and in xdist's workers."""
 
     def __init__(self, perf: SessionAdapter) -> None:
         self._perf = perf
@@ -48,7 +48,7 @@ class DryRun:
         self._held: Resources | None = None
 
     def note(self, item: pytest.Item, spec: Spec, planned: RepeatPlan, *, remark: str = "") -> Record:
-        """Note what would be trained. Raises `SpecError` or `AllocationError` where that is not possible."""
+        """Note a training. Raises `SpecError` or `AllocationError` if it is not possible."""
         session, cluster = self._perf.session, self._perf.session.cluster
         resources = self._resources(spec)
         hosts = make_hosts(
@@ -70,13 +70,13 @@ class DryRun:
         return cast("Record", DryRunMeasurement())
 
     def take_over(self, noted: Sequence[Mapping[str, Any]]) -> None:
-        """Take over what a worker has noted. Called in the controller."""
+        """Add a worker's notes. Called in the controller."""
         self._trainings += [PlannedTraining.from_json(each) for each in noted]
         self._workers += bool(noted)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Skip a test that does not read what it has measured, too."""
+        """Skip also a test that does not read its measurement."""
         result = yield
         if self._trainings and self._trainings[-1].test == item.nodeid:  # each process runs one test at a time
             pytest.skip(DRY_RUN)
@@ -104,13 +104,13 @@ class DryRun:
         )
 
     def _duration_of(self, training: PlannedTraining) -> DurationEstimate | None:
-        """Return how long a training may take; what is not green may have one more run, which is traced."""
+        """Return how long a training may take; one that is not green may have one more run, which is traced."""
         spec, settings = Spec.from_json(training.spec), self._perf.session.settings
         fewest, most = training.runs
         return self._perf.past.training(spec, (fewest, most + count_extra_runs(settings, spec)))
 
     def _resources(self, spec: Spec) -> Resources:
-        """Return what would be allocated by then: an allocation of the session is kept as long as it is enough."""
+        """Return the allocation at that time: an allocation of the session is kept as long as it is enough."""
         config = self._perf.session.config
         need = choose_request(spec, self._perf.session.allocations.expected, config)
         if config.allocation == "session" and self._held and is_enough(self._held, need, config):
@@ -120,7 +120,7 @@ class DryRun:
 
 
 def make_hosts(config: ClusterConfig, count: int, device: str, devices_per_host: int) -> list[HostView]:
-    """Return hosts as clusters.toml describes them, and this machine as it is."""
+    """Return hosts according to clusters.toml; for this machine, its actual properties."""
     backend = BACKENDS[config.backend]
     cores = config.backend_keys.get(backend.cores_key or "", devices_per_host)
     cpus = tuple(sorted(os.sched_getaffinity(0))) if backend.is_local else tuple(range(cores))
@@ -129,14 +129,14 @@ def make_hosts(config: ClusterConfig, count: int, device: str, devices_per_host:
 
 
 def describe(tasks: Sequence[PlacedTask]) -> list[str]:
-    """Return a line for each job, workers first: which tasks are on which nodes, with what."""
+    """Return a line for each job, workers first: its tasks, nodes and devices."""
     jobs = {job: [task for task in tasks if task.job == job] for job in ("worker", "ps")}
     return [line for job, of_job in jobs.items() if of_job for line in _lines(job, of_job)]
 
 
 def _lines(job: str, tasks: Sequence[PlacedTask]) -> Iterator[str]:
     nodes = [task.host + 1 for task in tasks]
-    if nodes != sorted(nodes):  # parameter servers that go round the nodes
+    if nodes != sorted(nodes):  # parameter servers that are distributed round-robin
         yield f"{job} {_range([task.index for task in tasks])} in turn on {_nodes(sorted(set(nodes)))}"
         return
     on_node = [list(group) for _, group in groupby(tasks, key=lambda task: task.host)]
@@ -161,7 +161,7 @@ def _nodes(numbers: Sequence[int]) -> str:
 
 
 def _range(numbers: Sequence[int]) -> str:
-    """Of numbers without gaps."""
+    """Return the range of consecutive numbers."""
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
 
 

@@ -1,4 +1,4 @@
-"""The objects that the fixtures `train` and `baseline` give to a test."""
+"""The objects of the fixtures `train` and `baseline`."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,19 +27,19 @@ from pytest_dtfperf.spec import Spec, labels
 
 
 def _experiment(perf: SessionAdapter, item: pytest.Item, marker: Marker) -> Experiment:
-    """Return what measures and judges for a test. Its measurements become properties of the test, too, for JUnit's XML."""
+    """Return the experiment of a test. Its measurements become properties of the test, too, for JUnit's XML."""
     return perf.session.experiment(
         item.nodeid,
         margin=marker.margin,
         efficiency=marker.efficiency,
         checks=marker.checks,
         on_record=partial(note, item),
-        attempt=getattr(item, "execution_count", 1),  # pytest-rerunfailures counts there
+        attempt=getattr(item, "execution_count", 1),  # the counter of pytest-rerunfailures
     )
 
 
 class Train:
-    """What the fixture `train` gives to a test."""
+    """The object of the fixture `train`."""
 
     def __init__(self, perf: SessionAdapter, item: pytest.Item, marker: Marker, dry_run: DryRun | None) -> None:
         self._perf = perf
@@ -53,19 +53,19 @@ class Train:
 
         Args:
             model: a name, or a model of your own (docs/own-models.md); may be left out with a `command`.
-            repeats: how many runs; by default as many as the verdict needs, up to what the command line or the cluster sets.
+            repeats: number of runs; by default as many as the verdict needs, up to the command line's or cluster's limit.
             wanted: further fields of `Spec`.
 
         Raises:
-            RunFailed, InvalidMeasurement, InfrastructureError: what has failed.
+            RunFailed, InvalidMeasurement, InfrastructureError: of a run.
         """
         (record,) = self.in_turn({"model": model, **wanted}, repeats=repeats)
         return record
 
     def in_turn(self, *each: Mapping[str, Any], repeats: int | None = None, **common: Any) -> list[Record]:
-        """Train several specs that are to be compared, a run of each in turn, so that a machine's drift is no difference.
+        """Train several specs for a comparison, a run of each in turn, so that a machine's drift affects them equally.
 
-        What this session has measured is not trained again.
+        Specs that this session has measured are not trained again.
 
         Args:
             each: fields of `Spec` in which they differ.
@@ -95,7 +95,7 @@ class Train:
         return self._perf.session.fit_to_time(spec, self._item.nodeid, self._given)
 
     def _resolve(self, wanted: dict[str, Any]) -> tuple[Spec, str]:
-        """Return the spec, and "best" or "sweep" where its number of parameter servers is still to be found."""
+        """Return the spec, and "best" or "sweep" if its number of parameter servers is still unknown."""
         if wanted.get("command"):
             wanted = {"command_dir": str(self._item.path.parent), **wanted}
         word = found if (found := wanted.get("num_ps")) in NUM_PS_WORDS else ""
@@ -117,11 +117,11 @@ _REMARKS = {
 }
 
 
-_NOTED = pytest.StashKey[dict[Spec, Record]]()  # what a test has measured, as it is now
+_NOTED = pytest.StashKey[dict[Spec, Record]]()  # the current measurements of a test
 
 
 def note(item: pytest.Item, record: Record) -> None:
-    """Note the numbers of a measurement as properties of the test, in place of those before further runs."""
+    """Note the numbers of a measurement as properties of the test, replacing those before further runs."""
     noted = item.stash.setdefault(_NOTED, {})
     before = _properties(noted)
     noted[record.spec] = record
@@ -135,7 +135,7 @@ def is_noted(item: pytest.Item, record: Record) -> bool:
 
 
 def _properties(noted: Mapping[Spec, Record]) -> dict[str, Any]:
-    """Return the properties; trainings of one label are named by the fields in which they differ, as in the table."""
+    """Return the properties; names of trainings with the same label contain the fields that differ, as in the table."""
     label = labels(noted)
     found = ((f"dtfperf {label[spec]}: {name}", n) for spec, each in noted.items() for name, n in _numbers(each).items())
     return {name: number for name, number in found if number is not None}
@@ -152,7 +152,7 @@ def _numbers(record: Record) -> dict[str, Any]:
 
 
 class Baseline:
-    """What the fixture `baseline` gives to a test. Every verdict is recorded before it fails the test."""
+    """The object of the fixture `baseline`. Every verdict is recorded before it fails the test."""
 
     def __init__(self, perf: SessionAdapter, item: pytest.Item, marker: Marker) -> None:
         self._perf = perf
@@ -174,22 +174,22 @@ class Baseline:
         return self._conclude(self._experiment.check_published, measurement, system=system, margin=margin, **wanted)
 
     def check_efficiency(self, measurement: Record, *, anchor: Record, at_least: float | None = None) -> Judgement:
-        """Hold rate(n) / (n x rate(1)) against a threshold. `anchor` is the 1-device measurement of this session."""
+        """Compare rate(n) / (n x rate(1)) with a threshold. `anchor` is the 1-device measurement of this session."""
         _check_arguments("check_efficiency", measurement=measurement, anchor=anchor, at_least=at_least)
         return self._conclude(self._experiment.check_efficiency, measurement, anchor=anchor, at_least=at_least)
 
     def check_overhead(self, *, synthetic: Record, real: Record, at_most: float) -> Judgement:
-        """Hold (synthetic - real) / synthetic against a threshold."""
+        """Compare (synthetic - real) / synthetic with a threshold."""
         _check_arguments("check_overhead", synthetic=synthetic, real=real, at_most=at_most)
         return self._conclude(self._experiment.check_overhead, synthetic=synthetic, real=real, at_most=at_most)
 
     def check_accuracy(self, measurement: Record, *, at_least: float) -> Judgement:
-        """Hold accuracy on the test set, 0 to 1, against a threshold. The spec needs evaluate=True."""
+        """Compare the accuracy on the test set, 0 to 1, with a threshold. The spec needs evaluate=True."""
         _check_arguments("check_accuracy", measurement=measurement, at_least=at_least)
         return self._conclude(self._experiment.check_accuracy, measurement, at_least=at_least)
 
     def check_learning(self, measurement: Record, *, anchor: Record, at_most: float) -> Judgement:
-        """Hold the steps to the specs' stop_at_top_1_accuracy, over the anchor's, against a threshold."""
+        """Compare the steps to the specs' stop_at_top_1_accuracy, relative to the anchor's, with a threshold."""
         _check_arguments("check_learning", measurement=measurement, anchor=anchor, at_most=at_most)
         return self._conclude(self._experiment.check_learning, measurement, anchor=anchor, at_most=at_most)
 
@@ -198,7 +198,7 @@ class Baseline:
             judged = check(*arguments, **named)
         perf, judgement = self._perf, judged.judgement
         for record in judged.records:
-            if is_noted(self._item, record):  # what another test has measured is that test's
+            if is_noted(self._item, record):  # a measurement of another test is noted there
                 note(self._item, record)
         self._item.user_properties.append((VERDICT, str(judgement.verdict)))
         if known := list_explanation(judged.record):
@@ -233,7 +233,7 @@ _THRESHOLDS = {"margin", "at_least", "at_most"}
 
 
 def _check_arguments(method: str, **given: object) -> None:
-    """Raise `UsageError` where an argument is no measurement, or a threshold no number."""
+    """Raise `UsageError` if an argument is not a measurement, or a threshold not a number."""
     for name, value in given.items():
         if name in _THRESHOLDS:
             if value is not None and (

@@ -1,6 +1,6 @@
-"""What pytest calls, and the fixtures `cluster`, `train` and `baseline`.
+"""The hooks that pytest calls, and the fixtures `cluster`, `train` and `baseline`.
 
-Every pytest run on the machine loads this, so nothing heavy is imported until a perf test is seen.
+Every pytest run on the machine loads this, so heavy modules are imported only for perf tests.
 """
 
 import json
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # heavy: imported when there is a perf test
     from pytest_dtfperf.plugin.fixture_objects import Baseline, Train
     from pytest_dtfperf.session.cluster import ClusterInfo
 
-Status = tuple[str, str, str | tuple[str, Mapping[str, bool]]]  # category, letter, word; as pytest takes it
+Status = tuple[str, str, str | tuple[str, Mapping[str, bool]]]  # category, letter, word, in pytest's form
 PROBLEM = pytest.StashKey[str]()
 FIXTURES = frozenset({"cluster", "train", "baseline"})
 VERDICTS_OF_ERRORS = {InfrastructureError: "INFRASTRUCTURE", InvalidMeasurement: "INVALID"}
@@ -51,13 +51,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, None, None]:
-    """Write out short names of options once all plugins and conftests of the start have registered theirs."""
+    """Expand short names of options once all plugins and initial conftests have registered theirs."""
     command_line.write_out_long(early_config, parser, args)
     try:
         try:
             yield
         except Exception:
-            # It may be the conftest of another project that has failed, whose path is the value of an option.
+            # The error may come from the conftest of another project that is the value of an option.
             command_line.keep_root(early_config, command_line.find_unregistered(early_config, parser, args))
             raise
         command_line.write_out(early_config, parser, args)
@@ -84,7 +84,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except UsageError as error:
         if given:
             raise pytest.UsageError(str(error)) from None
-        # A file of this name may be another program's. It is refused when a perf test is collected.
+        # A file of this name may belong to another program. It is refused when a perf test is collected.
 
 
 def _clusters_file_beside(config: pytest.Config) -> bool:
@@ -93,7 +93,7 @@ def _clusters_file_beside(config: pytest.Config) -> bool:
 
 
 def is_perf_test(item: pytest.Item) -> bool:
-    info = getattr(item, "_fixtureinfo", None)  # pytest has no public name for who provides a test's fixtures
+    info = getattr(item, "_fixtureinfo", None)  # pytest has no public name for the providers of a test's fixtures
     return info is not None and _uses_this_plugin(info.name2fixturedefs)
 
 
@@ -110,17 +110,17 @@ def _is_of_this_plugin(name: str, providers: Sequence[pytest.FixtureDef[Any]]) -
     for provider in reversed(providers):
         if provider.func.__module__ == __name__:
             return True
-        if name not in provider.argnames:  # a fixture that takes its own name extends the one before it
+        if name not in provider.argnames:  # a fixture with its own name as a parameter extends the one before it
             break
     return False
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrise by devices, parameter servers and variable update: only the names the test asks for."""
+    """Parametrise by devices, parameter servers and variable update: only the names in the test's signature."""
     if not _uses_this_plugin(metafunc._arg2fixturedefs):
         return
-    # Not what the test itself sets, by a mark or a hook, which pytest has applied by now, or by a fixture of that name.
+    # Not names that the test itself sets, by a mark or a hook, which pytest has applied by now, or by a fixture of that name.
     asked = [name for name in NAMES if name in metafunc.fixturenames and name not in metafunc._arg2fixturedefs]
     try:
         marker = marker_of(metafunc.definition)
@@ -136,7 +136,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what the cluster cannot hold, and remember why."""
+    """Deselect tests that the cluster has no room for, and note the reasons."""
     perf_tests = [item for item in items if is_perf_test(item)]
     if perf_tests:
         try:
@@ -163,14 +163,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _sort_by_cost(perf: "SessionAdapter", items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Return the items with perf tests from cheap to expensive, in the places that perf tests have."""
+    """Return the items with perf tests from cheap to expensive, in the positions of perf tests."""
     ordered = iter(sorted(filter(is_perf_test, items), key=lambda item: perf.estimate_cost(item.nodeid, _parameters(item))))
     return [next(ordered) if is_perf_test(item) else item for item in items]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist's worker sends what it has collected
+@pytest.hookimpl(tryfirst=True)  # before xdist's worker sends its collection
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Note the tests that are left after all deselection: they set how many hosts the session needs."""
+    """Note the tests that are selected in the end: they determine how many hosts the session needs."""
     tests = [item for item in session.items if is_perf_test(item)]
     if not tests or PROBLEM in session.config.stash:
         return
@@ -196,7 +196,7 @@ def _why_not(perf: "SessionAdapter", item: pytest.Item) -> str | None:
 
 
 def _parameters(item: pytest.Item) -> Mapping[str, Any]:
-    """Return the parameters that set what a test needs; a test's own parameters of these names may be anything else."""
+    """Return the parameters that determine a test's requirements; a test's own may have other meanings."""
     return {name: value for name, value in _all_parameters(item).items() if is_value(name, value)}
 
 
@@ -209,7 +209,7 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
     if STATE not in config.stash:
         return None
     header, reporter = config.stash[STATE].header(), config.pluginmanager.getplugin("terminalreporter")
-    if reporter is None or not reporter.isatty:  # in a log, a line is found whole
+    if reporter is None or not reporter.isatty:  # in a log, a line must be complete
         return [header]
     with installed_first():
         from pytest_dtfperf.report.progress import wrap_line
@@ -218,7 +218,7 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
-    """Return a warning where the runs that are allowed cannot confirm a loss, before anything is trained."""
+    """Return a warning if the allowed runs cannot confirm a loss, before any training."""
     if STATE not in config.stash:
         return None
     with installed_first():
@@ -236,7 +236,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show an error of this package without a traceback, and tell a broken cluster from a slow one."""
+    """Show an error of this package without a traceback, and distinguish a broken cluster from a slow one."""
     report = yield
     error = call.excinfo.value if call.excinfo else None
     if isinstance(error, DtfPerfError) and is_perf_test(item) and call.excinfo:
@@ -247,7 +247,7 @@ def pytest_runtest_makereport(
             item.user_properties.append((VERDICT, verdict))
             report.user_properties = list(item.user_properties)
     if is_perf_test(item) and (lost := state(item.config).session.write_error):
-        item.session.shouldstop = lost  # further measurements could not be kept either
+        item.session.shouldstop = lost  # further measurements could not be stored either
     if report.skipped and not hasattr(report, "wasxfail") and is_perf_test(item):
         note_skip(report)
     return report
@@ -272,9 +272,9 @@ def _never_trained(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> Generator[None, Status | None, Status | None]:
-    """Show a cluster that failed as an error, and count a pass that proves nothing by itself.
+    """Show a cluster that failed as an error, and count a pass without a decision separately.
 
-    What is xfailed, xpassed, a subtest or run again stays as pytest, or another plugin, shows it.
+    Tests that are xfailed, xpassed, subtests or reruns are shown as pytest, or another plugin, shows them.
     """
     status = yield
     verdict = verdict_of(report)
@@ -283,7 +283,7 @@ def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -
     outcome = verdict.outcome(strict=False)
     if report.failed:
         failed = ("error", "E", f"ERROR ({verdict})") if outcome == "error" else ("failed", "F", f"FAILED ({verdict})")
-        return status if outcome == "pass" else failed  # failed by something else than its verdict
+        return status if outcome == "pass" else failed  # failed for another reason than its verdict
     if is_accepted(report):
         return "passed", ".", f"PASSED ({verdict.when_accepted})"
     if outcome == "warn":
@@ -291,7 +291,7 @@ def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -
     return status if verdict == report.outcome.upper() else ("passed", ".", f"PASSED ({verdict})")
 
 
-# pytest-xdist's controller: it names the session, shows what workers report, and accepts what they have measured.
+# pytest-xdist's controller: it sets the session's id, shows the workers' progress, and accepts their measurements.
 # Its hooks are optional: only xdist calls them.
 
 
@@ -305,7 +305,7 @@ def pytest_configure_node(node: Any) -> None:
 def _relay(node: Any) -> None:
     """Pass a worker's progress on to the controller's main thread, which alone writes to the terminal.
 
-    xdist has no public way for a plugin's message while tests run. Without this one, no progress is shown.
+    xdist has no public interface for a plugin's messages while tests run. Without this one, no progress is shown.
     """
     distributed = node.config.pluginmanager.getplugin("dsession")
     receive, pass_on = getattr(node, "process_from_remote", None), getattr(node, "notify_inproc", None)
@@ -331,7 +331,7 @@ def _show(node: Any, kind: str, text: str, tests: Sequence[str]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Take over what a worker that has ended could not record or show itself. Called in the controller."""
+    """Process what a worker that has ended could not record or show itself. Called in the controller."""
     from pytest_dtfperf.records.record import Record
 
     output = getattr(node, "workeroutput", {})
@@ -360,7 +360,7 @@ def cluster(pytestconfig: pytest.Config) -> "ClusterInfo":
 
 @pytest.fixture
 def train(request: pytest.FixtureRequest, cluster: "ClusterInfo") -> "Train":
-    """Return what trains and measures: `train(model="inception3", gpus=2, num_ps=1, variable_update="parameter_server")`.
+    """Return a function that measures: `train(model="inception3", gpus=2, num_ps=1, variable_update="parameter_server")`.
 
     `train` takes every field of `Spec`; the command line, the cluster and the model decide the rest, in this order.
     With `command=["python", "train.py", ...]` it runs an external command instead: docs/command.md.
@@ -374,9 +374,9 @@ def train(request: pytest.FixtureRequest, cluster: "ClusterInfo") -> "Train":
 
 @pytest.fixture
 def baseline(request: pytest.FixtureRequest, cluster: "ClusterInfo") -> "Baseline":
-    """Return what judges: `.check(...)`, `.check_published(...)`, `.check_efficiency(...)`, `.check_overhead(...)`, ...
+    """Return the checks: `.check(...)`, `.check_published(...)`, `.check_efficiency(...)`, `.check_overhead(...)`, ...
 
-    A verdict that fails the test is the test's failure message.
+    A verdict that fails the test is its failure message.
     """
     from pytest_dtfperf.plugin.fixture_objects import Baseline, DryRunBaseline
 

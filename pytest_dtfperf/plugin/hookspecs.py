@@ -1,8 +1,8 @@
 """The hooks of this plugin, for a conftest.py or another plugin; each takes any of the arguments.
 
-`pytest_dtfperf_measured` and `pytest_dtfperf_judged` are called where a test runs, with pytest-xdist in a worker's process;
-`pytest_dtfperf_report_section` in the process that writes to the terminal. An exception fails the test that it is raised in;
-one of a section costs that section alone.
+`pytest_dtfperf_measured` and `pytest_dtfperf_judged` are called in the test's process, with pytest-xdist that of a worker;
+`pytest_dtfperf_report_section` in the process that writes to the terminal. An exception fails its test;
+one of a section affects only that section.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 def pytest_dtfperf_measured(item: pytest.Item, measured: "Record") -> None:
     """Act on a measurement that `train` returns to a test: called once for each spec.
 
-    It is called also where this session has measured the spec before. The measurement is recorded, and not judged yet.
+    It is called also if this session has measured the spec before. The measurement is recorded, and not judged yet.
     """
 
 
 def pytest_dtfperf_judged(item: pytest.Item, measured: "Record", judgement: "Judgement") -> None:
     """Act on the verdict of a check of the fixture `baseline`, which is recorded and has not failed the test yet.
 
-    `measured` has all runs, including those that the check has made.
+    `measured` has all runs, including those of the check.
     """
 
 

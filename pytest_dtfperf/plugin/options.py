@@ -1,6 +1,6 @@
 """The command line: one table of options, read once into one frozen object, and the options' short names.
 
-Every option exists as `--dtfperf-NAME` and, where no other plugin has it, as `--NAME`; its ini twin is
+Every option exists as `--dtfperf-NAME` and, unless another plugin uses it, as `--NAME`; its ini option is
 `dtfperf_NAME`.
 """
 
@@ -25,7 +25,7 @@ from pytest_dtfperf.session.settings import ExplainWord, Settings, UpdateWord
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
 NumPsWord = Literal["best", "sweep"]
-WRITTEN = pytest.StashKey[Mapping[str, str]]()  # an option's field -> the name it was given by on the command line
+WRITTEN = pytest.StashKey[Mapping[str, str]]()  # an option's field -> its name on the command line
 NUM_PS_WORDS: tuple[NumPsWord, ...] = ("best", "sweep")
 UPDATE_WORDS: tuple[UpdateWord, ...] = ("all", "new")
 EXPLAIN_WORDS: tuple[ExplainWord, ...] = ("always", "auto", "never")
@@ -33,7 +33,7 @@ EXPLAIN_WORDS: tuple[ExplainWord, ...] = ("always", "auto", "never")
 
 @dataclass(frozen=True)
 class Options(Settings):
-    """What the user has set. None: not set, so the test, the cluster or the model decides."""
+    """The user's settings. None: not set, so the test, the cluster or the model decides."""
 
     cluster: str = "local"
     clusters_file: Path | None = None
@@ -62,15 +62,15 @@ def _path(text: str) -> Path:
 
 
 def _history(text: str) -> Path | str:
-    """Return a path, which an ini file may have relative to its folder, or a text that is no path."""
-    from pytest_dtfperf.history.where import address_of  # every pytest run on a machine with this plugin reads this file
+    """Return a path, relative to the folder of an ini file, or a text that is no path."""
+    from pytest_dtfperf.history.where import address_of  # late: every pytest run on a machine with this plugin reads this file
 
     address = address_of(text, Path())
     return Path(text) if address and address.path and "://" not in text else text
 
 
 def _number(text: str) -> float:
-    """Return the number, or NaN, which is within no bounds."""
+    """Return the number, or NaN, which is outside any bounds."""
     try:
         return float(text)
     except ValueError:
@@ -78,7 +78,7 @@ def _number(text: str) -> float:
 
 
 def _fraction(text: str) -> float:
-    """A number between 0 and 1."""
+    """Return a number between 0 and 1."""
     value = _number(text)
     if not 0 < value < 1:
         raise UsageError(f"takes a fraction, as 0.05 for 5 %, not {text!r}")
@@ -86,7 +86,7 @@ def _fraction(text: str) -> float:
 
 
 def _efficiency(text: str) -> float:
-    """More than 1 is possible."""
+    """Return an efficiency, which may be above 1."""
     value = _number(text)
     if not 0 < value <= MOST_EFFICIENT:
         raise UsageError(f"takes an efficiency, as 0.9 for 90 %, not {text!r}")
@@ -144,14 +144,14 @@ def _flag(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Option:
-    """One option: how it is written, its help, how its text is read."""
+    """One option: its name, its help, its parser."""
 
     name: str
     metavar: str
     help: str
     read: Callable[[str], Any]
-    bare: str | None = None  # what the option means when it is given without a value
-    variable: str | None = None  # of the environment, that sets the same: after the command line, before the ini file
+    bare: str | None = None  # the value of an option without one
+    variable: str | None = None  # environment variable with the same value: after the command line, before the ini file
 
     @property
     def field(self) -> str:
@@ -210,7 +210,7 @@ def add_options(parser: pytest.Parser) -> None:
     """Register every option and its ini twin. Called once, at start, in every pytest run on the machine."""
     group = parser.getgroup("dtfperf", "performance of distributed TensorFlow training")
     for option in OPTIONS:
-        given = option.help.replace("%", "%%")  # argparse would fill in what follows one
+        given = option.help.replace("%", "%%")  # argparse formats with %
         attributes: dict[str, Any] = {"dest": f"dtfperf_{option.field}", "metavar": option.metavar, "help": given}
         if option.bare is not None:
             attributes |= {"nargs": "?", "const": option.bare}
@@ -224,7 +224,7 @@ def is_given(config: pytest.Config) -> bool:
 
 
 def read_options(config: pytest.Config) -> Options:
-    """Return the options as one object. Raises `UsageError`, which names the option and what it takes."""
+    """Return the options as one object. Raises `UsageError` with the option and its allowed values."""
     values: dict[str, Any] = {}
     for option in OPTIONS:
         text = _text(config, option, os.environ)
@@ -264,12 +264,12 @@ def _where(config: pytest.Config, option: Option) -> str:
 
 
 def name_of(config: pytest.Config, option: Option) -> str:
-    """Return the option's name as it was written, or else its long name."""
+    """Return the option's name on the command line, or else its long name."""
     return config.stash.get(WRITTEN, {}).get(option.field, f"--dtfperf-{option.name}")
 
 
 def given_options(config: pytest.Config, but: Sequence[str]) -> list[str]:
-    """Return the options of this plugin on the command line, to be given again."""
+    """Return the options of this plugin on the command line, for another call."""
     found = ((option, config.getoption(f"dtfperf_{option.field}")) for option in OPTIONS if option.name not in but)
     return [f"{name_of(config, option)}={text}" for option, text in found if text is not None]
 
@@ -278,20 +278,20 @@ INI = "dtfperf_short_options"
 PREFIX = "--dtfperf-"
 PYTESTS = ("pytest", "py.test", "__main__.py")  # sys.argv[0] of pytest's own programs; `python -m pytest` is the last
 
-_NUMBER_BELOW_0 = re.compile(r"-\d+|-\d*\.\d+")  # a value for argparse, though it begins as an option does
+_NUMBER_BELOW_0 = re.compile(r"-\d+|-\d*\.\d+")  # a value for argparse, though it begins like an option
 
 
 @dataclass(frozen=True)
 class GivenOption:
-    """One of the plugin's options, as the command line has it."""
+    """One of the plugin's options on the command line."""
 
     option: Option
-    name: str  # as it was written: "--gpus" or "--dtfperf-gpus"
-    value: str | None  # None: it needs one and has none
-    apart: bool = False  # its value is the next word
+    name: str  # on the command line: "--gpus" or "--dtfperf-gpus"
+    value: str | None  # None: a required value is missing
+    apart: bool = False  # its value is the next argument
 
     def word(self, name: str) -> str:
-        """Return the option in one word, by that name."""
+        """Return the option as one argument, by that name."""
         return name if self.value is None else f"{name}={self.value}"
 
 
@@ -301,7 +301,7 @@ def add_short_options(parser: pytest.Parser) -> None:
 
 
 def write_out_long(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """Write out long options with their values, before conftests are searched: `--dtfperf-dry-run test.py` names a test."""
+    """Expand long options with their values, before conftests are searched: in `--dtfperf-dry-run test.py` it is a test."""
     found = list(read_words(args, lambda word: False))
     if any(isinstance(each, GivenOption) for each in found):
         args[:] = _words(found)
@@ -309,7 +309,7 @@ def write_out_long(config: pytest.Config, parser: pytest.Parser, args: list[str]
 
 
 def write_out(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
-    """Write out short options, once conftests have registered theirs. Raises `UsageError`."""
+    """Expand short options, once conftests have registered theirs. Raises `UsageError`."""
     args[:] = _with_files(args)
     is_free = find_unregistered(config, parser, args)
     found = list(read_words(args, is_free))
@@ -322,15 +322,15 @@ def write_out(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> 
 
 
 def read_words(words: Sequence[str], is_free: Callable[[str], bool]) -> Iterator[GivenOption | str]:
-    """Yield the words of the command line, with this plugin's options parsed.
+    """Yield the arguments of the command line, with this plugin's options parsed.
 
     Args:
-        is_free: returns whether no other plugin has registered a word such as `--gpus=2`.
+        is_free: returns whether no other plugin has registered an argument such as `--gpus=2`.
     """
     left = list(words)
     while left:
         word = left.pop(0)
-        if word == "--":  # all that follows are tests
+        if word == "--":  # the rest are tests
             yield from (word, *left)
             return
         name, has_value, value = word.partition("=")
@@ -350,7 +350,7 @@ def _option(name: str) -> Option | None:
 
 
 def _is_value(option: Option, word: str) -> bool:
-    """Return whether the word after an option is its value: `test.py` is none in `--dry-run test.py`."""
+    """Return whether the argument after an option is its value: in `--dry-run test.py` it is not."""
     if option.bare is None:
         return not word.startswith("-") or bool(_NUMBER_BELOW_0.fullmatch(word))
     try:
@@ -361,12 +361,12 @@ def _is_value(option: Option, word: str) -> bool:
 
 
 def _words(found: Iterable[GivenOption | str]) -> list[str]:
-    """Return the words for pytest's parser, which knows the long names."""
+    """Return the arguments for pytest's parser, which knows the long names."""
     return [each if isinstance(each, str) else each.word(PREFIX + each.option.name) for each in found]
 
 
 def find_unregistered(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) -> Callable[[str], bool]:
-    """Return a test for words that no plugin has registered. The parser is asked only if some word may be such an option."""
+    """Return a function for arguments that no plugin has registered. The parser is used only if one may be such an option."""
     if not config.getini(INI) or not any(_option(word.partition("=")[0]) for word in args):
         return lambda word: False
     try:
@@ -377,7 +377,7 @@ def find_unregistered(config: pytest.Config, parser: pytest.Parser, args: Sequen
 
 
 def _with_files(args: Sequence[str]) -> list[str]:
-    """Replace `@FILE` by its words if some are options of this plugin; pytest reports a file that cannot be read."""
+    """Replace `@FILE` by its arguments if some are options of this plugin; pytest reports a file that cannot be read."""
     found = []
     for arg in args:
         words = [arg]
@@ -389,11 +389,11 @@ def _with_files(args: Sequence[str]) -> list[str]:
 
 
 def keep_root(config: pytest.Config, is_free: Callable[[str], bool]) -> None:
-    """Start pytest anew where it has taken an option's value for the path of a test.
+    """Restart pytest if it has taken an option's value for the path of a test.
 
     It finds its root directory, and the ini file there, before it knows these options: in `--baselines ../theirs` the value
-    looks like a test of another project. Raises `UsageError` where pytest is not a program of its own, which could be started
-    anew.
+    looks like a test of another project. Raises `UsageError` if pytest is not a program of its own, which could be
+    restarted.
     """
     given = [*config.invocation_params.args], shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
     own, added = (list(read_words([str(word) for word in words], is_free)) for words in given)
@@ -437,7 +437,7 @@ def _show(config: pytest.Config, parser: pytest.Parser) -> None:
         name = f"--{option.name}"
         try:
             is_free = name in parser.parse_known_and_unknown_args([name])[1]
-        except (pytest.UsageError, SystemExit):  # it lacks its value, or prints something and leaves: another plugin has it
+        except (pytest.UsageError, SystemExit):  # it lacks a value, or prints and exits: another plugin's
             continue
         if is_free:
             optional = {"nargs": "?"} if option.bare is not None else {}

@@ -1,6 +1,6 @@
-"""How a verdict travels from a test to its report: as a user property, which xdist and JUnit XML carry along.
+"""The transfer of a verdict from a test to its report: as a user property, which xdist and JUnit XML transfer, too.
 
-For JUnit XML, pytest knows errors of setup and teardown only: there a cluster that failed would be a failure of the test.
+In JUnit XML, pytest reports only errors of setup and teardown: a failed cluster would be a failure of the test.
 """
 
 from collections import Counter
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from pytest_dtfperf.baselines.verdict import Verdict
 
 VERDICT = "dtfperf_verdict"
-ACCEPTED = "dtfperf_accepted"  # what the test measured becomes the baseline, so that no finding is left
-WHY = "dtfperf_why"  # what makes the training slower, as far as that is known
-UNDECIDED = "undecided"  # pytest counts such tests, beside those that passed
-DRY_RUN = "dry run"  # why a test is skipped that would have read a result
+ACCEPTED = "dtfperf_accepted"  # the test's measurement becomes the baseline, so that no finding is left
+WHY = "dtfperf_why"  # the cause of a slower training, if known
+UNDECIDED = "undecided"  # a category of tests beside those that passed
+DRY_RUN = "dry run"  # reason for skipping a test that would have read a result
 TRAINED = pytest.StashKey[bool]()  # of an item: whether it has called `train`
 SKIPPED = "dtfperf_skipped"  # why a perf test was not run
 
@@ -34,7 +34,7 @@ def verdict_of(report: pytest.CollectReport | pytest.TestReport) -> "Verdict | N
 
 
 def why_of(report: pytest.CollectReport | pytest.TestReport) -> str:
-    """Return what makes a training slower, by the last judgement that has an explanation; empty if there is none."""
+    """Return the cause of a slower training, by the last judgement with an explanation; empty if there is none."""
     found = [str(value) for name, value in getattr(report, "user_properties", ()) if name == WHY]
     return found[-1] if found else ""
 
@@ -55,7 +55,7 @@ def note_skip(report: pytest.TestReport) -> None:
 
 
 def line_in(item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException]) -> str:
-    """Return file and line of the test from which an error has come, as pytest writes them; empty where none is the test's."""
+    """Return file and line of the test that raised an error, in pytest's form; empty if none is in the test."""
     lines = [entry.lineno + 1 for entry in excinfo.traceback if str(entry.path) == str(item.path)]
     return f"{item.nodeid.partition('::')[0]}:{lines[-1]}" if lines else ""
 
@@ -68,9 +68,9 @@ def skips(reports: Iterable[object]) -> list[str]:
 
 
 class JunitErrors:
-    """Turns failures into errors in JUnit XML where the verdict is one, as INFRASTRUCTURE, and adds why a training is slower.
+    """Turns failures into errors in JUnit XML for verdicts such as INFRASTRUCTURE, and adds the cause of a slower training.
 
-    Registered where an XML file is written, after pytest's own plugin.
+    Registered if an XML file is written, after pytest's own plugin.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -83,7 +83,7 @@ class JunitErrors:
             return
         import xml.etree.ElementTree as ET  # late: a run without such a file needs none of this
 
-        from _pytest.junitxml import xml_key  # pytest offers no public way to what it is about to write
+        from _pytest.junitxml import xml_key  # pytest has no public interface to the XML before it is written
 
         from pytest_dtfperf.formats import printable_lines
 
@@ -93,7 +93,7 @@ class JunitErrors:
         reporter = xml.node_reporter(report)
         if why:
             output = ET.Element("system-out")
-            output.text = printable_lines(why)  # XML may not hold what a terminal obeys
+            output.text = printable_lines(why)  # XML may not contain control characters
             reporter.append(output)
         for node in reporter.nodes if report.failed and _is_error(report) else ():
             if node.tag == "failure":

@@ -1,4 +1,4 @@
-"""Which combinations of devices, parameter servers and variable update a test runs with. Values in, values out."""
+"""The combinations of devices, parameter servers and variable update that a test runs with. Pure functions."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -12,18 +12,18 @@ from pytest_dtfperf.plugin.options import NUM_PS_WORDS, Options
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
 NAMES = ("gpus", "num_ps", "variable_update")
-TOO_FEW = "too few"  # in the place of a test's parameters, of which its min_gpus has left none
+TOO_FEW = "too few"  # in place of a test's parameters if its min_gpus excludes all
 DEFAULT_UPDATE = ("parameter_server",)
 
 
 @dataclass(frozen=True)
 class Marker:
-    """What a test declares: `@pytest.mark.dtfperf(margin=0.05, variable_update=["replicated"])`."""
+    """The declarations of a test: `@pytest.mark.dtfperf(margin=0.05, variable_update=["replicated"])`."""
 
-    margin: float | None = None  # largest loss of rate against the baseline, as a part of it
+    margin: float | None = None  # largest loss of rate, as a fraction of the baseline
     efficiency: float | None = None  # least scaling efficiency, as a fraction
-    checks: int | None = None  # how many checks it makes, which share its part of the false alarms evenly
-    min_gpus: int = 1  # fewest devices the test makes sense on
+    checks: int | None = None  # number of its checks, which share its part of the false alarms evenly
+    min_gpus: int = 1  # fewest devices for a meaningful test
     gpus: tuple[int, ...] | None = None
     num_ps: tuple[int, ...] | None = None
     variable_update: tuple[str, ...] = DEFAULT_UPDATE
@@ -63,7 +63,7 @@ def _are_names(values: object) -> bool:
     return isinstance(values, tuple) and bool(values) and all(isinstance(each, str) for each in values)
 
 
-# What an argument of the marker must be, as text and as a test.
+# The allowed values of the marker's arguments, as text and as a function.
 _MAY_BE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "margin": ("a fraction of the rate, as 0.05 for 5 %", lambda value: _is_fraction(value, 1) and value < 1),
     "efficiency": ("a fraction, as 0.9 for 90 %", lambda value: _is_fraction(value, MOST_EFFICIENT)),
@@ -76,14 +76,14 @@ _MAY_BE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def combinations(asked: Iterable[str], options: Options, marker: Marker, devices: int) -> list[dict[str, Any]]:
-    """Return every combination of the names that a test takes, in the order of the runs: small to large.
+    """Return every combination of the names in a test's signature, in the order of the runs: small to large.
 
     A mode without parameter servers appears once per device count, with num_ps=0.
 
     Args:
-        devices: how many the cluster has.
+        devices: number of the cluster's devices.
     """
-    from pytest_dtfperf.session.allocation_manager import powers_of_two  # of tests that train; a run of others loads little
+    from pytest_dtfperf.session.allocation_manager import powers_of_two  # late: other tests do not need it
 
     names = [name for name in NAMES if name in set(asked)]
     counts = options.gpus or marker.gpus or powers_of_two(devices)
@@ -101,7 +101,7 @@ def combinations(asked: Iterable[str], options: Options, marker: Marker, devices
 def _parameter_servers(options: Options, marker: Marker, mode: str) -> Sequence[int | str]:
     if not VARIABLE_UPDATES[mode].parameter_servers:
         return (0,)
-    if isinstance(options.num_ps, str):  # found out once there are hosts
+    if isinstance(options.num_ps, str):  # determined after the allocation
         return (options.num_ps,)
     return options.num_ps or marker.num_ps or (1,)
 
@@ -115,13 +115,13 @@ def is_value(name: str, value: object) -> bool:
 
 
 def identify(combination: Mapping[str, Any]) -> str:
-    """Return the test id's part in brackets, of characters that `-k` understands: `gpus2-ps1-parameter_server`."""
+    """Return the part of the test id in brackets, of characters that `-k` allows: `gpus2-ps1-parameter_server`."""
     prefixes = {"gpus": "gpus", "num_ps": "ps", "variable_update": ""}
     return "-".join(f"{prefixes[name]}{value}" for name, value in combination.items())
 
 
 def cannot_hold(combination: Mapping[str, Any], cluster: str, devices: int | None, devices_per_host: int) -> str | None:
-    """Return why the cluster cannot run a combination, or None; `devices` are all it has, if that is known."""
+    """Return why the cluster cannot run a combination, or None; `devices`: of the whole cluster, if known."""
     gpus = combination.get("gpus", 1)
     mode = VARIABLE_UPDATES.get(combination.get("variable_update", ""))
     if devices is not None and gpus > devices:

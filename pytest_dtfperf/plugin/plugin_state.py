@@ -1,4 +1,4 @@
-"""The plugin's state in a pytest process: made when the first perf test, or option, needs it, and kept in pytest's stash."""
+"""The plugin's state in a pytest process: made for the first perf test, or for an option, and stored in pytest's stash."""
 
 import importlib.util
 import os
@@ -22,10 +22,10 @@ DRY_RUN = pytest.StashKey["DryRun"]()
 
 
 def state(config: pytest.Config) -> "SessionAdapter":
-    """Return the adapter of this process, which is made at the first call.
+    """Return the adapter of this process, which the first call makes.
 
     Raises:
-        UsageError: the options, the cluster file or the baselines are wrong.
+        UsageError: the options, the cluster file or the baselines are invalid.
     """
     if STATE not in config.stash:
         _begin(config)
@@ -53,14 +53,14 @@ def _begin(config: pytest.Config) -> None:
 
 
 def dry_run(config: pytest.Config) -> "DryRun | None":
-    """Return what notes the trainings of a dry run; None where there is none."""
+    """Return the notes of a dry run; None outside of one."""
     return config.stash.get(DRY_RUN, None)
 
 
 def starts(config: pytest.Config) -> list[Path]:
-    """Return where clusters.toml is searched: from the tests that were named upwards, then from the project's folder.
+    """Return the folders in which clusters.toml is searched: from the given tests upwards, then from the project's folder.
 
-    Tests of an installed package (`--pyargs`) are in no project; the project is then where pytest was started, or `-c` or
+    Tests of an installed package (`--pyargs`) are in no project; the project is then the working folder, or `-c` or
     `--rootdir`.
     """
     tests = list(dict.fromkeys([*_packages(config), *folders_of_tests(config)]))
@@ -70,19 +70,19 @@ def starts(config: pytest.Config) -> list[Path]:
 
 
 def folders_of_tests(config: pytest.Config) -> list[Path]:
-    """Return the folders of tests that were named by a path."""
+    """Return the folders of tests that are given by a path."""
     paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
     # A path that cannot be read (or is too long) is no folder: pytest itself reports it. Path.is_dir would raise.
     return list(dict.fromkeys(path if os.path.isdir(path) else path.parent for path in paths))
 
 
 def _packages(config: pytest.Config) -> list[Path]:
-    """Return the folders of packages and modules that were named. pytest refuses one that cannot be found."""
+    """Return the folders of packages and modules that are given by name. pytest refuses unknown ones."""
     found: list[Path] = []
     for name in (argument.partition("::")[0] for argument in config.args) if config.getoption("pyargs", False) else ():
         try:
             spec = None if os.path.exists(config.invocation_params.dir / name) else importlib.util.find_spec(name)
-        except Exception:  # it imports the packages around it, as pytest will: others' code
+        except Exception:  # importing packages runs foreign code, as pytest will
             continue
         if spec and spec.origin:
             found.append(Path(spec.origin).parent)

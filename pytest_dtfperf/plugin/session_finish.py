@@ -30,7 +30,7 @@ _SECTION = "pytest_dtfperf_report_section"
 
 @dataclass(eq=False)  # pytest 8 keeps plugins in a set
 class Ending:
-    """The hooks of a session's end, and the values that they share."""
+    """The hooks of a session's end, and their shared values."""
 
     perf: SessionAdapter
     started_s: float = field(default_factory=time.monotonic)
@@ -41,7 +41,7 @@ class Ending:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Degrade the terminal's encoding now: where the plugin began at pytest's start, there was no terminal yet."""
+        """Degrade the terminal's encoding now: at pytest's start, when the plugin may begin, there was no terminal yet."""
         session.config.add_cleanup(degrade(session.config))
 
     @pytest.hookimpl(trylast=True)
@@ -60,19 +60,19 @@ class Ending:
         if self.perf.session.has_measured:
             self._end(session, self.perf.session.folder)
         reporter = session.config.pluginmanager.getplugin("terminalreporter")
-        is_known_to_pytest = exitstatus in list(pytest.ExitCode)  # at others, as SIGTERM's, it sums up nothing
+        is_known_to_pytest = exitstatus in list(pytest.ExitCode)  # at others, such as SIGTERM's, it prints no summary
         if reporter and not is_known_to_pytest:
             reporter.ensure_newline()
             self.pytest_terminal_summary(reporter)
 
     def _end(self, session: pytest.Session, folder: SessionFolder) -> None:
-        """Take step by step, whether or not others fail: in the end the table must be shown."""
+        """Take step by step, even after failures: in the end the table must be shown."""
         guard = partial(self._reporting, session)
         self.completion = completion = Completion(self.perf.session, self.perf.root, self.started_s, guard)
         completion.accept()
         accepted = completion.acceptance
         if accepted and (accepted.loosened or accepted.is_fruitless) and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED  # an unattended update must show that
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED  # an unattended update must show the failure
         with guard():
             self.budget = folder.session.get("budget", {})
             self.remarks += terminal.list_costs(folder.session.get("costs", ()))
@@ -97,7 +97,7 @@ class Ending:
         return [f"--history-gate: {format_count(len(remembered.new), 'new change')} over time: this session fails"]
 
     def _sections(self, config: pytest.Config, records: Sequence[Record]) -> list[tuple[str, Sequence[str]]]:
-        """Return the sections of other plugins and of conftest.py, in pytest's order; one that fails costs itself alone."""
+        """Return the sections of other plugins and of conftest.py, in pytest's order; an error affects only its own section."""
         manager, found = config.pluginmanager, list[tuple[str, Sequence[str]]]()
         hooks = reversed(getattr(config.hook, _SECTION).get_hookimpls()) if records else ()
         each = [hook.plugin for hook in hooks if not (hook.wrapper or hook.hookwrapper)]
@@ -105,7 +105,7 @@ class Ending:
             alone = manager.subset_hook_caller(_SECTION, [other for other in each if other is not plugin])
             try:
                 found += [_section(*section) for section in alone(config=config, records=records) if section]
-            # Code of others: the table is shown all the same, and the session's exit code stays right.
+            # Foreign code: the table is shown all the same, and the session's exit code stays right.
             except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
                 name = manager.get_name(plugin)
                 self.remarks.append(f"dtfperf: a report section of {name} failed: {type(error).__name__}: {error}")
@@ -113,7 +113,7 @@ class Ending:
 
     @contextmanager
     def _reporting(self, session: pytest.Session) -> Iterator[None]:
-        """Make a remark of what goes wrong at the end, so that the other steps are taken all the same."""
+        """Turn an error at the session's end into a remark, so that the other steps are taken all the same."""
         try:
             yield
         except (DtfPerfError, OSError) as error:
@@ -152,7 +152,7 @@ class Ending:
 
 
 def _section(title: object, lines: Iterable[object]) -> tuple[str, Sequence[str]]:
-    """Return a title and lines; a text in their place is split into lines."""
+    """Return a title and lines; a single text is split into lines."""
     return str(title), lines.splitlines() if isinstance(lines, str) else [str(line) for line in lines]
 
 
@@ -162,5 +162,5 @@ def _verdicts(config: pytest.Config) -> Counter[str] | None:
     if reporter is None:
         return None
     kept = [report for kind, reports in reporter.stats.items() if kind != "rerun" for report in reports]
-    tests = [report for report in kept if type(report) is pytest.TestReport]  # subtests' reports, of another class, have it too
+    tests = [report for report in kept if type(report) is pytest.TestReport]  # not subtests', of another class
     return Counter(verdict for report in tests if (verdict := verdict_of(report)) and (report.when == "call" or report.failed))

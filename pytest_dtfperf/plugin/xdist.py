@@ -1,4 +1,4 @@
-"""pytest-xdist: its workers train in turn and write into one session folder. The keys of what they and the controller send."""
+"""pytest-xdist: its workers train in turn and write into one session folder. The keys of their messages."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 SESSION = "dtfperf_session"  # key in workerinput: the session's id
-USED = "dtfperf_used"  # key in workeroutput: this worker has seen a perf test
-NOTED = "dtfperf_noted"  # key in workeroutput: what a dry run has noted there
+USED = "dtfperf_used"  # key in workeroutput: this worker has had a perf test
+NOTED = "dtfperf_noted"  # key in workeroutput: the notes of a dry run
 PROBLEM_KEY = "dtfperf_problem"  # key in workeroutput: why nothing can be run
 PROGRESS = "dtfperf_progress"  # key in workerinput, and name of an event: the worker's progress is shown
-UNWRITTEN = "dtfperf_unwritten"  # key in workeroutput: what this worker has measured and could not write
+UNWRITTEN = "dtfperf_unwritten"  # key in workeroutput: this worker's measurements that it could not write
 SESSION_ID = pytest.StashKey[str]()
 PR_SET_PDEATHSIG = 1
 
@@ -41,7 +41,7 @@ def send_progress(config: pytest.Config, kind: str, text: str, tests: Sequence[s
 
 
 def refuse(config: pytest.Config, items: list[pytest.Item], why: str) -> None:
-    """End the session before a test is run; a worker runs nothing, and the controller ends the session."""
+    """End the session before any test; a worker runs nothing, and the controller ends the session."""
     if not is_worker(config):
         raise pytest.UsageError(why)
     getattr(config, "workeroutput", {})[PROBLEM_KEY] = why
@@ -60,9 +60,9 @@ def hand_over_unwritten(config: pytest.Config, lines: Sequence[str], why: str) -
 
 
 def join(config: pytest.Config) -> None:
-    """Note that a worker has a perf test, and end its training if the controller is killed: it would go on to the test's end.
+    """Note that a worker has a perf test, and end its training if the controller is killed. Otherwise it would finish the test.
 
-    Called when the first perf test is seen.
+    Called for the first perf test.
     """
     if is_worker(config):
         import ctypes  # late: most runs of pytest need neither

@@ -1,4 +1,4 @@
-"""The time that a session may take: how much of it a test gets, how many steps fit into that, and when it has no more runs."""
+"""The time budget of a session: the share of each test, how many steps fit into it, and when it has no more runs."""
 
 import time
 from collections.abc import Callable
@@ -7,12 +7,12 @@ from pytest_dtfperf.formats import duration, format_count, format_time_budget
 from pytest_dtfperf.spec import Spec
 
 LEAST_STEPS = 3  # measured steps of a run: the median of fewer is one of them
-RUNS = 2  # that a measurement needs for a spread, which the steps of each must leave time for
+RUNS = 2  # of a measurement, for a spread: the steps of each must leave time for the others
 STEPS_SHARE = 0.5  # of a test's time, for measured steps: starting tasks and building graphs takes the rest
 
 
 class TimeBudget:
-    """The time of one session, shared evenly among the tests that are left. What a test leaves is for those after it."""
+    """The time of one session, shared evenly among the remaining tests. Time that a test does not use is for later ones."""
 
     def __init__(self, total_s: float, tests: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
         """Start the clock.
@@ -25,16 +25,16 @@ class TimeBudget:
         self._tests = tests
         self._clock = clock
         self._began_s = clock()
-        self._ends_s: dict[str, float] = {}  # test -> when its time is over
+        self._ends_s: dict[str, float] = {}  # test -> end of its time
         self.left_out: list[str] = []  # tests for which no time was left
-        self.shortened: set[str] = set()  # tests with fewer runs than they would have had
+        self.shortened: set[str] = set()  # tests with fewer runs than without a budget
 
     @property
     def remaining_s(self) -> float:
         return self._began_s + self.total_s - self._clock()
 
     def begin(self, test: str) -> bool:
-        """Give a test its share of what is left; return False, and note the test as left out, where nothing is left."""
+        """Assign a test its share of the remaining time. If nothing is left, return False, and note the test as left out."""
         if test in self._ends_s:
             return True
         if self.remaining_s <= 0:
@@ -46,13 +46,13 @@ class TimeBudget:
         return True
 
     def get_remaining_s(self, test: str) -> float:
-        """Return the seconds that a test has left of its share; below 0 if it has taken more."""
+        """Return the seconds that remain of a test's share; below 0 if it has taken more."""
         return self._ends_s[test] - self._clock()
 
     def has_time(self, test: str, *, runs: int, fewest: int, run_s: float) -> bool:
         """Return whether a measurement may have another run, and note the test as shortened if not.
 
-        Below the fewest runs that a verdict needs, a measurement takes time from the tests after it, but never from none.
+        Below the fewest runs for a verdict, a measurement takes time from later tests, but only as long as there is some.
 
         Args:
             runs: how many it has.
