@@ -13,7 +13,7 @@ __all__ = ["load", "published"]
 
 
 def __getattr__(name: str) -> Any:
-    """`load` and `published`, imported when they are asked for: this file is imported on every host, and by every pytest."""
+    """Import `load` and `published` at their first use: every host and every pytest imports this file."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,4 +1,4 @@
-"""The codec of the data model: writes, reads, checks and describes dataclasses as JSON, from their fields and type hints.
+"""The codec of the data model: writes, reads, validates and describes dataclasses as JSON, from their fields and type hints.
 
     @dataclass(frozen=True, kw_only=True)
     class Score(JsonData):
@@ -8,7 +8,7 @@
 A field is declared once. `to_json` writes it, `from_json` reads and checks it, `json_schema` and `field_rows` describe it. A
 number must be finite and within the field's range; in a list or an object this holds for each. Unknown keys are refused.
 
-It goes to the hosts, so it needs nothing but Python there.
+It is sent to the hosts, so it needs only Python.
 """
 
 import math
@@ -21,7 +21,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
-Reader = Callable[[Any], Any]  # makes a value of what JSON has
+Reader = Callable[[Any], Any]  # converts JSON data to a value
 Check = Callable[[Any], None]  # raises `ValidationError`
 Schema = dict[str, Any]
 
@@ -32,7 +32,7 @@ _NAMES = {"integer": "a whole number", "number": "a finite number", "boolean": "
 
 
 class ValidationError(TypeError, ValueError):
-    """A value is not what its field allows; the message has the path to it."""
+    """A value is not allowed in its field; the message has the path to it."""
 
     def __init__(self, allowed: str, value: Any, path: str = "") -> None:
         short = reprlib.Repr()
@@ -72,7 +72,7 @@ def describe(
         is_finite: Whether NaN and infinities are refused.
         omit_empty: Whether it is left out of JSON while it is empty, None or zero.
         is_stored: Whether it is written.
-        schema: JSON Schema of its value, where that has no type yet.
+        schema: JSON Schema of its value, if that has no type yet.
     """
     limits = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
     return {
@@ -88,12 +88,12 @@ def describe(
 
 
 class JsonData:
-    """Gives a dataclass `to_json` and `from_json`; where a class has its own, those that hold it use that."""
+    """Adds `to_json` and `from_json` to a dataclass; a class's own versions are used by classes that contain it."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def to_json(self) -> dict[str, Any]:
-        """Return its fields as JSON has them, in their order."""
+        """Return its fields as JSON data, in their order."""
         return {
             field.name: _write(value)
             for field in _stored_fields(type(self))
@@ -102,7 +102,7 @@ class JsonData:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Return what `to_json` wrote; a key that is missing has its field's default.
+        """Return the object that `to_json` wrote; a missing key has its field's default.
 
         Raises:
             ValidationError: A key is unknown or missing, or a value has another type or is out of its range.
@@ -113,18 +113,18 @@ class JsonData:
 
 
 def json_schema(cls: type[JsonData]) -> Schema:
-    """Return the JSON Schema of a dataclass, of its fields and of all that they hold."""
+    """Return the JSON Schema of a dataclass, including all nested ones."""
     hints, stored = get_type_hints(cls), _stored_fields(cls)
     return {
         "type": "object",
         "additionalProperties": False,
-        "required": [field.name for field in stored if not field.metadata.get("omit_empty")],  # these are always written
+        "required": [field.name for field in stored if not field.metadata.get("omit_empty")],  # always written
         "properties": {field.name: _description(field) | _schema(hints[field.name], field.metadata) for field in stored},
     }
 
 
 def field_rows(cls: type[JsonData]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield name, JSON type, unit and description of each field that is stored: the rows of a reference."""
+    """Yield name, JSON type, unit and description of each stored field: the rows of a reference."""
     for name, schema in json_schema(cls)["properties"].items():
         kinds, metadata = schema.get("type", "any"), cls.__dataclass_fields__[name].metadata
         kind = kinds if isinstance(kinds, str) else " or ".join(kinds)
@@ -154,7 +154,7 @@ def _write(value: Any) -> Any:
 
 @cache
 def _readers(cls: Hashable) -> Mapping[str, Reader]:
-    """Return how to read those fields that are not as JSON has them."""
+    """Return the readers of fields with values that differ from JSON's."""
     return {name: reader for name, hint in get_type_hints(cls).items() if (reader := _reader(hint))}
 
 
@@ -180,7 +180,7 @@ def _if_it_is(kind: type, reader: Reader) -> Reader:
 
 @cache
 def _check_of(cls: Hashable) -> Check:
-    """Return the check of an object whose keys are the fields of a dataclass."""
+    """Return the check of an object with the fields of a dataclass as keys."""
     assert isinstance(cls, type)
     hints = get_type_hints(cls)
     own: Any = fields(cls)
@@ -223,7 +223,7 @@ def _check(hint: Any, metadata: Mapping[str, Any]) -> Check:
         return _check_list(_check(args[0], metadata), is_numeric=args[0] is float)
     if origin in (Mapping, dict):
         return _check_mapping(_check(args[1], metadata))
-    # Any other class checks itself where it is made.
+    # Any other class is checked when it is made.
     return _check_scalar(hint, metadata) if hint in _TYPES else lambda value: None
 
 
@@ -240,7 +240,7 @@ def _check_union(hint: Any, checks: Sequence[Check]) -> Check:
                 return each(value)
             except ValidationError as error:
                 errors.append(error)
-        # The error of the alternative that got deepest into the value is the one of interest.
+        # The relevant error is that of the alternative that got deepest into the value.
         deepest = max(errors, key=lambda error: len(error.path))
         raise deepest if deepest.path else ValidationError(" or ".join(dict.fromkeys(each.allowed for each in errors)), value)
 
@@ -260,7 +260,7 @@ def _check_list(check: Check, *, is_numeric: bool) -> Check:
         if not isinstance(value, list | tuple):
             raise ValidationError("a list", value)
         if is_numeric and value and set(map(type, value)) <= {int, float} and all(map(math.isfinite, value)):
-            value = [min(value), max(value)]  # what bounds two holds for thousands of step times
+            value = [min(value), max(value)]  # bounds that hold for two hold for thousands of step times
         for index, each in enumerate(value):
             _check_below(index, check, each)
 
@@ -336,7 +336,7 @@ def _schema(hint: Any, metadata: Mapping[str, Any]) -> Schema:
 
 
 def _join_schemas(schemas: Sequence[Schema]) -> Schema:
-    """Join alternatives: their types go into one list, and other keywords, which hold for their own type alone, beside it."""
+    """Join alternatives: their types go into one list, beside other keywords, which apply only to their own type."""
     joined: Schema = {"type": []}
     for each in schemas:
         if "enum" in each:

@@ -1,14 +1,14 @@
-"""Every exception this package raises on purpose.
+"""All exceptions that this package raises on purpose.
 
     DtfPerfError
-    ├── UsageError                   what the user asked for cannot be: one line, exit code 4, before anything is started
+    ├── UsageError                   the user's request is invalid: one line, exit code 4, before anything is started
     │   ├── SpecError                what to train
     │   ├── ClusterFileError         clusters.toml
     │   └── BaselineFileError        baselines/*.json
     ├── InfrastructureError          the cluster failed, not the training: an error, never a regression
-    │   ├── AllocationError          the cluster lent no hosts
-    │   │   └── AllocationOver       it has taken them back: whoever wants to go on needs new ones
-    │   ├── DataError                files could not be brought to or from where they are kept
+    │   ├── AllocationError          the cluster allocated no hosts
+    │   │   └── AllocationOver       it has reclaimed them: a new allocation is needed
+    │   ├── DataError                files could not be copied to or from storage
     │   ├── MissingModule            a host lacks a package that the training needs: its test is skipped
     │   ├── HostLost                 an agent or its host is gone or silent
     │   └── PortInUse                a fixed port is taken
@@ -17,12 +17,12 @@
     │   ├── TaskStopped              a task is alive but does not run (SIGSTOP, a debugger)
     │   └── DeadlineExceeded         a phase took longer than it may, or a task fell silent
     ├── TimeBudgetSpent              no time is left for a measurement: its test is skipped
-    ├── InvalidMeasurement           it trained, but the numbers cannot be true
+    ├── InvalidMeasurement           it trained, but the numbers are inconsistent
     ├── SessionFileError             a session folder cannot be read or written
     ├── HistoryError                 the database of all sessions cannot be read or written
-    └── ExportFailed                 an export of another package: costs its own files alone
+    └── ExportFailed                 an export of another package: affects only its own files
 
-A message says what was wrong, where (file and key, or host and task), what is allowed, and how to go on.
+A message states what is wrong, where (file and key, or host and task), what is allowed, and how to continue.
 """
 
 import difflib
@@ -31,7 +31,7 @@ import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-MOST_SHOWN = 60  # characters of what somebody wrote
+MOST_SHOWN = 60  # characters of the user's input in a message
 _SIMILAR = str.maketrans("oil", "011", "-_. ")
 
 
@@ -40,7 +40,7 @@ class DtfPerfError(Exception):
 
 
 class UsageError(DtfPerfError):
-    """What the user asked for cannot be."""
+    """The user's request is invalid."""
 
 
 class SpecError(UsageError):
@@ -48,7 +48,7 @@ class SpecError(UsageError):
 
 
 class ClusterFileError(UsageError):
-    """clusters.toml is missing, unreadable, or says something it may not."""
+    """clusters.toml is missing, unreadable, or invalid."""
 
 
 class BaselineFileError(UsageError):
@@ -60,19 +60,19 @@ class InfrastructureError(DtfPerfError):
 
 
 class AllocationError(InfrastructureError):
-    """The cluster lent no hosts."""
+    """The cluster allocated no hosts."""
 
 
 class AllocationOver(AllocationError):
-    """The cluster has taken its hosts back (time limit, failed node, preemption): a new allocation may help."""
+    """The cluster has reclaimed its hosts (time limit, failed node, preemption): a new allocation may help."""
 
 
 class DataError(InfrastructureError):
-    """Files could not be listed, brought or verified."""
+    """Files could not be listed, copied or verified."""
 
 
 class MissingModule(InfrastructureError):
-    """A host has no package of this name, without which the training cannot be."""
+    """A host lacks a package of this name, which the training requires."""
 
 
 class HostLost(InfrastructureError):
@@ -85,15 +85,15 @@ class PortInUse(InfrastructureError):
 
 @dataclass(frozen=True)
 class Culprit:
-    """The task that ended a run, and where to read on."""
+    """The task that ended a run, and its log."""
 
     task: str  # "worker:1"
     host: str
     what: str  # "was killed by SIGKILL"
     last_lines: Sequence[str] = ()
-    log: str | None = None  # where all that it has printed is
-    unwritten: str | None = None  # why that is in no file
-    code: int | None = None  # its exit code, as shells say it: 128 + the signal's number; None: it has not ended by itself
+    log: str | None = None  # path of its whole output
+    unwritten: str | None = None  # why its output is in no file
+    code: int | None = None  # its exit code as in shells: 128 + the signal's number; None: it has not ended by itself
 
     def __str__(self) -> str:
         text = f"{self.task} on {self.host} {self.what}{quoted_lines(self.last_lines)}"
@@ -105,7 +105,7 @@ class Culprit:
 
 
 class RunFailed(DtfPerfError):
-    """A training run failed; `culprit` says which task, on which host, with its last words."""
+    """A training run failed; `culprit` has the task, its host, and its last lines."""
 
     def __init__(self, culprit: Culprit) -> None:
         super().__init__(str(culprit))
@@ -113,7 +113,7 @@ class RunFailed(DtfPerfError):
 
 
 class TaskFailed(RunFailed):
-    """A task ended with a non-zero exit code or by a signal, or a parameter server left before its workers."""
+    """A task ended with a non-zero exit code or by a signal, or a parameter server exited before its workers."""
 
 
 class TaskStopped(RunFailed):
@@ -121,7 +121,7 @@ class TaskStopped(RunFailed):
 
 
 class DeadlineExceeded(RunFailed):
-    """A phase took longer than it may, or a task gave no sign of life."""
+    """A phase took longer than it may, or a task was silent for too long."""
 
 
 class TimeBudgetSpent(DtfPerfError):
@@ -129,23 +129,23 @@ class TimeBudgetSpent(DtfPerfError):
 
 
 class InvalidMeasurement(DtfPerfError):
-    """Training ended, but its numbers cannot be true: a loss is not finite, steps are missing, clocks disagree."""
+    """Training ended, but its numbers are inconsistent: a loss is not finite, steps are missing, clocks disagree."""
 
 
 class SessionFileError(DtfPerfError):
-    """A session folder is missing, damaged, or held by somebody else."""
+    """A session folder is missing, damaged, or held by another process."""
 
 
 class HistoryError(DtfPerfError):
-    """The history is not there, damaged, of a newer version, or its disk or server cannot be reached."""
+    """The history is missing, damaged, of a newer version, or its disk or server cannot be reached."""
 
 
 class ExportFailed(DtfPerfError):
-    """An export of another package raised something."""
+    """An export of another package raised an exception."""
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> str:
-    """Say that `name` is no `kind`, offer the nearest known one and list them all."""
+    """Return a message that `name` is no `kind`, with the nearest known name and all of them."""
     names = sorted(known)
     found = nearest(str(name), names)
     hint = f" Did you mean {found!r}?" if found else ""
@@ -159,11 +159,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return next(same, None) or next(iter(difflib.get_close_matches(name[:MOST_SHOWN], names, n=1)), None)
 
 
-UNEXPANDED = re.compile(r"~(/|$)|\$\w|\$\{")  # what a shell would have replaced, at the begin of a path or a name
+UNEXPANDED = re.compile(r"~(/|$)|\$\w|\$\{")  # syntax that a shell would have expanded, at the beginning of a path or a name
 
 
 def show_value(value: object) -> str:
-    """A value as a message quotes it, and of a long one the beginning, so that the rest of the message is seen."""
+    """Return a value as a message quotes it; of a long one only the beginning, so that the rest of the message is visible."""
     if isinstance(value, str):
         return repr(value) if len(value) <= MOST_SHOWN else f"{value[:MOST_SHOWN]!r}... ({len(value)} characters)"
     text = repr(value)
@@ -171,12 +171,12 @@ def show_value(value: object) -> str:
 
 
 def quoted_lines(lines: Iterable[str]) -> str:
-    """What somebody else has printed, line by line below a message of ours."""
+    """Return another program's output, line by line, for the end of a message."""
     return "".join(f"\n    | {line}" for line in lines)
 
 
 def signal_name(number: int) -> str:
-    """SIGKILL; of a real-time signal, which Linux gives no name of its own, SIGRTMIN+6; of what is none, `signal 77`."""
+    """Return SIGKILL; for a real-time signal, which has no name in Linux, SIGRTMIN+6; for an invalid one, `signal 77`."""
     if signal.SIGRTMIN < number < signal.SIGRTMAX:
         return f"SIGRTMIN+{number - signal.SIGRTMIN}"
     try:
@@ -186,10 +186,10 @@ def signal_name(number: int) -> str:
 
 
 def exit_words(code: int) -> str:
-    """How a process ended, by an exit code of Python's, which is minus the signal's number where one has ended it."""
+    """Return how a process ended, by an exit code of Python, which is minus the signal's number for a killed one."""
     return f"was killed by {signal_name(-code)}" if code < 0 else f"left with exit code {code}"
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without what it quotes; of one that says nothing, what it is."""
+    """Return an error's message without quoted output; its class if the message is empty."""
     return str(error).partition("\n")[0] or type(error).__name__

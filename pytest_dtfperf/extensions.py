@@ -3,8 +3,8 @@
     [project.entry-points."pytest_dtfperf.models"]
     linear = "my_models:LINEAR"          # a `pytest_dtfperf.spec.Model`
 
-The name is known as soon as the package is installed, its row is imported when somebody asks for it, and no entry point is
-looked for before a name is asked for that this package has not. What a package adds never takes the place of a row of ours.
+The name is known as soon as the package is installed, its row is imported at its first use, and entry points are
+searched only for a name that this package lacks. An added row never replaces one of this package.
 """
 
 from collections import UserDict, defaultdict
@@ -25,13 +25,13 @@ Row = TypeVar("Row")
 class Table(UserDict[str, Row]):
     """Rows by name: this package's first, in their order, then those of others, by name.
 
-    Looking up or iterating over values raises `UsageError` for a row that is promised and cannot be had.
+    Looking up or iterating over values raises `UsageError` for a registered row that cannot be imported.
     """
 
     def __init__(self, group: str, kind: type[Row], rows: Mapping[str, Row]) -> None:
         self.group = group
         self._kind = kind
-        self._added: dict[str, Row] = {}  # as far as somebody has asked for them
+        self._added: dict[str, Row] = {}  # imported so far
         super().__init__(rows)
 
     def __missing__(self, name: str) -> Row:
@@ -50,20 +50,20 @@ class Table(UserDict[str, Row]):
         return len(list(iter(self)))
 
     def package_of(self, name: str) -> str | None:
-        """Whose row it is, as "my-models 1.0"; None for ours, and for a name that nobody has."""
+        """Return the package of a row, as "my-models 1.0"; None for this package's, and for unknown names."""
         points = () if name in self.data else _entry_points(self.group).get(name, ())
         return _package(points[0]) if points else None
 
 
 def packages() -> dict[str, str]:
-    """The versions of all installed packages that add something, by name."""
+    """The versions of all installed packages that add rows, by name."""
     points = (point for group in GROUPS for named in _entry_points(group).values() for point in named)
     return {point.dist.name: point.dist.version for point in points if point.dist}
 
 
 @cache
 def _entry_points(group: str) -> Mapping[str, Sequence["EntryPoint"]]:
-    """By name, in order; several of one name where packages are at odds."""
+    """Return entry points by name, in order; several of one name if packages conflict."""
     found: dict[str, list[EntryPoint]] = defaultdict(list)
     for point in _read_entry_points().select(group=group):
         found[point.name].append(point)
@@ -72,10 +72,10 @@ def _entry_points(group: str) -> Mapping[str, Sequence["EntryPoint"]]:
 
 @cache
 def _read_entry_points() -> "EntryPoints":
-    """All there are, of all packages: to look for them reads a file of each."""
+    """Return the entry points of all packages: the search reads a file of each."""
     from importlib.metadata import entry_points  # 30 ms, which a process that trains need not spend
 
-    found: Any = entry_points()  # of another type in Python 3.11 than in later ones; both can select
+    found: Any = entry_points()  # its type differs between Python 3.11 and later; both can select
     return cast("EntryPoints", found)
 
 
@@ -86,9 +86,9 @@ def _row(points: Sequence["EntryPoint"], kind: type[Row]) -> Row:
         raise UsageError(f"{where} has a rival of the same name in {_package(others[0])}: uninstall one of the two packages.")
     try:
         row = point.load()
-    except KeyboardInterrupt as error:  # whoever has waited for it long enough is told what for
+    except KeyboardInterrupt as error:  # show a user who has waited which package it was
         raise KeyboardInterrupt(f"while {where} was imported") from error
-    except (Exception, SystemExit) as error:  # it is another's code, which may fail in any way
+    except (Exception, SystemExit) as error:  # foreign code may fail in any way
         raise UsageError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(row, kind):
         raise UsageError(f"{where} must be a {kind.__module__}.{kind.__qualname__}, not {type(row).__qualname__}.")

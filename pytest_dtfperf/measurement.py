@@ -1,4 +1,4 @@
-"""What training yielded. Comes back from the hosts as JSON, and is what a session folder keeps."""
+"""The results of training. Hosts send them as JSON, and a session folder stores them."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,11 @@ from typing import Any, Self
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.spec import Spec
 
-# A task may be off its core for this long without anybody being wrong: a few time slices of a busy Linux host.
+# A task may be descheduled for this long in normal operation: a few time slices of a busy Linux host.
 CLOCK_SLACK_S = 0.02
 
 
-_MOST_COUNTED = 10**18  # of whatever is counted in a run
+_MOST_COUNTED = 10**18  # of any count in a run
 
 _OBJECTS: Mapping[str, Any] = {"type": "object", "additionalProperties": {"type": "object"}}
 _ANATOMY: Mapping[str, Any] = {"$ref": "anatomy.json"}
@@ -27,7 +27,7 @@ _rate: dict[str, Any] = {"unit": "images/sec", "at_least": 1e-9, "at_most": 1e12
 
 @dataclass(frozen=True, kw_only=True)
 class Score(JsonData):
-    """How well the whole test set is answered."""
+    """The score on the whole test set."""
 
     images: int = field(metadata=describe("How many the test set has", at_least=1))
     loss: float = field(metadata=describe("Cross-entropy, mean over the images", is_finite=False))
@@ -50,7 +50,7 @@ class Evaluation(JsonData):
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkFacts(JsonData):
-    """What an own model is, as the task that trained it has found."""
+    """The properties of an own model, as determined by the task that trained it."""
 
     image_shape: Sequence[int] = field(metadata=describe("Height, width, channels", **_count))
     classes: int = field(metadata=describe("Of its output", **_count))
@@ -65,13 +65,13 @@ class NetworkFacts(JsonData):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskReport(JsonData):
-    """One task's account of a run. All times are seconds on the task's own monotonic clock."""
+    """One task's report of a run. All times are seconds on the task's own monotonic clock."""
 
     job: str
     index: int
     num_devices: int = 0
     step_s: Sequence[float] = ()  # one per measured step, as seen by this worker; empty for a ps
-    elapsed_s: float = 0.0  # measured window: from the common start to this worker's end (asynchronous: to everybody's)
+    elapsed_s: float = 0.0  # measured window: from the common start to this worker's end (asynchronous: to the last worker's)
     loss: Sequence[float] = field(default=(), metadata=describe("One per measured step", is_finite=False))
     startup_s: Mapping[str, float] = field(default_factory=dict)  # server, build, session, first_step, warmup
     bytes_sent: int = 0  # by the task's host, all interfaces, during the measured window
@@ -81,13 +81,13 @@ class TaskReport(JsonData):
     devices: Sequence[str] = ()  # where the gradients were computed, as TensorFlow placed them
     evaluations: Sequence[Evaluation] = ()  # the chief's, if the spec asked for them
     variable_bytes: Mapping[str, int] = field(default_factory=dict)  # device -> bytes of variables placed there
-    graph: Mapping[str, Any] = field(default_factory=dict)  # what a step computes: {"hash": ..., "operations": {kind: count}}
-    settings: Mapping[str, str] = field(default_factory=dict)  # how TensorFlow runs it: what is in no graph
+    graph: Mapping[str, Any] = field(default_factory=dict)  # of a step: {"hash": ..., "operations": {kind: count}}
+    settings: Mapping[str, str] = field(default_factory=dict)  # of TensorFlow, as far as they are not in the graph
     reported_rate: str | None = None  # an external command's own images/sec
     unclear_rate: str | None = field(
         default=None, metadata=describe("Why the last rate that it has printed cannot be read", omit_empty=True)
     )
-    last_lines: Sequence[str] = ()  # of such a program that has printed none; or the one line that cannot be read
+    last_lines: Sequence[str] = ()  # of a program that has printed no rate; or the one invalid line
     images: float = field(
         default=0.0, metadata=describe("Trained by this worker in the steps that a program has reported", omit_empty=True)
     )
@@ -115,7 +115,7 @@ class TaskReport(JsonData):
 class Run(JsonData):
     """One training of one spec, over all its tasks."""
 
-    # Devices x batch x measured steps / the chief's elapsed time, or as an external command reports it.
+    # Devices x batch x measured steps / the chief's elapsed time, or the rate that an external command reports.
     images_per_sec: float = field(metadata=describe("Of the whole cluster", **_rate))
     elapsed_s: float = field(
         metadata=describe(
@@ -193,12 +193,12 @@ class Measurement(JsonData):
     hosts: Sequence[str]
     fingerprint: Mapping[str, Any]  # {"hardware": ..., "software": ..., "program": ..., "placement": ..., "state": ...}
     injected_slowdowns: Mapping[str, float] = field(default_factory=dict)  # task -> s per step
-    probes: Mapping[str, Any] | None = None  # what its hosts and links could do (`explain/probes.py`), if that was measured
-    traced: Run | None = None  # a short run that was made to be traced alone: it counts for nothing, and is none of `runs`
+    probes: Mapping[str, Any] | None = None  # of its hosts and links (`explain/probes.py`), if they were probed
+    traced: Run | None = None  # a short run only for a trace: it does not count, and is not in `runs`
 
     @property
     def traced_run(self) -> Run | None:
-        """The last run with an anatomy, first of those that nothing disturbed; else the last that says why it has none.
+        """The last run with a step breakdown, undisturbed ones first; else the last with a reason for its absence.
 
         None: no step was traced.
         """
@@ -208,34 +208,34 @@ class Measurement(JsonData):
 
     @property
     def all_runs(self) -> Sequence[Run]:
-        """Whatever was run for it."""
+        """All runs, including the one for a trace."""
         return [*self.runs, *([self.traced] if self.traced else [])]
 
     @property
     def samples(self) -> Sequence[Run]:
-        """The runs its rate rests on, in the order they were made: those that nothing disturbed, or all if it disturbed all."""
+        """The runs that count for the rate, in their order: the undisturbed ones, or all if all were disturbed."""
         return [run for run in self.runs if not run.disturbances] or self.runs
 
     @property
     def rates(self) -> list[float]:
-        """images/sec of each sample."""
+        """The images/sec of each sample."""
         return [run.images_per_sec for run in self.samples]
 
     @property
     def disturbances(self) -> list[str]:
-        """What disturbed its runs, each once, if that leaves no run to be believed."""
+        """The disturbances of its runs, each once, if all runs were disturbed."""
         if not all(run.disturbances for run in self.runs):
             return []
         return list(dict.fromkeys(words for run in self.runs for words in run.disturbances))
 
     @property
     def images_per_sec(self) -> float:
-        """Median of the samples."""
+        """The median rate of the samples."""
         return statistics.median(self.rates)
 
     @property
     def misplaced(self) -> str | None:
-        """What was asked for and what was lent instead, in words; None if that is the same, or unknown."""
+        """A message on what was requested and what was allocated; None if they are equal, or unknown."""
         found: Mapping[str, Any] = self.fingerprint.get("placement", {})
         if found.get("matches", True):
             return None
@@ -243,17 +243,17 @@ class Measurement(JsonData):
 
     @property
     def spread(self) -> float | None:
-        """Half the range of the samples over their median: the number behind the ±. None: a single one has none."""
+        """Half the range of the samples over their median: the number behind the ±. None for a single one."""
         return None if len(self.rates) < 2 else (max(self.rates) - min(self.rates)) / 2 / self.images_per_sec
 
     @property
     def accuracy(self) -> float | None:
-        """Median accuracy of the runs that measured it."""
+        """The median accuracy of the runs that measured it."""
         found = [run.accuracy for run in self.runs if run.accuracy is not None]
         return statistics.median(found) if found else None
 
     def with_runs(self, more: Sequence[Run]) -> Self:
-        """As it is with further runs."""
+        """Return the measurement with further runs."""
         return replace(self, runs=(*self.runs, *more))
 
     def to_json(self) -> dict[str, Any]:
@@ -270,20 +270,20 @@ class Measurement(JsonData):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Of a record's line, which holds more."""
+        """Read a record's line, which has further keys."""
         return super().from_json({field.name: data[field.name] for field in fields(cls) if field.name in data})
 
 
 def efficiency(measurement: Measurement, anchor: Measurement) -> float:
-    """rate(n) / (n x rate(1)), as a fraction. `anchor` is the 1-device measurement it is divided by."""
+    """Return rate(n) / (n x rate(1)), as a fraction. `anchor` is the 1-device measurement."""
     return scaling_efficiency(measurement.images_per_sec, measurement.spec.gpus, anchor.images_per_sec)
 
 
 def scaling_efficiency(images_per_sec: float, gpus: int, one_device: float) -> float:
-    """rate(n) / (n x rate(1)). May exceed 1."""
+    """Return rate(n) / (n x rate(1)). May exceed 1."""
     return images_per_sec / (gpus * one_device)
 
 
 def io_overhead(synthetic: float, real: float) -> float:
-    """(synthetic - real) / synthetic, of the same spec. May be negative."""
+    """Return (synthetic - real) / synthetic, of the same spec. May be negative."""
     return (synthetic - real) / synthetic

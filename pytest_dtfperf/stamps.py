@@ -1,6 +1,6 @@
-"""When what was there in each measured step of a worker, as plain numbers: stamps.
+"""The timestamps of events in each measured step of a worker, as plain numbers: stamps.
 
-Made on the hosts in every run (`training/stamping.py`), comes back as JSON, becomes scores of workers in
+Made on the hosts in every run (`training/stamping.py`), sent as JSON, and converted to worker timings in
 `explain/worker_timings.py`.
 
     begin ---- python ----> called -------> variables there -------> last gradient there -------> end
@@ -15,29 +15,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-MOST_CHARACTERS = 8 << 20  # of packed stamps: half of what a line may hold
+MOST_CHARACTERS = 8 << 20  # of packed stamps: half of the maximum of a line
 MOST_STEPS = 400_000  # of one worker, as in a report
 _MOST_BYTES = 32 << 20  # of their JSON: five numbers for each of 400,000 steps
-_MOST_US = 10**13  # four months: no step takes longer
+_MOST_US = 10**13  # four months: more than any step takes
 
-Column = Sequence[int | None]  # a number for each step; None: not known
+Column = Sequence[int | None]  # a number for each step; None: unknown
 
 
 class InvalidStamps(ValueError):
-    """They cannot be: the text goes on after "the stamps"."""
+    """The stamps are invalid: the text follows "the stamps"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stamps:
-    """One worker's measured steps, in their order. Columns are equally long."""
+    """The measured steps of one worker, in their order. Columns are equally long."""
 
     worker: str  # "worker:0"
-    python_us: Column  # from the step's begin until its session was asked
-    variables_us: Column  # from there until all values of its variables were there
-    gradients_us: Column  # from there, too: until its last gradient was there
-    end_us: Column  # from there, too: until the session had answered
+    python_us: Column  # from the step's begin until the call of its session
+    variables_us: Column  # from there until all values of its variables had arrived
+    gradients_us: Column  # from there, too: until its last gradient was computed
+    end_us: Column  # from there, too: until the session returned
     cpu_us: Column  # user and system time of its process in the step
-    between_us: Column = ()  # of a program that tells begin and end alone: from the end of the step before until its begin
+    between_us: Column = ()  # of a program that reports only begin and end: from the previous step's end to its begin
 
     def __len__(self) -> int:
         return len(self.python_us)
@@ -48,7 +48,7 @@ class Stamps:
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
-        """Raises `InvalidStamps`: it may come from a host that is broken or means ill."""
+        """Read and validate stamps, which may come from a broken or malicious host. Raises `InvalidStamps`."""
         if not isinstance(data, dict) or set(data) - {"between_us"} != {"worker", *COLUMNS}:
             raise InvalidStamps(f"have keys other than worker, {', '.join(COLUMNS)}")
         if not isinstance(data["worker"], str):
@@ -76,7 +76,7 @@ def _column(value: Any, name: str) -> list[int | None]:
 
 
 def pack(stamps: Sequence[Stamps]) -> str:
-    """Stamps as text that a message can hold. Raises `InvalidStamps` if they are too many for that."""
+    """Return stamps as text for a message. Raises `InvalidStamps` if they are too large for one."""
     text = json.dumps([each.to_json() for each in stamps], separators=(",", ":"))
     packed = base64.b64encode(zlib.compress(text.encode())).decode()
     if len(text) > _MOST_BYTES or len(packed) > MOST_CHARACTERS:
@@ -85,7 +85,7 @@ def pack(stamps: Sequence[Stamps]) -> str:
 
 
 def unpack(text: str) -> list[Stamps]:
-    """What was packed. Raises `InvalidStamps`, and makes no more of a small text than stamps may be."""
+    """Return the packed stamps. Raises `InvalidStamps`; a small text cannot expand beyond the limits of stamps."""
     try:
         unzip = zlib.decompressobj()
         data = json.loads(unzip.decompress(base64.b64decode(text, validate=True), _MOST_BYTES))

@@ -4,10 +4,10 @@
     for images in batches:
         with steps:
             loss = train(images)
-            steps.wait_for(loss)  # where the device works on after the call has returned
+            steps.wait_for(loss)  # if the device continues after the call has returned
 
-This file needs the standard library alone and may be copied into a program. TensorFlow, Keras, JAX and PyTorch are imported by
-who uses them. Unless `train(command=...)` has started the program, nothing is measured, waited for or written.
+This file needs only the standard library and may be copied into a program. TensorFlow, Keras, JAX and PyTorch are imported only
+if they are used. Unless `train(command=...)` has started the program, nothing is measured, waited for or written.
 """
 
 import importlib
@@ -17,18 +17,18 @@ import sys
 import time
 from typing import Any
 
-VARIABLE = "DTFPERF_STEPS"  # names the pipe that steps are written to, a line of JSON each
+VARIABLE = "DTFPERF_STEPS"  # number of the pipe to which steps are written, a line of JSON each
 
 
 class Steps:
-    """A step is what happens between `begin` and `end`, or in a `with` block; what is outside of it is not measured.
+    """Measures steps: a step is the time between `begin` and `end`, or in a `with` block.
 
-    `images_per_step` may be changed before a step ends, and may be None where the perf test says `batch_size`. The first
-    `warmup` steps are reported as such and are in no rate: the first one builds. A step that an exception ends is not reported.
+    `images_per_step` may be changed before a step ends, and may be None if the perf test sets `batch_size`. The first
+    `warmup` steps are reported as such and do not count for a rate: the first one builds. One with an exception is not.
     """
 
     def __init__(self, images_per_step: float | None = None, *, warmup: int = 1) -> None:
-        """Raises `ValueError` where `warmup` is no number of steps."""
+        """Open the pipe. Raises `ValueError` if `warmup` is no number of steps."""
         if not isinstance(warmup, int) or isinstance(warmup, bool) or warmup < 0:
             raise ValueError(f"warmup must be a whole number of steps, 0 or more, not {warmup!r}")
         self.images_per_step = images_per_step
@@ -39,11 +39,11 @@ class Steps:
 
     @property
     def measured(self) -> bool:
-        """Whether anybody listens."""
+        """Whether steps are being measured."""
         return self._pipe is not None
 
     def begin(self) -> None:
-        """Raises `RuntimeError` in a step that has not ended."""
+        """Begin a step. Raises `RuntimeError` in a step that has not ended."""
         if self._pipe is None:
             return
         if self._began is not None:
@@ -51,7 +51,7 @@ class Steps:
         self._began = time.monotonic()
 
     def end(self) -> None:
-        """Raises `RuntimeError` where no step has begun."""
+        """End the step. Raises `RuntimeError` if no step has begun."""
         ended = time.monotonic()
         if self._pipe is None:
             return
@@ -62,16 +62,16 @@ class Steps:
         is_warmup = self._count <= self._warmup
         line = {"pid": os.getpid(), "began": began, "ended": ended, "images": self.images_per_step, "warmup": is_warmup}
         try:
-            os.write(self._pipe, json.dumps(line, default=float).encode() + b"\n")  # short enough to be written as one
-        except OSError:  # nobody listens any more
+            os.write(self._pipe, json.dumps(line, default=float).encode() + b"\n")  # short enough for an atomic write
+        except OSError:  # the reader has ended
             self._pipe = None
 
     def drop(self) -> None:
-        """Forget the step that has begun."""
+        """Discard the step that has begun."""
         self._began = None
 
     def wait_for(self, result: Any) -> None:
-        """Return when devices have computed it: an array or tensor, several in a list, tuple or dict, or a function to call."""
+        """Wait until devices have computed it: an array or tensor, several in a list, tuple or dict, or a function to call."""
         if self._pipe is not None:
             _wait_for(result)
 
@@ -89,7 +89,7 @@ class Steps:
 def StepTimes(images_per_step: float | None = None, *, warmup: int = 1) -> Any:
     """Return a callback for Keras 3 and 2 (tf_keras): `model.fit(..., callbacks=[StepTimes(images_per_step=64)])`.
 
-    A step is a batch of `fit`, or as many as `steps_per_execution` says. It ends when its devices have ended.
+    A step is a batch of `fit`, or `steps_per_execution` batches. It ends when its devices have finished.
     """
 
     is_keras_2 = _is_keras_2()
@@ -117,7 +117,7 @@ def StepTimes(images_per_step: float | None = None, *, warmup: int = 1) -> Any:
         def on_train_end(self, logs: Any = None) -> None:
             self._steps.drop()
 
-        def _implements_train_batch_hooks(self) -> bool:  # Keras 2 asks
+        def _implements_train_batch_hooks(self) -> bool:  # Keras 2 calls it
             return True
 
         def _implements_test_batch_hooks(self) -> bool:
@@ -127,19 +127,19 @@ def StepTimes(images_per_step: float | None = None, *, warmup: int = 1) -> Any:
             return False
 
         def _batches(self, last: int) -> int:
-            """Return how many are in this step. Keras 2 names the last one, Keras 3 the last one that there might have been, or
+            """Return the number of batches in this step. Keras 2 passes the last one, Keras 3 the last possible one, or
             the first one again.
             """
             if is_keras_2:
                 return max(1, last - self._first + 1)
-            most: int = getattr(self.model, "steps_per_execution", 1)  # a loop of one's own may have set no model
-            of_epoch: int | None = (self.params or {}).get("steps")  # None: not known yet
+            most: int = getattr(self.model, "steps_per_execution", 1)  # a custom loop may have set no model
+            of_epoch: int | None = (self.params or {}).get("steps")  # None: unknown yet
             if of_epoch or most == 1:
                 return max(1, min(most, of_epoch - self._first) if of_epoch else most)
             return min(most, self._count_updates() - self._updates) or most
 
         def _count_updates(self) -> int:
-            """Return how many batches the optimizer has had, where only that tells how many a step has; else 0."""
+            """Return the number of the optimizer's batches if only that shows how many a step has; else 0."""
             optimizer = getattr(self.model, "optimizer", None)
             if (
                 is_keras_2
@@ -156,7 +156,7 @@ def StepTimes(images_per_step: float | None = None, *, warmup: int = 1) -> Any:
 def step_hook(images_per_step: float | None = None, *, warmup: int = 1, train_op: Any = None) -> Any:
     """Return a hook for `tf.compat.v1.train.MonitoredTrainingSession(hooks=[...])`.
 
-    Each `run` of the session is a step or, with `train_op`, each one that asks for it. `run` returns when its devices end.
+    Each `run` of the session is a step or, with `train_op`, each one that fetches it. `run` returns when its devices end.
     With SyncReplicasOptimizer, pass `stop_grace_period_secs=1` to the session: else worker 0 ends two minutes later.
     """
     import tensorflow.compat.v1 as tf
@@ -191,18 +191,18 @@ def _open(path: str | None) -> int | None:
 
 
 def _is_keras_2() -> bool:
-    """Return whether the program trains with tf_keras: by TensorFlow's own variable, or since it has imported no other."""
+    """Return whether the program trains with tf_keras: by TensorFlow's own variable, or because only tf_keras is imported."""
     is_asked_for = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
     return is_asked_for or ("tf_keras" in sys.modules and "keras" not in sys.modules)
 
 
 def _keras_callback() -> Any:
-    """Return the class that callbacks derive from."""
+    """Return the base class of callbacks."""
     return importlib.import_module("tf_keras.callbacks" if _is_keras_2() else "keras.callbacks").Callback
 
 
 def _finish_keras(logs: Any) -> Any:
-    """Return what to wait for at the end of a batch: whatever Keras' own framework has been given to do."""
+    """Return what to wait for at the end of a batch: the pending work of Keras' framework."""
 
     def wait() -> None:
         if _is_keras_2() or importlib.import_module("keras").backend.backend() == "tensorflow":
@@ -213,7 +213,7 @@ def _finish_keras(logs: Any) -> Any:
 
 
 def _sync_devices() -> None:
-    """Wait for this process' devices of TensorFlow: `tf.test.experimental.sync_devices` asks those of other workers, too, and
+    """Wait for TensorFlow's devices of this process: `tf.test.experimental.sync_devices` includes those of other workers, and
     fails under MultiWorkerMirroredStrategy.
     """
     import tensorflow as tf

@@ -1,9 +1,9 @@
-"""What a worker's session saw of some traced steps: each operation's time, each transfer, as plain numbers.
+"""The trace of a worker's session in some steps: the time of each operation and transfer, as plain numbers.
 
-Made on the hosts from TensorFlow's own account (`training/step_stats.py`), comes back as JSON, is taken apart in `explain/`.
-A session sees its own operations alone, on whichever task they ran: the traces of all workers together are the whole step.
+Made on the hosts from TensorFlow's step statistics (`training/step_stats.py`), sent as JSON, and analysed in `explain/`.
+A session records only its own operations, on all tasks: the traces of all workers together are the whole step.
 
-All times are whole microseconds since 1970, each on the clock of the task that it happened in.
+All times are whole microseconds since 1970, each on the clock of its task.
 """
 
 import base64
@@ -13,20 +13,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-MOST_CHARACTERS = 8 << 20  # of a packed trace: half of what a line may hold
+MOST_CHARACTERS = 8 << 20  # of a packed trace: half of the maximum of a line
 _MOST_BYTES = 32 << 20  # of its JSON: the names and times of 100,000 operations
-_MOST = 2**53  # microseconds (until 2255) or bytes: no clock and no tensor goes there
+_MOST = 2**53  # microseconds (until 2255) or bytes: above any clock or tensor
 
 
-# Types of what is no operation of a graph.
-NO_BATCH = "no batch"  # a worker has none to train: whoever gives them out has given it none
-XLA_MODULE = "XLA module"  # some of what XLA has made one program of; the name is the program's
-KERNEL = "kernel"  # of a GPU; of which operation is not known
-FED_QUEUE = "images_of_tower"  # and its number: a queue of batches that a program outside of the graph makes
+# Types of events that are no operations of a graph.
+NO_BATCH = "no batch"  # a worker has received no batch to train
+XLA_MODULE = "XLA module"  # part of a program that XLA has compiled; named after the program
+KERNEL = "kernel"  # of a GPU, of an unknown operation
+FED_QUEUE = "images_of_tower"  # followed by its number: a queue of batches that a program outside of the graph makes
 
 
 class InvalidTrace(ValueError):
-    """It is no trace: the text goes on after "the trace"."""
+    """The trace is invalid: the text follows "the trace"."""
 
 
 class Operation(NamedTuple):
@@ -39,28 +39,28 @@ class Operation(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """What one device receives from another in every step."""
+    """A transfer from one device to another in every step."""
 
-    name: str  # the operation that makes it; of an exchange between workers, its key
+    name: str  # the operation that makes it; for an exchange between workers, its key
     source: str  # a device
     destination: str  # a device
     size_bytes: int
 
 
 class Ran(NamedTuple):
-    """An operation ran, on the clock of its device's task."""
+    """The execution of an operation, on the clock of its device's task."""
 
-    operation: int  # its place in `operations`
-    ready_us: int  # its last input was there
+    operation: int  # index in `operations`
+    ready_us: int  # arrival of its last input
     start_us: int
     end_us: int
 
 
 class Received(NamedTuple):
-    """A tensor has come, on the clock of the destination's task."""
+    """The arrival of a tensor, on the clock of the destination's task."""
 
-    tensor: int  # its place in `tensors`
-    start_us: int  # as TensorFlow has it, from two clocks: good only where they agree
+    tensor: int  # index in `tensors`
+    start_us: int  # from TensorFlow, which uses two clocks: valid only if they agree
     end_us: int  # its arrival
 
 
@@ -68,10 +68,10 @@ class Received(NamedTuple):
 class TracedStep:
     """One step of one worker. The first three are on its own clock."""
 
-    begin_us: int  # the step before was over
-    called_us: int  # the session was asked
-    end_us: int  # it has answered
-    cpu_us: int | None  # user and system time of the worker's process in between; None: not known
+    begin_us: int  # end of the previous step
+    called_us: int  # call of the session
+    end_us: int  # return of the session
+    cpu_us: int | None  # user and system time of the worker's process in between; None: unknown
     ran: Sequence[Ran]
     received: Sequence[Received]
 
@@ -84,17 +84,17 @@ class TaskTrace:
     operations: Sequence[Operation]
     tensors: Sequence[Tensor]
     steps: Sequence[TracedStep]
-    queues: Mapping[str, str] = field(default_factory=dict)  # operation that is a queue -> the name that all workers know it by
-    edges: bool = True  # whether it tells what each operation waited for, and all that has come; a profiler's does not
+    queues: Mapping[str, str] = field(default_factory=dict)  # operation that is a queue -> its name in all workers
+    edges: bool = True  # whether it has the inputs of each operation and all arrivals; a profiler's trace does not
 
     @property
     def tasks(self) -> set[str]:
-        """All that it names."""
+        """All tasks in the trace."""
         devices = {o.device for o in self.operations} | {d for t in self.tensors for d in (t.source, t.destination)}
         return {self.task, *(device.partition("/")[0] for device in devices)}
 
     def to_json(self) -> dict[str, Any]:
-        """Devices by number, times from the step's begin on: a third of the size."""
+        """Return JSON with devices by number and times from the step's begin on, which is a third of the size."""
         devices = sorted({o.device for o in self.operations} | {d for t in self.tensors for d in (t.source, t.destination)})
         number = {device: i for i, device in enumerate(devices)}
         return {
@@ -109,7 +109,7 @@ class TaskTrace:
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
-        """Raises `InvalidTrace`: it may come from a host that is broken or means ill."""
+        """Read and validate a trace, which may come from a broken or malicious host. Raises `InvalidTrace`."""
         of = _keys(data, "", ("task", "devices", "operations", "tensors", "queues", "steps"), may_have="edges")
         if not isinstance(of.get("edges", True), bool):
             raise InvalidTrace("has edges that are neither true nor false")
@@ -132,7 +132,7 @@ class TaskTrace:
 
 
 def pack(trace: TaskTrace) -> str:
-    """A trace as text that a message can hold. Raises `InvalidTrace` if it is too large for that."""
+    """Return a trace as text for a message. Raises `InvalidTrace` if it is too large for one."""
     text = base64.b64encode(zlib.compress(json.dumps(trace.to_json(), separators=(",", ":")).encode())).decode()
     if len(text) > MOST_CHARACTERS:
         raise InvalidTrace(f"is too large to be sent: {len(text) >> 20} MiB")
@@ -140,7 +140,7 @@ def pack(trace: TaskTrace) -> str:
 
 
 def unpack(text: str) -> TaskTrace:
-    """What was packed. Raises `InvalidTrace`, and makes no more of a small text than a trace may be."""
+    """Return the packed trace. Raises `InvalidTrace`; a small text cannot expand beyond the limits of a trace."""
     try:
         unzip = zlib.decompressobj()
         data = unzip.decompress(base64.b64decode(text, validate=True), _MOST_BYTES)

@@ -1,1 +1,1 @@
-"""Is it worse? What was accepted before, what others published, and the verdict on what was measured now."""
+"""Baselines: accepted and published measurements, and the verdict on a comparison with them."""

@@ -1,4 +1,4 @@
-"""What --update-baselines may write: which measurements become baselines, and why the others do not."""
+"""The acceptance of measurements as baselines by --update-baselines, and the reasons for refusals."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,12 +11,12 @@ from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Judgement
 from pytest_dtfperf.measurement import Measurement
 
-Mode = Literal["all", "new"]  # "new": only where nothing comparable is stored
+Mode = Literal["all", "new"]  # "new": only if nothing comparable is stored
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A measurement that was judged against its baseline, and where it comes from."""
+    """A measurement with its judgement against its baseline, and its provenance."""
 
     measurement: Measurement
     judgement: Judgement
@@ -25,7 +25,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What was written, and what was refused with the reason."""
+    """The baselines that were written, and the refused ones with the reasons."""
 
     changes: Sequence[BaselineChange]
     refused: Sequence[tuple[Candidate, str]]
@@ -33,18 +33,18 @@ class Acceptance:
 
     @property
     def is_fruitless(self) -> bool:
-        """Whether nothing was written though something was asked for: by "new" only what has no baseline."""
+        """Whether nothing was written although baselines were requested: with "new", only missing ones count."""
         wanted = (one for one, _ in self.refused if self.mode == "all" or one.judgement.verdict.lacks_baseline)
         return not self.changes and any(wanted)
 
     @property
     def loosened(self) -> list[BaselineChange]:
-        """Where more passes than before."""
+        """The changes after which more measurements pass than before."""
         return [change for change in self.changes if change.loosens]
 
 
 def refusal(judgement: Judgement, measurement: Measurement, mode: Mode, reason: str | None = None) -> str | None:
-    """Why this measurement may not become a baseline, or None if it may. `reason` is the user's, for a regression."""
+    """Return why this measurement may not become a baseline; None if it may. `reason` is the user's, for a regression."""
     verdict = judgement.verdict
     if measurement.injected_slowdowns:
         return "an injected slow-down is no baseline"
@@ -65,7 +65,7 @@ def refusal(judgement: Judgement, measurement: Measurement, mode: Mode, reason: 
 
 
 def accept(store: BaselineStore, candidates: Iterable[Candidate], *, mode: Mode, reason: str | None = None) -> Acceptance:
-    """Write those that may become baselines, each into the file of the system it was measured on."""
+    """Write the accepted measurements, each into the file of its system."""
     refused: list[tuple[Candidate, str]] = []
     by_system: dict[str, list[Entry]] = {}
     for candidate in candidates:
@@ -82,5 +82,5 @@ def accept(store: BaselineStore, candidates: Iterable[Candidate], *, mode: Mode,
 
 
 def _is_slower(judgement: Judgement) -> bool:
-    """Whether somebody may ask why it was accepted."""
+    """Return whether the measurement is slower, so that its acceptance needs a reason."""
     return judgement.verdict.needs_reason or (judgement.change is not None and judgement.change < 0)

@@ -1,4 +1,4 @@
-"""Can the baselines still be relied upon? Values in, findings out; nothing is measured, and no cluster is asked."""
+"""The audit of stored baselines: findings about those that are not reliable any more. Pure: nothing is measured."""
 
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -16,34 +16,34 @@ from pytest_dtfperf.stats.comparison import runs_needed
 from pytest_dtfperf.stats.noise import pool_spreads
 
 MISSING, UNOWNED, OLD, BEATEN, TIGHT = "no baseline", "no test", "old", "beaten", "too tight"
-USUAL = ComparisonPolicy()  # the margin and the most runs of a test that says nothing else
+USUAL = ComparisonPolicy()  # the default margin and maximum of runs
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditFinding:
-    """Something about one case on one system that somebody should look at."""
+    """A finding about one case on one system that the user should check."""
 
     kind: str
     system: str
     case: str
-    words: str  # what is the matter, and how to go on
+    words: str  # the problem, and how to continue
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sighting:
-    """A measurement that a session has compared, or would have compared, with a baseline."""
+    """A measurement that a session has compared with a baseline, or would have if there had been one."""
 
     session: str  # its id, which begins with the time
     test: str
     measurement: Measurement
-    margin: float | None = None  # that it was given
+    margin: float | None = None  # in this session
 
     @property
     def case(self) -> tuple[str, str]:
         return system_name(self.measurement.fingerprint.get("hardware", {})), self.measurement.spec.key
 
     def is_of(self, entry: Entry) -> bool:
-        """Whether the entry is what it would be compared with."""
+        """Return whether it would be compared with this entry."""
         return entry.key == self.measurement.spec.key and not entry.foreign_to(
             self.measurement.fingerprint, len(self.measurement.hosts)
         )
@@ -51,18 +51,18 @@ class Sighting:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What an audit looks at."""
+    """The inputs of an audit."""
 
     entries: Mapping[str, Sequence[Entry]]  # by system
-    margins: Mapping[str, float]  # by system, where its file says one
+    margins: Mapping[str, float]  # by system, if its file sets one
     sightings: Sequence[Sighting]  # oldest session first
-    tests: Collection[str] | None  # node ids; None: not known
+    tests: Collection[str] | None  # node ids; None: unknown
     now: datetime
     max_age_days: int
-    beaten: int  # sessions in a row
+    beaten: int  # consecutive sessions
 
     def margin(self, system: str, entry: Entry) -> float:
-        """What the case was last given, else what its system's file says, else the usual."""
+        """Return the case's latest margin, else that of its system's file, else the default."""
         given = [seen.margin for seen in self.find_sightings(entry) if seen.margin is not None]
         return given[-1] if given else self.margins.get(system, USUAL.margin)
 
@@ -71,7 +71,7 @@ class Known:
 
 
 def audit(known: Known) -> list[AuditFinding]:
-    """All there is to be said, what weighs most first."""
+    """Return all findings, the gravest first."""
     of_each = [
         AuditFinding(kind=kind, system=system, case=label_of(entry.key), words=words)
         for kind, check in CHECKS.items()
@@ -147,7 +147,7 @@ CHECKS: Mapping[str, Callable[[Known, str, Entry], str]] = {
 
 
 def function(test: str) -> str:
-    """A test without its parameters: how many devices there are to test depends on where one asks."""
+    """Return a test without its parameters: the number of device counts depends on the cluster."""
     return test.partition("[")[0]
 
 
@@ -156,7 +156,7 @@ def functions(tests: Iterable[str]) -> frozenset[str]:
 
 
 def label_of(key: str) -> str:
-    """A key without what is as usual: `inception3 b64 gpus=8 num_ps=2 parameter_server`."""
+    """Return a key without default values: `inception3 b64 gpus=8 num_ps=2 parameter_server`."""
     fields = dict(word.split("=", 1) for word in key.split(" "))
     usual = dict(word.split("=", 1) for word in Spec(model="trivial", batch_size=1).key.split(" "))
     first = [

@@ -1,4 +1,4 @@
-"""How much do rates scatter where nothing has changed? Measurements of several sessions in, noise per case out. Pure."""
+"""The noise of rates without a change: measurements of several sessions in, noise per case out. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,23 +15,23 @@ from pytest_dtfperf.stats.comparison import runs_needed
 from pytest_dtfperf.stats.noise import Noise, correlation, do_sessions_differ, estimate_noise, pool_spreads
 
 LEAST_SESSIONS = 2
-MARGINS = [permille / 1000 for permille in range(1, 301)]  # a gate that lets a third be lost is none
+MARGINS = [permille / 1000 for permille in range(1, 301)]  # a gate that lets a third be lost is useless
 MOST_RUNS = ComparisonPolicy().most
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """A measurement, the session that made it, and the margin it was given there."""
+    """A measurement, its session, and its margin there."""
 
     session: str  # id
     started: str  # UTC, ISO 8601
     measurement: Measurement
     margin: float | None = None
-    is_valid: bool = True  # nobody has found that its numbers cannot be true
+    is_valid: bool = True  # False: its numbers were found to be inconsistent
 
     @property
     def rates(self) -> list[float]:
-        """images/sec of the runs that may be believed; unlike a verdict, noise has no use for any other."""
+        """Return images/sec of the undisturbed runs; unlike a verdict, noise must not use any other."""
         if not self.is_valid or self.measurement.misplaced:
             return []
         return [run.images_per_sec for run in self.measurement.runs if not run.disturbances]
@@ -39,15 +39,15 @@ class Seen:
 
 @dataclass(eq=False)
 class CalibrationCase:
-    """The same training on the same hardware, over all sessions that made it."""
+    """The same training on the same hardware, over all sessions that measured it."""
 
     first: Measurement
     rates: dict[str, list[float]] = field(default_factory=dict)  # session -> images/sec of its runs
-    rare: int = 0  # runs that were set aside, being clearly slower than the others
-    left_out: int = 0  # runs that were disturbed, or whose numbers cannot be true
-    changes: list[str] = field(default_factory=list)  # what differs between sessions and forbids no comparison
+    rare: int = 0  # runs that were excluded because they were clearly slower than the others
+    left_out: int = 0  # runs that were disturbed or inconsistent
+    changes: list[str] = field(default_factory=list)  # differences between sessions that allow a comparison
     date: str = ""  # of the last session
-    margin: float | None = None  # that it was last given
+    margin: float | None = None  # of the last session
 
     @property
     def spec(self) -> Spec:
@@ -80,7 +80,7 @@ class CalibrationCase:
 
     @property
     def broken_conditions(self) -> list[str]:
-        """Return which conditions of the stated error rates these sessions do not meet: docs/read-a-verdict.md."""
+        """Return the conditions of the stated error rates that these sessions do not meet: docs/read-a-verdict.md."""
         sessions, found = list(self.rates.values()), []
         if resemblance := correlation(sessions):
             found.append(
@@ -97,30 +97,30 @@ class CalibrationCase:
         return found
 
     def calibrate(self) -> Calibrated:
-        """Raises `ValueError` where there is too little to tell."""
+        """Estimate the noise. Raises `ValueError` for too few data."""
         noise, self.rare = estimate_noise(list(self.rates.values()))
         return Calibrated(noise=noise, sessions=len(self.rates), date=self.date)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationResult:
-    """What becomes of a case. Without an entry, `words` says why there is none that its noise could be written into."""
+    """The result for a case. Without an entry, `words` has the reason why its noise cannot be stored."""
 
     case: CalibrationCase
     calibrated: Calibrated | None = None
     entry: Entry | None = None
-    margin: float | None = None  # the smallest that can be told
-    wanted: float = ComparisonPolicy().margin  # what its verdicts are asked to tell
+    margin: float | None = None  # the smallest detectable one
+    wanted: float = ComparisonPolicy().margin  # required by its verdicts
     words: str = ""
 
     @property
     def is_too_noisy(self) -> bool:
-        """Whether no verdict that knows this noise could tell any margin, so that it would switch its test off."""
+        """Whether no margin is detectable with this noise, so that calibration would disable its test."""
         return self.calibrated is not None and self.margin is None
 
 
 def cases_of(seen: Iterable[Seen]) -> list[CalibrationCase]:
-    """Cases in the order they were first measured. Raises `UsageError` where sessions differ on purpose, or are too few."""
+    """Return the cases by their first measurement. Raises `UsageError` if sessions differ on purpose, or are too few."""
     everything = list(seen)
     for one in everything:
         if one.measurement.injected_slowdowns:
@@ -149,9 +149,9 @@ def calibrate(
     entries_of: Callable[[str], Sequence[Entry]],
     margin_of: Callable[[str], float | None] = lambda system: None,
 ) -> list[CalibrationResult]:
-    """The noise of each case, and the entry it belongs to.
+    """Return the noise of each case, and its entry.
 
-    `entries_of` gives all that is stored of a system, `margin_of` what its file allows to be lost, if it says so.
+    `entries_of` returns all entries of a system, `margin_of` the margin in its file, if it sets one.
     """
     found: list[CalibrationResult] = []
     for case in cases:
@@ -188,9 +188,9 @@ def _entry_of(case: CalibrationCase, entries: Sequence[Entry], taken: Sequence[E
 
 
 def smallest_margin(samples: Sequence[float], noise: Noise, *, tests: int) -> float | None:
-    """Of those that `MOST_RUNS` runs can tell, against a baseline of these runs; None: they can tell none.
+    """Return the smallest margin that `MOST_RUNS` runs can detect against a baseline of these runs; None: there is none.
 
-    To tell a margin is to find a loss of twice as much, as `runs_needed` has it. `tests` share a session's false alarms.
+    A margin is detectable if a loss of twice as much is found, as in `runs_needed`. `tests` share a session's false alarms.
     """
     known = replace(noise, run=pool_spreads([samples], noise)[0])
     false_alarm = share(FALSE_ALARMS, tests=tests, red=0, check=0)

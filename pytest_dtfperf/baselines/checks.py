@@ -1,4 +1,4 @@
-"""One judgement with all that it rests on, so that it can be passed again, years later and without the hosts it speaks of."""
+"""A judgement with all its inputs, so that it can be repeated later, without the hosts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,10 +17,10 @@ Kind = Literal["baseline", "published", "efficiency", "overhead", "accuracy", "l
 
 @dataclass(frozen=True, kw_only=True)
 class Side(JsonData):
-    """A measurement as far as it had come, and the baseline it had."""
+    """A measurement at the time of a check, and its baseline then."""
 
     record: str  # id
-    runs: int  # how many it had; it may have got more for another check
+    runs: int  # number of its runs; further ones may belong to other checks
     entry: Entry | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -35,12 +35,12 @@ class Side(JsonData):
 
 @dataclass(frozen=True, kw_only=True)
 class Check(JsonData):
-    """What was asked of a measurement, and the answer."""
+    """The question about a measurement, and the answer."""
 
     kind: Kind
     terms: ComparisonPolicy
     side: Side
-    other: Side | None = None  # the anchor, or the synthetic input
+    other: Side | None = None  # the anchor, or the measurement with synthetic input
     published: PublishedRate | None = None
     verdict: Verdict
     reason: str
@@ -56,7 +56,7 @@ def ask(
     other_entry: Entry | None = None,
     published: PublishedRate | None = None,
 ) -> Judgement:
-    """Judge a measurement, or two, in the way that `kind` says. The one way there is, for tests and for `dtfperf judge`."""
+    """Judge one or two measurements by the check `kind`. Tests and `dtfperf judge` both use it."""
     if kind == "baseline":
         return judge(measurement, entry, terms)
     if kind == "published":
@@ -74,7 +74,7 @@ def ask(
 
 
 def ask_again(check: Check, measurements: Mapping[str, Measurement]) -> tuple[Judgement, Check]:
-    """Pass the judgement again, on the runs that there were then. Raises `KeyError` where a measurement is missing."""
+    """Repeat the judgement on the same runs. Raises `KeyError` if a measurement is missing."""
     measurement = _as_it_was(check.side, measurements)
     other = _as_it_was(check.other, measurements) if check.other else None
     found = ask(

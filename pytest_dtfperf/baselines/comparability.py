@@ -1,14 +1,14 @@
-"""Whether two measurements can be compared: what in their fingerprints must match, and what is only noted. Pure.
+"""Whether two measurements can be compared: which parts of their fingerprints must match, and which are only noted. Pure.
 
 A fingerprint has these parts, of which any may be missing:
 
-    hardware   must match: what computes, how much of it, what joins the hosts. What one side does not know is only noted
-    software   the major versions of what does the arithmetic must match; all else is under test, and is only noted
-    program    must match: the graphs that TensorFlow was given, and the settings it ran them with
-    state      not compared: load and clocks belong to a run, and taint it where they must
+    hardware   must match: type and number of processors, and the network. A value that one side lacks is only noted
+    software   the major versions of numerical libraries must match; all else is under test, and is only noted
+    program    must match: TensorFlow's graphs, and the settings of their execution
+    state      not compared: load and clocks belong to a run, and may taint it
 
-A system is named after its hardware, because a cluster's name does not state what was in it last year. The number of hosts is
-no part of the name, because devices are part of the spec; the software is none, because its changes are under test.
+A system is named after its hardware, because a cluster's hardware may change under the same name. The number of hosts is
+not part of the name, because devices are part of the spec; nor is the software, because its changes are under test.
 """
 
 import re
@@ -18,17 +18,17 @@ from typing import Any
 
 from pytest_dtfperf.spec import Spec
 
-MEMORY_TOLERANCE = 0.10  # kernels and hypervisors take their part of the same bars before they report the rest ...
-MEMORY_SLACK_GIB = 1  # ... and hosts report whole GiB, so that a few pages more can be one more of them
-# What must match if both sides know it: virtual machines have no speed of their interface, old baselines no kind of CPU.
+MEMORY_TOLERANCE = 0.10  # kernels and hypervisors reserve parts of the same memory before they report the rest ...
+MEMORY_SLACK_GIB = 1  # ... and hosts report whole GiB, so that a small difference may change the number by one
+# Parts that must match if both sides have them: virtual machines lack the interface's speed, old baselines the kind of CPU.
 _WHERE_KNOWN = {"kind of CPU": "cpu_kind", "interconnect": "interconnect"}
 
-# What makers write around the name of a CPU: trademarks, what it is, its clock (which is state, not identity).
+# Text that makers add to the name of a CPU: trademarks, its type, its clock (which is state, not identity).
 _CPU_NOISE = re.compile(r"\((?:r|tm)\)|\bcpu\b|\bprocessor\b|@.*", re.IGNORECASE)
 
 
 def system_name(hardware: Mapping[str, Any]) -> str:
-    """A name for one host's hardware that can be a file's: `8x-nvidia-tesla-p100`, `cpu-amd-epyc-9b45-2c`."""
+    """Return a name for one host's hardware that is a valid file name: `8x-nvidia-tesla-p100`, `cpu-amd-epyc-9b45-2c`."""
     counts = Counter(_slug(gpu["name"]) for gpu in hardware.get("gpus") or ())
     if counts:
         return "-and-".join(f"{count}x-{name}" for name, count in sorted(counts.items()))
@@ -36,10 +36,10 @@ def system_name(hardware: Mapping[str, Any]) -> str:
 
 
 def hardware_differences(expected_hardware: Mapping[str, Any], found_hardware: Mapping[str, Any]) -> list[str]:
-    """What differs in the parts that must match, one phrase each: `cores: 4 then, 2 now`. Empty: comparable."""
+    """Return the differences in the parts that must match, one phrase each: `cores: 4 then, 2 now`. Empty: comparable."""
     then, now = _identity(expected_hardware), _identity(found_hardware)
     found = [(part, then[part], now[part]) for part in then if then[part] != now[part]]
-    parts = ["memory"] + (["GPU memory"] if then["gpus"] == now["gpus"] else [])  # of other GPUs, enough is said
+    parts = ["memory"] + (["GPU memory"] if then["gpus"] == now["gpus"] else [])  # not for different GPUs
     sizes = [(part, _gib(expected_hardware, part), _gib(found_hardware, part)) for part in parts]
     found += [(part, _size(a), _size(b)) for part, a, b in sizes if not _near(a, b)]
     told = _told_apart(expected_hardware, found_hardware)
@@ -48,24 +48,24 @@ def hardware_differences(expected_hardware: Mapping[str, Any], found_hardware: M
 
 
 def format_difference(part: str, then: str, now: str) -> str:
-    """How a difference that forbids a comparison is said."""
+    """Return a phrase for a difference that forbids a comparison."""
     return f"{part}: {then} then, {now} now"
 
 
 def unsure(then_hardware: Mapping[str, Any], now_hardware: Mapping[str, Any]) -> list[str]:
-    """What only one side knows, of what need not be known, one phrase each: `interconnect Ethernet 10 Gb/s -> unknown`."""
+    """Return optional parts that only one side has, one phrase each: `interconnect Ethernet 10 Gb/s -> unknown`."""
     told = _told_apart(then_hardware, now_hardware)
     return [f"{part} {a or 'unknown'} -> {b or 'unknown'}" for part, a, b in told if not (a and b)]
 
 
 def memory_changes(then_hardware: Mapping[str, Any], now_hardware: Mapping[str, Any]) -> list[str]:
-    """Sizes of memory that differ by no more than is forgiven, one phrase each: `memory 62 GiB -> 61 GiB`."""
+    """Return differences of memory sizes within the tolerance, one phrase each: `memory 62 GiB -> 61 GiB`."""
     sizes = [(part, _gib(then_hardware, part), _gib(now_hardware, part)) for part in ("memory", "GPU memory")]
     return [f"{part} {_size(a)} -> {_size(b)}" for part, a, b in sizes if a != b and _near(a, b)]
 
 
 def software_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What changed in the software, one phrase each: `tensorflow 2.20.0 -> 2.21.0`. To be shown, never to be refused."""
+    """Return changes of the software, one phrase each: `tensorflow 2.20.0 -> 2.21.0`. They do not forbid a comparison."""
     return [
         f"{name} {then.get(name) or 'none'} -> {now.get(name) or 'none'}"
         for name in sorted({*then, *now})
@@ -86,13 +86,13 @@ def _identity(hardware: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _told_apart(then_hardware: Mapping[str, Any], now_hardware: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """What differs of that which need not be known, what is not being empty."""
+    """Return differences in optional parts; a missing value is empty."""
     told = [(what, then_hardware.get(part) or "", now_hardware.get(part) or "") for what, part in _WHERE_KNOWN.items()]
     return [(what, then, now) for what, then, now in told if then != now]
 
 
 def _gib(hardware: Mapping[str, Any], part: str) -> int:
-    """0 where unknown; of several GPUs the smallest, which sets the pace."""
+    """Return the size in GiB; 0 if unknown; of several GPUs the smallest, which is the bottleneck."""
     if part == "memory":
         return hardware.get("memory_gib") or 0
     return min((gpu.get("memory_gib") or 0 for gpu in hardware.get("gpus") or ()), default=0)
@@ -112,37 +112,37 @@ def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
 
 
-# Another major version is another program under an old name: nobody tests whether it is as fast. Drivers and kernels have
-# majors too, but they are what users upgrade and then want to know about.
+# A new major version may have another speed, without a test of that. Drivers and kernels have major versions, too, but
+# users upgrade them and want to see the effect.
 MAJORS = ("tensorflow", "cuda")
 _UNKNOWN = "unknown"
-_MOST_KINDS = 6  # of operations that are named where graphs differ: the largest differences say what was changed
+_MOST_KINDS = 6  # of operations that are listed for different graphs: the largest differences show the change
 
 
 def must_match(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What forbids a comparison of the same training, one phrase each: `cores: 4 then, 2 now`. Empty: comparable."""
+    """Return what forbids a comparison of the same training, one phrase each: `cores: 4 then, 2 now`. Empty: comparable."""
     return other_hosts(then, now) + other_program(then, now)
 
 
 def other_hosts(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What forbids it of the hosts and their software alone: for trainings of which each has a graph of its own."""
+    """Return differences in hosts and software that forbid a comparison, for trainings with different graphs."""
     return other_hardware(then, now) + _majors(then, now)
 
 
 def other_hardware(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what differs in the hardware that must match, one phrase each. Empty: it is the same as far as that is known."""
+    """Return differences in the hardware that must match, one phrase each. Empty: it is the same as far as known."""
     return hardware_differences(_part(then, "hardware"), _part(now, "hardware"))
 
 
 def describe_replacements(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what ends a series on the same hardware: `tensorflow 2.20.0 -> 3.0.0`, `training graph: 36 Conv2D less`."""
+    """Return changes that end a series on the same hardware: `tensorflow 2.20.0 -> 3.0.0`, `training graph: 36 Conv2D less`."""
     before, after = _part(then, "software"), _part(now, "software")
     majors = [name for name in MAJORS if _majors_of(name, before, after)]
     return [f"{name} {before[name]} -> {after[name]}" for name in majors] + other_program(then, now)
 
 
 def describe_notes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What changed, or may have, and forbids nothing: `tensorflow 2.20.0 -> 2.21.0`. To be shown, never to be refused."""
+    """Return certain or possible changes that do not forbid a comparison: `tensorflow 2.20.0 -> 2.21.0`."""
     return (
         software_changes(_part(then, "software"), _part(now, "software"))
         + memory_changes(_part(then, "hardware"), _part(now, "hardware"))
@@ -152,12 +152,12 @@ def describe_notes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 
 
 def other_program(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs in the graphs and in the settings that they run with, one phrase each."""
+    """Return the differences in the graphs and in the settings of their execution, one phrase each."""
     return _other_program(_part(then, "program"), _part(now, "program"))
 
 
 def _other_program(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Only what both know can differ: early versions kept a hash of their source, and an external command has nothing."""
+    """Compare only what both sides have: early versions stored a hash of their source, and an external command has no graph."""
     found = [_graphs(then, now)] if "graph" in then and "graph" in now and then["graph"] != now["graph"] else []
     for job in sorted(_part(then, "settings").keys() & _part(now, "settings").keys()):
         before, after = then["settings"][job], now["settings"][job]
@@ -170,7 +170,7 @@ def _other_program(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 
 
 def _graphs(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """How two graphs differ: `training graph: 36 Conv2D less, 36 MatMul more`."""
+    """Return how two graphs differ: `training graph: 36 Conv2D less, 36 MatMul more`."""
     before, after = _part(then, "operations"), _part(now, "operations")
     changes = {kind: after.get(kind, 0) - before.get(kind, 0) for kind in {*before, *after}}
     largest = sorted((kind for kind in changes if changes[kind]), key=lambda kind: (-abs(changes[kind]), kind))
@@ -189,7 +189,7 @@ def _unsure_program(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
 
 
 def _program(program: Mapping[str, Any]) -> str:
-    """By what is known of it."""
+    """Describe a program by its known properties."""
     if "graph" in program:
         return f"graph {program['graph']}"
     return f"source {program['training']}" if "training" in program else _UNKNOWN
@@ -202,13 +202,13 @@ def _majors(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _majors_of(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return both major versions of a part of the software; None where they are the same, or one is not known."""
+    """Return both major versions of a part of the software; None if they are equal, or one is unknown."""
     before, after = _major(then.get(name)), _major(now.get(name))
     return (before, after) if before and after and before != after else None
 
 
 def _major(version: str | None) -> str | None:
-    """`2.x`; of mixed hosts, whose versions are joined, each: `1.x | 2.x`."""
+    """Return `2.x`; for mixed hosts with joined versions, each: `1.x | 2.x`."""
     numbers = sorted({int(number) for number in re.findall(r"(?:^|\| )(\d+)", version or "")})
     return " | ".join(f"{number}.x" for number in numbers) or None
 
@@ -222,12 +222,12 @@ EXCHANGE_FIELDS = ("variable_placement", "wire_precision")  # of a spec
 
 
 def same_but_for_exchange(key: str, other: str) -> bool:
-    """Whether two keys of specs differ in nothing else."""
+    """Return whether two keys of specs differ only in these fields."""
     return _rest(key) == _rest(other)
 
 
 def format_exchange(key: str, other: str) -> str:
-    """`variable_placement=greedy, this with variable_placement=split`."""
+    """Return `variable_placement=greedy, this with variable_placement=split`."""
     told, others = _words(key), _words(other)
     differing = [name for name in EXCHANGE_FIELDS if told.get(name) != others.get(name)]
     one, two = (" ".join(f"{name}={words.get(name, _usual(name))}" for name in differing) for words in (told, others))
@@ -243,5 +243,5 @@ def _rest(key: str) -> dict[str, str]:
 
 
 def _usual(name: str) -> str:
-    """What a key that does not say it means."""
+    """Return the default value of a field that a key omits."""
     return str(Spec.__dataclass_fields__[name].default)

@@ -61,18 +61,18 @@ def judge(measurement: Measurement, entry: Entry | None, terms: ComparisonPolicy
 
 
 def format_rate_against(measurement: Measurement, stored: float) -> str:
-    """Return the rate and its change: a loss that came with another graph or version is not to be overlooked."""
+    """Return the rate and its change, because a loss may come with another graph or version."""
     now = measurement.images_per_sec
     return f": {rate(now)} images/sec here, {change(now / stored - 1)} against its {rate(stored)}"
 
 
 def no_baseline(measurement: Measurement) -> str:
-    """Say that nothing is stored, and how to change that."""
+    """Return a message that no baseline is stored, and how to store one."""
     return f"no baseline is stored for {measurement.spec.label}; accept this one with --update-baselines=new"
 
 
 def find_misplaced(*measurements: Measurement) -> str:
-    """Of which of these the hosts were not those that were asked for; empty: of none."""
+    """Return which of these measurements were on other hosts than requested; empty: none."""
     return "; ".join(
         f"{each.spec.label} ran on hosts that are not what was asked for ({each.misplaced})"
         for each in measurements
@@ -81,7 +81,7 @@ def find_misplaced(*measurements: Measurement) -> str:
 
 
 def find_disturbed(*measurements: Measurement) -> str:
-    """Of which of these no run can be believed, and why; empty: of none."""
+    """Return which of these measurements have only disturbed runs, and why; empty: none."""
     return "; ".join(
         f"every run of {each.spec.label} was disturbed: {'; '.join(each.disturbances)}{hint(each.disturbances)}"
         for each in measurements
@@ -90,33 +90,33 @@ def find_disturbed(*measurements: Measurement) -> str:
 
 
 def hint(disturbances: Iterable[str]) -> str:
-    """Return what to do about disturbances, where others were at work."""
+    """Return how to avoid disturbances, if other processes caused them."""
     is_shared = any(words in each for each in disturbances for words in _OTHERS_AT_WORK)
     return (
         ". Measure when the machine is quiet; where others are always at work, say alone = false in clusters.toml" * is_shared
     )
 
 
-# What `launch/disturbance.py` reports only of hosts that are the session's alone.
+# Disturbances that `launch/disturbance.py` reports only for exclusive hosts.
 _OTHERS_AT_WORK = ("other processes used", "the hypervisor gave", "in use before the run")
 
 
 def noise_of(measurement: Measurement, entry: Entry | None) -> Noise:
-    """Return the noise that its baseline was calibrated with; what is assumed if there is none that it may be compared with."""
+    """Return the calibrated noise of its baseline; the assumed noise if there is none for a comparable baseline."""
     if entry is None or entry.key != measurement.spec.key or entry.foreign_to(measurement.fingerprint, len(measurement.hosts)):
         return ASSUMED
     return entry.noise or ASSUMED
 
 
 def interval(estimate: RatioEstimate, of: float = 1.0) -> str:
-    """`95.1 % to 98.2 %`, in parts of `of`."""
+    """Format `95.1 % to 98.2 %`, as fractions of `of`."""
     if not estimate.degrees_of_freedom or estimate.low == 0:
         return "not known yet"
     return f"{percent(estimate.low / of)} to {percent(estimate.high / of)}"
 
 
 def _words(estimate: RatioEstimate, entry: Entry, terms: ComparisonPolicy, runs: int) -> str:
-    """`-4.1 % against 100.0 images/sec: 94.8 % to 97.0 % of it, margin 5.0 %; 3 runs, noise 1.2 %`."""
+    """Format `-4.1 % against 100.0 images/sec: 94.8 % to 97.0 % of it, margin 5.0 %; 3 runs, noise 1.2 %`."""
     text = f"{change(estimate.ratio - 1)} against {rate(entry.images_per_sec)} images/sec: {interval(estimate)} of it, "
     text += f"margin {percent(terms.margin)}; {format_count(runs, 'run')}, noise {percent(estimate.spread)}"
     return text + _why_open(estimate, entry, terms, runs)
@@ -136,7 +136,7 @@ def _why_open(estimate: RatioEstimate, entry: Entry, terms: ComparisonPolicy, ru
 
 
 def explain_too_few_runs(estimate: RatioEstimate, terms: ComparisonPolicy, runs: int) -> str:
-    """Return what is missing where the runs are too few for an interval, or for a loss to be confirmed; else nothing."""
+    """Return what is missing for an interval, or for a confirmed loss, if there are too few runs; else empty."""
     needed = least_runs_to_confirm(terms.false_alarm)
     if estimate.answer is Answer.OPEN and not (estimate.degrees_of_freedom and estimate.low):
         if runs < needed:
@@ -153,7 +153,7 @@ def explain_too_few_runs(estimate: RatioEstimate, terms: ComparisonPolicy, runs:
 
 
 def explain_no_answer(estimate: RatioEstimate, terms: ComparisonPolicy, runs: int, *, asked: str, other: str) -> str:
-    """Return why there is no answer and what would decide, and which runs were slow; nothing where neither is so.
+    """Return why there is no decision, what would decide, and which runs were slow; empty if neither applies.
 
     Args:
         asked: What the interval must exclude: "the margin".
@@ -178,7 +178,7 @@ def about_slow_runs(estimate: RatioEstimate, other: str) -> Iterable[str]:
 
 
 def _unsteady(measurement: Measurement, margin: float) -> str:
-    """That the runs became faster or slower while they were measured, by more than the margin; empty if most did not."""
+    """Return a note if most runs became faster or slower by more than the margin while they were measured; else empty."""
     chief = "worker:0"
     found = [each for run in measurement.samples if (each := drift(run.step_s.get(chief, ()))) and each.is_more_than(margin)]
     if 2 * len(found) <= len(measurement.samples):
@@ -190,7 +190,7 @@ def _unsteady(measurement: Measurement, margin: float) -> str:
 
 
 def _caveats(measurement: Measurement, entry: Entry, terms: ComparisonPolicy) -> Iterable[str]:
-    """What a reader should know before believing the number."""
+    """Yield reservations about the result."""
     shortest = min(run.elapsed_s for run in measurement.samples)
     if shortest * terms.margin < CLOCK_SLACK_S:
         yield f"windows of {shortest:.2g} s are short for that margin: {CLOCK_SLACK_S:g} s off its core cost a task as much"
@@ -202,8 +202,8 @@ def _caveats(measurement: Measurement, entry: Entry, terms: ComparisonPolicy) ->
         yield f"since then: {', '.join(changed)}"
 
 
-# The report of 2017 and Google's page average five runs and print no spread. So much is taken for known of them: an assumption,
-# and said with every verdict that rests on it.
+# The report of 2017 and Google's page average five runs and print no spread. This noise is an assumption about them, and
+# is stated with every verdict that uses it.
 PUBLISHED = Noise(run=0.02, degrees_of_freedom=30)
 _GPU_MODEL = re.compile(r"\b[A-Z]{1,3}\d{2,4}[A-Z]?\b")  # K80, P100, GH200
 _CPU_MODEL = re.compile(r"\b[EWX]\d?-\d{4}\b|\b(?:Gold|Platinum) \d{4}\b|\bEPYC \w+\b")
@@ -211,7 +211,7 @@ _CPU_MODEL = re.compile(r"\b[EWX]\d?-\d{4}\b|\b(?:Gold|Platinum) \d{4}\b|\bEPYC 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedRate(JsonData):
-    """What of a published number a comparison rests on."""
+    """The properties of a published rate that a comparison needs."""
 
     system: str
     citation: str
@@ -236,7 +236,7 @@ class PublishedRate(JsonData):
 def judge_published(
     measurement: Measurement, published: PublishedRate, terms: ComparisonPolicy, *, entry: Entry | None = None
 ) -> Judgement:
-    """Compare a measurement with a published rate. On other hardware than it was published of, it is INCOMPARABLE.
+    """Compare a measurement with a published rate. On other hardware than that of the publication, it is INCOMPARABLE.
 
     `entry` is the measurement's own baseline, which may have calibrated its noise.
     """
@@ -259,7 +259,7 @@ def judge_published(
 
 
 def _elsewhere(published: PublishedRate, hardware: Mapping[str, Any]) -> str:
-    """What of the hardware is not what the number was published of; empty if nothing is."""
+    """Return which hardware differs from that of the publication; empty if none does."""
     gpus = Counter(gpu["name"] for gpu in hardware.get("gpus") or ())
     here = ", ".join(f"{count} x {name}" for name, count in sorted(gpus.items())) or hardware.get("cpu") or "unknown hardware"
     if published.gpu:

@@ -1,4 +1,4 @@
-"""What is stored of an accepted measurement: samples, fingerprint, provenance, and a few kilobytes of its steps and probes."""
+"""The stored form of an accepted measurement: samples, fingerprint, provenance, and a few kilobytes of steps and probes."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,11 +11,11 @@ from pytest_dtfperf.formats import change, rate
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.stats.noise import Noise
 
-MOST_HOSTS = 32  # a host that is not among them is held against the median of these, as one that was not lent then
+MOST_HOSTS = 32  # further hosts are compared with the median of these
 
 
 def keep_probes(found: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Of a measurement's probes: all of a few hosts; of many the first ones, and the links of no more."""
+    """Return the probes to store: of all hosts if they are few, else of the first ones, without further links."""
     if found is None:
         return None
     links = {name: _fewer_streams(link) for name, link in _first_items(found["links"], 2 * MOST_HOSTS).items()}
@@ -32,13 +32,13 @@ def _first_items(found: Mapping[str, Any], count: int) -> dict[str, Any]:
     return {name: found[name] for name in sorted(found)[:count]}
 
 
-MOST_TASKS = 32  # of each job, by number: of any more workers, which are equal, those that are kept tell what is usual
+MOST_TASKS = 32  # of each job, by number: further workers are equal, so these show the usual values
 
 Told = Mapping[str, Any] | None
 
 
 def keep_steps(measurement: Measurement) -> tuple[Told, Told]:
-    """Anatomy and scores of the last run that has both, or else of the last that has each."""
+    """Return step breakdown and worker timings of the last run with both, or else of the last run with each."""
     last_first = list(reversed(measurement.samples))
     both = [run for run in last_first if run.anatomy and run.stragglers] or last_first
     anatomy = next((run.anatomy for run in both if run.anatomy), None)
@@ -58,25 +58,25 @@ def _first(tasks: Iterable[str]) -> list[str]:
     return sorted(task for task in tasks if int(task.partition(":")[2] or 0) < MOST_TASKS)
 
 
-LOOSER = 0.01  # a baseline that is lower by more than this part lets more pass: the tightest margins in use are twice as wide
-FINGERPRINT = ("hardware", "software", "program")  # what a baseline keeps of one; the state of that day is not kept
+LOOSER = 0.01  # a baseline that is lower by a larger part counts as looser: the tightest margins in use are twice as wide
+FINGERPRINT = ("hardware", "software", "program")  # stored parts of a fingerprint; the state of that day is not one
 
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Where a baseline comes from: who could measure it again, and how."""
+    """The origin of a baseline, for measuring it again."""
 
-    session: str  # id of the session folder that holds the whole measurement
+    session: str  # id of the session folder with the whole measurement
     test: str  # pytest's node id
     date: str  # UTC, ISO 8601
-    versions: Mapping[str, str] = field(default_factory=dict)  # of this package and what it runs on
-    commit: str | None = None  # of the repository that held the tests, if it was one
+    versions: Mapping[str, str] = field(default_factory=dict)  # of this package and its dependencies
+    commit: str | None = None  # of the tests' repository, if there is one
     reason: str | None = None  # why a slower measurement was accepted
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """How much the rates of a case scatter, found out by measuring it in several sessions between which nothing changed."""
+    """The noise of a case, estimated from several sessions without a change between them."""
 
     noise: Noise
     sessions: int
@@ -97,7 +97,7 @@ class Calibrated:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What a baseline file keeps of a measurement."""
+    """The stored part of a measurement in a baseline file."""
 
     key: str  # Spec.key
     samples: Sequence[float]  # images/sec, one per run
@@ -107,18 +107,18 @@ class Entry:
     fingerprint: Mapping[str, Any]  # its FINGERPRINT parts
     provenance: Provenance
     calibrated: Calibrated | None = None
-    probes: Mapping[str, Any] | None = None  # what its hosts and links could do (`explain/probes.py`), if that was measured
+    probes: Mapping[str, Any] | None = None  # of its hosts and links (`explain/probes.py`), if they were probed
     anatomy: Mapping[str, Any] | None = None  # of its steps (`explain/step_breakdown.py`), if they were traced
-    stragglers: Mapping[str, Any] | None = None  # who was late in its steps (`explain/worker_timings.py`), if that is known
+    stragglers: Mapping[str, Any] | None = None  # of its steps (`explain/worker_timings.py`), if known
 
     @property
     def noise(self) -> Noise | None:
-        """What is known of the scatter of this case, where it was calibrated."""
+        """The noise of this case, if it was calibrated."""
         return self.calibrated.noise if self.calibrated else None
 
     @property
     def images_per_sec(self) -> float:
-        """Median of the samples."""
+        """The median of the samples."""
         return statistics.median(self.samples)
 
     @property
@@ -137,13 +137,13 @@ class Entry:
         return software
 
     def foreign_to(self, fingerprint: Mapping[str, Any], hosts: int) -> list[str]:
-        """What forbids comparing this with what was measured on so many hosts with that fingerprint; empty if nothing does."""
+        """Return what forbids a comparison with a measurement on so many hosts with that fingerprint; empty if nothing does."""
         spread_out = [f"hosts: {self.hosts} then, {hosts} now"] if self.hosts != hosts else []
         return must_match(self.fingerprint, fingerprint) + spread_out
 
     @classmethod
     def of(cls, measurement: Measurement, provenance: Provenance) -> Self:
-        """The entry that this measurement becomes once it is accepted."""
+        """Return the entry of an accepted measurement."""
         anatomy, stragglers = keep_steps(measurement)
         return cls(
             key=measurement.spec.key,
@@ -159,11 +159,11 @@ class Entry:
         )
 
     def with_noise_of(self, old: "Entry") -> "Entry":
-        """With what was found out of its scatter before, unless it brings its own."""
+        """Return the entry with the earlier calibration, unless it has its own."""
         return self if self.calibrated else replace(self, calibrated=old.calibrated)
 
     def to_json(self) -> dict[str, Any]:
-        """Without the key, which the entry is stored under, and without what is not known."""
+        """Return the entry as JSON, without its key, and without unknown values."""
         provenance = {name: value for name, value in asdict(self.provenance).items() if value is not None}
         data = {
             "samples": [significant(rate) for rate in self.samples],
@@ -197,7 +197,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class BaselineChange:
-    """What an update did to one baseline. `old` is None where there was none."""
+    """The change of one baseline. `old` is None if there was none."""
 
     old: Entry | None
     new: Entry
@@ -206,13 +206,13 @@ class BaselineChange:
     def loosens(self) -> bool:
         """Whether the gate lets more pass than before.
 
-        A gate is a number, and so is this: whether the machine or chance has lowered it makes no difference to what passes.
+        Only the number counts, whether the machine or chance has lowered it.
         """
         return self.old is not None and self.new.images_per_sec < (1 - LOOSER) * self.old.images_per_sec
 
     @property
     def kept_noise(self) -> Calibrated | None:
-        """What was calibrated for the baseline before this one, and holds on."""
+        """The calibration of the previous baseline that remains valid."""
         return self.new.calibrated if self.old and self.old.calibrated == self.new.calibrated else None
 
     def __str__(self) -> str:

@@ -1,6 +1,6 @@
-"""JSON files that people edit and other programs read: written in one canonical form, checked against their schemas.
+"""JSON files for users and other programs: written in one canonical form, validated by their schemas.
 
-A file that is rewritten without a change stays the same, and a change is a readable diff. Any fault of a file is one line.
+A file that is rewritten without a change stays the same, and a change is a readable diff. An error of a file is one line.
 jsonschema is imported when the first file is read: a session that reads none does not pay for it.
 """
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
 
-SCHEMA = 1  # of every file that is stored; goes up when an older reader would misread it
+SCHEMA = 1  # of every stored file; increased when an older reader would misread it
 LINE_LENGTH = 128
-SIGNIFICANT_DIGITS = 6  # of a measured rate: well below what any two runs differ by, and short enough to read
+SIGNIFICANT_DIGITS = 6  # of a measured rate: much less than the difference of any two runs, and short enough to read
 
 
 def significant(value: float) -> float:
@@ -43,7 +43,7 @@ def significant(value: float) -> float:
 
 
 def round_fractions(data: Any) -> Any:
-    """JSON with all its fractions rounded so."""
+    """Round all fractions in JSON data to six significant digits."""
     if isinstance(data, float):
         return significant(data)
     if isinstance(data, dict):
@@ -52,12 +52,12 @@ def round_fractions(data: Any) -> Any:
 
 
 def canonical(data: Any) -> str:
-    """Sorted keys, two spaces, and on one line whatever fits there. Ends with a newline. Refuses NaN and infinities."""
+    """Format JSON with sorted keys, two spaces, compact where it fits, ending in a newline. Refuses NaN and infinities."""
     return _write(data, indent=0, used=0) + "\n"
 
 
 def _write(data: Any, indent: int, used: int) -> str:
-    """`used` is what stands on the line already: the indentation and a key."""
+    """Format a part; `used` is the number of characters on the line before it: the indentation and a key."""
     flat = json.dumps(data, sort_keys=True, ensure_ascii=False, allow_nan=False)
     if used + len(flat) < LINE_LENGTH or not data or not isinstance(data, dict | list | tuple):
         return flat
@@ -73,24 +73,24 @@ def _write(data: Any, indent: int, used: int) -> str:
 
 
 SCHEMAS = Path(__file__).parent / "schema"
-# Definitions that are made of dataclasses.
+# Definitions that are generated from dataclasses.
 _MADE: Mapping[str, Mapping[str, type[JsonData]]] = {"measurement": {"run": Run, "terms": ComparisonPolicy}}
 KINDS = ("baseline", "measurement", "session")  # a file in baselines/, a line of measurements.jsonl, a session.json
 SHOWN = 60  # characters of an offending value
-HALF_A_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # JSON may write one, no text file may
+HALF_A_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # JSON may contain one, a text file may not
 TOO_DEEP = "no file of ours: it is nested too deeply to be read"
 IRI_GRAMMAR = "rfc3987_syntax"
 
 
 def parse(kind: str, text: str, where: str) -> Any:
-    """Read JSON and hold it against the schema of its kind. Raises `BaselineFileError` in one line that begins with `where`."""
+    """Parse JSON and validate it by its kind's schema. Raises `BaselineFileError` in one line that begins with `where`."""
     data = load(text, where)
     validate(kind, data, where)
     return data
 
 
 def load(text: str, where: str) -> Any:
-    """Read JSON, and only what can be written again. Raises `BaselineFileError` in one line that begins with `where`."""
+    """Parse JSON that can be written again. Raises `BaselineFileError` in one line that begins with `where`."""
     try:
         data = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_refuse_duplicates)
         if HALF_A_CHARACTER.search(text):
@@ -103,7 +103,7 @@ def load(text: str, where: str) -> Any:
 
 
 def validate(kind: str, data: Any, where: str) -> None:
-    """Hold data against the schema of its kind. Raises `BaselineFileError` in one line that begins with `where`."""
+    """Validate data against the schema of its kind. Raises `BaselineFileError` in one line that begins with `where`."""
     try:
         errors = sorted(_validator(kind).iter_errors(data), key=lambda error: [str(step) for step in error.absolute_path])
         message = printable(_sentence(errors[0])) if errors else ""
@@ -115,7 +115,7 @@ def validate(kind: str, data: Any, where: str) -> None:
 
 
 def load_schema(name: str) -> dict[str, Any]:
-    """Return the schema of a kind of file, with the definitions that are made of the data model."""
+    """Return the schema of a kind of file, with the definitions that are generated from the data model."""
     schema: dict[str, Any] = json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8"))
     made = {each: json_schema(cls) for each, cls in _MADE.get(name, {}).items()}
     return {**schema, "$defs": {**schema["$defs"], **made}} if made else schema
@@ -132,7 +132,7 @@ def _validator(kind: str) -> "Validator":
     schemas = {path.name: load_schema(path.stem) for path in SCHEMAS.glob("*.json")}
     schemas["verdict.json"] = verdict.schema()
     resources: Iterable[tuple[str, Resource[Any]]] = ((name, Resource.from_contents(schemas[name])) for name in schemas)
-    # JSON Schema takes 2.0 for an integer; whoever counts runs with it does not.
+    # JSON Schema accepts 2.0 as an integer; code that counts runs does not.
     types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
     extend: Any = validators.extend  # ships no types
     made: Validator = extend(Draft202012Validator, {"items": _items}, type_checker=types)(
@@ -145,9 +145,9 @@ def _validator(kind: str) -> "Validator":
 def grammar_awaited() -> Iterator[None]:
     """Import jsonschema in a tenth of the time where JupyterLab is installed, too.
 
-    That brings a package with the grammar of internationalised URIs, which takes 1.2 s of CPU to import. jsonschema does so at
-    once (https://github.com/python-jsonschema/jsonschema/issues/1428), and nothing of ours is of that format: who has one
-    checked imports it then.
+    jsonschema then imports the grammar of internationalised URIs, which takes 1.2 s of CPU. It does so at
+    once (https://github.com/python-jsonschema/jsonschema/issues/1428), but no schema here has that format: validating one
+    still imports it.
     """
     if IRI_GRAMMAR in sys.modules or not find_spec(IRI_GRAMMAR):
         yield
@@ -163,7 +163,7 @@ def grammar_awaited() -> Iterator[None]:
 
 
 def _items(validator: "Validator", rule: Any, instance: Any, schema: Any) -> Iterator["ValidationError"]:
-    """As jsonschema has it, but quick for thousands of step times: what bounds numbers holds for all if it does for two."""
+    """Validate items like jsonschema, but fast for thousands of step times: bounds are only checked for the extremes."""
     from jsonschema import Draft202012Validator
 
     if isinstance(instance, list) and set(map(type, instance)) == {float}:
@@ -200,7 +200,7 @@ def _message(keyword: str, rule: Any, schema: Any, value: Any) -> str:
 
 
 def _path(steps: Iterable[str | int]) -> str:
-    """`entries["model=..."][0].samples: `, or nothing at the top of a file."""
+    """Format `entries["model=..."][0].samples: `; empty at the top of a file."""
     text = ""
     for step in steps:
         plain = isinstance(step, str) and step.isidentifier()
@@ -225,7 +225,7 @@ def _finite(text: str) -> float:
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A key that stands twice is a merge gone wrong; json would silently keep the last."""
+    """Refuse a duplicate key, which comes from a failed merge; json would silently keep the last one."""
     data = dict(pairs)
     if len(data) < len(pairs):
         names = [name for name, _ in pairs]
@@ -237,7 +237,7 @@ COUNTS = ("batch_size", "gpus", "num_ps")  # the numbers that every key has
 
 
 def published_folder() -> Path:
-    """Where the published references are: in the installed package, or in the checkout that it is imported from."""
+    """Return the folder of published references: in the installed package, or in its checkout."""
     package = Path(__file__).parent / "published"
     checkout = Path(__file__).parents[2] / "baselines"
     found = next((folder for folder in (package, checkout) if folder.is_dir()), None)
@@ -248,12 +248,12 @@ def published_folder() -> Path:
 
 @cache
 def read_published_file(path: Path) -> dict[str, Any]:
-    """One of the published folder, once: nobody writes there meanwhile, and to check them all takes a tenth of a second."""
+    """Read a file of the published folder, cached: it does not change, and validating all of them takes 0.1 s."""
     return read_baseline_file(path)
 
 
 def read_baseline_file(path: Path) -> dict[str, Any]:
-    """Read and check one file, of this version or an older one. Raises `BaselineFileError`, in one line."""
+    """Read and validate one file, of this version or an older one. Raises `BaselineFileError`, in one line."""
     try:
         text = read_text(path)
     except OSError as exc:
@@ -272,7 +272,7 @@ def check_schema_version(data: Any, where: str) -> None:
 
 
 def content_of(text: str, path: Path) -> dict[str, Any]:
-    """What a file with this text says, under today's schema. Raises `BaselineFileError`, in one line."""
+    """Return the content of a file with this text, converted to the current schema. Raises `BaselineFileError`, in one line."""
     data: dict[str, Any] = load(text, str(path))
     check_schema_version(data, str(path))
     validate("baseline", data, str(path))
@@ -286,7 +286,7 @@ def content_of(text: str, path: Path) -> dict[str, Any]:
 
 
 def _problems(data: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong that JSON Schema cannot see."""
+    """Yield problems that JSON Schema cannot express."""
     for key, entries in data.get("entries", {}).items():
         where = f"entries[{json.dumps(key)}]"
         if problem := _about_key(key):
@@ -307,7 +307,7 @@ def _problems(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _about_key(key: str) -> str | None:
-    """A key that no spec can have would never be found again, and nobody would be told."""
+    """Return the problem of a key that no spec can have, because it would silently never be found."""
     pairs = [word.partition("=") for word in key.split(" ")]
     names = [name for name, _, _ in pairs]
     for name in names:

@@ -1,7 +1,7 @@
-"""Published results, with their citations. What is derived from them is derived here and stored nowhere.
+"""Published results, with their citations. Derived values are computed here and not stored.
 
-They stand in series: rows of one table that differ in the size of the cluster alone (and, where a report picked the best of
-a sweep, in what won). A row's efficiency is divided by the 1-device row of its own series, never by another table's.
+They form series: rows of one table that differ only in the size of the cluster (and, if a report selected the best of
+a sweep, in its parameters). A row's efficiency is relative to the 1-device row of its own series.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from pytest_dtfperf.spec import Spec
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A publication, and what its numbers were measured with."""
+    """A publication, and the software of its measurements."""
 
     title: str
     authors: str
@@ -35,7 +35,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A published system's hardware, as far as it is known."""
+    """A published system's hardware, as far as known."""
 
     gpu: str | None
     gpus_per_node: int
@@ -46,10 +46,10 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """One published rate. None: the publication does not say."""
+    """One published rate. None: not in the publication."""
 
     system: str
-    title: str  # the system's name for people
+    title: str  # the system's name for display
     machine: Machine
     source: Source
     table: str
@@ -57,7 +57,7 @@ class Reference:
     data: str  # "synthetic", or the data set
     gpus: int  # 0: the CPU of the whole host
     images_per_sec: float
-    images_per_sec_notebook: float | None = None  # in full precision, where that was kept and differs
+    images_per_sec_notebook: float | None = None  # in full precision, if published and different
     batch_size: int | None = None  # per device
     nodes: int | None = None
     num_ps: int | None = None
@@ -79,22 +79,22 @@ class Reference:
 
     @property
     def efficiency(self) -> float | None:
-        """rate(n) / (n x rate(1)), where the series has a 1-device row."""
+        """rate(n) / (n x rate(1)), if the series has a 1-device row."""
         return scaling_efficiency(self.images_per_sec, self.gpus, self.one_device) if self.one_device else None
 
     @property
     def citation(self) -> str:
-        """Short: author, date and table."""
+        """A short citation: author, date and table."""
         return f"{self.source.authors} {self.source.measured}, {self.table}"
 
 
 def references_for(spec: Spec, folder: Path | None = None) -> list[Reference]:
-    """All published trainings of the same model, by system, table and size."""
+    """Return all published trainings of the same model, by system, table and size."""
     return [reference for reference in references(folder) if reference.model == spec.model and reference.mode == "training"]
 
 
 def references(folder: Path | None = None) -> Sequence[Reference]:
-    """Every published number in a folder of baselines; without one, those that come with the package."""
+    """Return every published rate in a folder of baselines; by default those of the package."""
     return _load_references(folder or published_folder())
 
 
@@ -105,7 +105,7 @@ def _load_references(folder: Path) -> tuple[Reference, ...]:
 
 
 def find(system: str, gpus: int, **wanted: Any) -> Reference:
-    """The one published number with these properties. Raises `BaselineFileError` if there is none, or more than one."""
+    """Return the single published rate with these properties. Raises `BaselineFileError` if there is none, or more than one."""
     known = {reference.system for reference in references()}
     if system not in known:
         raise BaselineFileError(unknown_name("published system", system, known))
@@ -125,7 +125,7 @@ def find(system: str, gpus: int, **wanted: Any) -> Reference:
 def published_efficiency(
     system: str, gpus: int, *, model: str = "inception3", batch_size: int = 64, data: str = "synthetic", **wanted: Any
 ) -> float:
-    """A published system's scaling efficiency, derived from its own 1-device row. Raises `BaselineFileError`."""
+    """Return a published system's scaling efficiency, relative to its own 1-device row. Raises `BaselineFileError`."""
     reference = find(system, gpus, model=model, batch_size=batch_size, data=data, **wanted)
     if reference.efficiency is None:
         raise BaselineFileError(f"{reference.citation} has no 1-device row to derive an efficiency from")
@@ -135,7 +135,7 @@ def published_efficiency(
 def published_overhead(
     system: str, gpus: int, *, model: str = "inception3", batch_size: int = 64, data: str = "imagenet", **wanted: Any
 ) -> float:
-    """The part of the synthetic rate that real input cost a published system; may be negative."""
+    """Return a published system's cost of real input, as a fraction of the synthetic rate; may be negative."""
     rates = [
         find(system, gpus, model=model, batch_size=batch_size, data=kind, **wanted).images_per_sec
         for kind in ("synthetic", data)

@@ -1,6 +1,6 @@
 """The folder of baselines: one JSON file per system, read whole, written whole, merged under a lock.
 
-`BaselinePattern` selects entries: words like `model=resnet* gpus=8`, all of which must match.
+`BaselinePattern` selects entries: terms like `model=resnet* gpus=8`, all of which must match.
 """
 
 import re
@@ -29,7 +29,7 @@ from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
 from pytest_dtfperf.spec.spec import word_of
 
 T = TypeVar("T")
-LOCK_TIMEOUT_S = 60.0  # a writer needs milliseconds; whoever holds the lock for longer is stuck, and the user must be told
+LOCK_TIMEOUT_S = 60.0  # a writer needs milliseconds; a process that holds the lock for longer hangs, which is reported
 
 
 class BaselineStore:
@@ -41,7 +41,7 @@ class BaselineStore:
         self._read: dict[Path, tuple[tuple[int, int, int], dict[str, Any]]] = {}  # file -> its version, its content
 
     def systems(self) -> list[str]:
-        """The systems that have a file."""
+        """Return the systems that have a file."""
         return _systems_in(self.folder)
 
     def check(self) -> None:
@@ -57,7 +57,7 @@ class BaselineStore:
             self._written_to(self._path(system))
 
     def find(self, system: str, spec: Spec, fingerprint: Mapping[str, Any] | None = None, hosts: int = 1) -> Entry | None:
-        """Return what is stored for a spec: the latest that may be compared, else of the same hardware, else of all."""
+        """Return the entry for a spec: the latest comparable one, else of the same hardware, else of all."""
         entries = self._entries(system, spec.key)
         found = fingerprint or {}
         same = [entry for entry in entries if fingerprint is not None and not entry.foreign_to(found, hosts)]
@@ -65,10 +65,10 @@ class BaselineStore:
         return max(same or near or entries, key=lambda entry: entry.provenance.date, default=None)
 
     def find_for(self, measurement: Measurement) -> Entry | None:
-        """The baseline of a measurement: of its spec, on the system it ran on.
+        """Return the baseline of a measurement: of its spec, on its system.
 
-        Where there is none, the latest of the same training with its variables placed or sent otherwise, if there is one: to be
-        told of, not to be compared with.
+        If there is none, return the latest of the same training with another variable placement or exchange. It is only for a
+        message, not for a comparison.
         """
         system = system_name(measurement.fingerprint.get("hardware", {}))
         found = self.find(system, measurement.spec, measurement.fingerprint, len(measurement.hosts))
@@ -80,20 +80,20 @@ class BaselineStore:
         return max(entries, key=lambda entry: entry.provenance.date, default=None)
 
     def entries(self, system: str) -> list[Entry]:
-        """All that is stored of a system."""
+        """Return all entries of a system."""
         keys = self._content(system).get("entries", {})
         return [entry for key in keys for entry in self._entries(system, key)]
 
     def rates(self) -> dict[str, list[float]]:
-        """`Spec.key` to images/sec of each baseline of it, of whatever system."""
+        """Return `Spec.key` -> images/sec of each of its baselines, on any system."""
         found: dict[str, list[float]] = {}
         for entry in (entry for system in self.systems() for entry in self.entries(system)):
             found.setdefault(entry.key, []).append(entry.images_per_sec)
         return found
 
     def best_num_ps(self, system: str, spec: Spec) -> int | None:
-        """The number of parameter servers with which this training, otherwise the same, was fastest."""
-        # With one there is nothing to place, and a key says so.
+        """Return the fastest number of parameter servers of an otherwise equal training."""
+        # With one server, the placement is irrelevant, and not part of the key.
         wanted = {several: _split_num_ps(spec.but(num_ps=1 + several).key)[0] for several in (False, True)}
         rates: dict[int, float] = {}
         for key, found in self._content(system).get("entries", {}).items():
@@ -103,31 +103,31 @@ class BaselineStore:
         return max(rates, key=lambda num_ps: (rates[num_ps], -num_ps), default=None)
 
     def margin(self, system: str) -> float | None:
-        """The largest loss of rate that a system's file allows; None: it says nothing."""
+        """Return the largest loss of rate that a system's file allows; None: not set."""
         found: float | None = self._thresholds(system).get("margin")
         return found
 
     def least_efficiency(self, system: str, model: str, gpus: int) -> float | None:
-        """The efficiency that a system's file demands of a model on exactly so many devices; None: it says nothing."""
+        """Return the least efficiency in a system's file for a model on exactly so many devices; None: not set."""
         rows = self._thresholds(system).get("efficiency", ())
         return next((row["at_least"] for row in rows if (row["model"], row["gpus"]) == (model, gpus)), None)
 
     def systems_with_thresholds(self) -> list[str]:
-        """The names that `margin` and `least_efficiency` know something of."""
+        """Return the systems with values for `margin` or `least_efficiency`."""
         known = {*self.systems(), *_systems_in(published_folder())}
         return sorted(system for system in known if self._thresholds(system))
 
     def update(self, system: str, changes: Iterable[Entry]) -> list[BaselineChange]:
-        """Replace or add these entries and nothing else, and say what was there before.
+        """Replace or add only these entries, and return the changes.
 
         A file that cannot be read is never overwritten. Raises `BaselineFileError`.
         """
         return self._rewrite(system, lambda stored: [_put(stored.setdefault(entry.key, []), entry) for entry in changes])
 
     def calibrate(self, system: str, found: Iterable[tuple[Entry, Calibrated]]) -> list[BaselineChange]:
-        """Note the noise of these entries, as they are stored by now: one that was replaced meanwhile keeps its new samples.
+        """Store the noise of these entries: one that was replaced in between keeps its new samples.
 
-        Those that are no longer there are passed over. Raises `BaselineFileError`.
+        Missing entries are skipped. Raises `BaselineFileError`.
         """
         return self._rewrite(
             system,
@@ -140,9 +140,9 @@ class BaselineStore:
         )
 
     def uncalibrate(self, system: str, doomed: Iterable[Entry]) -> list[Entry]:
-        """Forget the noise of these entries, and return those of which there was any.
+        """Remove the noise of these entries, and return those that had any.
 
-        One that is no longer as it was given is left as it is. Raises `BaselineFileError`.
+        A changed entry is left unchanged. Raises `BaselineFileError`.
         """
         return self._rewrite(
             system,
@@ -154,9 +154,9 @@ class BaselineStore:
         )
 
     def remove(self, system: str, doomed: Iterable[Entry]) -> list[Entry]:
-        """Remove these entries, and a file that holds nothing else with the last of them; return those that were removed.
+        """Remove these entries, and the file if nothing else is left in it; return the removed ones.
 
-        What was published, thresholds and notes stay. An entry that is no longer as it was given stays, too. Raises
+        Published results, thresholds and notes stay. A changed entry stays, too. Raises
         `BaselineFileError`.
         """
         return self._rewrite(
@@ -181,7 +181,7 @@ class BaselineStore:
                     each.unlink(missing_ok=True)
                 return made
             text = canonical(data)
-            content_of(text, path)  # what this cannot read again is not written
+            content_of(text, path)  # fails before a file is written that could not be read again
             with replacing(target) as file:
                 file.write(text.encode())
         return made
@@ -190,7 +190,7 @@ class BaselineStore:
         return [Entry.from_json(key, entry) for entry in self._content(system).get("entries", {}).get(key, ())]
 
     def _thresholds(self, system: str) -> Mapping[str, Any]:
-        """Its own file's, else those that come with the package for a published system of that name."""
+        """Return the thresholds in its own file, else those in the package for a published system of that name."""
         own: Mapping[str, Any] | None = self._content(system).get("thresholds")
         if own is not None:
             return own
@@ -202,7 +202,7 @@ class BaselineStore:
         return self._content_of_file(self._path(system))
 
     def _content_of_file(self, path: Path) -> dict[str, Any]:
-        """The file's content, read again only if it is another file. Empty if there is none."""
+        """Return the file's content, read again only if the file was replaced. Empty if there is none."""
         try:
             stat = path.stat()
         except FileNotFoundError:
@@ -218,7 +218,7 @@ class BaselineStore:
         return self.folder / f"{system}.json"
 
     def _written_to(self, path: Path) -> Path:
-        """Return the file that is replaced: of a link the one that it leads to. Raises `BaselineFileError`."""
+        """Return the file that is replaced: for a link, its target. Raises `BaselineFileError`."""
         if not path.is_symlink():
             return path
         target, project = path.resolve(), self.folder.resolve().parent
@@ -231,10 +231,10 @@ class BaselineStore:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the folder, so that xdist workers and parallel sessions merge instead of overwriting each other."""
+        """Lock the folder, so that xdist workers and parallel sessions merge instead of overwriting each other."""
         from filelock import FileLock, Timeout
 
-        lock = self.folder / ".lock"  # the kernel frees it when its holder dies, however it dies
+        lock = self.folder / ".lock"  # the kernel unlocks it when its holder ends in any way
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with FileLock(lock, timeout=self._lock_timeout_s):
@@ -243,7 +243,7 @@ class BaselineStore:
             raise BaselineFileError(
                 f"{lock}: another process has held the baselines for {self._lock_timeout_s:.0f} s; end it and accept again"
             ) from exc
-        except NotImplementedError as exc:  # as filelock says it
+        except NotImplementedError as exc:  # raised by filelock
             raise BaselineFileError(f"{lock}: this file system has no locks; keep baselines on another (--baselines)") from exc
         except OSError as exc:
             raise BaselineFileError(f"{self.folder}: baselines cannot be written: {exc.strerror or exc}") from exc
@@ -260,14 +260,14 @@ def _split_num_ps(key: str) -> tuple[str, int]:
 
 
 def _exchange(entries: list[Entry], old: Entry, new: Sequence[Entry]) -> Entry:
-    """Put these in its place; returns what was there."""
+    """Replace the old entry by the new one, and return it."""
     index = entries.index(old)
     entries[index : index + 1] = new
     return old
 
 
 def _put(entries: list[Entry], new: Entry) -> BaselineChange:
-    """Replace the entry that this one is comparable with, whose calibrated noise it keeps, or add one."""
+    """Replace the comparable entry, keeping its calibrated noise, or add one."""
     for index, old in enumerate(entries):
         if not old.foreign_to(new.fingerprint, new.hosts):
             entries[index] = new.with_noise_of(old)
@@ -282,13 +282,13 @@ PATTERN_DEFAULTS = {field.name: word_of(field.default) for field in fields(Spec)
 
 @dataclass(frozen=True)
 class BaselinePattern:
-    """What must hold of a key: fields of a spec and their values, with *, ? and [...] as shells have them."""
+    """Conditions on a key: fields of a spec and their values, with *, ? and [...] as in shells."""
 
     wanted: Mapping[str, str]
 
     @classmethod
     def of(cls, words: Iterable[str]) -> Self:
-        """Raises `UsageError` for what is no such word, or says nothing."""
+        """Parse the terms of a pattern. Raises `UsageError` for an invalid or empty one."""
         wanted: dict[str, str] = {}
         for word in (part for text in words for part in text.split()):
             name, equals, value = word.partition("=")
@@ -304,6 +304,6 @@ class BaselinePattern:
         return cls(wanted)
 
     def matches(self, key: str) -> bool:
-        """What does not stand in a key is as usual."""
+        """Return whether the key matches; omitted fields have their defaults."""
         fields = dict(word.split("=", 1) for word in key.split(" "))
         return all(fnmatchcase({**PATTERN_DEFAULTS, **fields}[name], value) for name, value in self.wanted.items())

@@ -1,4 +1,4 @@
-"""On which terms a measurement is judged: what is asked of it, and how often the answer may be wrong. Values in, values out."""
+"""The policy of a comparison: the required effect, and the error rates. Pure functions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.stats.comparison import Question
 from pytest_dtfperf.stats.noise import DEGREES_FOR_ONE_RUN, Noise, runs_to_confirm
 
-ASSUMED = Noise(run=0.01)  # where nobody has calibrated: the least coefficient of variation that is believed of a machine
-FIRST_CHECK = 1 / 2  # of a test's share of the false alarms, where it does not declare how many checks it makes
+ASSUMED = Noise(run=0.01)  # without a calibration: the least coefficient of variation that is plausible for a machine
+FIRST_CHECK = 1 / 2  # of a test's share of the false alarms, if it does not declare its number of checks
 
 _PROBABILITY: Mapping[str, Any] = {"at_least": 1e-12, "below": 1}
 _RUNS: Mapping[str, Any] = {"at_least": 1, "at_most": 10_000}
@@ -19,10 +19,10 @@ _RUNS: Mapping[str, Any] = {"at_least": 1, "at_most": 10_000}
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonPolicy(JsonData):
-    """How strictly a measurement is judged."""
+    """The strictness of a comparison."""
 
     margin: float = field(default=verdict.MARGIN, metadata=describe("How much slower, as a fraction", at_least=0, below=1))
-    # Of a check that has one: least efficiency, largest overhead, ...
+    # Threshold of checks that have one: least efficiency, largest overhead, ...
     threshold: float | None = field(
         default=None, metadata=describe("What had to be reached, if anything", at_least=-1e6, at_most=1e6)
     )
@@ -51,12 +51,12 @@ class ComparisonPolicy(JsonData):
 
 
 def least_runs(noise: Noise) -> int:
-    """Two, that there be a spread; one where it is known well enough without it."""
+    """Return two, for a spread, or one if the spread is known well enough."""
     return 1 if noise.degrees_of_freedom >= DEGREES_FOR_ONE_RUN else verdict.LEAST_RUNS
 
 
 def least_runs_to_confirm(false_alarm: float) -> int:
-    """Return how many runs a loss takes to be confirmed, given the probability of a false alarm."""
+    """Return how many runs are needed to confirm a loss, given the probability of a false alarm."""
     return max(runs_to_confirm(false_alarm), verdict.LEAST_RUNS + 1)
 
 
@@ -65,10 +65,10 @@ def share(budget: float, *, tests: int, red: int, check: int, checks: int | None
 
     Each test that is not red yet gets an equal part of it: with `red` tests fewer than all (S. Holm, Scandinavian Journal of
     Statistics 6, 1979, 65-70; in any order: when the first true hypothesis is rejected, at most the false ones were before).
-    The `checks` that a test declares share its part evenly. Where it declares none, their number is not known before the last:
+    The `checks` that a test declares share its part evenly. Without a declaration, their number is unknown before the last:
     the n-th check, counted from 1, gets 1 / (n (n + 1)) of the part, which is half of it, a sixth, a twelfth, ...
 
-    Raises `UsageError` for a check beyond those that were declared, as their parts are the whole budget.
+    Raises `UsageError` for a check beyond the declared ones, because their parts are the whole budget.
     """
     of_test = budget / max(1, tests - red)
     if checks is None:

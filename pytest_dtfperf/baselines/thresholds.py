@@ -1,7 +1,7 @@
 """Judgement of efficiency, input overhead, accuracy and learning speed: one or two measurements of a session. Pure.
 
-Runs that are made in turn, round by round, share what the machine does. Where no round is shared, the side that was measured
-first is measured again after the other: both answers must then agree, and their interval contains the change of the machine.
+Runs that are made in turn, round by round, share the state of the machine. If no round is shared, the side that was measured
+first is measured again after the other: both answers must then agree, and their interval contains the drift of the machine.
 """
 
 import math
@@ -32,21 +32,21 @@ from pytest_dtfperf.stats.noise import Noise
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What two measurements of a session tell of the ratio of their rates."""
+    """The result of comparing two measurements of a session by the ratio of their rates."""
 
-    measurement: Measurement  # with the runs that were compared alone, as is `other`
+    measurement: Measurement  # only with the compared runs, as is `other`
     other: Measurement
     estimate: RatioEstimate
-    note: str = ""  # why not all runs were compared
+    note: str = ""  # reason for excluded runs
 
 
 def compare_in_turns(
     measurement: Measurement, other: Measurement, noises: tuple[Noise, Noise], floor: float, terms: ComparisonPolicy
 ) -> Comparison:
-    """Compare two rates by the runs that may be compared: does their ratio reach `floor`?
+    """Compare two rates by their comparable runs: does their ratio reach `floor`?
 
-    The two ways to compare what was not measured in turn share the error rates, for the second is taken if the first tells
-    nothing.
+    The two ways to compare measurements that were not in turn share the error rates, because the second is used if the first
+    is inconclusive.
     """
     question = terms.question(floor, *noises)
     if are_in_turn(measurement, other):
@@ -76,7 +76,7 @@ def compare_in_turns(
 
 
 def are_in_turn(measurement: Measurement, other: Measurement) -> bool:
-    """Return whether each round has a run of both, or nothing is known of rounds, as in old records."""
+    """Return whether each round has a run of both, or rounds are unknown, as in old records."""
     rounds, others = _rounds(measurement), _rounds(other)
     return None in rounds | others or rounds == others
 
@@ -87,7 +87,7 @@ def shared_rounds(measurement: Measurement, other: Measurement) -> set[float | N
 
 
 def runs_around(noises: tuple[Noise, Noise]) -> int:
-    """Return how many runs of one side are compared before the other, and how many after it: one, where noise is known."""
+    """Return how many runs of one side are compared before the other, and as many after it: one, if the noise is known."""
     return max(map(least_runs, noises))
 
 
@@ -104,7 +104,7 @@ def to_measure_again(measurement: Measurement, other: Measurement, least: int) -
 
 
 def _around(first: Measurement, second: Measurement, least: int) -> tuple[list[Run], list[Run]]:
-    """Return the nearest runs of `first` before all of `second`, and after them: `least` of each, if there are so many."""
+    """Return the nearest runs of `first` before all of `second`, and after them: up to `least` of each."""
     rounds = [run.round_s or 0.0 for run in second.samples]
     before = [run for run in first.samples if (run.round_s or 0.0) < min(rounds)]
     after = [run for run in first.samples if (run.round_s or 0.0) > max(rounds)]
@@ -134,9 +134,9 @@ def judge_efficiency(
     entry: Entry | None = None,
     anchor_entry: Entry | None = None,
 ) -> Judgement:
-    """Compare scaling efficiency with a threshold. `anchor` is the 1-device measurement it is divided by.
+    """Compare scaling efficiency with a threshold. `anchor` is the 1-device measurement in the denominator.
 
-    The entries are the baselines of the two: where they tell that the anchor alone has moved, the verdict is ANCHOR.
+    The entries are the baselines of the two: if they show that only the anchor has moved, the verdict is ANCHOR.
     """
     at_least = _threshold(terms)
     if not 0 < at_least <= MOST_EFFICIENT:
@@ -149,7 +149,7 @@ def judge_efficiency(
     if tainted := find_disturbed(measurement, anchor):
         return Judgement(Verdict.TAINTED, tainted, baseline_rate=anchor.images_per_sec)
     gpus = measurement.spec.gpus
-    if measurement == anchor:  # divided by itself, run for run: whatever its spread, it is 1
+    if measurement == anchor:  # relative to itself it is 1, whatever its spread
         value, text = _efficiency(measurement, anchor)
         verdict = Verdict.PASSED if value >= at_least else Verdict.REGRESSED
         return Judgement(
@@ -181,7 +181,7 @@ def judge_overhead(
     entry: Entry | None = None,
     synthetic_entry: Entry | None = None,
 ) -> Judgement:
-    """Compare the part of the synthetic rate that real input costs with a threshold. It may be negative.
+    """Compare the cost of real input, as a fraction of the synthetic rate, with a threshold. It may be negative.
 
     The entries are the baselines of the two, which may have calibrated noise. `entry` is that of the real input.
     """
@@ -210,7 +210,7 @@ def judge_overhead(
 
 
 def judge_accuracy(measurement: Measurement, terms: ComparisonPolicy) -> Judgement:
-    """Compare accuracy on the test set with a threshold. Every run must reach it: one that does not is no noise of a clock."""
+    """Compare accuracy on the test set with a threshold. Every run must reach it, because it has no timing noise."""
     at_least = _threshold(terms)
     if at_least > 1:
         raise UsageError(f"at_least must be at most 1, not {at_least!r}: 0.95 means 95 %")
@@ -235,7 +235,7 @@ def _anchor_alone_moved(
     entry: Entry | None,
     anchor_entry: Entry | None,
 ) -> str:
-    """That the cluster is as fast as it was and its anchor is not: efficiency says nothing of the cluster then. Else empty."""
+    """Return a message if only the anchor has moved, so that efficiency is meaningless; else empty."""
     if entry is None or anchor_entry is None or verdict not in (Verdict.REGRESSED, Verdict.PASSED):
         return ""
     alone = replace(terms, threshold=None)
@@ -279,7 +279,7 @@ def _check_anchor(measurement: Measurement, anchor: Measurement) -> None:
 
 
 def _check_same(one: Measurement, other: Measurement, *, but: tuple[str, ...]) -> None:
-    ignored = {*but, *NOT_IN_KEY} - {"learning_rate"}  # another learning rate is another training, if no slower one
+    ignored = {*but, *NOT_IN_KEY} - {"learning_rate"}  # another learning rate is another training
     for name in (field.name for field in fields(Spec)):
         value, found = getattr(one.spec, name), getattr(other.spec, name)
         if name not in ignored and found != value:
@@ -291,14 +291,14 @@ def _check_same(one: Measurement, other: Measurement, *, but: tuple[str, ...]) -
 
 @dataclass(frozen=True)
 class Effort:
-    """What it took to reach the target, the median over runs."""
+    """The effort to reach the target, the median over runs."""
 
     steps: float  # warm-up included
-    trained_s: float  # of measured steps alone
+    trained_s: float  # only of measured steps
 
 
 def effort_of(measurement: Measurement) -> Effort | None:
-    """None: some run never reached the target. Raises `SpecError` if the spec names none."""
+    """Return the effort; None if a run never reached the target. Raises `SpecError` if the spec has none."""
     target = measurement.spec.stop_at_top_1_accuracy
     if target is None:
         raise SpecError(f"{measurement.spec.label} has no target: say stop_at_top_1_accuracy")
@@ -309,7 +309,7 @@ def effort_of(measurement: Measurement) -> Effort | None:
 
 
 def _efforts(measurement: Measurement, target: float) -> list[Effort]:
-    """Return those of the runs that have reached the target."""
+    """Return the efforts of the runs that have reached the target."""
     return [effort for run in measurement.runs if (effort := _effort(run, target))]
 
 
@@ -323,8 +323,8 @@ def _effort(run: Run, target: float) -> Effort | None:
 def judge_learning(measurement: Measurement, anchor: Measurement, terms: ComparisonPolicy) -> Judgement:
     """Judge whether the target took at most so many times (`terms.threshold`) the anchor's steps.
 
-    Runs differ in how many steps they take, so one run of either side decides nothing. Seconds are shown and not judged. The
-    value is the ratio of steps. Both must have the same target; a run that never reaches it is a loss, whatever others do.
+    Runs differ in their number of steps, so one run of either side is not decisive. Seconds are shown and not judged. The
+    value is the ratio of steps. Both must have the same target; a run that never reaches it is a loss, independent of others.
     """
     at_most = terms.threshold
     if at_most is None or not at_most > 0:
@@ -353,7 +353,7 @@ def judge_learning(measurement: Measurement, anchor: Measurement, terms: Compari
 
 
 def _learning_speeds(measurement: Measurement, target: float) -> tuple[list[float], Noise]:
-    """Return one over the steps of each run, and the least noise of these: evaluations are as coarse as they are far apart."""
+    """Return the inverse of each run's steps, and the least noise of these: the resolution is the interval of evaluations."""
     steps = [effort.steps for effort in _efforts(measurement, target)]
     apart = measurement.spec.eval_during_training_every_n_steps or 0
     return [1 / each for each in steps], Noise(run=max(ASSUMED.run, apart / math.sqrt(12) / statistics.median(steps)))

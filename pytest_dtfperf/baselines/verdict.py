@@ -1,4 +1,4 @@
-"""Verdicts and what follows from each: one table, from which everything else about verdicts is read.
+"""Verdicts and their consequences, in one table.
 
 The defaults of a judgement are here, too. The module imports nothing large, because every pytest with the plugin reads it.
 """
@@ -19,26 +19,26 @@ Acceptable = Literal["yes", "new", "with a reason", "no"]
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What follows from one verdict."""
+    """The consequences of one verdict."""
 
-    when: str  # it is given, in words for docs/numbers.md
+    when: str  # the condition for it, as text for docs/numbers.md
     outcome: Outcome  # of the test; "warn": it passes undecided, and fails under --strict-verdicts
-    style: str  # in the terminal's table, as rich names it
-    compared: bool = False  # a test of rates has led to it, and may have been wrong
-    numbers: Numbers = "sound"  # what is not sound is no anchor, no line of a figure, nothing another night is compared with
+    style: str  # in the terminal's table, in rich's syntax
+    compared: bool = False  # it results from a test of rates, and may be a false alarm
+    numbers: Numbers = "sound"  # anything but "sound" cannot be an anchor, a point in a figure, or compared with other nights
     history: bool = True  # whether the measurement enters history
-    baseline: Acceptable  # "new": also with --update-baselines=new, for nothing comparable is stored
-    alarms: bool = False  # a report's first line has it in bold
-    says_why: bool = True  # reports show its reason; else the table says all there is to say
-    accepted: str | None = None  # what stands in the table once it has become a baseline; None: "<verdict>, accepted"
+    baseline: Acceptable  # "new": also with --update-baselines=new, because nothing comparable is stored
+    alarms: bool = False  # bold in a report's first line
+    says_why: bool = True  # reports show its reason; otherwise the table is enough
+    accepted: str | None = None  # text in the table after acceptance; None: "<verdict>, accepted"
 
 
 class Verdict(StrEnum):
-    """The answers a comparison can give, the gravest first: of several, a measurement keeps that. A verdict is a row here."""
+    """The results of a comparison, the gravest first: of several, a measurement keeps that. A verdict is a row here."""
 
     row: Row
 
-    # `row` is never left out; mypy takes Verdict("PASSED"), a look-up by value, for a call of this.
+    # `row` is never omitted; mypy takes Verdict("PASSED"), a look-up by value, for a call of this.
     def __new__(cls, name: str, row: Row | None = None) -> Self:
         assert row is not None
         member = str.__new__(cls, name)
@@ -162,7 +162,7 @@ class Verdict(StrEnum):
     )
 
     def outcome(self, strict: bool) -> Outcome:
-        """What becomes of the test. `strict` is --strict-verdicts."""
+        """Return the outcome of the test. `strict` is --strict-verdicts."""
         return "fail" if strict and self.row.outcome == "warn" else self.row.outcome
 
     def fails(self, strict: bool) -> bool:
@@ -170,7 +170,7 @@ class Verdict(StrEnum):
 
     @property
     def severity(self) -> int:
-        """0 is the gravest."""
+        """The rank of the verdict; 0 is the gravest."""
         return list(Verdict).index(self)
 
     @property
@@ -180,17 +180,17 @@ class Verdict(StrEnum):
 
     @property
     def asks_why(self) -> bool:
-        """Whether there was something to compare with, and it was not well: the hosts are looked at while they are lent."""
+        """Whether there was a baseline and the result is bad: the hosts are examined while they are allocated."""
         return self.row.outcome != "pass" and not self.lacks_baseline
 
     @property
     def may_become_baseline(self) -> bool:
-        """Whether a measurement so judged can be accepted at all; see `needs_reason`."""
+        """Whether a measurement with this verdict can be accepted at all; see `needs_reason`."""
         return self.row.baseline != "no"
 
     @property
     def needs_reason(self) -> bool:
-        """Whether somebody must say why before it is accepted."""
+        """Whether its acceptance needs a reason of the user."""
         return self.row.baseline == "with a reason"
 
     @property
@@ -200,17 +200,17 @@ class Verdict(StrEnum):
 
     @property
     def when_accepted(self) -> str:
-        """What stands in the table for it once its measurement has become a baseline."""
+        """The text in the table after its measurement has become a baseline."""
         return self.row.accepted or f"{self}, accepted"
 
 
 def gravest_first(verdict: Verdict | None) -> int:
-    """Sort key: what is not judged comes last."""
+    """Return a sort key by severity; unjudged records come last."""
     return len(Verdict) if verdict is None else verdict.severity
 
 
 def schema(verdicts: Iterable[Verdict] = Verdict) -> dict[str, Any]:
-    """verdict.json, to which the schemas of what a session writes refer. Made of the table, so that it lies in no file."""
+    """Return verdict.json, which the schemas of a session's files refer to. It is generated from the table."""
     names = [str(verdict) for verdict in verdicts]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -229,25 +229,25 @@ def schema(verdicts: Iterable[Verdict] = Verdict) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict with its grounds. Numbers are None where the verdict rests on none."""
+    """A verdict with its reasons. Numbers are None if the verdict does not depend on them."""
 
     verdict: Verdict
-    reason: str  # one line, for people
+    reason: str  # one line, for display
     change: float | None = None  # (measured - baseline) / baseline, of the geometric means over runs
-    baseline_rate: float | None = None  # images/sec it was compared with
+    baseline_rate: float | None = None  # images/sec of the baseline
     value: float | None = None  # the efficiency, overhead or accuracy that was judged, as a fraction
     estimate: "RatioEstimate | None" = None  # of the ratio of rates that decided
 
     @property
     def needs_runs(self) -> bool:
-        """Whether further runs may decide what these have not."""
+        """Whether further runs may be decisive."""
         return self.estimate is not None and str(self.estimate.answer) in ("open", "unconfirmed")
 
 
-MARGIN = 0.05  # largest loss of rate against a baseline, as a part of it
-FALSE_ALARMS = 0.05  # of a whole session: probability that it turns red where no rate is worse than its margin allows
+MARGIN = 0.05  # largest loss of rate, as a fraction of the baseline
+FALSE_ALARMS = 0.05  # of a whole session: probability that a test fails although no rate is worse than its margin allows
 MISSED = 0.05  # of one check: probability that it passes where the rate is worse than the margin allows
 EFFICIENCY = 0.70  # least, of a scaling test
-MOST_EFFICIENT = 2.0  # devices that share caches do more than n times the work of one, but never so much: 90 was meant as 0.9
-LEAST_RUNS = 2  # below it there is no spread, and so no telling a change from noise
+MOST_EFFICIENT = 2.0  # devices that share caches may exceed n times the work of one, but never so much: 90 would mean 0.9
+LEAST_RUNS = 2  # fewer have no spread, and so do not distinguish a change from noise
 MOST_RUNS = 10  # close cases need so many
