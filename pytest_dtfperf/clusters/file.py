@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -125,6 +126,14 @@ def _is_time(text: str) -> bool:
     return True
 
 
+def _count_words(text: str) -> int:
+    """Return the number of words that a shell would read; 0 where a quotation does not end."""
+    try:
+        return len(shlex.split(text))
+    except ValueError:
+        return 0
+
+
 COUNT = Validator("a whole number of at least 1", lambda value: type(value) is int and value >= 1)
 SECONDS = Validator("a number above 0", lambda value: type(value) in (int, float) and 0 < value < math.inf)
 FRACTION = Validator("a fraction, as 0.05 for 5 %", lambda value: type(value) in (int, float) and 0 < value < 1)
@@ -136,6 +145,7 @@ NAMES = Validator("a list of at least one text", lambda value: bool(value) and T
 FLAG = Validator("true or false", lambda value: isinstance(value, bool))
 TABLE = Validator("a table", lambda value: isinstance(value, dict))
 TIME = Validator(TIME_BUDGET_FORM, lambda value: isinstance(value, str) and _is_time(value))
+WORDS = Validator("a command line of at least two words", lambda value: TEXT.accepts(value) and _count_words(value) > 1)
 CODE = Validator('"module:function"', lambda value: isinstance(value, str) and value.count(":") == 1)
 S3 = Validator(
     '"s3://bucket" or "s3://bucket/prefix"',

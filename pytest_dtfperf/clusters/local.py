@@ -116,6 +116,8 @@ def _make_isolation(config: ClusterConfig) -> Iterator[Sequence[int]]:
     if "network" in config.backend_keys:
         yield ()
         return
+    if config.container:
+        raise _NotIsolated("tasks in a container cannot enter a network of their own")
     try:
         files = isolation.made_in_a_thread() or _made_by_a_process()
     except isolation.IsolationUnavailable as exc:

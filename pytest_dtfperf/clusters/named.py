@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_dtfperf.clusters import file
 from pytest_dtfperf.clusters.environment import ENVIRONMENT
-from pytest_dtfperf.clusters.file import CODE, COUNT, FLAG, FRACTION, S3, SECONDS, TABLE, TEXT, TIME, Validator, one_of
+from pytest_dtfperf.clusters.file import CODE, COUNT, FLAG, FRACTION, S3, SECONDS, TABLE, TEXT, TIME, WORDS, Validator, one_of
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
 from pytest_dtfperf.errors import ClusterFileError, SpecError, show_value, unknown_name
 from pytest_dtfperf.extensions import Table
@@ -59,6 +59,8 @@ class ClusterConfig:
     ps_per_host: int | None = None  # default: `most_ps_per_host`
     fixed_ports: bool = False  # True: 2230 + index for a ps, 2220 + index for a worker, for clusters behind firewalls
     start: str = "warm"  # "warm": tasks are forked from a process that has TensorFlow imported; "cold": each imports it anew
+    container: str | None = None  # beginning of a command line that ends with an image: agents and tasks run in it
+    container_python: str = "python3"  # interpreter in that image
     python: str | None = None  # of the hosts; None: the default of `python` below
     environment: Sequence[str] = ()  # additional variables for hosts: "NAME", "BEGINNING_*", "NAME=value"
     data: str | None = None  # "s3://bucket/prefix": copied to every host before the first run that reads it
@@ -185,6 +187,8 @@ KEYS: Mapping[str, Validator] = {
     "fixed_ports": FLAG,
     "start": one_of("warm", "cold"),
     "python": TEXT,
+    "container": WORDS,
+    "container_python": TEXT,
     "environment": ENVIRONMENT,
     "data": S3,
     "entry": CODE,

@@ -40,6 +40,9 @@ class Agents:
         argv = module_command(python(config), "pytest_dtfperf.node.agent", "--entry", config.entry)
         argv += ["--heartbeat-timeout-s", str(config.heartbeat_timeout_s), "--start", config.start]
         argv += ["--device", config.device] if config.device else []
+        if config.container:
+            argv[0] = config.container_python
+            argv = module_command(python(config), "pytest_dtfperf.node.container", config.container, *argv)
         self._names = [host.name for host in allocation.hosts]
         self._hearing = Hearing(AGENT, len(self._names))
         self._given_up: set[int] = set()  # hosts that violated the protocol

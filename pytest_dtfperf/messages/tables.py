@@ -88,7 +88,8 @@ _SYSTEM = record(
                 "cuda": optional(text(60)),
                 "kernel": text(),
                 "driver": optional(text(60)),
-            }
+            },
+            may={"container": text()},
         ),
         "state": record({"load": SECONDS, "governor": optional(text(60))}),
     }

@@ -37,13 +37,14 @@ def main() -> None:
 
 
 def _options(arguments: list[str]) -> dict[str, Any]:
-    """`--entry MODULE:FUNCTION [--heartbeat-timeout-s SECONDS] [--start warm|cold] [--device cpu|gpu]`."""
+    """`--entry MODULE:FUNCTION [--heartbeat-timeout-s SECONDS] [--start warm|cold] [--device cpu|gpu] [--container DIGEST]`."""
     given = {"--heartbeat-timeout-s": "15", "--start": "warm", **dict(zip(arguments[::2], arguments[1::2], strict=True))}
     return {
         "entry": given["--entry"],
         "heartbeat_timeout_s": float(given["--heartbeat-timeout-s"]),
         "cold": given["--start"] == "cold",
         "device": given.get("--device", ""),
+        "container": given.get("--container"),
     }
 
 

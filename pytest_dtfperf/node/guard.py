@@ -72,10 +72,12 @@ def why_not() -> str | None:
 def _table(run: str, ports: Iterable[int], peers: Iterable[str]) -> str:
     """Return the rules, of parsed numbers and addresses only: other hosts report the peers, and root runs this program."""
     import ipaddress
+    import secrets
 
     found = {ipaddress.ip_address(peer.partition("%")[0]) for peer in peers}
     return _TABLE.format(
-        name=f"dtfperf_{os.getpid()}_{''.join(letter for letter in run if letter.isalnum())}",
+        # In containers of one host, agents may have the same process id.
+        name=f"dtfperf_{os.getpid()}_{''.join(letter for letter in run if letter.isalnum())}_{secrets.token_hex(4)}",
         ports=_elements(map(int, ports)),
         peers4=_elements(sorted(each for each in found if each.version == 4)),
         peers6=_elements(sorted(each for each in found if each.version == 6)),

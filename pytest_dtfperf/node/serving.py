@@ -29,11 +29,27 @@ class Agent:
     """The event loop, what comes in, and the orders."""
 
     def __init__(
-        self, host: int, *, entry: str, heartbeat_timeout_s: float, cold: bool, device: str = "", network: Sequence[int] = ()
+        self,
+        host: int,
+        *,
+        entry: str,
+        heartbeat_timeout_s: float,
+        cold: bool,
+        device: str = "",
+        container: str | None = None,
+        network: Sequence[int] = (),
     ) -> None:
-        """`device` is that of clusters.toml, if any; `network` are the files of one for tasks alone
-        (node/isolation.py), where there is one. Raises `Leave` where this host's GPUs cannot be listed.
+        """Start the zygote and list the devices.
+
+        Args:
+            device: that of clusters.toml, if any.
+            container: the digest of the image that this process is in, if any.
+            network: the files of a network for tasks alone (node/isolation.py), where there is one.
+
+        Raises:
+            Leave: this host's GPUs cannot be listed.
         """
+        self._container = container
         self._host = host
         self._network = network
         self._entry = entry
@@ -194,6 +210,8 @@ class Agent:
         self._hello_sent = True
         cpus = sorted(os.sched_getaffinity(0))
         fingerprint = probes.fingerprint(self._gpus)
+        if self._container:
+            fingerprint["software"]["container"] = self._container
         self._emit(
             "hello",
             fingerprint=fingerprint,

@@ -125,6 +125,13 @@ def test_it_dies_with_its_process(ground: Ground) -> None:
     wait_until("the table is gone", lambda: f"dtfperf_{holder.pid}_killed" not in tables())
 
 
+def test_agents_of_one_process_id_have_tables_of_their_own(ground: Ground) -> None:
+    """In containers of one host, two agents may have the same process id: both have a firewall for the same run."""
+    first, second = (Guard("same", [ground.guarded], []) for _ in range(2))
+    first.close()
+    second.close()
+
+
 def test_two_runs_have_two_tables(ground: Ground) -> None:
     """Guards of several agents on one machine stand beside each other, each for its own ports."""
     first, second = Guard("a", [ground.guarded], []), Guard("b", [ground.other], [ground.address(PEER)])

@@ -181,6 +181,7 @@ BAD_VALUES: dict[str, dict[str, str]] = {
     "margin": FRACTIONS,
     "min-efficiency": FRACTIONS,
     "false-alarms": FRACTIONS,
+    "time-budget": {"6": "a time, as 6min, 1h30min or 90s, or none", "$TIME": "a time, as 6min", "0s": "not '0s'"},
     "steps": NUMBERS,
     "warmup-steps": NUMBERS,
     "batch-size": NUMBERS,
@@ -251,7 +252,8 @@ OF_USERS = {
     "DTFPERF_LOCKS": "$HOME/locks",
     "DTFPERF_ZMQ_PRODUCER": "python 'unclosed",
 }
-TAKES_ANYTHING = {"DTFPERF_EC2_YES"}  # 1 agrees to a price; whatever else it is, nobody has agreed
+# Of EC2_YES 1 agrees to a price and anything else does not; NOTIFY is of `dtfperf nightly` alone, which refuses it itself.
+TAKES_ANYTHING = {"DTFPERF_EC2_YES", "DTFPERF_NOTIFY"}
 OF_PROCESSES = {
     "DTFPERF_BOOT", "DTFPERF_COLLECTED", "DTFPERF_CONFORMS", "DTFPERF_CONTROLLER", "DTFPERF_HOST_INDEX", "DTFPERF_NETWORK",
     "DTFPERF_NOTEBOOK", "DTFPERF_OTHERS_PYTHONPATH", "DTFPERF_OWNER", "DTFPERF_SESSION", "DTFPERF_SETUP", "DTFPERF_STEPS",

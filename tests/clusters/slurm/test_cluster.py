@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,8 +18,10 @@ from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node import sweep
 from pytest_dtfperf.testing.backends import PARROT_COMMAND, BackendContract, start_parrots, wait_until
 from tests import campaign
+from tests.clusters.slurm import scene
 from tests.clusters.slurm.conftest import LogIn
 from tests.clusters.slurm.site import Site, why_not
+from tests.launch.stage import staged
 
 TWO_HOSTS = ClusterConfig(name="twins", backend="slurm", backend_keys={"nodes": 2, "gpus_per_node": 1, "time_limit": 5})
 OTHER_SYSTEMS = [Path(root) for root in os.environ.get("DTFPERF_SLURM_ROOTS", "").split(":") if root]  # CONTRIBUTING.md
@@ -110,3 +113,12 @@ def test_failing_setup_line_is_named(on_site: Site) -> None:
     assert str(error.value).startswith(f"the agent on {allocation.hosts[1].name} could not be started")
     assert "from the site" in str(error.value)
     assert 'setup line 2 failed with exit code 1: echo "from the site"; [ "$SLURM_PROCID" = 0 ]' in str(error.value)
+
+
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed: apt-get install bubblewrap")
+def test_container_on_nodes_of_a_job(on_site: Site, tmp_path: Path) -> None:
+    """Agents and tasks of a job's nodes run in the container, and end with it."""
+    container = "bwrap --dev-bind / / --proc /proc --unshare-pid --die-with-parent --"
+    config = scene.slurm(container=container, container_python=sys.executable)
+    with staged(tmp_path, config) as stage:
+        assert stage.run(num_ps=1).images_per_sec > 0

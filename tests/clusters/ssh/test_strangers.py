@@ -1,5 +1,6 @@
 """Who reaches tasks on hosts over ssh."""
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,3 +100,11 @@ def test_public_addresses(
                 stage.run()
         else:
             assert set(stage.run().step_s) == {"worker:0", "worker:1"}
+
+
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed: apt-get install bubblewrap")
+def test_container_on_hosts_over_ssh(lab: Lab, tmp_path: Path) -> None:
+    """Agents and tasks of hosts over ssh run in the container; what is sent to the hosts is seen in it."""
+    container = "bwrap --dev-bind / / --proc /proc --unshare-pid --die-with-parent --"
+    with on_two(lab, tmp_path, entry=TRAINING.entry, container=container, container_python=sys.executable) as stage:
+        assert stage.run(num_ps=1).images_per_sec > 0

@@ -1,0 +1,144 @@
+"""Starts a command in a container: checks the runner and the image first, and tells the command which image it is in.
+
+    python -P -m pytest_dtfperf.node.container "apptainer exec --nv image.sif" python3 -P -m pytest_dtfperf.node.agent ...
+
+The text is the beginning of a command line, whose last word is the image. The runner replaces this process, so that signals and
+the end of stdin reach it. What is started gets `--container DIGEST` behind its arguments.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+
+from pytest_dtfperf.node import boot
+from pytest_dtfperf.node.files import replacing
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+CANNOT_START = 127  # as a shell has it for a program that it cannot find
+ENGINES = ("docker", "podman")  # pass no variable of the environment unless its name is given, and know images by name
+_FILE = re.compile(r"\.(sif|simg|sqsh|sqfs|squashfs|img)\Z")
+_OURS = re.compile(r"DTFPERF_\w+|PYTHONPATH|TMPDIR|XDG_\w+|CUDA_\w+|TF_\w+|NCCL_\w+\Z")
+_CHUNK_BYTES = 1 << 20
+_INSPECT_S = 60.0
+
+
+class ContainerError(Exception):
+    """The container cannot be started; the message is one line."""
+
+
+def main() -> None:
+    text, *command = sys.argv[1:]
+    try:
+        argv = make_command(text, command, os.environ)
+    except ContainerError as error:
+        print(f"container: {error}", file=sys.stderr, flush=True)
+        sys.exit(CANNOT_START)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_package_folder(), os.environ.get("PYTHONPATH", "")]))
+    os.execv(argv[0], argv)
+
+
+def make_command(text: str, command: Iterable[str], environment: Mapping[str, str]) -> list[str]:
+    """Return the whole command line, the runner's path first.
+
+    Raises:
+        ContainerError: there is no such runner, or no such image.
+    """
+    words = shlex.split(text)
+    runner = shutil.which(words[0])
+    if runner is None:
+        raise ContainerError(f"this host has no program {words[0]}: install it, or change `container` in clusters.toml")
+    image = next((word for word in reversed(words[1:]) if word != "--"), "")
+    is_engine = os.path.basename(words[0]) in ENGINES
+    found = inspect_image(runner, image) if is_engine else digest_of(image)
+    if is_engine and len(words) > 2:
+        names = sorted(name for name in {*environment, "PYTHONPATH"} if _OURS.match(name))
+        words[2:2] = [word for name in names for word in ("--env", name)]
+    return [runner, *words[1:], *command, *(["--container", found] if found else [])]
+
+
+def digest_of(image: str) -> str | None:
+    """Return the digest of an image file or folder; None for a word that is neither.
+
+    Raises:
+        ContainerError: the image of this name is missing, or cannot be read.
+    """
+    path = os.path.expanduser(image)
+    if not os.path.exists(path):
+        if _FILE.search(path) or os.path.isabs(path):
+            raise ContainerError(f"there is no image {image} on this host")
+        return None
+    if path == os.sep:  # the host's own files, as bubblewrap has them
+        return None
+    try:
+        if os.path.isdir(path):
+            return f"folder sha256:{_digest_folder(path)}"
+        return f"{os.path.basename(path)} sha256:{_digest_file_once(path)}"
+    except OSError as error:
+        raise ContainerError(f"the image {image} cannot be read: {error.strerror}") from error
+
+
+def inspect_image(runner: str, image: str) -> str:
+    """Return the digest of an image that Docker or Podman has. Raises `ContainerError`."""
+    command = [runner, "image", "inspect", "--format", "{{.Id}}", image]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_INSPECT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ContainerError(f"{runner} does not answer: {type(error).__name__}") from error
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"]
+        raise ContainerError(f"{os.path.basename(runner)} has no image {image}: {lines[-1]}")
+    return f"{image} {done.stdout.decode(errors='replace').strip()}"
+
+
+def _digest_file_once(path: str) -> str:
+    """Return the SHA-256 of a file; an image of gigabytes is read once as long as it does not change."""
+    seen = os.stat(path)
+    key = [os.path.realpath(path), seen.st_size, seen.st_mtime_ns]
+    name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+    kept = os.path.join(boot.cache_folder(), "images", f"{name}.json")
+    with suppress(OSError, ValueError, KeyError, TypeError), open(kept, encoding="utf-8") as file:
+        found = json.load(file)
+        if found["key"] == key:
+            return str(found["sha256"])
+    digest = hashlib.sha256()
+    with open(path, "rb") as image:
+        while chunk := image.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    with suppress(OSError):
+        os.makedirs(os.path.dirname(kept), mode=0o700, exist_ok=True)
+        with replacing(kept) as out:
+            out.write(json.dumps({"key": key, "sha256": digest.hexdigest()}).encode())
+    return digest.hexdigest()
+
+
+def _digest_folder(path: str) -> str:
+    """Return the SHA-256 of the names, sizes and links of all files: reading gigabytes would take each session minutes."""
+    digest = hashlib.sha256()
+    for folder, folders, files in os.walk(path):
+        folders.sort()
+        for name in sorted(files):
+            where = os.path.join(folder, name)
+            seen = os.lstat(where)
+            target = os.readlink(where) if os.path.islink(where) else ""
+            digest.update(f"{os.path.relpath(where, path)}\0{seen.st_size}\0{target}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def _package_folder() -> str:
+    """Return the folder that has this package, which the container must show at the same path."""
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Agents and tasks in a container: bubblewrap on the host's own files, and Charliecloud in an image of its own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.errors import AllocationError, ClusterFileError
+from pytest_dtfperf.node.container import ContainerError, digest_of, make_command
+from tests.launch.stage import CONFIG, staged
+
+ROOT = Path(__file__).parents[2]
+BUBBLEWRAP = "bwrap --dev-bind / / --die-with-parent"
+NAMESPACES = "bwrap --dev-bind / / --proc /proc --unshare-pid --unshare-ipc --die-with-parent --"
+ENGINE = """#!/bin/sh
+# Answers as Docker and Podman do.
+if [ "$1 $2" = "image inspect" ]; then
+    [ "$5" = "site/tf:2" ] && echo sha256:0123 && exit 0
+    echo "Error: No such image: $5" >&2
+    exit 1
+fi
+exit 1
+"""
+
+
+def in_container(container: str, start: str = "warm") -> named.ClusterConfig:
+    return replace(CONFIG, container=container, container_python=sys.executable, start=start)
+
+
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed: apt-get install bubblewrap")
+@pytest.mark.parametrize("container", [f"{BUBBLEWRAP} --", NAMESPACES], ids=["the host's namespaces", "process ids of its own"])
+@pytest.mark.parametrize("start", ["warm", "cold"])
+def test_training_in_bubblewrap(container: str, start: str, tmp_path: Path) -> None:
+    """Tasks are started, train, and end in a container, also where it has process ids of its own; nothing is left of it."""
+    with staged(tmp_path, in_container(container, start=start)) as stage:
+        assert stage.run(num_ps=1).images_per_sec > 0
+        assert stage.run(num_ps=1).images_per_sec > 0
+    marked = subprocess.run(["pgrep", "-f", f"^bwrap.*{tmp_path}"], capture_output=True, check=False)
+    assert marked.stdout == b""
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """An image that has the host's programs at the same paths, but files of its own beside them."""
+    folder = tmp_path / "image"
+    for name in ("usr", "etc", "tmp", "proc", "dev", "sys", "home", "run", "var", "root", "opt", "work"):
+        (folder / name).mkdir(parents=True)
+    for name in ("lib", "lib64", "bin", "sbin"):
+        (folder / name).symlink_to(f"usr/{name}")
+    for name in ("passwd", "group", "hosts", "resolv.conf"):
+        shutil.copy(f"/etc/{name}", folder / "etc" / name)
+    return folder
+
+
+@pytest.mark.skipif(not shutil.which("ch-run"), reason="Charliecloud is not installed: apt-get install charliecloud")
+def test_training_in_an_image(image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks train in an image of its own, whose digest is in the fingerprint; another file in it makes another digest."""
+    monkeypatch.setenv("USER", "root")
+    shown = {Path(sys.executable).resolve().parents[1], Path(sys.prefix), ROOT} | {Path(sys.base_prefix)}
+    tops = sorted({f"/{path.parts[1]}" for path in shown} - {"/usr", "/tmp"})
+    for top in tops:
+        (image / top[1:]).mkdir(exist_ok=True)
+    binds = " ".join(f"-b {top}:{top}" for top in ["/usr", *tops])
+    config = in_container(f"ch-run {binds} {image} --")
+    digests = []
+    for name in ("first", "second"):
+        (image / "var" / name).touch()
+        with staged(tmp_path / name, config) as stage:
+            assert stage.run(num_ps=1).images_per_sec > 0
+            digests.append(stage.launcher.fingerprint["software"]["container"])
+    assert digests[0].startswith("folder sha256:")
+    assert digests[0] != digests[1]
+
+
+@pytest.mark.parametrize(
+    ("container", "line"),
+    [
+        ("no-such-runner exec image.sif", "container: this host has no program no-such-runner: install it"),
+        ("env exec /no/such/image.sif", "container: there is no image /no/such/image.sif on this host"),
+    ],
+    ids=["no runner", "no image"],
+)
+def test_missing_part_is_one_line(container: str, line: str, tmp_path: Path) -> None:
+    """Without the runner or the image the agent does not start, and the reason is one line."""
+    with pytest.raises(AllocationError, match=line), staged(tmp_path, in_container(container)):
+        pass
+
+
+def test_command_of_each_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apptainer's command is the text itself; an engine gets the names of our variables, which it passes no other way."""
+    monkeypatch.chdir(tmp_path)
+    Path("tf.sif").write_bytes(b"image")
+    for name in ("apptainer", "podman"):
+        Path(name).write_text(ENGINE)
+        Path(name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    environment: Mapping[str, str] = {"DTFPERF_SESSION": "s", "PYTHONPATH": "/p", "SECRET": "x", "XDG_CACHE_HOME": "/c"}
+    sha256 = "6105d6cc76af400325e94d588ce511be5bfdbb73b437dc51eca43917d7a43e3d"
+    assert make_command("apptainer exec --nv tf.sif", ["python3", "-m", "a"], environment) == [
+        f"{tmp_path}/apptainer", "exec", "--nv", "tf.sif", "python3", "-m", "a", "--container", f"tf.sif sha256:{sha256}",
+    ]  # fmt: skip
+    assert make_command("podman run --rm -i site/tf:2", ["python3"], environment) == [
+        f"{tmp_path}/podman", "run", "--env", "DTFPERF_SESSION", "--env", "PYTHONPATH", "--env", "XDG_CACHE_HOME",
+        "--rm", "-i", "site/tf:2", "python3", "--container", "site/tf:2 sha256:0123",
+    ]  # fmt: skip
+    with pytest.raises(ContainerError, match="podman has no image site/tf:3: Error: No such image: site/tf:3"):
+        make_command("podman run site/tf:3", ["python3"], environment)
+
+
+def test_digest_of_a_file_is_kept_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image file is read once; after a change it is read again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    image = tmp_path / "tf.sif"
+    image.write_bytes(b"one")
+    first = digest_of(str(image))
+    (kept,) = (tmp_path / "cache" / "dtfperf" / "images").iterdir()
+    kept.write_text(json.dumps({**json.loads(kept.read_text()), "sha256": "remembered"}))
+    assert digest_of(str(image)) == "tf.sif sha256:remembered"
+    image.write_bytes(b"another")
+    assert digest_of(str(image)) not in (first, "tf.sif sha256:remembered")
+    assert digest_of("--nv") is None
+    assert digest_of("/") is None
+
+
+@pytest.mark.parametrize("text", ["", "apptainer", "apptainer exec 'image"])
+def test_other_text_is_refused(text: str, tmp_path: Path) -> None:
+    """The key is a command line of a runner and an image."""
+    file = tmp_path / "clusters.toml"
+    file.write_text(f'[c]\nbackend = "local"\ncontainer = "{text}"\n')
+    with pytest.raises(ClusterFileError, match="container must be a command line of at least two words"):
+        named.load(file)
