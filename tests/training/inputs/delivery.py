@@ -5,7 +5,6 @@ the other. Others make a data set, or train as a task does.
 """
 
 import hashlib
-import importlib
 import json
 import os
 import signal
@@ -125,8 +124,9 @@ def _train(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _make(wanted: dict[str, Any]) -> str:
-    module = importlib.import_module(f"pytest_dtfperf.training.making.{wanted.pop('data')}")
-    return str(module.make(**wanted))
+    from pytest_dtfperf.training.making import make_data_set
+
+    return make_data_set(**wanted)
 
 
 def _answer(request: dict[str, Any]) -> Any:

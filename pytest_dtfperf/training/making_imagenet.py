@@ -6,14 +6,14 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from pytest_dtfperf.training.making.pictures import Pixels, enlarge_squares, labels_of, noisy, pattern
+from pytest_dtfperf.training.making import Pixels, enlarge_squares, labels_of, noisy, pattern
 
 QUALITY = 90  # of the JPEGs
 LEAST_BOX = 0.4  # of the picture's edge
 FAINT = 0.2  # of a pattern's contrast, outside of the box
 
 
-def make(
+def make_imagenet(
     out: str, images: int, test_images: int, seed: int, classes: int, shards: int, test_shards: int, height: int, width: int
 ) -> str:
     size = height, width
@@ -34,7 +34,7 @@ def make(
 def _example(
     part: str, image: int, label: int, size: tuple[int, int], pattern_of: NDArray[np.float64], chance: np.random.Generator
 ) -> bytes:
-    """Serialised, with the features that the scripts of 2016 wrote. Labels begin at 1: 0 is the background."""
+    """Return it serialised, with the features that the scripts of 2016 wrote. Labels begin at 1: 0 is the background."""
     height, width = size
     pixels, (top, left, bottom, right) = _picture(size, pattern_of, chance)
     features = {
