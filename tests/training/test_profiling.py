@@ -86,7 +86,7 @@ from pytest_dtfperf.training import tracing
 folder = Path(sys.argv[1])
 def told():
     try:
-        print(len(tracing._read(folder).planes), "planes")
+        print(len(tracing._read_xspace(folder).planes), "planes")
     except Exception as error:
         print(type(error).__name__, error)
 told()
