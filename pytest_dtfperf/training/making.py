@@ -9,7 +9,7 @@ import gzip
 import json
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_dtfperf.training.inputs.formats import CHANNELS, CLASSES, EDGE, TEST_FILES, TRAINING_FILES
+from pytest_dtfperf.training.load import load
 
 Pixels = NDArray[np.uint8]  # (height, width, channels)
 
@@ -90,8 +91,7 @@ def _make_cifar10_record(image: int, label: int, part: int, seed: int) -> bytes:
 def make_data_set(data: str, **wanted: Any) -> str:
     """Make a data set of the format of `data`; return one line about it."""
     if data == "imagenet":
-        from pytest_dtfperf.training.making_imagenet import make_imagenet  # it needs TensorFlow
-
+        make_imagenet: Callable[..., str] = load("pytest_dtfperf.training.making_imagenet:make_imagenet")  # needs TensorFlow
         return make_imagenet(**wanted)
     return {"mnist": make_mnist, "cifar10": make_cifar10}[data](**wanted)
 
