@@ -52,7 +52,7 @@ class LocalBackend(Backend):
             with _make_isolation(config):
                 return None
         except _NotIsolated as exc:
-            return f"NOT ISOLATED: {exc}, so that whoever reaches this machine's ports reaches the training (docs/security.md)"
+            return f"NOT ISOLATED: {exc}, so every host that reaches its ports reaches the training (docs/security.md)"
 
 
 class Local:

@@ -312,9 +312,7 @@ def _wrong_together(config: ClusterConfig, table: Mapping[str, Any]) -> str | No
     if workers is None:
         return None
     if "devices_per_worker" in table:
-        return (
-            f"says workers_per_host = {workers} and devices_per_worker = {config.devices_per_worker}: only one of them may be"
-        )
+        return f"has workers_per_host = {workers} and devices_per_worker = {config.devices_per_worker}: only one is allowed"
     on_each = config.devices_per_host or BACKENDS[config.backend].count_gpus(config.backend_keys)
     if on_each is None:
         return f"workers_per_host = {workers} needs devices_per_host, to share them out"

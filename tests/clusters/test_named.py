@@ -111,7 +111,7 @@ def test_a_file_adds_to_local_and_may_replace_it(file: Path) -> None:
         ('[x]\nbackend = "local"\nworkers_per_host = 2', r"workers_per_host = 2 needs devices_per_host, to share them out"),
         ('[x]\nbackend = "local"\nworkers_per_host = 3\ndevices_per_host = 4', r"workers_per_host = 3 must divide the 4 dev"),
         ('[x]\nbackend = "local"\nworkers_per_host = 2\ndevices_per_host = 8\ndevices_per_worker = 4',
-         r"\[x\] says workers_per_host = 2 and devices_per_worker = 4: only one of them may be"),
+         r"\[x\] has workers_per_host = 2 and devices_per_worker = 4: only one is allowed"),
         ("x = 3", r"\[x\] must be a table, not 3"),
         ("[x", r"cannot read .*clusters\.toml"),
         ("[x]\nbackend = {}", r"\[x\] backend must be text, not {}"),

@@ -87,7 +87,7 @@ def test_where_namespaces_are_forbidden_it_trains_and_says_so() -> None:
         pytest.skip(reason)
     found = inspected(*ordinary.without_namespaces())
     assert found["warning"].startswith(
-        "NOT ISOLATED: there may be no more namespaces (/proc/sys/user), so that whoever reaches"
+        "NOT ISOLATED: there may be no more namespaces (/proc/sys/user), so every host that reaches"
     )
     assert found["answers"] == [ANSWERED]
     assert (found["swept"], found["loss"]) == (5, 5)

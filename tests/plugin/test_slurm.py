@@ -245,7 +245,7 @@ def test_a_job_that_is_over_has_no_nodes_to_use(mini: Mini) -> None:
     wait_until("it is over", lambda: mini.site.jobs() == [])
     ended = mini.run("--gpus=1,2", SLURM_JOB_ID=job_id, SLURM_JOB_NUM_NODES="2", SLURM_JOB_NODELIST="n[1-2]")
     assert ended.code == pytest.ExitCode.TESTS_FAILED
-    words = f"SLURM_JOB_ID says that this is inside Slurm job {job_id}, but that is CANCELLED. Unset SLURM_JOB_ID for a job of"
+    words = f"SLURM_JOB_ID names Slurm job {job_id}, but that is CANCELLED. Unset SLURM_JOB_ID for a job of"
     assert ended.out.count(f"\n{words}") == 2
 
 
@@ -283,7 +283,9 @@ def test_what_slurm_never_starts_is_an_error_at_once(mini: Mini) -> None:
     assert ended.code == pytest.ExitCode.TESTS_FAILED
     (job,) = mini.jobs
     assert job.state == "CANCELLED"
-    words = f"Slurm job {job.id} cannot start: its partition does not lend nodes for so long: lower time_limit in clusters.toml"
+    words = (
+        f"Slurm job {job.id} cannot start: its partition does not allocate nodes for so long: lower time_limit in clusters.toml"
+    )
     assert ended.out.count(f"\n{words}") == 2
     ended.line("2 errors")
 

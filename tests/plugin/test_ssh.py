@@ -81,7 +81,7 @@ def test_a_host_that_is_not_trusted(laboratory: Laboratory) -> None:
     assert ended.code == pytest.ExitCode.TESTS_FAILED, ended.out
     output = re.findall(r"^(m\d is not trusted yet: no \S+ host key of .*)$", ended.out, re.MULTILINE)
     assert len(output) == 2, ended.out
-    assert re.search(rf"say yes: ssh .*UserKnownHostsFile={known} m\d$", output[0])
+    assert re.search(rf"answer yes: ssh .*UserKnownHostsFile={known} m\d$", output[0])
     assert "Traceback" not in ended.out + ended.err
     ended.line("2 errors")
     assert known.read_text() == ""
@@ -97,7 +97,7 @@ def test_a_host_that_is_off(laboratory: Laboratory, tmp_path: Path) -> None:
         laboratory.say(f'ssh_config = "{tmp_path}/config"')
         ended = laboratory.run("--gpus=2")
     assert ended.code == pytest.ExitCode.TESTS_FAILED, ended.out
-    ended.line(f"m2 cannot be reached at 127.0.0.1 port {port}: nobody listens there. Is sshd running, and on this port?")
+    ended.line(f"m2 cannot be reached at 127.0.0.1 port {port}: no program listens there. Is sshd running, and on this port?")
     ended.line("1 error")
 
 

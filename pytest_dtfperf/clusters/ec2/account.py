@@ -103,7 +103,7 @@ class Account:
             found = session.region_name
             if not found:
                 raise ClusterFileError(
-                    f'{where} has no region: say region = "us-east-1" in clusters.toml, or set AWS_REGION, '
+                    f'{where} has no region: set region = "us-east-1" in clusters.toml, or AWS_REGION, '
                     "or a region in the AWS profile"
                 )
             _check_region(session, found, where)

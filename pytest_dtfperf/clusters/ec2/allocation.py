@@ -104,7 +104,7 @@ def explain_end(instance: Instance) -> str | None:
         return None
     if refusals.was_reclaimed(instance.reason):
         return f"Amazon has taken spot instance {instance.id} in {instance.zone} back: {instance.reason}"
-    return f"instance {instance.id} in {instance.zone} is {instance.state}: {instance.reason or 'no reason is told'}"
+    return f"instance {instance.id} in {instance.zone} is {instance.state}: {instance.reason or 'no reason is given'}"
 
 
 def _poll_if_reachable(poll: Poll) -> Mapping[str, Instance]:

@@ -324,4 +324,4 @@ class _Talk:
         lines = [line for line in output.strip().splitlines() if line.strip(" @")]
         if code != _NO_LINE:
             return f"it has not finished starting (exit code {code}{': ' + lines[-1] if lines else ''})"
-        return lines[-1] if lines else "ssh says nothing"
+        return lines[-1] if lines else "ssh prints nothing"

@@ -104,8 +104,8 @@ def _get_spot_price(account: "Account", offer: Offer, zone: str | None) -> Price
 
 def _format_unknown_price(account: "Account", offer: Offer, kind: str, why: str) -> str:
     return (
-        f"nobody knows the price ({kind}) of {offer.instance_type} in {account.region}: {why}. "
-        "Say it with usd_per_hour in the cluster's table of clusters.toml."
+        f"the price ({kind}) of {offer.instance_type} in {account.region} is not known: {why}. "
+        "Set it with usd_per_hour in the cluster's table of clusters.toml."
     )
 
 
@@ -223,7 +223,7 @@ def confirm_cost(estimate: CostEstimate, config: "ClusterConfig", ask: Ask = ask
     answer = ask(f"dtfperf: {estimate}. Launch?")
     if answer is None:
         raise AllocationError(
-            f"{estimate}. Nobody has agreed to that, and there is nobody to ask. Say how much cluster {config.name!r} "
+            f"{estimate}. No user has agreed to that, and there is no terminal to ask at. Set how much cluster {config.name!r} "
             f"may cost with max_usd in clusters.toml, or set {VARIABLE}=1."
         )
     if not answer:

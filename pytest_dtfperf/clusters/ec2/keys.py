@@ -66,7 +66,7 @@ def validate(table: Mapping[str, Any]) -> str | None:
 
 def _problems(table: Mapping[str, Any]) -> Iterator[str]:
     if "instance_type" not in table:
-        yield 'must say which instances it is made of: instance_type = "g5.xlarge"'
+        yield 'must set the type of its instances: instance_type = "g5.xlarge"'
     if "ami" in table and not re.fullmatch(r"ami-[0-9a-f]{8}([0-9a-f]{9})?", table["ami"]):
         yield (
             f"ami must be an image's id like ami-0123456789abcdef0, not {show_value(table['ami'])}; a name "
@@ -74,18 +74,18 @@ def _problems(table: Mapping[str, Any]) -> Iterator[str]:
         )
     for one, other in (("ami", "ami_parameter"), ("subnets", "vpc")):
         if one in table and other in table:
-            yield f"says {one} and {other}: only one of them may be"
+            yield f"has {one} and {other}: only one of them is allowed"
     if table.get("spot") and table.get("keep"):
-        yield "says spot and keep: instances that Amazon may take back at any time are not kept for another session"
+        yield "has spot and keep: instances that Amazon may take back at any time are not kept for another session"
     if table.get("address") == "private" and "caller_cidr" not in table:
         yield (
-            'says address = "private", so caller_cidr must say from which network in reach of it you log in: '
+            'has address = "private", so caller_cidr must be the network within reach of it from which you log in: '
             'caller_cidr = "10.0.0.7/32"'
         )
     network = _network(table["caller_cidr"]) if "caller_cidr" in table else None
     if network and network.prefixlen < WIDEST:
         yield (
-            f"caller_cidr = {table['caller_cidr']!r} would let half the internet knock at the instances: say your own address, "
+            f"caller_cidr = {table['caller_cidr']!r} would admit half the internet to the instances: set your own address, "
             'like "203.0.113.7/32", or leave it out'
         )
     for key in table.get("tags", {}):

@@ -131,7 +131,7 @@ class Launch:
             )["SecurityGroups"]
             if found:
                 return found[0]["GroupId"]
-        raise AllocationError(f"Amazon says that there is a security group {self.plan.name}, but does not show it")
+        raise AllocationError(f"Amazon refuses a second security group {self.plan.name}, but does not show the first")
 
     def _placement_group(self, name: str) -> None:
         self.ledger.intend("placement-group", name=name)
@@ -180,7 +180,7 @@ class Launch:
             raise UsedUp("its instances had ended before anybody heard of them") from error
         if code in refusals.QUOTA:
             words = instance_types.explain_quota(self.account, self.offer, self.plan.count, spot=self.plan.spot)
-            raise AllocationError(f"{words} (Amazon says {code})") from error
+            raise AllocationError(f"{words} (Amazon's code: {code})") from error
         raise error
 
     def _wait_until_running(self, ids: Sequence[str]) -> list[Instance]:
@@ -204,7 +204,9 @@ class Launch:
             if each.runs_no_more:
                 if refusals.lacks_capacity(each.reason) or refusals.was_reclaimed(each.reason):
                     raise NoRoom(f"{each.id} was accepted, then ended: {each.reason}")
-                raise AllocationError(f"instance {each.id} is {each.state} before it ran: {each.reason or 'no reason is told'}")
+                raise AllocationError(
+                    f"instance {each.id} is {each.state} before it ran: {each.reason or 'no reason is given'}"
+                )
 
     def _nowhere(self, reasons: Sequence[str]) -> str:
         plan = self.plan

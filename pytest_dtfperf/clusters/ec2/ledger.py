@@ -201,7 +201,7 @@ class Ledger:
                 fcntl.flock(file, fcntl.LOCK_EX)
             except OSError as exc:
                 raise AllocationError(
-                    f"{self.path} cannot be locked: {exc.strerror}. Two sessions could take the same instances; say a "
+                    f"{self.path} cannot be locked: {exc.strerror}. Two sessions could take the same instances; set a "
                     "folder on another file system with XDG_STATE_HOME, or end them with: dtfperf ec2 down"
                 ) from exc
             yield
@@ -229,7 +229,7 @@ class Ledger:
         except OSError as exc:
             raise AllocationError(
                 f"{self.path} cannot be written: {exc.strerror}. What may cost money is written down there before it is asked "
-                "for; make room on that disk, or say another with XDG_STATE_HOME"
+                "for; make room on that disk, or set another with XDG_STATE_HOME"
             ) from exc
 
 

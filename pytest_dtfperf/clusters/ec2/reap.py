@@ -186,7 +186,7 @@ def _of_closed(record: LedgerRecord, mine: Mapping[str, Instance], now: float | 
         instances=mine,
         user=plan.launched_by,
         now=now,
-        why="its ledger says that it is over",
+        why="its ledger is closed",
     )
 
 

@@ -69,7 +69,7 @@ _WHOSE = {  # The administrators of each kind of policy.
     "service control policy": "the administrators of the organisation",
     "resource control policy": "the administrators of the organisation",
     "permissions boundary": "the administrators of the account",
-    "session policy": "whoever gives these credentials out",
+    "session policy": "the issuer of these credentials",
 }
 
 
@@ -115,7 +115,7 @@ def format_refusal(error: "ClientError", *, who: str = "these credentials", regi
         missing = missing_action(error)
         # Amazon appends an encoded message of about a thousand letters.
         plain, encoded, _ = output.partition("Encoded authorization failure message")
-        says = f"Amazon says: {plain.strip() or code}"
+        says = f"Amazon's message: {plain.strip() or code}"
         if denied := denial(output):
             return f"{who} may not call {missing}: {denied}. {says}"
         unsure = (
@@ -157,9 +157,7 @@ def denial(message: str) -> str | None:
     kind = found["kind"] or found["none"] or "policy"
     named = (found["named"] or "").removeprefix(":").strip()
     what = f"no {kind} allows it" if found["none"] else f"{'an' if kind.startswith('i') else 'a'} {kind} denies it explicitly"
-    return (
-        f"{what}{f' ({named})' if named else ''}, and adding rights does not help. Ask {_WHOSE.get(kind, 'whoever wrote it')}"
-    )
+    return f"{what}{f' ({named})' if named else ''}, and adding rights does not help. Ask {_WHOSE.get(kind, 'its author')}"
 
 
 def wrong_clock(error: "ClientError") -> str | None:

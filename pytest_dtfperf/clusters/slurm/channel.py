@@ -328,5 +328,5 @@ def _make_srun_loss(srun: subprocess.Popen[bytes]) -> Lost:
     try:
         code = srun.wait(_GIVE_UP_S)
     except subprocess.TimeoutExpired:
-        return Lost(LossReason.CUT_OFF, "srun, the line to it, is still there, but says no more")
-    return Lost(LossReason.CUT_OFF, f"srun, the line to it, {exit_words(code)}")
+        return Lost(LossReason.CUT_OFF, "srun still runs, but prints no more")
+    return Lost(LossReason.CUT_OFF, f"srun, which connects to it, {exit_words(code)}")

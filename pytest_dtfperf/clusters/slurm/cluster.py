@@ -112,7 +112,7 @@ def wait_until_running(
             )
         on_status(_format_pending(job))
         time.sleep(pause_s)
-    raise AssertionError("it is looked for ever")
+    raise AssertionError("the loop does not end")
 
 
 def _find_job(client: SlurmClient, queue: SharedQueue, job_id: str, not_before: float) -> SlurmJob | None:
@@ -324,7 +324,7 @@ def _nodes_of_this_job(client: SlurmClient, job_id: str, wanted: int) -> Sequenc
         job = client.job(job_id)
         if job is None or states.phase_of(job.state) is not Phase.RUNNING:
             raise AllocationError(
-                f"SLURM_JOB_ID says that this is inside Slurm job {job_id}, but that is {job.state if job else 'not known'}. "
+                f"SLURM_JOB_ID names Slurm job {job_id}, but that is {job.state if job else 'not known'}. "
                 "Unset SLURM_JOB_ID for a job of its own"
             )
     nodes = parse.expand_hostlist(os.environ.get("SLURM_JOB_NODELIST", ""))

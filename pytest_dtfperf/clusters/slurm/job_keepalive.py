@@ -54,7 +54,7 @@ trap 'rm -rf "$keepalive"' EXIT
 trap exit TERM INT HUP
 waited=0
 until [ -s "$keepalive/pid" ]; do
-    [ "$waited" -lt {FIRST_KEEPALIVE_S} ] || {{ echo "dtfperf: nobody has started the keep-alive step for $waited s"; exit 0; }}
+    [ "$waited" -lt {FIRST_KEEPALIVE_S} ] || {{ echo "dtfperf: no keep-alive step has started for $waited s"; exit 0; }}
     sleep 1
     waited=$((waited + 1))
 done

@@ -88,12 +88,12 @@ _SET_ALREADY = (
 def validate(table: Mapping[str, Any]) -> str | None:
     """Return the first conflict between keys that are valid on their own; None if there is none."""
     if "gres" in table and "gpus_per_node" in table:
-        return 'says gres and gpus_per_node: one of them is enough, gpus_per_node = 4 is gres = "gpu:4"'
+        return 'has gres and gpus_per_node: one of them is enough, gpus_per_node = 4 is gres = "gpu:4"'
     if problem := next(_about_gres(table), None):
         return problem
     if "devices_per_host" not in table and gpus_per_node(table) is None:
         return (
-            'must say how many devices a node has: gpus_per_node = 4, gres = "gpu:p100:4", or on nodes without GPUs '
+            'must set how many devices a node has: gpus_per_node = 4, gres = "gpu:p100:4", or on nodes without GPUs '
             "devices_per_host = 2, each of which is then half of a node's cores"
         )
     problems = *map(_about_option, table.get("options", ())), *_about_counts(table), *_about_nodes(table)
@@ -165,7 +165,7 @@ def _about_option(option: str) -> str | None:
     for known in (*_KEY_OF, *_SET_ALREADY):
         # Slurm accepts the beginning of a long option's name for all of it.
         if known == name or (len(name) > 2 and known.startswith(name)):
-            use = f"say it with the key {_KEY_OF[known]}" if known in _KEY_OF else "the backend sets it, or cannot work with it"
+            use = f"use the key {_KEY_OF[known]}" if known in _KEY_OF else "the backend sets it, or cannot work with it"
             return f"options must not hold {option!r}: {use}"
     return None
 
@@ -185,7 +185,7 @@ def _about_gres(table: Mapping[str, Any]) -> Iterator[str]:
             kind = kind or str(count)
             yield (
                 f"gres = {show_value(table['gres'])} would be {count} GPUs of each node, and {_MOST_GPUS} are the most. "
-                f'If {kind} is their type, say how many a node has: "gpu:{kind}:4"'
+                f'If {kind} is their type, set how many a node has: "gpu:{kind}:4"'
             )
 
 
@@ -193,9 +193,9 @@ def _about_counts(table: Mapping[str, Any]) -> Iterator[str]:
     on_each = table.get("devices_per_host") or gpus_per_node(table) or 1
     for count, nodes in table.get("nodes_per_gpu_count", {}).items():
         if nodes * on_each < int(count):
-            yield f"nodes_per_gpu_count says {format_count(nodes, 'node')} for {count} devices, room for {nodes * on_each}"
+            yield f"nodes_per_gpu_count sets {format_count(nodes, 'node')} for {count} devices, room for {nodes * on_each}"
         if nodes > table.get("nodes", nodes):
-            yield f"nodes_per_gpu_count says {nodes} nodes for {count} devices, but nodes = {table['nodes']}"
+            yield f"nodes_per_gpu_count sets {nodes} nodes for {count} devices, but nodes = {table['nodes']}"
 
 
 def _about_nodes(table: Mapping[str, Any]) -> Iterator[str]:

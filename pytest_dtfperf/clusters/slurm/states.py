@@ -80,7 +80,7 @@ _ADVICE = {
     "PREEMPTED": "try again, or with another qos or partition in clusters.toml",
     "OUT_OF_MEMORY": "raise memory in clusters.toml, or lower the batch size",
     "RESV_DEL_HOLD": "change reservation in clusters.toml",
-    "SUSPENDED": "no time measured meanwhile means anything",
+    "SUSPENDED": "times measured during a suspension are not valid",
 }
 
 
@@ -179,12 +179,12 @@ _FAMILIES = (
     (r"PartitionConfig", JobOutlook.HOPELESS,
      "its partition has no such nodes, not so many, or not for so long: see gpus, partition, gres, time_limit"),
     (r"PartitionNodeLimit", JobOutlook.HOPELESS,
-     "its partition does not lend so many nodes: ask for fewer devices, or see partition in clusters.toml"),
+     "its partition does not allocate so many nodes: ask for fewer devices, or see partition in clusters.toml"),
     (r"PartitionTimeLimit", JobOutlook.HOPELESS,
-     "its partition does not lend nodes for so long: lower time_limit in clusters.toml, or see partition"),
+     "its partition does not allocate nodes for so long: lower time_limit in clusters.toml, or see partition"),
     (r"BadConstraints|Constraints", JobOutlook.HOPELESS,
      "no node is as was asked for: see constraint, gres, memory and cpus_per_node in clusters.toml"),
-    (r"MaxMemPerLimit", JobOutlook.HOPELESS, "nobody may have so much memory: lower memory in clusters.toml"),
+    (r"MaxMemPerLimit", JobOutlook.HOPELESS, "no job may have so much memory: lower memory in clusters.toml"),
     (r"Invalid(Account|QOS)|(Account|QOS)NotAllowed|Job's (account|QOS) not (known|permitted).*", JobOutlook.HOPELESS,
      "this user may not use that account or qos there: see account, qos and partition in clusters.toml"),
     (r"Reservation(Deleted|Invalid)", JobOutlook.HOPELESS, "there is no such reservation: see reservation in clusters.toml"),
@@ -213,7 +213,7 @@ def judge_reason(reason: str) -> PendingReason:
     for pattern, found, words in _FAMILIES:
         if re.fullmatch(pattern, plain):
             return PendingReason(found, words)
-    return PendingReason(JobOutlook.WAIT, f"Slurm says {reason}, which this version does not know")
+    return PendingReason(JobOutlook.WAIT, f"Slurm's reason is {reason}, which this version does not know")
 
 
 _OF_TASKS = re.compile(r"srun: (?:error: )?(\S+): tasks? ([\d,-]+): (.+)")

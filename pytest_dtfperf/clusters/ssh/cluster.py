@@ -40,7 +40,7 @@ def find_address(endpoint: Endpoint, survey: Mapping[str, Any], backend_keys: Ma
     raise AllocationError(
         f'host {endpoint.name} has no address in private_address = "{network}", only '
         f"{', '.join(own) or 'that of its loopback'}. "
-        "Correct the network in clusters.toml, or say each host's address in a table"
+        "Correct the network in clusters.toml, or set each host's address in a table"
     )
 
 

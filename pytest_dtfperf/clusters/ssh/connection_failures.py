@@ -45,7 +45,7 @@ class _Context:
 def _unknown_key(scene: _Context) -> str:
     return (
         f"{scene.host} is not trusted yet: no {scene['type']} host key of {scene['known']} is known here. Compare the "
-        f"fingerprint that this shows with the host's own, and say yes: {scene.by_hand}"
+        f"fingerprint that this shows with the host's own, and answer yes: {scene.by_hand}"
     )
 
 
@@ -54,9 +54,9 @@ def _explain_changed_key(scene: _Context) -> str:
     known = scene.search(r"^Offending \S+ key in (.+:\d+)$")
     return (
         f"{scene.host} shows another host key{f', {shown[1]},' if shown else ''} than the one that is known of {scene['known']}"
-        f"{f' ({known[1]})' if known else ''}: it was set up anew, or somebody else answers in its name. Ask who runs it; only "
-        f"if the new key is its own, forget the old one: ssh-keygen -R {shlex.quote(scene['known'])}, and say yes to the new: "
-        f"{scene.by_hand}"
+        f"{f' ({known[1]})' if known else ''}: it was set up anew, or another machine answers in its name. Ask its "
+        "administrator; only if the new key is its own, forget the old one: "
+        f"ssh-keygen -R {shlex.quote(scene['known'])}, and answer yes for the new: {scene.by_hand}"
     )
 
 
@@ -72,7 +72,7 @@ def _explain_denied(scene: _Context) -> str:
     if not methods & _WITHOUT_PERSON:
         return (
             f"{scene.host} does not let {scene['user']} in without a person, by {scene['methods']} alone: it wants a second "
-            "factor after the key, or takes no keys. Ask who runs it for a way in by key alone. "
+            "factor after the key, or takes no keys. Ask its administrator for a login with only a key. "
             f"To try: {scene.by_hand}"
         )
     key = (
@@ -125,13 +125,13 @@ def _explain_proxy_end(scene: _Context) -> str | ConnectionFailure:
     output = scene.text[: first_words.start() if first_words else 0].strip().splitlines()
     return (
         f"what leads to {scene.host}, a jump host or ProxyCommand, ended before it answered"
-        f"{f' and said {output[-1][:_SHOWN]!r}' if output else ''}. To see for yourself: {scene.by_hand}"
+        f"{f' and printed {output[-1][:_SHOWN]!r}' if output else ''}. To see for yourself: {scene.by_hand}"
     )
 
 
 def _explain_bad_option(scene: _Context) -> str:
     where = "options" if scene["where"].startswith("command") else scene["where"].rstrip(": ")
-    return f"this machine's ssh does not understand what {where} says, {scene['what']!r}"
+    return f"this machine's ssh does not understand {scene['what']!r} in {where}"
 
 
 def _explain_not_reached(scene: _Context) -> str:
@@ -140,7 +140,7 @@ def _explain_not_reached(scene: _Context) -> str:
 
 _CHECKS = "is the machine up, its address right, and no firewall in between?"
 _WHY = {
-    "Connection refused": "nobody listens there. Is sshd running, and on this port?",
+    "Connection refused": "no program listens there. Is sshd running, and on this port?",
     "Connection timed out": f"it did not answer in time; {_CHECKS}",
     "Operation timed out": f"it did not answer in time; {_CHECKS}",
     "No route to host": f"there is no route to it; {_CHECKS}",
@@ -178,13 +178,13 @@ _CAUSES: tuple[_Rule, ...] = (
     (r"Host key for (?P<known>\S+) has changed and you have requested strict checking\.", _explain_changed_key, False),
     (
         r"\S+ host key for (?P<known>\S+) was revoked and you have requested strict checking\.",
-        "{host} shows a host key of {known} that is marked as revoked. Ask who runs it, and do not log in before",
+        "{host} shows a host key of {known} that is marked as revoked. Ask its administrator, and do not log in before",
         False,
     ),
     (r"(?P<user>\S+)@\S+: Permission denied \((?P<methods>.*)\)\.", _explain_denied, False),
     (
         r"Received disconnect from \S+ port \d+:\d+: (?P<why>Too many authentication failures)",
-        "{host} lost patience before ssh offered the right key ({why}): say which with identity_file. To try: {by_hand}",
+        "{host} lost patience before ssh offered the right key ({why}): set it with identity_file. To try: {by_hand}",
         False,
     ),
     (r"Received disconnect from \S+ port \d+:\d+: (?P<why>.+)", "{host} ended the connection: {why}", False),
@@ -195,7 +195,7 @@ _CAUSES: tuple[_Rule, ...] = (
     ),
     (
         r"ssh: connect to host \S+ port \d+: Connection reset by peer",
-        "{host} reset the connection at once: it is overloaded, a firewall wants nobody, or it is no sshd",
+        "{host} reset the connection at once: it is overloaded, a firewall refuses connections, or it is no sshd",
         True,
     ),
     (r"ssh: connect to host (?P<at>\S+) port (?P<port>\d+): (?P<why>.+)", _explain_not_reached, False),
@@ -274,7 +274,7 @@ _CAUSES: tuple[_Rule, ...] = (
     ),
     (
         r"\S*sh: (?:line \d+: |\d+: )?(?P<program>.+?): (?:command )?not found",
-        "{host} has no program {program} in its PATH: `python` and `setup` of clusters.toml can say where it is",
+        "{host} has no program {program} in its PATH: `python` and `setup` of clusters.toml can set its path",
         False,
     ),
 )
@@ -301,5 +301,5 @@ def explain_failure(stderr: str, endpoint: Endpoint) -> ConnectionFailure:
                     scene = _Context(endpoint.name, host, format_command(endpoint), stderr.replace("\r", ""), found)
                     failure = scene.format(words) if isinstance(words, str) else words(scene)
                     return failure if isinstance(failure, ConnectionFailure) else ConnectionFailure(failure, is_transient)
-    output = f"ssh says: {lines[-1][:_SHOWN]!r}" if lines else "ssh ended without a word"
+    output = f"ssh's message: {lines[-1][:_SHOWN]!r}" if lines else "ssh ended without a message"
     return ConnectionFailure(f"{endpoint.name} cannot be reached, {output}. To see for yourself: {format_command(endpoint)}")

@@ -229,7 +229,7 @@ def _check_names(path: Path, names: Mapping[int, str], is_right: Callable[[str],
         if not is_right(name):
             raise _line_error(path, number, f"{name!r} is neither a name nor an address: letters, digits and . - _ : %")
         if name.lower() in seen:
-            raise _line_error(path, number, f"{name!r} stands in line {seen[name.lower()]} already")
+            raise _line_error(path, number, f"{name!r} is in line {seen[name.lower()]} already")
         seen[name.lower()] = number
 
 
@@ -262,9 +262,7 @@ def _find_file(config: ClusterConfig, key: str) -> Path:
     """Return the file of a key. Without this check, ssh goes on without the file and reports the host."""
     path = _resolve_path(config, config.backend_keys[key])
     if not path.is_file():
-        raise ClusterFileError(
-            f"cluster {config.name!r} says {key} = {config.backend_keys[key]!r}, but there is no file {path}"
-        )
+        raise ClusterFileError(f"cluster {config.name!r} has {key} = {config.backend_keys[key]!r}, but there is no file {path}")
     return path
 
 

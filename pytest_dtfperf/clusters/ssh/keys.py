@@ -73,7 +73,7 @@ def validate(table: Mapping[str, Any]) -> str | None:
         return given
     if "devices_per_host" not in table and "gpus_per_host" not in table:
         return (
-            "must say how many devices a host has: gpus_per_host = 4, or on hosts without GPUs "
+            "must set how many devices a host has: gpus_per_host = 4, or on hosts without GPUs "
             "devices_per_host = 2, each of which is then half of a host's cores"
         )
     problems = *_about_hosts(table), *_about_addresses(table), *map(_about_option, table.get("options", ()))
@@ -127,14 +127,14 @@ def _about_sources(table: Mapping[str, Any]) -> str | None:
     ips = [key for key in ("public_ips", "private_ips") if key in table]
     if len(ips) == 1:
         missing = ({"public_ips", "private_ips"} - set(ips)).pop()
-        return f"says {ips[0]} without {missing}: line i of both is the same machine"
+        return f"has {ips[0]} without {missing}: line i of both is the same machine"
     if not ways and not ips:
-        return 'must say where its hosts are: hosts = "node[01-16]", nodes_file, or public_ips and private_ips'
+        return 'must set its hosts: hosts = "node[01-16]", nodes_file, or public_ips and private_ips'
     if len(ways) + bool(ips) > 1:
-        return f"says {' and '.join([*ways, *ips[:1]])}: only one of them may say where its hosts are"
+        return f"has {' and '.join([*ways, *ips[:1]])}: only one of them may set its hosts"
     for key in ("nodes_file", "private_ips"):
         if key in table and "private_address" in table:
-            return f"says private_address and {key}, which holds the addresses already: only one of them may be"
+            return f"has private_address and {key}, which contains the addresses, too: only one of them is allowed"
     return None
 
 
@@ -149,9 +149,9 @@ def _about_hosts(table: Mapping[str, Any]) -> Iterator[str]:
         return
     for name in names:
         if not is_host(name):
-            yield f"hosts says {name!r}, which ssh cannot be told: names are letters, digits and . - _ : %, perhaps after user@"
+            yield f"hosts has {name!r}, which is no name for ssh: names are letters, digits and . - _ : %, perhaps after user@"
     if double := first_double(names):
-        yield f"hosts says {double!r} twice"
+        yield f"hosts has {double!r} twice"
 
 
 def _about_addresses(table: Mapping[str, Any]) -> Iterator[str]:
@@ -164,11 +164,11 @@ def _about_addresses(table: Mapping[str, Any]) -> Iterator[str]:
         return
     for host, address in given.items():
         if host not in names:
-            yield f"private_address has an address for {host!r}, which hosts does not say"
+            yield f"private_address has an address for {host!r}, which is not in hosts"
         if not is_address(address):
-            yield f"private_address says {address!r} for {host!r}, which is neither a name nor an address"
+            yield f"private_address has {address!r} for {host!r}, which is neither a name nor an address"
     if double := first_double(given.values()):
-        yield f"private_address says {double!r} for two hosts"
+        yield f"private_address has {double!r} for two hosts"
 
 
 def _about_option(option: str) -> str | None:
@@ -179,9 +179,9 @@ def _about_option(option: str) -> str | None:
     if value.count('"') % 2:
         return f"options must not hold {option!r}: a quote has no end"
     if name in _WEAKENS or (name in _KNOWN_HOSTS and not _are_files(value)):
-        return f"options must not hold {option!r}: whose key is not known is not talked to. ssh-keyscan can add host keys"
+        return f"options must not hold {option!r}: a host with an unknown key is refused. ssh-keyscan can add host keys"
     if name in _KEY_OF:
-        return f"options must not hold {option!r}: say it with the key {_KEY_OF[name]}"
+        return f"options must not hold {option!r}: use the key {_KEY_OF[name]}"
     if name in _SET_ALREADY:
         return f"options must not hold {option!r}: the backend sets it, or cannot work with it"
     return None  # ssh checks whether the option exists

@@ -54,7 +54,7 @@ def list_hints(last_words: Iterable[bytes], host: str) -> list[bytes]:
     if any(line.endswith((b"has no module 'tensorflow'", b"No module named 'tensorflow'")) for line in last_words):
         return [
             f"TensorFlow is missing on {host}: name an interpreter that has it with `python`, load it in `setup`, "
-            'or say setup = "uv" to have it installed there'.encode()
+            'or set setup = "uv" to have it installed there'.encode()
         ]
     return []
 
@@ -186,7 +186,7 @@ class SshProcess(Child):
             self._unread += 1
             if self._unread > _NOISE_BYTES:
                 raise self._unreachable(
-                    f"says more than {_NOISE_BYTES >> 20} MiB that is not for us",
+                    f"prints more than {_NOISE_BYTES >> 20} MiB of other output",
                     f"what does its login shell print? Try {format_command(self.endpoint, 'true')}",
                     self._format_noise(),
                 )
@@ -212,9 +212,11 @@ class SshProcess(Child):
         try:
             found = of_supervisor(words)
             if found.get("line", 1) > max(1, len(self._handshake.setup)):
-                raise MessageError(f"sent words of setup line {found['line']}, and there are {len(self._handshake.setup)}")
+                raise MessageError(
+                    f"sent a message about setup line {found['line']}, and there are {len(self._handshake.setup)}"
+                )
             if found.get("at") == "ready" and self._handshake.header["survey"] and "left" not in found:
-                raise MessageError("was asked who it is, and has not said so")
+                raise MessageError("did not send the description that was requested")
         except MessageError as exc:
             raise self._unreachable(str(exc), "is something else there called python?", self._format_noise()) from exc
         return found
@@ -256,7 +258,7 @@ class SshProcess(Child):
             failure = connection_failures.explain_failure("\n".join(lines), self.endpoint)
             return TransientError(failure.words) if failure.is_transient else Unreachable(failure.words)
         if code == _NO_LOGIN and lines and not self._stage:
-            return self._unreachable("lets no users in now (/etc/nologin)", "ask who runs it when it will", lines)
+            return self._unreachable("lets no users in now (/etc/nologin)", "ask its administrator when it will", lines)
         where = f"while it was at {self._stage}" if self._stage else "before it did anything for us"
         hint = f"does its login shell run commands? Try {format_command(self.endpoint, 'true')}"
         return self._unreachable(f"ended the connection {where} (exit code {code})", hint, [*self._format_noise(), *lines])

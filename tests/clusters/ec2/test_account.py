@@ -31,7 +31,7 @@ def test_the_region_of_the_environment(cloud: Cloud) -> None:
 def test_no_region_at_all(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one anywhere, the message says where it can be said."""
     monkeypatch.delenv("AWS_DEFAULT_REGION")
-    with pytest.raises(ClusterFileError, match=r"cluster 'mine' has no region: say region = .* or set AWS_REGION"):
+    with pytest.raises(ClusterFileError, match=r"cluster 'mine' has no region: set region = .* or AWS_REGION"):
         Account.open(config())
 
 

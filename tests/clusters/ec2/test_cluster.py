@@ -133,7 +133,7 @@ def test_mistakes_in_the_cluster_file(cloud: Cloud) -> None:
 
 def test_nobody_has_agreed(cloud: Cloud) -> None:
     """Without a limit, and with nobody to ask, nothing is launched."""
-    assert "Nobody has agreed to that" in refusal(cloud, max_usd=None)
+    assert "No user has agreed to that" in refusal(cloud, max_usd=None)
 
 
 def test_fewer_efa_interfaces_than_there_could_be(cloud: Cloud) -> None:

@@ -175,7 +175,7 @@ def test_what_the_ledger_took_for_over_is_nobodys(cloud: Cloud, dtfperf: Dtfperf
     """What is still there of a run that was proven to be over, is ended by the next session unasked."""
     _launch(cloud, "a", count=1)
     Ledger(state_folder() / "a.jsonl").close()
-    assert "its ledger says that it is over" in dtfperf("status").out
+    assert "its ledger is closed" in dtfperf("status").out
     assert dtfperf("reap").code == 0
     assert cloud.left() == NOTHING
 
@@ -520,7 +520,7 @@ def test_up_that_nobody_agrees_to(cloud: Cloud, dtfperf: Dtfperf, monkeypatch: p
 
     assert output.code == 1
     assert "at most $3.16" in output.err
-    assert "Nobody has agreed to that" in output.err
+    assert "No user has agreed to that" in output.err
     assert cloud.sent("RunInstances") == []
 
 

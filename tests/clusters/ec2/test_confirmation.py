@@ -89,8 +89,8 @@ def test_nobody_to_ask() -> None:
         confirm_cost(ESTIMATE, _config(), Person(None))
 
     assert str(error.value) == (
-        f"{WORDS}. Nobody has agreed to that, and there is nobody to ask. "
-        "Say how much cluster 'g5' may cost with max_usd in clusters.toml, or set DTFPERF_EC2_YES=1."
+        f"{WORDS}. No user has agreed to that, and there is no terminal to ask at. "
+        "Set how much cluster 'g5' may cost with max_usd in clusters.toml, or set DTFPERF_EC2_YES=1."
     )
 
 
@@ -100,5 +100,5 @@ def test_the_variable_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     confirm_cost(ESTIMATE, _config(), Person(None))
 
     monkeypatch.setenv("DTFPERF_EC2_YES", "0")
-    with pytest.raises(AllocationError, match="Nobody has agreed"):
+    with pytest.raises(AllocationError, match="No user has agreed"):
         confirm_cost(ESTIMATE, _config(), Person(None))

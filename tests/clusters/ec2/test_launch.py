@@ -234,7 +234,7 @@ def test_a_quota_is_explained(cloud: Cloud, attempt: Make) -> None:
     words = str(caught.value)
     assert f"2 x {runs.KIND} need 8 vCPUs (4 each)" in words
     assert f"({code}) is 4 vCPUs" in words
-    assert words.endswith("(Amazon says VcpuLimitExceeded)")
+    assert words.endswith("(Amazon's code: VcpuLimitExceeded)")
     assert launching.asked_in() == [A]
 
 

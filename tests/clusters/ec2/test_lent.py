@@ -198,7 +198,7 @@ def test_an_agent_that_ended_by_itself() -> None:
             "Client.UserInitiatedShutdown: User",
             "instance i-1 in us-east-1a is terminated: Client.UserInitiatedShutdown",
         ),
-        ("stopped", "", "instance i-1 in us-east-1a is stopped: no reason is told"),
+        ("stopped", "", "instance i-1 in us-east-1a is stopped: no reason is given"),
     ],
 )
 def test_why_an_instance_serves_no_more(state: str, reason: str, words: str | None) -> None:

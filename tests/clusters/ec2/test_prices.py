@@ -115,19 +115,19 @@ def test_spot_anywhere() -> None:
             "get_products",
             "pricing",
             {"PriceList": []},
-            "(on demand) of g5.xlarge in eu-west-1: Amazon's price list has none",
+            "(on demand) of g5.xlarge in eu-west-1 is not known: Amazon's price list has none",
         ),
         (
             True,
             "describe_spot_price_history",
             "ec2",
             _history(),
-            "(spot) of g5.xlarge in eu-west-1: there is no history of one",
+            "(spot) of g5.xlarge in eu-west-1 is not known: there is no history of one",
         ),
     ],
 )
-def test_nobody_knows(spot: bool, method: str, client: str, answer: dict[str, Any], why: str) -> None:
-    """A price that cannot be found out must be given, and the message says how; that there is none is not remembered."""
+def test_unknown_price_is_an_error(spot: bool, method: str, client: str, answer: dict[str, Any], why: str) -> None:
+    """An unknown price must be set, and the message shows how; the failure is not cached."""
     account = StubbedAccount()
     for _ in range(2):
         account.answer(client, method, answer)
@@ -135,9 +135,7 @@ def test_nobody_knows(spot: bool, method: str, client: str, answer: dict[str, An
     for _ in range(2):
         with pytest.raises(AllocationError) as error:
             get_price(account.account, G5, spot=spot)
-        assert str(error.value) == (
-            f"nobody knows the price {why}. Say it with usd_per_hour in the cluster's table of clusters.toml."
-        )
+        assert str(error.value) == (f"the price {why}. Set it with usd_per_hour in the cluster's table of clusters.toml.")
     account.assert_all_asked()
 
 

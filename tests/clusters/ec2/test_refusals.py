@@ -38,7 +38,7 @@ NOT_AUTHORISED = "You are not authorized to perform this operation. User: me is 
             "denies it explicitly (arn:aws:organizations::1:policy/o-b2/p-v4), and adding",
         ),
         ("x with an explicit deny in a permissions boundary", "a permissions boundary denies it explicitly, and adding rights"),
-        ("x with an explicit deny in a session policy", "does not help. Ask whoever gives these credentials out"),
+        ("x with an explicit deny in a session policy", "does not help. Ask the issuer of these credentials"),
         ("x with an explicit deny in an identity-based policy", "an identity-based policy denies it explicitly, and adding"),
         ("x with an explicit deny in a VPC endpoint policy", "a VPC endpoint policy denies it explicitly"),
         ("x with an explicit deny", "a policy denies it explicitly"),

@@ -66,12 +66,12 @@ def test_everything_that_may_be_said(tmp_path: Path) -> None:
         ("subnets = []", "subnets must be a list of at least one text"),
         ('zone = "eu-west-1a"', "unknown key 'zone'"),
         ('ami = "ubuntu"', "ami must be an image's id like ami-0123456789abcdef0, not 'ubuntu'"),
-        ('ami = "ami-12345678"\nami_parameter = "/x"', "says ami and ami_parameter: only one of them may be"),
-        ('subnets = ["subnet-1"]\nvpc = "vpc-1"', "says subnets and vpc: only one of them may be"),
-        ("spot = true\nkeep = true", "says spot and keep: instances that Amazon may take back"),
-        ('address = "private"', 'says address = "private", so caller_cidr must say'),
-        ('caller_cidr = "0.0.0.0/0"', "would let half the internet knock"),
-        ('caller_cidr = "128.0.0.0/1"', "would let half the internet knock"),
+        ('ami = "ami-12345678"\nami_parameter = "/x"', "has ami and ami_parameter: only one of them is allowed"),
+        ('subnets = ["subnet-1"]\nvpc = "vpc-1"', "has subnets and vpc: only one of them is allowed"),
+        ("spot = true\nkeep = true", "has spot and keep: instances that Amazon may take back"),
+        ('address = "private"', 'has address = "private", so caller_cidr must be'),
+        ('caller_cidr = "0.0.0.0/0"', "would admit half the internet"),
+        ('caller_cidr = "128.0.0.0/1"', "would admit half the internet"),
         ('tags = { "aws:x" = "1" }', "tags must not have 'aws:x'"),
         ('tags = { "dtfperf:run" = "1" }', "tags must not have 'dtfperf:run'"),
         ('tags = { Name = "mine" }', "tags must not have 'Name'"),
@@ -87,5 +87,5 @@ def test_what_may_not_be_said(tmp_path: Path, line: str, validate: str) -> None:
 
 def test_a_table_without_its_type(tmp_path: Path) -> None:
     """Which instances a cluster is made of cannot be guessed."""
-    with pytest.raises(ClusterFileError, match=r'must say which instances it is made of: instance_type = "g5.xlarge"'):
+    with pytest.raises(ClusterFileError, match=r'must set the type of its instances: instance_type = "g5.xlarge"'):
         load(tmp_path, '[mine]\nbackend = "ec2"\n')

@@ -59,12 +59,12 @@ def test_everything_that_may_be_said_is_read(load: Load) -> None:
     ("text", "words"),
     [
         # where the hosts are
-        ("", 'must say where its hosts are: hosts = "node[01-16]", nodes_file, or public_ips and private_ips'),
-        ("hosts = 'a'\nnodes_file = 'n'", "says hosts and nodes_file: only one of them may say where its hosts are"),
-        ("hosts = 'a'\npublic_ips = 'p'\nprivate_ips = 'q'", "says hosts and public_ips: only one of them"),
-        ("nodes_file = 'n'\npublic_ips = 'p'\nprivate_ips = 'q'", "says nodes_file and public_ips: only one of them"),
-        ("public_ips = 'p'", "says public_ips without private_ips: line i of both is the same machine"),
-        ("hosts = 'a'\nprivate_ips = 'q'", "says private_ips without public_ips"),
+        ("", 'must set its hosts: hosts = "node[01-16]", nodes_file, or public_ips and private_ips'),
+        ("hosts = 'a'\nnodes_file = 'n'", "has hosts and nodes_file: only one of them may set its hosts"),
+        ("hosts = 'a'\npublic_ips = 'p'\nprivate_ips = 'q'", "has hosts and public_ips: only one of them"),
+        ("nodes_file = 'n'\npublic_ips = 'p'\nprivate_ips = 'q'", "has nodes_file and public_ips: only one of them"),
+        ("public_ips = 'p'", "has public_ips without private_ips: line i of both is the same machine"),
+        ("hosts = 'a'\nprivate_ips = 'q'", "has private_ips without public_ips"),
         ("host = 'a'", "unknown key 'host'. Did you mean 'hosts'?"),
         # the hosts themselves
         ("hosts = []", "hosts must be a list of hosts, or text like \"node[01-16],login\", not []"),
@@ -74,25 +74,25 @@ def test_everything_that_may_be_said_is_read(load: Load) -> None:
         ("hosts = ['a', 'n[']", "is no list of hosts: 'n[' has brackets that are not like [01-16,20]"),
         ("hosts = 'n[1-70000]'", "is no list of hosts: 'n[1-70000]' makes more than 65536 hosts"),
         ("hosts = 'a,,b'", "is no list of hosts: there is nothing where a host should be"),
-        ("hosts = ['n[1-3]', 'N2']", "hosts says 'N2' twice"),
-        ("hosts = 'a b'", "hosts says 'a b', which ssh cannot be told"),
-        ("hosts = ['-oProxyCommand=rm']", "hosts says '-oProxyCommand=rm', which ssh cannot be told"),
-        ("hosts = ['me@-x']", "hosts says 'me@-x', which ssh cannot be told"),
-        ("hosts = ['ssh://n1:22']", "hosts says 'ssh://n1:22', which ssh cannot be told"),
-        ("hosts = ['$(reboot)']", "hosts says '$(reboot)', which ssh cannot be told"),
-        ("hosts = ['me@you@n1']", "hosts says 'me@you@n1', which ssh cannot be told"),
+        ("hosts = ['n[1-3]', 'N2']", "hosts has 'N2' twice"),
+        ("hosts = 'a b'", "hosts has 'a b', which is no name for ssh"),
+        ("hosts = ['-oProxyCommand=rm']", "hosts has '-oProxyCommand=rm', which is no name for ssh"),
+        ("hosts = ['me@-x']", "hosts has 'me@-x', which is no name for ssh"),
+        ("hosts = ['ssh://n1:22']", "hosts has 'ssh://n1:22', which is no name for ssh"),
+        ("hosts = ['$(reboot)']", "hosts has '$(reboot)', which is no name for ssh"),
+        ("hosts = ['me@you@n1']", "hosts has 'me@you@n1', which is no name for ssh"),
         # devices
-        ("hosts = 'a'", "must say how many devices a host has: gpus_per_host = 4, or on hosts without GPUs"),
+        ("hosts = 'a'", "must set how many devices a host has: gpus_per_host = 4, or on hosts without GPUs"),
         # addresses
         ("hosts = 'a'\nprivate_address = '10.0.0.1'", 'private_address must be a network like "10.0.0.0/8", or a table'),
         ("hosts = 'a'\nprivate_address = '10.0.0.1/8'", "private_address must be a network"),
         ("hosts = 'a'\nprivate_address = {}", "private_address must be a network"),
         ("hosts = 'a'\nprivate_address = { a = 1 }", "private_address must be a network"),
-        ("hosts = 'a'\nprivate_address = { b = '10.0.0.1' }", "has an address for 'b', which hosts does not say"),
+        ("hosts = 'a'\nprivate_address = { b = '10.0.0.1' }", "has an address for 'b', which is not in hosts"),
         ("hosts = 'a'\nprivate_address = { a = '10.0.0.1 x' }", "'10.0.0.1 x' for 'a', which is neither a name nor an address"),
-        ("hosts = 'a,b'\nprivate_address = { a = 'x', b = 'x' }", "private_address says 'x' for two hosts"),
-        ("nodes_file = 'n'\nprivate_address = '10.0.0.0/8'", "and nodes_file, which holds the addresses already"),
-        ("public_ips = 'p'\nprivate_ips = 'q'\nprivate_address = '10.0.0.0/8'", "private_address and private_ips, which holds"),
+        ("hosts = 'a,b'\nprivate_address = { a = 'x', b = 'x' }", "private_address has 'x' for two hosts"),
+        ("nodes_file = 'n'\nprivate_address = '10.0.0.0/8'", "and nodes_file, which contains the addresses, too"),
+        ("public_ips = 'p'\nprivate_ips = 'q'\nprivate_address = '10.0.0.0/8'", "private_address and private_ips, which"),
         # the rest
         ("hosts = 'a'\nport = 0", "port must be a port, 1 to 65535, not 0"),
         ("hosts = 'a'\nport = 65536", "port must be a port"),
@@ -105,12 +105,12 @@ def test_everything_that_may_be_said_is_read(load: Load) -> None:
 )  # fmt: skip
 def test_mistakes_are_named(load: Load, text: str, words: str) -> None:
     """What may not be said is refused before any host is spoken to, with the key and what is allowed."""
-    devices = "" if words.startswith("must say how many") else "gpus_per_host = 1\n"
+    devices = "" if words.startswith("must set how many") else "gpus_per_host = 1\n"
     with pytest.raises(ClusterFileError, match=rf"clusters\.toml: \[x\] .*{re.escape(words)}"):
         load(devices + text)
 
 
-UNTRUSTED = "whose key is not known is not talked to. ssh-keyscan can add host keys"
+UNTRUSTED = "a host with an unknown key is refused. ssh-keyscan can add host keys"
 NEEDED = "the backend sets it, or cannot work with it"
 FORM = 'options must be like "Key=Value" of ssh_config'
 
@@ -129,10 +129,10 @@ FORM = 'options must be like "Key=Value" of ssh_config'
         ("VerifyHostKeyDNS=yes", UNTRUSTED),
         ("NoHostAuthenticationForLocalhost=yes", UNTRUSTED),
         ("CheckHostIP=no", UNTRUSTED),
-        ("User=root", "say it with the key user"),
-        ("Port=22", "say it with the key port"),
-        ("IdentityFile=~/.ssh/id", "say it with the key identity_file"),
-        ("connecttimeout=3", "say it with the key connect_s"),
+        ("User=root", "use the key user"),
+        ("Port=22", "use the key port"),
+        ("IdentityFile=~/.ssh/id", "use the key identity_file"),
+        ("connecttimeout=3", "use the key connect_s"),
         ("BatchMode=no", NEEDED),
         ("ControlMaster=auto", NEEDED),
         ("ControlPath=/tmp/%C", NEEDED),

@@ -145,9 +145,9 @@ LOSSES = {
     ),
     "holder killed": Loss(lambda s: os.kill(s.holder(), KILL), r"Slurm job \d+ failed with signal 9"),
     "stepd killed": Loss(lambda s: s.site.kill_stepds("n2"), r"has given no sign of life for \d+ s"),
-    "srun killed": Loss(lambda s: os.kill(s.srun("agents"), KILL), "srun, the line to it, was killed by SIGKILL"),
+    "srun killed": Loss(lambda s: os.kill(s.srun("agents"), KILL), "srun, which connects to it, was killed by SIGKILL"),
     "srun and its group killed": Loss(
-        lambda s: os.killpg(s.srun("agents"), KILL), "srun, the line to it, was killed by SIGKILL"
+        lambda s: os.killpg(s.srun("agents"), KILL), "srun, which connects to it, was killed by SIGKILL"
     ),
     "srun of the keep-alive step killed": Loss(
         lambda s: os.killpg(s.srun("keepalive"), KILL),
@@ -263,7 +263,7 @@ REFUSALS: dict[str, tuple[ClusterConfig, int, str]] = {
     "more nodes than exist": (
         slurm(backend_keys={"nodes": 9}),
         9,
-        r"Slurm job \d+ cannot start: its partition (has no such nodes|does not lend so many nodes)",  # as Slurm happens to say
+        r"Slurm job \d+ cannot start: its partition (has no such nodes|does not allocate so many nodes)",
     ),
     "unknown partition": (slurm(backend_keys={"partition": "nowhere"}), 2, "invalid partition specified: nowhere"),
     "unknown reservation": (slurm(backend_keys={"reservation": "tests"}), 2, "Requested reservation is invalid"),

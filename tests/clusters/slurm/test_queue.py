@@ -117,8 +117,8 @@ def test_runs_at_last(clock: Clock, tmp_path: Path) -> None:
 
 HOPELESS: Mapping[str, str] = {
     "PartitionConfig": "its partition has no such nodes",
-    "PartitionNodeLimit": "its partition does not lend so many nodes",
-    "PartitionTimeLimit": "its partition does not lend nodes for so long",
+    "PartitionNodeLimit": "its partition does not allocate so many nodes",
+    "PartitionTimeLimit": "its partition does not allocate nodes for so long",
     "BadConstraints": "no node is as was asked for",
     "QOSMaxNodePerJobLimit": "one job may not have so much",
     "JobHeldUser": "it is held",

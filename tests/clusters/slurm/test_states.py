@@ -94,7 +94,7 @@ SENTENCES = [  # what squeue prints instead of a word
     ("job requeued in held state", JobOutlook.HOPELESS, "is held"),
     ("job requeued in special exit state", JobOutlook.HOPELESS, "is held"),
     ("(Priority)", JobOutlook.WAIT, "others go first"),
-    ("MoonInTheWrongHouse", JobOutlook.WAIT, "Slurm says MoonInTheWrongHouse, which this version does not know"),
+    ("MoonInTheWrongHouse", JobOutlook.WAIT, "Slurm's reason is MoonInTheWrongHouse, which this version does not know"),
 ]
 
 

@@ -33,7 +33,7 @@ RECORDED: Mapping[str, tuple[str, str]] = {
         ("No ED25519 host key is known for [10.0.0.1]:2201 and you have requested strict checking.\r\n"
         "Host key verification failed.\r\n"),
         ("n1 is not trusted yet: no ED25519 host key of [10.0.0.1]:2201 is known here. Compare the fingerprint that this shows "
-        "with the host's own, and say yes: ssh -p 2201 n1"),
+        "with the host's own, and answer yes: ssh -p 2201 n1"),
     ),
     "unknown host key of an alias": (
         "No ED25519 host key is known for i-0123 and you have requested strict checking.\r\nHost key verification failed.\r\n",
@@ -56,8 +56,9 @@ RECORDED: Mapping[str, tuple[str, str]] = {
         "Host key for [10.0.0.1]:2201 has changed and you have requested strict checking.\r\n"
         "Host key verification failed.\r\n"),
         ("n1 shows another host key, SHA256:O1Lwp6o5DJlKsBxNkiB9d549QfXMin2CZSdnJogat6A, than the one that is known of "
-        "[10.0.0.1]:2201 (/home/me/.ssh/known_hosts:17): it was set up anew, or somebody else answers in its name. Ask who "
-        "runs it; only if the new key is its own, forget the old one: ssh-keygen -R '[10.0.0.1]:2201', and say yes to the new: "
+        "[10.0.0.1]:2201 (/home/me/.ssh/known_hosts:17): it was set up anew, or another machine answers in its name. Ask its "
+        "administrator; only if the new key is its own, forget the old one: ssh-keygen -R '[10.0.0.1]:2201', and answer yes "
+        "for the new: "
         "ssh -p 2201 n1"),
     ),
     "revoked host key": (
@@ -69,7 +70,7 @@ RECORDED: Mapping[str, tuple[str, str]] = {
         "impersonate this host.\r\n"
         "ED25519 host key for [10.0.0.1]:2201 was revoked and you have requested strict checking.\r\n"
         "Host key verification failed.\r\n"),
-        "n1 shows a host key of [10.0.0.1]:2201 that is marked as revoked. Ask who runs it, and do not log in before",
+        "n1 shows a host key of [10.0.0.1]:2201 that is marked as revoked. Ask its administrator, and do not log in before",
     ),
     "permission denied": (
         "root@10.0.0.1: Permission denied (publickey).\r\n",
@@ -100,7 +101,7 @@ RECORDED: Mapping[str, tuple[str, str]] = {
     "too many keys": (
         ("Received disconnect from 10.0.0.1 port 2201:2: Too many authentication failures\r\n"
         "Disconnected from 10.0.0.1 port 2201\r\n"),
-        "n1 lost patience before ssh offered the right key (Too many authentication failures): say which with identity_file. *",
+        "n1 lost patience before ssh offered the right key (Too many authentication failures): set it with identity_file. *",
     ),
     "no common cipher": (
         "Unable to negotiate with 10.0.0.1 port 2201: no matching cipher found. Their offer: aes128-ctr,aes192-ctr\r\n",
@@ -109,7 +110,7 @@ RECORDED: Mapping[str, tuple[str, str]] = {
     ),
     "refused": (
         "ssh: connect to host 10.0.0.1 port 2201: Connection refused\r\n",
-        "n1 cannot be reached at 10.0.0.1 port 2201: nobody listens there. Is sshd running, and on this port?",
+        "n1 cannot be reached at 10.0.0.1 port 2201: no program listens there. Is sshd running, and on this port?",
     ),
     "timed out": (
         "ssh: connect to host 10.0.0.1 port 22: Connection timed out\r\n",
@@ -213,16 +214,16 @@ RECORDED: Mapping[str, tuple[str, str]] = {
     ),
     "unknown option": (
         "command-line: line 0: Bad configuration option: nosuchthing\r\n",
-        "this machine's ssh does not understand what options says, 'nosuchthing'",
+        "this machine's ssh does not understand 'nosuchthing' in options",
     ),
     "option with a wrong value": (
         "command-line line 0: Bad IPQoS value: fish\r\n",
-        "this machine's ssh does not understand what options says, 'Bad IPQoS value: fish'",
+        "this machine's ssh does not understand 'Bad IPQoS value: fish' in options",
     ),
     "wrong line in the configuration": (
         ("/home/me/.ssh/config: line 2: Bad configuration option: nonsense\r\n"
         "/home/me/.ssh/config: terminating, 1 bad configuration options\r\n"),
-        "this machine's ssh does not understand what /home/me/.ssh/config says, 'nonsense'",
+        "this machine's ssh does not understand 'nonsense' in /home/me/.ssh/config",
     ),
     "configuration that others may write": (
         "Bad owner or permissions on /home/me/.ssh/config\r\n",
@@ -236,7 +237,7 @@ RECORDED: Mapping[str, tuple[str, str]] = {
         ("ssh: connect to host 10.0.0.9 port 22299: Connection refused\r\n"
         "kex_exchange_identification: Connection closed by remote host\r\n"
         "Connection closed by UNKNOWN port 65535\r\n"),
-        "the jump host of n1 cannot be reached at 10.0.0.9 port 22299: nobody listens there. *",
+        "the jump host of n1 cannot be reached at 10.0.0.9 port 22299: no program listens there. *",
     ),
     "jump host unknown": (
         ("No ED25519 host key is known for 10.0.0.9 and you have requested strict checking.\r\n"
@@ -281,7 +282,7 @@ RECORDED: Mapping[str, tuple[str, str]] = {
         ("/bin/bash: line 1: /nonexistent/nc: No such file or directory\n"
         "kex_exchange_identification: Connection closed by remote host\r\n"
         "Connection closed by UNKNOWN port 65535\r\n"),
-        ("what leads to n1, a jump host or ProxyCommand, ended before it answered and said '/bin/bash: line 1: "
+        ("what leads to n1, a jump host or ProxyCommand, ended before it answered and printed '/bin/bash: line 1: "
         "/nonexistent/nc: No such file or directory'. To see for yourself: ssh -p 2201 n1"),
     ),
     "proxy command fails": (
@@ -295,7 +296,7 @@ RECORDED: Mapping[str, tuple[str, str]] = {
     "jump host refuses at once": (
         ("ssh: connect to host 10.0.0.9 port 22299: Connection refused\r\n"
         "banner exchange: Connection to UNKNOWN port 65535: Broken pipe\r\n"),
-        "the jump host of n1 cannot be reached at 10.0.0.9 port 22299: nobody listens there. *",
+        "the jump host of n1 cannot be reached at 10.0.0.9 port 22299: no program listens there. *",
     ),
     "host falls silent": (
         "Timeout, server 10.0.0.1 not responding.\r\n",
@@ -325,10 +326,10 @@ RECORDED: Mapping[str, tuple[str, str]] = {
         "sh: 1: python9: not found\n",
         "n1 has no program python9 in its PATH: *",
     ),
-    "nothing": ("", "n1 cannot be reached, ssh ended without a word. To see for yourself: ssh -p 2201 n1"),
+    "nothing": ("", "n1 cannot be reached, ssh ended without a message. To see for yourself: ssh -p 2201 n1"),
     "something new": (
         "the moon is in the wrong phase\r\n",
-        "n1 cannot be reached, ssh says: 'the moon is in the wrong phase'. To see for yourself: ssh -p 2201 n1",
+        "n1 cannot be reached, ssh's message: 'the moon is in the wrong phase'. To see for yourself: ssh -p 2201 n1",
     ),
 }  # fmt: skip
 TRANSIENT = {  # those where another try may help
@@ -428,7 +429,7 @@ def test_here_an_unknown_host_key(config: Config, lab: Lab, tmp_path: Path) -> N
     path = config(UserKnownHostsFile=tmp_path / "known")
     failure = failure_of(path)
     assert failure.words.startswith(f"m1 is not trusted yet: no ED25519 host key of {known_as(lab)} is known here. ")
-    assert failure.words.endswith(f"say yes: ssh -F {path} m1")
+    assert failure.words.endswith(f"answer yes: ssh -F {path} m1")
     assert not failure.is_transient
 
 
@@ -468,7 +469,7 @@ def test_here_a_port_where_nobody_listens(config: Config) -> None:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
         failure = failure_of(config(HostName="127.0.0.1", Port=str(port)))
-    assert failure.words.startswith(f"m1 cannot be reached at 127.0.0.1 port {port}: nobody listens there. Is sshd running")
+    assert failure.words.startswith(f"m1 cannot be reached at 127.0.0.1 port {port}: no program listens there. Is sshd running")
 
 
 def test_here_a_name_that_nobody_knows(config: Config) -> None:
@@ -481,7 +482,7 @@ def test_here_a_name_that_nobody_knows(config: Config) -> None:
 def test_here_an_option_that_does_not_exist(config: Config) -> None:
     """A line that ssh does not understand is told with its file."""
     path = config(Nonsense="yes")
-    assert failure_of(path).words == f"this machine's ssh does not understand what {path} says, 'nonsense'"
+    assert failure_of(path).words == f"this machine's ssh does not understand 'nonsense' in {path}"
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def test_no_login(new_lab: NewLab) -> None:
     """What sshd says where /etc/nologin keeps users out is quoted, and called that."""
     lab = new_lab(1, sshd=["ForceCommand echo 'Maintenance until noon' >&2; exit 254"])  # as sshd without PAM does by itself
     assert refusal(lab.config(), hosts=1) == (
-        "host m1 lets no users in now (/etc/nologin). Hint: ask who runs it when it will\n    | Maintenance until noon"
+        "host m1 lets no users in now (/etc/nologin). Hint: ask its administrator when it will\n    | Maintenance until noon"
     )
 
 

@@ -97,8 +97,8 @@ def test_hosts_of_the_reports_two_files(load: Load, folder: Path, end: str, enco
     [
         ("10.0.0.1 n1\nn2\n", "nodes, line 2: must be an address and what ssh calls the host, \"10.0.0.3 node3\", not 'n2'"),
         ("10.0.0.1 n1 # one\n10.0.0.2 n2 n3\n", "nodes, line 2: must be an address and what ssh calls the host"),
-        ("10.0.0.1 n1\n\n10.0.0.2 N1\n", "nodes, line 3: 'N1' stands in line 1 already"),
-        ("10.0.0.1 n1\n10.0.0.1 n2\n", "nodes, line 2: '10.0.0.1' stands in line 1 already"),
+        ("10.0.0.1 n1\n\n10.0.0.2 N1\n", "nodes, line 3: 'N1' is in line 1 already"),
+        ("10.0.0.1 n1\n10.0.0.1 n2\n", "nodes, line 2: '10.0.0.1' is in line 1 already"),
         ("10.0.0.1 n1\n10.0.0.2 -oProxyCommand=x\n", "nodes, line 2: '-oProxyCommand=x' is neither a name nor an address"),
         ("10.0.0.1,10.0.0.2 n1\n", "nodes, line 1: '10.0.0.1,10.0.0.2' is neither a name nor an address"),
         ("me@10.0.0.1 n1\n", "nodes, line 1: 'me@10.0.0.1' is neither a name nor an address"),
@@ -127,8 +127,8 @@ def test_mistakes_in_a_nodes_file(load: Load, folder: Path, nodes: str | bytes |
         ("18.0.0.1\n18.0.0.2\n", "10.0.0.1\n10.0.0.2\n\n", "private, line 3: is empty, but line i is machine i: remove it"),
         ("18.0.0.1 \n", "10.0.0.1\n", "public, line 1: must be one address without blanks, not '18.0.0.1 '"),
         ("18.0.0.1\n", "10.0.0.1 10.0.0.2\n", "private, line 1: must be one address without blanks, not '10.0.0.1 10.0.0.2'"),
-        ("18.0.0.1\n18.0.0.2\n18.0.0.1\n", "a\nb\nc\n", "public, line 3: '18.0.0.1' stands in line 1 already"),
-        ("a\nb\n", "10.0.0.1\n10.0.0.1\n", "private, line 2: '10.0.0.1' stands in line 1 already"),
+        ("18.0.0.1\n18.0.0.2\n18.0.0.1\n", "a\nb\nc\n", "public, line 3: '18.0.0.1' is in line 1 already"),
+        ("a\nb\n", "10.0.0.1\n10.0.0.1\n", "private, line 2: '10.0.0.1' is in line 1 already"),
         ("#18.0.0.1\n", "10.0.0.1\n", "public, line 1: '#18.0.0.1' is neither a name nor an address"),
         ("me@18.0.0.1\n", "10.0.0.1\n", "public, line 1: 'me@18.0.0.1' is neither a name nor an address"),
         ("18.0.0.1\n", "me@10.0.0.1\n", "private, line 1: 'me@10.0.0.1' is neither a name nor an address"),
@@ -168,7 +168,7 @@ def test_how_ssh_is_told(load: Load, folder: Path, monkeypatch: pytest.MonkeyPat
 def test_files_that_are_not_there(load: Load, folder: Path, key: str) -> None:
     """A key or configuration that is not there is named before ssh, which would blame the host; hosts are counted without."""
     config = load(f"hosts = 'a'\n{key} = 'missing'")
-    with pytest.raises(ClusterFileError, match=f"cluster 'x' says {key} = 'missing', but there is no file {folder}/missing"):
+    with pytest.raises(ClusterFileError, match=f"cluster 'x' has {key} = 'missing', but there is no file {folder}/missing"):
         endpoints.list_endpoints(config)
     assert endpoints.count_hosts(config) == 1
 
