@@ -73,11 +73,11 @@ class Known:
 def audit(known: Known) -> list[AuditFinding]:
     """Return all findings, the gravest first."""
     of_each = [
-        AuditFinding(kind=kind, system=system, case=label_of(entry.key), words=words)
+        AuditFinding(kind=kind, system=system, case=label_of(entry.key), words=message)
         for kind, check in CHECKS.items()
         for system, entries in known.entries.items()
         for entry in entries
-        if (words := check(known, system, entry))
+        if (message := check(known, system, entry))
     ]
     return [*_missing(known), *of_each]
 
@@ -88,8 +88,8 @@ def _missing(known: Known) -> Iterable[AuditFinding]:
     for (system, key), sighting in latest.items():
         is_known = any(sighting.is_of(entry) for entry in known.entries.get(system, ()))
         if not is_known and (owners is None or function(sighting.test) in owners):
-            words = f"session {sighting.session} had nothing to compare it with; accept it: --update-baselines=new"
-            yield AuditFinding(kind=MISSING, system=system, case=label_of(key), words=words)
+            message = f"session {sighting.session} had nothing to compare it with; accept it: --update-baselines=new"
+            yield AuditFinding(kind=MISSING, system=system, case=label_of(key), words=message)
 
 
 def _describe_unowned_entry(known: Known, system: str, entry: Entry) -> str:

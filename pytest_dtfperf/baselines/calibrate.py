@@ -161,13 +161,13 @@ def calibrate(
         except ValueError as error:
             found.append(CalibrationResult(case=case, words=str(error)))
             continue
-        entry, words = _entry_of(case, entries, taken=[each.entry for each in found if each.entry])
+        entry, message = _entry_of(case, entries, taken=[each.entry for each in found if each.entry])
         margin = smallest_margin(
             entry.samples if entry else max(case.rates.values(), key=len), calibrated.noise, tests=max(1, len(entries))
         )
         wanted = next(each for each in (case.margin, margin_of(case.system), ComparisonPolicy().margin) if each is not None)
         found.append(
-            CalibrationResult(case=case, calibrated=calibrated, entry=entry, margin=margin, wanted=wanted, words=words)
+            CalibrationResult(case=case, calibrated=calibrated, entry=entry, margin=margin, wanted=wanted, words=message)
         )
     return found
 

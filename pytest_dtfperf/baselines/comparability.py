@@ -174,10 +174,10 @@ def _graphs(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     before, after = _part(then, "operations"), _part(now, "operations")
     changes = {kind: after.get(kind, 0) - before.get(kind, 0) for kind in {*before, *after}}
     largest = sorted((kind for kind in changes if changes[kind]), key=lambda kind: (-abs(changes[kind]), kind))
-    words = [f"{abs(changes[kind])} {kind} {'more' if changes[kind] > 0 else 'less'}" for kind in largest[:_MOST_KINDS]]
+    parts = [f"{abs(changes[kind])} {kind} {'more' if changes[kind] > 0 else 'less'}" for kind in largest[:_MOST_KINDS]]
     if len(largest) > _MOST_KINDS:
-        words.append(f"and {len(largest) - _MOST_KINDS} kinds more")
-    return f"training graph: {', '.join(words) or 'the same operations, with other attributes or connections'}"
+        parts.append(f"and {len(largest) - _MOST_KINDS} kinds more")
+    return f"training graph: {', '.join(parts) or 'the same operations, with other attributes or connections'}"
 
 
 def _unsure_program(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -230,7 +230,7 @@ def format_exchange(key: str, other: str) -> str:
     """Return `variable_placement=greedy, this with variable_placement=split`."""
     told, others = _words(key), _words(other)
     differing = [name for name in EXCHANGE_FIELDS if told.get(name) != others.get(name)]
-    one, two = (" ".join(f"{name}={words.get(name, _usual(name))}" for name in differing) for words in (told, others))
+    one, two = (" ".join(f"{name}={text.get(name, _usual(name))}" for name in differing) for text in (told, others))
     return f"{one}, this with {two}"
 
 

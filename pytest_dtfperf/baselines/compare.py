@@ -91,7 +91,7 @@ def find_disturbed(*measurements: Measurement) -> str:
 
 def hint(disturbances: Iterable[str]) -> str:
     """Return how to avoid disturbances, if other processes caused them."""
-    is_shared = any(words in each for each in disturbances for words in _OTHERS_AT_WORK)
+    is_shared = any(phrase in each for each in disturbances for phrase in _OTHERS_AT_WORK)
     return (
         ". Measure when the machine is quiet; where others are always at work, say alone = false in clusters.toml" * is_shared
     )

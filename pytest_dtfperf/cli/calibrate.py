@@ -276,9 +276,9 @@ def _print_noise(found: Sequence["CalibrationResult"], args: argparse.Namespace)
     headings = ("", "system", "case", "runs", "noise of runs", "of sessions", "margin it can tell", "")
     rows = [_make_row(each, args) for each in found]
     if not sys.stdout.isatty():
-        for what, system, case, runs, of_runs, of_sessions, margin, words in rows:
+        for what, system, case, runs, of_runs, of_sessions, margin, message in rows:
             numbers = f"{runs}; noise of runs {of_runs}, of sessions {of_sessions}; margin it can tell: {margin}"
-            print(f"{what}: {system}: {case}: {numbers}{f'; {words}' if words else ''}")
+            print(f"{what}: {system}: {case}: {numbers}{f'; {message}' if message else ''}")
         return
     print_table(headings, rows)
 
@@ -312,7 +312,7 @@ def _make_row(found: "CalibrationResult", args: argparse.Namespace) -> tuple[str
 
 def _make_json(found: "CalibrationResult", args: argparse.Namespace) -> dict[str, Any]:
     case, noise = found.case, found.calibrated.noise if found.calibrated else None
-    what, *_, words = _make_row(found, args)
+    what, *_, message = _make_row(found, args)
     return {
         "what": what,
         "system": case.system,
@@ -325,7 +325,7 @@ def _make_json(found: "CalibrationResult", args: argparse.Namespace) -> dict[str
         "noise_session": noise.session if noise else None,
         "margin": found.margin,
         "wanted_margin": found.wanted,
-        "words": words,
+        "words": message,
         "conditions": case.broken_conditions,
         "changes": list(case.changes),
     }

@@ -180,12 +180,12 @@ def run_check(args: argparse.Namespace) -> int:
             found[name] = None
         except ClusterFileError as error:
             found[name] = str(error)
-    wrong = [name for name, words in found.items() if words]
+    wrong = [name for name, message in found.items() if message]
     if args.json:
-        print_json({"clusters": [{"name": name, "problem": words} for name, words in found.items()]})
+        print_json({"clusters": [{"name": name, "problem": message} for name, message in found.items()]})
     else:
-        for name, words in found.items():
-            print(f"{name}: {words or 'can be used'}")
+        for name, message in found.items():
+            print(f"{name}: {message or 'can be used'}")
         print(f"dtfperf: {format_count(len(found), 'cluster')}, {len(wrong)} cannot be used")
     return FAILED if wrong else DONE
 

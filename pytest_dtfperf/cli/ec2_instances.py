@@ -181,15 +181,17 @@ def _end_runs(
             done.append(_end_one(account, left, problems))
     what = list(zip(found, done, strict=True))
     if as_json:
-        print_json({"runs": [_make_run_json(account, left, words) for (account, left), words in what], "problems": problems})
+        print_json(
+            {"runs": [_make_run_json(account, left, message) for (account, left), message in what], "problems": problems}
+        )
         return report_problems(problems)
     rows = [
-        (left.name, left.cluster, account.region, str(len(left.instances)), left.session, left.state, words)
-        for (account, left), words in what
+        (left.name, left.cluster, account.region, str(len(left.instances)), left.session, left.state, message)
+        for (account, left), message in what
     ]
     print_table(("run", "cluster", "region", "instances", "session", "whose", ""), rows)
     verb = "would be ended" if dry_run else "ended"
-    left_alone = [left for (_, left), words in what if words == "left alone"]
+    left_alone = [left for (_, left), message in what if message == "left alone"]
     print(f"dtfperf: {done.count(verb)} of {format_count(len(found), 'run')} {verb}.{_make_hint(left_alone)}")
     return report_problems(problems)
 

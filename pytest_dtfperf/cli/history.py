@@ -362,8 +362,8 @@ def run_compare(args: argparse.Namespace) -> int:
         return FAILED
     headings = ("spec", "A images/sec", "B images/sec", "change", "lies between", "")
     print_table(headings, map(_make_comparison_cells, found))
-    for words in dict.fromkeys(words for each in found for words in (*each.foreign, *each.noted)):
-        print(f"meanwhile: {printable(words)}")
+    for note in dict.fromkeys(note for each in found for note in (*each.foreign, *each.noted)):
+        print(f"meanwhile: {printable(note)}")
     return DONE
 
 
@@ -447,6 +447,6 @@ def _list_change_details(event: Mapping[str, Any]) -> list[str]:
         f"    last good   {event['last_good']}",
         f"    first bad   {event['first_bad']}",
         f"    confirmed   {event['found']}",
-        *(f"    meanwhile   {printable(words)}" for words in event["differences"]),
+        *(f"    meanwhile   {printable(difference)}" for difference in event["differences"]),
         *(f"    {change(m['change'])} ({change(m['low'])} to {change(m['high'])})  {m['label']}" for m in event["members"]),
     ]

@@ -134,13 +134,13 @@ def run_launch(args: argparse.Namespace) -> int:
 
 def _parse_count(args: argparse.Namespace) -> str:
     """Return the counts of tasks, such as `2 parameter servers and 4 workers and a chief`, without a comma."""
-    words = {
+    conditions = {
         format_count(args.num_ps, "parameter server"): args.num_ps,
         format_count(args.num_workers, "worker"): args.num_workers,
         "a chief": args.chief,
         "an evaluator": args.evaluator,
     }
-    return " and ".join(word for word, is_there in words.items() if is_there)
+    return " and ".join(word for word, is_there in conditions.items() if is_there)
 
 
 def _parse_names(args: argparse.Namespace) -> list[str]:
@@ -158,17 +158,17 @@ def _load_config(config: "ClusterConfig", args: argparse.Namespace, workers: int
 
 
 def _make_spec(args: argparse.Namespace, config: "ClusterConfig", workers: int) -> Spec:
-    words = list(args.program)
-    if words[0].endswith(".py"):
-        words = ["python", *words]
+    program = list(args.program)
+    if program[0].endswith(".py"):
+        program = ["python", *program]
     given = _make_role_flags(args.role_flags) if args.role_flags else None
     return Spec(
-        model=program_name(words),
+        model=program_name(program),
         batch_size=0,
         gpus=workers * predict_devices_per_worker(config),
         num_ps=args.num_ps,
         variable_update="parameter_server" if args.num_ps else "independent",
-        command=tuple(words),
+        command=tuple(program),
         command_dir=os.getcwd(),
         environment=tuple(args.environment),
         role_flags=tuple(given) if given else None if args.flags else TF_CONFIG,

@@ -81,8 +81,8 @@ def add_group(
 
 def format_exit_codes(endings: ExitCodes = EXIT_CODES) -> str:
     """Return `Exit codes: 0 done; 1 ...`, in lines of a help."""
-    each = [f"{code} {words}" for code, words in endings.items()]
-    signals = ", ".join(f"{code} {words.partition(',')[0].partition(':')[0]}" for code, words in SIGNALS.items())
+    each = [f"{code} {meaning}" for code, meaning in endings.items()]
+    signals = ", ".join(f"{code} {meaning.partition(',')[0].partition(':')[0]}" for code, meaning in SIGNALS.items())
     text = "; ".join([*each, f"128 + N signal N has ended it: {signals}"])
     return textwrap.fill(f"Exit codes: {text}.", HELP_COLUMNS, break_on_hyphens=False, break_long_words=False)
 

@@ -83,8 +83,8 @@ class WantedSpec:
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "run", help="measure trainings, and compare each with its baseline", text=TEXT, ends=ENDS)
-    words = parser.add_argument("words", metavar="MODEL [FIELD=VALUE ...]", nargs="*", help="one training or several")
-    set_completer(words, _complete_word)
+    argument = parser.add_argument("words", metavar="MODEL [FIELD=VALUE ...]", nargs="*", help="one training or several")
+    set_completer(argument, _complete_word)
     text = "list the models, those of other packages too; with --json {models: [{name, batch_size, data, package, problem}]}"
     parser.add_argument("--models", action="store_true", help=text)
     add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")

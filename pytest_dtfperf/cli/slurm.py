@@ -94,7 +94,7 @@ def run_reap(args: argparse.Namespace) -> int:
         return FAILED if is_left else DONE
     doomed = [left for left in found if left.fate is Fate.GONE or (args.all and left.fate is Fate.ELSEWHERE)]
     done = {left.job.id: "would be cancelled" if args.dry_run else _cancel_jobs(client, left.job.id) for left in doomed}
-    failures = sum(words.startswith("not cancelled") for words in done.values())
+    failures = sum(result.startswith("not cancelled") for result in done.values())
     if args.json:
         print_json({"sruns": sruns, "jobs": [_make_row(left, done) for left in found]})
         return FAILED if failures or is_left else DONE

@@ -112,15 +112,15 @@ class LockWait:
 
     def __str__(self) -> str:
         """Format the state in a text that changes seldom: a log has a line for each."""
-        words = [f"held by {' and '.join(str(each or 'a process that left no name') for each in self.holders)}"]
+        parts = [f"held by {' and '.join(str(each or 'a process that left no name') for each in self.holders)}"]
         if not self.holders:
-            words = ["free at any moment"]
+            parts = ["free at any moment"]
         if self.ahead:
-            words.append(f"{self.ahead} came before")
+            parts.append(f"{self.ahead} came before")
         if self.waited_s >= 60:
             minutes = 1 << (int(self.waited_s // 60).bit_length() - 1)  # 1, 2, 4, 8, ...
-            words.append(f"for {in_minutes(minutes)} by now")
-        return ", ".join(words)
+            parts.append(f"for {in_minutes(minutes)} by now")
+        return ", ".join(parts)
 
 
 OnWait = Callable[[LockWait], object]
@@ -293,8 +293,8 @@ def _lock_folder(handle: int) -> None:
             return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                words = f"another process has kept the folder itself locked for {LOCK_TIMEOUT_S:.0f} s"
-                raise OSError(errno.ETIMEDOUT, words) from None
+                message = f"another process has kept the folder itself locked for {LOCK_TIMEOUT_S:.0f} s"
+                raise OSError(errno.ETIMEDOUT, message) from None
             time.sleep(_SHORT_POLL_S)
 
 

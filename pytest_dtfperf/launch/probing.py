@@ -391,5 +391,5 @@ def _targets(fans_at_once: link_rounds.Round) -> Mapping[str, list[int]]:
 
 def _describe_end(event: Event) -> str:
     how = f"exit code {event['code']}" if event["signal"] is None else f"signal {event['signal']}"
-    words = event["last_lines"][-1] if event["last_lines"] else "without a word"
-    return f"its task ended early ({how}): {words}"
+    message = event["last_lines"][-1] if event["last_lines"] else "without a word"
+    return f"its task ended early ({how}): {message}"

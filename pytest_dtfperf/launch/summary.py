@@ -115,14 +115,14 @@ def find_windows_apart(workers: Sequence[TaskReport]) -> dict[str, tuple[float, 
     for worker in workers[1:]:
         begin_s = worker.window_at_s - chief.window_at_s
         if abs(begin_s) > max(START_SKEW * chief.window_s, START_SLACK_S):
-            words = f"the measured steps of {worker.name} and of the chief begin {abs(begin_s):.3f} s apart"
-            found[worker.name] = begin_s, words
+            message = f"the measured steps of {worker.name} and of the chief begin {abs(begin_s):.3f} s apart"
+            found[worker.name] = begin_s, message
         elif abs(apart_s := worker.window_s - chief.window_s) > slack_s:
-            words = (
+            message = (
                 f"the chief's steps lie in a window of {chief.window_s:.3f} s, those of {worker.name} in one of "
                 f"{worker.window_s:.3f} s"
             )
-            found[worker.name] = apart_s, words
+            found[worker.name] = apart_s, message
     return found
 
 
@@ -289,10 +289,10 @@ def _excuse_workers(
     """Return messages of workers that disagree with the chief if disturbances explain all. Raises `InvalidMeasurement`."""
     contradicts_itself = spec.in_lockstep and CHIEF in apart  # its time is the sum of its steps, even if they are disturbed
     waited = {name: _behind_others(s, {hosts[name], hosts[CHIEF]}, others_s) for name, (s, _) in apart.items()}
-    wrong = [words for name, (_, words) in apart.items() if not (is_disturbed or waited[name])]
+    wrong = [message for name, (_, message) in apart.items() if not (is_disturbed or waited[name])]
     if contradicts_itself or wrong:
-        raise InvalidMeasurement(f"{(wrong or [words for _, words in apart.values()])[0]}{_consequence(spec)}")
-    return [f"{words}{waited[name]}" for name, (_, words) in apart.items()]
+        raise InvalidMeasurement(f"{(wrong or [message for _, message in apart.values()])[0]}{_consequence(spec)}")
+    return [f"{message}{waited[name]}" for name, (_, message) in apart.items()]
 
 
 def _consequence(spec: Spec) -> str:

@@ -176,11 +176,11 @@ class Watch:
     def _on_zygote_died(self, event: Mapping[str, Any], now: float) -> None:
         host = self.hosts[event["host"]]
         self._note_signal(event)
-        words = quoted_lines(event["last_lines"])
+        message = quoted_lines(event["last_lines"])
         self._fail(
             FailureCause.ZYGOTE,
             now,
-            HostLost(f"the zygote on {host.name}, which all its tasks fork from, {_how(event)}{words}"),
+            HostLost(f"the zygote on {host.name}, which all its tasks fork from, {_how(event)}{message}"),
         )
 
     def _on_started(self, event: Mapping[str, Any], now: float) -> None:

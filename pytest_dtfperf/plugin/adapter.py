@@ -211,15 +211,15 @@ class SessionAdapter:
         """Return one line for pytest's start."""
         cluster, session = self.cluster, self.session
         devices = format_count(cluster.devices, f"{cluster.device} device")
-        words = [f"cluster {cluster.name} ({', '.join([cluster.backend, *self._describe_hosts(), devices])})"]
-        words.append(f"baselines {session.store.folder}")
+        parts = [f"cluster {cluster.name} ({', '.join([cluster.backend, *self._describe_hosts(), devices])})"]
+        parts.append(f"baselines {session.store.folder}")
         if self.options.dry_run:
-            words.append("DRY RUN: nothing is started")
+            parts.append("DRY RUN: nothing is started")
         elif warning := named.BACKENDS[session.config.backend].find_exposure(session.config):
-            words.append(warning)
+            parts.append(warning)
         if session.injected_slowdowns:
-            words.append(f"INJECTED SLOW-DOWN {SLOWDOWN_VARIABLE}={os.environ[SLOWDOWN_VARIABLE]}")
-        return "dtfperf: " + ", ".join(words)
+            parts.append(f"INJECTED SLOW-DOWN {SLOWDOWN_VARIABLE}={os.environ[SLOWDOWN_VARIABLE]}")
+        return "dtfperf: " + ", ".join(parts)
 
     @property
     def few_repeats(self) -> str | None:

@@ -151,9 +151,9 @@ def _lines(job: str, tasks: Sequence[PlacedTask]) -> Iterator[str]:
 def _devices(counts: Sequence[int], device: str, tasks: int) -> str:
     if not any(counts):
         return ""
-    words = " and ".join(format_count(count, DEVICES[device]) for count in dict.fromkeys(counts))
+    message = " and ".join(format_count(count, DEVICES[device]) for count in dict.fromkeys(counts))
     of_what = " of the cores" if device == "cpu" else ""
-    return f", {words}{of_what}{' each' if tasks > 1 else ''}"
+    return f", {message}{of_what}{' each' if tasks > 1 else ''}"
 
 
 def _nodes(numbers: Sequence[int]) -> str:

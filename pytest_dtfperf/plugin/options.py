@@ -136,10 +136,10 @@ def _time_budget(text: str) -> float | Literal["none"]:
 
 
 def _flag(text: str) -> bool:
-    words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-    if text.lower() not in words:
+    values = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    if text.lower() not in values:
         raise UsageError(f"takes true or false, not {text!r}")
-    return words[text.lower()]
+    return values[text.lower()]
 
 
 @dataclass(frozen=True)
@@ -380,11 +380,11 @@ def _with_files(args: Sequence[str]) -> list[str]:
     """Replace `@FILE` by its arguments if some are options of this plugin; pytest reports a file that cannot be read."""
     found = []
     for arg in args:
-        words = [arg]
+        arguments = [arg]
         if arg.startswith("@"):
             with suppress(OSError):
-                words = read_text(arg[1:]).splitlines()
-        found += words if any(_option(word.partition("=")[0]) for word in words) else [arg]
+                arguments = read_text(arg[1:]).splitlines()
+        found += arguments if any(_option(word.partition("=")[0]) for word in arguments) else [arg]
     return found
 
 
@@ -396,14 +396,14 @@ def keep_root(config: pytest.Config, is_free: Callable[[str], bool]) -> None:
     restarted.
     """
     given = [*config.invocation_params.args], shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
-    own, added = (list(read_words([str(word) for word in words], is_free)) for words in given)
+    own, added = (list(read_words([str(word) for word in arguments], is_free)) for arguments in given)
     folder = config.invocation_params.dir
     taken = [
         each for each in (*own, *added) if isinstance(each, GivenOption) and each.apart and _is_path(folder, each.value or "")
     ]
     if not taken:
         return
-    in_one = [[each if isinstance(each, str) else each.word(each.name) for each in words] for words in (own, added)]
+    in_one = [[each if isinstance(each, str) else each.word(each.name) for each in arguments] for arguments in (own, added)]
     start = len(sys.orig_argv) - len(given[0])
     if os.path.basename(sys.argv[0]) not in PYTESTS or sys.orig_argv[start:] != given[0]:
         one = taken[0]

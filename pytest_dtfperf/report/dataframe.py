@@ -159,8 +159,8 @@ def load(source: str | Path) -> "pd.DataFrame":
     """
     copies: list[str] = []
     rows = make_run_rows(load_sessions(source, copies.append))
-    for words in copies:
-        warnings.warn(words, stacklevel=2)
+    for warning in copies:
+        warnings.warn(warning, stacklevel=2)
     frame = _make_frame(rows, {name: column.kind for name, column in COLUMNS.items()})
     times = [name for name, column in COLUMNS.items() if column.kind == "time"]
     return frame.assign(**{name: _convert_to_utc(frame[name]) for name in times})

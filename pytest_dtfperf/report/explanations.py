@@ -62,7 +62,7 @@ def _list_causes(found: Explanation) -> Iterator[str]:
     rows = [(signed_ms(cause.seconds, found.change_s), _format_cause(cause)) for cause in found.causes]
     rows.append((signed_ms(found.unexplained_s, found.change_s), "not explained"))
     width = max(len(seconds) for seconds, _ in rows)
-    yield from (f"{seconds:>{width}} ms   {words}" for seconds, words in rows)
+    yield from (f"{seconds:>{width}} ms   {message}" for seconds, message in rows)
 
 
 def _format_cause(cause: Cause) -> str:

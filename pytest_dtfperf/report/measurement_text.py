@@ -14,10 +14,10 @@ DISTURBED_MARK = " !"  # behind a rate
 
 def list_disturbed_notes(measurements: Iterable[Measurement]) -> list[str]:
     """Return the meaning of the mark behind a rate, if any rate has it."""
-    words = (
+    message = (
         f"{DISTURBED_MARK.strip()} behind a rate: something else disturbed every run, so that it says nothing of the training"
     )
-    return [words] if any(measurement.disturbances for measurement in measurements) else []
+    return [message] if any(measurement.disturbances for measurement in measurements) else []
 
 
 def format_rate_with_spread(measurement: Measurement) -> str:

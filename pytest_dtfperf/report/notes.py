@@ -37,7 +37,7 @@ def collect_reasons(records: Iterable[Record]) -> list[VerdictReason]:
         verdict = record.verdict
         if verdict and verdict.row.outcome != "pass" and verdict.row.says_why and record.reason and not record.accepted:
             found.setdefault((verdict, record.reason), []).append(record)
-    return [VerdictReason(verdict, words, group) for (verdict, words), group in found.items()]
+    return [VerdictReason(verdict, message, group) for (verdict, message), group in found.items()]
 
 
 def suggest_accepting(records: Sequence[Record], *, is_next_shown: bool = False) -> list[str]:
@@ -84,8 +84,8 @@ def list_next_steps(records: Sequence[Record], command: Sequence[str], cluster: 
     ]
     if not lacking:
         return []
-    words = [Path(command[0]).name, *command[1:]]
-    again = shlex.join(word for word in words if not word.startswith(("--update-baselines", "--explain")))
+    arguments = [Path(command[0]).name, *command[1:]]
+    again = shlex.join(word for word in arguments if not word.startswith(("--update-baselines", "--explain")))
     named = "" if cluster == "local" else f" --cluster={shlex.quote(cluster)}"
     return [
         (f"{again} --update-baselines=new{_add_repeats(lacking)}", "accept these rates as baselines"),
@@ -117,10 +117,10 @@ def _lacks_baseline(record: Record) -> bool:
 def list_injected_slowdowns(records: Iterable[Record]) -> list[str]:
     """Return each distinct set of sleeps that were injected into steps."""
     slept = (record.measurement.injected_slowdowns for record in records)
-    words = (
+    message = (
         ", ".join(f"{task} slept {sleep_s:g} s in every step" for task, sleep_s in sorted(found.items())) for found in slept
     )
-    return sorted(set(words) - {""})
+    return sorted(set(message) - {""})
 
 
 def list_error_rates(records: Iterable[Record], budget: Mapping[str, float]) -> list[str]:

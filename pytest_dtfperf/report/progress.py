@@ -32,8 +32,8 @@ def wrap_line(line: str, width: int | None) -> list[str]:
     """Wrap the line between words. A word that is longer than a line is cut."""
     if width is None or len(line) <= width:
         return [line]
-    words = " ".join(cut(word, width - len(INDENT)) for word in line.split(" "))
-    return textwrap.wrap(words, width, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False)
+    text = " ".join(cut(word, width - len(INDENT)) for word in line.split(" "))
+    return textwrap.wrap(text, width, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False)
 
 
 def cut(text: str, width: int) -> str:
@@ -211,8 +211,8 @@ class Progress:
         step = min(self._steps.values())
         if not self._of:
             return _line(Text("  running", style="dim"), f"line {step}")
-        words = f"step {step}/{self._of}" + (f"  {rate(self._rate)} images/sec" if self._rate is not None else "")
-        return _line(ProgressBar(total=self._of, completed=step), words)
+        message = f"step {step}/{self._of}" + (f"  {rate(self._rate)} images/sec" if self._rate is not None else "")
+        return _line(ProgressBar(total=self._of, completed=step), message)
 
     def _words(self) -> Table:
         """Return the current phase, with the time that it has lasted if it is a wait."""

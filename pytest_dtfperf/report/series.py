@@ -208,12 +208,12 @@ def _find_distinguishing_fields(specs: Sequence[Spec]) -> list[str]:
 def make_names(specs: Sequence[Spec]) -> list[str]:
     """Return the way of training of each spec, with its unusual options and distinguishing fields, without its size."""
     told = _find_distinguishing_fields(specs)
-    return [" ".join([*(words := _list_label_parts(spec)), *_list_missing_fields(spec, told, words)]) for spec in specs]
+    return [" ".join([*(message := _list_label_parts(spec)), *_list_missing_fields(spec, told, message)]) for spec in specs]
 
 
 def _list_label_parts(spec: Spec) -> list[str]:
-    words = spec.label.split()[1:]
-    return [word for word in words if word != f"b{spec.batch_size}" and word.partition("=")[0] not in TITLED]
+    parts = spec.label.split()[1:]
+    return [word for word in parts if word != f"b{spec.batch_size}" and word.partition("=")[0] not in TITLED]
 
 
 def _list_missing_fields(spec: Spec, told: Sequence[str], words: Sequence[str]) -> list[str]:
@@ -342,8 +342,8 @@ def describe_origin(measured: Iterable[SessionRecord]) -> list[str]:
     clusters = dict.fromkeys(each.session["cluster"] for each in found)
     systems = dict.fromkeys(each.system for each in found)
     dates = sorted({minute(each.session["started"]) for each in found})
-    words = dict.fromkeys(word for each in found for word in format_versions(each.record, each.session).split())
-    shown = [word.replace("=", " ") for name in VERSIONS for word in words if word.startswith(f"{name}=")]
+    parts = dict.fromkeys(word for each in found for word in format_versions(each.record, each.session).split())
+    shown = [word.replace("=", " ") for name in VERSIONS for word in parts if word.startswith(f"{name}=")]
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     return [f"on {' and '.join(clusters)}, {' and '.join(systems)}, {when} UTC", ", ".join(shown)]
 

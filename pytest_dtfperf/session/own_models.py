@@ -96,19 +96,19 @@ def _is_of_keras(model: Any) -> bool:
 
 def _location_of(model: Any) -> tuple[ModuleType, str]:
     """Return the module that holds a model, and the name there."""
-    words = f"train(): model={show_value(model)}"
+    message = f"train(): model={show_value(model)}"
     if isinstance(model, type) or isfunction(model):
         module, attribute = sys.modules.get(model.__module__), model.__qualname__
         if "<" in attribute or module is None:
-            raise SpecError(f"{words} is made within a function, where no task can import it from. {HOW}")
+            raise SpecError(f"{message} is made within a function, where no task can import it from. {HOW}")
         if _find_attribute(module, attribute) is not model:
-            raise SpecError(f"{words} is not what {module.__name__}.{attribute} is: a task would import another. {HOW}")
+            raise SpecError(f"{message} is not what {module.__name__}.{attribute} is: a task would import another. {HOW}")
         return module, attribute
     if not (callable(model) or hasattr(model, "logits")):
-        raise SpecError(f"{words} is neither a model's name nor a model. {HOW}")
+        raise SpecError(f"{message} is neither a model's name nor a model. {HOW}")
     found = [(module, name) for module in _modules() for name, each in list(vars(module).items()) if each is model]
     if not found:
-        raise SpecError(f"{words} is held by no module, so no task can import it. {HOW}")
+        raise SpecError(f"{message} is held by no module, so no task can import it. {HOW}")
     return next((each for each in found if _assigns(*each)), found[0])
 
 

@@ -120,10 +120,10 @@ def _script(command: Sequence[str]) -> str | None:
     """Return the script of an interpreter; None if there is none, or the interpreter is unknown."""
     if not _INTERPRETER.fullmatch(os.path.basename(command[0])):
         return None
-    words = iter(command[1:])
-    for word in words:
+    arguments = iter(command[1:])
+    for word in arguments:
         if word in _WITH_VALUE:
-            next(words, None)
+            next(arguments, None)
         elif not word.startswith("-"):
             return word
         elif word == "-" or "c" in word[1:2] or "m" in word[1:2] or word == "-s":

@@ -194,8 +194,8 @@ def _find_slurm_site() -> SlurmSite:
     except subprocess.TimeoutExpired:
         return SlurmSite(chosen=f"sinfo has not answered for {SINFO_S:g} s, so that partition, nodes and GPUs are examples")
     except (OSError, subprocess.CalledProcessError) as exc:
-        words = printable(" ".join((getattr(exc, "stderr", "") or str(exc)).split()))
-        return SlurmSite(chosen=f"sinfo failed, so that partition, nodes and GPUs are examples: {words}")
+        reason = printable(" ".join((getattr(exc, "stderr", "") or str(exc)).split()))
+        return SlurmSite(chosen=f"sinfo failed, so that partition, nodes and GPUs are examples: {reason}")
     partitions, default = _parse_partitions(done.stdout)
     if not partitions:
         return SlurmSite(chosen="sinfo names no partition, so that partition, nodes and GPUs are examples")

@@ -232,8 +232,8 @@ class Ec2:
 
     def _take_kept(self, account: Account, offer: Offer, count: int, resources: Resources) -> InstanceGroup | None:
         """Return the instances that an earlier session has kept, if they are unchanged; None if there are none."""
-        words = compute_shape(self._backend_keys, account.id, account.region)
-        taken = take_kept_run(account, words, count, self._folder)
+        shape = compute_shape(self._backend_keys, account.id, account.region)
+        taken = take_kept_run(account, shape, count, self._folder)
         if taken is None:
             return None
         ledger, record = taken

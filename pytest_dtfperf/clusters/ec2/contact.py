@@ -96,8 +96,8 @@ def trust_keys(folder: Path, instance_id: str, *keys: str) -> None:
 
 def is_public_key(line: str) -> bool:
     """Return whether the line is a public key of the type that is created here, and nothing else."""
-    words = line.split()
-    return len(words) >= 2 and words[0] == "ssh-ed25519" and words[1].startswith("AAAA")
+    parts = line.split()
+    return len(parts) >= 2 and parts[0] == "ssh-ed25519" and parts[1].startswith("AAAA")
 
 
 READY = "/run/dtfperf-ready"
@@ -309,7 +309,7 @@ class _Talk:
                 process.kill()
 
     def _refuse_stranger(self, output: str) -> None:
-        if not any(words in output for words in _STRANGE):
+        if not any(phrase in output for phrase in _STRANGE):
             self.stranger_since = None
             return
         now = time.monotonic()

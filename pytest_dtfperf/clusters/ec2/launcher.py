@@ -179,8 +179,8 @@ class Launch:
         if kind is Refusal.USED_UP:
             raise UsedUp("its instances had ended before anybody heard of them") from error
         if code in refusals.QUOTA:
-            words = instance_types.explain_quota(self.account, self.offer, self.plan.count, spot=self.plan.spot)
-            raise AllocationError(f"{words} (Amazon's code: {code})") from error
+            message = instance_types.explain_quota(self.account, self.offer, self.plan.count, spot=self.plan.spot)
+            raise AllocationError(f"{message} (Amazon's code: {code})") from error
         raise error
 
     def _wait_until_running(self, ids: Sequence[str]) -> list[Instance]:

@@ -114,8 +114,8 @@ def make_plan(*, session: str, max_hours: float, now: float, **decided: Any) -> 
 
 def compute_shape(backend_keys: Mapping[str, Any], account: str, region: str) -> str:
     """Return the digest of interchangeable runs: same keys, except for number, lifetime and cost limit."""
-    words = {key: value for key, value in backend_keys.items() if key not in _NOT_OF_THE_INSTANCES}
-    text = json.dumps([words, account, region], sort_keys=True)
+    relevant_keys = {key: value for key, value in backend_keys.items() if key not in _NOT_OF_THE_INSTANCES}
+    text = json.dumps([relevant_keys, account, region], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

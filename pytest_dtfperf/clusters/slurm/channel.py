@@ -287,9 +287,9 @@ class SrunChannel:
         why = self._end_of_job()
         if why:
             return AllocationOver(why)
-        words = [printable_bytes(line) for line in self._words[task]]
+        lines = [printable_bytes(line) for line in self._words[task]]
         return AllocationError(
-            f"the agent on {self._nodes[task]} could not be started{quoted_lines(words or self._messages.of_all)}"
+            f"the agent on {self._nodes[task]} could not be started{quoted_lines(lines or self._messages.of_all)}"
         )
 
 

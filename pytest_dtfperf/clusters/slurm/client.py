@@ -142,10 +142,10 @@ class SlurmClient:
             raise ControllerDown(f"{argv[0]} has not answered for {ANSWER_S:g} s") from exc
         if done.returncode == 0:
             return done.stdout
-        words = _clean_stderr(done.stderr) or f"exit code {done.returncode}"
-        if or_none and or_none.search(words):
+        message = _clean_stderr(done.stderr) or f"exit code {done.returncode}"
+        if or_none and or_none.search(message):
             return ""
-        raise classify_error(words)(f"{argv[0]}: {words}")
+        raise classify_error(message)(f"{argv[0]}: {message}")
 
 
 def get_pause_s(attempt: int) -> float:

@@ -124,13 +124,15 @@ def _format_pending(job: SlurmJob) -> str:
 
     A narrow terminal cuts off the end.
     """
-    words = f"Slurm job {job.id} {job.state.lower()}"
+    message = f"Slurm job {job.id} {job.state.lower()}"
     if job.start and job.start > time.time():
         start = datetime.fromtimestamp(job.start)
-        words += f", expected to start {start:%H:%M}" + (f" on {start:%Y-%m-%d}" if job.start - time.time() > 86400 / 2 else "")
+        message += f", expected to start {start:%H:%M}" + (
+            f" on {start:%Y-%m-%d}" if job.start - time.time() > 86400 / 2 else ""
+        )
     if job.reason not in ("", "None"):
-        words += f": {states.judge_reason(job.reason).words} ({job.reason})"
-    return words
+        message += f": {states.judge_reason(job.reason).words} ({job.reason})"
+    return message
 
 
 def format_nodes(nodes: Sequence[str]) -> str:

@@ -116,12 +116,12 @@ def gpus_of(gres: str) -> list[tuple[str, int]]:
     for each in _IN_PARENTHESES.sub("", gres).split(","):
         if not (gpus := _GPUS.fullmatch(each.strip())):
             continue
-        words = re.split("[:=]", gpus[1])[1:]
-        if len(words) < 2:
-            is_count = bool(words) and words[0].isdecimal()
-            found.append(("" if is_count or not words else words[0], int(words[0]) if is_count else 1))
-        elif words[1].isdecimal():
-            found.append((words[0], int(words[1])))
+        parts = re.split("[:=]", gpus[1])[1:]
+        if len(parts) < 2:
+            is_count = bool(parts) and parts[0].isdecimal()
+            found.append(("" if is_count or not parts else parts[0], int(parts[0]) if is_count else 1))
+        elif parts[1].isdecimal():
+            found.append((parts[0], int(parts[1])))
     return found
 
 

@@ -183,8 +183,8 @@ def _cpu_options(config: ClusterConfig) -> list[str]:
 
 def _format_setup_line(number: int, line: str) -> str:
     """Return code that runs a line in this shell, so that its settings stay."""
-    words = shlex.quote(f": {line}")
-    return f'eval {shlex.quote(line)} || {{ echo "setup line {number} failed with exit code $?"{words} >&2; exit 1; }}'
+    quoted_line = shlex.quote(f": {line}")
+    return f'eval {shlex.quote(line)} || {{ echo "setup line {number} failed with exit code $?"{quoted_line} >&2; exit 1; }}'
 
 
 def _format_spool(config: ClusterConfig) -> list[str]:

@@ -210,9 +210,9 @@ _FAMILIES = (
 def judge_reason(reason: str) -> PendingReason:
     """Return the meaning of a pending job's reason. Details after a comma are ignored; an unknown reason may pass."""
     plain = reason.strip().removeprefix("(").removesuffix(")").replace("_", " ")
-    for pattern, found, words in _FAMILIES:
+    for pattern, found, message in _FAMILIES:
         if re.fullmatch(pattern, plain):
-            return PendingReason(found, words)
+            return PendingReason(found, message)
     return PendingReason(JobOutlook.WAIT, f"Slurm's reason is {reason}, which this version does not know")
 
 

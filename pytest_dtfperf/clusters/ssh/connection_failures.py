@@ -107,8 +107,8 @@ def _explain_refused_login(scene: _Context, who: str, output: str) -> Connection
         if re.search("pam_slurm|no active jobs", output)
         else ""
     )
-    words = f"{who} ended the login with the message {output!r}. {advice}To try: {scene.by_hand}"
-    return ConnectionFailure(words, is_transient="booting up" in output)  # the host admits users later
+    message = f"{who} ended the login with the message {output!r}. {advice}To try: {scene.by_hand}"
+    return ConnectionFailure(message, is_transient="booting up" in output)  # the host admits users later
 
 
 def _explain_closed(scene: _Context) -> str | ConnectionFailure:
@@ -295,11 +295,11 @@ def explain_failure(stderr: str, endpoint: Endpoint) -> ConnectionFailure:
     through = any(map(_ENDED_BEHIND.fullmatch, lines))
     for rules in (_CAUSES, _REFUSALS, _ENDS):
         for line in reversed(lines):
-            for pattern, words, is_transient in rules:
+            for pattern, message, is_transient in rules:
                 if found := re.fullmatch(pattern, line):
                     host = f"the jump host of {endpoint.name}" if through and rules is _CAUSES else endpoint.name
                     scene = _Context(endpoint.name, host, format_command(endpoint), stderr.replace("\r", ""), found)
-                    failure = scene.format(words) if isinstance(words, str) else words(scene)
+                    failure = scene.format(message) if isinstance(message, str) else message(scene)
                     return failure if isinstance(failure, ConnectionFailure) else ConnectionFailure(failure, is_transient)
     output = f"ssh's message: {lines[-1][:_SHOWN]!r}" if lines else "ssh ended without a message"
     return ConnectionFailure(f"{endpoint.name} cannot be reached, {output}. To see for yourself: {format_command(endpoint)}")

@@ -176,12 +176,12 @@ def _read_nodes_file(path: Path) -> list[Endpoint]:
     """Read tfperftest's file: each line has the address for tasks, and ssh's name of the same machine."""
     lines: dict[int, list[str]] = {}
     for number, line in _read_lines(path):
-        if words := line.partition("#")[0].split():
-            if len(words) != 2:
+        if parts := line.partition("#")[0].split():
+            if len(parts) != 2:
                 raise _line_error(
                     path, number, f'must be an address and what ssh calls the host, "10.0.0.3 node3", not {line!r}'
                 )
-            lines[number] = words
+            lines[number] = parts
     if not lines:
         raise ClusterFileError(f'{path} names no host: each line must be like "10.0.0.3 node3"')
     _check_names(path, {number: address for number, (address, _) in lines.items()}, keys.is_address)

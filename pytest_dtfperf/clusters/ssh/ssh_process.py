@@ -141,8 +141,8 @@ class SshProcess(Child):
         """Run the handshake until the supervisor is ready. Raises `Unreachable`, `TransientError`, `Abandoned`."""
         self.write(self._handshake.script)
         while True:
-            words = self._next(deadline, over)
-            match words:
+            message = self._next(deadline, over)
+            match message:
                 case {"at": "python"}:
                     self.order(self._handshake.header)
                 case {"at": "bundle"}:
@@ -151,7 +151,7 @@ class SshProcess(Child):
                     self.survey = survey
                     self._stages.pop(self.endpoint.name, None)
                     return
-            self._stage = self._stages[self.endpoint.name] = self._in_words(words)
+            self._stage = self._stages[self.endpoint.name] = self._in_words(message)
 
     def order(self, order: Mapping[str, Any]) -> None:
         self.write(json.dumps(order).encode() + b"\n", _ORDER_S)
@@ -193,24 +193,24 @@ class SshProcess(Child):
             if byte == b"\n":
                 line = bytes(self._partial[:-1][-_LINE_BYTES:])
                 self._partial.clear()
-                words = self._words(line)
-                if words is None:
+                message = self._words(line)
+                if message is None:
                     self._noise = [*self._noise, line][-_LAST_LINES:]
-                elif "failed" in words:
-                    raise self._failed(words)
+                elif "failed" in message:
+                    raise self._failed(message)
                 else:
                     self._unread = 0
-                    return words
+                    return message
             if len(self._partial) > 2 * _LINE_BYTES:  # seldom, because each time it is copied
                 del self._partial[:-_LINE_BYTES]
 
     def _words(self, line: bytes) -> Message | None:
         """Return the supervisor's message; None for another line. Raises `Unreachable` for an invalid message."""
-        words = _parse_message(line)
-        if words is None:
+        message = _parse_message(line)
+        if message is None:
             return None
         try:
-            found = of_supervisor(words)
+            found = of_supervisor(message)
             if found.get("line", 1) > max(1, len(self._handshake.setup)):
                 raise MessageError(
                     f"sent a message about setup line {found['line']}, and there are {len(self._handshake.setup)}"
@@ -287,8 +287,8 @@ class SshProcess(Child):
         return b"\n".join(line for line in super().stderr().splitlines() if not line.startswith(_MARK) and line)
 
     def last_words(self) -> list[bytes]:
-        words = super().last_words()
-        return [*words, *list_hints(words, self.endpoint.name)]
+        lines = super().last_words()
+        return [*lines, *list_hints(lines, self.endpoint.name)]
 
     def how_it_ended(self) -> Lost:
         ssh = self.exit_code(_ENDING_S)
@@ -333,7 +333,7 @@ class SshProcess(Child):
         """Return the supervisor's last message if it had time for it: the exit code, and that no process is left."""
         for line in reversed(super().stderr().splitlines()):
             with suppress(MessageError):
-                if (words := _parse_message(line)) and "ended" in (found := of_supervisor(words)):
+                if (message := _parse_message(line)) and "ended" in (found := of_supervisor(message)):
                     return found
         return None
 
@@ -341,7 +341,7 @@ class SshProcess(Child):
 def _parse_message(line: bytes) -> Message | None:
     """Parse a line as a supervisor's message; None if it is none. A banner may look almost like one."""
     try:
-        words = json.loads(line.removeprefix(_MARK)) if line.startswith(_MARK) else None
+        message = json.loads(line.removeprefix(_MARK)) if line.startswith(_MARK) else None
     except (ValueError, RecursionError):
         return None
-    return words if isinstance(words, dict) else None
+    return message if isinstance(message, dict) else None

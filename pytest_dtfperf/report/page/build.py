@@ -263,8 +263,8 @@ def _list_verdicts(records: Iterable[Record]) -> list[tuple[Standing, str]]:
 def _remove_links(markdown: str) -> str:
     """Return Markdown text without the target of its link: `something else` of `[something else](fingerprints.md)`."""
     before, opened, rest = markdown.partition("[")
-    words, _, after = rest.partition("](")
-    return before + words + after.partition(")")[2] if opened else markdown
+    link_text, _, after = rest.partition("](")
+    return before + link_text + after.partition(")")[2] if opened else markdown
 
 
 PAGE_FILE = "report.html"

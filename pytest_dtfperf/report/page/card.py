@@ -249,11 +249,11 @@ def _list_pauses(scores: WorkerTimings) -> list[str]:
     if not scores.paused:
         return []
     longest = scores.pauses[0] if scores.pauses else None
-    words = f"{format_count(scores.paused, 'step')} of {scores.steps} stood out"
+    message = f"{format_count(scores.paused, 'step')} of {scores.steps} stood out"
     if longest is None:
-        return [words]
+        return [message]
     whose = f" by {longest.worker}" if longest.worker else ""
-    return [f"{words}, step {longest.step} by {1000 * longest.seconds:.1f} ms{whose}"]
+    return [f"{message}, step {longest.step} by {1000 * longest.seconds:.1f} ms{whose}"]
 
 
 LEAST_AXIS, MOST_AXIS = 0.05, 0.4  # of the axis of changes: neither noise nor one broken host may dominate it
@@ -325,8 +325,8 @@ def _draw_interval(record: Record, limit: float) -> Markup | None:
     found = record.baseline
     if found is None:
         return None
-    words = html.describe_interval(found.change, found.low, found.high, found.margin)
-    return html.draw_interval(found.change, found.low, found.high, margin=found.margin, limit=limit, described=words)
+    description = html.describe_interval(found.change, found.low, found.high, found.margin)
+    return html.draw_interval(found.change, found.low, found.high, margin=found.margin, limit=limit, described=description)
 
 
 def make_earlier(past: Past | None, name: str, *, whole: bool) -> Earlier | None:
@@ -339,14 +339,14 @@ def make_earlier(past: Past | None, name: str, *, whole: bool) -> Earlier | None
     if rows and past.is_disturbed:
         rows[0][1] += ", disturbed"
     drawing = html.draw_trend(shown, name, began, is_disturbed=past.is_disturbed)
-    words = html.describe_trend(shown, is_disturbed=past.is_disturbed)
-    return Earlier(drawing, words, past.change, Grid(("session", "images/sec"), rows))
+    description = html.describe_trend(shown, is_disturbed=past.is_disturbed)
+    return Earlier(drawing, description, past.change, Grid(("session", "images/sec"), rows))
 
 
 def _list_facts(record: Record, entry: Entry | None, around: CardContext) -> list[Fact]:
     measurement = record.measurement
     count = len(measurement.runs)
-    disturbed = [words for run in measurement.runs for words in run.disturbances]
+    disturbed = [message for run in measurement.runs for message in run.disturbances]
     facts = [
         Fact("why", record.reason or ""),
         Fact("runs", ", ".join(rate(value) for value in measurement.rates) + f" images/sec ({count} in all)"),
@@ -370,8 +370,8 @@ def _list_other_checks(record: Record) -> list[Any]:
 
 def _format_provenance(entry: Entry) -> str:
     found = entry.provenance
-    words = [found.date[:10], f"in session {found.session}", *([f"at commit {found.commit[:12]}"] if found.commit else [])]
-    return ", ".join([*words, *([f"because {found.reason}"] if found.reason else [])])
+    parts = [found.date[:10], f"in session {found.session}", *([f"at commit {found.commit[:12]}"] if found.commit else [])]
+    return ", ".join([*parts, *([f"because {found.reason}"] if found.reason else [])])
 
 
 def _format_efficiency(record: Record, around: CardContext) -> str:

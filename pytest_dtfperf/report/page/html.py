@@ -72,8 +72,8 @@ _SPARK_EDGE = 6.0
 def make_element(name: str, *children: str, **attributes: object) -> Markup:
     """Return an SVG element. `class_` and `text_anchor` become class and text-anchor; attributes that are None are left out."""
     told = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
-    words = (Markup(' {}="{}"').format(key, _format_text(value)) for key, value in told.items())
-    begin = Markup("<{}{}").format(Markup(name), Markup("").join(words))
+    text = (Markup(' {}="{}"').format(key, _format_text(value)) for key, value in told.items())
+    begin = Markup("<{}{}").format(Markup(name), Markup("").join(text))
     if not children:
         return begin + Markup("/>")
     return begin + Markup(">{}</{}>").format(Markup("").join(map(_format_text, children)), Markup(name))
@@ -183,7 +183,7 @@ def _describe_rates(values: Sequence[tuple[str, float]]) -> str:
 
 
 def describe_interval(at: float, low: float | None, high: float | None, margin: float | None) -> str:
-    words = f"{change(at)} against the baseline"
+    message = f"{change(at)} against the baseline"
     if low is not None and high is not None:
-        words += f", between {change(low)} and {change(high)}"
-    return words if margin is None else f"{words}; margin {percent(margin)}"
+        message += f", between {change(low)} and {change(high)}"
+    return message if margin is None else f"{message}; margin {percent(margin)}"

@@ -78,11 +78,11 @@ def _select_first(series: Sequence[Series], changes: Mapping[str, Change]) -> li
 
 def make_system(name: str, all_of_it: Sequence[Series], shown: Sequence[Series], changes: Mapping[str, Change]) -> System:
     latest = max(map(_get_latest_time, all_of_it))
-    words = f"{format_count(len(all_of_it), 'series', '')}, last measured {minute(latest)} UTC"
+    message = f"{format_count(len(all_of_it), 'series', '')}, last measured {minute(latest)} UTC"
     if len(shown) < len(all_of_it):
-        words += f"; {len(shown)} of them here"
+        message += f"; {len(shown)} of them here"
     more = files.make_page_name(files.make_system_page_prefix(name), 1) if len(shown) < len(all_of_it) else ""
-    return System(name, words, [make_series_row(each, changes) for each in shown], more)
+    return System(name, message, [make_series_row(each, changes) for each in shown], more)
 
 
 def make_series_row(series: Series, changes: Mapping[str, Change]) -> SeriesRow:
