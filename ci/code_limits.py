@@ -52,24 +52,24 @@ IRREGULAR = frozenset(
 )
 # Word: limit in the package, limit in docs. The goal of each is 4.5.
 WORDS: Mapping[str, tuple[float, float]] = {
-    "words": (92.5, 6.9),
-    "told": (33.4, 25.6),
-    "tell": (9.6, 10.3),
-    "tells": (5.4, 17.1),
-    "said": (6.3, 13.7),
-    "says": (30.6, 73.4),
-    "say": (24.2, 20.6),
-    "nobody": (17.3, 18.8),
-    "whose": (19.1, 34.2),
-    "whoever": (6.0, 8.6),
-    "who": (10.5, 17.1),
+    "words": (54.4, 6.9),
+    "told": (27.1, 25.6),
+    "tell": (5.1, 10.3),
+    "tells": (4.5, 17.1),
+    "said": (4.5, 13.7),
+    "says": (9.7, 73.4),
+    "say": (13.6, 20.6),
+    "nobody": (7.2, 18.8),
+    "whose": (12.2, 34.2),
+    "whoever": (4.5, 8.6),
+    "who": (4.5, 17.1),
     "lies": (3.1, 13.7),
-    "stands": (5.1, 17.1),
+    "stands": (4.5, 17.1),
     "lend": (2.2, 1.9),
-    "lent": (4.8, 4.5),
+    "lent": (4.5, 4.5),
     "borrow": (0.0, 0.0),
     "ever": (3.1, 4.5),
-    "meanwhile": (4.6, 10.3),
+    "meanwhile": (4.5, 10.3),
 }
 GOAL_OF_WORDS = 4.5
 

@@ -223,7 +223,7 @@ def list_costs(costs: Sequence[Mapping[str, Any]]) -> list[str]:
 def _make_measurement_blocks(records: Sequence[Record], width: int) -> list[RenderableType]:
     """Return one table with whole labels if the width allows, else a table per kind of training."""
     label = labels(record.spec for record in records)
-    kind = {spec: without_size(message) for spec, message in label.items()}
+    kind = {spec: without_size(text) for spec, text in label.items()}
     ordered = sorted(records, key=lambda r: (r.spec.model, r.spec.batch_size, kind[r.spec], r.spec.gpus, r.spec.num_ps))
     formats: Sequence[_LimitFormat] = [measurement_text.format_limit_share, measurement_text.format_share_of_limit]
     for format_limit in formats:
@@ -239,9 +239,9 @@ def _make_measurement_blocks(records: Sequence[Record], width: int) -> list[Rend
             break
     columns = fit_columns(columns, width)
     blocks: list[RenderableType] = [make_table(headings, [], columns)]
-    for label, group in groupby(zip(ordered, short, strict=True), key=lambda pair: kind[pair[0].spec]):
+    for title, group in groupby(zip(ordered, short, strict=True), key=lambda pair: kind[pair[0].spec]):
         cells = [cells for _, cells in group]
-        blocks += [Text(printable(label), overflow="ellipsis", no_wrap=True), make_table([], cells, columns, styles=STYLES)]
+        blocks += [Text(printable(title), overflow="ellipsis", no_wrap=True), make_table([], cells, columns, styles=STYLES)]
     return blocks
 
 
