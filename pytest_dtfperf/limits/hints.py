@@ -144,7 +144,7 @@ def _find_own_causes(record: Record) -> Iterator[str]:
     """Yield what the training itself may have done to compute less than its devices could."""
     hardware = record.measurement.fingerprint.get("hardware", {})
     on_cores = not hardware.get("gpus") or hardware.get("cpu_devices")
-    if on_cores and (idle := _find_idle_cores(record, record.measurement.samples)):
+    if on_cores and not record.measurement.disturbances and (idle := _find_idle_cores(record, record.measurement.samples)):
         yield idle
     if on_cores and record.spec.data_format == "NCHW":
         yield "data_format=NCHW, where cores compute NHWC faster"

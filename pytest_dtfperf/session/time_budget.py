@@ -75,7 +75,7 @@ class TimeBudget:
         total = f"--time-budget={format_time_budget(self.total_s)}"
         lines = []
         if self.left_out:
-            names = ", ".join(self.left_out)
+            names = ", ".join(name.rpartition("::")[2] for name in self.left_out)
             spent = duration(self.total_s - self.remaining_s)
             lines.append(f"{total} was spent after {spent}. Left out: {names}. Give more time, or none to set no limit")
         if self.shortened:

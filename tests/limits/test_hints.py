@@ -98,6 +98,7 @@ HEALTHY = {
     "slowed down on purpose": replace(
         measured(0.1), measurement=replace(measured(0.1).measurement, injected_slowdowns={"worker:0": 0.2})
     ),
+    "cores that others used": measured(0.2, model="lenet", busy_cores=2.0, disturbances=["others used 2 of 4 cores"]),
     "no limit": replace(measured(0.1), limit=None),
     "a limit that nothing is known of": replace(measured(0.1), limit=Limit(unknown={"cores": "not probed"}).to_json()),
 }

@@ -65,11 +65,11 @@ def test_test_without_time_is_left_out(clock: Clock) -> None:
     budget = TimeBudget(60.0, lambda: 2, clock)
     assert budget.begin("a")
     clock.now_s += 61.0
-    assert not budget.begin("b")
-    assert not budget.begin("b")
+    assert not budget.begin("perf_tests/t.py::test_b[gpus1]")
+    assert not budget.begin("perf_tests/t.py::test_b[gpus1]")
     assert budget.begin("a")
     (line,) = budget.describe()
-    assert line.startswith("--time-budget=1min was spent after 61 s. Left out: b. ")
+    assert line.startswith("--time-budget=1min was spent after 61 s. Left out: test_b[gpus1]. ")
 
 
 def test_runs_end_with_the_share_of_the_test(clock: Clock) -> None:
