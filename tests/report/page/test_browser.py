@@ -83,6 +83,31 @@ def test_headings_wrap_between_words(browser: Browser, tmp_path: Path, width: in
     assert browser.evaluate(wide) == 1
 
 
+# Of each row's cells that are shown: where the rightmost ends, and the labels before their values.
+ROWS = """
+[...document.querySelectorAll('#rates tbody tr')].map((row) => {
+  const shown = [...row.cells].filter((cell) => cell.checkVisibility());
+  const labels = shown.map((cell) => cell.dataset.label).filter(Boolean);
+  return [Math.max(...shown.map((cell) => cell.getBoundingClientRect().right)), labels];
+})
+"""
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_rows_fit_a_phone(browser: Browser, page: Path, width: int) -> None:
+    """On a narrow screen all values of a row are within it, each behind its label; cells without a value are left out."""
+    browser.open(page, width=width)
+    rows = browser.evaluate(ROWS)
+    assert len(rows) == len(session_records())
+    assert [right for right, _ in rows if right > width] == []
+    assert all(labels[0] == "images/sec" for _, labels in rows)
+    assert any("change" in labels for _, labels in rows)
+    assert (
+        browser.evaluate("[...document.querySelectorAll('#rates td.none')].filter((cell) => cell.checkVisibility()).length")
+        == 0
+    )
+
+
 def test_without_scripts_nothing_is_missing(browser: Browser, page: Path) -> None:
     """With JavaScript off everything can be read and unfolded, and no tool stands there that would do nothing."""
     browser.open(page, scripts=False)
