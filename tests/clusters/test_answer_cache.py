@@ -97,7 +97,7 @@ def test_a_failed_question_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_is_no_json_leaves_nothing(tmp_path: Path) -> None:
-    """An answer that cannot be kept is the caller's mistake, told before a file is begun."""
+    """A value that is no JSON is an error of the caller, raised before a file is created."""
     with pytest.raises(TypeError):
         cached("price", HOUR_S, lambda: object(), folder=tmp_path)
 
@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
 
 
 def test_the_folder_is_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """XDG_CACHE_HOME says where, if it is absolute; else it is ~/.cache."""
+    """XDG_CACHE_HOME sets the folder if it is absolute; otherwise it is ~/.cache."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert cache_folder() == tmp_path / "cache" / "dtfperf"

@@ -26,7 +26,7 @@ HERE = {"A": "1", "A_B": "2", "B": "3", "C": "x=y"}
     ids=["none", "a name", "a beginning", "one that is not set", "values", "a name and its value"],
 )
 def test_names(names: Sequence[str], found: Mapping[str, str]) -> None:
-    """A name hands on what is set, a beginning with * all that begin so, and a value is said as it is."""
+    """A name passes on a set variable, a prefix with * all that match, and NAME=value sets it."""
     assert select_variables(HERE, names) == found
 
 
@@ -61,7 +61,7 @@ SETTINGS = (
 
 @pytest.mark.parametrize("names", [["*"], [*TRAINING, *SHARED]], ids=["all", "by name"])
 def test_the_role_of_the_caller_is_not_handed_on(names: Sequence[str]) -> None:
-    """Which process of another run this one is, no task is told, unless the cluster file names the variable in full."""
+    """A task does not inherit its role in another run, unless the cluster file names the variable in full."""
     here = dict.fromkeys([*CALLERS, *SETTINGS], "1")
     assert set(select_variables(here, names)) == set(SETTINGS)
     assert set(select_variables(here, names, ["RANK", "PMI_*", "WORLD_SIZE=2"])) == {*SETTINGS, "RANK", "WORLD_SIZE"}

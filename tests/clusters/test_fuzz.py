@@ -1,4 +1,4 @@
-"""Whatever stands in clusters.toml, it is read or refused in one line: thousands of damaged files, the same ones every time.
+"""clusters.toml is read or refused in one line for thousands of damaged files, the same ones every time.
 
 DTFPERF_FUZZ says how many; 1,000 without it.
 """
@@ -107,7 +107,7 @@ def damaged(number: int) -> bytes:
 
 
 def wrong_with(path: Path) -> str | None:
-    """What pytest says of a file before anything is asked of a cluster; None if it uses it as it stands."""
+    """Return pytest's error for a file before a cluster is contacted; None if the file is valid."""
     try:
         for name in named.load(path):
             _, config = named.choose(name, path, [])

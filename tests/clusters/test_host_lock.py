@@ -50,7 +50,7 @@ class Other:
         return self.process.pid
 
     def wait_until(self, given: bytes) -> None:
-        """It says so. What it says before is passed over."""
+        """Wait for a line of the process; earlier lines are skipped."""
         assert self.process.stdout
         while (line := self.process.stdout.readline()) != given + b"\n":
             assert line, "it has ended"
@@ -95,7 +95,7 @@ def tickets(folder: Path) -> list[str]:
 
 
 def test_free_place_is_taken_at_once(tmp_path: Path) -> None:
-    """A host that nobody uses is there without waiting, again and again, and nothing of that stays."""
+    """A free host is available without waiting, repeatedly, and leaves no files."""
     for _ in range(2):
         with lock_hosts(["here"], 1, me(), nobody_waits, folder=tmp_path):
             assert len(tickets(tmp_path)) == 1
@@ -136,7 +136,7 @@ def test_places_do_not_disturb_each_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["let_go", "kill"])
 def test_who_waits_learns_for_whom_and_gets_it(tmp_path: Path, end: str) -> None:
-    """A waiting process is told who has the host, and has it as soon as that lets go or is killed; neither leaves anything."""
+    """A waiting process is shown the holder, and gets the host when it is released or killed; neither leaves files."""
     told: list[LockWait] = []
     with another(tmp_path) as holder:
 
@@ -154,7 +154,7 @@ def test_who_waits_learns_for_whom_and_gets_it(tmp_path: Path, end: str) -> None
 
 
 def test_first_come_first_served(tmp_path: Path) -> None:
-    """Who came first is served first, however many came meanwhile and however often they look."""
+    """The first process is served first, independent of later ones and of how often they poll."""
     served: list[int] = []
     with another(tmp_path) as holder:
         waiting = []
@@ -197,7 +197,7 @@ def test_a_waiter_that_is_dead_or_stopped_blocks_nobody(tmp_path: Path, number: 
 
 
 def test_who_waits_for_how_many_and_how_long(tmp_path: Path) -> None:
-    """Told are all that come before, and from the first minute on for how long it has been, in words that change seldom."""
+    """All earlier tickets are shown, and from the first minute on the duration, in a text that changes seldom."""
     told: list[LockWait] = []
 
     def give_up(wait: LockWait) -> None:
@@ -223,7 +223,7 @@ def test_who_waits_for_how_many_and_how_long(tmp_path: Path) -> None:
 
 
 def test_several_places_exclude_whoever_wants_one_of_them(tmp_path: Path) -> None:
-    """Who has some hosts keeps out who wants one of them, and nobody else."""
+    """A process that holds several hosts blocks those that want one of them, and no others."""
     told: list[LockWait] = []
     with another(tmp_path, "host-1", "host-2") as holder:
         with lock_hosts(["host-3"], 1, me(), nobody_waits, folder=tmp_path):
@@ -272,7 +272,7 @@ def test_interrupted_wait_holds_nothing(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_no_obstacle(tmp_path: Path) -> None:
-    """Where nobody's name can be written down, hosts are had and given back all the same."""
+    """If a holder's name cannot be written, hosts are still locked and released."""
     mine = lock_hosts(["here"], 1, LockHolder.me("s", "test_a"), lambda wait: None, folder=tmp_path)
     with full_behind(tmp_path / "none"), mine:
         (ticket,) = tmp_path.iterdir()
@@ -294,7 +294,7 @@ FAR = json.dumps({"owner": "vm::1:1:1", "session": "s", "what": "w", "since": 1e
 
 @pytest.mark.parametrize("note", ["", "{", "[1]", '{"owner": 1}', "\0" * 100, "[" * 100_000, ENDLESS, FAR])
 def test_a_damaged_note(tmp_path: Path, note: str) -> None:
-    """A ticket whose words are damaged still has its host, and whoever waits is told so in words."""
+    """A ticket with damaged text still holds its host, and a waiting process is shown that."""
     told: list[LockWait] = []
     with another(tmp_path) as holder:
         (ticket,) = tmp_path.iterdir()
@@ -337,7 +337,7 @@ def test_another_pid_namespace(tmp_path: Path) -> None:
 
 
 def test_a_place_is_held_since_it_was_got(tmp_path: Path) -> None:
-    """Others are told since when it has been held, not since when it was waited for."""
+    """The displayed time starts with the allocation, not with the wait."""
     began, before = LockHolder(me().owner, "s", "w", since=0.0), time.time()
     with lock_hosts(["here"], 1, began, nobody_waits, folder=tmp_path):
         (ticket,) = tmp_path.iterdir()
@@ -363,7 +363,7 @@ def test_strange_runtime_folder_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_folder_for_several_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DTFPERF_LOCKS names one that users and containers share; one that there is not is refused in words."""
+    """DTFPERF_LOCKS names a folder that users and containers share; a missing one is refused with a message."""
     monkeypatch.setenv("DTFPERF_LOCKS", str(tmp_path))
     assert host_lock.find_lock_folder() == tmp_path
     with lock_hosts(["here"], 1, me(), nobody_waits):
@@ -376,7 +376,7 @@ def test_a_folder_for_several_users(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("file", ["runtime", "runtime/dtfperf"])
 def test_a_runtime_folder_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
-    """Where a file is in its host, or above it, one line says which and what to set."""
+    """If a file is in place of the folder or its parent, one line names it and the setting."""
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).touch()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
@@ -385,7 +385,7 @@ def test_a_runtime_folder_that_cannot_be(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_folder_that_vanishes(tmp_path: Path) -> None:
-    """A folder that cannot be used is told of in words, with what to set."""
+    """An unusable folder is reported with the setting to change."""
     with (
         pytest.raises(AllocationError, match=r"gone, where sessions wait for each other, cannot be used: No such file"),
         lock_hosts(["here"], 1, me(), nobody_waits, folder=tmp_path / "gone"),
@@ -403,7 +403,7 @@ def first_ticket(folder: Path) -> str:
 @pytest.mark.parametrize("state", ["waits", "holds"])
 @pytest.mark.parametrize("kind", ["fifo", "folder", "link", "socket"])
 def test_what_is_no_ticket_stops_nobody(tmp_path: Path, kind: str, state: str) -> None:
-    """A pipe, a folder, a link or a socket with a ticket's name is passed over, and nobody waits for it."""
+    """A pipe, folder, link or socket with a ticket's name is ignored and blocks no process."""
     strange = tmp_path / first_ticket(tmp_path).replace("holds", state)
     with socket.socket(socket.AF_UNIX) as listening, contextlib.chdir(tmp_path):
         match kind:
@@ -440,7 +440,7 @@ def test_tickets_of_more_digits_count(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_somebody_keeps_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that keeps the folder's own lock is an error that says so, and no wait without end."""
+    """A process that keeps the folder's own lock causes an error instead of an endless wait."""
     monkeypatch.setattr(host_lock, "LOCK_TIMEOUT_S", 0.0)
     handle = os.open(tmp_path, os.O_RDONLY)
     try:

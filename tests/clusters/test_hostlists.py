@@ -78,7 +78,7 @@ def test_the_longest_list() -> None:
 
 
 def by_the_definition(hostlist: str) -> list[str]:
-    """As slowly as the words say it: split at each comma after which no bracket closes, then one pair of brackets at a time."""
+    """A list splits at commas outside brackets first, and then at one pair of brackets at a time."""
     found = []
     for pattern in re.split(r",(?![^\[\]]*\])", hostlist):
         names = [pattern]

@@ -23,7 +23,7 @@ class TestLocal(BackendContract):
 
 
 def test_hosts_on_one_machine_divide_its_cores() -> None:
-    """Hosts that are only called so have no core in common while there are enough, and starting them moves nobody else."""
+    """Simulated hosts have no core in common while there are enough, and their start moves no other process."""
     mine = os.sched_getaffinity(0)
     with named.open_cluster(TWO_HOSTS).allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
         first, second = (set(eval_cores(line)) for line in parrots.answers("cores"))

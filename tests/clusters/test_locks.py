@@ -34,7 +34,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 
 
 def test_without_waiting(tmp_path: Path) -> None:
-    """Whoever does not want to wait is told that somebody is inside."""
+    """A process that does not wait gets an error if the lock is held."""
     with lock_file(tmp_path / "lock"), pytest.raises(BlockingIOError), lock_file(tmp_path / "lock", within_s=0.0):
         pass
     with lock_file(tmp_path / "lock", within_s=0.0):
@@ -42,7 +42,7 @@ def test_without_waiting(tmp_path: Path) -> None:
 
 
 def test_after_a_holder_that_was_killed(tmp_path: Path) -> None:
-    """The file of a dead holder keeps nobody out, and goes with the next."""
+    """The file of a dead holder blocks no process, and is deleted by the next one."""
     lock = tmp_path / "lock"
     assert subprocess.run([sys.executable, "-c", DIE_INSIDE, str(lock)], check=False).returncode == -9
     assert lock.exists()

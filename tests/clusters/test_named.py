@@ -1,4 +1,4 @@
-"""clusters.toml: what it may say, and what is said when it says something else."""
+"""clusters.toml: valid contents, and the errors of invalid ones."""
 
 import os
 import re
@@ -83,7 +83,7 @@ def test_everything_that_may_be_said_is_read(file: Path) -> None:
 
 
 def test_a_file_adds_to_local_and_may_replace_it(file: Path) -> None:
-    """`local` is always there; a table of that name says otherwise."""
+    """`local` always exists; a table of that name overrides it."""
     assert set(load(file, FULL)) == {"local", "workshop"}
     assert load(file, '[local]\nbackend = "local"\ndevices_per_host = 4')["local"].devices_per_host == 4
 
@@ -127,7 +127,7 @@ def test_a_file_adds_to_local_and_may_replace_it(file: Path) -> None:
     ],
 )  # fmt: skip
 def test_mistakes_are_named_with_file_and_key(file: Path, text: str, words: str) -> None:
-    """What may not be said is refused, with the file, the cluster, the key and the nearest that is known."""
+    """An invalid key is refused, with the file, the cluster, the key and the nearest valid one."""
     with pytest.raises(ClusterFileError, match=words):
         load(file, text)
 
@@ -188,7 +188,7 @@ BACKEND_KEYS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_opens(file: Path, backend: str) -> None:
-    """A cluster of each row of the table is read, picked by its name and opened; nothing is lent or asked yet."""
+    """A cluster of each backend is read, picked by its name and opened; nothing is allocated or requested."""
     keys = "\n".join(f"{key} = {value!r}" for key, value in BACKEND_KEYS[backend].items())
     clusters = load(file, f'[place]\nbackend = "{backend}"\n{keys}')
     config = named.pick(clusters, "place")
@@ -202,7 +202,7 @@ class FarBackend(named.Backend):
 
 
 def test_what_is_not_installed_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backend whose library is missing says what to install before anything is started."""
+    """A backend without its library reports what to install before anything is started."""
     monkeypatch.setitem(cast("dict[str, Any]", BACKENDS), "far", FarBackend())
     with pytest.raises(ClusterFileError, match=r'no_such_boto, which is not installed: pip install "pytest-dtfperf\[ec2\]"'):
         named.pick({"x": ClusterConfig(name="x", backend="far")}, "x")
@@ -235,7 +235,7 @@ def test_devices_are_counted_without_asking(config: ClusterConfig, devices: int 
 
 
 def test_workers_share_a_hosts_devices() -> None:
-    """How many devices a worker has is said as such, or as how many workers there are for a host's devices."""
+    """The devices of a worker are set directly, or by the number of workers per host."""
     eight = ClusterConfig(name="x", devices_per_host=8)
     assert capacity.predict_devices_per_worker(eight) == 1
     assert capacity.predict_devices_per_worker(replace(eight, devices_per_worker=8)) == 8
@@ -245,7 +245,7 @@ def test_workers_share_a_hosts_devices() -> None:
 
 
 def test_defaults_depend_on_the_place() -> None:
-    """Parameter servers apart have a host each, and a queue gets several jobs at a time, unless the file says otherwise."""
+    """Separate parameter servers have a host each, and a queue runs several jobs at a time, unless the file sets otherwise."""
     here = ClusterConfig(name="x")
     assert (here.most_ps_per_host, here.jobs_at_once) == (None, 1)
     far = ClusterConfig(name="x", backend="slurm", ps_on_worker_hosts=False)
@@ -255,7 +255,7 @@ def test_defaults_depend_on_the_place() -> None:
 
 
 def test_hosts_may_depend_on_the_count_of_devices() -> None:
-    """A cluster file may say on how many hosts a count of devices is to be, and says nothing of others."""
+    """A cluster file may set the number of hosts for one count of devices, without an effect on others."""
     config = ClusterConfig(name="x", backend="slurm", backend_keys={"nodes_per_gpu_count": {"8": 8, "16": 4}})
     assert [capacity.get_worker_hosts(config, count) for count in (4, 8, 16)] == [None, 8, 4]
     assert capacity.get_worker_hosts(ClusterConfig(name="x"), 8) is None
@@ -283,7 +283,7 @@ def test_local_gpus_are_those_that_agents_see(
 
 
 def test_local_gpus_are_counted_with_the_clusters_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What clusters.toml says of the agents' environment decides, too, which GPUs they see."""
+    """The agents' environment in clusters.toml affects which GPUs they see."""
     use_smi(tmp_path, monkeypatch, *FOUR)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert capacity.count_devices(replace(LOCAL, environment=["CUDA_VISIBLE_DEVICES=1,2,3"])) == 3
@@ -311,7 +311,7 @@ def test_local_parts_of_gpus_are_devices(tmp_path: Path, monkeypatch: pytest.Mon
 def test_local_gpus_that_cannot_be_counted_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: tuple[int, str] | None, visible: str | None, words: str
 ) -> None:
-    """GPUs that are meant and cannot be had are one line, and never cores instead; who wants the cores says so."""
+    """Requested GPUs that do not exist are an error of one line, and never replaced by cores; cores must be requested."""
     use_smi(tmp_path, monkeypatch, *FOUR, failure=failure)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -338,7 +338,7 @@ def test_file_is_found_beside_the_tests_or_above(tmp_path: Path, file: Path) -> 
 
 
 def test_file_of_the_perf_tests_is_found_from_the_project(tmp_path: Path, file: Path) -> None:
-    """What stands beside the perf tests is found from the project's root and from any folder in it, nearer ones first."""
+    """A file beside the perf tests is found from the project's root and from any folder in it, nearer ones first."""
     (tmp_path / "perf_tests").mkdir()
     (tmp_path / "docs").mkdir()
     (tmp_path / "perf_tests" / "clusters.toml").write_text(FULL)
@@ -355,7 +355,7 @@ def test_named_file_must_exist(tmp_path: Path) -> None:
 
 
 def test_a_miss_says_where_it_was_looked_for(tmp_path: Path, file: Path) -> None:
-    """A cluster that nobody describes is refused with the file that was read, or the places where there is none."""
+    """An unknown cluster is refused with the file that was read, or the searched places."""
     with pytest.raises(ClusterFileError, match=rf"'lab'.*No clusters.toml was found in {tmp_path}, in perf_tests there, or in"):
         chosen("lab", None, tmp_path)
     file.write_text(FULL)
@@ -394,7 +394,7 @@ def test_reference_has_every_key() -> None:
 
 
 def test_reference_example_is_read(file: Path) -> None:
-    """The first example of the reference is a cluster file that may be used as it stands."""
+    """The first example of the reference is a valid cluster file."""
     example, *_ = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)
     config = load(file, example)["alps"]
     assert capacity.count_devices(config) == 64
@@ -418,7 +418,7 @@ def test_clusters_that_come_along_are_read() -> None:
 
 @pytest.mark.parametrize("job, expected", [(None, 512), ("2", 8)])
 def test_inside_a_job_there_are_its_nodes(monkeypatch: pytest.MonkeyPatch, job: str | None, expected: int) -> None:
-    """Inside a Slurm job the cluster has as many devices as the job's nodes have, whatever the file says of all its nodes."""
+    """Inside a Slurm job the cluster has the devices of the job's nodes, independent of the nodes in the file."""
     monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
     if job:
         monkeypatch.setenv("SLURM_JOB_NUM_NODES", job)
@@ -436,7 +436,7 @@ def test_inside_a_job_there_are_its_nodes(monkeypatch: pytest.MonkeyPatch, job: 
     ],
 )
 def test_hosts(resources: Resources, counts: dict[str, int] | None, hosts: int) -> None:
-    """Hosts are the ceiling of devices over devices per host, unless the file says how a count is spread, and those apart."""
+    """The number of hosts is devices over devices per host, rounded up, unless the file sets it, plus separate hosts."""
     backend_keys = {"nodes_per_gpu_count": counts} if counts else {}
     config = ClusterConfig(name="x", backend="slurm", backend_keys=backend_keys, devices_per_host=4)
     assert capacity.count_hosts_for(config, resources) == hosts
@@ -462,7 +462,7 @@ devices_per_host = 2
 
 
 def test_a_mistake_in_one_cluster_is_nothing_to_another(file: Path) -> None:
-    """A cluster is chosen from a file whose other tables cannot be used."""
+    """A cluster can be chosen from a file with other, invalid tables."""
     file.write_text(TWO_WRONG)
     assert named.choose("lab", file, [])[1].name == "lab"
     with pytest.raises(ClusterFileError, match=r"\[local\]"):

@@ -38,7 +38,7 @@ def test_a_flood_is_cut_off(pipe: str) -> None:
 
 
 def test_silence_ends_when_it_is_over() -> None:
-    """A command that says nothing, and one that says a little for ever, are left as soon as nobody waits for them."""
+    """A silent command, and one with endless output, are abandoned as soon as their result is not needed."""
     for script in ("import time; time.sleep(60)", "import time\nwhile True: print('.', flush=True); time.sleep(0.01)"):
         over = time.monotonic() + 0.2
         with python(script) as process:

@@ -1,4 +1,4 @@
-"""Programs that go on when whoever started them ends."""
+"""The guard that ends programs together with the process that started them."""
 
 import os
 import signal

@@ -52,7 +52,7 @@ def test_run_yields_what_its_tasks_report(stage: Stage) -> None:
 
 
 def test_hosts_and_fingerprint_are_known(stage: Stage) -> None:
-    """The launcher tells which hosts it runs on, and what they are made of."""
+    """The launcher returns its hosts and their properties."""
     assert stage.launcher.hosts == [socket.gethostname()]
     assert set(stage.launcher.fingerprint) == {"hardware", "software", "state"}
 
@@ -91,7 +91,7 @@ def test_logs_are_kept_of_good_and_bad_runs(stage: Stage) -> None:
 
 
 def test_failure_names_task_host_words_and_log(stage: Stage) -> None:
-    """A task's failure is told in its own words, with its host and where its whole log is."""
+    """A task's failure is reported with its message, its host and the path of its log."""
     stage.script("worker:1", at="step", do="raise", what="out of cheese")
     with pytest.raises(TaskFailed) as failed:
         stage.run(steps=1000)
@@ -102,7 +102,7 @@ def test_failure_names_task_host_words_and_log(stage: Stage) -> None:
 
 
 def test_logs_that_cannot_be_written_do_not_hide_a_failure(stage: Stage, tmp_path: Path) -> None:
-    """Where a log has no place, the failure is told with the reason for that, and the other tasks' logs are there."""
+    """If a log cannot be written, the failure has the reason, and the other tasks' logs are there."""
     for taken in ("ps-0.log", "worker-1.log"):
         (tmp_path / taken).mkdir()
     stage.script("worker:1", at="step", do="signal", what=signal.SIGSTOP)
@@ -114,7 +114,7 @@ def test_logs_that_cannot_be_written_do_not_hide_a_failure(stage: Stage, tmp_pat
 
 
 def test_a_failure_s_reason_is_shown_in_the_place_of_its_traceback(stage: Stage) -> None:
-    """What the task said of itself is all that is quoted, and its log has the rest."""
+    """Only the task's own output is quoted, and its log has the rest."""
     stage.script("worker:1", at="step", do="explain", what=["it was the cheese"])
     with pytest.raises(TaskFailed) as failed:
         stage.run(steps=1000)
@@ -195,7 +195,7 @@ def test_run_tells_which_hosts_it_was_on(tmp_path: Path) -> None:
 
 
 def test_placement_is_what_the_hosts_are_against_what_was_asked_for(tmp_path: Path) -> None:
-    """The launcher tells both, for all its hosts, and in the fingerprint for those of one run."""
+    """The launcher returns both, for all its hosts, and in the fingerprint for those of one run."""
     with staged(tmp_path, TWO_HOSTS) as stage:
         assert stage.launcher.placement["requested"] == stage.launcher.placement["granted"] == ["2 nodes"]
         assert [node["name"] for node in stage.launcher.placement["nodes"]] == stage.launcher.hosts
@@ -226,7 +226,7 @@ def fixed_ports() -> Iterator[None]:
 
 @pytest.mark.usefixtures("fixed_ports")
 def test_fixed_ports_are_used_again_and_again(tmp_path: Path) -> None:
-    """The fixed scheme serves one run after the other, and says which port is taken when one is."""
+    """Fixed ports serve one run after the other, and the error names a port that is taken."""
     if not all(ports.is_free(port) for port in (2220, 2221, 2230)):
         pytest.skip("somebody on this machine uses the ports of the fixed scheme, 2220, 2221 or 2230")
     with staged(tmp_path, dataclasses.replace(CONFIG, fixed_ports=True, backend_keys={"network": "host"})) as stage:
@@ -250,7 +250,7 @@ def test_deadline_names_who_is_late(tmp_path: Path) -> None:
 
 
 class Over:
-    """An allocation whose hosts have been taken back."""
+    """Return an allocation with reclaimed hosts."""
 
     hosts = (Host("n1", "127.0.0.1"),)
 
@@ -259,13 +259,13 @@ class Over:
 
 
 def test_end_of_an_allocation_is_told_as_such() -> None:
-    """Whoever holds the hosts learns that they are gone, in the backend's words, and can ask for others."""
+    """The user of reclaimed hosts gets the backend's message, and can request others."""
     with pytest.raises(AllocationOver, match=r"^Slurm job 17 ended: node n1 failed \(NODE_FAIL\)$"), Launcher(Over(), CONFIG):
         pass
 
 
 def test_agent_that_cannot_start_is_explained(tmp_path: Path) -> None:
-    """What keeps an agent from starting is in the error, in its own words."""
+    """The reason why an agent does not start is in the error."""
     with (
         pytest.raises(AllocationError, match=r"(?s)did not start.*has no module 'nowhere'"),
         staged(tmp_path, dataclasses.replace(CONFIG, entry="nowhere:run")),
@@ -279,7 +279,7 @@ def test_agent_that_cannot_start_is_explained(tmp_path: Path) -> None:
 
 
 def test_what_only_the_cluster_knows_is_part_of_the_fingerprint() -> None:
-    """A host's zone, which it cannot see itself, stands in the fingerprint beside what its agent has found."""
+    """A host's zone, which it cannot see itself, is in the fingerprint beside its agent's findings."""
     host = Host("h", ADDRESS, fingerprint={"hardware": {"cloud": {"zone": "a"}}, "software": {"ami": "ami-1"}})
     with Launcher(LocalAllocation([host]), CONFIG) as launcher:
         found = launcher.fingerprint

@@ -36,12 +36,12 @@ def run_of(*reports: TaskReport, spec: Spec = SPEC, hosts: dict[str, str] | None
 
 
 def test_rate_is_the_clusters_on_the_chiefs_clock() -> None:
-    """Two devices of ten images do four steps in two seconds: 40 images/sec, and no sum of what workers say."""
+    """Two devices of ten images make four steps in two seconds: 40 images/sec, and not a sum of the workers' rates."""
     assert run_of(report(0), report(1), ps()).images_per_sec == 40
 
 
 def test_order_of_reports_does_not_matter() -> None:
-    """The chief is worker 0, whoever reports first."""
+    """The chief is worker 0, independent of the order of reports."""
     chief, other = report(0), report(1, step_s=[0.505] * 4, elapsed_s=2.02)
     assert run_of(other, ps(), chief) == run_of(chief, other, ps())
 
@@ -67,7 +67,7 @@ def test_the_program_is_what_all_workers_compute() -> None:
 
 
 def test_an_external_command_has_no_graph() -> None:
-    """Reports without a graph make a run whose program nothing is known of; in a record it stands in the fingerprint alone."""
+    """Reports without a graph make a run with an unknown program; in a record it is only in the fingerprint."""
     assert run_of(report(0), report(1), ps()).program == {}
     assert "program" not in run_of(report(0, graph=GRAPH), report(1, graph=OTHERS)).to_json()
 
@@ -93,14 +93,14 @@ INVALID: dict[str, tuple[list[TaskReport], str]] = {
 
 @pytest.mark.parametrize("case", INVALID)
 def test_numbers_that_cannot_be_true_are_refused(case: str) -> None:
-    """A report that contradicts the spec, arithmetic or another report makes the run invalid, and the message says which."""
+    """A report that contradicts the spec, arithmetic or another report makes the run invalid, and the message names it."""
     reports, words = INVALID[case]
     with pytest.raises(InvalidMeasurement, match=words):
         run_of(*reports, ps())
 
 
 def test_of_one_session_the_chief_alone_steps() -> None:
-    """Where one session computes on all workers, those that lend their devices have no steps, and none is missing."""
+    """If one session computes on all workers, the others have no steps, and none is missing."""
     spec = SPEC.but(variable_update="distributed_all_reduce", num_ps=0)
     lent = report(1, step_s=[], loss=[], elapsed_s=0.0)
     run = run_of(report(0), lent, spec=spec)
@@ -131,13 +131,13 @@ def test_accuracy_is_the_last_evaluations() -> None:
 
 
 def test_why_a_run_is_not_explained_is_told_of_both() -> None:
-    """A run without anatomy and scores says of each why it has none."""
+    """A run without step breakdown and worker timings has a reason for each."""
     run = run_of(report(0), report(1), ps(), explained=(None, "no trace"), scored=(None, "no stamps"))
     assert (run.anatomy, run.stragglers, run.unexplained) == (None, None, "no trace; no stamps")
 
 
 def test_the_last_step_may_end_a_quarter_later_elsewhere() -> None:
-    """In a window of few long steps, another worker's last may end a quarter of one later: nobody's clock is wrong."""
+    """In a window of few long steps, another worker's last may end a quarter of one later: no clock is wrong."""
     late = report(1, step_s=[0.5, 0.5, 0.5, 0.62])
     assert run_of(report(0), late, ps()).images_per_sec == 40
 

@@ -1,4 +1,4 @@
-"""When a run has failed, and whose fault it was: events and a clock go in, a verdict comes out."""
+"""The detection of a failed run and its cause: events and a clock go in, a verdict comes out."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ TASKS = {"ps:0": 0, "worker:0": 0, "worker:1": 1}
 
 
 class Story:
-    """A run that is told event by event, each at its time."""
+    """A run that receives its events one by one, each at its time."""
 
     def __init__(self) -> None:
         self.watch = Watch(TASKS, ["anna", "bert"], LIMITS, now=0.0, staying=["ps:0"])
@@ -44,7 +44,7 @@ class Story:
             self.beat(until, host=host)
 
     def train(self, now: float = 1.0) -> "Story":
-        """Everybody is ready and has been told to go."""
+        """All tasks are ready and have been started."""
         self.watch.enter("start", now)
         for task in TASKS:
             self.hear("started", now, task=task, pid=7)
@@ -69,7 +69,7 @@ class Story:
 
 
 def test_good_run_has_no_verdict() -> None:
-    """A run in which everybody does as told is complete, with all reports, and nobody is blamed."""
+    """A run without errors is complete, with all reports, and no culprit."""
     story = Story().train()
     for worker in ("worker:0", "worker:1"):
         story.work(worker, 10, 2.0)
@@ -135,7 +135,7 @@ def test_first_cause_is_named(case: str) -> None:
 
 
 def test_a_missing_module_is_the_reason_whatever_followed() -> None:
-    """A worker that lacks a module says so and leaves; the others, and its end without a report, are explained by that."""
+    """A worker without a module reports it and exits; this explains the others, and its end without a report."""
     story = Story()
     story.watch.enter("start", 1.0)
     story.exit("worker:0", 2.0, code=1)
@@ -149,7 +149,7 @@ def test_a_missing_module_is_the_reason_whatever_followed() -> None:
 
 
 def test_a_missing_module_explains_a_server_that_left() -> None:
-    """Whatever came first: who lacks something could do nothing else than leave."""
+    """A missing module is the cause in any order of events, because the task could only exit."""
     story = Story().train()
     story.exit("ps:0", 2.0, code=0)
     story.hear("task", 2.1, task="worker:1", kind="missing", what="module", name="horovod.tensorflow")
@@ -160,7 +160,7 @@ KILLED = Lost(LossReason.ENDED, "the agent was killed by SIGKILL")
 
 
 def test_lost_host_ends_the_run_at_once() -> None:
-    """An agent that is gone is the cause, whatever its tasks did, with what it said last."""
+    """A lost agent is the cause, independent of its tasks, with its last output."""
     story = Story().train()
     story.exit("worker:0", 2.0, code=1)
     story.hear("lost", 2.1, host=1, how=KILLED, words=[])
@@ -200,7 +200,7 @@ ENDS: dict[str, tuple[Lost, list[str], str]] = {
 
 @pytest.mark.parametrize("case", ENDS)
 def test_how_an_agent_ended_stands_in_the_first_line(case: str) -> None:
-    """What the backend says of the end is the message; what the agent had said stands below it."""
+    """The backend's reason is the message; the agent's output is below it."""
     how, words, message = ENDS[case]
     story = Story().train()
     story.hear("lost", 2.0, host=1, how=how, words=words)
@@ -259,7 +259,7 @@ def test_stopped_task_is_named_after_two_beats() -> None:
 
 
 def test_task_that_has_ended_is_not_stopped() -> None:
-    """A beat that was on its way when the task ended blames nobody."""
+    """A beat that was sent before the task ended blames no task."""
     story = Story().train()
     story.beat(2.0, worker_0="T")
     story.finish("worker:0", 2.1)
@@ -268,7 +268,7 @@ def test_task_that_has_ended_is_not_stopped() -> None:
 
 
 def test_stopped_zygote_is_named_after_two_beats() -> None:
-    """A zygote that does not run could tell of no exit: the run ends."""
+    """A stopped zygote cannot report exits: the run ends."""
     story = Story().train()
     for now in (2.0, 3.0):
         assert story.verdict(now) is None
@@ -280,7 +280,7 @@ def test_stopped_zygote_is_named_after_two_beats() -> None:
 
 
 def test_silent_host_is_lost() -> None:
-    """An agent without a sign of life for `silence_s` is lost, though its line still stands."""
+    """An agent without a sign of life for `silence_s` is lost, although its connection exists."""
     story = Story().train()
     story.beat(9.0, host=0)
     assert story.verdict(9.0) is None
@@ -300,7 +300,7 @@ def test_silence_after_a_failure_is_no_other_one() -> None:
 
 
 def test_taken_port_is_named_with_a_way_out() -> None:
-    """A refused port is an error of the cluster that says which port, where, and what to do."""
+    """A refused port is an error of the cluster with the port, the host, and the remedy."""
     story = Story()
     story.hear("refused", 0.1, host=1, reason="port 2220 is taken", ports=[2220])
     error = story.verdict(0.1)
@@ -335,7 +335,7 @@ def test_agents_that_reserve_nothing_are_lost() -> None:
 
 
 def test_task_that_is_not_ready_in_time_is_named() -> None:
-    """The deadline for being ready names who is not, and whether it was started at all."""
+    """The deadline for being ready names the late task, and whether it was started."""
     story = Story()
     story.watch.enter("start", 0.0)
     for task in ("ps:0", "worker:0"):

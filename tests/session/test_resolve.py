@@ -31,12 +31,12 @@ from pytest_dtfperf.session.settings import Settings
     ids=["the model", "the cluster", "the command line", "the test"],
 )
 def test_who_decides(wanted: dict[str, Any], options: Settings, cluster_settings: dict[str, Any], expected: int) -> None:
-    """The batch size is the model's, unless the cluster, the command line or the test says otherwise, the last going first."""
+    """The batch size is the model's, unless the cluster, the command line or the test sets it, the last having precedence."""
     assert resolve({"model": "inception3", **wanted}, options, cluster_settings, "cpu").batch_size == expected
 
 
 def test_a_list_of_the_cluster_file_is_as_good_as_a_tests_own() -> None:
-    """TOML has lists alone: what a cluster's table says of its tasks' environment is trained with."""
+    """TOML has only lists: the tasks' environment in a cluster's table is used."""
     assert resolve({"model": "trivial"}, Settings(), {"environment": ["NCCL_ALGO=Ring"]}, "cpu").environment == (
         "NCCL_ALGO=Ring",
     )
@@ -52,13 +52,13 @@ def test_the_report_protocol_comes_back_by_options() -> None:
 
 
 def test_a_models_table_goes_before_the_common_one() -> None:
-    """What clusters.toml says of one model goes before what it says of all."""
+    """Settings of clusters.toml for one model have precedence over those for all."""
     assert merge_cluster_settings({"steps": 1, "margin": 0.2}, {"mnist": {"steps": 2}}, "mnist") == {"steps": 2, "margin": 0.2}
 
 
 @pytest.mark.parametrize("device, data_format", [("cpu", "NHWC"), ("gpu", "NCHW")])
 def test_layout_suits_the_device(device: str, data_format: str) -> None:
-    """Images are laid out as the device computes fastest in, unless somebody says otherwise."""
+    """Images have the layout in which the device computes fastest, unless it is set."""
     assert resolve({"model": "mnist"}, Settings(), {}, device).data_format == data_format
     assert resolve({"model": "mnist", "data_format": "NHWC"}, Settings(), {}, device).data_format == "NHWC"
 
@@ -83,7 +83,7 @@ def test_parameter_servers_suit_the_mode(mode: str, num_ps: int) -> None:
 def test_variables_are_split_where_links_may_be_the_limit(
     wanted: dict[str, Any], cluster_settings: dict[str, Any], expected: str
 ) -> None:
-    """Between hosts our parameter servers share the bytes evenly, unless somebody says otherwise; on one nothing is cut."""
+    """Between hosts, parameter servers share the bytes evenly, unless it is set; on one host nothing is split."""
     test = {"model": "vgg16", **wanted}
     assert resolve(test, Settings(), cluster_settings, "cpu", between_hosts=True).variable_placement == expected
     here = expected if cluster_settings else "greedy"
@@ -105,7 +105,7 @@ def test_tasks_may_be_on_several_hosts_where_there_are_some(backend: str, keys: 
 
 
 def test_synchronisation_suits_the_mode() -> None:
-    """A mode that never waits need not be told so, and one that can do both waits unless told otherwise."""
+    """A mode that never waits needs no setting, and one that supports both waits by default."""
     assert not resolve({"model": "trivial", "variable_update": "parameter_server_v2"}, Settings(), {}, "cpu").cross_replica_sync
     assert resolve({"model": "trivial"}, Settings(), {}, "cpu").cross_replica_sync
     assert not resolve({"model": "trivial", "cross_replica_sync": False}, Settings(), {}, "cpu").cross_replica_sync
@@ -176,7 +176,7 @@ def test_what_is_no_number_of_runs_is_refused(repeats: Any) -> None:
 def test_margin(
     options: Settings, given: float | None, system: float | None, cluster_settings: dict[str, Any], expected: float
 ) -> None:
-    """Who says how much slower a rate may be, the first of them deciding."""
+    """The margin is set by the first of its sources."""
     assert choose_margin(options, given, system, cluster_settings) == expected
 
 
@@ -191,5 +191,5 @@ def test_margin(
     ids=["the command line", "the test", "the system's file", "nobody"],
 )
 def test_least_efficiency(options: Settings, given: float | None, system: float | None, expected: float) -> None:
-    """Who says how well a training must scale, the first of them deciding."""
+    """The least efficiency is set by the first of its sources."""
     assert choose_min_efficiency(options, given, system) == expected

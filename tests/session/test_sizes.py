@@ -54,7 +54,7 @@ def test_needed(gpus: int, num_ps: int, given: dict[str, Any], expected: Resourc
     ],
 )
 def test_needed_by_a_collected_test(test: dict[str, Any], given: tuple[int, ...] | None, expected: Resources | None) -> None:
-    """A test's own parameters go first, then --gpus; one that says nothing asks for nothing yet."""
+    """A test's own parameters come first, then --gpus; without both, the requirements are open."""
     assert compute_need_of_test(test, given, cluster(ps_on_worker_hosts=False)) == expected
 
 
@@ -81,7 +81,7 @@ def test_the_largest_need_is_the_one_of_most_hosts() -> None:
     ],
 )
 def test_too_large(test: dict[str, Any], given: dict[str, Any], words: str | None) -> None:
-    """A test that needs more hosts than the file says there are is too large, with the numbers; without a limit none is."""
+    """A test that needs more hosts than the file has is too large, with the numbers; without a limit none is."""
     assert explain_lack_of_hosts(test, cluster(ps_on_worker_hosts=False, **given)) == words
 
 

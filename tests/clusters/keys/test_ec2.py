@@ -1,4 +1,4 @@
-"""What clusters.toml may say of a cluster of EC2 instances."""
+"""The keys of an EC2 cluster in clusters.toml."""
 
 from pathlib import Path
 
@@ -78,7 +78,7 @@ def test_everything_that_may_be_said(tmp_path: Path) -> None:
     ],
 )
 def test_what_may_not_be_said(tmp_path: Path, line: str, validate: str) -> None:
-    """What is wrong with a table is said with the file, the table and the key."""
+    """An error in a table is reported with the file, the table and the key."""
     with pytest.raises(ClusterFileError) as caught:
         load(tmp_path, f'[mine]\nbackend = "ec2"\ninstance_type = "g5.xlarge"\n{line}\n')
     assert validate in str(caught.value)

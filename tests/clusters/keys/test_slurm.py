@@ -1,4 +1,4 @@
-"""What clusters.toml may say of a cluster that Slurm runs."""
+"""The keys of a Slurm cluster in clusters.toml."""
 
 import tomllib
 from pathlib import Path
@@ -53,7 +53,7 @@ def load(tmp_path: Path) -> Load:
 
 
 def test_everything_that_may_be_said_is_read(load: Load) -> None:
-    """Every key of the table can be said, and reaches the backend as it was said."""
+    """Every key of the table is valid, and reaches the backend unchanged."""
     output = tomllib.loads(FULL)
     assert {*output, "gres"} == set(keys.KEYS)
     assert load(FULL).backend_keys == output
@@ -107,7 +107,7 @@ def test_everything_that_may_be_said_is_read(load: Load) -> None:
     ],
 )  # fmt: skip
 def test_mistakes_are_named(load: Load, text: str, words: str) -> None:
-    """What may not be said is refused before anything is asked of Slurm, with the key and what is allowed."""
+    """An invalid table is refused before Slurm is contacted, with the key and what is allowed."""
     with pytest.raises(ClusterFileError, match=words):
         load(text)
 

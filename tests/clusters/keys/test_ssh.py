@@ -1,4 +1,4 @@
-"""What clusters.toml may say of a cluster that SSH reaches."""
+"""The keys of a cluster of SSH hosts in clusters.toml."""
 
 import re
 import tomllib
@@ -45,7 +45,7 @@ def load(tmp_path: Path) -> Load:
 
 
 def test_everything_that_may_be_said_is_read(load: Load) -> None:
-    """Every key of the table can be said, and reaches the backend as it was said; three of them instead of hosts."""
+    """Every key of the table is valid, and reaches the backend unchanged; three of them replace hosts."""
     output = tomllib.loads(FULL)
     assert {*output, "nodes_file", "public_ips", "private_ips"} == set(keys.KEYS)
     assert load(FULL).backend_keys == output
@@ -104,7 +104,7 @@ def test_everything_that_may_be_said_is_read(load: Load) -> None:
     ],
 )  # fmt: skip
 def test_mistakes_are_named(load: Load, text: str, words: str) -> None:
-    """What may not be said is refused before any host is spoken to, with the key and what is allowed."""
+    """An invalid table is refused before any host is contacted, with the key and what is allowed."""
     devices = "" if words.startswith("must set how many") else "gpus_per_host = 1\n"
     with pytest.raises(ClusterFileError, match=rf"clusters\.toml: \[x\] .*{re.escape(words)}"):
         load(devices + text)
@@ -196,6 +196,6 @@ def test_devices_are_counted_without_asking(load: Load) -> None:
 
 
 def test_hosts_have_their_own_python(load: Load) -> None:
-    """They are not this machine: their interpreter is python3 of their PATH, unless the file says another."""
+    """The hosts' interpreter is python3 of their PATH, unless the file sets another."""
     assert named.python(load('hosts = "a"\ngpus_per_host = 1')) == "python3"
     assert named.python(load('hosts = "a"\ngpus_per_host = 1\npython = "/opt/bin/python"')) == "/opt/bin/python"

@@ -120,14 +120,14 @@ def test_reasons_with_details_read_alike(version: str, command: str) -> None:
     [("completed", 0, 0), ("failed", 3, 0), ("failed-by-signal", 0, 9), ("out-of-memory", 0, 125), ("failed-first", 1, 0)],
 )
 def test_exit_codes_and_signals(version: str, command: str, scenario: str, code: int, signal: int) -> None:
-    """Exit codes are told apart from signals."""
+    """Exit codes are distinguished from signals."""
     read = job(version, command, scenario)
     assert (read.exit_code, read.signal) == (code, signal)
 
 
 @each_version
 def test_accounting_says_how_it_ended(version: str) -> None:
-    """sacct is read without its steps, without the reason for which a job once waited, and with who cancelled it."""
+    """sacct is read without its steps, without the reason of an earlier wait, and with the user who cancelled the job."""
     for scenario, state in [("timeout", "TIMEOUT"), ("node-fail", "NODE_FAIL"), ("preempted", "PREEMPTED")]:
         read = job(version, "sacct", scenario)
         assert (read.state, read.reason, read.cancelled_by) == (state, "", None)
@@ -138,7 +138,7 @@ def test_accounting_says_how_it_ended(version: str) -> None:
 
 @each_version
 def test_failed_node_is_named_where_slurm_does(version: str) -> None:
-    """Slurm names the node that failed from some version on; before, nobody is blamed."""
+    """The failed node is known from the Slurm version on that reports it; before, no node is named."""
     named = "FailedNode=" in transcript(version, "scontrol")["node-fail"]
     assert job(version, "scontrol", "node-fail").failed_node == ("n4" if named else None)
     assert named == (version == "24.11")
@@ -214,7 +214,7 @@ def test_no_jobs(command: str) -> None:
 
 
 def test_no_jobs_in_words() -> None:
-    """scontrol has words for it."""
+    """scontrol's error is quoted."""
     assert parse.parse_scontrol("No jobs in the system\n") == []
 
 

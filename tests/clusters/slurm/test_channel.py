@@ -1,4 +1,4 @@
-"""One srun as the channel to every node: what can be told without a Slurm."""
+"""One srun as the channel to every node: tests without Slurm."""
 
 import os
 import random
@@ -61,7 +61,7 @@ kill $beats
 
 
 def test_one_silent_node_is_reason_enough_to_ask_slurm() -> None:
-    """Where a job ends, one agent may be gone before another has heard of it: Slurm is asked; both are lost by its words."""
+    """When a job ends, both agents are lost for Slurm's reason, even if one ends before the other notices."""
     asked: list[float] = []
 
     def why_over(failed: object) -> str:
@@ -96,7 +96,7 @@ os.write(1, b"0: {ENDED.decode()}137\\n")
 
 
 def test_last_words_without_measure_do_not_hide_how_it_ended() -> None:
-    """Of an agent that says megabytes to people before it is killed the end of it is told with the beginnings of some lines."""
+    """An agent with megabytes on stderr before its death is reported with the end of them, in cut lines."""
     argv = [sys.executable, "-c", LAST_WORDS]
     channel = SrunChannel(argv, dict(os.environ), ["n1"], why_over=lambda _: None, clean_up=lambda: None, start_s=60.0)
     words = []
@@ -111,7 +111,7 @@ def test_last_words_without_measure_do_not_hide_how_it_ended() -> None:
 
 
 def test_an_order_when_all_are_lost_says_why() -> None:
-    """Who gives an order before the losses are heard of learns from its error why there is nobody; so does who asks."""
+    """An order before the losses are received raises an error with their reason; so does a receive."""
     words = "Slurm job 17 ended by itself"
     channel = SrunChannel(
         ["sh", "-c", SRUN], dict(os.environ), ["n1", "n2"], why_over=lambda _: words, clean_up=lambda: None, start_s=60.0

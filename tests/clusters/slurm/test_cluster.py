@@ -106,7 +106,7 @@ def test_setup_lines(on_site: Site) -> None:
 
 
 def test_failing_setup_line_is_named(on_site: Site) -> None:
-    """A setup line that fails is told with its number, its words and its node; what it printed before is shown."""
+    """A failed setup line is reported with its number, its text and its node, and its earlier output."""
     cluster = prepared("true", 'echo "from the site"; [ "$SLURM_PROCID" = 0 ]')
     with cluster.allocate(Resources(devices=2)) as allocation, pytest.raises(AllocationError) as error:
         allocation.start(PARROT_COMMAND)

@@ -59,7 +59,7 @@ def pair(two_nodes: Site, log_in: LogIn) -> Iterator[Site]:
 
 
 def busy(site: Site) -> str:
-    """Have somebody else's job, whose number is returned, take all nodes."""
+    """Run another user's job on all nodes, and return its id."""
     job = site.run("sbatch", "--parsable", "--nodes=2", "--exclusive", "--wrap=sleep 1234", "--output=/dev/null").strip()
     wait_until("it runs", lambda: site.processes("sleep 1234"))
     return job
@@ -85,7 +85,7 @@ def while_pending(site: Site, folder: Path, how: str) -> None:
 
 
 def while_training(site: Site, folder: Path, how: str) -> None:
-    """A job whose tasks train is over, and they are; then the watchdog leaves, too."""
+    """A job with tasks in training ends, as do they; then the watchdog exits, too."""
     with driver(folder, slurm(), site.environment) as process:
         process.until("ran")
         watchdog = watchdog_of(process)
@@ -142,7 +142,7 @@ def wait_until_ended(sruns: Sequence[int], within_s: float = ENDED_S) -> None:
 
 
 def vanish_with(process: Driver, site: Site) -> None:
-    """Slurm is gone, and pytest killed before it learns of that: nobody is left who ends its sruns in order."""
+    """With Slurm down, pytest is killed before it notices: no process is left to end its sruns in order."""
     process.process.send_signal(signal.SIGSTOP)
     site.vanish()
     process.process.kill()
@@ -162,7 +162,7 @@ def test_stopped_srun_does_not_outlive_pytest(pair: Site, tmp_path: Path) -> Non
 
 
 def test_srun_does_not_outlive_pytest_and_slurm(own: Site, tmp_path: Path) -> None:
-    """sruns of a pytest that is killed when Slurm is gone, which wait for a word of its controller for ever, are ended."""
+    """sruns of a pytest that is killed while Slurm is down, which wait for its controller, are ended."""
     with driver(tmp_path, slurm(), own.environment) as process:
         process.until("ran")
         sruns = sruns_of(process)
@@ -225,7 +225,7 @@ def test_keepalive_folders_of_the_dead_are_swept(pair: Site) -> None:
 
 
 def test_stopped_for_longer_than_its_heartbeat_may_be_missing(pair: Site, tmp_path: Path) -> None:
-    """A pytest that stands still for longer than its time-out loses its nodes; when it goes on it says so."""
+    """A pytest that is stopped for longer than its time-out loses its nodes, and reports that when it continues."""
     with driver(tmp_path, slurm(heartbeat_timeout_s=2), pair.environment) as process:
         process.until("ran")
         (job,) = pair.jobs()
@@ -237,7 +237,7 @@ def test_stopped_for_longer_than_its_heartbeat_may_be_missing(pair: Site, tmp_pa
 
 
 def test_nobody_starts_the_keepalive_step(own: Site) -> None:
-    """A job whose pytest is gone before it starts the keep-alive step, watchdog and all, does not stay."""
+    """A job is ended if its pytest and watchdog die before they start the keep-alive step."""
     argv = request.make_submit_command(slurm(), nodes=1, name="dtfperf-nobody-1", comment="nobody's")
     script = job_keepalive.JOB_SCRIPT.replace(f"-lt {job_keepalive.FIRST_KEEPALIVE_S}", "-lt 1")
     assert script != job_keepalive.JOB_SCRIPT
@@ -248,7 +248,7 @@ def test_nobody_starts_the_keepalive_step(own: Site) -> None:
 
 
 def test_keepalive_step_that_cannot_be_started(own: Site) -> None:
-    """A job on whose first node nothing can be started is an error that names the node, in srun's words, and is cancelled."""
+    """A job without a startable process on its first node is an error with the node and srun's message, and is cancelled."""
     srun = own.folder / "bin" / "srun"
     srun.write_text("#!/bin/sh\nexec /usr/bin/srun --jobid=4711 true\n")
     srun.chmod(0o755)
@@ -275,7 +275,7 @@ def test_keepalive_step_after_what_a_prolog_prints() -> None:
 
 
 def test_keepalive_step_that_only_talks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one that has something else to say for too long, the node is told."""
+    """A node that prints other output for too long is reported."""
     monkeypatch.setattr(job_keepalive, "TAKE_S", 0.3)
     talker = ["sh", "-c", "while echo held on; do sleep 0.01; done"]
     keepalive = Keepalive(SlurmClient({"PATH": os.environ["PATH"]}), "n1", talker)

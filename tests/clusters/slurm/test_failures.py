@@ -1,4 +1,4 @@
-"""Whatever fails on a real Slurm: a task that fails is named with its node, a cluster that fails says why in Slurm's words.
+"""Failures on a real Slurm: a failed task is reported with its node, a failed cluster with Slurm's reason.
 
 Nothing hangs, nothing is left, and the next run on new nodes is good.
 """
@@ -28,7 +28,7 @@ KILL = signal.SIGKILL
 
 @pytest.fixture(scope="module", autouse=True)
 def timed_out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    """A session whose job will reach its time limit: Slurm takes a minute and a half, so it begins before all others."""
+    """Start a session with a job that will reach its time limit, before all others, because Slurm takes 1.5 minutes."""
     if reason := why_not():
         pytest.skip(reason)
     config = slurm(backend_keys={"partition": "short", "time_limit": 1})
@@ -109,7 +109,7 @@ def test_failing_task_fails_the_test(on_site: Site, tmp_path: Path, end: str) ->
 
 @dataclass(frozen=True)
 class Loss:
-    """Something that happens to the cluster while tasks train, and what is said of it in the first line."""
+    """An event in the cluster while tasks train, and the first line of its error."""
 
     blow: Callable[[Scene], object]
     words: str
@@ -122,7 +122,7 @@ def cancel(s: Scene) -> None:
 
 
 def requeue(s: Scene) -> None:
-    """As an administrator, who can have that of any job."""
+    """Run it as an administrator, who may access any job."""
     s.site.run("scontrol", "update", f"jobid={s.job}", "requeue=1")
     s.site.run("scontrol", "requeue", s.job)
 
@@ -158,7 +158,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_lost_place_is_no_failing_test(on_site: Site, tmp_path: Path, loss: str) -> None:
-    """The run ends as an infrastructure error whose first line says what Slurm says; nothing is left; new nodes work."""
+    """The run ends as an infrastructure error with Slurm's reason in its first line; nothing is left; new nodes work."""
     row = LOSSES[loss]
     with scene(on_site, tmp_path, slurm(heartbeat_timeout_s=5)) as stage:
         session = stage.session
@@ -175,7 +175,7 @@ def test_lost_place_is_no_failing_test(on_site: Site, tmp_path: Path, loss: str)
 
 
 def test_preempted_job(new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None:
-    """A job of higher priority that takes the nodes is said to have."""
+    """A job of higher priority that takes the nodes is reported."""
     partitions = {"low": "Default=YES PriorityTier=1", "high": "PriorityTier=9"}
     site = new_site(nodes=2, partitions=partitions, slurm_conf="PreemptType=preempt/partition_prio\nPreemptMode=CANCEL")
     log_in(site)
@@ -190,7 +190,7 @@ def test_preempted_job(new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None
 
 
 def test_node_is_switched_off(new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None:
-    """A node that is cut off is named long before Slurm misses it; once Slurm does, the next run says that the job is over."""
+    """A disconnected node is reported long before Slurm notices it; afterwards, the next run reports the job's end."""
     site = new_site(nodes=3, networked=True)
     log_in(site)
     with scene(site, tmp_path) as stage:
@@ -210,7 +210,7 @@ def test_node_is_switched_off(new_site: NewSite, log_in: LogIn, tmp_path: Path) 
 
 
 def test_run_outlives_slurmd(new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None:
-    """Without the daemon that started them, agents go on: runs are fine, and everything ends as ever."""
+    """Without the daemon that started them, agents continue: runs succeed, and everything ends normally."""
     site = new_site(nodes=2)
     log_in(site)
     with scene(site, tmp_path) as stage:
@@ -241,7 +241,7 @@ def test_runs_need_no_controller(new_site: NewSite, log_in: LogIn, tmp_path: Pat
 
 
 def test_controller_away_at_the_end(new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None:
-    """A job that could not be cancelled because nobody answered is cancelled as soon as somebody does."""
+    """A job that could not be cancelled during an outage is cancelled after it."""
     site = new_site(nodes=2)
     log_in(site)
     with scene(site, tmp_path) as stage:
@@ -296,7 +296,7 @@ def choosy() -> Iterator[Site]:
 
 @pytest.mark.parametrize("case", REFUSALS)
 def test_refused_at_once(choosy: Site, log_in: LogIn, case: str) -> None:
-    """What Slurm will never grant is an error with its words, at once, and leaves no job behind."""
+    """A request that Slurm will never grant is an error with its message, at once, and leaves no job behind."""
     log_in(choosy)
     config, devices, words = REFUSALS[case]
     resources = Resources(devices=devices)
@@ -310,7 +310,7 @@ def test_refused_at_once(choosy: Site, log_in: LogIn, case: str) -> None:
 
 
 def test_busy_cluster(choosy: Site, log_in: LogIn) -> None:
-    """Nodes that others have are waited for as long as max_pending says, and the reason is told; then the job is cancelled."""
+    """Occupied nodes are waited for up to max_pending, with the reason; then the job is cancelled."""
     log_in(choosy)
     told: list[str] = []
     other = choosy.run("sbatch", "--parsable", "--nodes=2", "--exclusive", "--wrap=sleep 1234", "-o/dev/null").strip()
@@ -330,7 +330,7 @@ def test_busy_cluster(choosy: Site, log_in: LogIn) -> None:
 
 
 def test_time_limit(timed_out: Driver) -> None:
-    """A job that reaches its time limit says so, and how to raise it."""
+    """A job that reaches its time limit reports that, and how to raise it."""
     failed = timed_out.until("failed")
     assert failed["kind"] in ("HostLost", "AllocationOver")
     assert re.search(

@@ -18,7 +18,7 @@ ONE_NODE = ClusterConfig(name="one", backend="slurm", backend_keys={"nodes": 1, 
 
 
 def test_it_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that comes after two refusals is the answer, and who waits is told what for."""
+    """An answer after two refusals is returned, and the reason of the wait is shown."""
     monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.0)
     answers: Iterator[ControllerDown | str] = iter([ControllerDown("squeue: away"), ControllerDown("squeue: away"), "17"])
 
@@ -63,7 +63,7 @@ def test_a_job_whose_answer_was_lost_is_submitted_once(on_site: Site, monkeypatc
 
 
 def test_an_answer_that_nobody_understands_is_an_error_of_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later Slurm may print something else: that is said in words, with what it printed, and is no failure of a test."""
+    """Unknown output of a later Slurm is reported as an error with the output, and fails no test."""
     squeue = tmp_path / "squeue"
     squeue.write_text("#!/bin/sh\necho 17 RUNNING\n")
     squeue.chmod(0o755)
@@ -107,7 +107,7 @@ exit 1
 def test_it_is_away_when_the_nodes_are_there(
     new_site: NewSite, log_in: LogIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nodes that have been waited for are not given up where it does not answer for a moment, and the words say what for."""
+    """Nodes are kept if the controller does not answer for a moment, and the message shows the reason of the wait."""
 
     class AwayAtFirst(SlurmClient):
         asked = 0

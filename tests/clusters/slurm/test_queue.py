@@ -1,4 +1,4 @@
-"""How a job is waited for: by a clock of the tests' own, told what squeue would print; by many processes on a real Slurm."""
+"""The wait for a job: with a clock and outputs of squeue set by tests, and by many processes on a real Slurm."""
 
 import os
 import subprocess
@@ -71,7 +71,7 @@ RUNS = line(T="RUNNING", N="n[1-2]")
 
 
 class ScriptedClient(SlurmClient):
-    """Answers as the script says; its last line for ever."""
+    """Answer with the script's lines, and repeat the last one."""
 
     def __init__(self, script: Iterable[str | Exception], job: SlurmJob | None = None) -> None:
         super().__init__({})
@@ -91,7 +91,7 @@ class ScriptedClient(SlurmClient):
 
 
 class Wait:
-    """One wait for job 17, and what was told meanwhile."""
+    """Return the result of one wait for job 17, and its messages."""
 
     def __init__(self, folder: Path, *script: str | Exception, job: SlurmJob | None = None) -> None:
         self.told: list[str] = []
@@ -103,7 +103,7 @@ class Wait:
 
 
 def test_runs_at_last(clock: Clock, tmp_path: Path) -> None:
-    """Whoever waits is told the state, the reason in words and the expected start, and then which nodes they are."""
+    """A waiting user is shown the state, the reason and the expected start, and then the nodes."""
     start = int(clock.now) + 600
     wait = Wait(tmp_path, line(), line(r="Priority"), line(r="Resources", S=str(start)), RUNS)
     assert wait().nodes == ("n1", "n2")
@@ -127,7 +127,7 @@ HOPELESS: Mapping[str, str] = {
 
 @pytest.mark.parametrize("reason", HOPELESS)
 def test_hopeless_reason_ends_the_wait(clock: Clock, tmp_path: Path, reason: str) -> None:
-    """What waiting cannot help with is an error in words, as soon as Slurm has said it twice."""
+    """A reason for which waiting cannot help is an error as soon as Slurm has reported it twice."""
     wait = Wait(tmp_path, line(), line(r=reason))
     with pytest.raises(AllocationError, match=rf"^Slurm job 17 cannot start: {HOPELESS[reason]}.*\({reason}\)$"):
         wait()
@@ -135,7 +135,7 @@ def test_hopeless_reason_ends_the_wait(clock: Clock, tmp_path: Path, reason: str
 
 
 def test_reason_that_passes_is_waited_out(clock: Clock, tmp_path: Path) -> None:
-    """What Slurm says once, and not again, was not the whole truth; nodes that are not available may be later."""
+    """A reason that Slurm reports only once is preliminary; nodes that are unavailable may return."""
     waits = [line(r="PartitionConfig"), line(r="ReqNodeNotAvail, UnavailableNodes:n3"), line(r="BeginTime")]
     assert Wait(tmp_path, *waits, RUNS)().state == "RUNNING"
 
@@ -159,7 +159,7 @@ def test_pauses_grow(clock: Clock, tmp_path: Path) -> None:
 
 
 def test_controller_away_and_back(clock: Clock, tmp_path: Path) -> None:
-    """An outage costs time and is told."""
+    """An outage takes time and is reported."""
     wait = Wait(tmp_path, line(), ControllerDown("squeue: away"), ControllerDown("squeue: away"), RUNS)
     assert wait().state == "RUNNING"
     assert [words for words in wait.told if "away" in words] == ["squeue: away: asking again for up to 10 minutes"] * 2
@@ -177,7 +177,7 @@ def test_controller_that_stays_away(clock: Clock, tmp_path: Path) -> None:
     ("state", "words"), [("CANCELLED", "was cancelled"), ("BOOT_FAIL", "did not boot"), ("TIMEOUT", "limit")]
 )
 def test_ended_while_it_was_waited_for(clock: Clock, tmp_path: Path, state: str, words: str) -> None:
-    """A job that others end is over, and says how."""
+    """A job that others end is reported with the reason."""
     with pytest.raises(AllocationOver, match=rf"^Slurm job 17 .*{words}.* \({state}\)"):
         Wait(tmp_path, line(), line(T=state))()
 
@@ -195,7 +195,7 @@ def test_forgotten_by_the_queue(clock: Clock, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_no_obstacle(clock: Clock, tmp_path: Path) -> None:
-    """Who cannot keep what squeue has said, for others to read, waits all the same."""
+    """A process that cannot write the shared queue still waits on its own."""
     with full_behind(tmp_path / "none"):
         assert Wait(tmp_path, line(), RUNS)().state == "RUNNING"
 

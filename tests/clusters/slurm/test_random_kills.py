@@ -1,4 +1,4 @@
-"""Whatever process is killed, at whatever moment: somebody says so or goes on, and in the end no job and no process is left.
+"""After a kill of any process at any moment, the session reports it or continues, and leaves no job and no process.
 
 DTFPERF_KILLS says how many, DTFPERF_SEED which. Some are killed while the job waits or its agents start. `pytest -rP` tells
 who it was each time, and what came of it.
@@ -93,7 +93,7 @@ def kill_at_random(site: Site, driver: Driver, dice: random.Random) -> str:
 
 
 def hear_the_end(driver: Driver) -> str | None:
-    """Listen until it has ended, and return with what words, or until it has gone on after the kill for a while."""
+    """Wait until the process has ended, and return its message, or until it has run for a while after the kill."""
     killed = time.monotonic()
     while driver.ready(PATIENCE_S) and (saying := driver.next()):
         if saying["what"] == "failed":
@@ -133,7 +133,7 @@ def all_idle(site: Site) -> bool:
 @pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("number", range(KILLS))
 def test_nothing_is_left(two_nodes: Site, tmp_path: Path, number: int) -> None:
-    """After one kill the session goes on or ends by itself with words; once pytest has ended, all is gone within seconds."""
+    """After one kill the session continues or ends with a message; after pytest's end, all is gone within seconds."""
     dice = random.Random(SEED * 1000 + number)
     with driver(tmp_path, CONFIG, two_nodes.environment) as session:
         if dice.random() < 0.6:

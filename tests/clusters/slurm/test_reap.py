@@ -37,7 +37,7 @@ ELSEWHERE = Owner("other-machine", "b007", "4026531836", 17, 4711)
     ],
 )
 def test_a_comment_names_session_and_owner(comment: str, expected: tuple[str, Owner] | None) -> None:
-    """What a job says of itself is read back; a comment of anybody else's is none of ours."""
+    """The comment of a job is read back; another program's comment is ignored."""
     assert parse_job_comment(comment) == expected
 
 
@@ -48,7 +48,7 @@ def test_what_is_written_is_read_back() -> None:
 
 @pytest.fixture
 def jobs(site: Site) -> Iterator[dict[str, str]]:
-    """Name -> id: jobs of an owner that is gone, of one that lives, of one elsewhere, and two that are nobody's of ours."""
+    """Return name -> id: jobs of a dead owner, a living one, one elsewhere, and two of other programs."""
     wanted = {
         "dtfperf-gone": format_job_comment(SESSION, GONE),
         "dtfperf-lives": format_job_comment(SESSION, ME),
@@ -66,7 +66,7 @@ def jobs(site: Site) -> Iterator[dict[str, str]]:
 
 
 def reap(site: Site, *arguments: str, before: Sequence[str] = ()) -> tuple[int, str]:
-    """How it ended and what it said; `before` is a command before Python's."""
+    """Return exit code and output; `before` is a command before Python's."""
     argv = ["-m", zygote.COMMANDS, "slurm", "reap", *arguments]
     if not before:
         code, out, err = zygote.run(argv, Path.cwd(), {**site.login_environment, **zygote.SEARCH_PATH}, ENDS_S)
@@ -89,7 +89,7 @@ def left(site: Site, jobs: dict[str, str]) -> set[str]:
 
 
 def test_only_what_is_abandoned_is_cancelled(site: Site, jobs: dict[str, str]) -> None:
-    """The job whose pytest is gone is cancelled; one that is at work, one elsewhere and foreign ones are left alone."""
+    """The job of a dead pytest is cancelled; those of living ones, of other machines and of other programs are kept."""
     code, output = reap(site)
     assert code == 0, output
     assert row(output, jobs["dtfperf-gone"]).endswith(f"process {GONE.pid} on {HERE} is gone cancelled")
@@ -104,14 +104,14 @@ def test_only_what_is_abandoned_is_cancelled(site: Site, jobs: dict[str, str]) -
 
 
 def test_all_takes_those_of_other_machines_too(site: Site, jobs: dict[str, str]) -> None:
-    """With --all jobs of other machines are cancelled as well, but none whose pytest is seen at work."""
+    """With --all, jobs of other machines are cancelled as well, but none of a running pytest."""
     code, output = reap(site, "--all")
     assert (code, output.splitlines()[-1]) == (0, "dtfperf: 2 of 3 jobs cancelled.")
     assert left(site, jobs) == jobs.keys() - {"dtfperf-gone", "dtfperf-elsewhere"}
 
 
 def test_a_dry_run_cancels_nothing(site: Site, jobs: dict[str, str]) -> None:
-    """With --dry-run the table says what would be cancelled, and nothing is."""
+    """With --dry-run the table lists jobs without cancelling them."""
     code, output = reap(site, "--dry-run")
     assert code == 0
     assert row(output, jobs["dtfperf-gone"]).endswith("is gone would be cancelled")
@@ -131,7 +131,7 @@ def test_from_another_pid_namespace(site: Site, jobs: dict[str, str]) -> None:
 
 
 def test_an_empty_queue_is_said(site: Site) -> None:
-    """Where there is nothing of ours, one line says so."""
+    """Without any job, one line reports that."""
     assert reap(site) == (0, "dtfperf: no job of perf tests is in the queue.\n")
 
 
@@ -148,7 +148,7 @@ def beside_sruns(site: Site, *arguments: str, before: Sequence[str] = ()) -> tup
 
 
 def test_srun_whose_pytest_is_gone_is_ended(site: Site) -> None:
-    """An srun of a dead session is told of and ended; of one at work and of one that cannot be seen from here, neither."""
+    """An srun of a dead session is listed and ended; those of living or unknown sessions are not."""
     ended, left = beside_sruns(site)
     (told,) = (line for line in ended["out"].splitlines() if "srun" in line)
     assert told == f"dtfperf: 1 srun on this machine, whose process 4194304 on {HERE} is gone: ended."

@@ -59,7 +59,7 @@ def test_nodes_that_somebody_names() -> None:
     ],
 )
 def test_nodes_follow_from_devices(backend_keys: dict[str, Any], devices: int, ps_hosts: int, nodes: int) -> None:
-    """The devices are divided by those of a node, rounded up, unless the file says otherwise for this count."""
+    """The devices are divided by those of a node, rounded up, unless the file sets the number for this count."""
     assert request.count_nodes(config(**backend_keys), Resources(devices=devices, separate_ps_hosts=ps_hosts)) == nodes
 
 
@@ -74,7 +74,7 @@ def test_nodes_follow_from_devices(backend_keys: dict[str, Any], devices: int, p
     ],
 )
 def test_too_few_nodes_are_told_with_the_numbers(resources: Resources, words: str) -> None:
-    """More than the cluster may lend is refused before Slurm is asked."""
+    """A request above the cluster's limit is refused before Slurm is contacted."""
     with pytest.raises(AllocationError, match=words):
         request.count_nodes(config(gpus_per_node=4, nodes=2), resources)
 
@@ -136,7 +136,7 @@ def test_shared_nodes_ask_for_no_memory_they_were_not_told() -> None:
 
 
 def test_output_goes_to_the_shared_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The holder's words are kept where all nodes can write, if there is such a place."""
+    """The keep-alive step's output is stored in a folder that all nodes share, if there is one."""
     monkeypatch.setenv("HOME", "/home/me")
     assert "--output=/scratch/slurm-%x-%j.out" in submission(shared="/scratch")
     assert "--error=/home/me/x/slurm-%x-%j.out" in submission(shared="~/x")
@@ -168,7 +168,7 @@ def test_keepalive_step_and_sweep_take_no_gpu() -> None:
 
 @pytest.mark.parametrize(("given", "seconds"), [({}, None), ({"max_pending": "30m"}, 1800), ({"max_pending": 90}, 90)])
 def test_patience_in_the_queue(given: dict[str, Any], seconds: float | None) -> None:
-    """How long a job may wait is said with or without a unit, or not at all."""
+    """The longest wait for a job is set with or without a unit, or not at all."""
     assert request.get_max_pending_s(config(**given)) == seconds
 
 
@@ -200,12 +200,12 @@ def test_wrapper_tells_start_and_end() -> None:
 
 @pytest.mark.parametrize(("number", "code"), [("KILL", 137), ("TERM", 143), ("SEGV", 139)])
 def test_wrapper_tells_signals(number: str, code: int) -> None:
-    """A program that was killed is told by its signal."""
+    """A killed program is reported with its signal."""
     assert wrapped(["sh", "-c", f"kill -{number} $$"])[:2] == (code, [STARTED, f"{ENDED}{code}"])
 
 
 def test_wrapper_that_is_ended_itself() -> None:
-    """A shell that is told to end while its program runs does not call that an orderly end."""
+    """A shell that is signalled while its program runs does not report an orderly end."""
     command = request.make_wrapper(config(), ["sh", "-c", "echo here; exec sleep 60"])
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, text=True) as shell:
         assert shell.stdout
@@ -255,14 +255,14 @@ def test_failing_setup_line_is_named(setup: list[str], words: str) -> None:
 )
 @pytest.mark.parametrize("setup", [[], ["true"]], ids=["plain", "set up"])
 def test_missing_program_is_named(setup: list[str], program: str, code: int, words: str) -> None:
-    """A program that is not there has not started, and the shell says why."""
+    """A missing program is not started, and the shell reports the reason."""
     ended, lines, given = wrapped([program], setup=setup)
     assert (ended, lines) == (code, [f"{ENDED}{code}"])
     assert re.search(words, given)
 
 
 def test_spool_is_where_temporary_files_go(tmp_path: Path) -> None:
-    """The folder for temporary files is made where it is missing, and one that cannot be is told."""
+    """The temporary folder is created if it is missing; a failure is reported."""
     folder = tmp_path / "it's mine"
     assert wrapped(["sh", "-c", 'echo "$TMPDIR"'], spool=str(folder))[1] == [STARTED, str(folder), f"{ENDED}0"]
     assert folder.is_dir()
@@ -291,7 +291,7 @@ def test_commands_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_commands_need_nodes_enough() -> None:
-    """A dry run tells as well what the cluster cannot hold."""
+    """A dry run also reports requests that are too large for the cluster."""
     with pytest.raises(AllocationError, match="need 9 hosts"):
         BACKENDS["slurm"].list_commands(config(gpus_per_node=1, nodes=8), Resources(devices=9))
 

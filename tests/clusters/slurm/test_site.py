@@ -54,7 +54,7 @@ def test_steps_run_on_all_nodes(site: Site) -> None:
 
 
 def test_gpus_are_bound(site: Site) -> None:
-    """Tasks are told the GPUs that Slurm gave them, and the node lists all that it has as nvidia-smi does, no two alike."""
+    """Tasks get the GPUs that Slurm allocated, and the node lists all of its GPUs as nvidia-smi does, each once."""
     assert on_each_node(site, "echo $CUDA_VISIBLE_DEVICES", "--gres=gpu:2") == ["0,1"] * 4
     listed = on_each_node(site, "nvidia-smi -L | xargs", "--gres=gpu:1")
     uuids = [word.rstrip(")") for line in listed for word in line.split() if word.startswith("GPU-")]
@@ -161,7 +161,7 @@ def test_switches_and_settings(new_site: NewSite) -> None:
 
 
 def test_what_fails_is_told(new_site: NewSite) -> None:
-    """A command that fails, or a Slurm that does not start, is an error with what they said."""
+    """A failed command, or a Slurm that does not start, is an error with its output."""
     site = new_site(nodes=1)
     with pytest.raises(SiteError, match=r"exit code 1.*invalid partition"):
         site.run("sbatch", "--partition=none", "--wrap=true")

@@ -1,4 +1,4 @@
-"""What Slurm's words mean, row by row."""
+"""The meaning of Slurm's states and reasons, row by row."""
 
 import re
 from typing import Any
@@ -22,7 +22,7 @@ PHASES = {
 
 @pytest.mark.parametrize(("phase", "word"), [(phase, word) for phase, words in PHASES.items() for word in words.split()])
 def test_states_have_a_phase(phase: Phase, word: str) -> None:
-    """Each of Slurm's states says whether the nodes are not yet ours, ours, going or gone, and says so in words."""
+    """Each of Slurm's states has a phase of the nodes, and a message."""
     assert states.phase_of(word) is phase
     assert states.words_of(word)[0].islower()
 
@@ -33,7 +33,7 @@ def test_every_state_is_in_the_table_above() -> None:
 
 
 def test_unknown_state_is_no_end() -> None:
-    """A word of a later Slurm takes nobody's nodes away, and is shown as it is."""
+    """An unknown state of a later Slurm loses no nodes, and is shown unchanged."""
     assert states.phase_of("PONDERING") is Phase.WAITING
     assert states.words_of("PONDERING") == "is in a state that Slurm calls PONDERING, which this version does not know"
 
@@ -103,7 +103,7 @@ SENTENCES = [  # what squeue prints instead of a word
     [(JobOutlook.WAIT, each) for each in WAIT.split()] + [(JobOutlook.HOPELESS, each) for each in HOPELESS.split()],
 )
 def test_reasons_have_an_outlook(outlook: JobOutlook, reason: str) -> None:
-    """Each of Slurm's reasons says whether waiting can help: limits of one job cannot be waited out, limits of several can."""
+    """Each of Slurm's reasons has an outlook: limits of one job cannot be waited out, limits of several can."""
     found = states.judge_reason(reason)
     assert found.outlook is outlook
     assert "does not know" not in found.words
@@ -111,7 +111,7 @@ def test_reasons_have_an_outlook(outlook: JobOutlook, reason: str) -> None:
 
 @pytest.mark.parametrize(("reason", "outlook", "words"), SENTENCES, ids=[sentence[0] or "nothing" for sentence in SENTENCES])
 def test_sentences_have_an_outlook(reason: str, outlook: JobOutlook, words: str) -> None:
-    """What Slurm says in whole sentences, with details, or for the first time is understood as far as it can be."""
+    """Whole sentences, details and unknown reasons of Slurm are understood as far as possible."""
     found = states.judge_reason(reason)
     assert found.outlook is outlook
     assert words in found.words
@@ -152,7 +152,7 @@ def job(state: str, **more: Any) -> SlurmJob:
     ],
 )  # fmt: skip
 def test_ends_are_told_in_one_sentence(over: SlurmJob, words: str) -> None:
-    """Who is told that a job is over learns which, how, where, and what to do."""
+    """The message of a job's end has the job, the reason, the node, and the remedy."""
     told = states.explain_end(over)
     assert words in told
     assert "\n" not in told
@@ -165,7 +165,7 @@ def test_every_end_has_words(state: str) -> None:
 
 
 def test_vanished_job() -> None:
-    """A job that nobody knows any more is named."""
+    """The message of an unknown job has its id."""
     assert "Slurm job 17 has vanished" in states.explain_unknown("17")
 
 
@@ -209,7 +209,7 @@ OF_ALL = [
     ids=lambda value: str(value),
 )
 def test_srun_is_understood(line: str, of_tasks: dict[int, list[str]], of_all: list[str], failed: list[str]) -> None:
-    """What srun says of a task is kept for that task, the rest for the step; nodes that it calls failed are named."""
+    """srun's messages about a task are stored for that task, others for the step; failed nodes are listed."""
     messages = SrunMessages()
     messages.feed(line)
     assert {task: messages.lines_of(task) for task in of_tasks} == of_tasks
@@ -218,7 +218,7 @@ def test_srun_is_understood(line: str, of_tasks: dict[int, list[str]], of_all: l
 
 
 def test_messages_add_up() -> None:
-    """Several lines about one task are kept in order; of a task that nothing was said of, nothing is known."""
+    """Several lines about one task are kept in order; a task without lines has none."""
     messages = SrunMessages()
     for line in ("srun: error: n2: task 1: Killed", "srun: error: n[1-2]: tasks 0-1: Exited with exit code 1"):
         messages.feed(line)

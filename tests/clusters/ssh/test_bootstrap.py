@@ -25,7 +25,7 @@ cat >/dev/null
 
 
 class Shell:
-    """A shell that was told to run the bootstrap script, as sshd would."""
+    """A shell that was started with the bootstrap script, as by sshd."""
 
     def __init__(self, setup: Sequence[str], python: str, home: Path, *, shell: str = "sh", limit_s: float = 60.0) -> None:
         script = bootstrap.make_script(setup, python, limit_s=limit_s)
@@ -42,7 +42,7 @@ class Shell:
         self.process.stdin.write(script)
 
     def next(self) -> Mapping[str, Any] | None:
-        """What it says next; None when it has ended."""
+        """Return its next line; None after its end."""
         assert self.process.stdout
         while True:
             assert select.select([self.process.stdout], [], [], PATIENCE_S)[0]
@@ -54,7 +54,7 @@ class Shell:
                 return words
 
     def end(self) -> str:
-        """What it has said on stderr, once it has ended."""
+        """Return its stderr, after its end."""
         _, output = self.process.communicate(timeout=PATIENCE_S)
         return str(output.decode())
 
@@ -69,12 +69,12 @@ def show(tmp_path: Path) -> str:
 
 
 def test_both_sides_have_the_same_mark() -> None:
-    """What the far side says of itself is known by the same mark on both sides."""
+    """Both sides use the same mark for messages of the remote side."""
     assert bootstrap.MARK == boot.MARK
 
 
 def test_command_is_read_alike_by_all_shells() -> None:
-    """Nothing stands in the command that csh or fish would take for something else, and nothing of the cluster file."""
+    """The command has no character that csh or fish interpret otherwise, and no content of the cluster file."""
     command = bootstrap.make_shell_command(bootstrap.make_script(["export TOKEN=secret"], "python3", limit_s=1))
     assert command.count("'") == 2
     assert not set(command) & set("!\\\n`#~")
@@ -85,7 +85,7 @@ def test_command_is_read_alike_by_all_shells() -> None:
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("setup", [[], ["SAID='it''s so'; export SAID", "true"]], ids=["without set-up", "with set-up"])
 def test_becomes_python(shell: str, setup: Sequence[str], show: str, tmp_path: Path) -> None:
-    """After the set-up lines comes the interpreter, wherever it lies, with what they set and what it shall run."""
+    """After the set-up lines the interpreter starts, from any path, with their settings and its program."""
     each = Shell(setup, show, tmp_path, shell=shell)
     assert [each.next() for _ in setup] == [{"at": "setup", "line": 1}, {"at": "setup", "line": 2}][: len(setup)]
     assert each.next() == {"at": "python"}
@@ -97,7 +97,7 @@ def test_becomes_python(shell: str, setup: Sequence[str], show: str, tmp_path: P
 
 
 def test_home_is_the_hosts(show: str, tmp_path: Path) -> None:
-    """An interpreter given as `~/...` lies in the user's home there."""
+    """An interpreter given as `~/...` is in the user's home there."""
     each = Shell([], "~/a folder's/python3", tmp_path)
     assert each.next() == {"at": "python"}
     assert each.next()
@@ -113,7 +113,7 @@ def test_setup_lines_cannot_reach_the_line(show: str, tmp_path: Path) -> None:
 
 
 def test_the_watcher_goes_without_a_word(show: str, tmp_path: Path) -> None:
-    """What ends a set-up that takes too long is ended after it, and bash does not tell of that, however late it notices."""
+    """A set-up beyond its time limit is ended, without a message of bash."""
     for line, messages in (("true", 4), ("false", 3)):
         each = Shell(['kill() { command kill "$@"; sleep 0.2; }', line], show, tmp_path)
         assert all(each.next() for _ in range(messages))
@@ -122,7 +122,7 @@ def test_the_watcher_goes_without_a_word(show: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["(exit 3)", "exit_with() { return 3; }; exit_with", "sh -c 'exit 3'", "exit 3"])
 def test_failing_line(line: str, show: str, tmp_path: Path) -> None:
-    """A line that fails is told with its number and code, and nothing is run after it."""
+    """A failed line is reported with its number and code, and no further line is run."""
     each = Shell(["true", line, "echo not reached"], show, tmp_path)
     assert [each.next() for _ in range(2)] == [{"at": "setup", "line": 1}, {"at": "setup", "line": 2}]
     assert each.next() == {"failed": "setup", "line": 2, "code": 3}
@@ -131,7 +131,7 @@ def test_failing_line(line: str, show: str, tmp_path: Path) -> None:
 
 
 def test_no_such_python(tmp_path: Path) -> None:
-    """An interpreter that is not there is told before anything is tried."""
+    """A missing interpreter is reported before anything is run."""
     each = Shell([], "/no/such/python", tmp_path)
     assert each.next() == {"failed": "python"}
     assert each.next() is None
@@ -147,7 +147,7 @@ def test_end_of_the_line_ends_a_setup_line(show: str, tmp_path: Path) -> None:
 
 
 def test_time_limit_ends_a_setup_line(show: str, tmp_path: Path) -> None:
-    """So does the time it may take, for a controller that was cut off cannot say so."""
+    """So does its time limit, because a disconnected controller cannot send it."""
     each = Shell(["sleep 3600"], show, tmp_path, limit_s=1)
     assert each.next() == {"at": "setup", "line": 1}
     assert each.next() is None
@@ -167,7 +167,7 @@ def test_half_a_script_does_nothing(tmp_path: Path) -> None:
 
 
 def test_old_python_says_so(tmp_path: Path) -> None:
-    """A Python that is too old says its version instead of tripping over what it does not understand."""
+    """A Python that is too old reports its version instead of a syntax error."""
     older = "import sys; sys.version_info = (2, 7, 18, 'final', 0); exec(sys.argv[1])"
     program = tmp_path / "python2"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{older}" "$3"\n')

@@ -45,7 +45,7 @@ def test_named_cluster_is_this_one(lab: Lab, tmp_path: Path) -> None:
     ids=["as it was reached", "its first in a network", "its only one in a network"],
 )
 def test_address_that_is_found_out(backend_keys: Mapping[str, Any], address: str) -> None:
-    """Tasks use the address that the controller has reached, or the host's own in the network that the cluster file says."""
+    """Tasks use the address that the controller has reached, or the host's own in the cluster file's network."""
     assert cluster.find_address(HOST, SURVEY, backend_keys) == address
 
 
@@ -57,7 +57,7 @@ def test_address_that_is_given() -> None:
 
 
 def test_no_address_in_the_network() -> None:
-    """A host that is not in the network is told with the addresses that it has."""
+    """A host outside the network is reported with its addresses."""
     with pytest.raises(
         AllocationError, match=r'n1 has no address in private_address = "172.16.0.0/12", only 192.0.2.7, 10.1.2.3'
     ):
@@ -71,7 +71,7 @@ def test_addresses_of_real_hosts(lab: Lab) -> None:
 
 
 def test_addresses_in_a_network(lab: Lab) -> None:
-    """The same where a network is said, in which each host finds its own."""
+    """The same with a network, in which each host finds its own address."""
     if not lab.machines[0].can_be_cut_off:
         pytest.skip("hosts that are this machine have its addresses")
     config = lab.config(private_address=f"{lab.machines[0].address.rsplit('.', 2)[0]}.0.0/16")
@@ -80,7 +80,7 @@ def test_addresses_in_a_network(lab: Lab) -> None:
 
 
 def test_whose_sessions_are_abandoned() -> None:
-    """Sessions of a process that ran here and is gone are; those of others, living or not, and of nobody known are not."""
+    """Sessions of an ended process on this machine are abandoned; those of other or unknown processes are not."""
     me = Owner.me()
     mine, gone, container = me.text, me._replace(started=me.started - 1).text, me._replace(namespace="1", pid=4194304).text
     left = {mine: ["lives"], gone: ["a", "b"], container: ["far"], "": ["odd"], f"{me.host} x y": ["odder"]}
@@ -159,7 +159,7 @@ def test_people_are_told_what_happens(lab: Lab) -> None:
 
 
 def test_owner_is_this_process() -> None:
-    """What is written on the hosts' processes is who runs them."""
+    """The hosts' processes are marked with the controller's id."""
     assert cluster.get_controller_id() == Owner.me().text
 
 

@@ -23,7 +23,7 @@ def program(text: str) -> list[str]:
 
 
 def test_every_host_answers(lab: Lab) -> None:
-    """Each is asked the same, finds its index and what it is told in its environment, and its lines come back."""
+    """Each host runs the same command with its index and settings in the environment, and returns its lines."""
     text = "import os; print(os.environ['DTFPERF_HOST_INDEX']); print(os.environ['WORD']); print(input())"
     answers = connection.run_everywhere(
         lab.config(), list_endpoints(lab.config()), program(text), READY_S, env={"WORD": "w"}, stdin=b"in\n"
@@ -34,7 +34,7 @@ def test_every_host_answers(lab: Lab) -> None:
 
 
 def test_one_hosts_failure_is_its_own(lab: Lab) -> None:
-    """A host that cannot be reached, or a program that fails, keeps nobody from answering."""
+    """An unreachable host, or a failed program, does not affect the other hosts' answers."""
     hosts = [*list_endpoints(lab.config()), Endpoint("m3", "m1", options=("-F", str(lab.ssh_config), "-p", "1"))]
     text = "import os, sys; print('here'); sys.exit('no' if os.environ['DTFPERF_HOST_INDEX'] == '1' else 0)"
     first, second, third = connection.run_everywhere(lab.config(), hosts, program(text), READY_S)
@@ -45,7 +45,7 @@ def test_one_hosts_failure_is_its_own(lab: Lab) -> None:
 
 
 def test_answer_that_takes_too_long(lab: Lab) -> None:
-    """What has not ended in time is ended, and told as that."""
+    """A command beyond its time limit is ended, and reported as late."""
     answers = connection.run_everywhere(lab.config(), list_endpoints(lab.config()), program("input()"), 1.0)
     assert [each.failure for each in answers] == [
         f"host {name} does not answer: it took longer than 1 s" for name in ("m1", "m2")
@@ -74,7 +74,7 @@ print("here")
     [("PATH", "No such file or directory. Hint: install OpenSSH's client"), ("TMPDIR", "No such file or directory")],
 )
 def test_ssh_that_cannot_be_started(lab: Lab, monkeypatch: pytest.MonkeyPatch, variable: str, words: str) -> None:
-    """Where there is no ssh, the words say what to install; where there is no room for its stderr, they do not."""
+    """Without ssh, the message shows what to install; without room for its stderr, it does not."""
     if variable == "PATH":
         monkeypatch.setenv("PATH", "/nowhere")
     else:

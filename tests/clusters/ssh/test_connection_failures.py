@@ -1,4 +1,4 @@
-"""What ssh says when it cannot reach a host, or loses it, in words for people."""
+"""The explanations of ssh's messages when it cannot reach a host, or loses it."""
 
 import os
 import re
@@ -346,7 +346,7 @@ def is_like(words: str, pattern: str) -> bool:
 
 @pytest.mark.parametrize("what", RECORDED)
 def test_what_was_recorded(what: str) -> None:
-    """Each way to fail is one sentence that says which host, what, and how to go on."""
+    """Each failure is one sentence with the host, the cause, and the remedy."""
     stderr, expected = RECORDED[what]
     failure = explain_failure(stderr, N1)
     assert is_like(failure.words, expected), failure.words
@@ -364,7 +364,7 @@ AFTER_BANNERS = (
 
 @pytest.mark.parametrize("what", AFTER_BANNERS)
 def test_banners_are_not_mistaken(what: str) -> None:
-    """What a host says of itself before the login, in whatever words, is not what ssh says after it."""
+    """A host's output before the login is not taken for ssh's messages after it."""
     stderr, _ = RECORDED[what]
     assert explain_failure(BANNER + stderr, N1) == explain_failure(stderr, N1)
 
@@ -387,7 +387,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def config(lab: Lab, tmp_path: Path) -> Config:
-    """Writes the configuration of a user who can log in to m1, but for what is said otherwise."""
+    """Write the configuration of a user who can log in to m1, except for the given changes."""
 
     def write(**changed: str | Path) -> Path:
         m1 = lab["m1"]
@@ -411,7 +411,7 @@ def config(lab: Lab, tmp_path: Path) -> Config:
 
 
 def failure_of(config: Path, command: str = "true", connect_s: float = 30.0) -> ConnectionFailure:
-    """What is made of what ssh says to this configuration, with which it must fail."""
+    """Return the explanation of ssh's failure with this configuration."""
     endpoint = Endpoint("m1", "m1", options=("-F", str(config)))
     argv = make_ssh_argv(endpoint, connect_s, command)
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, start_new_session=True)
@@ -424,7 +424,7 @@ def known_as(lab: Lab) -> str:
 
 
 def test_here_an_unknown_host_key(config: Config, lab: Lab, tmp_path: Path) -> None:
-    """A host whose key is not known is named with the key's name, and the command that a person can answer."""
+    """An unknown host key is reported with its name, and a command that asks the user."""
     (tmp_path / "known").touch()
     path = config(UserKnownHostsFile=tmp_path / "known")
     failure = failure_of(path)
@@ -434,7 +434,7 @@ def test_here_an_unknown_host_key(config: Config, lab: Lab, tmp_path: Path) -> N
 
 
 def test_here_a_changed_host_key(config: Config, lab: Lab, tmp_path: Path) -> None:
-    """A host that shows another key than the known one is told with the new fingerprint and the line of the old key."""
+    """A changed host key is reported with the new fingerprint and the line of the old key."""
     other = make_key(tmp_path / "other", "other")
     (tmp_path / "known").write_text(f"{known_as(lab)} {' '.join(other.split()[:2])}\n")
     words = failure_of(config(UserKnownHostsFile=tmp_path / "known")).words
@@ -443,13 +443,13 @@ def test_here_a_changed_host_key(config: Config, lab: Lab, tmp_path: Path) -> No
 
 
 def test_here_a_revoked_host_key(config: Config, lab: Lab, tmp_path: Path) -> None:
-    """A host whose key is revoked is told as that."""
+    """A revoked host key is reported."""
     (tmp_path / "known").write_text(f"@revoked {lab.known_hosts.read_text()}")
     assert "that is marked as revoked" in failure_of(config(UserKnownHostsFile=tmp_path / "known")).words
 
 
 def test_here_a_key_that_is_not_authorized(config: Config, lab: Lab, tmp_path: Path) -> None:
-    """A user with a key that the host does not know is told whom it does not let in, and by what it would."""
+    """A refused user key is reported with the user and the accepted methods."""
     make_key(tmp_path / "mine", "mine")
     words = failure_of(config(IdentityFile=tmp_path / "mine")).words
     assert words.startswith(f"m1 does not let {lab['m1'].user} in, by publickey: is it the right user, ")
@@ -473,21 +473,21 @@ def test_here_a_port_where_nobody_listens(config: Config) -> None:
 
 
 def test_here_a_name_that_nobody_knows(config: Config) -> None:
-    """A host that cannot be looked up is named; whether for now or for ever, the resolver decides."""
+    """An unknown host name is reported; the resolver decides whether the error is temporary."""
     assert re.match(
         r"m1 (is not known to this machine|cannot be looked up now): ", failure_of(config(HostName="m1.invalid")).words
     )
 
 
 def test_here_an_option_that_does_not_exist(config: Config) -> None:
-    """A line that ssh does not understand is told with its file."""
+    """A line that ssh does not understand is reported with its file."""
     path = config(Nonsense="yes")
     assert failure_of(path).words == f"this machine's ssh does not understand 'nonsense' in {path}"
 
 
 @contextmanager
 def answering(answer: Callable[[socket.socket], object]) -> Iterator[int]:
-    """A port where somebody takes connections who is no sshd, until the end of the block."""
+    """Accept connections on a port without an sshd, until the end of the block."""
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as taken:
 
         def serve() -> None:
@@ -521,7 +521,7 @@ def test_here_a_connection_that_ends_before_the_login(config: Config, answer: Ca
 
 
 def test_here_somebody_who_says_nothing(config: Config) -> None:
-    """A port that takes connections and keeps quiet costs no more than the patience, and is told as that."""
+    """A silent port takes no longer than the time limit, and is reported."""
     with answering(lambda connection: None) as port:
         failure = failure_of(config(HostName="127.0.0.1", Port=str(port)), connect_s=1.0)
     assert failure.words.startswith("m1 takes connections, but did not answer in time: ")
@@ -565,7 +565,7 @@ Host m1
     ids=["unknown", "denies", "cannot be reached"],
 )
 def test_here_a_jump_host(lab: Lab, tmp_path: Path, line: str, words: str) -> None:
-    """What a jump host's own ssh says is told of the jump host."""
+    """The message of a jump host's own ssh is reported for the jump host."""
     m1 = lab["m1"]
     usual = lab.ssh_config.read_text()
     if line.startswith("IdentityFile"):
@@ -575,7 +575,7 @@ def test_here_a_jump_host(lab: Lab, tmp_path: Path, line: str, words: str) -> No
 
 
 def test_here_a_jump_host_that_leads_nowhere(lab: Lab, tmp_path: Path) -> None:
-    """A host that its jump host cannot reach is told as that."""
+    """A host that its jump host cannot reach is reported."""
     m1 = lab["m1"]
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -601,7 +601,7 @@ REFUSED = "ended the login with the message 'Access denied by pam_slurm_adopt: y
 
 @pytest.mark.parametrize("gate", [None, "let in", "kept out"])
 def test_here_an_account_that_is_kept_out(tmp_path: Path, gate: str | None) -> None:
-    """What PAM says before sshd closes the connection is quoted, of the host and of its jump host, which are asked once."""
+    """PAM's message before sshd closes the connection is quoted, of the host and of its jump host, which are asked once."""
     if reason := why_not(namespaces=True):
         pytest.skip(reason)
     each = {"m1": KEPT_OUT, "m2": KEPT_OUT if gate == "kept out" else {}}
@@ -620,7 +620,7 @@ def test_here_an_account_that_is_kept_out(tmp_path: Path, gate: str | None) -> N
 
 
 def test_here_a_second_factor(lab: Lab) -> None:
-    """A host that wants something after the key says by which ways, and that only a person can give it."""
+    """A host that requires a second factor is reported with the methods, which need a user."""
     if reason := why_not(namespaces=False):
         pytest.skip(reason)
     with Lab(1, namespaces=False, sshd=["AuthenticationMethods publickey,password", "PasswordAuthentication yes"]) as strict:
@@ -654,14 +654,14 @@ def test_here_a_missing_identity(config: Config, lab: Lab, tmp_path: Path) -> No
 
 
 def test_here_an_sshd_that_ends(lab: Lab) -> None:
-    """A session that its sshd ends is told as that."""
+    """A session that its sshd ends is reported."""
     assert failure_of(lab.ssh_config, "kill -9 $PPID; sleep 1").words == (
         "m1 ended the connection: its sshd, or the machine, went down"
     )
 
 
 def test_here_a_banner(tmp_path: Path) -> None:
-    """A host whose banner quotes ssh's own errors is not misunderstood."""
+    """A host with a banner that quotes ssh's own errors is not misunderstood."""
     if reason := why_not(namespaces=False):
         pytest.skip(reason)
     (tmp_path / "banner").write_text(BANNER)

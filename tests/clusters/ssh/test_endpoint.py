@@ -1,4 +1,4 @@
-"""What ssh is told, and what it makes of that beside a user's own configuration."""
+"""ssh's arguments, and their effect beside a user's own configuration."""
 
 import shutil
 import subprocess
@@ -40,7 +40,7 @@ Host *
 
 
 def effective(endpoint: Endpoint, connect_s: float = 30.0) -> dict[str, str]:
-    """Each option as ssh understands it, with all that it is told and has read."""
+    """Return each option as ssh evaluates it from its arguments and files."""
     if not shutil.which("ssh"):
         pytest.skip("there is no ssh here: apt-get install openssh-client")
     program, *arguments = make_ssh_argv(endpoint, connect_s, "true")
@@ -62,7 +62,7 @@ def test_patience_is_in_whole_seconds(connect_s: float, told: str) -> None:
 
 
 def test_what_a_user_has_set(tmp_path: Path) -> None:
-    """Where a host is and how one gets there, the user's configuration says; what the connection needs, it cannot change."""
+    """The user's configuration sets the host's address and route, but not the options that the connection needs."""
     config = tmp_path / "config"
     config.write_text(COMFORT)
     found = effective(Endpoint("n1", "n1", options=("-F", str(config))), 12.0)

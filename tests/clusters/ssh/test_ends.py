@@ -33,7 +33,7 @@ class Driver:
     """A controller, and the ssh processes that it has started."""
 
     def __init__(self, process: zygote.Started, output: IO[bytes]) -> None:
-        """`output` is what it says, not buffered."""
+        """Print `output` without a buffer."""
         self.process = process
         self._output = output
 
@@ -121,7 +121,7 @@ def while_a_host_is_prepared(given: Fixtures, how: str) -> None:
 
 
 def while_connecting(given: Fixtures, how: str) -> None:
-    """With a host that takes connections and says nothing, the other host's connection and both ssh processes end."""
+    """With a host that accepts connections and stays silent, the other host's connection and both ssh processes end."""
     lab = given.lab
     with socket.create_server(("127.0.0.1", 0)) as mute:
         aliases = given.folder / "ssh_config"

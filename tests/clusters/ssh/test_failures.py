@@ -31,7 +31,7 @@ apart = pytest.mark.skipif(machine.why_not() is not None, reason=f"machines of t
 
 
 def refusal(config: ClusterConfig, hosts: int = 2) -> str:
-    """What is said of hosts that cannot be lent."""
+    """Return the error of an allocation."""
     with pytest.raises(AllocationError) as refused, Ssh(config).allocate(Resources(devices=hosts)):
         pass
     return str(refused.value)
@@ -49,7 +49,7 @@ def test_wrong_key(new_lab: NewLab) -> None:
 
 
 def test_no_login(new_lab: NewLab) -> None:
-    """What sshd says where /etc/nologin keeps users out is quoted, and called that."""
+    """sshd's message for /etc/nologin is quoted and explained."""
     lab = new_lab(1, sshd=["ForceCommand echo 'Maintenance until noon' >&2; exit 254"])  # as sshd without PAM does by itself
     assert refusal(lab.config(), hosts=1) == (
         "host m1 lets no users in now (/etc/nologin). Hint: ask its administrator when it will\n    | Maintenance until noon"
@@ -65,7 +65,7 @@ def knowing(lab: Lab, folder: Path, *keys: str) -> ClusterConfig:
 
 
 def test_unknown_host_key(lab: Lab, tmp_path: Path) -> None:
-    """A host whose key nobody has seen is not talked to."""
+    """A host with an unknown key is refused."""
     first, _ = lab.known_hosts.read_text().splitlines()
     words = refusal(knowing(lab, tmp_path, first))
     assert "m2" in words
@@ -81,13 +81,13 @@ def test_changed_host_key(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_unknown_name(lab: Lab) -> None:
-    """A name that is no machine's is told, at once or when looking it up has failed for as long as it may."""
+    """An unknown host name is reported, at once or after its look-up has timed out."""
     words = refusal(lab.config(hosts=["m1", "no-such-host.invalid"], connect_s=5))
     assert "no-such-host.invalid" in words
 
 
 def test_closed_port(lab: Lab) -> None:
-    """Nobody listening is told as that."""
+    """A closed port is reported."""
     words = refusal(lab.config(port=1))
     assert "cannot be reached at" in words
     assert "port 1" in words
@@ -104,14 +104,14 @@ def test_host_that_is_down(new_lab: NewLab) -> None:
 
 
 def test_no_such_python(lab: Lab) -> None:
-    """A host without the interpreter is told with the way to name another."""
+    """A host without the interpreter is reported with the key that names another."""
     words = refusal(lab.config(python="python3.99"))
     assert "has no python3.99. Hint: name its interpreter with `python`" in words
     assert "Python 3.11 or newer, with TensorFlow" in words
 
 
 def test_old_python(new_lab: NewLab) -> None:
-    """A host whose Python is too old is told with its version."""
+    """A host with an old Python is reported with its version."""
     older = "import sys; sys.version_info = (3, 8, 10, 'final', 0); exec(sys.argv[1])"
     program = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(older)} "$3"\n'
     lab = new_lab(1, programs={"python3": program})
@@ -120,7 +120,7 @@ def test_old_python(new_lab: NewLab) -> None:
 
 
 def test_without_tensorflow(new_lab: NewLab) -> None:
-    """A host without TensorFlow is told with the three ways to it."""
+    """A host without TensorFlow is reported with three remedies."""
     lab = new_lab(1, programs={"python3": f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -S "$@"\n'})
     config = lab.config(python="python3")
     with Ssh(config).allocate(Resources(devices=1)) as allocation, pytest.raises(AllocationError) as refused:
@@ -131,7 +131,7 @@ def test_without_tensorflow(new_lab: NewLab) -> None:
 
 @apart
 def test_full_disk(new_lab: NewLab) -> None:
-    """A host whose home is full is lent nevertheless; one that has no room at all says where."""
+    """A host with a full home is allocated; one without any room is refused with the folder."""
     lab = new_lab(1, disk="64k")
     with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
         assert parrots.answers("say here") == [b"here"]
@@ -144,7 +144,7 @@ def test_full_disk(new_lab: NewLab) -> None:
 
 @apart
 def test_cache_that_cannot_be_written(new_lab: NewLab) -> None:
-    """Without a cache, what runs on a host lies in a temporary folder, which is gone afterwards."""
+    """Without a cache, the code is in a temporary folder, which is deleted afterwards."""
     lab = new_lab(1, environment={"XDG_CACHE_HOME": "/proc/none"})
     config = lab.config(setup=[*SEES_FILES, f"export TMPDIR={lab['m1'].home}"])
     with Ssh(config).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
@@ -154,7 +154,7 @@ def test_cache_that_cannot_be_written(new_lab: NewLab) -> None:
 
 
 def test_setup_line_that_fails(lab: Lab) -> None:
-    """The line is told with its number, its code and what it said; those after it are not run."""
+    """A failed line is reported with its number, its code and its output; later ones are not run."""
     words = refusal(lab.config(setup=["true", "echo no such module >&2; (exit 7)", "touch /no/such/folder/file"]), hosts=1)
     assert words.startswith("host m1 failed at setup line 2 with exit code 7: echo no such module")
     assert "| no such module" in words
@@ -162,14 +162,14 @@ def test_setup_line_that_fails(lab: Lab) -> None:
 
 
 def test_setup_line_that_hangs(lab: Lab) -> None:
-    """The line that a host is still at when its time is over is told; it does not go on there."""
+    """The current line at the time limit is reported, and is ended there."""
     words = refusal(lab.config(setup=["true", "sleep 987654"], connect_s=3), hosts=1)
     assert words.startswith("host m1 was not ready within 3 s: it was still at setup line 2 (sleep 987654)")
     wait_until("the line is over", lambda: not lab["m1"].processes("sleep 987654"))
 
 
 def test_account_without_a_shell(new_lab: NewLab) -> None:
-    """A login that runs no commands is told with what it said."""
+    """A login that runs no commands is reported with its output."""
     lab = new_lab(1, sshd=["ForceCommand echo this account is closed; exit 1"])
     words = refusal(lab.config(), hosts=1)
     assert words.startswith("host m1 ended the connection before it did anything for us (exit code 1)")
@@ -177,7 +177,7 @@ def test_account_without_a_shell(new_lab: NewLab) -> None:
 
 
 def test_shell_that_greets(new_lab: NewLab) -> None:
-    """What login scripts print, with or without the end of a line, disturbs nobody."""
+    """The output of login scripts, with or without a newline, is ignored."""
     lab = new_lab(1)
     for name in (".bashrc", ".profile"):
         with (lab["m1"].home / name).open("a") as file:
@@ -233,7 +233,7 @@ HOW: dict[str, tuple[Callable[[Lab, str], int], str]] = {
 
 @pytest.mark.parametrize("whom", HOW)
 def test_killed_on_the_way(lab: Lab, whom: str) -> None:
-    """Whoever is killed between controller and agent: the host is told as lost, why, and nothing is left there."""
+    """If any process between controller and agent is killed, the host is lost with the reason, and nothing is left there."""
     find, words = HOW[whom]
     with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
         session = parrots.session
@@ -271,7 +271,7 @@ def test_hosts_that_go_away(new_lab: NewLab, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_hosts_that_are_gone_are_over(new_lab: NewLab) -> None:
-    """Agents cannot be started again on hosts that were lent and are gone: the allocation is over."""
+    """Agents cannot be restarted on allocated hosts that are gone: the allocation is over."""
     lab = new_lab(2)
     with Ssh(lab.config(setup=SEES_FILES, connect_s=3)).allocate(Resources(devices=2)) as allocation:
         with start_parrots(allocation):
@@ -302,7 +302,7 @@ def test_stopped_agent_does_not_outlive_its_heartbeat(lab: Lab) -> None:
 
 
 def until_lost(parrots: ParrotChannel) -> Lost:
-    """How the first host is lost, after all that it says before."""
+    """Return how the first host is lost, after all of its output."""
     while not isinstance((heard := parrots.lines(1)[0])[1], Lost):
         assert heard[0] == 0
     return heard[1]

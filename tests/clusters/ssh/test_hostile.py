@@ -1,4 +1,4 @@
-"""A host over ssh whose Python is none, and says what it likes instead."""
+"""A host over ssh with another program in place of Python, which prints arbitrary output."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ LIES = {
 
 @pytest.mark.parametrize("does", LIES, ids=[words[:40] for words in LIES.values()])
 def test_a_lie_costs_the_host(does: str, lab: Lab, tmp_path: Path) -> None:
-    """Nothing is lent, and what was said instead is told in text that can be seen."""
+    """No host is allocated, and the output is quoted in printable text."""
     tmp_path.chmod(0o755)
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{does}\n")

@@ -1,4 +1,4 @@
-"""Which machines a cluster file, and the files that it names, say SSH reaches."""
+"""The hosts of a cluster file, and of the files that it names."""
 
 import re
 from collections.abc import Callable
@@ -174,7 +174,7 @@ def test_files_that_are_not_there(load: Load, folder: Path, key: str) -> None:
 
 
 def test_commands_for_people(load: Load) -> None:
-    """The commands are those of as many hosts as are needed, with what they have in common said once."""
+    """The commands are those of as many hosts as needed, with common parts once."""
     start, *each = BACKENDS["ssh"].list_commands(load("hosts = 'n[1-3]'\nport = 22\nconnect_s = 7"), Resources(devices=2))
     assert re.fullmatch(r"SSH='ssh -T -x .*-o StrictHostKeyChecking=yes .*-o ConnectTimeout=7'", start)
     assert each == [
@@ -184,13 +184,13 @@ def test_commands_for_people(load: Load) -> None:
 
 
 def test_more_than_there_is(load: Load) -> None:
-    """Who wants more devices than the hosts have is told the numbers."""
+    """A request for more devices than the hosts have is an error with the numbers."""
     with pytest.raises(AllocationError, match=r"'x' has 3 hosts of 1 device, but 4 devices need 4 hosts"):
         BACKENDS["ssh"].list_commands(load("hosts = 'n[1-3]'"), Resources(devices=4))
 
 
 def test_reference_example_is_read(folder: Path) -> None:
-    """The example of the reference is a cluster file that may be used as it stands."""
+    """The example of the reference is a valid cluster file."""
     section = DOCUMENT.read_text().partition("## Keys of `ssh`\n")[2].partition("\n## ")[0]
     (example,) = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
     (folder / "clusters.toml").write_text(example)
