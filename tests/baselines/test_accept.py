@@ -89,7 +89,7 @@ def candidate(rates: list[float], verdict: Verdict = Verdict.PASSED, change: flo
 
 
 def test_a_reason_is_kept_where_it_explains_something(tmp_path: Path) -> None:
-    """A reason given for a session stands in the entries that got slower, and in no other."""
+    """A reason for a session is stored in the entries that got slower, and in no other."""
     store = BaselineStore(tmp_path)
     slower, faster = candidate([97, 97], change=-0.03), candidate([103, 103], change=0.03, gpus=4)
     done = accept(store, [slower, faster], mode="all", reason="a new driver")
@@ -115,14 +115,14 @@ def test_a_lower_baseline_is_a_looser_gate(rates: list[float], loosened: bool, t
 
 
 def test_disturbed_runs_are_no_samples(tmp_path: Path) -> None:
-    """What is stored of a measurement are the rates of runs that nobody disturbed."""
+    """The stored samples are the rates of undisturbed runs."""
     store = BaselineStore(tmp_path)
     done = accept(store, [candidate([100, 50, 101], Verdict.NO_BASELINE, disturbed=[1])], mode="all")
     assert done.changes[0].new.samples == [100, 101]
 
 
 def test_calibrated_noise_outlives_a_new_baseline(tmp_path: Path) -> None:
-    """The noise of a case stays when its rate is accepted anew, and the change says so; another case has none of it."""
+    """The noise of a case is kept when its rate is accepted again, and the change states that; another case has none."""
     store, calibrated = BaselineStore(tmp_path), calibrated_of()
     store.update("cpu-amd-epyc-9b45-2c", [replace(entry_of([100, 100]), calibrated=calibrated)])
     measured = [candidate([120, 121]), candidate([50, 50], Verdict.NO_BASELINE, gpus=4)]

@@ -150,5 +150,5 @@ LABELS = {
 
 @pytest.mark.parametrize("changes, label", LABELS.values(), ids=LABELS)
 def test_label_of_a_key(changes: dict[str, Any], label: str) -> None:
-    """A key is told without what is as usual."""
+    """A key is shown without default values."""
     assert label_of(spec_of(**changes).key) == label

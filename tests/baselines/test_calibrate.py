@@ -79,7 +79,7 @@ def test_other_hardware_is_another_case() -> None:
 
 
 def test_what_changed_otherwise_is_noted() -> None:
-    """Software of another minor version is part of the noise, and said once."""
+    """Software of another minor version is part of the noise, and reported once."""
     newer = {**SOFTWARE, "tensorflow": "2.22.0"}
     (case,) = cases_of([seen_of([100, 101], 1), seen_of([100, 101], 2, software=newer), seen_of([1, 2], 3, software=newer)])
     assert case.changes == ["tensorflow 2.21.0 -> 2.22.0"]
@@ -93,13 +93,13 @@ def test_an_injected_slow_down_is_refused() -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_less_than_two_sessions_are_refused(number: int) -> None:
-    """One session tells nothing of how much sessions differ, however many measurements it has."""
+    """One session does not show how much sessions differ, with any number of measurements."""
     with pytest.raises(UsageError, match=f"{number} sessions? with measurements: .* at least 2"):
         cases_of([seen_of([1, 2], 1)] * 2 * number)
 
 
 def test_too_few_runs_of_one_case_leave_the_others() -> None:
-    """A case that only one session has is said to be too little, and the others are calibrated."""
+    """A case of only one session is reported as insufficient, and the others are calibrated."""
     cases = cases_of([*sessions(), seen_of([5, 6], 1, gpus=4)])
     good, poor = calibrate(cases, lambda _: [entry_of([100, 101]), entry_of([5, 6], gpus=4)])
     assert good.entry is not None
@@ -116,7 +116,7 @@ WITHOUT_ENTRY: dict[str, tuple[Entry, str]] = {
 
 @pytest.mark.parametrize("entry, words", WITHOUT_ENTRY.values(), ids=WITHOUT_ENTRY)
 def test_why_nothing_is_written(entry: Entry, words: str) -> None:
-    """Where no stored entry is of the same training, the noise is known and shown, and the words say how to go on."""
+    """Without a stored entry of the training, the noise is shown, and a message has the remedy."""
     (found,) = calibrate(cases_of(sessions()), lambda _: [entry])
     assert found.calibrated is not None
     assert found.entry is None
@@ -152,7 +152,7 @@ def test_a_baseline_that_was_replaced_meanwhile_keeps_its_samples(tmp_path: Path
 
 
 def test_an_entry_that_is_gone_is_not_brought_back(tmp_path: Path) -> None:
-    """Noise of an entry that somebody has removed meanwhile is dropped."""
+    """Noise of an entry that was removed in between is dropped."""
     store = BaselineStore(tmp_path)
     store.update("mine", [entry_of([5, 6], gpus=4)])
     before = (tmp_path / "mine.json").read_bytes()

@@ -20,7 +20,7 @@ SHAPES: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("data, text", SHAPES.values(), ids=SHAPES)
 def test_shape(data: Any, text: str) -> None:
-    """Keys are sorted, what fits stands on one line, and the file ends with a newline."""
+    """Keys are sorted, short values are on one line, and the file ends with a newline."""
     assert canonical(data) == text
 
 

@@ -21,7 +21,7 @@ CHECK = Check(
 
 
 def test_check_comes_back_from_json() -> None:
-    """A check is the same after it was written and read, and is judged to the same words."""
+    """A check is the same after it was written and read, and is judged with the same reason."""
     again = Check.from_json(json.loads(json.dumps(CHECK.to_json())))
     assert again.to_json() == CHECK.to_json()
     assert ask_again(again, {"a": MEASURED}) == ask_again(CHECK, {"a": MEASURED})

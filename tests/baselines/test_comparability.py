@@ -102,14 +102,14 @@ CHANGES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
 
 @pytest.mark.parametrize("now, refused, shown", CHANGES.values(), ids=CHANGES)
 def test_what_a_change_does(now: dict[str, Any], refused: list[str], shown: list[str]) -> None:
-    """A change forbids the comparison, is noted, or is nothing; in both cases its phrase says what was and what is."""
+    """A change forbids the comparison, is noted, or ignored; in the first two cases its phrase has both values."""
     assert must_match(THEN, now) == refused
     assert describe_notes(THEN, now) == shown
 
 
 @pytest.mark.parametrize("part", ["program", "state"])
 def test_part_that_is_not_known(part: str) -> None:
-    """Records of earlier versions tell of no program: that is said, and forbids nothing."""
+    """Records of earlier versions have no program: this is noted, and forbids nothing."""
     then = {name: value for name, value in THEN.items() if name != part}
     assert must_match(then, THEN) == must_match(THEN, then) == []
     assert describe_notes(then, THEN) == (["training program unknown -> graph 0123456789ab"] if part == "program" else [])
@@ -166,7 +166,7 @@ few = settings(max_examples=50, deadline=None, derandomize=True)
 @few
 @given(FINGERPRINT, FINGERPRINT, STATE, STATE)
 def test_state_never_matters(then: dict[str, Any], now: dict[str, Any], one: dict[str, Any], other: dict[str, Any]) -> None:
-    """Whatever the hosts say of their state on the two days, the comparison is the same as if they had said nothing."""
+    """The hosts' state on the two days does not affect the comparison."""
     assert must_match({**then, "state": one}, {**now, "state": other}) == must_match(then, now)
     assert describe_notes({**then, "state": one}, {**now, "state": other}) == describe_notes(then, now)
 
@@ -174,7 +174,7 @@ def test_state_never_matters(then: dict[str, Any], now: dict[str, Any], one: dic
 @few
 @given(FINGERPRINT, FINGERPRINT)
 def test_order_of_keys_never_matters(then: dict[str, Any], now: dict[str, Any]) -> None:
-    """Who writes the same down in another order has said the same."""
+    """The order of keys does not affect the comparison."""
     assert must_match(_backwards(then), _backwards(now)) == must_match(then, now)
     assert describe_notes(_backwards(then), _backwards(now)) == describe_notes(then, now)
 

@@ -1,4 +1,4 @@
-"""A measurement against its baseline: which verdict, and which words."""
+"""A measurement against its baseline: verdict and reason."""
 
 from dataclasses import replace
 from typing import Any
@@ -109,7 +109,7 @@ def test_calibrated_noise_makes_one_run_enough() -> None:
 
 
 def test_disturbed_runs_are_left_out() -> None:
-    """A run that something else disturbed is no sample, and the reason says so; where all were, the verdict is TAINTED."""
+    """A disturbed run is no sample, and the reason states that; if all were disturbed, the verdict is TAINTED."""
     measured = measurement_of([100, 60, 100.5])
     one = replace(measured.runs[1], disturbances=["host n1: other processes used 0.9 of 2 cores"])
     judgement = judge(replace(measured, runs=[measured.runs[0], one, measured.runs[2]]), entry_of(BASELINE), TERMS)
@@ -141,7 +141,7 @@ STEADY: dict[str, tuple[list[float], Verdict]] = {
 
 @pytest.mark.parametrize("seconds, verdict", STEADY.values(), ids=STEADY)
 def test_most_runs_are_steady(seconds: list[float], verdict: Verdict) -> None:
-    """Runs whose second halves took so long: a change within the margin, or of half of them, forbids no verdict."""
+    """Runs with such second halves: a change within the margin, or of half of them, forbids no verdict."""
     measured = measurement_of([100.0] * len(seconds))
     first = [0.01 + 0.00001 * (step % 3) for step in range(50)]
     runs = [replace(run, step_s={"worker:0": first + [s] * 50}) for run, s in zip(measured.runs, seconds, strict=True)]
@@ -151,7 +151,7 @@ def test_most_runs_are_steady(seconds: list[float], verdict: Verdict) -> None:
 
 
 def test_short_windows_are_said() -> None:
-    """A window in which one lost time slice costs as much as the margin is no ground for certainty, and the reason says so."""
+    """A window in which one lost time slice costs as much as the margin is unreliable, and the reason states that."""
     measured = measurement_of([100, 100])
     short = replace(measured, runs=[replace(run, elapsed_s=0.2) for run in measured.runs])
     assert "windows of 0.2 s are short for that margin" in judge(short, entry_of(BASELINE), TERMS).reason
@@ -168,7 +168,7 @@ def test_reason_tells_what_else_changed() -> None:
 
 
 def test_no_baseline_says_how_to_accept() -> None:
-    """Without a baseline the verdict is NO_BASELINE, and its reason says which option stores one."""
+    """Without a baseline the verdict is NO_BASELINE, and its reason has the option that stores one."""
     judgement = judge(measurement_of([100, 100]), None, TERMS)
     assert judgement.verdict is Verdict.NO_BASELINE
     assert "trivial b32 gpus=2 num_ps=1" in judgement.reason
@@ -205,7 +205,7 @@ def test_variables_placed_otherwise_are_incomparable() -> None:
 
 
 def test_another_training_is_no_baseline() -> None:
-    """A baseline of another batch size, whatever the placement, is never asked what it says."""
+    """A baseline of another batch size, whatever the placement, is not used."""
     with pytest.raises(ValueError, match="says nothing of"):
         judge(measurement_of([10, 10], batch_size=9, variable_placement="split"), entry_of(BASELINE), TERMS)
 
@@ -215,7 +215,7 @@ WHAT_DIFFERS = "requested: 1 node, 4 GPUs each; granted: 1 node, 3 GPUs each"
 
 @pytest.mark.parametrize("entry", [entry_of(BASELINE), None], ids=["with a baseline", "without one"])
 def test_hosts_other_than_asked_for_are_incomparable(entry: Entry | None) -> None:
-    """Whatever the rate: where less was lent than asked for, the verdict is both lists."""
+    """If less was allocated than requested, the verdict shows both lists, whatever the rate."""
     judgement = judge(measurement_of([100, 100], placement=MISPLACED), entry, TERMS)
     assert judgement.verdict is Verdict.INCOMPARABLE
     assert WHAT_DIFFERS in judgement.reason

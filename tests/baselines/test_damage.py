@@ -98,7 +98,7 @@ anything = st.recursive(
 @FEW
 @given(anything)
 def test_the_canonical_form_is_one(data: Any) -> None:
-    """Of any data there is one canonical text: it says the same, and its own canonical text is itself."""
+    """Any data has one canonical text with the same content, which is its own canonical text."""
     text = canonical(data)
     assert json.loads(text) == data
     assert canonical(json.loads(text)) == text

@@ -1,4 +1,4 @@
-"""What docs/baselines.md says of the files is true."""
+"""docs/baselines.md describes the files correctly."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def first_cells(text: str) -> list[str]:
 
 
 def test_the_example_is_a_file_as_it_is_written() -> None:
-    """The example is read, is in canonical form, and lies where its hardware is looked for."""
+    """The example is valid, canonical, and has the file name of its hardware."""
     (example,) = re.findall(r"```json\n(.*?)```", DOCUMENT, re.DOTALL)
     (name,) = re.findall(r"`baselines/(.*?)\.json`, with one baseline", DOCUMENT)
     data = content_of(example, Path(f"{name}.json"))

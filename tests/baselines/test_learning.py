@@ -92,7 +92,7 @@ def replace_interval(measured: Measurement, every: int) -> Measurement:
 
 
 def test_who_never_gets_there_has_regressed() -> None:
-    """A target that one run never reached is missed, and the best that was seen is said."""
+    """A target that one run never reached is missed, and the best accuracy is shown."""
     judgement = judge_learning(learnt({10: 0.95}, {10: 0.2, 20: 0.61}), ANCHOR, ASKED)
     assert judgement.verdict is Verdict.REGRESSED
     assert "never reached a top-1 accuracy of 90.0 %" in judgement.reason
@@ -107,7 +107,7 @@ def test_an_anchor_that_never_gets_there_compares_nothing() -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    """Another target, no target, or a threshold of zero is a mistake of the test, in words."""
+    """Another target, no target, or a threshold of zero is an error of the test with a message."""
     with pytest.raises(SpecError, match="different targets"):
         judge_learning(learnt({10: 0.9}, stop_at_top_1_accuracy=0.8), ANCHOR, ASKED)
     with pytest.raises(SpecError, match="say stop_at_top_1_accuracy"):

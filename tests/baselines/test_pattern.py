@@ -1,4 +1,4 @@
-"""Which baselines a person means by a few words."""
+"""The selection of baselines by a pattern."""
 
 import pytest
 

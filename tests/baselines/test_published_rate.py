@@ -27,7 +27,7 @@ def on(*gpus: dict[str, Any], cpu: str = "Intel Xeon E5-2698 v4") -> dict[str, A
 
 @pytest.mark.parametrize("rates, verdict", RULE.values(), ids=RULE)
 def test_rule(rates: list[float], verdict: Verdict) -> None:
-    """On eight P100 a rate is held against Google's DGX-1, as one value whose spread is assumed; the reason says so."""
+    """On eight P100 a rate is compared with Google's DGX-1, with an assumed spread, which the reason states."""
     measured = measurement_of(rates, gpus=8, hardware=on(*[P100] * 8))
     judgement = judge_published(measured, DGX1, ComparisonPolicy(margin=0.08))
     assert judgement.verdict is verdict, judgement.reason

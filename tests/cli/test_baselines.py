@@ -35,7 +35,7 @@ def store_of(perf: PerfTests, *tests: str, date: str = "2126-01-31T02:15:03Z") -
 
 
 def test_all_is_well(perf: PerfTests) -> None:
-    """Where nothing is found the exit code is 0, and the line says what was looked at, and what could not be."""
+    """Without findings the exit code is 0, and the line shows what was checked, and what could not be."""
     store_of(perf, "perf/test_perf.py::test_throughput[gpus64-ps8-parameter_server]")
     code, out, err = dtfperf(perf.folder, "baselines", "audit", "perf")
     assert (code, err) == (0, "")
@@ -101,7 +101,7 @@ def test_sessions_tell_what_has_no_baseline(perf: PerfTests) -> None:
 
 
 def test_a_copied_session_is_seen_once(perf: PerfTests) -> None:
-    """A session whose folder was copied beats a baseline once, and a note names the copy."""
+    """A session with a copied folder beats a baseline once, and a note names the copy."""
     results = perf.folder / "perf_results"
     store = store_of(perf, "perf/test_perf.py::test_throughput", date="2026-01-30T00:00:00Z")
     session = SessionFolder.create(results, cluster="local", command=[], versions={}, session_id="21260131T021503Z-9f3c1a")
@@ -141,7 +141,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
 
 @pytest.mark.parametrize("arguments, words", WRONG.values(), ids=WRONG)
 def test_wrong_arguments_are_exit_code_2(perf: PerfTests, arguments: list[str], words: str) -> None:
-    """What is wrong stands in the last line."""
+    """The last line has the error."""
     store_of(perf, "perf/test_perf.py::test_throughput")
     code, out, err = dtfperf(perf.folder, "baselines", *arguments)
     assert (code, out) == (2, "")

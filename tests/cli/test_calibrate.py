@@ -83,7 +83,7 @@ def test_noise_is_measured_and_written(calibrated: tuple[PerfTests, Ended]) -> N
 
 
 def test_it_says_what_it_does_and_found(calibrated: tuple[PerfTests, Ended]) -> None:
-    """Each session is announced and shown; in a log the case is one line with runs, noise and the margin it can tell."""
+    """Each session is announced and shown; in a log the case is one line with runs, noise and the detectable margin."""
     _, ended = calibrated
     ended.line("dtfperf: session 2 of 2: pytest perf --gpus=1")
     assert ended.out.count("1 passed") == 2
@@ -182,7 +182,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
 
 @pytest.mark.parametrize("arguments, words", WRONG.values(), ids=WRONG)
 def test_wrong_arguments_are_one_line(perf: PerfTests, arguments: list[str], words: str) -> None:
-    """What is wrong stands in the last line, and nothing is trained."""
+    """The last line has the error, and nothing is trained."""
     (perf.folder / "baselines").mkdir()
     ended = dtfperf(perf, *arguments)
     assert ended.code == 2
@@ -217,7 +217,7 @@ def calibrated_in(folder: Path) -> dict[int, bool]:
 
 
 def test_noise_that_leaves_no_margin_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where ten runs could not even tell a loss of 60 %, nothing is written, with what would help; the other cases are."""
+    """If ten runs could not detect a loss of 60 %, the case is not written, with a remedy; the others are."""
     assert noise_of(tmp_path, WILD, more=CALM) == 1
     wild, calm, last = capsys.readouterr().out.splitlines()
     assert wild.startswith(f"too noisy: {SYSTEM}: trivial b32 gpus=2 ")
@@ -264,7 +264,7 @@ def test_noise_is_written_all_the_same_where_it_is_asked_for(tmp_path: Path, cap
 
 
 def test_a_margin_that_noise_makes_too_tight_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Noise with which a wider margin could be told than the case has is written, with what that means for its verdicts."""
+    """Noise that allows only a wider margin than the case has is written, with the consequence for its verdicts."""
     assert noise_of(tmp_path, RESTLESS) == 0
     line = capsys.readouterr().out.splitlines()[0]
     assert line.startswith("calibrated: ")
@@ -280,7 +280,7 @@ def test_one_session_is_too_few(calibrated: tuple[PerfTests, Ended]) -> None:
 
 
 def test_a_broken_off_session_says_what_is_left(perf: PerfTests) -> None:
-    """When a session is interrupted, calibration ends there, and says where the sessions before it are."""
+    """When a session is interrupted, calibration ends, and lists the folders of the earlier sessions."""
     (perf.folder / "baselines").mkdir()
     perf.write("import pytest\ndef test_it(train):\n    train(model='trivial', gpus=1)\n    pytest.exit('enough')\n")
     ended = dtfperf(perf, "perf")

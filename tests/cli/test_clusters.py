@@ -27,7 +27,7 @@ gpus_per_host = 1
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with a cluster that can be used, and one whose file is missing."""
+    """A project with a valid cluster, and one with a missing file."""
     (tmp_path / "clusters.toml").write_text(FILE)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -67,7 +67,7 @@ def test_what_is_shown_is_what_the_file_says(capsys: pytest.CaptureFixture[str])
 
 
 def test_what_cannot_be_used_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    """A cluster whose file is missing fails the check with the reason, and no other; a name that is not there is refused."""
+    """A cluster with a missing file fails the check with the reason, and no other; an unknown name is refused."""
     assert main(["clusters", "check"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "lab: can be used"
@@ -80,7 +80,7 @@ def test_what_cannot_be_used_is_said(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_without_a_file(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where no file is found, there is `local`, and that is said."""
+    """Without a file there is `local`, and a message about that."""
     (project / "clusters.toml").unlink()
     assert main(["clusters", "list"]) == 0
     assert "There is no clusters.toml" in capsys.readouterr().out

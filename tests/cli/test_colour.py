@@ -90,7 +90,7 @@ def test_tables_have_colours(name: str, folder: Path) -> None:
 @pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("name", place.SAMPLES)
 def test_commands_keep_to_it(name: str, folder: Path) -> None:
-    """With NO_COLOR a terminal sees not one escape of any command; nor does who reads JSON, though colours be forced."""
+    """With NO_COLOR a terminal gets no escape sequence of any command; nor does JSON output, even with forced colours."""
     place.before(folder)
     assert "\x1b" not in shown(place.SAMPLES[name][0], True, {"NO_COLOR": "1"}, folder)
     place.before(folder)

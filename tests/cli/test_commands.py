@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def examples_of(help_: str) -> list[list[str]]:
-    """The words of each call of dtfperf in the lines of a help that are set in."""
+    """Return the arguments of each call of dtfperf in the indented lines of a help."""
     calls = []
     for line in re.findall(r"^    (.*\bdtfperf .*)", help_, re.MULTILINE):
         lexer = shlex.shlex(line.replace('"$(', "").replace(')"', ""), posix=True, punctuation_chars="|&;<>")
@@ -57,7 +57,7 @@ def examples_of(help_: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("name", everything())
 def test_help_has_examples_that_are_understood(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each command, and each that has commands, shows at least one call of it; all that is shown is understood as it stands."""
+    """Each command, and each group, shows at least one call, and all of them are valid."""
     help_ = everything()[name].format_help()
     examples = examples_of(help_)
     assert any(" ".join(words).startswith(name) for words in examples), help_
@@ -77,7 +77,7 @@ def takes_its_words_in_any_order(name: str) -> bool:
 
 @pytest.mark.parametrize("name", [name for name in commands() if takes_its_words_in_any_order(name)])
 def test_words_may_stand_before_and_behind_options(name: str) -> None:
-    """Each example of a help is understood as the same whether its options come first, last, or between its words."""
+    """Each example of a help has the same meaning with its options first, last, or between its arguments."""
     ours = len(name.split())
     options = {word for action in commands()[name]._actions for word in action.option_strings if action.nargs == 0}
     of_it = [words for words in examples_of(commands()[name].format_help()) if words[:ours] == name.split()]
@@ -108,7 +108,7 @@ def test_help_says_how_it_ends(name: str) -> None:
 
 @pytest.mark.parametrize("name", commands())
 def test_every_command_has_json_or_a_reason(name: str) -> None:
-    """--json says in the help what its keys are; a command without it is in the table of exceptions, and no other."""
+    """The help of --json documents its keys; a command without it is in the table of exceptions, and no other."""
     made = commands()[name]
     assert ("--json" in made.format_help()) is (name not in WITHOUT_JSON)
     if name not in WITHOUT_JSON:
@@ -126,7 +126,7 @@ def test_what_needs_more_than_files_is_tested_elsewhere(name: str) -> None:
 def test_json_is_all_that_is_on_stdout(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One document, or a line for each, with the documented keys; the exit code is that of the same in words."""
+    """The output is one document, or a line for each, with the documented keys; the exit code is that of the text output."""
     arguments, code = place.SAMPLES[name]
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "executable", zygote.zygote().python)  # a pytest that it starts is a fork
@@ -176,7 +176,7 @@ def test_an_unknown_option_is_one_line(name: str, capsys: pytest.CaptureFixture[
     ],
 )
 def test_wrong_arguments_say_what_was_meant(arguments: Sequence[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is not understood is told with the nearest known, and what is allowed."""
+    """An invalid argument is reported with the nearest valid one, and what is allowed."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
@@ -245,7 +245,7 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_what_stdout_cannot_show_is_written_out(encoding: str, tmp_path: Path) -> None:
-    """A character that its encoding lacks, or a byte of a path that is none, is escaped, and the rest stands there."""
+    """A character that its encoding lacks, or an invalid byte of a path, is escaped, and the rest is printed."""
     folder = os.path.join(os.fsencode(tmp_path), "\u0416".encode() + b"\xff")
     os.mkdir(folder)
     with open(os.path.join(folder, b"clusters.toml"), "w") as file:
@@ -262,7 +262,7 @@ def test_what_stdout_cannot_show_is_written_out(encoding: str, tmp_path: Path) -
 @pytest.mark.parametrize("words", ["run --models --json", "clusters list", "init project"])
 @pytest.mark.parametrize("closed", ["<&- >&- 2>&-", "<&-", ">&-", "2>&-"])
 def test_closed_streams_are_no_error(words: str, closed: str, tmp_path: Path) -> None:
-    """Without stdin, stdout or stderr it does what it is told, and its exit code says so."""
+    """Without stdin, stdout or stderr it works, with the right exit code."""
     script = f"exec {shlex.join(DTFPERF)} {words} {closed}"
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     ended = subprocess.run(

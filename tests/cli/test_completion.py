@@ -16,7 +16,7 @@ PATIENCE_S = 60.0
 
 
 def completed(folder: Path, line: str) -> list[str]:
-    """What is offered where the cursor stands at the end of the line."""
+    """Return the completions at the end of the line."""
     answer = folder / "answer"
     asked = {
         "_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "_ARGCOMPLETE_IFS": "\n",
@@ -56,7 +56,7 @@ def test_models_modes_and_sessions_are_completed(folder: Path) -> None:
 
 
 def test_bash_knows_how_dtfperf_is_completed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A real bash takes what is printed, and what it then offers is ours."""
+    """A real bash accepts the printed script, and then offers the right completions."""
     told = in_bash(script_for("bash", capsys), folder, "dtfperf", "history", "cha")
     assert told.split() == ["changes"]
     told = in_bash(script_for("bash", capsys), folder, "dtfperf", "doctor", "--cluster", "d")
@@ -69,7 +69,7 @@ def test_bash_knows_how_dtfperf_is_completed(folder: Path, capsys: pytest.Captur
     ("dtfperf run mnist variable_u", "dtfperf run mnist variable_update="),
 ])  # fmt: skip
 def test_zsh_completes_it(folder: Path, capsys: pytest.CaptureFixture[str], typed: str, becomes: str) -> None:
-    """In a real zsh at a terminal, a tab behind what is typed completes it as we say."""
+    """In a real zsh at a terminal, a tab completes the typed text."""
     if not shutil.which("zsh"):
         pytest.skip("zsh is not installed")
     (folder / ".zshrc").write_text(
@@ -97,7 +97,7 @@ zpty -d shell
 
 
 def test_fish_completes_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A real fish takes what is printed, and offers what we say."""
+    """A real fish accepts the printed script, and offers the right completions."""
     if not shutil.which("fish"):
         pytest.skip("fish is not installed")
     for line, offered in (("dtfperf history cha", {"changes"}), ("dtfperf doctor --cluster d", {"daint", "dom"})):
@@ -118,7 +118,7 @@ def environment() -> dict[str, str]:
 
 
 def in_bash(script: str, folder: Path, *words: str) -> str:
-    """What bash would offer for the last of these words."""
+    """Return bash's completions for the last of these arguments."""
     line = " ".join(words)
     asked = f"""
 COMP_WORDS=({line}) COMP_CWORD={len(words) - 1} COMP_LINE="{line}" COMP_POINT={len(line)} COMP_TYPE=9

@@ -61,7 +61,7 @@ def session(tmp_path: Path) -> Path:
 
 
 def test_a_session_folder_goes_up_and_comes_back(s3: S3, session: Path, tmp_path: Path) -> None:
-    """Push and pull say in one line what they have done; either order of pull's arguments is understood."""
+    """Push and pull report their result in one line; either order of pull's arguments is valid."""
     assert _dtfperf("data", "push", session, URL) == Ended(
         0, f"dtfperf: {session} -> {URL}: 3 files, 0.0 MB; 3 sent, 0 were there.\n", ""
     )
@@ -83,7 +83,7 @@ def test_a_session_folder_goes_up_and_comes_back(s3: S3, session: Path, tmp_path
 
 
 def test_a_public_bucket_is_warned_of(s3: S3, dtfperf: Dtfperf, session: Path) -> None:
-    """Who uploads to a bucket that everybody can read is told so, and the upload goes on."""
+    """An upload to a public bucket is reported with a warning, and continues."""
     s3.client.put_bucket_acl(Bucket=NAME, ACL="public-read")
     ended = dtfperf("data", "push", session, URL)
     assert ended.code == 0
@@ -106,7 +106,7 @@ def test_a_public_bucket_is_warned_of(s3: S3, dtfperf: Dtfperf, session: Path) -
     ids=["nothing here", "no URL", "nothing there", "no bucket"],
 )
 def test_one_message(s3: S3, dtfperf: Dtfperf, arguments: tuple[str, ...], code: int, words: str) -> None:
-    """What cannot be done is one line, and an exit code that says whose fault it was."""
+    """An error is one line, and an exit code for its kind."""
     assert dtfperf("data", *arguments) == Ended(code, "", words)
 
 
@@ -151,7 +151,7 @@ def test_a_folder_may_be_called_as_a_url_is(
 
 
 def test_denied(s3: S3, dtfperf: Dtfperf, session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user who may look but not write is told so, in one line without a credential."""
+    """A user without write permission gets an error of one line without a credential."""
     allowed = {"Effect": "Allow", "Action": ["s3:ListBucket", "s3:GetObject"], "Resource": "*"}
     user = s3.cloud.user({"Version": "2012-10-17", "Statement": [allowed]})
     for name, value in user.items():
@@ -170,7 +170,7 @@ def test_without_boto3(s3: S3, session: Path) -> None:
 
 
 def test_ctrl_c(s3: S3, tmp_path: Path) -> None:
-    """An interrupted push says no more than that, and leaves no parts for which somebody would pay."""
+    """An interrupted push reports only that, and leaves no parts that cost money."""
     (tmp_path / "big").write_bytes(bytes(40 << 20))
     hang = s3.cloud.faults.hang_after(f"PUT /{NAME}/results/big", skip=1)
     flag = tmp_path / "interrupted"

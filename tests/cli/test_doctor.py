@@ -41,7 +41,7 @@ def doctor(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_healthy_hosts_are_exit_code_0(tmp_path: Path) -> None:
-    """A table with a row per host, what the numbers mean, and a last line that says that nothing is wrong."""
+    """The table has a row per host, the meaning of numbers, and a last line without findings."""
     write(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
     ended = doctor(tmp_path, "--cluster=twins")
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -58,7 +58,7 @@ def test_healthy_hosts_are_exit_code_0(tmp_path: Path) -> None:
 
 
 def test_json_has_the_tables_numbers(tmp_path: Path) -> None:
-    """With --json each host's row is numbers, and what is wrong stands beside them; progress stays on stderr."""
+    """With --json each host's row is numbers, with its findings; progress stays on stderr."""
     write(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
     ended = doctor(tmp_path, "--cluster=twins", "--json")
     assert ended.returncode == 0, ended.stderr
@@ -73,7 +73,7 @@ def test_json_has_the_tables_numbers(tmp_path: Path) -> None:
 
 
 def test_something_wrong_is_exit_code_1(tmp_path: Path) -> None:
-    """What is wrong stands below the table with how to go on, and the exit code says so."""
+    """Findings are below the table with remedies, and the exit code shows them."""
     write(tmp_path, interpreter(tmp_path / "venv", None))
     ended = doctor(tmp_path, "--cluster=twins", "--gpus=1")
     assert ended.returncode == 1, ended.stdout + ended.stderr
@@ -83,7 +83,7 @@ def test_something_wrong_is_exit_code_1(tmp_path: Path) -> None:
 
 
 def test_no_hosts_are_exit_code_1(tmp_path: Path) -> None:
-    """Where no hosts are lent there is no table, only the reason."""
+    """Without allocated hosts there is no table, only the reason."""
     write(tmp_path, tmp_path / "python-that-is-not-there")
     ended = doctor(tmp_path, "--cluster=twins")
     assert (ended.returncode, ended.stdout) == (1, "")
@@ -101,7 +101,7 @@ def test_no_hosts_are_exit_code_1(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments_are_exit_code_2(tmp_path: Path, arguments: list[str], words: str) -> None:
-    """What is wrong with the arguments stands in the last line, and nothing is looked at."""
+    """The last line has the error of the arguments, and nothing is checked."""
     write(tmp_path, tmp_path / "python")
     ended = doctor(tmp_path, *arguments)
     assert (ended.returncode, ended.stdout) == (2, "")
@@ -117,7 +117,7 @@ def test_more_than_there_is(tmp_path: Path) -> None:
 
 
 def test_help_says_what_is_looked_at_and_how_it_ends(tmp_path: Path) -> None:
-    """The help tells what is shown and the exit codes."""
+    """The help describes the output and the exit codes."""
     ended = doctor(tmp_path, "--help")
     assert ended.returncode == 0
     for words in ("gives them\nback", "imported for trial", "Exit codes: 0 nothing is wrong", "--gpus N"):
@@ -152,7 +152,7 @@ def test_on_a_terminal_progress_goes_away_and_there_are_colours(tmp_path: Path) 
 
 
 def test_hosts_by_name(tmp_path: Path) -> None:
-    """Where hosts have no names of their own, all are looked at, which is said; with --gpus it is one or the other."""
+    """If hosts have no names of their own, all are checked, with a message; --gpus and --hosts exclude each other."""
     write(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
     ended = doctor(tmp_path, "--cluster=twins", "--hosts=twins-1")
     assert ended.returncode == 0, ended.stdout + ended.stderr

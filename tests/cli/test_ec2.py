@@ -34,7 +34,7 @@ def test_help_tells_all_commands(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_says_how_it_ends(tmp_path: Path, command: str) -> None:
-    """The help of each says what it does and its exit codes."""
+    """The help of each command has its effect and its exit codes."""
     code, out, _ = dtfperf(tmp_path, command, "--help")
 
     assert code == 0
@@ -53,7 +53,7 @@ def test_every_command_says_how_it_ends(tmp_path: Path, command: str) -> None:
     ],
 )
 def test_wrong_arguments_are_exit_code_2(tmp_path: Path, arguments: list[str], words: str) -> None:
-    """What is wrong stands in the last line, and nobody is asked anything."""
+    """The last line has the error, and no question is asked."""
     (tmp_path / "clusters.toml").write_text(CLUSTERS)
 
     code, out, err = dtfperf(tmp_path, *arguments)
@@ -64,7 +64,7 @@ def test_wrong_arguments_are_exit_code_2(tmp_path: Path, arguments: list[str], w
 
 @pytest.mark.parametrize("arguments", [["status"], ["reap"], ["cost", "--cluster=g5"]])
 def test_without_boto3(tmp_path: Path, arguments: list[str]) -> None:
-    """Where boto3 is missing, one line says how to install it."""
+    """Without boto3, one line shows how to install it."""
     (tmp_path / "clusters.toml").write_text(CLUSTERS)
     (tmp_path / "sitecustomize.py").write_text("import sys\n\nsys.modules['boto3'] = None\n")
 

@@ -20,7 +20,7 @@ from tests.explain.sides import slower as slower_by
 
 
 def session(folder: Path, *explained: dict[str, Any]) -> SessionFolder:
-    """A session of one measurement for each, whose two runs say so of themselves: the first one nothing."""
+    """A session of one measurement for each, with two runs that have the given traces: the first one none."""
     made = SessionFolder.create(
         folder, cluster="local", command=["pytest"], versions={}, budget={"false_alarms": 0.05, "tests": 1}
     )
@@ -56,7 +56,7 @@ def test_json_is_what_is_stored(anatomy: dict[str, Any], tmp_path: Path, capsys:
 
 
 def test_nothing_traced_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where no step was traced, or could not be, the words say which, and the exit code is 1."""
+    """If no step was traced, or could not be, the message gives the reason, and the exit code is 1."""
     folder = session(tmp_path, {}, {"unexplained": "variable_update=mirrored cannot be traced"})
     assert main(["explain", str(folder.path)]) == 1
     out = capsys.readouterr().out
@@ -115,14 +115,14 @@ def test_changes_add_up_in_json(anatomy: dict[str, Any], tmp_path: Path, capsys:
 
 
 def test_other_session_without_a_trace(anatomy: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where the other session has traced nothing of the kind, this one is shown alone, and the exit code says so."""
+    """If the other session has no trace of the kind, this one is shown alone, and the exit code shows that."""
     now, then = session(tmp_path / "now", {"anatomy": anatomy}), session(tmp_path / "then", {})
     assert main(["explain", str(now.path), "--against", str(then.path)]) == 1
     assert "A step takes" in capsys.readouterr().out
 
 
 def traced_twice(folder: Path) -> SessionFolder:
-    """A measurement whose second worker sleeps, in a session below `perf_results`."""
+    """A measurement with a second worker that sleeps, in a session below `perf_results`."""
     now = side(*slower_by(python=50)).anatomy
     assert now
     made = SessionFolder.create(
@@ -156,7 +156,7 @@ def test_against_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_an_id_is_looked_for_where_the_project_keeps_its_sessions(
     anatomy: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What pytest's configuration says of dtfperf_perf_results holds for an id, too, in a folder of the project as well."""
+    """The option dtfperf_perf_results in pytest's configuration is used for an id, also in a subfolder of the project."""
     (tmp_path / "kept").mkdir()
     (tmp_path / "perf_tests").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\ndtfperf_perf_results = kept\n")

@@ -1,4 +1,4 @@
-"""`dtfperf init`: what it writes works as it stands, and nothing that was there is touched."""
+"""`dtfperf init`: its files work without a change, and existing files are kept."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ def written(folder: Path) -> dict[str, str]:
 
 
 def sizes(folder: Path, model: str) -> dict[str, Any]:
-    """What this machine's table says of training a model."""
+    """Return the settings of this machine's table for training a model."""
     local = named.load(folder / "perf_tests" / "clusters.toml")["local"]
     return {**local.training, **local.models.get(model, {})}
 
@@ -116,7 +116,7 @@ def test_slurm_is_asked_for_its_nodes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """All lines of sinfo count, of all partitions; what was chosen is printed and stands in the file."""
+    """All lines of sinfo count, of all partitions; the choice is printed and written into the file."""
     sinfo = project / "bin" / "sinfo"
     sinfo.parent.mkdir()
     sinfo.write_text(f"#!/bin/sh\n{script}\n")
@@ -135,7 +135,7 @@ def test_slurm_is_asked_for_its_nodes(
 
 
 def test_nothing_is_overwritten(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Files that are there stay as they are, whatever they are, and what they lack is said; a second call writes nothing."""
+    """Existing files are kept, with a message about missing content; a second call writes nothing."""
     for name in ("perf_tests/clusters.toml", ".gitignore"):
         (project / name).parent.mkdir(exist_ok=True)
         (project / name).write_text(EDITED)
@@ -151,7 +151,7 @@ def test_nothing_is_overwritten(project: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_own_tests_stay_alone(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A project that has perf tests gets none of ours: its conftest.py would lack what they need."""
+    """A project with perf tests gets none of the package's, because its conftest.py would lack their fixtures."""
     (project / "perf_tests").mkdir()
     (project / "perf_tests" / "conftest.py").write_text(EDITED)
     assert main(["init"]) == 0
@@ -217,7 +217,7 @@ def test_every_job_of_the_night_calls_the_program(kind: str, project: Path) -> N
     ],
 )
 def test_what_is_refused(words: list[str], message: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line says what is wrong, and nothing is written."""
+    """One line has the error, and nothing is written."""
     (project / "taken").write_text("")
     assert main(["init", *words]) == 2
     shown = capsys.readouterr().err
@@ -229,7 +229,7 @@ def test_what_is_refused(words: list[str], message: str, project: Path, capsys: 
 def test_gpus_that_cannot_be_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Sizes for hardware that nobody knows are not written: one line says what nvidia-smi says instead."""
+    """Sizes of unknown hardware are not written: one line has nvidia-smi's message instead."""
     tool = tmp_path / "tools" / "nvidia-smi"
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\necho Something else\n")

@@ -111,13 +111,13 @@ def first_lines(process: zygote.Started, count: int) -> list[str]:
 
 
 def roles(out: str) -> dict[str, Any]:
-    """Each task's TF_CONFIG, by the name that stands before it."""
+    """Return each task's TF_CONFIG, by the name before it."""
     found = re.findall(r"^(\S+) +\| \S+ (\{.*\})", out, re.MULTILINE)
     return {name: json.loads(told) for name, told in found}
 
 
 def assert_roles(out: str, num_ps: int, num_workers: int) -> None:
-    """Every task knows who it is and the same cluster, in which each has an address of its own."""
+    """Every task has its role and the same cluster, in which each has an address of its own."""
     found = roles(out)
     names = [*(("ps", i) for i in range(num_ps)), *(("worker", i) for i in range(num_workers))]
     assert {name: told["task"] for name, told in found.items()} == {
@@ -183,7 +183,7 @@ print("evaluated")
 
 
 def test_a_chief_leads(folder: Path) -> None:
-    """Beside a chief, workers may leave or stay: the run ends with the chief, and who then ends in time by itself may."""
+    """With a chief, workers may exit or stay: the run ends with the chief, and tasks that then exit in time may."""
     (folder / "led.py").write_text(LED)
     words = ["--chief", "--evaluator", "--num-ps=1", "--num-workers=2", "--grace=3", "led.py", "5", "0"]
     done = launched(folder, *words)
@@ -253,7 +253,7 @@ def test_flags_tell_the_role_instead(folder: Path) -> None:
 
 
 def test_a_task_that_is_alone_finds_no_role(folder: Path) -> None:
-    """What whoever calls it has in its own TF_CONFIG is of another cluster."""
+    """The caller's own TF_CONFIG is of another cluster, and not passed on."""
     other = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}})
     done = launched(folder, "program.py", TF_CONFIG=other)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "worker:0 | alone-0 nobody")
@@ -274,7 +274,7 @@ def ranked(out: str) -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_environment_tells_each_its_rank(folder: Path, workers: int) -> None:
-    """--environment fills in who a task is and where all meet, of a lone one, too; nothing is left of the caller's own role."""
+    """--environment fills in a task's role and the common address, also of a single task; the caller's role is removed."""
     (folder / "ranked.py").write_text(RANKED)
     stale = {"RANK": "7", "LOCAL_RANK": "3", "MASTER_ADDR": "elsewhere", "SLURM_PROCID": "9", "PMI_RANK": "2"}
     words = [f"--environment={word}" for word in RENDEZVOUS]
@@ -342,7 +342,7 @@ def test_steps_are_not_measured(folder: Path) -> None:
     ],
 )
 def test_the_first_that_fails_gives_the_exit_code(folder: Path, words: Sequence[str], code: int, what: str) -> None:
-    """The others are ended at once, and the error names the task with its last words and its log."""
+    """The others are ended at once, and the error names the task with its last lines and its log."""
     done = launched(folder, "--num-workers=2", *words)
     assert done.returncode == code
     assert re.search(what, done.stderr)
@@ -400,7 +400,7 @@ def on_a_terminal(folder: Path, *words: str) -> list[str]:
 
 
 def test_what_tasks_print_stands_on_lines_of_its_own(folder: Path) -> None:
-    """On a terminal the line that says what goes on makes room for a task's output, and for the words of a failure."""
+    """On a terminal the progress line is erased for a task's output, and for the message of a failure."""
     (folder / "hello.py").write_text("print('hello')\n")
     lines = on_a_terminal(folder, "hello.py")
     assert lines[0] == "worker:0 | hello"
@@ -464,7 +464,7 @@ sys.exit(int(sys.argv[2]))
     ids=["before", "meanwhile", "meanwhile, of a task that fails"],
 )
 def test_logs_on_a_full_disk(folder: Path, size: str, code: int, words: str) -> None:
-    """Told before anything starts; if the disk fills up meanwhile, the run ends as it would, and no log is said to be there."""
+    """The problem is reported before anything starts; if the disk fills up later, the run ends normally, without a log."""
     (folder / "fills.py").write_text(FILLS)
     (folder / "disk").mkdir()
     argv = on_a_disk(folder / "disk", size, command("--logs=disk/logs", "fills.py", str(folder / "disk"), str(code)))
@@ -484,7 +484,7 @@ def on_a_disk(disk: Path, size: str, argv: Sequence[str]) -> list[str]:
 
 
 def assert_led(folder: Path, *words: str, **more: str) -> None:
-    """The chief ends the run, a worker may leave before it, a server is told to end; and a chief's failure is the run's."""
+    """The chief ends the run, a worker may exit before it, a server is ended; and a chief's failure is the run's."""
     (folder / "led.py").write_text(LED)
     words = (*words, "--chief", "--num-ps=1", "--num-workers=1", "--grace=1", "led.py", "3")
     done = launched(folder, *words, "0", **more)
@@ -547,7 +547,7 @@ def test_a_chief_leads_on_slurm(folder: Path, site: Site) -> None:
 def test_what_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: Sequence[str], message: str
 ) -> None:
-    """One line says what is wrong, before anything is started or waited for."""
+    """One line has the error, before anything is started or waited for."""
     monkeypatch.chdir(folder)
     with (folder / "clusters.toml").open("a") as file:
         file.write('\n[two]\nbackend = "local"\ndevices_per_host = 2\ndevice = "cpu"\n')

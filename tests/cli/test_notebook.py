@@ -167,7 +167,7 @@ def test_one_url_leads_there_and_a_token_lets_in(folder: Path) -> None:
 
 
 def assert_loopback_alone(port: int) -> None:
-    """The port is bound to 127.0.0.1, as the kernel tells."""
+    """The port is bound to 127.0.0.1, according to the kernel."""
     tables = [Path("/proc/net", name).read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
     listening = [line.split()[1] for table in tables for line in table if line.split()[3] == "0A"]
     assert [each for each in listening if each.endswith(f":{port:04X}")] == [f"0100007F:{port:04X}"]
@@ -204,7 +204,7 @@ def digest(data: bytes) -> str:
 
 
 def test_who_does_not_read_costs_a_window(folder: Path) -> None:
-    """Browsers that ask for much and read nothing hold up nobody else, and little memory of the command and its agent."""
+    """Browsers that request much and read nothing block no others, and use little memory of the command and its agent."""
     with running(folder) as notebook, ExitStack() as open_at_once:
         before = {name: peak_mib(pid) for name, pid in processes_of(notebook).items()}
         lazy = [open_at_once.enter_context(notebook.connect(f"/bytes/{200 * MIB}")) for _ in range(10)]
@@ -245,7 +245,7 @@ def test_whatever_ends_the_command_ends_all(folder: Path, number: int, code: int
     ],
 )
 def test_whoever_is_killed_takes_the_rest_along(folder: Path, whom: str, code: int, words: str) -> None:
-    """The server, or the agent that should have seen to everything: the command says who, and nothing is left."""
+    """After the death of the server or its agent, the command names it, and nothing is left."""
     with running(folder) as notebook:
         os.kill(notebook.pids[whom], signal.SIGKILL)
         assert notebook.ends() == code
@@ -291,7 +291,7 @@ def the_agent(lab: Lab) -> int:
 
 @pytest.mark.skipif(machine.why_not() is not None, reason="machines that can be cut off need namespaces")
 def test_a_line_that_is_cut_ends_both_ends(folder: Path, new_lab: NewLab) -> None:
-    """A host that hears nothing any more ends all by itself, and the command tells that it was cut off."""
+    """A disconnected host ends by itself, and the command reports that it was cut off."""
     lab = new_lab(1)
     (folder / "clusters.toml").write_text(lab.toml(setup(folder), "heartbeat_timeout_s = 5", "limits = { silence_s = 4 }"))
     with (
@@ -308,7 +308,7 @@ def test_a_line_that_is_cut_ends_both_ends(folder: Path, new_lab: NewLab) -> Non
 
 
 def test_through_slurm(folder: Path, site: Site) -> None:
-    """On a node, through srun: the same comes, the end of the job is told, and the queue is empty afterwards."""
+    """On a node, through srun: the same works, the end of the job is reported, and the queue is empty afterwards."""
     table = ["[mini]", 'backend = "slurm"', "alone = false", f'python = "{sys.executable}"', "time_limit = 5", "nodes = 4"]
     table += ["devices_per_host = 2", 'device = "cpu"', setup(folder, f":{REPOSITORY}")]
     (folder / "clusters.toml").write_text("\n".join(table))
@@ -342,7 +342,7 @@ def test_the_folder_shown(folder: Path) -> None:
     ],
 )
 def test_where_it_cannot_be(folder: Path, python_words: str, words: Sequence[str], code: int, message: str) -> None:
-    """A host without JupyterLab, a folder that is not there: one line says on which host, and what to do."""
+    """For a host without JupyterLab, or a missing folder, one line has the host and the remedy."""
     python = folder / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {python_words} "$@"\n')
     python.chmod(0o755)
@@ -368,7 +368,7 @@ def test_where_it_cannot_be(folder: Path, python_words: str, words: Sequence[str
 def test_what_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: Sequence[str], message: str
 ) -> None:
-    """One line says what is wrong, before anything is started."""
+    """One line has the error, before anything is started."""
     (folder / "clusters.toml").write_text(f"{LOCAL}devices_per_host = 2\n")
     monkeypatch.chdir(folder)
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
@@ -401,7 +401,7 @@ def fill(disk: Path) -> None:
 
 
 def test_a_host_without_room_for_its_sockets(folder: Path, lab: Lab) -> None:
-    """Where its folder for temporary files takes none, as on a full disk, the message says on which host, where and why."""
+    """If its folder for temporary files is full, the message has the host, the path and the reason."""
     (folder / "clusters.toml").write_text(lab.toml(ENTRY, "setup = ['export TMPDIR=/proc']"))
     command = [sys.executable, "-m", "pytest_dtfperf.cli", "notebook", "--cluster=lab"]
     done = subprocess.run(
@@ -415,7 +415,7 @@ def test_a_host_without_room_for_its_sockets(folder: Path, lab: Lab) -> None:
 
 
 def test_a_port_that_is_taken(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is told before any host is lent, and how to get another."""
+    """It is reported before any host is allocated, with the way to another port."""
     monkeypatch.chdir(folder)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -497,7 +497,7 @@ def test_a_browser_may_last(folder: Path) -> None:
      ({"time_limit": "2-00:00:01"}, 172_801)],
 )  # fmt: skip
 def test_how_long_a_job_lasts(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], lent_s: float) -> None:
-    """Each of Slurm's ways to write a time is read as Slurm reads it; of a job that is not ours nothing is said."""
+    """Each of Slurm's time formats is read as Slurm reads it; nothing is printed about other users' jobs."""
     monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
     assert keys.lent_s(given) == lent_s
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")

@@ -41,7 +41,7 @@ def dtfperf(store: BaselineStore, command: str, *arguments: str) -> int:
 
 
 def test_what_matches_is_shown_and_removed(store: BaselineStore, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every line says what goes; the other entries stay as they are, in the canonical form."""
+    """Every line shows a removed entry; the others are unchanged, in the canonical form."""
     assert dtfperf(store, "remove", "gpus=2", "--yes") == 0
     shown, ended = capsys.readouterr().out.splitlines()
     assert shown == (
@@ -55,7 +55,7 @@ def test_what_matches_is_shown_and_removed(store: BaselineStore, capsys: pytest.
 
 
 def test_a_system_narrows_it_down(store: BaselineStore) -> None:
-    """--system says whose baselines are meant, and a file that holds nothing else goes with its last one."""
+    """--system selects the baselines of a system, and a file without other content is removed with its last one."""
     assert dtfperf(store, "remove", "model=*", "--system=cpu-b", "--yes") == 0
     assert kept(store) == {"cpu-a": [PLAIN, CALIBRATED]}
     assert sorted(path.name for path in store.folder.glob("*.json")) == ["cpu-a.json"]

@@ -36,7 +36,7 @@ def dtfperf(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
     ],
 )
 def test_words(words: str, expected: list[WantedSpec]) -> None:
-    """A model begins a training, what follows is of it; values are as JSON has them, or words."""
+    """A model begins a training, and the fields after it belong to it; values are JSON, or text."""
     assert list(trainings_of(words.split())) == expected
 
 
@@ -95,7 +95,7 @@ def test_a_model_of_ones_own(perf: PerfTests) -> None:
 
 
 def test_numbers_of_servers_that_are_found_out(perf: PerfTests) -> None:
-    """`best` says where to find out if nothing is known; `sweep` finds it, and is kept for the next `best`."""
+    """`best` shows how to search if nothing is known; `sweep` finds it, and stores it for the next `best`."""
     unknown = dtfperf(perf, "trivial", "gpus=2", "num_ps=best")
     assert unknown.code == 1
     unknown.line("no baseline of", "--num-ps=sweep")
@@ -108,7 +108,7 @@ def test_numbers_of_servers_that_are_found_out(perf: PerfTests) -> None:
 
 
 def test_one_that_fails_costs_no_other(perf: PerfTests) -> None:
-    """Its task is named on stderr, the other is measured and shown, and the exit code says that something failed."""
+    """The failed task is reported on stderr, the other is measured and shown, and the exit code shows the failure."""
     ended = dtfperf(perf, "trivial", "gpus=2", "trivial", TOY_DO="die worker:1")
     assert ended.code == 1
     ended.line("dtfperf: trivial gpus=2:", "worker:1")

@@ -31,7 +31,7 @@ def test_it_is_installed_as_a_command() -> None:
 
 
 def test_help_says_what_is_cancelled_and_how_it_ends(tmp_path: Path) -> None:
-    """The help of `slurm reap` tells what it does, when it is needed, and its exit codes."""
+    """The help of `slurm reap` has its effect, its use, and its exit codes."""
     code, out, _ = dtfperf(tmp_path, "slurm", "reap", "--help")
     assert code == 0
     for words in ("cancels those whose pytest is gone", "only on its own machine", "Exit codes: 0", "--all", "--dry-run"):
@@ -50,7 +50,7 @@ def test_help_says_what_is_cancelled_and_how_it_ends(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments_are_exit_code_2(tmp_path: Path, arguments: list[str], words: str) -> None:
-    """What is wrong with the arguments stands in the last line, and nothing is looked for."""
+    """The last line has the error of the arguments, and nothing is searched for."""
     code, out, err = dtfperf(tmp_path, *arguments)
     assert (code, out) == (2, "")
     assert words in err.splitlines()[-1]
@@ -64,7 +64,7 @@ def test_without_slurm_it_says_so(tmp_path: Path) -> None:
 
 
 def test_nothing_heavy_is_imported(tmp_path: Path) -> None:
-    """To say its help the program imports neither TensorFlow nor pytest, and nothing that draws."""
+    """For its help, the program imports neither TensorFlow nor pytest, nor a library for figures."""
     heavy = {"tensorflow", "pytest", "rich", "numpy", "pandas", "matplotlib", "jsonschema", "filelock"}
     code = f"""
 import sys

@@ -19,7 +19,7 @@ def last_session(perf: PerfTests) -> dict[str, Any]:
 
 
 def test_a_loosened_gate_fails_the_session(accepted: PerfTests) -> None:
-    """A slower baseline is written where a reason is given; the test passes, the session does not end with 0 and says why."""
+    """A slower baseline is written with a reason; the test passes, and the session fails with an explanation."""
     ended = accepted.run("--gpus=1", "-v", "--update-baselines", "--allow-regression=new network card", TOY_STEP_S="0.02")
     assert ended.code == 1
     ended.line("1 passed")
@@ -40,7 +40,7 @@ def test_a_tightened_gate_does_not(accepted: PerfTests) -> None:
 
 
 def test_calibrated_noise_stays_and_is_said(accepted: PerfTests) -> None:
-    """Accepting a case anew keeps its calibrated noise, and says from when it is."""
+    """Accepting a case again keeps its calibrated noise, with its date."""
     path = baseline_file(accepted)
     data = json.loads(path.read_text())
     noise = {"run": 0.01, "degrees_of_freedom": 20.0, "session": 0.001, "sessions": 6, "date": "2026-01-30T00:00:00Z"}
@@ -83,7 +83,7 @@ def test_a_file_that_is_damaged_meanwhile_is_not_overwritten(accepted: PerfTests
 
 
 def test_a_session_that_accepts_nothing_of_what_was_asked_for_does_not_end_well(perf: PerfTests) -> None:
-    """Where each measurement is refused as a baseline, the last words say so, and the exit code is 1."""
+    """If each measurement is refused as a baseline, the last line reports it, and the exit code is 1."""
     ended = perf.run("--update-baselines=new", "--gpus=1", DTFPERF_SLOWDOWN="worker:0=0.01")
     assert ended.code == 1
     ended.line("NOTHING ACCEPTED: ")

@@ -5,14 +5,14 @@ from tests.plugin.test_verdicts import records
 
 
 def test_all_repeats_are_made(accepted: PerfTests) -> None:
-    """With --all-repeats a verdict that two runs decide has three, as --repeats says, and stays what it is."""
+    """With --all-repeats a verdict that two runs decide has three, as in --repeats, and does not change."""
     ended = accepted.run("--gpus=1", "--repeats=3", "--all-repeats")
     assert ended.code == 0
     assert [(len(record["runs"]), record["verdict"]) for record in records(accepted)] == [(3, "PASSED")]
 
 
 def test_a_tests_own_count_goes_first(perf: PerfTests) -> None:
-    """A test that says how many runs it wants gets so many, with --all-repeats, too."""
+    """A test with its own number of runs gets it, with --all-repeats, too."""
     perf.write("def test_it(train, baseline):\n    baseline.check(train(model='trivial', gpus=1, repeats=1))\n")
     perf.run("--all-repeats", "--repeats=3")
     assert [len(record["runs"]) for record in records(perf)] == [1]

@@ -48,7 +48,7 @@ def perf(tmp_path: Path) -> PerfTests:
 
 
 def test_a_program_gets_verdicts(perf: PerfTests) -> None:
-    """What a program says is accepted as a baseline under its command, and a slower day of it is a regression."""
+    """A program's rate is accepted as a baseline under its command, and a slower one later is a regression."""
     accepted = perf.run("--gpus=2", "--update-baselines", "--steps=7", "--batch-size=3", RATE="100")
     accepted.line("another gpus=2 num_ps=1 parameter_server: new, 100")
     (key,) = json.loads(baseline_file(perf).read_text())["entries"]
@@ -194,7 +194,7 @@ def test_a_late_worker_of_a_program_is_named(perf: PerfTests) -> None:
 
 
 def test_a_wrong_program_fails_in_words(perf: PerfTests) -> None:
-    """A program whose output says no rate fails its test without a traceback, with its last lines and what was looked for."""
+    """A program without a rate in its output fails its test without a traceback, with its last lines and the pattern."""
     perf.write(PERF_TEST.replace("gpus=gpus", 'rate_pattern=r"speed: (.*)", gpus=gpus'))
     ended = perf.run("--gpus=1", RATE="1")
     assert ended.code == 1

@@ -117,7 +117,7 @@ def test_nothing_is_started_and_everything_is_shown(cloud: PerfTests) -> None:
 
 
 def test_workers_notes_reach_the_controller(cloud: PerfTests) -> None:
-    """With xdist the section is the same, in the order of the tests, and says that each worker has its own allocation."""
+    """With xdist the section is the same, in the order of the tests, with a note that each worker has its own allocation."""
     cloud.write(THROUGHPUT + EFFICIENCY)
     alone, together = (section(cloud.run("--dry-run", "--gpus=1,2", *more)) for more in ((), ("-n2",)))
     assert together[2] == "2 nodes, for each of 2 xdist workers, 2 at once:"
@@ -134,7 +134,7 @@ def test_allocations_for_each_measurement(cloud: PerfTests) -> None:
 
 
 def test_runs_are_counted_as_they_would_be(cloud: PerfTests) -> None:
-    """The number of runs is said as a range, and as one number where baselines are to be written."""
+    """The number of runs is a range, or one number if baselines are to be written."""
     assert section(cloud.run("--dry-run", "--gpus=1", "--repeats=5"))[-1] == "In all: 1 test, 1 measurement, 2 to 5 runs."
     ended = cloud.run("--dry-run", "--gpus=1", "--repeats=5", "--update-baselines")
     assert section(ended)[-1] == "In all: 1 test, 1 measurement, 5 runs."
@@ -155,7 +155,7 @@ def test_the_time_is_said_with_what_it_rests_on(cloud: PerfTests) -> None:
 
 
 def test_what_has_no_ground_is_counted_as_unknown(cloud: PerfTests) -> None:
-    """A training of which nothing is known is no 0 in the total, which says how many it leaves out."""
+    """A training of unknown duration is not 0 in the total, which shows how many are left out."""
     cloud.write()
     assert cloud.run("--gpus=1").code == 0
     cloud.write("def test_new(train): train(model='trivial', batch_size=77)\n", "test_new.py")
@@ -191,7 +191,7 @@ def test_a_judgement_that_does_not_exist_fails(cloud: PerfTests) -> None:
 
 
 def test_what_could_not_run_fails(cloud: PerfTests) -> None:
-    """A training that cannot be, or cannot be placed, fails in a dry run with the words it would fail with."""
+    """An impossible training fails in a dry run with the same message as otherwise."""
     cloud.write("def test_x(train): train(model='trivial', gpus=7)\ndef test_y(train): train(model='trivial', batch_size=0)\n")
     ended = cloud.run("--dry-run")
     assert ended.code == 1
@@ -200,7 +200,7 @@ def test_what_could_not_run_fails(cloud: PerfTests) -> None:
 
 
 def test_the_best_number_of_parameter_servers_is_not_guessed(cloud: PerfTests) -> None:
-    """--num-ps=best needs to know the hardware, and the section says so."""
+    """--num-ps=best requires the hardware, which the section states."""
     assert "      (num_ps=best is looked up once the hosts have said what they are)" in section(
         cloud.run("--dry-run", "--gpus=2", "--num-ps=best")
     )

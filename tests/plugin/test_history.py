@@ -26,7 +26,7 @@ def sessions(file: Path) -> list[str]:
 
 
 def test_a_session_is_entered_when_it_ends(perf: PerfTests) -> None:
-    """The history lies beside the session folders, says nothing, and its libraries are loaded after the last test only."""
+    """The history is beside the session folders, prints nothing, and its libraries are loaded only after the last test."""
     perf.cold = True
     perf.write(LATE)
     del perf.environment["DTFPERF_HISTORY"]
@@ -52,7 +52,7 @@ context.remember = remember
 
 @pytest.mark.parametrize("option, code", [((), 0), (("--history-gate",), 1)], ids=["told", "gate"])
 def test_a_new_change_fails_who_asked_for_it(perf: PerfTests, option: tuple[str, ...], code: int) -> None:
-    """A change over time is told in the terminal; with --history-gate the session fails, on its page and in its files alike."""
+    """A change over time is shown in the terminal; with --history-gate the session fails, on its page and in its files, too."""
     (perf.folder / "perf" / "conftest.py").write_text(CONFIRMED)
     ended = perf.run("--gpus=1", *option, DTFPERF_HISTORY="history.sqlite")
     assert ended.code == code, ended.out
@@ -66,7 +66,7 @@ def test_a_new_change_fails_who_asked_for_it(perf: PerfTests, option: tuple[str,
 
 
 def test_what_cannot_be_entered_costs_nothing_else(perf: PerfTests, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where the history is of a newer version, one line says so and how to go on; the session ends as it does without."""
+    """For a history of a newer version, one line has the remedy; the session ends as without it."""
     results, elsewhere = perf.folder / "perf_results", perf.folder / "other.sqlite"
     with sqlite3.connect(elsewhere) as connection:
         connection.execute("CREATE TABLE alembic_version (version_num TEXT)")

@@ -35,13 +35,13 @@ def run(perf: PerfTests, judged: str = "pass", section: str = "return None") -> 
 
 
 def test_what_is_measured_and_judged_is_told(perf: PerfTests) -> None:
-    """Each measurement is told as the test gets it, without a verdict, and each check with the one that it has come to."""
+    """Each measurement is passed to the hook without a verdict, and each check with its verdict."""
     told = [line for line in run(perf).splitlines() if line.startswith(("measured", "judged"))]
     assert told == ["measured test_both 1 None", "measured test_both 2 None", "judged 1 NO_BASELINE", "judged 2 NO_BASELINE"]
 
 
 def test_a_section_of_ones_own(perf: PerfTests) -> None:
-    """It stands after ours, with all measurements to draw upon."""
+    """The section comes after those of this package, and gets all measurements."""
     out = run(perf, section="return 'ours', [f'{r.spec.gpus} {r.verdict}' for r in records]")
     ours, _, after = out.partition("= ours =")
     assert "distributed training performance" in ours
@@ -58,7 +58,7 @@ def test_a_section_stands_on_the_page(perf: PerfTests) -> None:
 
 
 def test_a_section_that_fails_costs_itself_alone(perf: PerfTests) -> None:
-    """The table stands, one line says what failed, and the session ends as it would have."""
+    """The table is shown, one line reports the failure, and the session ends as without it."""
     out = run(perf, section="return 1 / 0")
     assert re.search(r"\ndtfperf: a report section of \S*conftest\.py failed: ZeroDivisionError: division by zero\n", out)
     assert "NO_BASELINE" in out

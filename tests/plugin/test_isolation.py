@@ -1,4 +1,4 @@
-"""What a session's first lines say of who reaches what is trained on this machine."""
+"""The first lines of a session on the isolation of trainings on this machine."""
 
 import subprocess
 
@@ -11,7 +11,7 @@ WARNING = "NOT ISOLATED"
 
 
 def output(perf: PerfTests, *before: str) -> str:
-    """What pytest prints that is started with these words before its command."""
+    """Return the output of pytest, started with these arguments before its command."""
     if not before:
         return perf.run("--gpus=1").out
     command = [*before, *perf.command("perf", "--gpus=1")]
@@ -26,7 +26,7 @@ def host_network(perf: PerfTests) -> None:
 
 
 def test_what_cannot_be_isolated_is_said_once(perf: PerfTests) -> None:
-    """Where namespaces are forbidden the header says so, with the reason and where to read on, and nothing else does."""
+    """If namespaces are forbidden, the header has the reason and the page to read, and nothing else."""
     if reason := ordinary.why_not():
         pytest.skip(reason)
     text = output(perf, *ordinary.without_namespaces())
@@ -37,7 +37,7 @@ def test_what_cannot_be_isolated_is_said_once(perf: PerfTests) -> None:
 
 
 def test_what_was_chosen_is_not_warned_of(perf: PerfTests) -> None:
-    """Nothing is said where the cluster file wants tasks in the machine's network, whether or not there could be another."""
+    """There is no message if the cluster file sets the machine's network for tasks, whether or not isolation is possible."""
     if reason := ordinary.why_not():
         pytest.skip(reason)
     host_network(perf)
@@ -45,7 +45,7 @@ def test_what_was_chosen_is_not_warned_of(perf: PerfTests) -> None:
 
 
 def test_what_is_isolated_needs_no_words(perf: PerfTests) -> None:
-    """Where this machine allows it, the header is as short as ever."""
+    """If this machine supports isolation, the header is as short as usual."""
     allowed = subprocess.run([*perf.command()[:1], "-m", "pytest_dtfperf.node.isolation"], capture_output=True, check=False)
     assert (WARNING in output(perf)) == bool(allowed.returncode)
 

@@ -35,7 +35,7 @@ WRONG = {
 
 @pytest.mark.parametrize("option", WRONG, ids=lambda option: option[:40])
 def test_wrong_option_is_one_line_and_exit_code_4(perf: PerfTests, option: str) -> None:
-    """A wrong option ends pytest before anything is started, with one line that says what is allowed."""
+    """A wrong option ends pytest before anything is started, with one line that shows what is allowed."""
     ended = perf.run(option)
     assert ended.code == 4
     assert [line for line in ended.err.splitlines() if line] == [ended.line("ERROR: ", *WRONG[option])]
@@ -109,7 +109,7 @@ def test_wrong_ini_value_names_the_file(perf: PerfTests) -> None:
 
 
 def test_another_plugins_option_keeps_its_name(perf: PerfTests) -> None:
-    """Where another plugin has --cluster, ours is --dtfperf-cluster, and pytest starts."""
+    """If another plugin has --cluster, this plugin's option is --dtfperf-cluster, and pytest starts."""
     (perf.folder / "other.py").write_text(
         "def pytest_addoption(parser):\n    parser.addoption('--cluster', default='theirs')\n"
     )
@@ -205,7 +205,7 @@ CASES = [
 
 
 def message_of(folder: Path, option: Option, text: str, where: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What pytest says when an option has this text in that place, before it has collected anything."""
+    """Return pytest's error for an option with this text in that place, before the collection."""
     (folder / "clusters.toml").write_text('[local]\nbackend = "local"\n')
     (folder / "pytest.ini").write_text(f"[pytest]\n{option.ini} = {text}\n" if where == "ini" else "[pytest]\n")
     arguments = [f"--dtfperf-{option.name}={text}"] if where == "option" else []
@@ -235,7 +235,7 @@ def _config(folder: Path, arguments: Sequence[str]) -> Iterator[pytest.Config]:
 def test_every_value_is_checked_before_anything_trains(
     tmp_path: Path, where: str, option: Option, text: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line names the option, ini key or variable whose URL, path, number or word cannot be, unexpanded ones, too."""
+    """One line names the option, ini key or variable with an invalid URL, path, number or keyword, also an unexpanded one."""
     monkeypatch.chdir(tmp_path)
     message = message_of(tmp_path, option, text, where, monkeypatch)
     assert words in message

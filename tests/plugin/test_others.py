@@ -1,4 +1,4 @@
-"""Installing the plugin breaks no other project: whoever wants a name of ours has it, whenever they come to want it."""
+"""Installing the plugin breaks no other project: another plugin keeps any name that it registers, at any time."""
 
 import os
 from pathlib import Path
@@ -32,7 +32,7 @@ def project(perf: PerfTests) -> PerfTests:
 
 @pytest.mark.parametrize("comer", COMERS)
 def test_an_option_is_theirs_who_want_it(project: PerfTests, comer: str) -> None:
-    """Whoever registers `--gpus`, before us or after us, has it; ours is `--dtfperf-gpus` then, and help says so."""
+    """A plugin that registers `--gpus`, earlier or later, has it; this one has `--dtfperf-gpus` then, which help shows."""
     file, arguments, environment = COMERS[comer]
     (project.folder / file).write_text(WANTS)
     ended = project.run("-s", "--gpus=3", "--dtfperf-gpus=1", *arguments, **environment)
@@ -82,7 +82,7 @@ def test_a_fixture_that_extends_ours_makes_a_perf_test(perf: PerfTests) -> None:
 
 
 def test_a_broken_cluster_file_is_one_line_where_there_are_perf_tests(perf: PerfTests) -> None:
-    """A file that is not complained of as long as nobody needs it is, once a perf test does; also under xdist."""
+    """An invalid file is reported only when a perf test needs it; also under xdist."""
     (perf.folder / "perf" / "clusters.toml").write_text("[[farm]]\nnodes = 3\n")
     for arguments in ((), ("-n2",)):
         ended = perf.run(*arguments)
@@ -92,7 +92,7 @@ def test_a_broken_cluster_file_is_one_line_where_there_are_perf_tests(perf: Perf
 
 
 def test_a_broken_cluster_file_is_one_line_for_a_class_of_unittest(perf: PerfTests) -> None:
-    """Tests that pytest does not parametrise have the same line, where nothing else has said anything to us."""
+    """Tests that pytest does not parametrise show the same line."""
     (perf.folder / "pytest.ini").write_text("[pytest]\n")
     (perf.folder / "perf" / "clusters.toml").write_text("[[farm]]\nnodes = 3\n")
     perf.write(
@@ -152,7 +152,7 @@ def test_a_path_that_cannot_be_looked_at_is_for_pytest_to_refuse(project: PerfTe
     ],
 )
 def test_a_test_that_says_its_device_counts_is_not_asked(perf: PerfTests, names: str) -> None:
-    """However a test parametrises `gpus` itself, it runs with that; what it does not say is ours."""
+    """A test's own parametrisation of `gpus` is used; the other parameters come from the plugin."""
     perf.write(f"import pytest\n@pytest.mark.parametrize({names})\ndef test_it(train, gpus, num_ps): pass\n")
     ended = perf.run("--co", "-q", "--num-ps=1,2")
     assert ended.code == 0, ended.out
@@ -186,7 +186,7 @@ def test_short_names_can_be_turned_off(perf: PerfTests) -> None:
 
 
 def test_help_lists_all_names(perf: PerfTests) -> None:
-    """Where nobody else wants them, help has the long and the short name of every option."""
+    """If no other plugin uses them, help has the long and the short name of every option."""
     helped = perf.run("--help")
     for option in OPTIONS:
         helped.line(f"  --dtfperf-{option.name}=")
@@ -229,12 +229,12 @@ def names(words: list[str]) -> list[tuple[str, str | None] | str]:
     ],
 )
 def test_how_words_are_read(words: list[str], expected: list[object]) -> None:
-    """A value stands behind `=` or a blank; where none is needed, what can be none is a test's."""
+    """A value follows `=` or a blank; if none is needed, an argument that can be none is a test."""
     assert names(words) == expected
 
 
 def test_what_others_know_stays(perf: PerfTests) -> None:
-    """A short name that is not free is left as it stands; a long one is always ours."""
+    """A short name that is not free is unchanged; a long one always belongs to this plugin."""
     found = list(read_words(["--gpus=2", "--dtfperf-gpus=3"], lambda word: False))
     assert found[0] == "--gpus=2"
     assert isinstance(found[1], GivenOption)
@@ -274,7 +274,7 @@ def test_a_value_behind_a_blank_moves_no_root(perf: PerfTests, theirs: Path, opt
 
 
 def test_nothing_is_written_into_the_project_of_a_value(accepted: PerfTests, theirs: Path) -> None:
-    """Results go where they go without the option, whichever words stand first, and from PYTEST_ADDOPTS as well."""
+    """Results go to the same folder in any order of arguments, and from PYTEST_ADDOPTS as well."""
     accepted.environment["PYTEST_ADDOPTS"] = f"--clusters-file {accepted.folder / 'perf' / 'clusters.toml'}"
     accepted.environment["PYTHONDONTWRITEBYTECODE"] = "1"  # or pytest leaves what it compiles of a conftest
     accepted.starts_forks = True
@@ -287,7 +287,7 @@ def test_nothing_is_written_into_the_project_of_a_value(accepted: PerfTests, the
 
 
 def test_within_another_program_a_value_behind_a_blank_is_refused(perf: PerfTests, theirs: Path) -> None:
-    """Where a program of its own calls pytest, which cannot be started anew, one line says how to write the option."""
+    """If a program that cannot be restarted calls pytest, one line shows how to write the option."""
     code = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
     ended = perf.run_python("-c", code, "perf", "--co", "--baselines", str(theirs / "baselines"))
     assert ended.code == 4

@@ -62,7 +62,7 @@ def test_powers_of_two(limit: int, expected: tuple[int, ...]) -> None:
     ],
 )
 def test_cannot_hold(combination: dict[str, Any], reason: str | None) -> None:
-    """A combination that the cluster cannot run says why, with the numbers."""
+    """A combination that the cluster cannot run has the reason, with the numbers."""
     assert cannot_hold(combination, "daint", devices=4, devices_per_host=1) == reason
 
 

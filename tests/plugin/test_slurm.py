@@ -123,7 +123,7 @@ class Mini:
 
 @dataclass(frozen=True)
 class Running:
-    """pytest, and what it has said so far."""
+    """A pytest process, and its output so far."""
 
     process: Started
     out: Path
@@ -156,7 +156,7 @@ def most_at_once(jobs: Sequence[Job]) -> int:
 
 
 def of_folder(folder: Path) -> list[int]:
-    """The living processes of whoever was started in this folder, on the login node as on all others."""
+    """Return the living processes that were started in this folder, on the login node and on all others."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -206,7 +206,7 @@ def test_each_measurement_is_a_job_if_so_said(mini: Mini) -> None:
 
 @pytest.mark.parametrize("max_jobs", [4, 2])
 def test_xdist_workers_hold_jobs_of_their_own(mini: Mini, max_jobs: int) -> None:
-    """With -n 4 Slurm has as many of our jobs at once as max_jobs says; there is one session, and baselines are merged once."""
+    """With -n 4 Slurm has max_jobs jobs at the same time; there is one session, and baselines are merged once."""
     mini.say(f"max_jobs = {max_jobs}")
     mini.perf.write(MANY)
     ended = mini.run("-n4", "--update-baselines", TOY_WALL_S="1")
@@ -220,7 +220,7 @@ def test_xdist_workers_hold_jobs_of_their_own(mini: Mini, max_jobs: int) -> None
 
 
 def test_inside_a_job_its_nodes_are_used(mini: Mini) -> None:
-    """pytest inside a job of two nodes trains on these, submits nothing, and leaves the job to whoever has it."""
+    """pytest inside a job of two nodes trains on these, submits nothing, and does not end the job."""
     tests = shlex.join(mini.perf.command("perf", "--cluster=mini"))
     script = f"{tests}; echo pytest left with $?; srun --overlap --mem=0 -N2 -n2 echo still here"
     options = ["--parsable", "--nodes=2", "--exclusive", "--time=5", f"--chdir={mini.folder}", "--output=job.txt"]
@@ -239,7 +239,7 @@ def test_inside_a_job_its_nodes_are_used(mini: Mini) -> None:
 
 
 def test_a_job_that_is_over_has_no_nodes_to_use(mini: Mini) -> None:
-    """In a shell whose SLURM_JOB_ID is of a job that has ended, every test has an error at once that says how to go on."""
+    """With the SLURM_JOB_ID of an ended job, every test has an error at once, with the remedy."""
     with mini.busy() as job_id:
         pass
     wait_until("it is over", lambda: mini.site.jobs() == [])
@@ -277,7 +277,7 @@ def test_however_one_leaves_who_waits_no_job_is_left(mini: Mini, how: str) -> No
 
 
 def test_what_slurm_never_starts_is_an_error_at_once(mini: Mini) -> None:
-    """A job that breaks a limit of its partition is not waited for: all tests have an error that says which key to change."""
+    """A job that breaks a limit of its partition is not waited for: all tests have an error with the key to change."""
     mini.say('partition = "short"')
     ended = mini.run("--gpus=1,2")
     assert ended.code == pytest.ExitCode.TESTS_FAILED
@@ -291,7 +291,7 @@ def test_what_slurm_never_starts_is_an_error_at_once(mini: Mini) -> None:
 
 
 def test_who_has_waited_for_long_enough_gives_up(mini: Mini) -> None:
-    """After max_pending the job is cancelled and all tests have an error that says so, without waiting again."""
+    """After max_pending the job is cancelled and all tests have an error with the reason, without waiting again."""
     mini.say('max_pending = "2s"')
     with mini.busy():
         ended = mini.run("--gpus=1,2")
@@ -304,7 +304,7 @@ def test_who_has_waited_for_long_enough_gives_up(mini: Mini) -> None:
 
 
 def test_what_slurm_refuses_is_an_error_in_its_own_words(mini: Mini) -> None:
-    """A job that sbatch does not take is asked for once, and every test says what Slurm said and where to look."""
+    """A job that sbatch refuses is submitted once, and every test has Slurm's message and a hint."""
     mini.say('constraint = "gold"')
     ended = mini.run("--gpus=1,2")
     assert ended.code == pytest.ExitCode.TESTS_FAILED
@@ -315,7 +315,7 @@ def test_what_slurm_refuses_is_an_error_in_its_own_words(mini: Mini) -> None:
 
 
 def test_a_job_that_is_cancelled_is_an_error_and_the_next_test_has_another(mini: Mini) -> None:
-    """The test whose job is cancelled has an error of the cluster that says so, and the next one passes on a new job."""
+    """The test of a cancelled job has an error of the cluster, and the next one passes on a new job."""
     mini.perf.write(
         TWO.replace("def test_a(train):", "def test_a(train, monkeypatch):\n    monkeypatch.setenv('TOY_DO', 'wait')")
     )
@@ -354,7 +354,7 @@ def test_a_dry_run_asks_slurm_for_nothing(perf: PerfTests) -> None:
 
 
 def test_less_than_was_asked_for_is_incomparable(perf: PerfTests, new_site: NewSite) -> None:
-    """On a node that shows one of its two GPUs it is trained nevertheless, and both lists say why that is no measure."""
+    """A node that shows one of its two GPUs is used for training, but both lists explain why its rate is no baseline."""
     site = new_site(nodes=2, gpus=2)
     smi = site.folder / "bin" / "nvidia-smi"
     smi.write_text(site_files.NVIDIA_SMI.replace("GPUS", '$([ "$SLURMD_NODENAME" = n2 ] && echo 1 || echo 2)'))
@@ -401,7 +401,7 @@ def test_what_an_outage_left_is_reaped(mini: Mini) -> None:
 
 
 def kill_with_watchdog(process: Started) -> None:
-    """As an outage of the machine does it: nobody is left to cancel anything."""
+    """Kill all processes as an outage of the machine does, so that none is left to cancel jobs."""
     for below in processes.below(process.pid):
         processes.kill(below.pid, signal.SIGKILL)
     process.kill()

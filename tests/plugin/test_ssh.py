@@ -38,7 +38,7 @@ devices_per_host = 1
 
 
 class Laboratory:
-    """Perf tests of somebody whose cluster `lab` is the hosts of a lab."""
+    """Perf tests of a user with a cluster `lab` of a lab's hosts."""
 
     def __init__(self, perf: PerfTests, lab: Lab) -> None:
         self.perf = perf
@@ -72,7 +72,7 @@ def test_hosts_train(laboratory: Laboratory) -> None:
 
 
 def test_a_host_that_is_not_trusted(laboratory: Laboratory) -> None:
-    """An unknown host key is one error for each test, in the words that say how to go on, without a traceback."""
+    """An unknown host key is one error for each test, with the remedy, without a traceback."""
     known = laboratory.perf.folder / "perf" / "known_hosts"
     known.touch()
     laboratory.say('options = ["UserKnownHostsFile=known_hosts"]')
@@ -150,7 +150,7 @@ def test_collection_needs_no_hosts(perf: PerfTests) -> None:
     ids=["hosts", "options", "nodes file"],
 )  # fmt: skip
 def test_mistakes_are_one_line(perf: PerfTests, table: str, words: str) -> None:
-    """What the cluster file, or a file that it names, may not say is one line and exit code 4."""
+    """An invalid cluster file, or file that it names, is one line and exit code 4."""
     (perf.folder / "perf" / "nodes").write_text("10.0.0.1 n1\nn2\n")
     (perf.folder / "perf" / "clusters.toml").write_text(f'[lab]\nbackend = "ssh"\ndevices_per_host = 1\n{table}\n')
     ended = perf.run("--cluster=lab")

@@ -68,7 +68,7 @@ def test_what_is_measured_in_turn_with_others(eight: PerfTests) -> None:
 
 
 def test_modes_without_servers(eight: PerfTests) -> None:
-    """They are measured as ever."""
+    """They are measured as usual."""
     ended = eight.run("--gpus=8", "--num-ps=sweep", "--variable-update=replicated")
     assert ended.code == 0, ended.out
     (record,) = records(eight)
@@ -76,7 +76,7 @@ def test_modes_without_servers(eight: PerfTests) -> None:
 
 
 def test_counts_that_do_not_train(eight: PerfTests) -> None:
-    """A count whose run fails is given up with its reason, the first as well; where all fail, the test says of each why."""
+    """A count with a failed run is excluded with its reason, also the first; if all fail, the test has the reason of each."""
     ended = swept(eight, seconds={count: SECONDS[count] for count in (2, 3, 4, 5)})
     assert ended.code == 0, ended.out
     (swept_one,) = (record for record in records(eight) if "sweep" in record)

@@ -190,7 +190,7 @@ def test_new(train, baseline):
 
 @pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["alone", "xdist"])
 def test_subtests_are_no_tests_of_ours(perf: PerfTests, workers: list[str]) -> None:
-    """A test whose subtest fails has failed, whatever its verdict; a verdict that was come to within one is counted once."""
+    """A test with a failed subtest has failed, whatever its verdict; a verdict within a subtest is counted once."""
     pytest.importorskip("_pytest.subtests", reason="pytest has subtests from 9.0 on")
     perf.write(
         """
@@ -217,7 +217,7 @@ def test_bad(train, baseline, subtests):
 
 
 def test_xdist_without_a_terminal(perf: PerfTests) -> None:
-    """Where nothing is to be shown, by `-p no:terminal`, what a worker tells of its progress breaks nothing."""
+    """Without a display, by `-p no:terminal`, a worker's progress messages break nothing."""
     perf.write("def test_x(train): train(model='trivial')\n")
     ended = perf.run("-n1", "-p", "no:terminal")
     assert ended.code == 0, ended.out + ended.err
@@ -234,7 +234,7 @@ def test_beside_pytest_benchmark(perf: PerfTests) -> None:
 
 
 def test_what_is_for_more_devices_than_asked_for_is_deselected_with_the_reason(perf: PerfTests) -> None:
-    """A test whose min_gpus is more than every count asked for is deselected, and the others run."""
+    """A test with a min_gpus above every requested count is deselected, and the others run."""
     perf.write(
         "import pytest\n@pytest.mark.dtfperf(min_gpus=2)\ndef test_scaling(train, gpus): train(model='trivial', gpus=gpus)\n"
         "def test_one(train, gpus): train(model='trivial', gpus=gpus)\n"
@@ -246,7 +246,7 @@ def test_what_is_for_more_devices_than_asked_for_is_deselected_with_the_reason(p
 
 
 def test_what_does_not_fit_is_deselected_with_the_reason(perf: PerfTests) -> None:
-    """Device counts that the cluster does not have are deselected, and the summary says why."""
+    """Device counts that the cluster does not have are deselected, and the summary has the reason."""
     ended = perf.run("--gpus=1,8")
     assert ended.code == 0
     ended.line("1 deselected, 1 undecided")
@@ -254,7 +254,7 @@ def test_what_does_not_fit_is_deselected_with_the_reason(perf: PerfTests) -> Non
 
 
 def test_a_place_that_fails_to_start_is_an_error(perf: PerfTests) -> None:
-    """A cluster whose agent cannot start gives an error with the agent's own words, and every test says so."""
+    """A cluster with an agent that cannot start gives every test an error with the agent's message."""
     clusters = (perf.folder / "perf" / "clusters.toml").read_text()
     (perf.folder / "perf" / "clusters.toml").write_text(clusters.replace("toy_training:run", "no_such_module:run"))
     ended = perf.run("--gpus=1")
@@ -267,7 +267,7 @@ def test_a_place_that_fails_to_start_is_an_error(perf: PerfTests) -> None:
 @pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["alone", "xdist"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_signals_run_all_teardown(perf: PerfTests, number: signal.Signals, workers: list[str]) -> None:
-    """SIGINT, SIGTERM and SIGHUP end training, run teardown, leave no process, and end with a code that says so."""
+    """SIGINT, SIGTERM and SIGHUP end training, run teardown, leave no process, and set the exit code."""
     waits = perf.folder / "waits"
     perf.write(
         """
@@ -315,7 +315,7 @@ def test_b():
 
 
 def test_a_session_by_nohup_outlives_its_terminal(perf: PerfTests) -> None:
-    """SIGHUP, which whoever started pytest has ignored, ends no session."""
+    """SIGHUP, if ignored by the process that started pytest, ends no session."""
     perf.write("import os, signal\ndef test_x(cluster): os.kill(os.getpid(), signal.SIGHUP)\n")
     command = ["nohup", *perf.command("perf")]
     ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a user sees of verdicts: outcomes, words, exit codes, and what is written down."""
+"""Verdicts from the user's view: outcomes, messages, exit codes, and records."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def test_what_cannot_be_explained_is_measured_all_the_same(perf: PerfTests) -> N
 
 
 def test_strict_verdicts_fail_what_proves_nothing(perf: PerfTests) -> None:
-    """With --strict-verdicts a test without a baseline fails, in its own words."""
+    """With --strict-verdicts a test without a baseline fails, with its own message."""
     ended = perf.run("--strict-verdicts")
     assert ended.code == 1
     ended.line("NO_BASELINE: trivial b10 gpus=1")
@@ -66,7 +66,7 @@ def test_strict_verdicts_fail_what_proves_nothing(perf: PerfTests) -> None:
 
 
 def test_accepted_baselines_are_written_and_shown(perf: PerfTests) -> None:
-    """--update-baselines stores every run's rate with where it comes from, and says what is new."""
+    """--update-baselines stores every run's rate with its provenance, and reports what is new."""
     ended = perf.run("--update-baselines")
     ended.line("trivial b10 gpus=1 num_ps=1 parameter_server: new, 1000")
     (entries,) = [e for k, e in json.loads(baseline_file(perf).read_text())["entries"].items() if "gpus=1 " in k]
@@ -101,7 +101,7 @@ def test_regression_fails_and_explains_itself(accepted: PerfTests) -> None:
 
 
 def test_a_failure_of_something_else_is_not_its_verdicts(accepted: PerfTests) -> None:
-    """A test that is broken after a check that it has passed says FAILED, and not that it passed."""
+    """A test that fails after a passed check is shown as FAILED, and not as passed."""
     accepted.write(
         "def test_x(train, baseline):\n    baseline.check(train(model='trivial', gpus=1))\n    raise RuntimeError('later')\n"
     )
@@ -112,7 +112,7 @@ def test_a_failure_of_something_else_is_not_its_verdicts(accepted: PerfTests) ->
 
 
 def test_improvement_passes_aloud(accepted: PerfTests) -> None:
-    """A faster rate passes, and both the test's line and the table say so."""
+    """A faster rate passes, and both the test's line and the table show it."""
     ended = accepted.run("--gpus=1", "-v", TOY_STEP_S="0.005")
     assert ended.code == 0
     ended.line("PASSED (IMPROVED)")
@@ -132,7 +132,7 @@ def test_straddling_runs_are_inconclusive(accepted: PerfTests) -> None:
 
 
 def test_slower_baseline_needs_a_reason(accepted: PerfTests) -> None:
-    """A regression becomes no baseline without a stated reason, and it is said how to give one; test_accepting.py gives one."""
+    """A regression becomes no baseline without a reason, and a message shows how to give one; test_accepting.py gives one."""
     before = baseline_file(accepted).read_bytes()
     refused = accepted.run("--gpus=1", "--update-baselines", TOY_STEP_S="0.02")
     assert refused.code == 1
@@ -185,7 +185,7 @@ def test_an_injected_slow_down_fails_and_never_becomes_a_baseline(accepted: Perf
 
 
 def test_infinite_loss_is_invalid(perf: PerfTests) -> None:
-    """A run whose loss is no number fails as INVALID, names the worker and the step, and leaves no measurement."""
+    """A run with a NaN loss fails as INVALID, names the worker and the step, and leaves no measurement."""
     ended = perf.run("--gpus=1", TOY_LOSS="nan")
     assert ended.code == 1
     ended.line("worker:0: the loss of measured step 1 is nan")
@@ -195,7 +195,7 @@ def test_infinite_loss_is_invalid(perf: PerfTests) -> None:
 
 
 def test_only_what_is_invalid_is_called_so(perf: PerfTests) -> None:
-    """Of specs that take turns, one whose run cannot be true says nothing against the other's runs, which were there before."""
+    """Of specs that take turns, one with an inconsistent run does not affect the other's earlier runs."""
     diverges = perf.folder / "diverges"
     diverges.write_text("2")
     perf.write("def test_x(train): train.in_turn({'gpus': 1}, {'gpus': 2}, model='trivial')\n")
@@ -235,7 +235,7 @@ def test_other(train, baseline):
 
 
 def test_dead_task_is_named(perf: PerfTests) -> None:
-    """A task that is killed fails the test with its name, the signal, its last words and its log."""
+    """A killed task fails the test with its name, the signal, its last lines and its log."""
     ended = perf.run("--gpus=2", TOY_DO="die worker:1")
     assert ended.code == 1
     ended.line("worker:1 on", "was killed by SIGKILL")
@@ -297,7 +297,7 @@ def test_scaling(train, baseline):
 
 
 def test_stored_sessions_are_judged_again_to_the_byte(accepted: PerfTests, capsys: pytest.CaptureFixture[str]) -> None:
-    """What `dtfperf judge` makes of a session's folder is what stands there, whatever became of the baselines since."""
+    """`dtfperf judge` repeats the verdicts of a session's folder, independent of later baselines."""
     perf_tests = """
 import pytest
 
@@ -338,7 +338,7 @@ def test_scaling(train, baseline):
 
 
 def test_a_second_check_is_of_the_further_runs_too(accepted: PerfTests) -> None:
-    """What one check has had measured on is there for the next, whose change is of all the runs that stand beside it."""
+    """Further runs of one check are available to the next, which computes its change from all runs."""
     accepted.write(
         """
 def test_scaling(train, baseline):
@@ -358,14 +358,14 @@ def test_scaling(train, baseline):
 
 
 def test_budget_of_false_alarms_is_shared(accepted: PerfTests) -> None:
-    """Each test is judged at its part of the session's false alarms, and with -v the summary says what they may come to."""
+    """Each test is judged at its part of the session's false alarms, and with -v the summary shows their total."""
     ended = accepted.run("-v", "--gpus=1,2", "--false-alarms=0.02")
     ended.line("False alarms: at most 2.0 % of such sessions", "a budget shared by 2 tests")
     assert [record["checks"][0]["terms"]["false_alarm"] for record in records(accepted)] == [pytest.approx(0.02 / 2 / 2)] * 2
 
 
 def test_declared_checks_share_the_budget_evenly(accepted: PerfTests) -> None:
-    """Both checks of a test whose marker says checks=2 may spend half of its part; a third is refused in one line."""
+    """Both checks of a test with checks=2 have half of its part; a third is refused in one line."""
     test = """
 import pytest
 @pytest.mark.dtfperf(checks={checks})
@@ -385,7 +385,7 @@ def test_twice(train, baseline):
 
 
 def test_too_few_repeats_are_said_at_the_start(accepted: PerfTests) -> None:
-    """--repeats=1 cannot confirm a loss: one line says so first, and the reason says how many runs it needs."""
+    """--repeats=1 cannot confirm a loss: one line warns first, and the reason has the number of runs needed."""
     ended = accepted.run("--gpus=1", "--repeats=1", TOY_STEP_S="0.03")
     assert ended.out.count("repeats=1 is too few to find a slower rate: it takes 3 runs to confirm one") == 1
     (record,) = records(accepted)
@@ -425,7 +425,7 @@ def test_busy_hosts_taint_what_is_measured(accepted: PerfTests) -> None:
 
 
 def test_published_rates_are_for_the_hardware_they_were_published_of(perf: PerfTests) -> None:
-    """check_published finds the one published number of such a training; on other hardware that is said, and nothing more."""
+    """check_published finds the one published rate of such a training; on other hardware only that is reported."""
     perf.write(
         """
 def test_dgx1(train, baseline):
@@ -465,7 +465,7 @@ def test_the_last_line_counts_what_is_left_undecided(accepted: PerfTests, how: l
 
 
 def test_what_was_accepted_lacks_nothing(perf: PerfTests) -> None:
-    """Once a session has made baselines, nothing in it says that there are none; the Markdown summary says the same."""
+    """After a session has stored baselines, no output of it claims that there are none, nor does the Markdown summary."""
     ended = perf.run("-v", "--update-baselines=new")
     assert ended.code == 0
     assert ended.out.count("PASSED (accepted)") == 2
@@ -550,7 +550,7 @@ def test_scales(train, baseline):
 
 
 def test_junit_tells_trainings_of_one_label_apart(perf: PerfTests) -> None:
-    """Two trainings of a test whose short label is the same have each their own numbers, named by what they differ in."""
+    """Two trainings of a test with the same short label have separate numbers, named by the fields that differ."""
     perf.write(
         """
 def test_both(train):
@@ -591,7 +591,7 @@ def test_session_folder_is_complete(perf: PerfTests) -> None:
 
 
 def test_best_parameter_server_count_comes_from_baselines(perf: PerfTests) -> None:
-    """--num-ps=best says where to find out if nothing is known, and takes the fastest stored count otherwise."""
+    """--num-ps=best shows how to search if nothing is known, and takes the fastest stored count otherwise."""
     unknown: Ended = perf.run("--gpus=2", "--num-ps=best")
     assert unknown.code == 1
     unknown.line("--num-ps=sweep")
@@ -614,7 +614,7 @@ def test_hosts_that_a_run_does_not_use_change_nothing(accepted: PerfTests) -> No
 
 
 def test_what_its_hosts_lack_skips_a_test(perf: PerfTests) -> None:
-    """A mode of a package that is not installed there is no failure: the reason says who lacks what, and how to get it."""
+    """A mode with a missing package is no failure: the reason names the host, the package, and how to install it."""
     ended = perf.run("-rs", "--variable-update=horovod")
     assert ended.code == 0
     assert "2 skipped" in ended.out

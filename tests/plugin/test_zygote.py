@@ -58,7 +58,7 @@ sys.exit(pytest.wait() % 256)
 
 @pytest.mark.parametrize("number, code", [(signal.SIGKILL, 256 - 9), (signal.SIGTERM, 128 + 15)])
 def test_what_a_fork_starts_is_a_fork_that_ends_as_any_process(perf: PerfTests, number: int, code: int) -> None:
-    """Of `sys.executable` there is a stand-in that has the exit code of its fork, and whose signals are the fork's, too."""
+    """The stand-in of `sys.executable` has the exit code of its fork, and passes its signals on."""
     os.mkfifo(perf.folder / "started")
     perf.starts_forks = True
     perf.write("def test_it(): assert 0\n")

@@ -53,7 +53,7 @@ def test_no_ideal_without_a_one_device_rate(folder: SessionFolder) -> None:
 
 
 def test_the_latest_measurement_of_a_spec_counts(folder: SessionFolder) -> None:
-    """A spec that was measured twice stands in the table once, with its last numbers."""
+    """A spec that was measured twice is in the table once, with its last numbers."""
     session_exports.write_csv_files(folder, SessionResults([record(spec(), 9.0), record(spec(), 8.0)]))
     assert (folder.path / "inception3_b8.csv").read_text().splitlines()[1].startswith("1,8,8,1,")
 
@@ -68,7 +68,7 @@ def test_a_disturbed_run_is_none_of_those_that_are_counted(folder: SessionFolder
 
 
 def test_nothing_measured_nothing_written(folder: SessionFolder) -> None:
-    """No measurement, no file, and nothing to say about it."""
+    """Without a measurement there is no file and no remark."""
     assert session_exports.write_csv_files(folder, SessionResults([])) == []
 
 
@@ -124,7 +124,7 @@ def test_a_text_is_no_formula(folder: SessionFolder) -> None:
 
 
 def test_without_the_report_extra(tmp_path: Path) -> None:
-    """Where pandas and matplotlib are not installed, one line each says so and how to get them; measurements.csv is there."""
+    """Without pandas and matplotlib, one line each shows how to install them; measurements.csv is written."""
     done = subprocess.run([sys.executable, "-c", WITHOUT_LIBRARIES, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "No scaling tables: No module named 'pandas'. pip install 'pytest-dtfperf[report]' brings what is missing.",
@@ -141,7 +141,7 @@ def test_the_docs_have_every_export() -> None:
 
 @pytest.mark.parametrize("model", ["x" * 300, "\u00e4" * 150, "a.b-" * 80], ids=["letters", "umlauts", "signs"])
 def test_a_program_with_a_name_longer_than_a_files(folder: SessionFolder, model: str) -> None:
-    """Its tables and figures have the begin of its name, and a digest that tells it from another of the same begin."""
+    """Its tables and figures have the beginning of its name, and a digest that distinguishes it from similar names."""
     programs = [record(external(f"{model}{end}"), 9.0, name=end) for end in ("a", "b")]
     session_exports.write_csv_files(folder, SessionResults(programs))
     names = [path.name for path in folder.path.glob("*_b1.csv")]
@@ -156,7 +156,7 @@ def external(model: str) -> Spec:
 
 
 def test_what_a_terminal_would_obey_is_written_out(folder: SessionFolder) -> None:
-    """An escape sequence in the name of a test does nothing to whoever shows a table in a terminal."""
+    """An escape sequence in the name of a test has no effect on a terminal that shows a table."""
     session_exports.write_csv_files(folder, SessionResults([record(spec(), 9.0, test="test_\x1b[2J\u202e\x9b[x]")]))
     text = (folder.path / "measurements.csv").read_text()
     assert "\\x1b[2J\\u202e\\x9b[x]" in text

@@ -43,7 +43,7 @@ def test_the_line_of_others_is_left_alone(is_terminal: bool) -> None:
 
 
 def test_a_run_says_how_far_the_session_is() -> None:
-    """Which of how many tests it is made for, and how long the rest may take, stands before it."""
+    """The number of the test, and the remaining time, are before the line."""
     file = io.StringIO()
     progress = Progress(file, is_terminal=False, where=lambda: "test 3 of 25, about 12 min left")
     progress.run_started(SPEC, 1, 5)
@@ -87,7 +87,7 @@ def test_a_terminal_is_left_as_it_was() -> None:
 
 
 def test_a_log_has_a_line_each_time_the_words_of_waiting_change() -> None:
-    """In a log, waiting for hosts is one line for as long as there is nothing new to say."""
+    """In a log, waiting for hosts is one line as long as the text does not change."""
     file = io.StringIO()
     progress = Progress(file, is_terminal=False)
     for words in ("daint: job 17 pending (Priority)",) * 3 + ("daint: job 17 pending (Resources)",):
@@ -101,7 +101,7 @@ def test_a_log_has_a_line_each_time_the_words_of_waiting_change() -> None:
 
 
 def test_a_terminal_has_one_line_of_waiting_that_is_redrawn() -> None:
-    """On a terminal the words of waiting replace each other, and nothing is left of them if it ends in vain."""
+    """On a terminal the texts of waiting replace each other, and are erased if it ends without hosts."""
     file = io.StringIO()
     progress = Progress(file, is_terminal=True, width=80)
     progress.waiting("daint: job 17 pending (Priority)")
@@ -113,7 +113,7 @@ def test_a_terminal_has_one_line_of_waiting_that_is_redrawn() -> None:
 
 @pytest.mark.parametrize("seconds, words", [(35, "35 s"), (119, "119 s"), (725, "12 min"), (11100, "3 h 05 min")])
 def test_a_terminal_says_for_how_long_one_waits(seconds: int, words: str) -> None:
-    """Beside the words of waiting stands how long it takes already, counted from its beginning, however the words change."""
+    """Beside the text of waiting is its duration since the beginning, also after a change of the text."""
     file = io.StringIO()
     now_s = [100.0]
     progress = Progress(file, is_terminal=True, width=80, clock=lambda: now_s[0])
@@ -125,7 +125,7 @@ def test_a_terminal_says_for_how_long_one_waits(seconds: int, words: str) -> Non
 
 
 def test_hosts_that_are_not_lent_are_no_failed_run() -> None:
-    """Where there were no hosts no run was begun: a log has the words of waiting, and the test's own error says the rest."""
+    """Without hosts no run begins: a log has the text of waiting, and the test's own error the rest."""
     file = io.StringIO()
     progress = Progress(file, is_terminal=False)
     progress.waiting("Slurm job 17 pending")
@@ -183,7 +183,7 @@ def lines_of(width: int, *, is_quiet: bool = False, is_terminal: bool = False) -
 
 
 def test_a_disturbed_run_is_marked_at_once() -> None:
-    """In a log and on a terminal a run that something disturbed says so when it has ended, and by what."""
+    """In a log and on a terminal, a disturbed run is reported at its end, with the disturbance."""
     assert any(line.endswith(f"9.81 images/sec (12.3 s), disturbed: {BUSY}") for line in lines_of(999))
     shown = [line for line in lines_of(999, is_terminal=True) if "disturbed" in line]
     assert [line.endswith(f"run 2 of 10: 9.81 images/sec, disturbed: {BUSY}") for line in shown] == [True]
@@ -191,7 +191,7 @@ def test_a_disturbed_run_is_marked_at_once() -> None:
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_lines_fit_the_width(width: int) -> None:
-    """What is longer goes on in another line, broken between words; all words are there."""
+    """A longer line is wrapped between words, without losing any."""
     lines = lines_of(width)
     assert max(map(len, lines)) <= width
     whole = " ".join(" ".join(lines_of(9999)).split())

@@ -154,7 +154,7 @@ PARTS = {
 @pytest.mark.parametrize("verbose", [False, True], ids=["brief", "verbose"])
 @pytest.mark.parametrize("width", PARTS)
 def test_the_summary_word_for_word(width: int, verbose: bool) -> None:
-    """What is not green, the table, what was written; with -v what the numbers are, and others', stands between."""
+    """Verdicts that are not green come first, then the table and the files; with -v also meanings and published rates."""
     first, rates, beneath, last = PARTS[width]
     text = format_summary(
         RECORDS,
@@ -169,7 +169,7 @@ def test_the_summary_word_for_word(width: int, verbose: bool) -> None:
 
 
 def test_reasons_leave_the_table_in_sight() -> None:
-    """Of many different reasons the gravest are told, and how many more there are."""
+    """Of many different reasons the gravest are shown, and the number of the others."""
     found = [
         record(spec(gpus=n), 9.0 * n, verdict=Verdict.REGRESSED if n > 19 else Verdict.INCONCLUSIVE, reason=f"for reason {n}")
         for n in range(1, 21)
@@ -181,7 +181,7 @@ def test_reasons_leave_the_table_in_sight() -> None:
 
 
 def test_of_many_new_baselines_the_table_has_the_numbers() -> None:
-    """A baseline that has changed is told with both rates; of new ones how many they are, unless asked for all."""
+    """A changed baseline is shown with both rates; new ones are counted, unless all are requested."""
     new = [AcceptedBaseline(f"inception3 b8 gpus={n} num_ps=0 replicated", None, 9.0 * n) for n in range(1, 9)]
     brief, whole = (
         format_summary(RECORDS, width=120, accepted=[*ACCEPTED, *new], verbose=verbose) for verbose in (False, True)
@@ -207,7 +207,7 @@ def test_colour_changes_no_word() -> None:
 
 
 def test_the_environment_has_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Width and colour are what the caller says, whatever COLUMNS and FORCE_COLOR say of another terminal."""
+    """Width and colour are the caller's, independent of COLUMNS and FORCE_COLOR of another terminal."""
     before = format_summary(RECORDS, PUBLISHED, width=120)
     for name, value in {"COLUMNS": "40", "FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}.items():
         monkeypatch.setenv(name, value)
@@ -215,12 +215,12 @@ def test_the_environment_has_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_measurement_no_summary() -> None:
-    """A session that measured nothing says nothing."""
+    """A session without measurements prints nothing."""
     assert format_summary([], PUBLISHED, width=80) == ""
 
 
 def test_one_run_has_no_spread() -> None:
-    """A single run shows its rate alone, and the footnote says why."""
+    """A single run shows only its rate, and the footnote gives the reason."""
     text = format_summary([record(spec(), 9.81)], width=80, verbose=True)
     assert "9.81 ±" not in text
     assert "images/sec is of a single run, which has no spread" in text
@@ -234,7 +234,7 @@ def test_one_run_that_nothing_disturbed_has_no_spread() -> None:
 
 
 def test_a_failing_test_explains_itself() -> None:
-    """A few lines say what was measured, against what, where, and how to rerun it."""
+    """A few lines show what was measured, the comparison, the host, and how to rerun it."""
     assert (
         format_failure(REGRESSED, logs=Path("perf_results/x/logs/y"), options=["--cluster=daint"])
         == """\
@@ -252,7 +252,7 @@ REGRESSED: inception3 b8 gpus=2 num_ps=1 parameter_server
 
 
 def test_failure_wraps_between_words() -> None:
-    """Texts wrap within the terminal's width; commands do with a backslash, so that they can be pasted; words stay whole."""
+    """Texts wrap within the terminal's width; commands with a backslash, so that they can be pasted; words stay whole."""
     reason = "every run is slower than 16.72 images/sec, " * 4
     options = ["--cluster=daint", "-k", "throughput and not 64", f"--clusters-file={'long/' * 20}clusters.toml"]
     text = format_failure(replace(REGRESSED, reason=reason), options=options, width=60)
@@ -276,7 +276,7 @@ def test_what_is_not_known_has_no_line() -> None:
 
 
 def test_what_cannot_be_compared_says_why_and_once() -> None:
-    """Above the table stands once why measurements are INCOMPARABLE; those on hosts not asked for can be no baselines."""
+    """The reason why measurements are INCOMPARABLE is once above the table; those on other hosts cannot be baselines."""
     placement = {"requested": ["2 nodes"], "granted": ["1 node"], "nodes": [], "matches": False}
     elsewhere = "the baseline was measured on other hardware (gpus)"
     misplaced = record(spec(gpus=4, num_ps=1), 15.2, verdict=Verdict.INCOMPARABLE, reason="requested: 2 nodes; granted: 1 node")
@@ -289,7 +289,7 @@ def test_what_cannot_be_compared_says_why_and_once() -> None:
 
 
 def test_what_was_spent_is_summed_up_with_its_source() -> None:
-    """All allocations' costs are one line, which says whose prices they rest on; without prices there is none."""
+    """All allocations' costs are one line with the source of prices; without prices there is none."""
     bill = {"usd": 1.204, "price_source": "Amazon's price list", "price_date": "2026-11-20"}
     assert list_costs([bill, bill]) == ["Spent on hosts, estimated: 2.41 USD (price: Amazon's price list, 2026-11-20)"]
     assert list_costs([]) == []
@@ -326,7 +326,7 @@ Next:
 
 
 def test_no_next_steps_where_all_is_compared() -> None:
-    """A session whose measurements have baselines, or were slowed down on purpose, needs no advice."""
+    """A session of measurements with baselines, or with injected slowdowns, needs no advice."""
     assert list_next_steps([record for record in RECORDS if record.verdict != Verdict.NO_BASELINE], ["pytest"], "local") == []
 
 
