@@ -114,8 +114,15 @@ def _possible(subject: ExperimentSubject, spec: Mapping[str, Any], spare_hosts: 
             yield Planned(subject, trial)
 
 
-def read(plan: Planned, *, step_s: float, instead_of_s: float, noise_s: float, then: StepBreakdown | None) -> Tried:
-    """What an experiment says, whose step took `step_s`, of a cause of a step of `instead_of_s`. `then`: of the good step."""
+def judge_experiment(plan: Planned, *, step_s: float, instead_of_s: float, noise_s: float, then: StepBreakdown | None) -> Tried:
+    """Return what an experiment shows of a cause, by the length of its step.
+
+    Args:
+        step_s: seconds of a step of the experiment.
+        instead_of_s: seconds of a step of the slow measurement.
+        noise_s: seconds by which steps differ by chance.
+        then: the step breakdown of the baseline.
+    """
     subject, trial = plan.subject, plan.trial
     seconds = _evidence_s(trial, step_s, instead_of_s, then)
     enough = MIN_SHARE_OF_CAUSE * subject.seconds

@@ -310,7 +310,7 @@ class _Session:
             if sent := self._by_location.get((transfer.source, transfer.name)):
                 transfer.causes = [sent]
                 transfer.ready = transfer.start = min(sent.end, transfer.end)
-            transfer.variable = self._fetched(transfer)
+            transfer.variable = self._find_variable(transfer)
         for operation, event in self.ran:
             for name in operation.inputs:
                 if cause := self._input(event.device, name):
@@ -326,8 +326,8 @@ class _Session:
             return found
         return self._by_name[name][1] if name in self._by_name else None
 
-    def _fetched(self, transfer: Event) -> str | None:
-        """The variable whose value it is."""
+    def _find_variable(self, transfer: Event) -> str | None:
+        """Return the name of the variable that a transfer has the value of."""
         name = transfer.name
         for _ in range(_HOPS):
             if name not in self._by_name:

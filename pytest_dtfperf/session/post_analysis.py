@@ -20,7 +20,7 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, first_line
 from pytest_dtfperf.explain.causes import Explanation
-from pytest_dtfperf.explain.experiments import ExperimentSubject, Planned, Tried, failed, plan_experiments, read
+from pytest_dtfperf.explain.experiments import ExperimentSubject, Planned, Tried, failed, judge_experiment, plan_experiments
 from pytest_dtfperf.explain.probes import Probes, is_disturbed, merge_probes
 from pytest_dtfperf.explain.step_breakdown import StepBreakdown
 from pytest_dtfperf.limits.limit import Limit, limit
@@ -229,7 +229,7 @@ class _Experiments:
             except (RunFailed, InvalidMeasurement, InfrastructureError, SpecError) as error:
                 yield failed(plan, self._explanation.step_s, first_line(error))
                 continue
-            yield read(
+            yield judge_experiment(
                 plan,
                 step_s=made[spec, without],
                 instead_of_s=self._explanation.step_s,

@@ -13,7 +13,7 @@ import pytest
 from pytest_dtfperf.baselines.checks import ask
 from pytest_dtfperf.baselines.comparability import must_match
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
-from pytest_dtfperf.explain.experiments import SYNTHETIC, ExperimentSubject, Planned, read
+from pytest_dtfperf.explain.experiments import SYNTHETIC, ExperimentSubject, Planned, judge_experiment
 from pytest_dtfperf.history import event_text
 from pytest_dtfperf.history.comparison import ComparedTraining
 from pytest_dtfperf.nightly.summary import Loss
@@ -43,7 +43,7 @@ def event() -> str:
 
 
 def experiment() -> str:
-    return read(
+    return judge_experiment(
         Planned(ExperimentSubject("input", 0.2), SYNTHETIC), step_s=0.12, instead_of_s=0.31, noise_s=0.01, then=None
     ).words
 

@@ -17,8 +17,8 @@ from pytest_dtfperf.explain.experiments import (
     Planned,
     Tried,
     failed,
+    judge_experiment,
     plan_experiments,
-    read,
 )
 from pytest_dtfperf.explain.step_breakdown import StepBreakdown, TaskTime
 from pytest_dtfperf.spec import Spec
@@ -68,8 +68,8 @@ def test_the_first_that_can_be_made_is_made(
 def test_a_sleeper_goes_on_sleeping_alone() -> None:
     """A worker that sleeps half a second in every step of 0.1 s does so where it trains alone, too: that confirms it."""
     (plan,) = plan_experiments([ExperimentSubject("straggler", 0.46, "worker:1")], SPEC.to_json(), spare_hosts=0, most=1)
-    assert read(plan, step_s=0.65, instead_of_s=0.59, noise_s=0.01, then=THEN).outcome == "confirmed"
-    assert read(plan, step_s=0.12, instead_of_s=0.59, noise_s=0.01, then=THEN).outcome == "refuted"
+    assert judge_experiment(plan, step_s=0.65, instead_of_s=0.59, noise_s=0.01, then=THEN).outcome == "confirmed"
+    assert judge_experiment(plan, step_s=0.12, instead_of_s=0.59, noise_s=0.01, then=THEN).outcome == "refuted"
 
 
 def test_no_more_than_asked_for() -> None:
@@ -99,13 +99,13 @@ def test_outcome_by_what_has_gone_or_stayed(
 ) -> None:
     """Half of the cause's seconds decide, unless runs differ by more than what is missing to it."""
     plan = Planned(ExperimentSubject("compute", seconds, "worker:1"), trial)
-    assert read(plan, step_s=step_s, instead_of_s=0.31, noise_s=0.01, then=THEN).outcome == outcome
+    assert judge_experiment(plan, step_s=step_s, instead_of_s=0.31, noise_s=0.01, then=THEN).outcome == outcome
 
 
 def test_words() -> None:
     """One line says what was changed, what came of it, and what that says."""
     plan = Planned(ExperimentSubject("input", 0.2), SYNTHETIC)
-    tried = read(plan, step_s=0.12, instead_of_s=0.31, noise_s=0.01, then=None)
+    tried = judge_experiment(plan, step_s=0.12, instead_of_s=0.31, noise_s=0.01, then=None)
     assert tried.words == "input: with synthetic input the step takes 0.12 instead of 0.31 s: confirmed"
     assert Tried.from_json(tried.to_json()) == tried
 
@@ -113,7 +113,7 @@ def test_words() -> None:
 def test_what_is_not_known_decides_nothing() -> None:
     """Without a good step's anatomy nobody knows how long own work took; what could not be run has no step."""
     plan = Planned(ExperimentSubject("compute", 0.1, "node3"), OWN_WORK)
-    assert read(plan, step_s=0.2, instead_of_s=0.3, noise_s=0.01, then=None).outcome == "open"
+    assert judge_experiment(plan, step_s=0.2, instead_of_s=0.3, noise_s=0.01, then=None).outcome == "open"
     tried = failed(plan, 0.3, "worker:0 died")
     assert (tried.outcome, tried.step_s) == ("open", None)
     assert tried.words == "compute at node3: where each worker trains alone there is no result: worker:0 died"
