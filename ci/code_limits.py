@@ -52,24 +52,24 @@ IRREGULAR = frozenset(
 )
 # Word: limit in the package, limit in docs. The goal of each is 4.5.
 WORDS: Mapping[str, tuple[float, float]] = {
-    "words": (54.4, 5.2),
-    "told": (27.1, 15.0),
-    "tell": (5.1, 6.8),
-    "tells": (4.5, 13.3),
-    "said": (4.5, 11.7),
-    "says": (9.7, 42.6),
-    "say": (13.6, 11.7),
-    "nobody": (7.2, 13.3),
-    "whose": (12.2, 16.6),
-    "whoever": (4.5, 8.4),
-    "who": (4.5, 10.1),
-    "lies": (3.1, 6.8),
-    "stands": (4.5, 10.1),
+    "words": (54.4, 4.5),
+    "told": (27.1, 4.5),
+    "tell": (5.1, 4.5),
+    "tells": (4.5, 4.5),
+    "said": (4.5, 4.5),
+    "says": (9.7, 4.5),
+    "say": (13.6, 4.5),
+    "nobody": (7.2, 4.5),
+    "whose": (12.2, 4.5),
+    "whoever": (4.5, 4.5),
+    "who": (4.5, 4.5),
+    "lies": (3.1, 4.5),
+    "stands": (4.5, 4.5),
     "lend": (2.2, 0.0),
     "lent": (4.5, 3.6),
     "borrow": (0.0, 0.0),
     "ever": (3.1, 1.9),
-    "meanwhile": (4.5, 6.8),
+    "meanwhile": (4.5, 4.5),
 }
 GOAL_OF_WORDS = 4.5
 

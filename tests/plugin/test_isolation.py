@@ -32,7 +32,7 @@ def test_what_cannot_be_isolated_is_said_once(perf: PerfTests) -> None:
     text = output(perf, *ordinary.without_namespaces())
     (line,) = (line for line in text.splitlines() if WARNING in line)
     assert line.startswith("dtfperf: cluster local (local, ")
-    assert "there may be no more namespaces (/proc/sys/user), so that whoever reaches this machine's ports" in line
+    assert "there may be no more namespaces (/proc/sys/user), so every host that reaches its ports" in line
     assert "docs/security.md" in line
 
 
