@@ -50,7 +50,8 @@ def run_pytest(
     print(f"nightly: {mask_passwords(' '.join(argv))}", flush=True)
     with _record_signals() as received:
         ends_at_s = time.monotonic() + deadline_s
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, process_group=0, pass_fds=[lock])
+        env = {name: value for name, value in os.environ.items() if name != notify.VARIABLE}  # a secret that no host needs
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, process_group=0, pass_fds=[lock], env=env)
         while process.poll() is None and not received and time.monotonic() < ends_at_s:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=min(1.0, max(0.0, ends_at_s - time.monotonic())))

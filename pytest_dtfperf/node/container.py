@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CANNOT_START = 127  # as a shell has it for a program that it cannot find
 ENGINES = ("docker", "podman")  # pass no variable of the environment unless its name is given, and know images by name
 _FILE = re.compile(r"\.(sif|simg|sqsh|sqfs|squashfs|img)\Z")
-_OURS = re.compile(r"DTFPERF_\w+|PYTHONPATH|TMPDIR|XDG_\w+|CUDA_\w+|TF_\w+|NCCL_\w+\Z")
+_PASSED = re.compile(r"(DTFPERF_\w+|PYTHONPATH|TMPDIR|XDG_\w+|CUDA_\w+|TF_\w+|NCCL_\w+)\Z")
 _CHUNK_BYTES = 1 << 20
 _INSPECT_S = 60.0
 
@@ -62,7 +62,7 @@ def make_command(text: str, command: Iterable[str], environment: Mapping[str, st
     is_engine = os.path.basename(words[0]) in ENGINES
     found = inspect_image(runner, image) if is_engine else digest_of(image)
     if is_engine and len(words) > 2:
-        names = sorted(name for name in {*environment, "PYTHONPATH"} if _OURS.match(name))
+        names = sorted(name for name in {*environment, "PYTHONPATH"} if _PASSED.match(name))
         words[2:2] = [word for name in names for word in ("--env", name)]
     return [runner, *words[1:], *command, *(["--container", found] if found else [])]
 

@@ -32,6 +32,7 @@ from pytest_dtfperf.records.session import SessionFolder
 from tests.records.samples import measurement, spec
 
 def test_rate():
+    assert "DTFPERF_NOTIFY" not in os.environ
     rate = float(os.environ["RATE"])
     folder = SessionFolder.create(Path(os.environ["RESULTS"]), cluster="local", command=["pytest"], versions={})
     record = folder.add("test_rate", measurement(spec(), [rate, rate]))
