@@ -228,16 +228,18 @@ class SessionContext:
     def fit_to_time(self, spec: Spec, test: str, given: Collection[str]) -> Spec:
         """Return the spec with as many measured steps as the test's share of the time budget allows, and never more.
 
-        Steps that the test or the command line sets stay, as do those of a training that is evaluated. All steps stay where the
-        limit is unknown, and where each measurement has an allocation of its own, which ends with the probe.
+        Steps that the test or the command line sets stay, as do those of a training that is evaluated. All steps stay on GPUs,
+        where they are short, where the limit is unknown, and where each measurement has an allocation of its own, which ends
+        with the probe.
 
         Args:
             given: the fields that the test sets.
         """
         budget = self.time_budget
         is_evaluated = spec.evaluate or spec.stop_at_top_1_accuracy or spec.eval_during_training_every_n_steps
-        is_fixed = "steps" in {*given, *self.settings.overrides} or self.config.allocation == "test"
-        if budget is None or spec.command or is_evaluated or is_fixed or budget.remaining_s <= 0:
+        is_fixed = "steps" in {*given, *self.settings.overrides}
+        can_predict = self.cluster.device == "cpu" and self.config.allocation != "test" and not spec.command
+        if budget is None or is_evaluated or is_fixed or not can_predict or budget.remaining_s <= 0:
             return spec
         budget.begin(test)
         with self.measuring(spec, test):

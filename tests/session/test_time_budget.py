@@ -1,13 +1,22 @@
 """The time that a session may take: shared among tests, by a clock that the tests set."""
 
+from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.formats import format_time_budget, parse_time_budget
+from pytest_dtfperf.limits.needs import Layout
+from pytest_dtfperf.records.arithmetic import flop_per_image
+from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.resolve import choose_time_budget
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.session.time_budget import LEAST_STEPS, TimeBudget
 from pytest_dtfperf.spec import Spec
+from tests.explain.probed import of_hosts, reading
 
 SPEC = Spec(model="trivial", batch_size=8, warmup_steps=2, steps=100)
 
@@ -108,3 +117,54 @@ def test_command_line_decides_before_the_cluster(settings: Settings, seconds: fl
     """The command line's time counts; else the cluster's, unless what is measured becomes baselines."""
     assert choose_time_budget(settings, ClusterConfig(name="local", time_budget="6min")) == seconds
     assert choose_time_budget(Settings(), ClusterConfig(name="daint")) is None
+
+
+class Host:
+    """A session on one host of two cores whose hour is known: a step of SPEC takes a second there."""
+
+    settings = Settings()
+
+    def __init__(self, clock: Clock, *, device: str = "cpu", allocation: str = "session") -> None:
+        self.time_budget: TimeBudget | None = TimeBudget(80.0, lambda: 2, clock)
+        self.cluster = SimpleNamespace(device=device)
+        self.config = ClusterConfig(name="c", allocation=allocation)
+        layout = Layout({"worker:0": "h"}, {"worker:0": 1})
+        self.allocations = SimpleNamespace(get_launcher=lambda spec: SimpleNamespace(layout=lambda spec: layout))
+        flop_per_s = float(flop_per_image(TRAINED) or 0) * TRAINED.batch_size / 0.4  # of which 40 % are usual
+        self.capacity = of_hosts(h={"core.matmul": reading(flop_per_s), "cores.matmul": reading(flop_per_s)})
+
+    def measuring(self, spec: Spec, test: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def probe_capacity(self, spec: Spec) -> None:
+        """All is known."""
+
+    def fit(self, spec: Spec, given: Collection[str] = ()) -> int:
+        return SessionContext.fit_to_time(cast("SessionContext", self), spec, "a", given).steps
+
+
+TRAINED = Spec(model="lenet", batch_size=8, warmup_steps=2, steps=100, num_ps=0, variable_update="replicated")
+
+
+def test_steps_are_predicted_from_the_probe(clock: Clock) -> None:
+    """A test with 40 s has 8 steps of a second in each of two runs, besides 2 of warm-up, for half of its time."""
+    assert Host(clock).fit(TRAINED) == 8
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"device": "gpu"}, {"allocation": "test"}],
+    ids=["GPUs", "an allocation for each measurement"],
+)
+def test_steps_stay_where_they_cannot_be_predicted(clock: Clock, changes: dict[str, str]) -> None:
+    """What cores can do predicts no step on a GPU; a probe would end an allocation that is made for one measurement."""
+    assert Host(clock, **changes).fit(TRAINED) == 100
+
+
+def test_steps_stay_where_they_are_set_or_learnt_by(clock: Clock) -> None:
+    """Steps that a test sets, those of a training that is evaluated, and all without a budget stay."""
+    host = Host(clock)
+    assert host.fit(TRAINED, given={"steps"}) == 100
+    assert host.fit(TRAINED.but(model="mnist", data="mnist", data_dir="/digits", evaluate=True)) == 100
+    host.time_budget = None
+    assert host.fit(TRAINED) == 100
