@@ -136,6 +136,12 @@ def merge_probes(before: Probes, now: Probes) -> Probes:
     return replace(now, hosts={**before.hosts, **hosts}, links={**before.links, **now.links})
 
 
+def without_probes(probes: Probes, known: Probes) -> Probes:
+    """Return the probes of hosts and links that are not among those known."""
+    hosts = {name: probe for name, probe in probes.hosts.items() if probe != known.hosts.get(name)}
+    return replace(probes, hosts=hosts, links={name: link for name, link in probes.links.items() if name not in known.links})
+
+
 def _merge_host_probes(before: HostProbe, now: HostProbe) -> HostProbe:
     readings = {**before.readings, **now.readings}
     unknown = {name: why for name, why in {**before.unknown, **now.unknown}.items() if name not in now.readings}

@@ -11,7 +11,7 @@ from pytest_dtfperf.clusters.capacity import count_hosts_for
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.errors import Culprit, DataError, RunFailed
-from pytest_dtfperf.explain.probes import Probes, merge_probes
+from pytest_dtfperf.explain.probes import Probes, merge_probes, without_probes
 from pytest_dtfperf.launch import placement, probe_cache
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, Roles, place
@@ -190,8 +190,8 @@ class Launcher:
             return probing.collect_probes()
         on_begin()
         found = self._carry_out_probe(probing)
+        probe_cache.store_probes(self._config, self._views, without_probes(found, known))  # older readings keep their age
         self._capacity = merge_probes(self._capacity, replace(found, unknown={}))
-        probe_cache.store_probes(self._config, self._views, self._capacity)
         return found
 
     def _carry_out_probe(self, probing: Probing) -> Probes:

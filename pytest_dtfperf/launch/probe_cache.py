@@ -5,6 +5,7 @@ same set of such hosts. Readings that other processes disturbed are not kept, fo
 """
 
 import hashlib
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -27,13 +28,12 @@ def load_probes(config: ClusterConfig, hosts: Sequence[HostView]) -> Probes:
         kept = answer_cache.load(_host_key(config, host), MAX_AGE_S) if host.boot else None
         if kept is not None and (probe := _parse(HostProbe, kept)):
             found[host.name] = probe
-    links = answer_cache.load(_links_key(hosts), MAX_AGE_S) if all(host.boot for host in hosts) else None
-    read = {name: link for name, each in (links or {}).items() if (link := _parse(Link, each))}
+    read = {name: link for name, each in _load_links(hosts).items() if (link := _parse(Link, each["link"]))}
     return Probes(hosts=found, links=read)
 
 
 def store_probes(config: ClusterConfig, hosts: Sequence[HostView], probes: Probes) -> None:
-    """Keep the undisturbed readings of `probes`."""
+    """Keep the undisturbed readings of `probes`, all of which were taken now."""
     disturbed = {name for name, probe in probes.hosts.items() if probe.unknown or is_disturbed(probe)}
     for host in hosts:
         probe = probes.hosts.get(host.name)
@@ -42,7 +42,17 @@ def store_probes(config: ClusterConfig, hosts: Sequence[HostView], probes: Probe
         readings = {name: reading for name, reading in probe.readings.items() if name != _NOT_KEPT}
         answer_cache.store(_host_key(config, host), replace(probe, readings=readings).to_json())
     if probes.links and not disturbed and all(host.boot for host in hosts):
-        answer_cache.store(_links_key(hosts), {name: link.to_json() for name, link in probes.links.items()})
+        new = {name: {"at": time.time(), "link": link.to_json()} for name, link in probes.links.items()}
+        answer_cache.store(_links_key(hosts), {**_load_links(hosts), **new})
+
+
+def _load_links(hosts: Sequence[HostView]) -> dict[str, Any]:
+    """Return the readings of links by name, each with the time at which it was taken, without those that are too old."""
+    kept = answer_cache.load(_links_key(hosts), MAX_AGE_S) if all(host.boot for host in hosts) else None
+    try:
+        return {name: each for name, each in (kept or {}).items() if time.time() - each["at"] <= MAX_AGE_S}
+    except (TypeError, KeyError):  # another version of this package wrote it
+        return {}
 
 
 def _parse(kind: type[Kept], kept: Any) -> Kept | None:

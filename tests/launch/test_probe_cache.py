@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.clusters import answer_cache
-from pytest_dtfperf.explain.probes import HostProbe, Probes
+from pytest_dtfperf.explain.probes import HostProbe, Probes, without_probes
 from pytest_dtfperf.launch.placement import HostView
-from pytest_dtfperf.launch.probe_cache import load_probes, store_probes
+from pytest_dtfperf.launch.probe_cache import MAX_AGE_S, load_probes, store_probes
 from tests.explain.probed import G, link, reading
 from tests.launch.stage import CONFIG
 
@@ -65,6 +65,24 @@ def test_disturbed_readings_are_not_kept(probe: HostProbe) -> None:
     """Readings that other processes made too low, or that are incomplete, serve their own session alone."""
     store_probes(CONFIG, [HOST], Probes(hosts={"n1": probe}, links=LINKS))
     assert load_probes(CONFIG, [HOST]) == Probes()
+
+
+def test_each_link_has_its_own_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that is measured later makes an older one of the same hosts no younger."""
+    now = time.time()
+    store_probes(CONFIG, [HOST, OTHER], Probes(links={"*>n1": link(1e8)}))
+    monkeypatch.setattr(time, "time", lambda: now + MAX_AGE_S / 2)
+    store_probes(CONFIG, [HOST, OTHER], Probes(links={"*>n2": link(2e8)}))
+    assert load_probes(CONFIG, [HOST, OTHER]).links.keys() == {"*>n1", "*>n2"}
+    monkeypatch.setattr(time, "time", lambda: now + MAX_AGE_S + 60)
+    assert load_probes(CONFIG, [HOST, OTHER]).links == {"*>n2": link(2e8)}
+
+
+def test_only_new_readings_are_stored() -> None:
+    """What was known before a probe is not stored again with the time of that probe."""
+    known = Probes(hosts={"n1": PROBE}, links=LINKS)
+    found = Probes(hosts={"n1": PROBE, "n2": PROBE}, links={**LINKS, "*>n2": link(2e8)})
+    assert without_probes(found, known) == Probes(hosts={"n2": PROBE}, links={"*>n2": link(2e8)})
 
 
 def test_old_or_foreign_readings_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
