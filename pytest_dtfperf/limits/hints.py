@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.formats import format_count, percent
-from pytest_dtfperf.limits.limit import CORES, GPUS, LINK, MEMORY, Bound, Limit, limit
+from pytest_dtfperf.limits.limit import CORES, GPUS, LINK, MEMORY, Bound, Limit, limit, list_gpus
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
@@ -79,9 +79,9 @@ def find_typical_share(record: Record, resource: str) -> TypicalShare | None:
 
 
 def predict_step_s(spec: Spec, layout: Layout, probes: Probes) -> float | None:
-    """Return about how many seconds a step takes on cores, by its limit and the share that such a training reaches of it.
+    """Return about how many seconds a step of a training on cores takes, by its limit and the share that such a one reaches.
 
-    None where no limit is known of cores, as on GPUs, where steps are short.
+    None where no limit of cores is known. It says nothing of a training on GPUs.
     """
     found = limit(spec, layout, probes)
     cores = next((bound for bound in found.bounds if bound.resource == CORES), None)
@@ -132,8 +132,8 @@ def _find_tight(found: Limit) -> str | None:
     times = binding.step_s / devices.step_s
     if times < TIGHT:
         return None
-    limit = f"the {binding.resource} of {binding.host} sets the limit ({binding.needs})"
-    return f"{limit}; its {_allow(devices)} {times:.1f} times as much"
+    sets = f"the {binding.resource} of {binding.host} sets the limit ({binding.needs})"
+    return f"{sets}; its {_allow(devices)} {times:.1f} times as much"
 
 
 def _allow(devices: Bound) -> str:
@@ -142,8 +142,7 @@ def _allow(devices: Bound) -> str:
 
 def _find_own_causes(record: Record) -> Iterator[str]:
     """Yield what the training itself may have done to compute less than its devices could."""
-    hardware = record.measurement.fingerprint.get("hardware", {})
-    on_cores = not hardware.get("gpus") or hardware.get("cpu_devices")
+    on_cores = not list_gpus(record.measurement.fingerprint)
     if on_cores and not record.measurement.disturbances and (idle := _find_idle_cores(record, record.measurement.samples)):
         yield idle
     if on_cores and record.spec.data_format == "NCHW":

@@ -23,6 +23,7 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pytest_dtfperf.baselines.references import Reference
 from pytest_dtfperf.codec import JsonData
@@ -106,6 +107,12 @@ def limit(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str] = ()
     bounds.sort(key=lambda bound: -bound.step_s)
     images = spec.gpus * spec.batch_size
     return Limit(images_per_sec=images / bounds[0].step_s if bounds else None, bounds=bounds, unknown=unknown)
+
+
+def list_gpus(fingerprint: Mapping[str, Any]) -> list[str]:
+    """Return the names of the GPUs that compute; none where cores compute, whether or not the hosts have GPUs."""
+    hardware = fingerprint.get("hardware") or {}
+    return [] if hardware.get("cpu_devices") else [gpu["name"] for gpu in hardware.get("gpus") or ()]
 
 
 def _arithmetic(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str]) -> Iterator[Found]:

@@ -22,12 +22,13 @@ from urllib.parse import urlsplit
 from pytest_dtfperf.errors import SessionFileError, UsageError
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.nightly.summary import Loss
+from pytest_dtfperf.node import backoff
 from pytest_dtfperf.node.files import replacing
 from pytest_dtfperf.records.session import SessionFolder
 
 VARIABLE = "DTFPERF_NOTIFY"  # receivers, separated by spaces, so that secrets are in no list of processes
 FORMS = "https://..., slack+https://..., json+https://... or mailto:NAME@HOST"
-TRIES, PAUSE_S, TIMEOUT_S = 3, 2.0, 10.0
+TRIES, PAUSE_S, LONGEST_PAUSE_S, TIMEOUT_S = 3, 2.0, 60.0, 10.0
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})  # HTTP status codes of a receiver that may take it later
 _SENDMAIL = ("sendmail", "/usr/sbin/sendmail", "/usr/lib/sendmail")
 
@@ -70,13 +71,7 @@ class Alert:
         return "\n".join(map(printable, [*lines, *([f"Session: {self.session}"] if self.session else [])]))
 
     def to_json(self) -> dict[str, Any]:
-        found = asdict(self)
-        return {
-            "schema": 1,
-            **found,
-            "new": [asdict(each) for each in self.new],
-            "resolved": [asdict(each) for each in self.resolved],
-        }
+        return {"schema": 1, **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -189,7 +184,7 @@ def _send(receiver: Receiver, alert: Alert, pause_s: float) -> str | None:
     problem: str | None = None
     for attempt in range(TRIES):
         if attempt:
-            time.sleep(pause_s * 2 ** (attempt - 1))
+            time.sleep(backoff.pause_s(attempt, pause_s, LONGEST_PAUSE_S))
         problem, may_help = _post(receiver.address, payload)
         if problem is None or not may_help:
             return problem

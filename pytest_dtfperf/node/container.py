@@ -29,7 +29,6 @@ CANNOT_START = 127  # as a shell has it for a program that it cannot find
 ENGINES = ("docker", "podman")  # pass no variable of the environment unless its name is given, and know images by name
 _FILE = re.compile(r"\.(sif|simg|sqsh|sqfs|squashfs|img)\Z")
 _PASSED = re.compile(r"(DTFPERF_\w+|PYTHONPATH|TMPDIR|XDG_\w+|CUDA_\w+|TF_\w+|NCCL_\w+)\Z")
-_CHUNK_BYTES = 1 << 20
 _INSPECT_S = 60.0
 
 
@@ -111,15 +110,13 @@ def _digest_file_once(path: str) -> str:
         found = json.load(file)
         if found["key"] == key:
             return str(found["sha256"])
-    digest = hashlib.sha256()
     with open(path, "rb") as image:
-        while chunk := image.read(_CHUNK_BYTES):
-            digest.update(chunk)
+        sha256 = hashlib.file_digest(image, "sha256").hexdigest()
     with suppress(OSError):
         os.makedirs(os.path.dirname(kept), mode=0o700, exist_ok=True)
         with replacing(kept) as out:
-            out.write(json.dumps({"key": key, "sha256": digest.hexdigest()}).encode())
-    return digest.hexdigest()
+            out.write(json.dumps({"key": key, "sha256": sha256}).encode())
+    return sha256
 
 
 def _digest_folder(path: str) -> str:

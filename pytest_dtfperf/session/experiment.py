@@ -15,7 +15,6 @@ from pytest_dtfperf.baselines.terms import ComparisonPolicy, share
 from pytest_dtfperf.baselines.thresholds import are_in_turn, runs_around, shared_rounds, to_measure_again
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import InvalidMeasurement, SpecError, TimeBudgetSpent
-from pytest_dtfperf.formats import format_time_budget
 from pytest_dtfperf.launch.summary import check_repetition
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Record, efficiency_of, make_comparison
@@ -211,8 +210,7 @@ class Experiment:
         """Raise `TimeBudgetSpent` if no time is left for this test."""
         budget = self._session.time_budget
         if budget and not budget.begin(self._name):
-            total = format_time_budget(budget.total_s)
-            raise TimeBudgetSpent(f"left out, for --time-budget={total} is spent: give more time, or none to set no limit")
+            raise TimeBudgetSpent(f"left out, for {budget.option} is spent: give more time, or none to set no limit")
 
     def _has_time(self, case: _SpecRuns) -> bool:
         """Return whether the time budget allows another run like the last one."""

@@ -23,7 +23,7 @@ from pytest_dtfperf.explain.causes import Explanation
 from pytest_dtfperf.explain.experiments import ExperimentSubject, Planned, Tried, failed, judge_experiment, plan_experiments
 from pytest_dtfperf.explain.probes import Probes, is_disturbed, merge_probes
 from pytest_dtfperf.explain.step_breakdown import StepBreakdown
-from pytest_dtfperf.limits.limit import Limit, limit
+from pytest_dtfperf.limits.limit import Limit, limit, list_gpus
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Record
@@ -165,20 +165,13 @@ def _compute_limit(measurement: Measurement, entry: Entry | None, capacity: Prob
     if measurement.probes:
         known = merge_probes(known, _drop_disturbed(Probes.from_json(measurement.probes), known))
     layout = Layout(run.task_hosts, run.task_threads, run.task_devices)
-    return limit(measurement.spec, layout, known, _gpus(measurement.fingerprint))
+    return limit(measurement.spec, layout, known, list_gpus(measurement.fingerprint))
 
 
 def _drop_disturbed(probes: Probes, known: Probes) -> Probes:
     """Return the probes without those of hosts that other processes used then, where undisturbed ones are known."""
     kept = {name: probe for name, probe in probes.hosts.items() if name not in known.hosts or not is_disturbed(probe)}
     return replace(probes, hosts=kept)
-
-
-def _gpus(fingerprint: Mapping[str, Any]) -> list[str]:
-    """Return the names of the GPUs; none if cores compute, whether or not the hosts have GPUs."""
-    hardware = fingerprint.get("hardware") or {}
-    names = [gpu["name"] for gpu in hardware.get("gpus") or ()]
-    return [] if hardware.get("cpu_devices") else names
 
 
 def run_experiments(

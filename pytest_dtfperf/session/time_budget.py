@@ -30,6 +30,11 @@ class TimeBudget:
         self.shortened: set[str] = set()  # tests with fewer runs than without a budget
 
     @property
+    def option(self) -> str:
+        """The option that sets this budget."""
+        return f"--time-budget={format_time_budget(self.total_s)}"
+
+    @property
     def remaining_s(self) -> float:
         return self._began_s + self.total_s - self._clock()
 
@@ -59,8 +64,10 @@ class TimeBudget:
             fewest: how many a verdict needs.
             run_s: seconds that its last run took.
         """
-        has_share = runs >= fewest and test in self._ends_s
-        if min(self.get_remaining_s(test) if has_share else self.remaining_s, self.remaining_s) >= run_s:
+        left_s = self.remaining_s
+        if runs >= fewest and test in self._ends_s:
+            left_s = min(left_s, self.get_remaining_s(test))
+        if left_s >= run_s:
             return True
         self.shortened.add(test)
         return False
@@ -72,13 +79,14 @@ class TimeBudget:
 
     def describe(self) -> list[str]:
         """Return a line on tests that were left out or shortened; empty if there are none."""
-        total = f"--time-budget={format_time_budget(self.total_s)}"
         lines = []
         if self.left_out:
             names = ", ".join(name.rpartition("::")[2] for name in self.left_out)
             spent = duration(self.total_s - self.remaining_s)
-            lines.append(f"{total} was spent after {spent}. Left out: {names}. Give more time, or none to set no limit")
+            lines.append(f"{self.option} was spent after {spent}. Left out: {names}. Give more time, or none to set no limit")
         if self.shortened:
             count = len(self.shortened)
-            lines.append(f"{total} left fewer runs for {format_count(count, 'test')}: with more time, intervals are narrower")
+            lines.append(
+                f"{self.option} left fewer runs for {format_count(count, 'test')}: with more time, intervals are narrower"
+            )
         return lines
