@@ -25,8 +25,8 @@ from typing import Any
 
 from benchmarks.injected import Rig
 from benchmarks.shaped import allowed_s, in_words, kept, processor, today
+from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import DtfPerfError
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.session import signals
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec
 from pytest_dtfperf.spec.tables import WIRE_PRECISIONS

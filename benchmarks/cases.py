@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.injected import INJECTED, tasks_of
-from pytest_dtfperf.explain.causes import Explanation
+from pytest_dtfperf.datamodel.explanation import Explanation
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec
 
 SEED = 2017

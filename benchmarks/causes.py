@@ -30,9 +30,9 @@ from pathlib import Path
 from benchmarks.cases import LEAST_LONGER, NOTHING, Case, Told, drawn, line_of, matrix, summary
 from benchmarks.injected import INJECTED, Changes, Good, Rig
 from benchmarks.kept import ARCHIVE, PARTS, Kept, Sent, Side, archive, kept, path_of
+from pytest_dtfperf.datamodel.measurement import Measurement, Run
+from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import DtfPerfError
-from pytest_dtfperf.explain.probes import Probes
-from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.session import signals
 from pytest_dtfperf.spec import Spec
 from tests.clusters.ssh import lab
@@ -134,7 +134,7 @@ def _side(rig: Rig, spec: Spec, runs: Sequence[Run], sent: Sequence[Sent], probe
     hosts = list(runs[-1].hosts)
     fingerprint = {**rig.launcher.fingerprint_of(hosts), "program": runs[-1].program}
     found = Measurement(  # of injected sleeps it says nothing
-        spec=spec, runs=tuple(runs), hosts=hosts, fingerprint=fingerprint, probes=probes.to_json()
+        spec=spec, runs=tuple(runs), hosts=hosts, fingerprint=fingerprint, probes=probes
     )  # fmt: skip
     return Side(found, sent)
 

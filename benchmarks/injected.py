@@ -22,9 +22,9 @@ from typing import Any, Self
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.explain.step_breakdown import StepBreakdown
+from pytest_dtfperf.datamodel.measurement import Run
+from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.launch.launcher import Launcher, OnSent
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec
 from tests.clusters.ssh.lab import Lab
 from tests.machines.machine import Machine, bit_per_s, burst_bytes
@@ -71,13 +71,13 @@ class Good:
         return statistics.median(images / run.images_per_sec for run in self.runs)
 
     @property
-    def anatomy(self) -> StepBreakdown:
-        assert self.run.anatomy, self.run.unexplained
-        return StepBreakdown.from_json(self.run.anatomy)
+    def step_breakdown(self) -> StepBreakdown:
+        assert self.run.step_breakdown, self.run.unexplained
+        return self.run.step_breakdown
 
     def bits(self, source: str, destination: str) -> float:
         """Of a step, over the links from the one to the other; an empty name is anybody."""
-        links = self.anatomy.links
+        links = self.step_breakdown.links
         if not links:
             return 8 * self._counted(source, destination)
         return 8 * sum(

@@ -20,10 +20,11 @@ from typing import Any
 
 from benchmarks.cases import Case, Told, told
 from benchmarks.injected import INJECTED
-from pytest_dtfperf.explain.causes import Explanation, explain
+from pytest_dtfperf.datamodel.explanation import Explanation
+from pytest_dtfperf.datamodel.measurement import Measurement, Run
+from pytest_dtfperf.explain.causes import explain
 from pytest_dtfperf.launch.disturbance import cores_of, disturbances
 from pytest_dtfperf.launch.tracing import Scoring, Tracing, with_cpu
-from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.node.files import replacing
 from pytest_dtfperf.session.explanation import add_changes, profile_measurement
 
@@ -73,7 +74,7 @@ def _again(spec: Any, run: Run, sent: Sent) -> Run:
         scoring.hear(task, text, None)
     (anatomy, unexplained), (scores, _) = tracing.outcome(), scoring.outcome()
     scores = with_cpu(scores, run.cpu_s, len(run.step_s["worker:0"]))
-    return replace(run, anatomy=anatomy, unexplained=unexplained, stragglers=scores)
+    return replace(run, step_breakdown=anatomy, unexplained=unexplained, worker_timings=scores)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.injected import Rig
-from pytest_dtfperf.explain.probes import Link, Probes
+from pytest_dtfperf.datamodel.probes import Link, Probes
 from pytest_dtfperf.limits.limit import limit
 from pytest_dtfperf.node.probes import cpu
 from pytest_dtfperf.spec import Spec

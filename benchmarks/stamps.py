@@ -22,8 +22,8 @@ from statistics import median
 from benchmarks.cells import cluster_of
 from pytest_dtfperf.clusters.local import Local
 from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.launch.launcher import Launcher
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.tables import VARIABLE_UPDATES, VariableUpdate
 

@@ -26,9 +26,9 @@ from benchmarks.cells import cluster_of
 from benchmarks.stamps import line
 from pytest_dtfperf.clusters.local import Local
 from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.launch.summary import summarise
-from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.node.wire import Connection
 from pytest_dtfperf.spec import Spec, TaskOrder
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.datamodel.measurement import Run
 from tests.clusters.ssh.lab import Lab, why_not
 from tests.machines.machine import bit_per_s
 from tests.real.test_ssh import ON_THE_WIRE, mnist_over

@@ -17,7 +17,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from pytest_dtfperf.baselines.compare import judge
 from pytest_dtfperf.baselines.entry import Entry, Provenance
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
-from pytest_dtfperf.measurement import Measurement, Run
+from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.spec import Spec
 
 PLUGIN = ("-p", "pytest_dtfperf.plugin.hooks")

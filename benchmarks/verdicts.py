@@ -16,7 +16,7 @@ from benchmarks.simulation import ASSUMED, BETTER, HOLDS, WORSE, Floats, Known, 
 from pytest_dtfperf.baselines.compare import VERDICTS
 from pytest_dtfperf.baselines.terms import FIRST_CHECK, ComparisonPolicy
 from pytest_dtfperf.baselines.thresholds import compare_in_turns
-from pytest_dtfperf.measurement import Measurement, Run
+from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.comparison import Answer, Question, runs_needed
 from pytest_dtfperf.stats.noise import Noise, drift

@@ -57,6 +57,7 @@ def describe(
     at_most: float | None = None,
     below: float | None = None,
     pattern: str | None = None,
+    key_pattern: str | None = None,
     is_finite: bool = True,
     omit_empty: bool = False,
     is_stored: bool = True,
@@ -69,6 +70,7 @@ def describe(
         unit: Of its numbers, as in "s" or "bytes".
         at_least, above, at_most, below: Range of each number in it.
         pattern: Regular expression that all of each text in it matches.
+        key_pattern: Regular expression that all of each key of an object matches.
         is_finite: Whether NaN and infinities are refused.
         omit_empty: Whether it is left out of JSON while it is empty, None or zero.
         is_stored: Whether it is written.
@@ -80,6 +82,7 @@ def describe(
         "unit": unit,
         "range": {name: value for name, value in limits.items() if value is not None},
         "pattern": pattern,
+        "key_pattern": key_pattern,
         "is_finite": is_finite,
         "omit_empty": omit_empty,
         "is_stored": is_stored,
@@ -222,7 +225,7 @@ def _check(hint: Any, metadata: Mapping[str, Any]) -> Check:
     if origin in (Sequence, tuple, list):
         return _check_list(_check(args[0], metadata), is_numeric=args[0] is float)
     if origin in (Mapping, dict):
-        return _check_mapping(_check(args[1], metadata))
+        return _check_mapping(_check(args[1], metadata), metadata.get("key_pattern"))
     # Any other class is checked when it is made.
     return _check_scalar(hint, metadata) if hint in _TYPES else lambda value: None
 
@@ -267,13 +270,17 @@ def _check_list(check: Check, *, is_numeric: bool) -> Check:
     return check_all
 
 
-def _check_mapping(check: Check) -> Check:
+def _check_mapping(check: Check, key_pattern: str | None) -> Check:
+    pattern = re.compile(key_pattern) if key_pattern else None
+
     def check_all(value: Any) -> None:
         if not isinstance(value, Mapping):
             raise ValidationError("an object", value)
         for key, each in value.items():
             if not isinstance(key, str):
                 raise ValidationError("text as a key", key)
+            if pattern and not pattern.fullmatch(key):
+                raise ValidationError(f"a key of the form {pattern.pattern}", key)
             _check_below(key, check, each)
 
     return check_all
@@ -326,7 +333,8 @@ def _schema(hint: Any, metadata: Mapping[str, Any]) -> Schema:
     if origin in (Sequence, tuple, list):
         return {"type": "array", "items": _schema(args[0], metadata)}
     if origin in (Mapping, dict):
-        return {"type": "object", "additionalProperties": _schema(args[1], metadata)}
+        names = {"propertyNames": {"pattern": f"^({metadata['key_pattern']})$"}} if metadata.get("key_pattern") else {}
+        return {"type": "object", "additionalProperties": _schema(args[1], metadata), **names}
     found: Schema = {"type": _TYPES[hint]}
     if hint in (int, float):
         found |= {_RANGE[name]: limit for name, limit in metadata.get("range", {}).items()}

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from pytest_dtfperf.codec import JsonData, ValidationError, describe, field_rows, json_schema
-from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.datamodel.measurement import Run
 from tests.records.samples import run
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.errors import InvalidMeasurement, SpecError
 from pytest_dtfperf.launch.summary import summarise
-from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.spec.command import TOLERANCE, literal, needs_addresses, program_name
 from pytest_dtfperf.spec.spec import task_arguments, task_variables

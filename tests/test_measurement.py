@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pytest_dtfperf.measurement import Measurement, Run, efficiency, io_overhead, scaling_efficiency
+from pytest_dtfperf.datamodel.measurement import Measurement, Run, efficiency, io_overhead, scaling_efficiency
 from pytest_dtfperf.spec import Spec
 
 SPEC = Spec(model="trivial", batch_size=10, gpus=2, num_ps=1, steps=4)

@@ -9,7 +9,7 @@ from pytest_dtfperf.baselines.compare import hint
 from pytest_dtfperf.baselines.entry import BaselineChange, Entry, Provenance
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Judgement
-from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.datamodel.measurement import Measurement
 
 Mode = Literal["all", "new"]  # "new": only if nothing comparable is stored
 

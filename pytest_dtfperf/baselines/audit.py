@@ -9,8 +9,8 @@ from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import ASSUMED, ComparisonPolicy, share
 from pytest_dtfperf.baselines.verdict import FALSE_ALARMS
+from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.formats import change, percent
-from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.comparison import runs_needed
 from pytest_dtfperf.stats.noise import pool_spreads

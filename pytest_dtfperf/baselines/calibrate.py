@@ -7,9 +7,9 @@ from pytest_dtfperf.baselines.comparability import describe_notes, must_match, s
 from pytest_dtfperf.baselines.entry import Calibrated, Entry
 from pytest_dtfperf.baselines.terms import ComparisonPolicy, share
 from pytest_dtfperf.baselines.verdict import FALSE_ALARMS
+from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.formats import format_count
-from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.comparison import runs_needed
 from pytest_dtfperf.stats.noise import Noise, correlation, do_sessions_differ, estimate_noise, pool_spreads

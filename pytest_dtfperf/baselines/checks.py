@@ -10,7 +10,7 @@ from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.thresholds import judge_accuracy, judge_efficiency, judge_learning, judge_overhead
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.codec import JsonData
-from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.datamodel.measurement import Measurement
 
 Kind = Literal["baseline", "published", "efficiency", "overhead", "accuracy", "learning"]
 

@@ -15,8 +15,8 @@ from pytest_dtfperf.baselines.references import Reference
 from pytest_dtfperf.baselines.terms import ASSUMED, ComparisonPolicy, least_runs_to_confirm
 from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Judgement, Verdict
 from pytest_dtfperf.codec import JsonData
+from pytest_dtfperf.datamodel.measurement import CLOCK_SLACK_S, Measurement
 from pytest_dtfperf.formats import change, format_count, percent, rate
-from pytest_dtfperf.measurement import CLOCK_SLACK_S, Measurement
 from pytest_dtfperf.stats.comparison import Answer, RatioEstimate, against_stored, runs_needed
 from pytest_dtfperf.stats.noise import RARE, Noise, drift
 

@@ -1,61 +1,69 @@
 """The stored form of an accepted measurement: samples, fingerprint, provenance, and a few kilobytes of steps and probes."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pytest_dtfperf.baselines.comparability import must_match
 from pytest_dtfperf.baselines.files import round_fractions, significant
+from pytest_dtfperf.codec import JsonData
+from pytest_dtfperf.datamodel.measurement import Measurement
+from pytest_dtfperf.datamodel.probes import Probes
+from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
 from pytest_dtfperf.formats import change, rate
-from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.stats.noise import Noise
+
+Data = TypeVar("Data", bound=JsonData)
+Value = TypeVar("Value")
 
 MOST_HOSTS = 32  # further hosts are compared with the median of these
 
 
-def keep_probes(found: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def keep_probes(found: Probes | None) -> Probes | None:
     """Return the probes to store: of all hosts if they are few, else of the first ones, without further links."""
     if found is None:
         return None
-    links = {name: _fewer_streams(link) for name, link in _first_items(found["links"], 2 * MOST_HOSTS).items()}
-    fewer = {name: _first_items(found[name], MOST_HOSTS) for name in ("hosts", "unknown")}
-    data: Mapping[str, Any] = round_fractions({**found, **fewer, "links": links})
-    return data
+    return _round(
+        replace(
+            found,
+            hosts=_first_items(found.hosts, MOST_HOSTS),
+            links={
+                name: replace(link, streams=_first_items(link.streams, MOST_HOSTS))
+                for name, link in _first_items(found.links, 2 * MOST_HOSTS).items()
+            },
+            unknown=_first_items(found.unknown, MOST_HOSTS),
+        )
+    )
 
 
-def _fewer_streams(link: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {**link, "streams": _first_items(link["streams"], MOST_HOSTS)}
+def _round(data: Data) -> Data:
+    return type(data).from_json(round_fractions(data.to_json()))
 
 
-def _first_items(found: Mapping[str, Any], count: int) -> dict[str, Any]:
+def _first_items(found: Mapping[str, Value], count: int) -> dict[str, Value]:
     return {name: found[name] for name in sorted(found)[:count]}
 
 
 MOST_TASKS = 32  # of each job, by number: further workers are equal, so these show the usual values
 
-Told = Mapping[str, Any] | None
 
-
-def keep_steps(measurement: Measurement) -> tuple[Told, Told]:
+def keep_steps(measurement: Measurement) -> tuple[StepBreakdown | None, WorkerTimings | None]:
     """Return step breakdown and worker timings of the last run with both, or else of the last run with each."""
     last_first = list(reversed(measurement.samples))
-    both = [run for run in last_first if run.anatomy and run.stragglers] or last_first
-    anatomy = next((run.anatomy for run in both if run.anatomy), None)
-    stragglers = next((run.stragglers for run in both if run.stragglers), None)
-    return _keep_fields(anatomy, "tasks", "clock_error_s"), _keep_fields(stragglers, "workers")
+    both = [run for run in last_first if run.step_breakdown and run.worker_timings] or last_first
+    steps = next((run.step_breakdown for run in both if run.step_breakdown), None)
+    timings = next((run.worker_timings for run in both if run.worker_timings), None)
+    if steps:
+        tasks, clocks = _first_tasks(steps.tasks), _first_tasks(steps.clock_error_s)
+        steps = _round(replace(steps, tasks=tasks, clock_error_s=clocks))
+    if timings:
+        timings = _round(replace(timings, workers=_first_tasks(timings.workers)))
+    return steps, timings
 
 
-def _keep_fields(found: Told, *by_task: str) -> Told:
-    if found is None:
-        return None
-    fewer = {name: {task: found[name][task] for task in _first(found[name])} for name in by_task}
-    kept: Mapping[str, Any] = round_fractions({**found, **fewer})
-    return kept
-
-
-def _first(tasks: Iterable[str]) -> list[str]:
-    return sorted(task for task in tasks if int(task.partition(":")[2] or 0) < MOST_TASKS)
+def _first_tasks(found: Mapping[str, Value]) -> dict[str, Value]:
+    return {task: found[task] for task in sorted(found) if int(task.partition(":")[2] or 0) < MOST_TASKS}
 
 
 LOOSER = 0.01  # a baseline that is lower by a larger part counts as looser: the tightest margins in use are twice as wide
@@ -107,9 +115,9 @@ class Entry:
     fingerprint: Mapping[str, Any]  # its FINGERPRINT parts
     provenance: Provenance
     calibrated: Calibrated | None = None
-    probes: Mapping[str, Any] | None = None  # of its hosts and links (`explain/probes.py`), if they were probed
-    anatomy: Mapping[str, Any] | None = None  # of its steps (`explain/step_breakdown.py`), if they were traced
-    stragglers: Mapping[str, Any] | None = None  # of its steps (`explain/worker_timings.py`), if known
+    probes: Probes | None = None
+    step_breakdown: StepBreakdown | None = None
+    worker_timings: WorkerTimings | None = None
 
     @property
     def noise(self) -> Noise | None:
@@ -144,7 +152,7 @@ class Entry:
     @classmethod
     def of(cls, measurement: Measurement, provenance: Provenance) -> Self:
         """Return the entry of an accepted measurement."""
-        anatomy, stragglers = keep_steps(measurement)
+        steps, timings = keep_steps(measurement)
         return cls(
             key=measurement.spec.key,
             samples=[significant(rate) for rate in measurement.rates],
@@ -154,8 +162,8 @@ class Entry:
             fingerprint={part: measurement.fingerprint.get(part, {}) for part in FINGERPRINT},
             provenance=provenance,
             probes=keep_probes(measurement.probes),
-            anatomy=anatomy,
-            stragglers=stragglers,
+            step_breakdown=steps,
+            worker_timings=timings,
         )
 
     def with_noise_of(self, old: "Entry") -> "Entry":
@@ -173,9 +181,13 @@ class Entry:
             "fingerprint": self.fingerprint,
             "provenance": {"kind": "measured", **provenance},
         }
-        found = {"noise": self.calibrated.to_json() if self.calibrated else None, "probes": self.probes}
-        found |= {"anatomy": self.anatomy, "stragglers": self.stragglers}
-        return data | {name: value for name, value in found.items() if value is not None}
+        found: Mapping[str, Calibrated | JsonData | None] = {
+            "noise": self.calibrated,
+            "probes": self.probes,
+            "step_breakdown": self.step_breakdown,
+            "worker_timings": self.worker_timings,
+        }
+        return data | {name: value.to_json() for name, value in found.items() if value is not None}
 
     @classmethod
     def from_json(cls, key: str, data: Mapping[str, Any]) -> Self:
@@ -189,9 +201,9 @@ class Entry:
             fingerprint=data["fingerprint"],
             provenance=Provenance(**provenance),
             calibrated=Calibrated.from_json(data["noise"]) if "noise" in data else None,
-            probes=data.get("probes"),
-            anatomy=data.get("anatomy"),
-            stragglers=data.get("stragglers"),
+            probes=Probes.from_json(data["probes"]) if "probes" in data else None,
+            step_breakdown=StepBreakdown.from_json(data["step_breakdown"]) if "step_breakdown" in data else None,
+            worker_timings=WorkerTimings.from_json(data["worker_timings"]) if "worker_timings" in data else None,
         )
 
 

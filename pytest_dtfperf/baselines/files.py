@@ -21,9 +21,12 @@ from typing import TYPE_CHECKING, Any
 from pytest_dtfperf.baselines import verdict
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.codec import JsonData, json_schema
+from pytest_dtfperf.datamodel.explanation import Explanation, Limit, SweepState, Tried
+from pytest_dtfperf.datamodel.measurement import Run
+from pytest_dtfperf.datamodel.probes import Probes
+from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
 from pytest_dtfperf.errors import BaselineFileError, unknown_name
 from pytest_dtfperf.formats import printable
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node.files import read_text
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS
 
@@ -73,9 +76,19 @@ def _write(data: Any, indent: int, used: int) -> str:
 
 
 SCHEMAS = Path(__file__).parent / "schema"
-# Definitions that are generated from dataclasses.
+# Definitions that are generated from the data model: those of a file, and those that files refer to by name.
 _MADE: Mapping[str, Mapping[str, type[JsonData]]] = {"measurement": {"run": Run, "terms": ComparisonPolicy}}
+_SHARED: Mapping[str, type[JsonData]] = {
+    "probes.json": Probes,
+    "step_breakdown.json": StepBreakdown,
+    "worker_timings.json": WorkerTimings,
+    "explanation.json": Explanation,
+    "experiment.json": Tried,
+    "limit.json": Limit,
+    "sweep.json": SweepState,
+}
 KINDS = ("baseline", "measurement", "session")  # a file in baselines/, a line of measurements.jsonl, a session.json
+_DRAFT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
 SHOWN = 60  # characters of an offending value
 HALF_A_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # JSON may contain one, a text file may not
 TOO_DEEP = "no file of ours: it is nested too deeply to be read"
@@ -131,6 +144,7 @@ def _validator(kind: str) -> "Validator":
         raise ValueError(unknown_name("kind of file", kind, KINDS))
     schemas = {path.name: load_schema(path.stem) for path in SCHEMAS.glob("*.json")}
     schemas["verdict.json"] = verdict.schema()
+    schemas |= {name: {"$id": name, **_DRAFT, **json_schema(cls)} for name, cls in _SHARED.items()}
     resources: Iterable[tuple[str, Resource[Any]]] = ((name, Resource.from_contents(schemas[name])) for name in schemas)
     # JSON Schema accepts 2.0 as an integer; code that counts runs does not.
     types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)

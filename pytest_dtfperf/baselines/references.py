@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.baselines.files import published_folder, read_published_file
+from pytest_dtfperf.datamodel.measurement import io_overhead, scaling_efficiency
 from pytest_dtfperf.errors import BaselineFileError, unknown_name
-from pytest_dtfperf.measurement import io_overhead, scaling_efficiency
 from pytest_dtfperf.spec import Spec
 
 

@@ -22,8 +22,8 @@ from pytest_dtfperf.baselines.files import (
     read_baseline_file,
     read_published_file,
 )
+from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.errors import BaselineFileError, UsageError, unknown_name
-from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.node.files import replacing
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
 from pytest_dtfperf.spec.spec import word_of

@@ -22,9 +22,9 @@ from pytest_dtfperf.baselines.compare import (
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import ASSUMED, ComparisonPolicy, least_runs
 from pytest_dtfperf.baselines.verdict import MOST_EFFICIENT, Judgement, Verdict
+from pytest_dtfperf.datamodel.measurement import Measurement, Run, efficiency, io_overhead
 from pytest_dtfperf.errors import SpecError, UsageError
 from pytest_dtfperf.formats import change, format_count, percent, rate
-from pytest_dtfperf.measurement import Measurement, Run, efficiency, io_overhead
 from pytest_dtfperf.spec import NOT_IN_KEY, Spec
 from pytest_dtfperf.stats.comparison import Answer, RatioEstimate, against_drifting, against_each_other
 from pytest_dtfperf.stats.noise import Noise

@@ -144,7 +144,7 @@ def _make_session_cells(row: Mapping[str, Any]) -> list[str]:
 def run_show(args: argparse.Namespace) -> int:
     from pytest_dtfperf.history import store
     from pytest_dtfperf.history.comparison import chosen
-    from pytest_dtfperf.history.event_text import measurement_cells
+    from pytest_dtfperf.history.events import measurement_cells
     from pytest_dtfperf.history.tables import hosts, measurements, runs
 
     with open_history(args).reading() as connection:
@@ -254,7 +254,7 @@ def _make_series_json(series: "Series", begin: "Begin | None", last: int | None)
 
 def draw_series(series: "Series", events: "Sequence[Row]", nights: int, begin: "Begin | None" = None) -> list[str]:
     """Return the lines of a series: a sign for each of the latest nights, marks at the start of each event, and the events."""
-    from pytest_dtfperf.history import event_text
+    from pytest_dtfperf.history.events import BREAK, line_of_member
 
     points = series.points[-nights:]
     rates = [point["images_per_sec"] for point in points]
@@ -265,8 +265,8 @@ def draw_series(series: "Series", events: "Sequence[Row]", nights: int, begin: "
     marks = "".join("^" if point["session"] in began else " " for point in points).rstrip()
     title = f"{series.label} on {series.system}, {points[0]['started'][:10]} to {points[-1]['started'][:10]}"
     span = f"images/sec: {rate(low)} to {rate(high)}, latest {rate(rates[-1])}, {len(points)} of {len(series.points)} nights"
-    lines = [printable(event_text.line_of_member(event, member)) for event, member in known]
-    if begin and not any(event["kind"] == event_text.BREAK for event, _ in known):
+    lines = [printable(line_of_member(event, member)) for event, member in known]
+    if begin and not any(event["kind"] == BREAK for event, _ in known):
         lines.insert(0, f"begins {printable(str(begin))}")
     return [title, "".join(_choose_bar(each, low, high) for each in rates), *([marks] if marks else []), span, *lines]
 
@@ -421,7 +421,7 @@ def add_changes_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run_changes(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.history import event_text
+    from pytest_dtfperf.history.events import line_of, promise_of
     from pytest_dtfperf.history.watching import watch
 
     watched = open_history(args).write(watch)
@@ -432,11 +432,11 @@ def run_changes(args: argparse.Namespace) -> int:
         return FAILED if args.fail and watched.new else DONE
     today = datetime.now(UTC)
     for event in events:
-        print(f"{event['id']}: {printable(event_text.line_of(event, today))}")
+        print(f"{event['id']}: {printable(line_of(event, today))}")
         print("\n".join(_list_change_details(event)), end="\n\n")
     if not events:
         print("dtfperf: no rate has changed over time, as far as that can be told.")
-    print(event_text.promise_of(promise, is_known=watched.is_noise_known))
+    print(promise_of(promise, is_known=watched.is_noise_known))
     return FAILED if args.fail and watched.new else DONE
 
 

@@ -46,12 +46,12 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run_site(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.history import load
+    from pytest_dtfperf.history.watching import load_history
     from pytest_dtfperf.report.site.build import TITLE, build_site
 
     if args.url and not re.fullmatch(r"https?://[^\s<>\"']+", args.url):
         raise UsageError(f"--url takes an address that begins with https:// or http://, not {args.url!r}")
-    found = load.load_history(open_history(args))
+    found = load_history(open_history(args))
     built = build_site(found, args.out, results=find_results_folder(args), url=args.url, title=args.title or TITLE)
     if args.json:
         print_json(asdict(built))

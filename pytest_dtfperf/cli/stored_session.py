@@ -28,9 +28,10 @@ from pytest_dtfperf.errors import SessionFileError, UsageError
 from pytest_dtfperf.formats import printable
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.explain.causes import Change, Explanation
-    from pytest_dtfperf.explain.step_breakdown import StepBreakdown
-    from pytest_dtfperf.measurement import Run
+    from pytest_dtfperf.datamodel.explanation import Explanation
+    from pytest_dtfperf.datamodel.measurement import Run
+    from pytest_dtfperf.datamodel.step_times import StepBreakdown
+    from pytest_dtfperf.explain.causes import Change
     from pytest_dtfperf.records.record import Record
     from pytest_dtfperf.session.explanation import ComparisonSource
 
@@ -162,8 +163,8 @@ EXPLAIN_SHAPE: Shape = {
     "measurements": [
         {
             "id": "of the measurement",
-            "anatomy": "where a step's time went, as its run has it in measurements.jsonl; null: it was not traced",
-            "unexplained": "why there is no anatomy; empty: there is one, or nobody wanted one",
+            "step_breakdown": "where a step's time went, as its run has it in measurements.jsonl; null: it was not traced",
+            "unexplained": "why there is no step breakdown; empty: there is one, or none was requested",
             "explanation": "why it is slower, as its record has it in measurements.jsonl; null: nobody has asked",
             "against": "with --against: its id, and changes of a step by kind of work; null: nothing to hold it against",
         }
@@ -234,30 +235,29 @@ class StoredExplanation:
 
     @property
     def is_known(self) -> bool:
-        return self.anatomy is not None or self.explanation is not None
+        return self.step_breakdown is not None or self.explanation is not None
 
     @property
-    def anatomy(self) -> "StepBreakdown | None":
-        return _load_anatomy(self.run)
+    def step_breakdown(self) -> "StepBreakdown | None":
+        return self.run.step_breakdown if self.run else None
 
     @property
     def changes(self) -> "Sequence[Change] | None":
         """Return the changes of a step; None if one of the two has no breakdown."""
         from pytest_dtfperf.explain.causes import difference
 
-        now, then = self.anatomy, _load_anatomy(self.before.measurement.traced_run) if self.before else None
+        before = self.before.measurement.traced_run if self.before else None
+        now, then = self.step_breakdown, before.step_breakdown if before else None
         return difference(then, now) if then and now else None
 
 
-def _load_anatomy(run: "Run | None") -> "StepBreakdown | None":
-    from pytest_dtfperf.explain.step_breakdown import StepBreakdown
-
-    return StepBreakdown.from_json(run.anatomy) if run and run.anatomy else None
-
-
 def _make_explained_json(told: StoredExplanation) -> dict[str, Any]:
-    anatomy, why_not = (told.run.anatomy, told.run.unexplained) if told.run else (None, "")
-    found: dict[str, Any] = {"id": told.record.id, "anatomy": anatomy, "unexplained": why_not}
+    steps = told.step_breakdown
+    found: dict[str, Any] = {
+        "id": told.record.id,
+        "step_breakdown": steps.to_json() if steps else None,
+        "unexplained": told.run.unexplained if told.run else "",
+    }
     found |= {"explanation": told.explanation.to_json() if told.explanation else None, "against": None}
     if told.before and told.changes is not None:
         changes = [{**change.to_json(), "change_s": change.seconds} for change in told.changes]
@@ -274,13 +274,13 @@ def _list_lines(told: StoredExplanation) -> Iterator[str]:
         yield "\n".join(
             ["", *explanations.describe_explanation(told.explanation), *explanations.list_experiments(told.record), ""]
         )
-    if told.anatomy:
+    if told.step_breakdown:
         if told.before and told.changes is not None:
-            path = bool(told.anatomy.path)
+            path = bool(told.step_breakdown.path)
             yield explanations.compare_anatomies(
                 told.changes, printable(told.before.id), path=path, width=width, colour=coloured
             )
-        yield explanations.describe_anatomy(told.anatomy, width=width, colour=coloured)
+        yield explanations.describe_anatomy(told.step_breakdown, width=width, colour=coloured)
     elif told.run:
         yield f"cannot be explained: {printable(told.run.unexplained)}"
     else:

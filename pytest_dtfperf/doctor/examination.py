@@ -17,8 +17,7 @@ from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.formats import format_count, printable
 from pytest_dtfperf.launch.link_rounds import FEW, Pair, rounds, split
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT
-from pytest_dtfperf.messages.hearing import Hearing
-from pytest_dtfperf.messages.kinds import MessageError
+from pytest_dtfperf.messages.received import Hearing, MessageError
 from pytest_dtfperf.messages.tables import CHECKUP
 from pytest_dtfperf.node import wire
 

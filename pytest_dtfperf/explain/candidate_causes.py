@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_dtfperf.datamodel.step_times import MAX_LINKS, LinkTraffic, StepBreakdown
 from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.explain.measurement_profile import (
     CandidateCause,
@@ -25,7 +26,6 @@ from pytest_dtfperf.explain.measurement_profile import (
     select_worker_parts,
 )
 from pytest_dtfperf.explain.probes import ALL, LINK, differences
-from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, LinkTraffic, StepBreakdown
 from pytest_dtfperf.explain.step_events import is_server
 
 Ends = tuple[str, str]  # source, destination
@@ -115,7 +115,7 @@ def _busy(ends: Ends, worker: str, anatomy: StepBreakdown | None) -> float:
     anatomy has had no room for was busy for as long as the least busy one that it has, at most.
     """
     link = _find(ends, anatomy)
-    if anatomy is None or (link is None and len(anatomy.links) < MOST_LINKS):
+    if anatomy is None or (link is None and len(anatomy.links) < MAX_LINKS):
         return 0.0
     if link is None:
         return min((each.busy_s for each in anatomy.links if each.busy_s is not None), default=0.0)
@@ -267,7 +267,9 @@ def find_candidate_causes(both: ComparedTimes, then: MeasurementProfile, now: Me
     for what, cells in _groups(both, changes, _has_servers(now)).items():
         slow = _slow(cells, {worker: compute_least_change(both, worker, GROUPS[what]) for worker in both.now.own})
         if what == "transfer":
-            found += find_slow_transfers(cells, slow, then.anatomy, now.anatomy, hosts, _slow_when_probed(then, now))
+            found += find_slow_transfers(
+                cells, slow, then.step_breakdown, now.step_breakdown, hosts, _slow_when_probed(then, now)
+            )
         elif slow:
             found += _group_workers(what, cells, slow, list(both.now.own), hosts)
     residual_s = both.now.residual_s - both.then.residual_s
@@ -325,7 +327,7 @@ def compute_least_residual(both: ComparedTimes) -> float:
 
 
 def _has_servers(side: MeasurementProfile) -> bool:
-    return side.anatomy is not None and any(is_server(task) for task in side.anatomy.tasks)
+    return side.step_breakdown is not None and any(is_server(task) for task in side.step_breakdown.tasks)
 
 
 def _groups(both: ComparedTimes, changes: Changes, has_servers: bool) -> Mapping[str, Mapping[Cell, float]]:

@@ -20,10 +20,11 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass
 
 from pytest_dtfperf.codec import JsonData
+from pytest_dtfperf.datamodel.explanation import Cause, Explanation
+from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.explain.candidate_causes import REST, compute_error, compute_least_residual, find_candidate_causes
 from pytest_dtfperf.explain.host_pressure import find_host_pressures
@@ -39,9 +40,8 @@ from pytest_dtfperf.explain.measurement_profile import (
     ms,
     with_host,
 )
-from pytest_dtfperf.explain.merge_causes import Confidence, ExplainCase, Reason, merge_causes
+from pytest_dtfperf.explain.merge_causes import ExplainCase, Reason, merge_causes
 from pytest_dtfperf.explain.reasons import reason_for
-from pytest_dtfperf.explain.step_breakdown import StepBreakdown
 from pytest_dtfperf.explain.worker_timings import compute_lateness_increases, describe_late_worker, find_late_workers
 
 
@@ -128,71 +128,8 @@ def _less(seconds: list[float], errors: Sequence[float], too_much: float) -> lis
     return found
 
 
-SCHEMA = 1
-
 _OF_HOSTS = ("compute", "input", "link", "server", "others", "clock", "memory")
 _SHARED = frozenset({"receive", "send", "host"})  # with other workers: links, servers, and TensorFlow's code around them
-
-
-@dataclass(frozen=True)
-class Cause(JsonData):
-    """Something that makes a step longer."""
-
-    kind: str  # one of `KINDS`
-    seconds: float  # of a step
-    share: float  # of the step's change
-    location: str | None  # a task, a host, or a link as in ps:0>worker:1; None: the whole cluster
-    words: str  # one line
-    evidence: Sequence[str]  # what speaks for it, a line each
-    confidence: Confidence
-    next: str | None  # the command that looks further
-
-
-@dataclass(frozen=True)
-class Explanation(JsonData):
-    """Why a step takes longer."""
-
-    causes: Sequence[Cause]  # the largest first
-    step_s: float  # now
-    baseline_step_s: float  # then
-    unexplained_s: float  # what is left of the change; negative where something became shorter meanwhile
-    noise_s: float  # what is smaller is no cause
-    notes: Sequence[str] = field(default_factory=list)  # what is missing, and would have told more
-    against: str = ""  # what it was compared with, for messages; empty: it is not known
-
-    @property
-    def change_s(self) -> float:
-        return self.step_s - self.baseline_step_s
-
-    @property
-    def explained_s(self) -> float:
-        return sum(cause.seconds for cause in self.causes)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"schema": SCHEMA, **super().to_json()}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Of what was held against `baselines/schema/explanation.json`."""
-        return super().from_json({name: value for name, value in data.items() if name != "schema"})
-
-
-# What a cause may be, and what it means, in words for docs/causes.md.
-KINDS: Mapping[str, str] = {
-    "compute": "the arithmetic takes longer: of all, of one host or one device",
-    "input": "steps wait for their next batch, or compute on cores that decoding has",
-    "link": "bytes take longer between two tasks or hosts",
-    "server": "a parameter server answers or updates more slowly",
-    "straggler": "one worker is late, for another reason than its arithmetic or its links, or it is not known for which",
-    "waiting": "workers wait for each other in turn, or for the update",
-    "others": "somebody else has the cores that the training was to have",
-    "clock": "a lower clock, for heat, power or a setting",
-    "memory": "there is too little memory, or others use its bandwidth",
-    "software": "versions differ",
-    "program": "another graph, or other settings",
-    "hardware": "other hosts, of another kind",
-    "host": "Python and TensorFlow's own host code take longer on all workers",
-}
 
 
 def explain(then: MeasurementProfile, now: MeasurementProfile) -> Explanation | None:
@@ -240,20 +177,20 @@ def _late(then: MeasurementProfile, now: MeasurementProfile, change_s: float, no
 
     That is so of programs that report when their steps begin and end.
     """
-    if now.scores is None or not (more_s := compute_lateness_increases(then.scores, now.scores)):
+    if now.worker_timings is None or not (more_s := compute_lateness_increases(then.worker_timings, now.worker_timings)):
         return
-    base = {worker: {"late": 0.0} for worker in now.scores.workers}
+    base = {worker: {"late": 0.0} for worker in now.worker_timings.workers}
     late = [CandidateCause("late", {(worker, "late"): seconds}, location=worker) for worker, seconds in more_s.items()]
     gained = [gain.seconds for gain in compute_gains(Times(base, 0.0), late[: thresholds.MAX_CANDIDATES])]
-    errors = [now.scores.workers[worker].late_error_s or 0.0 for worker in more_s][: len(gained)]
+    errors = [now.worker_timings.workers[worker].late_error_s or 0.0 for worker in more_s][: len(gained)]
     described_of = {
-        each.worker: describe_late_worker(each, now.hosts.get(each.worker)) for each in find_late_workers(now.scores)
+        each.worker: describe_late_worker(each, now.hosts.get(each.worker)) for each in find_late_workers(now.worker_timings)
     }
     seconds_of = settle_seconds(gained, errors, change_s, noise / thresholds.STANDARD_ERRORS)
     for (worker, more), seconds in zip(more_s.items(), seconds_of, strict=False):
         if seconds >= noise:
-            late_s = now.scores.workers[worker].late_s or 0.0
-            then_s = f", {ms(max(0.0, late_s - more))} ms {then.when}" if then.scores else ""
+            late_s = now.worker_timings.workers[worker].late_s or 0.0
+            then_s = f", {ms(max(0.0, late_s - more))} ms {then.when}" if then.worker_timings else ""
             words = f"{with_host(worker, now.hosts)} is {ms(late_s)} ms later in its steps than the others{then_s}"
             yield Cause(
                 kind="straggler",
@@ -262,7 +199,7 @@ def _late(then: MeasurementProfile, now: MeasurementProfile, change_s: float, no
                 location=worker,
                 words=f"{words}; all wait for it",
                 evidence=[described_of[worker]],
-                confidence="medium" if then.scores else "low",
+                confidence="medium" if then.worker_timings else "low",
                 next=None,
             )
 
@@ -326,12 +263,12 @@ def _notes(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[str]:
     """Yield the data that are missing for a better explanation."""
     how = "a program can report its steps with pytest_dtfperf.steps" if now.is_own_program else "--explain=always has it done"
     for side, name in ((then, then.name), (now, "this training")):
-        if side.anatomy is None and side.scores is None:
+        if side.step_breakdown is None and side.worker_timings is None:
             yield f"no step of {name} was taken apart: {how}"
     if compare_times(then, now):
         return
-    late = compute_lateness_increases(then.scores, now.scores) if now.scores else {}
-    if now.scores and len(now.scores.workers) > 1 and now.is_own_program and now.in_lockstep and not late:
+    late = compute_lateness_increases(then.worker_timings, now.worker_timings) if now.worker_timings else {}
+    if now.worker_timings and len(now.worker_timings.workers) > 1 and now.is_own_program and now.in_lockstep and not late:
         yield "no worker has become late; which is slower within its steps is not known, for the others wait within theirs"
     if len(found := list(find_low_confidence_causes(then, now))) > (0 if late else 1):
         yield f"known to differ, and not told apart: {'; '.join(difference_found.words for difference_found in found)}"
@@ -353,7 +290,7 @@ def noise_s(then: MeasurementProfile, now: MeasurementProfile, step_s: float) ->
 def _step_s(side: MeasurementProfile) -> float | None:
     if side.step_s:
         return statistics.median(side.step_s)
-    return side.anatomy.wall_s if side.anatomy else None
+    return side.step_breakdown.wall_s if side.step_breakdown else None
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pytest_dtfperf.codec import JsonData
-from pytest_dtfperf.explain.step_breakdown import StepBreakdown
+from pytest_dtfperf.datamodel.explanation import Outcome, Tried
+from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.explain.thresholds import MIN_SHARE_OF_CAUSE
 
 Reading = Literal["gone", "stays"]
-Outcome = Literal["confirmed", "refuted", "open"]
 
 _OWN_WORK = frozenset({"forward", "backward", "compiled", "apply", "input", "copy", "host", "python"})  # without an exchange
 
@@ -81,19 +80,6 @@ class Planned:
 
     subject: ExperimentSubject
     trial: ExperimentTrial
-
-
-@dataclass(frozen=True)
-class Tried(JsonData):
-    """An experiment that was made, or why not."""
-
-    kind: str  # of the cause
-    location: str | None
-    trial: str  # its name
-    step_s: float | None  # as it took then; None: it could not be made
-    instead_of_s: float
-    outcome: Outcome
-    words: str  # one line
 
 
 def plan_experiments(

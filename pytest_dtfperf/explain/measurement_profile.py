@@ -20,11 +20,10 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, Literal
 
+from pytest_dtfperf.datamodel.probes import Probes
+from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTiming, WorkerTimings
 from pytest_dtfperf.explain import thresholds
-from pytest_dtfperf.explain.probes import Probes
-from pytest_dtfperf.explain.step_breakdown import StepBreakdown
 from pytest_dtfperf.explain.step_events import is_server
-from pytest_dtfperf.explain.worker_timings import WorkerTiming, WorkerTimings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +33,8 @@ class MeasurementProfile:
     name: str = "the baseline"  # in messages: "62 % slower than the anchor"
     when: str = "then"  # in messages: "2.00 ms then", "2.00 ms in the anchor"
     step_s: Sequence[float] = ()  # seconds of a step in each run that counts: devices x batch size / rate
-    anatomy: StepBreakdown | None = None  # of the last run that was traced
-    scores: WorkerTimings | None = None  # of the same run's measured steps
+    step_breakdown: StepBreakdown | None = None  # of the last run that was traced
+    worker_timings: WorkerTimings | None = None  # of the same run's measured steps
     probes: Probes | None = None  # of the hosts and links it was on
     states: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # host -> its account of the last run
     disturbances: Sequence[str] = ()
@@ -200,13 +199,26 @@ class ComparedTimes:
 def compare_times(then: MeasurementProfile, now: MeasurementProfile) -> ComparedTimes | None:
     """None where nothing is known of what workers do now, or nobody is there to hold it against."""
     coordinated = now.coordinated
-    if then.anatomy and now.anatomy:
-        traced = _read_traced_times(then.anatomy, coordinated), _read_traced_times(now.anatomy, coordinated)
-        return _of_traces(traced, (then.anatomy, now.anatomy), (then.scores, now.scores))
-    if then.scores and now.scores and _has_step_parts(then.scores) and _has_step_parts(now.scores):
-        return _like(_read_stamped_times(then.scores, coordinated), _read_stamped_times(now.scores, coordinated), "stamps")
-    stamped = _read_stamped_times(now.scores, coordinated) if now.scores and _has_step_parts(now.scores) else None
-    alone = _read_traced_times(now.anatomy, coordinated) if now.anatomy else stamped
+    if then.step_breakdown and now.step_breakdown:
+        traced = _read_traced_times(then.step_breakdown, coordinated), _read_traced_times(now.step_breakdown, coordinated)
+        return _of_traces(traced, (then.step_breakdown, now.step_breakdown), (then.worker_timings, now.worker_timings))
+    if (
+        then.worker_timings
+        and now.worker_timings
+        and _has_step_parts(then.worker_timings)
+        and _has_step_parts(now.worker_timings)
+    ):
+        return _like(
+            _read_stamped_times(then.worker_timings, coordinated),
+            _read_stamped_times(now.worker_timings, coordinated),
+            "stamps",
+        )
+    stamped = (
+        _read_stamped_times(now.worker_timings, coordinated)
+        if now.worker_timings and _has_step_parts(now.worker_timings)
+        else None
+    )
+    alone = _read_traced_times(now.step_breakdown, coordinated) if now.step_breakdown else stamped
     return ComparedTimes(make_peer_times(alone), alone, "peers") if alone and len(alone.own) > 1 else None
 
 

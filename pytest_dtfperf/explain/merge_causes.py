@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
+from pytest_dtfperf.datamodel.explanation import Confidence
 from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.explain.candidate_causes import FLOOR, GROUPS
 from pytest_dtfperf.explain.host_pressure import HostPressure, find_host_pressures
@@ -28,7 +28,6 @@ from pytest_dtfperf.explain.measurement_profile import (
 )
 from pytest_dtfperf.explain.step_events import is_server
 
-Confidence = Literal["high", "medium", "low"]
 _OF_SERVERS = ("apply", "server")  # suspects that are no worker's
 _WITH_LOCATIONS = frozenset({"link", "input"})
 
@@ -218,10 +217,10 @@ def compute_mean_cpu_s(side: MeasurementProfile, workers: Sequence[str]) -> floa
 
 def get_cpu_s(side: MeasurementProfile, worker: str) -> float | None:
     """Of a worker's process in a step; what was measured in all steps before what was traced in some."""
-    score = side.scores.workers.get(worker) if side.scores else None
+    score = side.worker_timings.workers.get(worker) if side.worker_timings else None
     if score and score.cpu_s is not None:
         return score.cpu_s
-    task = side.anatomy.tasks.get(worker) if side.anatomy else None
+    task = side.step_breakdown.tasks.get(worker) if side.step_breakdown else None
     return task.cpu_s if task else None
 
 
@@ -302,7 +301,10 @@ def _merge_starved(
     What is exchanged with parameter servers has this one reason as a whole, then: no kind of it needs to have changed for sure.
     """
     hosts = {**then.hosts, **now.hosts}
-    at = {task: hosts.get(task, task) for task in (*both.now.own, *(now.anatomy.tasks if now.anatomy else ()), *hosts)}
+    at = {
+        task: hosts.get(task, task)
+        for task in (*both.now.own, *(now.step_breakdown.tasks if now.step_breakdown else ()), *hosts)
+    }
     starved = {*_starved_hosts(found, both, then, now)} & {*at.values()}
     slow_links = {host for each in find_host_pressures(then, now) if each.kind == "link" for host in each.hosts}
     left = list(found)
@@ -317,7 +319,7 @@ def _merge_starved(
         if workers or not tasks:
             there = _in_proportion(there, both)
             exchange, without = _exchange_of(rest)
-            has_it = is_single_session(now.anatomy) and all(each in there for each in _select(left, "transfer"))
+            has_it = is_single_session(now.step_breakdown) and all(each in there for each in _select(left, "transfer"))
             if (
                 has_it
                 and sum(each.largest_s for each in there) > thresholds.MIN_STARVED_SHARE_OF_SINGLE_SESSION * exchange.largest_s
@@ -373,7 +375,7 @@ def _starved_hosts(
     known = find_host_pressures(then, now)
     yield from (host for each in known if each.is_cpu_starved for host in each.hosts)
     without_a_core = {host for each in known if each.kind == "others" for host in each.hosts}
-    for server in filter(is_server, now.anatomy.tasks if now.anatomy else ()):
+    for server in filter(is_server, now.step_breakdown.tasks if now.step_breakdown else ()):
         if (compute_update_ratio(server, then, now) or 0.0) > thresholds.MIN_UPDATE_RATIO_WITHOUT_CORE and hosts.get(
             server
         ) in without_a_core:
@@ -438,13 +440,13 @@ def compute_update_ratio(server: str, then: MeasurementProfile, now: Measurement
 
 
 def _compute_update_time(server: str, side: MeasurementProfile) -> float | None:
-    task = side.anatomy.tasks.get(server) if side.anatomy else None
+    task = side.step_breakdown.tasks.get(server) if side.step_breakdown else None
     return task.parts.get("apply") if task else None
 
 
 def find_slowest_server(then: MeasurementProfile, now: MeasurementProfile) -> str | None:
     """Whose own operations have become longer by far more than the others'; None: all alike, or not known."""
-    servers = [task for task in (now.anatomy.tasks if now.anatomy else ()) if is_server(task)]
+    servers = [task for task in (now.step_breakdown.tasks if now.step_breakdown else ()) if is_server(task)]
     if len(servers) == 1:
         return servers[0]
     ratios = {server: ratio for server in servers if (ratio := compute_update_ratio(server, then, now)) is not None}

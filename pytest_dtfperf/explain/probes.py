@@ -6,57 +6,12 @@ says how each number is measured. What could not be measured is not there, and s
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from pytest_dtfperf.codec import JsonData
+from pytest_dtfperf.datamodel.probes import HostProbe, Link, Probes, Reading
 from pytest_dtfperf.explain import thresholds
 
 ALL = "*"  # in the name of a link: all the others at once, as in "*>node07"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading(JsonData):
-    """One thing, measured a few times in a row."""
-
-    per_s: float  # median of the repeats: FLOP/s, bytes/s or images/s
-    spread: float  # half of (largest - smallest), as a part of the median
-    repeats: int
-    how: Mapping[str, float | str] = field(
-        default_factory=dict
-    )  # threads, bytes, ...: those that differ in it are not compared
-    cpu_share: float | None = None  # the part of these cores' time that it had; below 1, others had them or a limit was reached
-
-
-@dataclass(frozen=True, kw_only=True)
-class Link(Reading):
-    """Bytes per second over one link, or between a host and all others at once."""
-
-    streams: Mapping[str, float] = field(default_factory=dict)  # of several: the other end's host -> its part of `per_s`
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostProbe(JsonData):
-    """What a host can do."""
-
-    readings: Mapping[str, Reading] = field(default_factory=dict)  # by the names of `WORDS`; a GPU's as "gpu.0.matmul"
-    clock_hz: float | None = None  # mean of the lent cores while all of them computed
-    most_clock_hz: float | None = None  # that they could have
-    limits: Mapping[str, float | str] = field(
-        default_factory=dict
-    )  # "cpu_quota_cores", "open_files", ...; what is unlimited is absent
-    others_cores: float | None = None  # cores' worth of work that other processes did on the lent cores meanwhile
-    unknown: Mapping[str, str] = field(default_factory=dict)  # what could not be measured -> why
-
-
-@dataclass(frozen=True, kw_only=True)
-class Probes(JsonData):
-    """Of the hosts of one measurement."""
-
-    hosts: Mapping[str, HostProbe] = field(default_factory=dict)
-    # "*>node07": all others to it (fan-in); "node07>*": it to all others (fan-out); "node01>node07": one pair alone.
-    links: Mapping[str, Link] = field(default_factory=dict)
-    unknown: Mapping[str, str] = field(default_factory=dict)  # a host, a link, or * for all -> why there is nothing of it
-    seconds: float = 0.0  # that it took in all
 
 
 @dataclass(frozen=True)

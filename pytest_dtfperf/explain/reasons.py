@@ -6,6 +6,7 @@ Transfers take longer because of a link, the network of a host, or a parameter s
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.explain import merge_causes, thresholds
 from pytest_dtfperf.explain.candidate_causes import FLOOR, GROUPS
 from pytest_dtfperf.explain.measurement_profile import (
@@ -18,7 +19,6 @@ from pytest_dtfperf.explain.measurement_profile import (
 )
 from pytest_dtfperf.explain.merge_causes import DECODING, PROGRAM, SERVER, STARVED, ExplainCase, Reason, compute_update_ratio
 from pytest_dtfperf.explain.probes import ALL, LINK, differences
-from pytest_dtfperf.explain.step_breakdown import StepBreakdown
 from pytest_dtfperf.explain.step_events import is_server
 
 _NAMED = 3  # workers
@@ -133,7 +133,7 @@ def _tasks_at(location: str | None, hosts: Mapping[str, str]) -> Sequence[str]:
 
 def _rate(case: ExplainCase) -> str:
     """`at 2.1 instead of 9.8 Gbit/s`: of the links of the suspect that are slower, where both sides know it; else nothing."""
-    before, after = _read_links(case.then.anatomy), _read_links(case.now.anatomy)
+    before, after = _read_links(case.then.step_breakdown), _read_links(case.now.step_breakdown)
     both = [ends for ends in after if ends in before and _concerns(ends, case.location)]
     slower = [ends for ends in both if _per_s(after[ends]) < _per_s(before[ends])]
     if not slower or case.both.basis != "traces":
@@ -222,7 +222,7 @@ def _exchanging(side: MeasurementProfile) -> float | None:
 
     None: no step was taken apart.
     """
-    workers = select_worker_parts(side.anatomy).values() if side.anatomy else ()
+    workers = select_worker_parts(side.step_breakdown).values() if side.step_breakdown else ()
     return min((parts.get("reduce", 0.0) for parts in workers), default=None)
 
 

@@ -20,13 +20,20 @@ import bisect
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass
 
-from pytest_dtfperf.codec import JsonData
-from pytest_dtfperf.explain.step_events import (
+from pytest_dtfperf.datamodel.step_times import (
     LATE,
+    MAX_LINKS,
+    MAX_PARTS,
+    MAX_VARIABLES,
     WORK,
+    LinkTraffic,
+    Part,
+    StepBreakdown,
+    TaskTime,
+)
+from pytest_dtfperf.explain.step_events import (
     Bounds,
     Clocks,
     ClusterStep,
@@ -215,76 +222,8 @@ def _at_server(task: str, event: Event) -> Span | None:
     return None if event.kind == "wait" else (event.start, event.end, event.kind)
 
 
-SCHEMA = 1
 _DROPPED = 1  # traced steps
-_MOST_PARTS, MOST_LINKS, _MOST_VARIABLES = 24, 32, 4  # what is smaller is added up, or left out where nothing need add up
 _DIGITS = 7  # of seconds: a tenth of a microsecond
-
-
-@dataclass(frozen=True)
-class Part(JsonData):
-    """Some of the critical path."""
-
-    kind: str
-    location: str | None  # a task or link; None: several, each too small to be told apart
-    variable: str | None  # that is transferred
-    seconds: float
-
-
-@dataclass(frozen=True)
-class TaskTime(JsonData):
-    """Where one task's time goes."""
-
-    wall_s: float
-    cpu_s: float | None  # of its process in that time; None of tasks that have no session of their own
-    parts: Mapping[str, float]  # kind -> seconds
-
-
-@dataclass(frozen=True)
-class LinkTraffic(JsonData):
-    """What one task sends another."""
-
-    source: str
-    destination: str
-    size_bytes: float  # per step
-    busy_s: float | None  # per step, while anything was on its way; None: the clocks do not tell
-    variables: Mapping[str, float]  # the largest, with their bytes per step
-
-    @property
-    def bytes_per_s(self) -> float | None:
-        return self.size_bytes / self.busy_s if self.busy_s else None
-
-
-@dataclass(frozen=True)
-class StepBreakdown(JsonData):
-    """Of some steps of one training."""
-
-    steps: int
-    wall_s: float  # of a step: from the first worker's begin to the last one's end; not in lockstep: of the slowest worker's
-    path: Sequence[Part]  # the largest first; empty: not known, for no trace tells what waited for what
-    tasks: Mapping[str, TaskTime]
-    links: Sequence[LinkTraffic]  # the busiest first, MOST_LINKS of them; not known where the path is not
-    clock_error_s: Mapping[str, float]  # task -> how well its clock is known against the chief's; absent: not at all
-    # Kind of work -> standard error of its mean over the steps, of the worker whose steps scatter most. Empty: not known.
-    error_s: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def parts(self) -> Sequence[Part]:
-        """What adds up to `wall_s`: the path; where none is known, the partition of the slowest worker's time."""
-        if self.path:
-            return self.path
-        slowest = max(self.tasks, key=lambda task: self.tasks[task].wall_s)
-        return [Part(kind, slowest, None, seconds) for kind, seconds in self.tasks[slowest].parts.items()]
-
-    def to_json(self) -> dict[str, Any]:
-        known = {} if self.path else {"path": None, "links": None}
-        return {"schema": SCHEMA, **super().to_json(), **known}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Of what was held against `baselines/schema/anatomy.json`."""
-        known = {name: [] if value is None else value for name, value in data.items() if name != "schema"}
-        return super().from_json(known)
 
 
 def compute_step_breakdown(
@@ -315,7 +254,7 @@ def compute_step_breakdown(
         aligned = align([slowest], clocks)
         for number in range(_DROPPED, _DROPPED + steps):
             sums.add_path(cluster_step([slowest], number, aligned), edges=edges)
-    return sums.anatomy(aligned, edges=edges)
+    return sums.step_breakdown(aligned, edges=edges)
 
 
 def _count(traces: Sequence[TaskTrace]) -> int:
@@ -379,7 +318,7 @@ class _Sums:
         for task, parts in found.items():
             self._tasks.setdefault(task, Counter()).update(parts)
 
-    def anatomy(self, clocks: Clocks, *, edges: bool) -> StepBreakdown:
+    def step_breakdown(self, clocks: Clocks, *, edges: bool) -> StepBreakdown:
         return StepBreakdown(
             steps=self._steps,
             wall_s=self._seconds(self._wall),
@@ -404,10 +343,10 @@ class _Sums:
 
     def _parts(self) -> Iterator[Part]:
         ordered = self._path.most_common()
-        for (kind, location, variable), us in ordered[:_MOST_PARTS]:
+        for (kind, location, variable), us in ordered[:MAX_PARTS]:
             yield Part(kind, location, variable, self._seconds(us))
         rest: Counter[str] = Counter()
-        for (kind, _, _), us in ordered[_MOST_PARTS:]:
+        for (kind, _, _), us in ordered[MAX_PARTS:]:
             rest[kind] += us
         for kind, us in rest.most_common():
             yield Part(kind, None, None, self._seconds(us))
@@ -417,7 +356,7 @@ class _Sums:
         return TaskTime(self._seconds(parts.total()), cpu, {kind: self._seconds(us) for kind, us in parts.most_common()})
 
     def _links(self, clocks: Clocks) -> Iterator[LinkTraffic]:
-        for (source, destination), busy in self._busy.most_common(MOST_LINKS):
+        for (source, destination), busy in self._busy.most_common(MAX_LINKS):
             sizes = self._bytes[source, destination]
             error = clocks.error_us.get(source, busy) + clocks.error_us.get(destination, busy)
             known = error * self._transfers[source, destination] <= MAX_CLOCK_ERROR_OF_LINK * busy
@@ -427,7 +366,7 @@ class _Sums:
                 destination,
                 sizes.total() / self._steps,
                 self._seconds(busy) if known else None,
-                {variable: size / self._steps for variable, size in named.most_common(_MOST_VARIABLES)},
+                {variable: size / self._steps for variable, size in named.most_common(MAX_VARIABLES)},
             )
 
 

@@ -21,14 +21,6 @@ import numpy as np
 
 from pytest_dtfperf.traces import FED_QUEUE, KERNEL, NO_BATCH, XLA_MODULE, Operation, TaskTrace, TracedStep
 
-# Of a moment in which several go on, the first of these that does counts: what computes hides what is under way meanwhile.
-WORK = ("forward", "backward", "compiled", "apply", "input", "copy", "reduce", "receive", "send", "wait")
-# Where none of these goes on: TensorFlow's host code, gRPC, dispatch; Python before the session is asked; no clock to tell.
-REST = ("host", "python", "unknown")
-# On the critical path alone: a worker whose step began after the first worker's.
-LATE = "late"
-KINDS = (*WORK, *REST, LATE)
-
 _INPUTS = frozenset(
     {"IteratorGetNext", "IteratorV2", "OneShotIterator", "PyFunc", "EagerPyFunc", "QueueDequeueManyV2", "RemoteCall"}
 )

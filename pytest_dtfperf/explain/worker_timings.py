@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from pytest_dtfperf.codec import JsonData
+from pytest_dtfperf.datamodel.step_times import MAX_PAUSES, Pause, Period, WorkerTiming, WorkerTimings
 from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.stamps import Column, Stamps
 
@@ -39,25 +40,6 @@ _OF_NORMAL = 1.4826  # a normal distribution's standard deviation, in median abs
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 Indices = np.ndarray[Any, np.dtype[np.intp]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pause(JsonData):
-    """A step that was much longer than those around it."""
-
-    step: int  # among the measured ones; the first is 1
-    seconds: float  # by which it was longer than usual
-    worker: str | None  # whose own time made it so; None: everybody's, or nobody knows
-
-
-@dataclass(frozen=True, kw_only=True)
-class Period(JsonData):
-    """Pauses that come again and again."""
-
-    steps: float  # from one to the next
-    seconds: float  # likewise
-    pauses: int  # that keep to it
-    worker: str | None  # whose they are; None: everybody's, or nobody knows
 
 
 def compute_excess(durations: Numbers) -> Numbers:
@@ -155,51 +137,8 @@ def _find_chains(indices: Indices, distance: int, slack: int) -> tuple[Indices, 
     return indices[has], indices[at[has]]
 
 
-SCHEMA = 1
 _MOST_BLOCKS, _OF_STEPS = 10, 5  # whose means tell the error of the whole's: steps beside each other are alike
-_MOST_PAUSES = 16
 _DIGITS = 6  # of seconds: the stamps' own microseconds
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerTiming(JsonData):
-    """Means over one worker's steps, in seconds per step. None: not known."""
-
-    steps: int  # that were stamped
-    # From the end of the step before until its session is asked: Python, and an injected slow-down. Of a program that reports
-    # its steps: until it says that the next begins.
-    python_s: float | None
-    receive_s: float | None  # until the values of its variables are there
-    compute_s: float | None  # until its last gradient is there
-    finish_s: float | None  # until the step's end: sending, updating, and waiting for the others
-    cpu_s: float | None  # user and system time of its process
-    ready_s: float | None  # the first three together: from the step's begin until its last gradient is there
-    ready_error_s: float | None  # standard error of that mean
-    # Against the others, where all workers have a common step, else None:
-    last: float | None = None  # fraction of the steps in which it was the last to have its gradients
-    late_s: float | None = None  # by which its gradients came after the others' median; negative: before
-    late_error_s: float | None = None  # standard error of that mean
-    behind: float | None = None  # fraction of the steps in which they came clearly after the others' median
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerTimings(JsonData):
-    """Of the workers of one run."""
-
-    steps: int  # the measured ones
-    step_s: float | None  # mean of a measured step, over the workers, too
-    workers: Mapping[str, WorkerTiming]
-    paused: int = 0  # how many steps stand out
-    pauses: Sequence[Pause] = ()  # the longest of these, the longest first
-    periods: Sequence[Period] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {"schema": SCHEMA, **super().to_json()}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Of what was held against `baselines/schema/stragglers.json`."""
-        return super().from_json({name: value for name, value in data.items() if name != "schema"})
 
 
 def compute_worker_timings(stamps: Sequence[Stamps], *, lockstep: bool) -> WorkerTimings | None:
@@ -218,7 +157,7 @@ def compute_worker_timings(stamps: Sequence[Stamps], *, lockstep: bool) -> Worke
         step_s=_mean(np.concatenate([each.step for each in series])),
         workers={each.worker: _score(each, against.get(each.worker)) for each in series},
         paused=len(pauses),
-        pauses=sorted(pauses, key=lambda pause: -pause.seconds)[:_MOST_PAUSES],
+        pauses=sorted(pauses, key=lambda pause: -pause.seconds)[:MAX_PAUSES],
         periods=list(_periods(series, together=together)),
     )
 

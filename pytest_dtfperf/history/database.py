@@ -25,8 +25,8 @@ from pytest_dtfperf.errors import HistoryError
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.history.tables import tables
 from pytest_dtfperf.history.where import Address, mask_passwords
-from pytest_dtfperf.node.backoff import pause_s
 from pytest_dtfperf.node.files import kind_of
+from pytest_dtfperf.node.retry import pause_s
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 VERSIONS = ("0001",)  # names of files in migrations/versions/, the oldest first

@@ -53,7 +53,7 @@ def remember(folder: SessionFolder, address: Address) -> Remembered:
 
 def _changes(folder: SessionFolder, address: Address) -> Remembered:
     """Return the changes in this session's series alone: a team's other machines are not shown here."""
-    from pytest_dtfperf.history import event_text, store, tables
+    from pytest_dtfperf.history import events, store, tables
     from pytest_dtfperf.history.database import Database
     from pytest_dtfperf.history.watching import watch
 
@@ -71,7 +71,7 @@ def _changes(folder: SessionFolder, address: Address) -> Remembered:
     pasts = pasts_of(nights_of(watched.all_series)[folder.id], changes, [row for row in rows if row["in_series"]])
     theirs = [row for row in rows if row["id"] in disturbed]
     pasts |= pasts_of_disturbed(theirs, folder.session["started"], watched.all_series, changes, Comparable(contents))
-    return Remembered(event_text.summary(ours, new, today), [event_text.line_of(event, today) for event in new], pasts)
+    return Remembered(events.summary(ours, new, today), [events.line_of(event, today) for event in new], pasts)
 
 
 def changes_known(folder: SessionFolder, address: Address) -> Sequence[str]:

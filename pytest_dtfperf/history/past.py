@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_dtfperf.history import event_text
+from pytest_dtfperf.history import events
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Comparable, Series
 
@@ -75,7 +75,7 @@ def past_of(series: Series, number: int, changes: Mapping[str, Change]) -> Past:
     event, member = changes.get(series.name, (None, None))
     if event is None or member is None or event["first_bad_at"] > shown[-1][0]:
         return Past(shown)
-    return Past(shown, event["first_bad_at"], event_text.line_of_member(event, member))
+    return Past(shown, event["first_bad_at"], events.line_of_member(event, member))
 
 
 def last_changes(events: Iterable[Row]) -> dict[str, Change]:

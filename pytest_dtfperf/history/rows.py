@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pytest_dtfperf.baselines.comparability import system_name
-from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.noise import Noise
@@ -70,7 +70,7 @@ def _measurement(session: str, position: int, record: Record) -> Row:
     measurement, spec = record.measurement, record.spec
     logs = [math.log(rate) for rate in measurement.rates]
     noise = _read_noise(record)
-    traced = [run.anatomy for run in measurement.runs if run.anatomy]
+    traced = [run.step_breakdown for run in measurement.runs if run.step_breakdown]
     return {
         "session": session,
         "id": record.id,
@@ -97,7 +97,7 @@ def _measurement(session: str, position: int, record: Record) -> Row:
         "change": record.baseline.change if record.baseline else None,
         "accepted": record.accepted,
         "in_series": enters_series(record),
-        "anatomy": traced[-1] if traced else None,
+        "step_breakdown": traced[-1].to_json() if traced else None,
     }
 
 

@@ -71,7 +71,7 @@ measurements = Table(
     Column("change", Float),  # measured / baseline - 1, of the geometric means of their runs
     Column("accepted", Boolean, nullable=False),  # its session has made it a baseline
     Column("in_series", Boolean, nullable=False),  # its numbers may be compared with other nights'
-    Column("anatomy", JSON),  # of a step, of the last run that was traced
+    Column("step_breakdown", JSON),  # of a step, of the last run that was traced
     ForeignKeyConstraint(["session"], ["sessions.id"], ondelete="CASCADE"),
     ForeignKeyConstraint(["fingerprint"], ["fingerprints.digest"]),
     Index(None, "spec_key"),

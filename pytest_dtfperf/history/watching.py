@@ -1,6 +1,6 @@
 """The search for changes goes on with the sessions that were entered since, and writes down what it found."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -8,10 +8,11 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select
 
 from pytest_dtfperf.history import store
+from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.events import FoundChange, events_of
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series, Successions, series_of
-from pytest_dtfperf.history.tables import tracks
+from pytest_dtfperf.history.tables import measurements, tracks
 from pytest_dtfperf.stats.changes import ChangeWatch, Promise, Track
 
 ALIVE = timedelta(days=90)  # a series that was not measured for longer has no share of the promise
@@ -138,3 +139,46 @@ def _write(connection: Connection, watching: ChangeWatch, events: Sequence[Row])
         connection.execute(insert(tracks), states)
     store.replace_events(connection, events)
     store.mark_watched(connection)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Sessions, series and events, the oldest first. Rows are those of the tables."""
+
+    sessions: Sequence[Row]
+    all_series: Sequence[Series]
+    events: Sequence[Row]
+    fingerprints: Mapping[str, Mapping[str, Any]]  # digest -> content
+    promise: Mapping[str, Any]  # of false events, as events have it
+    is_noise_known: bool
+    measured: Callable[[str], Sequence[Row]]  # session -> all its measurements
+
+
+def load_history(database: Database) -> Whole:
+    """Rates that were not searched for changes are searched first, which writes; else nothing is. Raises `HistoryError`."""
+    with database.reading() as connection:
+        found = None if store.find_unwatched_sessions(connection) else _all(connection)
+    watched, sessions, fingerprints = found or database.write(_all)
+    return Whole(
+        sessions=sessions,
+        all_series=watched.all_series,
+        events=watched.events,
+        fingerprints=fingerprints,
+        promise=_promise(watched),
+        is_noise_known=watched.is_noise_known,
+        measured=lambda name: _read_measurements(database, name),
+    )
+
+
+def _all(connection: Connection) -> tuple[Watched, list[Row], dict[str, Mapping[str, Any]]]:
+    """Read all tables in one state."""
+    return watch(connection), store.all_sessions(connection), store.all_fingerprints(connection)
+
+
+def _promise(watched: Watched) -> dict[str, Any]:
+    return {"share": watched.promise.share, "nights": watched.promise.nights, "series": watched.series}
+
+
+def _read_measurements(database: Database, name: str) -> Sequence[Row]:
+    with database.reading() as connection:
+        return sorted(store.of_session(connection, measurements, name), key=lambda row: row["position"])

@@ -16,8 +16,7 @@ from pytest_dtfperf.clusters.protocol import Allocation, LossReason, Lost
 from pytest_dtfperf.errors import AllocationError, HostLost, SpecError
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, HostView, PlacedTask, Roles
 from pytest_dtfperf.launch.watch import loss
-from pytest_dtfperf.messages.hearing import Hearing
-from pytest_dtfperf.messages.kinds import MessageError
+from pytest_dtfperf.messages.received import Hearing, MessageError
 from pytest_dtfperf.messages.tables import AGENT
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.node.module_command import module_command

@@ -10,16 +10,17 @@ from typing import Any, Self
 from pytest_dtfperf.clusters.capacity import count_hosts_for
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
+from pytest_dtfperf.datamodel.measurement import Run
+from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import Culprit, DataError, RunFailed
-from pytest_dtfperf.explain.probes import Probes, merge_probes, without_probes
-from pytest_dtfperf.launch import placement, probe_cache
+from pytest_dtfperf.explain.probes import merge_probes, without_probes
+from pytest_dtfperf.launch import placement
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, Roles, place
-from pytest_dtfperf.launch.probing import USUAL, Deadlines, Probing
+from pytest_dtfperf.launch.probing import USUAL, Deadlines, Probing, load_probes, store_probes
 from pytest_dtfperf.launch.program_run import OnOutput, ProgramRun, Tunnel
 from pytest_dtfperf.launch.run_controller import MeasuredRun, OnProgress, RunController, log_path
 from pytest_dtfperf.limits.needs import Layout
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.staging.stage import Staging
 
@@ -173,7 +174,7 @@ class Launcher:
     def probe_capacity(self, spec: Spec, *, on_begin: Callable[[], object] = lambda: None) -> Probes:
         """Return the arithmetic, memory and links of a training's hosts, for its limit; probe only what is unknown.
 
-        Results on this allocation, and of any session within the last hour, are used again: `probe_cache`.
+        Results on this allocation, and of any session within the last hour, are used again: `probing.load_probes`.
 
         Args:
             on_begin: called if something is measured, before that.
@@ -183,14 +184,14 @@ class Launcher:
         """
         agents = self._get_agents()
         if self._capacity is None:
-            self._capacity = probe_cache.load_probes(self._config, self._views)
+            self._capacity = load_probes(self._config, self._views)
         known = merge_probes(self._capacity, self._probes)
         probing = Probing(agents, self._config, spec, known=known, with_input=False)
         if not probing.is_needed:
             return probing.collect_probes()
         on_begin()
         found = self._carry_out_probe(probing)
-        probe_cache.store_probes(self._config, self._views, without_probes(found, known))  # older readings keep their age
+        store_probes(self._config, self._views, without_probes(found, known))  # older readings keep their age
         self._capacity = merge_probes(self._capacity, replace(found, unknown={}))
         return found
 

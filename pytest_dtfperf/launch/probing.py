@@ -8,6 +8,7 @@ A failure affects only its own number, which is then unknown, with the reason. A
 only once: a host that sends anything else loses all of its answers.
 """
 
+import hashlib
 import re
 import secrets
 import statistics
@@ -16,19 +17,22 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters import answer_cache
+from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.clusters.protocol import LossReason
+from pytest_dtfperf.codec import ValidationError
+from pytest_dtfperf.datamodel.probes import HostProbe, Link, Probes, Reading
 from pytest_dtfperf.errors import HostLost
-from pytest_dtfperf.explain.probes import LINK, WORDS, HostProbe, Link, Probes, Reading, merge_probes
+from pytest_dtfperf.explain.probes import LINK, WORDS, is_disturbed, merge_probes
 from pytest_dtfperf.launch import exposure, link_rounds
 from pytest_dtfperf.launch.agents import GPU_ORDER, Agents, Event, task_order
 from pytest_dtfperf.launch.disturbance import LEAST_S, others_s
 from pytest_dtfperf.launch.link_rounds import Fan, Round
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT, HostView, place
 from pytest_dtfperf.launch.watch import loss
-from pytest_dtfperf.messages.kinds import MessageError
+from pytest_dtfperf.messages.received import MessageError
 from pytest_dtfperf.spec import Spec
 
 # The bytes of a link are counted in parts: as many as needed to show their spread.
@@ -101,7 +105,7 @@ class Answers:
         if not _is_asked(name, self._hosts[host]) or name in told.readings or name in told.unknown:
             raise MessageError(f"told a {name!r} that nobody has asked it for")
         if (reading := event.get("reading")) is not None:
-            told.readings[name] = Reading.from_json(reading)
+            told.readings[name] = reading
         else:
             told.unknown[name] = event.get("error") or "it does not say why"
 
@@ -393,3 +397,63 @@ def _describe_end(event: Event) -> str:
     how = f"exit code {event['code']}" if event["signal"] is None else f"signal {event['signal']}"
     message = event["last_lines"][-1] if event["last_lines"] else "without a word"
     return f"its task ended early ({how}): {message}"
+
+
+MAX_AGE_S = 3600.0
+Kept = TypeVar("Kept", HostProbe, Link)
+_NOT_KEPT = "input"  # depends on the data set, which the name of a reading does not show
+
+
+def load_probes(config: ClusterConfig, hosts: Sequence[HostView]) -> Probes:
+    """Return what is known of these hosts and the links between them; hosts without a boot id are unknown."""
+    found = {}
+    for host in hosts:
+        kept = answer_cache.load(_host_key(config, host), MAX_AGE_S) if host.boot else None
+        if kept is not None and (probe := _parse(HostProbe, kept)):
+            found[host.name] = probe
+    read = {name: link for name, each in _load_links(hosts).items() if (link := _parse(Link, each["link"]))}
+    return Probes(hosts=found, links=read)
+
+
+def store_probes(config: ClusterConfig, hosts: Sequence[HostView], probes: Probes) -> None:
+    """Keep the undisturbed readings of `probes`, all of which were taken now."""
+    disturbed = {name for name, probe in probes.hosts.items() if probe.unknown or is_disturbed(probe)}
+    for host in hosts:
+        probe = probes.hosts.get(host.name)
+        if probe is None or host.name in disturbed or not host.boot:
+            continue
+        readings = {name: reading for name, reading in probe.readings.items() if name != _NOT_KEPT}
+        answer_cache.store(_host_key(config, host), replace(probe, readings=readings).to_json())
+    if probes.links and not disturbed and all(host.boot for host in hosts):
+        new = {name: {"at": time.time(), "link": link.to_json()} for name, link in probes.links.items()}
+        answer_cache.store(_links_key(hosts), {**_load_links(hosts), **new})
+
+
+def _load_links(hosts: Sequence[HostView]) -> dict[str, Any]:
+    """Return the readings of links by name, each with the time at which it was taken, without those that are too old."""
+    kept = answer_cache.load(_links_key(hosts), MAX_AGE_S) if all(host.boot for host in hosts) else None
+    try:
+        return {name: each for name, each in (kept or {}).items() if time.time() - each["at"] <= MAX_AGE_S}
+    except (TypeError, KeyError):  # another version of this package wrote it
+        return {}
+
+
+def _parse(kind: type[Kept], kept: Any) -> Kept | None:
+    """Return a reading of the file, or None for one that another version of this package wrote."""
+    try:
+        return kind.from_json(kept)
+    except ValidationError:
+        return None
+
+
+def _host_key(config: ClusterConfig, host: HostView) -> str:
+    computes_with = (host.cpus, host.gpus, config.entry, python(config), config.environment)
+    return f"probe of {host.name} {host.boot} {_digest(str(computes_with))}"
+
+
+def _links_key(hosts: Sequence[HostView]) -> str:
+    return f"links of {_digest(' '.join(sorted(f'{host.name} {host.address} {host.boot}' for host in hosts)))}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.launch import exposure
 from pytest_dtfperf.launch.agents import Agents, Event, reserve_order, start_order, task_addresses
@@ -17,7 +18,6 @@ from pytest_dtfperf.launch.placement import WORKERS_LEAD, HostView, PlacedTask, 
 from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.launch.tracing import Scoring, Tracing
 from pytest_dtfperf.launch.watch import Watch
-from pytest_dtfperf.measurement import Run, TaskReport
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import needs_addresses
 from pytest_dtfperf.training.models.outline import outline_in, remember
@@ -250,7 +250,7 @@ class MeasuredRun(RunController):
         if self._watch.refusal:
             raise self._watch.refusal
         hosts = {task.name: self._agents.hosts[task.host].name for task in sorted(self._tasks, key=lambda task: task.host)}
-        reports = [TaskReport.from_json(report) for report in self._watch.reports]
+        reports = self._watch.reports
         for network in (report.network for report in reports if report.network):
             remember(self._spec, outline_in(network))
         return summarise(

@@ -7,10 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pytest_dtfperf.datamodel.measurement import CLOCK_SLACK_S, Run
+from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
+from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.launch.agents import CHIEF
 from pytest_dtfperf.launch.tracing import with_cpu
-from pytest_dtfperf.measurement import CLOCK_SLACK_S, Run, TaskReport
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import DISTANCE, cluster_rate, format_pattern
 from pytest_dtfperf.spec.printed_number import UnclearNumber, parse
@@ -151,8 +153,8 @@ def summarise(
     state: Mapping[str, Any] | None = None,
     disturbances: Sequence[str] = (),
     others_s: Mapping[str, float] | None = None,
-    explained: tuple[Mapping[str, Any] | None, str] = (None, ""),
-    scored: tuple[Mapping[str, Any] | None, str] = (None, ""),
+    explained: tuple[StepBreakdown | None, str] = (None, ""),
+    scored: tuple[WorkerTimings | None, str] = (None, ""),
 ) -> Run:
     """Make one run from its tasks' reports.
 
@@ -214,21 +216,21 @@ def summarise(
         out_of_step={name: round(seconds, 6) for name, (seconds, _) in apart.items()},
         network=replace(chief.network, variables={}) if chief.network else None,
         program=_program(reports),
-        anatomy=explained[0],
+        step_breakdown=explained[0],
         unexplained="; ".join(filter(None, (explained[1], scored[1]))),
-        stragglers=with_cpu(scored[0], {report.name: report.cpu_s for report in workers}, len(chief.step_s)),
+        worker_timings=with_cpu(scored[0], {report.name: report.cpu_s for report in workers}, len(chief.step_s)),
     )
 
 
 def _program(reports: Sequence[TaskReport]) -> dict[str, Any]:
     """Return the graphs of all workers as one, and each job's settings; nothing for an external command."""
-    of_workers = sorted((report for report in reports if report.graph), key=lambda report: report.index)
-    if not of_workers:
+    graphs = [report.graph for report in sorted(reports, key=lambda report: report.index) if report.graph]
+    if not graphs:
         return {}
     operations: Counter[str] = Counter()
-    for report in of_workers:
-        operations.update(report.graph["operations"])
-    chief, *others = (report.graph["hash"] for report in of_workers)
+    for graph in graphs:
+        operations.update(graph.operations)
+    chief, *others = (graph.hash for graph in graphs)
     return {
         "graph": hashlib.sha256(" ".join([chief, *sorted(others)]).encode()).hexdigest()[: len(chief)] if others else chief,
         "operations": dict(sorted(operations.items())),

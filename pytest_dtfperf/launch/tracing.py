@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
+from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTiming, WorkerTimings
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.explain.step_events import align, write_perfetto
 from pytest_dtfperf.explain.worker_timings import compute_worker_timings
@@ -42,15 +42,15 @@ class Tracing:
         else:
             self._refused = self._refused or f"{task} could not be traced: {error}"
 
-    def outcome(self) -> tuple[Mapping[str, Any] | None, str]:
-        """Return the step breakdown as it is stored, or why there is none though it was requested."""
+    def outcome(self) -> tuple[StepBreakdown | None, str]:
+        """Return the step breakdown, or why there is none though it was requested."""
         if not self.is_requested or self._refused:
             return None, self._refused
         if not self.packed:
             what = "an external command" if self.spec.command else f"variable_update={self.spec.variable_update}"
             return None, f"{what} cannot be traced"
         try:
-            return compute_step_breakdown(self._traces, lockstep=self._lockstep, clocks=self._one_clock).to_json(), ""
+            return compute_step_breakdown(self._traces, lockstep=self._lockstep, clocks=self._one_clock), ""
         except InvalidTrace as error:
             return None, f"the trace {error}"
 
@@ -112,15 +112,14 @@ class Scoring:
         else:
             self._refused = self._refused or f"{task} has no stamps: {error}"
 
-    def outcome(self) -> tuple[Mapping[str, Any] | None, str]:
-        """Return the worker timings as they are stored, and an error. Both are empty if there are no timestamps."""
+    def outcome(self) -> tuple[WorkerTimings | None, str]:
+        """Return the worker timings, and an error. Both are empty if there are no timestamps."""
         if self._refused:
             return None, self._refused
         try:
-            scores = compute_worker_timings(self._stamps(), lockstep=self.spec.in_lockstep)
+            return compute_worker_timings(self._stamps(), lockstep=self.spec.in_lockstep), ""
         except InvalidStamps as error:
             return None, f"the stamps {error}"
-        return (scores.to_json() if scores else None), ""
 
     def _stamps(self) -> list[Stamps]:
         """Return the timestamps by the workers' numbers. Raises `InvalidStamps`."""
@@ -144,7 +143,7 @@ class Scoring:
             raise InvalidStamps(f"of {stamps.worker} are of {len(stamps)} steps, there are {most}")
 
 
-def with_cpu(scores: Mapping[str, Any] | None, cpu_s: Mapping[str, float], steps: int) -> Mapping[str, Any] | None:
+def with_cpu(timings: WorkerTimings | None, cpu_s: Mapping[str, float], steps: int) -> WorkerTimings | None:
     """Return the worker timings with the CPU time that whole tasks report, if the timestamps lack it.
 
     That is the case for workers on which other tasks' sessions compute.
@@ -153,14 +152,14 @@ def with_cpu(scores: Mapping[str, Any] | None, cpu_s: Mapping[str, float], steps
         cpu_s: task -> seconds in `steps` measured steps. A worker with batches from a coordinator, or with reported
             steps, has its own number of them: the slower it is, the fewer.
     """
-    if scores is None or not steps:
-        return scores
-    workers = {worker: _with_cpu(score, cpu_s.get(worker), steps) for worker, score in scores["workers"].items()}
-    return {**scores, "workers": workers}
+    if timings is None or not steps:
+        return timings
+    workers = {worker: _with_cpu(timing, cpu_s.get(worker), steps) for worker, timing in timings.workers.items()}
+    return replace(timings, workers=workers)
 
 
-def _with_cpu(score: Mapping[str, Any], cpu_s: float | None, steps: int) -> Mapping[str, Any]:
-    own_steps = steps if score["ready_s"] is not None else score["steps"]
-    if score["cpu_s"] is not None or not cpu_s or not own_steps:
-        return score
-    return {**score, "cpu_s": round(cpu_s / own_steps, 6)}
+def _with_cpu(timing: WorkerTiming, cpu_s: float | None, steps: int) -> WorkerTiming:
+    own_steps = steps if timing.ready_s is not None else timing.steps
+    if timing.cpu_s is not None or not cpu_s or not own_steps:
+        return timing
+    return replace(timing, cpu_s=round(cpu_s / own_steps, 6))

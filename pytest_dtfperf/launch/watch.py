@@ -13,6 +13,7 @@ from typing import Any
 
 from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.clusters.protocol import LossReason, Lost
+from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.errors import (
     Culprit,
     DeadlineExceeded,
@@ -26,7 +27,7 @@ from pytest_dtfperf.errors import (
     quoted_lines,
 )
 from pytest_dtfperf.formats import printable
-from pytest_dtfperf.messages.hearing import given_up, with_last_words
+from pytest_dtfperf.messages.received import given_up, with_last_words
 from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES, tables
 
 SETTLE_S = 0.5  # a worker's traceback comes within 0.1 s of the death of its parameter server
@@ -59,7 +60,7 @@ class TaskStatus:
     of: int = 0  # 0: unknown, and `step` counts the lines and steps of an external command
     moved: float = 0.0  # time of its last progress
     stopped_beats: int = 0
-    report: Mapping[str, Any] | None = None
+    report: TaskReport | None = None
     exited: bool = False
     stays: bool = False  # until it is ended: a parameter server, or a server of a chief
 
@@ -118,7 +119,7 @@ class Watch:
         return bool(self._failures)
 
     @property
-    def reports(self) -> list[Mapping[str, Any]]:
+    def reports(self) -> list[TaskReport]:
         return [task.report for task in self.tasks.values() if task.report is not None]
 
     def enter(self, phase: str, now: float) -> None:
@@ -199,7 +200,7 @@ class Watch:
                     FailureCause.MISSING, now, MissingModule(f"{task.name} on {self.hosts[task.host].name} {_lacks(event)}")
                 )
             case "report":
-                task.report = {key: value for key, value in event.items() if key not in _ENVELOPE}
+                task.report = event["report"]
 
     def _on_exit(self, event: Mapping[str, Any], now: float) -> None:
         task = self.tasks[event["task"]]
@@ -304,7 +305,6 @@ def _lacks(event: Mapping[str, Any]) -> str:
     return f"has no module {module}, which variable_update={' or '.join(needing)} needs. {' '.join(hints)}".rstrip()
 
 
-_ENVELOPE = ("event", "host", "run", "task", "kind")
 _EVENTS: Mapping[str, Callable[[Watch, Mapping[str, Any], float], None]] = {
     "reserved": Watch._on_reserved,
     "refused": Watch._on_refused,

@@ -9,11 +9,12 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_dtfperf.explain.probes import Probes
+from pytest_dtfperf.datamodel.explanation import CORES, GPUS, LINK, MEMORY, Bound, Limit
+from pytest_dtfperf.datamodel.measurement import Run
+from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.formats import format_count, percent
-from pytest_dtfperf.limits.limit import CORES, GPUS, LINK, MEMORY, Bound, Limit, limit, list_gpus
+from pytest_dtfperf.limits.limit import limit, list_gpus
 from pytest_dtfperf.limits.needs import Layout
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.spec import Spec
 
@@ -101,7 +102,7 @@ def find_hint(record: Record) -> str | None:
         return None
     if record.explanation or record.measurement.injected_slowdowns:
         return None
-    found = Limit.from_json(record.limit)
+    found = record.limit
     if found.binding is None:
         return None
     if tight := _find_tight(found):

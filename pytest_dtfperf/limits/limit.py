@@ -22,13 +22,14 @@ t follows from one measured step. With two fitted numbers this gives the rates t
 import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_dtfperf.baselines.references import Reference
-from pytest_dtfperf.codec import JsonData
+from pytest_dtfperf.datamodel.explanation import CORES, GPUS, LINK, MEMORY, Bound, Limit
+from pytest_dtfperf.datamodel.probes import HostProbe, Link, Probes
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.explain.probes import ALL, HostProbe, Link, Probes
+from pytest_dtfperf.explain.probes import ALL
 from pytest_dtfperf.formats import format_count, percent, rate, with_prefix
 from pytest_dtfperf.limits.needs import (
     Flow,
@@ -44,47 +45,6 @@ from pytest_dtfperf.limits.needs import (
 from pytest_dtfperf.records.arithmetic import NO_TF32, peak_of
 from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec
 from pytest_dtfperf.training.models.outline import outline_of
-
-CORES, GPUS, LINK, MEMORY = "cores", "gpus", "link", "memory"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bound(JsonData):
-    """What one resource of one host needs for a step, at least."""
-
-    resource: str  # cores, gpus, link or memory
-    host: str
-    step_s: float
-    needs: str  # the resource, and how much it can do, as text
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limit(JsonData):
-    """Of one measurement. `images_per_sec` is None where nothing is known that would bound it."""
-
-    images_per_sec: float | None = None
-    bounds: Sequence[Bound] = ()  # of each resource the host that needs most; the longest first
-    unknown: Mapping[str, str] = field(default_factory=dict)  # resource -> why it, or some host's, is not counted
-
-    @property
-    def binding(self) -> Bound | None:
-        """The resource that allows no more."""
-        return self.bounds[0] if self.bounds else None
-
-    def share(self, images_per_sec: float) -> float | None:
-        """Return what part of it a rate is."""
-        return None if self.images_per_sec is None else images_per_sec / self.images_per_sec
-
-    def words(self, images_per_sec: float) -> str:
-        """`91.0 % of 441.2 images/sec, the limit by the link of node07: 190 MB sent at 117 MB/s, ...`; empty if not known."""
-        share = self.share(images_per_sec)
-        if share is None or self.images_per_sec is None or self.binding is None:
-            return ""
-        where = f"the {_WORDS.get(self.binding.resource, self.binding.resource)} of {self.binding.host}"
-        return f"{percent(share)} of {rate(self.images_per_sec)} images/sec, the limit by {where}: {self.binding.needs}"
-
-
-_WORDS = {GPUS: "GPUs"}
 
 Found = Bound | str  # a bound, or why there is none
 
@@ -107,6 +67,19 @@ def limit(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str] = ()
     bounds.sort(key=lambda bound: -bound.step_s)
     images = spec.gpus * spec.batch_size
     return Limit(images_per_sec=images / bounds[0].step_s if bounds else None, bounds=bounds, unknown=unknown)
+
+
+def describe_limit(found: Limit, images_per_sec: float) -> str:
+    """Return a rate's share of a limit and its resource; empty if the limit is not known.
+
+    `91.0 % of 441.2 images/sec, the limit by the link of node07: 190 MB sent at 117 MB/s, ...`
+    """
+    share = found.share(images_per_sec)
+    if share is None or found.images_per_sec is None or found.binding is None:
+        return ""
+    resource = "GPUs" if found.binding.resource == GPUS else found.binding.resource
+    where = f"the {resource} of {found.binding.host}"
+    return f"{percent(share)} of {rate(found.images_per_sec)} images/sec, the limit by {where}: {found.binding.needs}"
 
 
 def list_gpus(fingerprint: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,9 @@ supervisors of SSH hosts (node/boot.py, node/supervisor.py, and the shell of clu
 from typing import Any
 
 from pytest_dtfperf import stamps, traces
-from pytest_dtfperf.messages.kinds import (
+from pytest_dtfperf.datamodel.probes import Reading
+from pytest_dtfperf.datamodel.task_report import TaskReport
+from pytest_dtfperf.messages.received import (
     COUNT,
     CPUS,
     ENDED,
@@ -25,7 +27,6 @@ from pytest_dtfperf.messages.kinds import (
     SECONDS,
     SPAN,
     STATE,
-    STEPS,
     TASK,
     Message,
     MessageError,
@@ -33,11 +34,12 @@ from pytest_dtfperf.messages.kinds import (
     Table,
     address,
     cpu_ranges,
+    data_of,
     fit,
     flag,
+    flat_data_of,
     lines,
     list_of,
-    loss,
     mapping,
     matching,
     number,
@@ -152,55 +154,6 @@ _HOST_STATE = record(
         )
     },
 )
-_SCORE = record({"images": COUNT, "loss": loss, "total_loss": loss, "top_1": number(0, 1), "top_5": number(0, 1)})
-_GRAPH = {"hash": matching("[0-9a-f]{8,128}", "a hash"), "operations": mapping(text(), COUNT, 4096)}
-_NETWORK = record(
-    {
-        "image_shape": list_of(whole(1, 1 << 20), 3, least=3),
-        "classes": whole(1, 1 << 30),
-        "parameters": COUNT,
-        "trained_parameters": COUNT,
-        "multiply_adds": optional(COUNT),
-        "uncounted": text(),
-    },
-    may={"variables": mapping(text(LINE_CHARACTERS), list_of(COUNT, 32), 100_000)},
-)
-_REPORT = record(
-    {**OF_TASK, "job": matching("[a-z]{1,16}", "a kind of task"), "index": whole(0, 999_999)},
-    may={
-        "num_devices": whole(0, CPUS),
-        "step_s": list_of(SECONDS, STEPS),
-        "elapsed_s": SECONDS,
-        "loss": list_of(loss, STEPS),
-        "startup_s": mapping(text(60), SECONDS, 100),
-        "bytes_sent": COUNT,
-        "bytes_received": COUNT,
-        "peak_rss_bytes": COUNT,
-        "cpu_s": SECONDS,
-        "devices": list_of(text(), CPUS),
-        "evaluations": list_of(record({"step": COUNT, "trained_s": SECONDS, "score": _SCORE}), STEPS),
-        "variable_bytes": mapping(text(), COUNT, CPUS),
-        "reported_rate": optional(text(LINE_CHARACTERS)),
-        "unclear_rate": optional(text(LINE_CHARACTERS)),
-        "last_lines": LAST_LINES,
-        "images": SECONDS,
-        "window_s": SECONDS,
-        "window_at_s": SECONDS,
-        "impossible_steps": optional(text(LINE_CHARACTERS)),
-        "network": optional(_NETWORK),
-        "graph": lambda value: record(_GRAPH if value else {})(value),
-        "settings": mapping(text(), text(LINE_CHARACTERS), 4096),
-    },
-)
-_MEASURED = record(
-    {
-        "per_s": number(1e-6),
-        "spread": number(0, 1e6),
-        "repeats": whole(1, 1000),
-        "how": mapping(text(60), number_or(text(60)), 20),
-        "cpu_share": optional(number(0, 2)),
-    }
-)
 _CLOCK = optional(number(1, 1e12))
 _PART = record({"bytes": whole(0, 1 << 50), "counted_s": number(1e-3, 1e6)})
 _TASK_SAYS: Table = {
@@ -216,11 +169,11 @@ _TASK_SAYS: Table = {
     ),
     "stamps": record(OF_TASK, may={"data": packed(stamps.MOST_CHARACTERS, "packed stamps"), "error": text()}),
     "trace": record(OF_TASK, may={"data": packed(traces.MOST_CHARACTERS, "a packed trace"), "error": text()}),
-    "report": _REPORT,
+    "report": flat_data_of(TaskReport, "report", OF_TASK),
     # Of a task that probes its host: training/probing/host.py.
     "reading": record(
         {**OF_TASK, "name": matching(r"[a-z0-9._]{1,60}", "the name of a reading")},
-        may={"reading": optional(_MEASURED), "error": optional(REASON)},
+        may={"reading": optional(data_of(Reading)), "error": optional(REASON)},
     ),
     "facts": record(
         {

@@ -95,14 +95,14 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 def publish_site(out: Path, history: Address | None, results: Path) -> str:
     """Write the site; return the result in a line."""
-    from pytest_dtfperf.history import load
     from pytest_dtfperf.history.database import Database
+    from pytest_dtfperf.history.watching import load_history
     from pytest_dtfperf.report.site.build import build_site
 
     if history is None:
         return "no site: no history is kept"
     try:
-        built = build_site(load.load_history(Database.open(history)), out, results=results)
+        built = build_site(load_history(Database.open(history)), out, results=results)
     except (DtfPerfError, OSError) as error:
         return f"no site: {error}"
     return f"site in {out / 'index.html'}: {format_count(len(built.written), 'page')} written"

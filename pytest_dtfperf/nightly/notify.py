@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from pytest_dtfperf.errors import SessionFileError, UsageError
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.nightly.summary import Loss
-from pytest_dtfperf.node import backoff
+from pytest_dtfperf.node import retry
 from pytest_dtfperf.node.files import replacing
 from pytest_dtfperf.records.session import SessionFolder
 
@@ -184,7 +184,7 @@ def _send(receiver: Receiver, alert: Alert, pause_s: float) -> str | None:
     problem: str | None = None
     for attempt in range(TRIES):
         if attempt:
-            time.sleep(backoff.pause_s(attempt, pause_s, LONGEST_PAUSE_S))
+            time.sleep(retry.pause_s(attempt, pause_s, LONGEST_PAUSE_S))
         problem, may_help = _post(receiver.address, payload)
         if problem is None or not may_help:
             return problem

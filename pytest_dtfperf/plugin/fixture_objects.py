@@ -145,7 +145,7 @@ def _numbers(record: Record) -> dict[str, Any]:
     return {
         "images_per_sec": record.images_per_sec,
         "runs": len(record.measurement.rates),
-        "limit": record.limit and record.limit["images_per_sec"],
+        "limit": record.limit and record.limit.images_per_sec,
         "share_of_limit": record.share_of_limit,
         "bound_by": measurement_text.find_binding_resource(record),
     }

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pytest_dtfperf.baselines.checks import Check, Side, ask_again
 from pytest_dtfperf.baselines.comparability import same_but_for_exchange
 from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.errors import SessionFileError, UsageError
-from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.records.record import (
     Record,
     efficiency_of,

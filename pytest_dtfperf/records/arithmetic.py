@@ -13,8 +13,9 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from pytest_dtfperf.datamodel.measurement import Measurement
+from pytest_dtfperf.datamodel.task_report import NetworkFacts
 from pytest_dtfperf.formats import percent, rate, with_prefix
-from pytest_dtfperf.measurement import Measurement, NetworkFacts
 from pytest_dtfperf.spec import MODELS, Spec
 from pytest_dtfperf.spec.tables import can_feed
 from pytest_dtfperf.training.models.outline import outline_of

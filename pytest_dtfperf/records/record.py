@@ -10,7 +10,8 @@ from pytest_dtfperf.baselines.comparability import other_hosts
 from pytest_dtfperf.baselines.files import SCHEMA
 from pytest_dtfperf.baselines.verdict import Judgement, Numbers, Verdict, gravest_first
 from pytest_dtfperf.codec import JsonData
-from pytest_dtfperf.measurement import Measurement, efficiency
+from pytest_dtfperf.datamodel.explanation import Explanation, Limit, SweepState, Tried
+from pytest_dtfperf.datamodel.measurement import Measurement, efficiency
 from pytest_dtfperf.records.arithmetic import flops_per_sec, share_of_peak
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
 
@@ -78,11 +79,11 @@ class Record(JsonData):
     checks: tuple[Check, ...] = ()  # all judgements of it, with what they rest on; the gravest gave it its verdict
     accepted: bool = False  # its session has made it a baseline
     attempt: int = 1  # of its test, which pytest-rerunfailures may run again: the attempt that measured it
-    limit: Mapping[str, Any] | None = None  # what its resources allow (`limits/limit.py`), where that was looked for
-    sweep: Mapping[str, Any] | None = None  # how its number of parameter servers was found (`session/sweep.py`), if it was
-    explanation: Mapping[str, Any] | None = None  # why it is slower (`explain/causes.py`), if that is known
+    limit: Limit | None = None  # the highest rate that its resources allow, if it was computed
+    sweep: SweepState | None = None  # how its number of parameter servers was found, with --num-ps=sweep
+    explanation: Explanation | None = None  # why it is slower, if that is known
     unexplained: str = ""  # why that is not known
-    experiments: Sequence[Mapping[str, Any]] = ()  # on causes (`explain/experiments.py`), if somebody asked for them
+    experiments: Sequence[Tried] = ()  # on causes, with --diagnose
 
     @property
     def spec(self) -> Spec:
@@ -100,8 +101,7 @@ class Record(JsonData):
     @property
     def share_of_limit(self) -> float | None:
         """Its rate over what its devices, links and memory allow, as a fraction."""
-        most = self.limit and self.limit["images_per_sec"]
-        return self.images_per_sec / most if most else None
+        return self.limit.share(self.images_per_sec) if self.limit else None
 
     @property
     def own_efficiency(self) -> float | None:
@@ -170,8 +170,12 @@ class Record(JsonData):
         return replace(known, verdict=verdict, reason=reason) if is_graver else known
 
     def to_json(self) -> dict[str, Any]:
-        limit = {"limit": self.limit, "share_of_limit": self.share_of_limit} if self.limit else {}
-        why = {"explanation": self.explanation, "unexplained": self.unexplained, "experiments": list(self.experiments)}
+        limit = {"limit": self.limit.to_json(), "share_of_limit": self.share_of_limit} if self.limit else {}
+        why = {
+            "explanation": self.explanation and self.explanation.to_json(),
+            "unexplained": self.unexplained,
+            "experiments": [each.to_json() for each in self.experiments],
+        }
         return {
             "schema": SCHEMA,
             "id": self.id,
@@ -182,7 +186,7 @@ class Record(JsonData):
             "efficiency": self.efficiency and self.efficiency.to_json(),
             "baseline": self.baseline and self.baseline.to_json(),
             **limit,
-            **({"sweep": self.sweep} if self.sweep else {}),
+            **({"sweep": self.sweep.to_json()} if self.sweep else {}),
             "verdict": self.verdict,
             "reason": self.reason,
             **{name: value for name, value in why.items() if value},

@@ -31,8 +31,10 @@ import filelock
 from pytest_dtfperf.baselines.checks import Check
 from pytest_dtfperf.baselines.files import SCHEMA
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.datamodel.explanation import Explanation, Limit, SweepState, Tried
+from pytest_dtfperf.datamodel.measurement import Measurement, Run
+from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import SessionFileError
-from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.journal import Journal
 from pytest_dtfperf.records.record import Compared, Efficiency, Record
 from pytest_dtfperf.records.stored import append, content_of, line_of, own_record, record_of, session_of, write
@@ -239,23 +241,23 @@ class SessionFolder:
         """Add runs to a measurement; returns the record as it is now."""
         return self._change(record_id, lambda record: replace(record, measurement=record.measurement.with_runs(runs)))
 
-    def note_probes(self, record_id: str, probes: Mapping[str, Any]) -> Record:
+    def note_probes(self, record_id: str, probes: Probes) -> Record:
         """Add what the hosts of a measurement can do; returns the record as it is now."""
         return self._change(record_id, lambda record: replace(record, measurement=replace(record.measurement, probes=probes)))
 
-    def note_limit(self, record_id: str, limit: Mapping[str, Any]) -> Record:
+    def note_limit(self, record_id: str, limit: Limit) -> Record:
         """Add the highest rate that a measurement's resources allow; returns the record as it is now."""
         return self._change(record_id, lambda record: replace(record, limit=limit))
 
-    def note_sweep(self, record_id: str, sweep: Mapping[str, Any]) -> Record:
+    def note_sweep(self, record_id: str, sweep: SweepState) -> Record:
         """Add how its number of parameter servers was found; returns the record as it is now."""
         return self._change(record_id, lambda record: replace(record, sweep=sweep))
 
-    def explain(self, record_id: str, *, explanation: Mapping[str, Any] | None = None, unexplained: str = "") -> Record:
+    def explain(self, record_id: str, *, explanation: Explanation | None = None, unexplained: str = "") -> Record:
         """Store why a measurement is slower, or why that is not known; returns the record as it is now."""
         return self._change(record_id, lambda record: replace(record, explanation=explanation, unexplained=unexplained))
 
-    def note_experiments(self, record_id: str, tried: Sequence[Mapping[str, Any]]) -> Record:
+    def note_experiments(self, record_id: str, tried: Sequence[Tried]) -> Record:
         """Add the results of experiments on its causes; returns the record as it is now."""
         return self._change(record_id, lambda record: replace(record, experiments=list(tried)))
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.references import Reference, references
+from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.limits.limit import published_limit
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.session_exports import INSTALL, escape_formula
@@ -94,7 +94,7 @@ COLUMNS: Mapping[str, RunColumn] = {
     "change": RunColumn("number", "fraction", "of the measurement, against its baseline",
                      lambda each: each.record.baseline.change if each.record.baseline else None),
     "limit": RunColumn("number", "images/s", "what cores or GPUs, links and memory of its hosts allow",
-                    lambda each: each.record.limit and each.record.limit["images_per_sec"], in_history=False),
+                    lambda each: each.record.limit and each.record.limit.images_per_sec, in_history=False),
     "share_of_limit": RunColumn("number", "fraction", "`median_images_per_sec` over `limit`",
                              lambda each: each.record.share_of_limit, in_history=False),
     "bound_by": RunColumn("text", "", "which of them allows no more: `cores`, `gpus`, `link` or `memory`",

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 
-from pytest_dtfperf.explain.causes import Cause, Change, Explanation
+from pytest_dtfperf.datamodel.explanation import Cause, Explanation
+from pytest_dtfperf.datamodel.step_times import KINDS, MAX_LINKS, LinkTraffic, StepBreakdown, TaskTime
+from pytest_dtfperf.explain.causes import Change
 from pytest_dtfperf.explain.measurement_profile import ms, signed_ms
-from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, LinkTraffic, StepBreakdown, TaskTime
-from pytest_dtfperf.explain.step_events import KINDS
 from pytest_dtfperf.formats import NONE, change_in_ms, format_count, in_ms, percent, printable
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.tables import make_table, render
@@ -16,7 +16,7 @@ MOST_NEXT = 3  # commands, those of the largest causes first
 
 
 def load_explanation(record: Record) -> Explanation | None:
-    return Explanation.from_json(record.explanation) if record.explanation else None
+    return record.explanation
 
 
 def list_explanation(record: Record) -> list[str]:
@@ -29,7 +29,7 @@ def list_explanation(record: Record) -> list[str]:
 
 def list_experiments(record: Record) -> list[str]:
     """Return the result of each experiment on the causes."""
-    return [f"tried: {printable(str(each['words']))}" for each in record.experiments]
+    return [f"tried: {printable(each.words)}" for each in record.experiments]
 
 
 def format_largest_cause(record: Record) -> str:
@@ -159,7 +159,7 @@ def _make_link_blocks(anatomy: StepBreakdown) -> Iterator[RenderableType]:
             ["link", "MB", "ms", "Gbit/s"], map(_make_link_row, anatomy.links[:_MAX_LINKS]), [None] * 4, words=(0,)
         )
         if (left_out := len(anatomy.links) - _MAX_LINKS) > 0:
-            least = "at least " if len(anatomy.links) >= MOST_LINKS else ""  # the maximum number of stored links
+            least = "at least " if len(anatomy.links) >= MAX_LINKS else ""  # the maximum number of stored links
             yield f"and {least}{format_count(left_out, 'link')} more, less busy than these"
     if any(anatomy.clock_error_s.values()):
         worst = max(anatomy.clock_error_s, key=lambda task: anatomy.clock_error_s[task])

@@ -168,7 +168,7 @@ GAUGES: Mapping[str, Gauge] = {
     "change_ratio": Gauge("ratio", "Geometric means of the runs, rate / baseline, less 1.",
                           lambda each: each.baseline.change if each.baseline else None),
     "limit_images_per_second": Gauge("images_per_second", "What its hosts' cores or GPUs, links and memory allow.",
-                                     lambda each: each.limit["images_per_sec"] if each.limit else None),
+                                     lambda each: each.limit.images_per_sec if each.limit else None),
     "share_of_limit_ratio": Gauge("ratio", "rate / limit.", lambda each: each.share_of_limit),
 }  # fmt: skip
 

@@ -1,15 +1,17 @@
 """Tables of what trainings learned, of scores on test sets, and of sweeps over parameter servers."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
 from pytest_dtfperf.baselines.thresholds import Effort, effort_of
+from pytest_dtfperf.datamodel.explanation import SweepState
+from pytest_dtfperf.datamodel.measurement import Measurement
+from pytest_dtfperf.datamodel.task_report import Evaluation
 from pytest_dtfperf.formats import NONE, percent, rate
-from pytest_dtfperf.measurement import Evaluation, Measurement
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.spec import Spec
 
@@ -149,17 +151,17 @@ def _make_sweep_row(record: Record) -> list[str]:
         f"{spec.model} b{spec.batch_size} {spec.variable_update}",
         str(spec.gpus),
         str(spec.num_ps),
-        str(record.sweep["most"]),
+        str(record.sweep.most),
         rate(record.images_per_sec),
         percent(record.efficiency.value) if record.efficiency else NONE,
         _format_short_runs(record.sweep) or NONE,
     ]
 
 
-def _format_short_runs(sweep: Mapping[str, Any]) -> str:
+def _format_short_runs(sweep: SweepState) -> str:
     """Return `1: 95.2, 2: 98.1`: the longest short run of each count."""
     longest: dict[int, tuple[int, float]] = {}
-    for name, found in sweep["tried"].items():
+    for name, found in sweep.tried.items():
         count, steps = (int(part.split()[0]) for part in name.split(", "))
         longest[count] = max(longest.get(count, (0, 0.0)), (steps, found))
     return ", ".join(f"{count}: {rate(found)}" for count, (_, found) in sorted(longest.items()))

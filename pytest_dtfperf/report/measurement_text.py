@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.formats import NONE, percent, rate
-from pytest_dtfperf.limits.limit import Limit
-from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.limits.limit import describe_limit
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.spec import labels
 
@@ -56,20 +56,20 @@ def format_share_of_limit(record: Record) -> str:
 
 def find_binding_resource(record: Record) -> str | None:
     """Return the resource that limits the rate: cores, gpus, link or memory."""
-    found = Limit.from_json(record.limit).binding if record.limit else None
+    found = record.limit.binding if record.limit else None
     return found.resource if found else None
 
 
 def format_limit(record: Record) -> str:
-    """Return `Limit.words`; empty if the limit is unknown."""
-    return Limit.from_json(record.limit).words(record.images_per_sec) if record.limit else ""
+    """Return `describe_limit`; empty if the limit is unknown."""
+    return describe_limit(record.limit, record.images_per_sec) if record.limit else ""
 
 
 def format_limit_or_reason(record: Record) -> str:
     """Return the limit, or why it is unknown; empty if it was not computed."""
     if not record.limit or record.share_of_limit:
         return format_limit(record)
-    return f"not known: {next(iter(record.limit['unknown'].values()), 'nothing binds it that was looked for')}"
+    return f"not known: {next(iter(record.limit.unknown.values()), 'nothing binds it that was looked for')}"
 
 
 def list_limits(records: Iterable[Record]) -> list[str]:

@@ -15,8 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.formats import duration, rate
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
 
 REDRAW_S = 0.25  # a drawing costs about a millisecond of a core that is being measured, and a faster one is not readable

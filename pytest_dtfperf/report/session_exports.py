@@ -113,7 +113,7 @@ COLUMNS: Mapping[str, Callable[[Record, Mapping[str, Any]], object]] = {
     "reason": lambda record, session: record.reason,
     "flops_per_sec": lambda record, session: flops_per_sec(record.measurement),
     "share_of_peak": lambda record, session: share_of_peak(record.measurement),
-    "limit": lambda record, session: record.limit and record.limit["images_per_sec"],
+    "limit": lambda record, session: record.limit and record.limit.images_per_sec,
     "share_of_limit": lambda record, session: record.share_of_limit,
     "bound_by": lambda record, session: measurement_text.find_binding_resource(record),
     "versions": lambda record, session: format_versions(record, session),

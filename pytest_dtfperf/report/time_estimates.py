@@ -19,8 +19,8 @@ from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
+from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.formats import duration
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import session_folders
 from pytest_dtfperf.spec import Spec

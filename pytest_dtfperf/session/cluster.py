@@ -7,9 +7,9 @@ from typing import Any
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.clusters import capacity
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
+from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.launch.launcher import Launcher
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.session.resolve import merge_cluster_settings
 
 

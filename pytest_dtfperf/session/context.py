@@ -15,12 +15,13 @@ from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.datamodel.measurement import Run
+from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import AllocationOver, DtfPerfError, first_line
-from pytest_dtfperf.explain.probes import ALL, Probes, merge_probes
+from pytest_dtfperf.explain.probes import ALL, merge_probes
 from pytest_dtfperf.history.enter import Remembered, enter, remember
 from pytest_dtfperf.history.where import Address, address_of, asked_for
 from pytest_dtfperf.limits.hints import predict_step_s
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.progress import Progress
@@ -272,7 +273,7 @@ class SessionContext:
             found = self._probe(record, pairs, again)
         except DtfPerfError as error:
             found = Probes(unknown={ALL: first_line(error)})
-        return self.folder.note_probes(record.id, found.to_json()) if found else record
+        return self.folder.note_probes(record.id, found) if found else record
 
     def _probe(self, record: Record, pairs: bool, again: bool) -> Probes | None:
         with self.allocations.between_runs(record.spec, record.test) as launcher:

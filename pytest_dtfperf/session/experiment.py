@@ -14,9 +14,9 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import ComparisonPolicy, share
 from pytest_dtfperf.baselines.thresholds import are_in_turn, runs_around, shared_rounds, to_measure_again
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.errors import InvalidMeasurement, SpecError, TimeBudgetSpent
 from pytest_dtfperf.launch.summary import check_repetition
-from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Record, efficiency_of, make_comparison
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.post_analysis import analyse, is_traced, note_limit
@@ -139,7 +139,7 @@ class Experiment:
         """
         sweep, left = self._run_sweep(spec, finalists=2, repeats=repeats)
         best = fastest(self.measure(left, repeats))
-        self._session.folder.note_sweep(best.id, sweep.found.to_json())
+        self._session.folder.note_sweep(best.id, sweep.found)
         return best
 
     def with_swept_num_ps(self, spec: Spec) -> Spec:

@@ -14,15 +14,13 @@ from pytest_dtfperf.baselines.comparability import other_program
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.datamodel.explanation import Explanation
+from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.errors import SessionFileError, UsageError
-from pytest_dtfperf.explain.causes import Explanation, explain
+from pytest_dtfperf.explain.causes import explain
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
-from pytest_dtfperf.explain.probes import Probes
-from pytest_dtfperf.explain.step_breakdown import StepBreakdown
-from pytest_dtfperf.explain.worker_timings import WorkerTimings
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.launch.agents import CHIEF
-from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 
@@ -33,9 +31,9 @@ def profile_measurement(measurement: Measurement, cluster: str | None = None) ->
     images = compute_images_per_step(measurement)
     return MeasurementProfile(
         step_s=[images / rate for rate in measurement.rates] if images else [],
-        anatomy=StepBreakdown.from_json(traced.anatomy) if traced and traced.anatomy else None,
-        scores=WorkerTimings.from_json(run.stragglers) if run.stragglers else None,
-        probes=Probes.from_json(measurement.probes) if measurement.probes else None,
+        step_breakdown=traced.step_breakdown if traced else None,
+        worker_timings=run.worker_timings,
+        probes=measurement.probes,
         states=run.state,
         disturbances=measurement.disturbances,  # discarded runs are not part of these seconds
         hosts=run.task_hosts,
@@ -53,9 +51,9 @@ def profile_entry(entry: Entry, measurement: Measurement) -> MeasurementProfile:
     spec, images = measurement.spec, compute_images_per_step(measurement)
     return MeasurementProfile(
         step_s=[images / rate for rate in entry.samples] if images else [],
-        anatomy=StepBreakdown.from_json(entry.anatomy) if entry.anatomy else None,
-        scores=WorkerTimings.from_json(entry.stragglers) if entry.stragglers else None,
-        probes=Probes.from_json(entry.probes) if entry.probes else None,
+        step_breakdown=entry.step_breakdown,
+        worker_timings=entry.worker_timings,
+        probes=entry.probes,
         coordinated=spec.mode.coordinated,
         in_lockstep=spec.in_lockstep,
         is_own_program=bool(spec.command),
@@ -82,7 +80,7 @@ def add_changes(
 def _choose_run(measurement: Measurement) -> Run:
     """Return the last traced run, or else the last one with step timestamps, or else the last."""
     last_first = [*reversed(measurement.samples), *reversed(measurement.runs)]
-    known = (run for wanted in ("anatomy", "stragglers") for run in last_first if getattr(run, wanted))
+    known = (run for wanted in ("step_breakdown", "worker_timings") for run in last_first if getattr(run, wanted))
     return next(known, last_first[0])
 
 
@@ -137,11 +135,10 @@ def describe_cause(
         return {}
     try:
         found = explain_check(check, measurement, other, cluster)
-        why = found.to_json() if found else None
-        json.dumps(why, allow_nan=False)  # in the form in which it is written
+        json.dumps(found and found.to_json(), allow_nan=False)  # in the form in which it is written
     except Exception as error:  # a failed explanation must not lose the verdict
         return {"unexplained": f"cannot be explained: {type(error).__name__}: {' '.join(str(error).split())}"}
-    return {"explanation": why} if why else {}
+    return {"explanation": found} if found else {}
 
 
 def explain_check(check: Check, measurement: Measurement, other: Measurement | None, cluster: str | None) -> Explanation | None:
@@ -256,7 +253,7 @@ class ComparisonSource:
     def record_like(self, record: Record) -> Record | None:
         """Return the last measurement of the same spec; the last traced one, if there is one."""
         same = [other for other in self.records if other.spec == record.spec]
-        traced = [other for other in same if any(run.anatomy for run in other.measurement.all_runs)]
+        traced = [other for other in same if any(run.step_breakdown for run in other.measurement.all_runs)]
         return next(reversed(traced or same), None)
 
     def explanation(self, record: Record) -> Explanation | None:
@@ -284,7 +281,7 @@ def explain_record(record: Record, other: ComparisonSource | None) -> Explanatio
     if other:
         return other.explanation(record)
     if record.explanation:
-        return Explanation.from_json(record.explanation)
+        return record.explanation
     check = next((check for check in record.checks if check.verdict == record.verdict and check.kind == "baseline"), None)
     if check is None or check.verdict.row.outcome == "pass":
         return None

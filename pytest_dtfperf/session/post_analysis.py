@@ -10,22 +10,22 @@ auto     also of measurements that become baselines; after a judgement that is n
 never    nothing is traced
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from pytest_dtfperf.baselines.checks import Check, Kind
 from pytest_dtfperf.baselines.comparability import must_match, other_hosts
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.datamodel.explanation import Explanation, Limit, Tried
+from pytest_dtfperf.datamodel.measurement import Measurement, Run
+from pytest_dtfperf.datamodel.probes import Probes
+from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, first_line
-from pytest_dtfperf.explain.causes import Explanation
-from pytest_dtfperf.explain.experiments import ExperimentSubject, Planned, Tried, failed, judge_experiment, plan_experiments
-from pytest_dtfperf.explain.probes import Probes, is_disturbed, merge_probes
-from pytest_dtfperf.explain.step_breakdown import StepBreakdown
-from pytest_dtfperf.limits.limit import Limit, limit, list_gpus
+from pytest_dtfperf.explain.experiments import ExperimentSubject, Planned, failed, judge_experiment, plan_experiments
+from pytest_dtfperf.explain.probes import is_disturbed, merge_probes
+from pytest_dtfperf.limits.limit import limit, list_gpus
 from pytest_dtfperf.limits.needs import Layout
-from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.explanation import describe_cause
@@ -79,9 +79,9 @@ def note_limit(session: SessionContext, record: Record, entry: Entry | None = No
         entry: the baseline, if the record was compared with one; its probes are used if this session has none.
     """
     found = compute_limit(record.measurement, entry, session.capacity)
-    if found is None or found.to_json() == record.limit:
+    if found is None or found == record.limit:
         return record
-    return session.folder.note_limit(record.id, found.to_json())
+    return session.folder.note_limit(record.id, found)
 
 
 def _with_explanation(
@@ -99,10 +99,10 @@ def _with_experiments(session: SessionContext, test: str, record: Record, check:
     if not session.settings.diagnose or record.explanation is None:
         return record
     entry, before = check.side.entry, other.traced_run if other else None
-    then = before.anatomy if before else entry.anatomy if entry else None
+    then = before.step_breakdown if before else entry.step_breakdown if entry else None
     with session.measuring(record.spec, test):
-        tried = run_experiments(session, test, record.measurement, Explanation.from_json(record.explanation), then)
-    return session.folder.note_experiments(record.id, [each.to_json() for each in tried]) if tried else record
+        tried = run_experiments(session, test, record.measurement, record.explanation, then)
+    return session.folder.note_experiments(record.id, tried) if tried else record
 
 
 def is_traced(settings: Settings, plan: RepeatPlan, spec: Spec, runs: list[Run]) -> bool:
@@ -111,7 +111,7 @@ def is_traced(settings: Settings, plan: RepeatPlan, spec: Spec, runs: list[Run])
         return False
     all_are_made = plan.is_fixed or settings.makes_all_repeats
     last = plan.repeats if all_are_made else plan.fewest
-    return len(runs) + 1 >= last and not any(run.anatomy or run.unexplained for run in runs)
+    return len(runs) + 1 >= last and not any(run.step_breakdown or run.unexplained for run in runs)
 
 
 def needs_traced_run(settings: Settings, kind: Kind, verdict: Verdict, measurement: Measurement) -> bool:
@@ -159,11 +159,10 @@ def _compute_limit(measurement: Measurement, entry: Entry | None, capacity: Prob
     if measurement.spec.command or not run.task_hosts:
         return None
     is_of_these = entry is not None and not other_hosts(entry.fingerprint, measurement.fingerprint)
-    probes = entry.probes if entry and is_of_these else None
-    known = Probes.from_json(probes) if probes else Probes()
+    known = (entry.probes if entry and is_of_these else None) or Probes()
     known = merge_probes(known, capacity)
     if measurement.probes:
-        known = merge_probes(known, _drop_disturbed(Probes.from_json(measurement.probes), known))
+        known = merge_probes(known, _drop_disturbed(measurement.probes, known))
     layout = Layout(run.task_hosts, run.task_threads, run.task_devices)
     return limit(measurement.spec, layout, known, list_gpus(measurement.fingerprint))
 
@@ -175,7 +174,7 @@ def _drop_disturbed(probes: Probes, known: Probes) -> Probes:
 
 
 def run_experiments(
-    session: SessionContext, test: str, measurement: Measurement, explanation: Explanation, then: Mapping[str, Any] | None
+    session: SessionContext, test: str, measurement: Measurement, explanation: Explanation, then: StepBreakdown | None
 ) -> Sequence[Tried]:
     """Return the results of experiments on an explanation's causes; none if no hosts are allocated any more.
 
@@ -189,8 +188,7 @@ def run_experiments(
     plans = plan_experiments(
         list_candidate_causes(explanation), measurement.spec.to_json(), spare_hosts=spare, most=MOST_EXPERIMENTS
     )
-    before = StepBreakdown.from_json(then) if then else None
-    return list(_Experiments(session, test, measurement, explanation, before).make(plans))
+    return list(_Experiments(session, test, measurement, explanation, then).make(plans))
 
 
 def list_candidate_causes(explanation: Explanation) -> list[ExperimentSubject]:

@@ -10,16 +10,14 @@ all of them: a sweep that is ended early continues where it stopped.
 
 import hashlib
 import json
-import math
-import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
-from pytest_dtfperf.codec import JsonData
+from pytest_dtfperf.datamodel.explanation import SweepState
+from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, first_line
-from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.launch.summary import check_repetition
 from pytest_dtfperf.limits import limit
 from pytest_dtfperf.limits.limit import Links
@@ -32,17 +30,6 @@ from pytest_dtfperf.spec import Spec, tables
 
 SHORT_STEPS = 10  # measured steps of the first round
 FOLDER = "sweeps"  # beside the sessions' folders
-_NAME = re.compile(r"[1-9]\d* servers, [1-9]\d* steps", re.ASCII)
-
-
-@dataclass(kw_only=True)
-class SweepState(JsonData):
-    """The results of a sweep so far; stored with the measurement of the chosen count."""
-
-    most: int  # the largest count
-    tried: dict[str, float] = field(default_factory=dict)  # "4 servers, 10 steps" -> images/sec of that short run
-    predicted: dict[str, float] = field(default_factory=dict)  # count -> images/sec
-    failed: dict[str, str] = field(default_factory=dict)  # count -> why it was excluded
 
 
 class Sweep:
@@ -172,13 +159,9 @@ def _name_of(count: int, steps: int) -> str:
 def load_sweep(path: Path) -> SweepState | None:
     """Return what a sweep that was ended early has found; None where that is missing or cannot be used."""
     try:
-        found = SweepState.from_json(json.loads(read_file(path)))
-        is_whole = isinstance(found.failed, dict) and all(
-            _NAME.fullmatch(name) and 0 < rate < math.inf for name, rate in found.tried.items()
-        )
-    except (OSError, ValueError, TypeError, AttributeError):
+        return SweepState.from_json(json.loads(read_file(path)))
+    except (OSError, ValueError):
         return None
-    return found if is_whole else None
 
 
 def fastest(measured: Sequence[Record]) -> Record:

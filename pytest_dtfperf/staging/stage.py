@@ -17,8 +17,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, Lost
 from pytest_dtfperf.errors import AllocationError, DataError, HostLost
 from pytest_dtfperf.formats import format_count, printable
-from pytest_dtfperf.messages.hearing import Hearing, given_up, with_last_words
-from pytest_dtfperf.messages.kinds import MessageError
+from pytest_dtfperf.messages.received import Hearing, MessageError, given_up, with_last_words
 from pytest_dtfperf.messages.tables import FETCH
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.node.module_command import module_command

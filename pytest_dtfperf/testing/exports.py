@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import pytest
 
-from pytest_dtfperf.measurement import Measurement, Run
+from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import session_exports

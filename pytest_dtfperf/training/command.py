@@ -23,7 +23,7 @@ from threading import Event, Thread
 from time import perf_counter
 from typing import Any, NoReturn
 
-from pytest_dtfperf.measurement import TaskReport
+from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.spec.command import rate_pattern_of
 from pytest_dtfperf.spec.spec import task_arguments, task_variables

@@ -7,12 +7,11 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from pytest_dtfperf.datamodel.task_report import Score, StepGraph
 from pytest_dtfperf.errors import InvalidMeasurement
-from pytest_dtfperf.measurement import Score
 from pytest_dtfperf.node.files import replacing
 from pytest_dtfperf.stamps import Stamps
 from pytest_dtfperf.traces import TaskTrace
-from pytest_dtfperf.training.graph_hash import Computed
 
 
 class Training(Protocol):
@@ -65,7 +64,7 @@ class Training(Protocol):
         """Bytes of trained variables on each device."""
 
     @property
-    def computed(self) -> Computed | None:
+    def computed(self) -> StepGraph | None:
         """What a step computes; None for a worker with devices that the chief computes on. Takes a tenth of a second."""
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from pytest_dtfperf.datamodel.task_report import Score
 from pytest_dtfperf.errors import InvalidMeasurement
-from pytest_dtfperf.measurement import Score
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.training.inputs import TestSet
 from pytest_dtfperf.training.models.layers import decays

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from pytest_dtfperf.measurement import Score
+from pytest_dtfperf.datamodel.task_report import Score, StepGraph
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.stamps import Stamps
 from pytest_dtfperf.traces import TaskTrace
 from pytest_dtfperf.training import engine
 from pytest_dtfperf.training.devices import config_of, devices_of, start_server
 from pytest_dtfperf.training.evaluation import score
-from pytest_dtfperf.training.graph_hash import Computed, describe_computation
+from pytest_dtfperf.training.graph_hash import describe_computation
 from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.replica import Replica, build, lend
 from pytest_dtfperf.training.step import Step
@@ -105,5 +105,5 @@ class GraphTraining:
         return engine.bytes_by_device(self._replica.held)
 
     @property
-    def computed(self) -> Computed | None:
+    def computed(self) -> StepGraph | None:
         return None if self._lends else describe_computation(self._graph.as_graph_def(), self._step.operations)

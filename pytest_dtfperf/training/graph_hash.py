@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_dtfperf.codec import JsonData
+from pytest_dtfperf.datamodel.task_report import StepGraph
 
 ROUNDS = 8  # how far one sees; over InceptionV3's 3,000 operations and 5,000 edges a few milliseconds
 DIGITS = 12
@@ -40,20 +40,12 @@ _MOST_VALUES = 64  # of a constant that shapes something; larger ones are data
 Colours = np.ndarray[Any, np.dtype[np.uint64]]
 
 
-@dataclass(frozen=True)
-class Computed(JsonData):
-    """What a graph computes."""
-
-    hash: str  # DIGITS hexadecimal ones
-    operations: Mapping[str, int]  # kind -> how many, those within functions counted as often as they are called
-
-
-def describe_computation(graph: Any, fetches: Collection[str] = (), *, without: Collection[str] = ()) -> Computed:
+def describe_computation(graph: Any, fetches: Collection[str] = (), *, without: Collection[str] = ()) -> StepGraph:
     """Describe what is needed for these operations of a `GraphDef`, or all of it but for those that compute nothing."""
     functions = _Functions(graph.library.function)
     nodes = _find_needed_nodes(graph.node, fetches) if fetches else [node for node in graph.node if node.name not in without]
     colours, operations = _refine_colours(nodes, functions, arguments=())
-    return Computed(_hash(colours), dict(sorted(operations.items())))
+    return StepGraph(hash=_hash(colours), operations=dict(sorted(operations.items())))
 
 
 def _find_needed_nodes(nodes: Sequence[Any], fetches: Collection[str]) -> list[Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from pytest_dtfperf.measurement import Evaluation
+from pytest_dtfperf.datamodel.task_report import Evaluation
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.connection import Counters
 from pytest_dtfperf.training.engine import Training

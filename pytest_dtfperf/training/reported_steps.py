@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from pytest_dtfperf.stamps import Stamps
 
-MOST_STEPS = 400_000  # as many as a report may hold (`messages/kinds.py`)
+MOST_STEPS = 400_000  # as many as a report may hold (`messages/received.py`)
 _LINE_BYTES = 4096  # of which a program's line needs 200
 _READ_BYTES = 1 << 16
 _KEYS = {"pid", "began", "ended", "images", "warmup"}

@@ -11,7 +11,7 @@ from typing import Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's own threads would make it unsafe to fork this process
 
 import pytest_dtfperf.training.first_import  # noqa: F401 - before all others
-from pytest_dtfperf.measurement import TaskReport
+from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES, TaskOrder
 from pytest_dtfperf.spec.tables import OwnModel
 from pytest_dtfperf.stamps import pack as pack_stamps
@@ -141,7 +141,7 @@ def _train(order: TaskOrder, connection: AgentConnection) -> None:
         devices=training.devices,
         evaluations=measured.evaluations,
         variable_bytes=training.variable_bytes,
-        graph=computed.to_json() if computed else {},
+        graph=computed,
         settings=settings_of(order),
         network=facts_of(order.spec) if order.own and order.is_chief else None,
         **measured.used,

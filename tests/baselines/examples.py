@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from pytest_dtfperf.baselines.entry import Calibrated, Entry, Provenance
-from pytest_dtfperf.measurement import Measurement, Run
+from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.noise import Noise
 

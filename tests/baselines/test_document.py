@@ -12,7 +12,7 @@ from pytest_dtfperf.baselines.store import BaselineStore
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text()
 SCHEMA = json.loads((SCHEMAS / "baseline.json").read_text())
 
-MADE = {"anatomy", "stragglers", "probes"}  # of a run that was traced, of hosts that were probed: tens of lines each
+MADE = {"step_breakdown", "worker_timings", "probes"}  # of a run that was traced, of hosts that were probed: tens of lines each
 
 
 def section(title: str) -> str:

@@ -9,8 +9,9 @@ import pytest
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.thresholds import judge_learning
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.datamodel.measurement import Measurement
+from pytest_dtfperf.datamodel.task_report import Evaluation, Score
 from pytest_dtfperf.errors import SpecError, UsageError
-from pytest_dtfperf.measurement import Evaluation, Measurement, Score
 from tests.baselines.examples import measurement_of
 
 LEARNING: dict[str, Any] = {

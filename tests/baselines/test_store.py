@@ -17,8 +17,8 @@ from pytest_dtfperf.baselines.files import published_folder
 from pytest_dtfperf.baselines.references import references
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import BaselineFileError
-from pytest_dtfperf.explain.probes import Probes
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of, provenance_of, spec_of
 from tests.explain.probed import CORE, FULL, link
 from tests.forks import PROCESSES
@@ -58,13 +58,13 @@ def test_what_is_stored_is_found(store: BaselineStore) -> None:
 def test_what_hosts_can_do_is_stored_beside_the_rate(store: BaselineStore) -> None:
     """A measurement's probes come back with its baseline, rounded; storing that again changes nothing. They may be missing."""
     per_s = FULL.hosts["a"].readings[CORE].per_s
-    measured = replace(measurement_of([100.0, 101.0]), probes=FULL.to_json())
+    measured = replace(measurement_of([100.0, 101.0]), probes=FULL)
     entry = Entry.of(measured, provenance_of())
     store.update(SYSTEM, [entry, entry_of([100.0, 101.0], gpus=4)])
     written = file_of(store).read_bytes()
     stored = BaselineStore(store.folder).find(SYSTEM, spec_of())
     assert stored == entry
-    assert Probes.from_json(stored.probes or {}).hosts["a"].readings[CORE].per_s == pytest.approx(per_s)
+    assert (stored.probes or Probes()).hosts["a"].readings[CORE].per_s == pytest.approx(per_s)
     assert [each.probes for each in store.entries(SYSTEM) if each.key == spec_of(gpus=4).key] == [None]
     store.update(SYSTEM, [stored])
     assert file_of(store).read_bytes() == written
@@ -75,9 +75,9 @@ def test_of_many_hosts_as_many_are_kept_as_tell_what_is_usual(store: BaselineSto
     names = [f"node{i:03}" for i in range(128)]
     fans = {name: link(1e9, streams=dict.fromkeys(names, 1e7)) for host in names for name in (f"*>{host}", f"{host}>*")}
     many = Probes(hosts=dict.fromkeys(names, FULL.hosts["a"]), links=fans)
-    stored = Entry.of(replace(measurement_of([100.0, 101.0]), probes=many.to_json()), provenance_of())
+    stored = Entry.of(replace(measurement_of([100.0, 101.0]), probes=many), provenance_of())
     store.update(SYSTEM, [stored])
-    found = Probes.from_json(stored.probes or {})
+    found = stored.probes or Probes()
     assert list(found.hosts) == names[:32]
     assert (len(found.links), len(found.links["*>node000"].streams)) == (64, 32)
     assert file_of(store).stat().st_size < 150_000

@@ -19,8 +19,10 @@ from pytest_dtfperf.baselines.files import (
     validate,
 )
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.datamodel.measurement import Measurement
+from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
+from pytest_dtfperf.datamodel.task_report import NetworkFacts
 from pytest_dtfperf.errors import BaselineFileError
-from pytest_dtfperf.measurement import Measurement, NetworkFacts
 from pytest_dtfperf.records.record import Compared, Efficiency
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.spec import Spec
@@ -71,7 +73,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "unknown key in an entry": (
         baseline_file(sample=[1.0]),
-        f"entries[\"{KEY}\"][0]: unknown key 'sample'. Did you mean 'samples'? Known: anatomy, fingerprint, hosts, noise,",
+        f"entries[\"{KEY}\"][0]: unknown key 'sample'. Did you mean 'samples'? Known: fingerprint, hosts, noise, probes,",
     ),
     "text for a number": (
         baseline_file(samples=["fast", 1.0]),
@@ -184,7 +186,11 @@ def test_a_measurement_passes_its_schema_and_comes_back() -> None:
     assert Measurement.from_json(data) == measured
     schema = load_schema("measurement")
     assert set(schema["$defs"]["spec"]["properties"]) == set(Spec(model="mine.cnn", own_model="layers", batch_size=1).to_json())
-    optional: dict[str, Any] = {"anatomy": {"schema": 1}, "unexplained": "it was not traced", "stragglers": {"schema": 1}}
+    optional: dict[str, Any] = {
+        "step_breakdown": StepBreakdown(steps=5, wall_s=0.1, path=[], tasks={}, links=[], clock_error_s={}),
+        "worker_timings": WorkerTimings(steps=20, step_s=0.1, workers={}),
+        "unexplained": "it was not traced",
+    }
     network = NetworkFacts(image_shape=(8, 8, 3), classes=10, parameters=20, trained_parameters=18, uncounted="a loop")
     told: dict[str, Any] = {"task_hosts": {"worker:0": "n1"}, "task_threads": {"worker:0": 2}, "network": network}
     told |= {"task_devices": {"worker:0": 1}, "out_of_step": {"worker:1": -0.2}, "round_s": 1.5}

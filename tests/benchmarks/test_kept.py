@@ -11,9 +11,9 @@ from benchmarks.cases import Case, matrix, summary
 from benchmarks.causes import RUNS, Trials, _tried, main, recorded
 from benchmarks.injected import Changes, Good, Rig
 from benchmarks.kept import ARCHIVE, Kept, archive, is_held_out, kept, numbers, path_of
-from pytest_dtfperf.explain.probes import Probes
+from pytest_dtfperf.datamodel.measurement import Run
+from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.launch.launcher import OnSent
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
 
 FOLDER = Path(__file__).parent / "kept"

@@ -10,6 +10,7 @@ from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.cli import main
+from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.records.session import SessionFolder
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of
@@ -32,26 +33,26 @@ def session(folder: Path, *explained: dict[str, Any]) -> SessionFolder:
 
 
 @pytest.fixture
-def anatomy() -> dict[str, Any]:
-    return compute_step_breakdown(real("parameter_server")).to_json()
+def anatomy() -> StepBreakdown:
+    return compute_step_breakdown(real("parameter_server"))
 
 
-def test_time_of_a_step_is_shown(anatomy: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_time_of_a_step_is_shown(anatomy: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The path, each task's time, the links and how well clocks are known stand in the text."""
-    assert main(["explain", str(session(tmp_path, {"anatomy": anatomy}).path)]) == 0
+    assert main(["explain", str(session(tmp_path, {"step_breakdown": anatomy}).path)]) == 0
     out = capsys.readouterr().out
     for words in ("A step takes", "dense0/weights", "worker:1>ps:0", "ps:1", "Gbit/s", "Clocks are known to"):
         assert words in out
     total = sum(float(line.split()[-3]) for line in out.splitlines() if line.endswith(" %"))
-    assert total == pytest.approx(1000 * anatomy["wall_s"], abs=0.2)
+    assert total == pytest.approx(1000 * anatomy.wall_s, abs=0.2)
 
 
-def test_json_is_what_is_stored(anatomy: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_what_is_stored(anatomy: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With --json there is each measurement with its anatomy, or why it has none."""
-    folder = session(tmp_path, {"anatomy": anatomy}, {"unexplained": "worker:1 could not be traced: x"}, {})
+    folder = session(tmp_path, {"step_breakdown": anatomy}, {"unexplained": "worker:1 could not be traced: x"}, {})
     assert main(["explain", str(folder.path), "--json"]) == 0
     told = read("explain", capsys.readouterr().out)["measurements"]
-    assert [each["anatomy"] for each in told] == [anatomy, None, None]
+    assert [each["step_breakdown"] for each in told] == [anatomy.to_json(), None, None]
     assert [each["unexplained"] for each in told] == ["", "worker:1 could not be traced: x", ""]
 
 
@@ -64,9 +65,9 @@ def test_nothing_traced_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "cannot be explained: variable_update=mirrored cannot be traced" in out
 
 
-def test_one_measurement_by_its_id(anatomy: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_measurement_by_its_id(anatomy: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An id shows that measurement alone; one that is not there is refused with those that are."""
-    folder = session(tmp_path, {"anatomy": anatomy}, {})
+    folder = session(tmp_path, {"step_breakdown": anatomy}, {})
     first, second = (record.id for record in folder.measurements())
     assert main(["explain", str(folder.path), first]) == 0
     assert second not in capsys.readouterr().out
@@ -74,25 +75,30 @@ def test_one_measurement_by_its_id(anatomy: dict[str, Any], tmp_path: Path, caps
     assert f"no measurement nobody in this session: it has {first}, {second}" in capsys.readouterr().err
 
 
-def test_damaged_anatomy_is_refused(anatomy: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What no anatomy can be is refused in one line with the file's name."""
-    folder = session(tmp_path, {"anatomy": {**anatomy, "wall_s": -1}})
+def test_damaged_step_breakdown_is_refused(anatomy: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A step breakdown with an impossible time is refused in one line with the file's name."""
+    folder = session(tmp_path, {"step_breakdown": anatomy})
+    file = folder.path / "measurements.jsonl"
+    file.write_text(file.read_text().replace(f'"wall_s": {anatomy.wall_s}', '"wall_s": -1'))
     assert main(["explain", str(folder.path)]) == 2
-    assert "measurements.jsonl" in capsys.readouterr().err
+    assert "measurements.jsonl:1: " in capsys.readouterr().err
 
 
-def slower(anatomy: dict[str, Any]) -> dict[str, Any]:
+def slower(anatomy: StepBreakdown) -> StepBreakdown:
     """The same, had what worker:1 sends taken a tenth of a second more."""
-    path = [{**part, "seconds": part["seconds"] + 0.1 * (part["location"] == "worker:1>ps:0")} for part in anatomy["path"]]
-    return {**anatomy, "wall_s": sum(part["seconds"] for part in path), "path": path}
+    path = [replace(part, seconds=part.seconds + 0.1 * (part.location == "worker:1>ps:0")) for part in anatomy.path]
+    return replace(anatomy, wall_s=sum(part.seconds for part in path), path=path)
 
 
-def test_what_has_become_longer(anatomy: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_has_become_longer(anatomy: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Against a faster session, the kind of work and the link that the time went to come first, with the seconds."""
-    now, then = session(tmp_path / "now", {"anatomy": slower(anatomy)}), session(tmp_path / "then", {"anatomy": anatomy})
+    now, then = (
+        session(tmp_path / "now", {"step_breakdown": slower(anatomy)}),
+        session(tmp_path / "then", {"step_breakdown": anatomy}),
+    )
     assert main(["explain", str(now.path), "--against", str(then.path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    longer = slower(anatomy)["wall_s"] - anatomy["wall_s"]
+    longer = slower(anatomy).wall_s - anatomy.wall_s
     (heading,) = (number for number, line in enumerate(lines) if line.startswith("A step takes") and " instead of " in line)
     assert f"{1000 * longer:+.2f} ms against {then.measurements()[0].id}" in lines[heading]
     assert lines[heading + 3].split() == [
@@ -104,41 +110,44 @@ def test_what_has_become_longer(anatomy: dict[str, Any], tmp_path: Path, capsys:
     ]
 
 
-def test_changes_add_up_in_json(anatomy: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changes_add_up_in_json(anatomy: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With --json the changes stand beside the anatomy, with the id of what it was held against."""
-    now, then = session(tmp_path / "now", {"anatomy": slower(anatomy)}), session(tmp_path / "then", {"anatomy": anatomy})
+    now, then = (
+        session(tmp_path / "now", {"step_breakdown": slower(anatomy)}),
+        session(tmp_path / "then", {"step_breakdown": anatomy}),
+    )
     assert main(["explain", str(now.path), "--against", str(then.path), "--json"]) == 0
     against = read("explain", capsys.readouterr().out)["measurements"][0]["against"]
     assert against["id"] == then.measurements()[0].id
-    total = slower(anatomy)["wall_s"] - sum(part["seconds"] for part in anatomy["path"])
+    total = slower(anatomy).wall_s - sum(part.seconds for part in anatomy.path)
     assert sum(change["change_s"] for change in against["changes"]) == pytest.approx(total)
 
 
-def test_other_session_without_a_trace(anatomy: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_session_without_a_trace(anatomy: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """If the other session has no trace of the kind, this one is shown alone, and the exit code shows that."""
-    now, then = session(tmp_path / "now", {"anatomy": anatomy}), session(tmp_path / "then", {})
+    now, then = session(tmp_path / "now", {"step_breakdown": anatomy}), session(tmp_path / "then", {})
     assert main(["explain", str(now.path), "--against", str(then.path)]) == 1
     assert "A step takes" in capsys.readouterr().out
 
 
 def traced_twice(folder: Path) -> SessionFolder:
     """A measurement with a second worker that sleeps, in a session below `perf_results`."""
-    now = side(*slower_by(python=50)).anatomy
+    now = side(*slower_by(python=50)).step_breakdown
     assert now
     made = SessionFolder.create(
         folder / "perf_results", cluster="local", command=["pytest"], versions={}, budget={"false_alarms": 0.05, "tests": 1}
     )
     measured = measurement_of([336.8, 336.9, 336.7])
-    made.add("t.py::test", replace(measured, runs=[*measured.runs[:2], replace(measured.runs[2], anatomy=now.to_json())]))
+    made.add("t.py::test", replace(measured, runs=[*measured.runs[:2], replace(measured.runs[2], step_breakdown=now)]))
     return made
 
 
 def test_against_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Against a baseline, its file or the folder of them, the causes stand first, and with --json as they would be stored."""
-    then = side().anatomy
+    then = side().step_breakdown
     assert then
     measured = measurement_of([457.1, 457.0, 457.2])
-    accepted = replace(measured, runs=[*measured.runs[:2], replace(measured.runs[2], anatomy=then.to_json())])
+    accepted = replace(measured, runs=[*measured.runs[:2], replace(measured.runs[2], step_breakdown=then)])
     store, system = BaselineStore(tmp_path / "baselines"), system_name(HARDWARE)
     store.update(system, [Entry.of(accepted, entry_of([1.0, 1.0]).provenance)])
     now = traced_twice(tmp_path)
@@ -154,13 +163,13 @@ def test_against_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_an_id_is_looked_for_where_the_project_keeps_its_sessions(
-    anatomy: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    anatomy: StepBreakdown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The option dtfperf_perf_results in pytest's configuration is used for an id, also in a subfolder of the project."""
     (tmp_path / "kept").mkdir()
     (tmp_path / "perf_tests").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\ndtfperf_perf_results = kept\n")
-    (record,) = session(tmp_path / "kept", {"anatomy": anatomy}).measurements()
+    (record,) = session(tmp_path / "kept", {"step_breakdown": anatomy}).measurements()
     monkeypatch.chdir(tmp_path / "perf_tests")
     assert main(["explain", record.id]) == 0
     assert capsys.readouterr().out.startswith(f"{record.id}: ")

@@ -14,7 +14,7 @@ from pytest_dtfperf.baselines.checks import ask
 from pytest_dtfperf.baselines.comparability import must_match
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.explain.experiments import SYNTHETIC, ExperimentSubject, Planned, judge_experiment
-from pytest_dtfperf.history import event_text
+from pytest_dtfperf.history import events
 from pytest_dtfperf.history.comparison import ComparedTraining
 from pytest_dtfperf.nightly.summary import Loss
 from pytest_dtfperf.spec.command import ROLE_FLAGS
@@ -39,7 +39,7 @@ def event() -> str:
         "members": [member] * 24,
         "differences": ["kernel 6.1.0-18 -> 6.1.0-20"],
     }
-    return "\n".join(event_text.summary([found], [found], now))
+    return "\n".join(events.summary([found], [found], now))
 
 
 def experiment() -> str:

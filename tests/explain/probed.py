@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_dtfperf.explain.probes import HostProbe, Link, Probes, Reading
+from pytest_dtfperf.datamodel.probes import HostProbe, Link, Probes, Reading
 
 CORE = "core.matmul"
 G = 1e9

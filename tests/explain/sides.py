@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_dtfperf.explain.causes import Cause, Explanation, explain
+from pytest_dtfperf.datamodel.explanation import Cause, Explanation
+from pytest_dtfperf.datamodel.step_times import LinkTraffic, StepBreakdown, TaskTime, WorkerTiming, WorkerTimings
+from pytest_dtfperf.explain.causes import explain
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
-from pytest_dtfperf.explain.step_breakdown import LinkTraffic, StepBreakdown, TaskTime
-from pytest_dtfperf.explain.worker_timings import WorkerTiming, WorkerTimings
 
 # Milliseconds of a worker's step.
 USUAL = {"python": 1.0, "host": 9.0, "receive": 15.0, "forward": 30.0, "backward": 60.0, "send": 15.0, "apply": 2.0}
@@ -39,7 +39,7 @@ def side(
     errors = {kind: 0.01 * ms / 1e3 for kind, ms in USUAL.items()}
     return MeasurementProfile(
         step_s=[wall / 1e3 * (1 + each) for each in (-0.004, 0.0, 0.004)],
-        anatomy=replace(found, error_s=errors),
+        step_breakdown=replace(found, error_s=errors),
         **(more or {}),
     )
 
@@ -83,7 +83,9 @@ def stamped(*workers: Mapping[str, float], step_ms: float) -> MeasurementProfile
         )
         for number, each in enumerate(workers)
     }
-    return MeasurementProfile(step_s=[step_ms / 1e3] * 3, scores=WorkerTimings(steps=100, step_s=step_ms / 1e3, workers=scores))
+    return MeasurementProfile(
+        step_s=[step_ms / 1e3] * 3, worker_timings=WorkerTimings(steps=100, step_s=step_ms / 1e3, workers=scores)
+    )
 
 
 def told(then: MeasurementProfile, now: MeasurementProfile) -> Explanation:

@@ -5,23 +5,22 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import pytest_dtfperf.baselines
-from pytest_dtfperf.explain.step_breakdown import StepBreakdown, compute_step_breakdown
-from pytest_dtfperf.explain.step_events import KINDS
+from pytest_dtfperf.codec import ValidationError, json_schema
+from pytest_dtfperf.datamodel.step_times import KINDS, StepBreakdown
+from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.models.outline import outline
 from tests.explain.made import MODES, Session, Times, parameter_server, real, relabelled, shifted
 
-SCHEMA = json.loads((Path(pytest_dtfperf.baselines.__file__).parent / "schema" / "anatomy.json").read_text())
+SCHEMA = json_schema(StepBreakdown)
 LOCKSTEP = {mode: mode != "independent" for mode in MODES}
 
 lengths = st.integers(1, 10_000)
@@ -187,9 +186,14 @@ def test_worker_whose_clock_is_not_known_is_told_of_by_itself() -> None:
     assert forward_us == {"worker:0": 70, "worker:1": 120}
 
 
-def test_schema_knows_all_kinds() -> None:
-    """Whatever kind of work there is may stand in a file."""
-    assert tuple(SCHEMA["$defs"]["kind"]["enum"]) == KINDS
+def test_schema_refuses_an_unknown_kind() -> None:
+    """A kind of work that does not exist is refused, as a part of the path and of a task."""
+    data = compute_step_breakdown(real("parameter_server")).to_json()
+    for damage in ({"path": [{**data["path"][0], "kind": "sleep"}]}, {"error_s": {"sleep": 0.1}}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**data, **damage}, SCHEMA)
+        with pytest.raises(ValidationError):
+            StepBreakdown.from_json({**data, **damage})
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_dtfperf.explain.causes import KINDS, Explanation, explain
+from pytest_dtfperf.datamodel.explanation import CAUSE_KINDS, Explanation
+from pytest_dtfperf.datamodel.probes import HostProbe, Link, Probes, Reading
+from pytest_dtfperf.datamodel.step_times import MAX_LINKS
+from pytest_dtfperf.datamodel.step_times import LinkTraffic as Traced
+from pytest_dtfperf.explain.causes import explain
 from pytest_dtfperf.explain.host_pressure import find_host_pressures
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
-from pytest_dtfperf.explain.probes import HostProbe, Link, Probes, Reading
-from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, compute_step_breakdown
-from pytest_dtfperf.explain.step_breakdown import LinkTraffic as Traced
+from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from tests.explain.made import linked
 from tests.explain.made import real as traced
 from tests.explain.sides import FLOOR_MS, USUAL, alike, side, slower, stamped, told, top
@@ -365,7 +367,7 @@ def test_one_cause_is_found(then: MeasurementProfile, now: MeasurementProfile, k
     assert [(each.kind, each.location) for each in found.causes] == [(kind, location)]
     assert found.causes[0].seconds == pytest.approx(found.change_s, rel=0.1)
     assert all(found.causes[0].evidence)
-    assert kind in KINDS
+    assert kind in CAUSE_KINDS
     assert Explanation.from_json(found.to_json()) == found
 
 
@@ -389,9 +391,9 @@ def test_all_workers_of_a_host_are_the_host() -> None:
 )
 def test_the_doctor_is_sent_where_the_cause_is(then: MeasurementProfile, now: MeasurementProfile, command: str) -> None:
     """The next command names the hosts of a cause, one beside it to compare with, and none where that would be all."""
-    assert now.anatomy
+    assert now.step_breakdown
     hosts = {"ps:0": "a", "worker:0": "a", "worker:1": "b", "worker:2": "c"}
-    hosts = {task: host for task, host in hosts.items() if task in now.anatomy.tasks}
+    hosts = {task: host for task, host in hosts.items() if task in now.step_breakdown.tasks}
     then, now = (replace(each, hosts=hosts, cluster="daint") for each in (then, now))
     assert top(then, now).next == command
 
@@ -404,9 +406,9 @@ def test_links_that_an_anatomy_has_no_room_for() -> None:
         side(*many, servers=TWO),
         side(*alike(6, receive=50), servers=TWO, busy_ms=busy_ms),
     )
-    assert now.anatomy
-    few = [link for link in now.anatomy.links if link.destination in ("worker:0", "worker:1")]
-    (cause,) = told(then, replace(now, anatomy=replace(now.anatomy, links=few))).causes
+    assert now.step_breakdown
+    few = [link for link in now.step_breakdown.links if link.destination in ("worker:0", "worker:1")]
+    (cause,) = told(then, replace(now, step_breakdown=replace(now.step_breakdown, links=few))).causes
     assert (cause.kind, cause.location) == ("link", "ps:1")
     assert 1e3 * cause.seconds == pytest.approx(50, abs=3)
 
@@ -415,14 +417,14 @@ def test_a_link_that_a_baseline_has_no_room_for_was_not_idle() -> None:
     """Of many links a baseline has the busiest: another one that is as busy now as they were then has not become slower."""
     slow = {("ps:0", "worker:1"): 65.0}
     then, now = side(*[{}] * 20, servers=TWO), side(*slower(1, 20, receive=50), servers=TWO, busy_ms=slow)
-    assert then.anatomy
-    assert now.anatomy
-    of_then = [link for link in then.anatomy.links if "worker:1" not in (link.source, link.destination)][:MOST_LINKS]
-    of_now = sorted(now.anatomy.links, key=lambda link: "worker:1" not in (link.source, link.destination))[:MOST_LINKS]
+    assert then.step_breakdown
+    assert now.step_breakdown
+    of_then = [link for link in then.step_breakdown.links if "worker:1" not in (link.source, link.destination)][:MAX_LINKS]
+    of_now = sorted(now.step_breakdown.links, key=lambda link: "worker:1" not in (link.source, link.destination))[:MAX_LINKS]
     then, now = (
-        replace(each, anatomy=replace(each.anatomy, links=links))
+        replace(each, step_breakdown=replace(each.step_breakdown, links=links))
         for each, links in ((then, of_then), (now, of_now))
-        if each.anatomy
+        if each.step_breakdown
     )
     (cause,) = told(then, now).causes
     assert (cause.kind, cause.location) == ("link", "ps:0>worker:1")
@@ -433,9 +435,9 @@ def test_the_worker_that_lends_its_devices_is_looked_at_too() -> None:
     """Where one session computes on all workers only the chief has a step of its own: the others' work is told all the same."""
 
     def lent(evidence: MeasurementProfile) -> MeasurementProfile:
-        assert evidence.anatomy
-        tasks = {**evidence.anatomy.tasks, "worker:1": replace(evidence.anatomy.tasks["worker:1"], cpu_s=None)}
-        return replace(evidence, anatomy=replace(evidence.anatomy, tasks=tasks))
+        assert evidence.step_breakdown
+        tasks = {**evidence.step_breakdown.tasks, "worker:1": replace(evidence.step_breakdown.tasks["worker:1"], cpu_s=None)}
+        return replace(evidence, step_breakdown=replace(evidence.step_breakdown, tasks=tasks))
 
     then, now = lent(side(servers=())), lent(side(*slower(backward=40), servers=()))
     assert (top(then, now).kind, top(then, now).location) == ("compute", "worker:1")
@@ -469,14 +471,14 @@ def test_all_that_is_exchanged_with_a_starved_worker_of_one_session_is_of_it() -
     """
 
     def lent(evidence: MeasurementProfile) -> MeasurementProfile:
-        assert evidence.anatomy
-        tasks = {**evidence.anatomy.tasks, "worker:1": replace(evidence.anatomy.tasks["worker:1"], cpu_s=None)}
+        assert evidence.step_breakdown
+        tasks = {**evidence.step_breakdown.tasks, "worker:1": replace(evidence.step_breakdown.tasks["worker:1"], cpu_s=None)}
         links = [
-            Traced(source, to, 12e6, (evidence.anatomy.tasks["worker:1"].parts["receive"]), {})
+            Traced(source, to, 12e6, (evidence.step_breakdown.tasks["worker:1"].parts["receive"]), {})
             for source, to in (("worker:0", "worker:1"), ("worker:1", "worker:0"))
         ]
-        errors = {**evidence.anatomy.error_s, "send": 0.02, "receive": 0.001}
-        return replace(evidence, anatomy=replace(evidence.anatomy, tasks=tasks, links=links, error_s=errors))
+        errors = {**evidence.step_breakdown.error_s, "send": 0.02, "receive": 0.001}
+        return replace(evidence, step_breakdown=replace(evidence.step_breakdown, tasks=tasks, links=links, error_s=errors))
 
     then = lent(side(servers=()))
     now = lent(
@@ -535,9 +537,12 @@ def test_a_server_without_a_core_has_all_that_is_exchanged() -> None:
         side({}, {}),
         side(*alike(host=30, send=12, receive=9), floor_ms=FLOOR_MS + 10, more=counted("d", limited_s=4.0)),
     )
-    assert now.anatomy
-    scattered = {**now.anatomy.error_s, "send": 0.02, "receive": 0.02}
-    then, now = replace(then, hosts=HOSTS), replace(now, hosts=HOSTS, anatomy=replace(now.anatomy, error_s=scattered))
+    assert now.step_breakdown
+    scattered = {**now.step_breakdown.error_s, "send": 0.02, "receive": 0.02}
+    then, now = (
+        replace(then, hosts=HOSTS),
+        replace(now, hosts=HOSTS, step_breakdown=replace(now.step_breakdown, error_s=scattered)),
+    )
     (found,) = told(then, now).causes
     assert (found.kind, found.location) == ("server", "ps:0")
     assert 1e3 * found.seconds == pytest.approx(61, abs=2)
@@ -576,12 +581,12 @@ def test_links_without_bytes_are_told_by_their_probes(probed: dict[str, float], 
 
 
 def _all_bytes_between(one: str, other: str, found: MeasurementProfile) -> MeasurementProfile:
-    assert found.anatomy
+    assert found.step_breakdown
     links = [
         each if {each.source, each.destination} == {one, other} else replace(each, size_bytes=1e3, busy_s=1e-6)
-        for each in found.anatomy.links
+        for each in found.step_breakdown.links
     ]
-    return replace(found, anatomy=replace(found.anatomy, links=links))
+    return replace(found, step_breakdown=replace(found.step_breakdown, links=links))
 
 
 def _network(**per_s: float) -> Probes:
@@ -759,9 +764,9 @@ def test_who_was_told_to_sleep_no_longer_does_something_else(then_s: float, now_
 def test_what_nobody_knows_of_the_cpu_is_not_said() -> None:
     """Whether a worker is busy or asleep before it asks for its step tells its CPU's time; without that it is not said."""
     then, now = stamped({}, {}, step_ms=136), stamped({"finish_s": 60.0}, {"python_s": 41.0}, step_ms=176)
-    assert then.scores
-    unknown = {name: replace(score, cpu_s=None) for name, score in then.scores.workers.items()}
-    then = replace(then, scores=replace(then.scores, workers=unknown))
+    assert then.worker_timings
+    unknown = {name: replace(score, cpu_s=None) for name, score in then.worker_timings.workers.items()}
+    then = replace(then, worker_timings=replace(then.worker_timings, workers=unknown))
     assert top(then, now).words == "worker:1 takes 41.0 ms before it asks for a step, 1.00 ms then; all wait for it"
     peers = top(MeasurementProfile(step_s=side().step_s), side(*slower(python=50)))
     assert peers.words.startswith("worker:1 takes 51.0 ms before it asks for a step, 1.00 ms the others")
@@ -779,10 +784,14 @@ def test_stamps_alone_find_the_worker() -> None:
 
 def test_stamps_tell_how_long_and_traces_what() -> None:
     """Traced steps that met a bad moment, twice as slow as the measured ones: stamps tell how long it really took."""
-    then = replace(side(), scores=stamped({}, {}, step_ms=140).scores)
+    then = replace(side(), worker_timings=stamped({}, {}, step_ms=140).worker_timings)
     slow = {"receive": 30.0, "forward": 60.0, "backward": 120.0, "host": 18.0}
     bad = side({**slow, "python": 41.0}, slow, cpu_ms=[95.0, 95.0])
-    now = replace(bad, scores=stamped({"python_s": 41.0}, {"finish_s": 60.0}, step_ms=180).scores, step_s=[0.179, 0.18, 0.181])
+    now = replace(
+        bad,
+        worker_timings=stamped({"python_s": 41.0}, {"finish_s": 60.0}, step_ms=180).worker_timings,
+        step_s=[0.179, 0.18, 0.181],
+    )
     (cause,) = told(then, now).causes
     assert (cause.kind, cause.location) == ("straggler", "worker:0")
     assert 1e3 * cause.seconds == pytest.approx(40, abs=4)
@@ -817,19 +826,21 @@ def test_nobody_waits_for_the_slowest_batch_of_a_coordinator() -> None:
 def batches(workers: list[dict[str, float]], cpu_ms: list[float], step_s: float) -> MeasurementProfile:
     """Of workers that a coordinator gives their next batch at once."""
     made = side(*workers, cpu_ms=cpu_ms, floor_ms=0.0)
-    assert made.anatomy
+    assert made.step_breakdown
     tasks = {
         name: replace(task, parts={kind: seconds for kind, seconds in task.parts.items() if kind != "wait"})
-        for name, task in made.anatomy.tasks.items()
+        for name, task in made.step_breakdown.tasks.items()
     }
-    return replace(made, anatomy=replace(made.anatomy, tasks=tasks), coordinated=True, step_s=[step_s] * 3)
+    return replace(made, step_breakdown=replace(made.step_breakdown, tasks=tasks), coordinated=True, step_s=[step_s] * 3)
 
 
 def given_out(of: MeasurementProfile, *steps: int) -> MeasurementProfile:
     """With so many steps of each worker."""
-    assert of.scores
-    workers = {name: replace(score, steps=count) for (name, score), count in zip(of.scores.workers.items(), steps, strict=True)}
-    return replace(of, coordinated=True, scores=replace(of.scores, workers=workers))
+    assert of.worker_timings
+    workers = {
+        name: replace(score, steps=count) for (name, score), count in zip(of.worker_timings.workers.items(), steps, strict=True)
+    }
+    return replace(of, coordinated=True, worker_timings=replace(of.worker_timings, workers=workers))
 
 
 @pytest.mark.parametrize(
@@ -837,8 +848,8 @@ def given_out(of: MeasurementProfile, *steps: int) -> MeasurementProfile:
 )
 def test_a_slow_link_where_no_link_is_known_of_the_baseline(then: MeasurementProfile) -> None:
     """A worker whose transfers take longer is found by its links of now alone."""
-    scores = stamped({"finish_s": 70.0}, {"receive_s": 120.0}, step_ms=240).scores
-    now = replace(side(*slower(receive=50, send=50), servers=TWO, busy_ms=PAIR), scores=scores)
+    scores = stamped({"finish_s": 70.0}, {"receive_s": 120.0}, step_ms=240).worker_timings
+    now = replace(side(*slower(receive=50, send=50), servers=TWO, busy_ms=PAIR), worker_timings=scores)
     found = top(then, now)
     assert (found.kind, found.location) == ("link", "worker:1")
     assert 1e3 * found.seconds == pytest.approx(100, abs=10)
@@ -847,7 +858,7 @@ def test_a_slow_link_where_no_link_is_known_of_the_baseline(then: MeasurementPro
 def test_what_was_exchanged_then_is_not_nothing_where_nobody_knows() -> None:
     """Steps of a baseline that were only stamped do not tell how long its all-reduces took: a later one is no slower link."""
     then, now = stamped({}, {}, step_ms=140), stamped({"finish_s": 60.0}, {"finish_s": 60.0}, step_ms=180)
-    traced_now = replace(now, anatomy=side({"reduce": 55.0}, {"reduce": 56.0}, servers=()).anatomy)
+    traced_now = replace(now, step_breakdown=side({"reduce": 55.0}, {"reduce": 56.0}, servers=()).step_breakdown)
     found = top(then, traced_now)
     assert (found.kind, found.confidence) == ("waiting", "low")
 
@@ -889,8 +900,8 @@ def test_a_difference_below_the_noise_is_no_cause() -> None:
 
 def test_slow_link_of_a_real_training_is_found() -> None:
     """Where one worker's link was held to 500 Mbit/s, that link, both ways, is nearly all of the change."""
-    well, slow = (MeasurementProfile(anatomy=compute_step_breakdown(linked(how))) for how in ("well", "slow"))
-    well, slow = (replace(each, step_s=[each.anatomy.wall_s] * 3) for each in (well, slow) if each.anatomy)
+    well, slow = (MeasurementProfile(step_breakdown=compute_step_breakdown(linked(how))) for how in ("well", "slow"))
+    well, slow = (replace(each, step_s=[each.step_breakdown.wall_s] * 3) for each in (well, slow) if each.step_breakdown)
     found = told(well, slow)
     assert [(each.kind, each.location) for each in found.causes] == [("link", "worker:1<>ps:0")]
     assert found.causes[0].seconds == pytest.approx(found.change_s, rel=0.1)
@@ -900,7 +911,7 @@ def test_slow_link_of_a_real_training_is_found() -> None:
 def test_where_nothing_changed_nothing_is_claimed(mode: str) -> None:
     """Two measurements of the same have no cause, in whatever order."""
     anatomy = compute_step_breakdown(traced(mode))
-    then = MeasurementProfile(anatomy=anatomy, step_s=[anatomy.wall_s] * 3)
+    then = MeasurementProfile(step_breakdown=anatomy, step_s=[anatomy.wall_s] * 3)
     assert told(then, then).causes == []
 
 
@@ -954,7 +965,7 @@ def own_program(extra_s: Sequence[float], within_s: float = 0.1, **more: Any) ->
     scores = reported(*reported_steps(between, np.full((len(extra_s), 60), within_s)))
     chief_s = within_s + max(extra_s) - extra_s[0]
     return MeasurementProfile(
-        step_s=[0.998 * chief_s, chief_s, 1.002 * chief_s], scores=scores, hosts=HOSTS, is_own_program=True, **more
+        step_s=[0.998 * chief_s, chief_s, 1.002 * chief_s], worker_timings=scores, hosts=HOSTS, is_own_program=True, **more
     )
 
 
@@ -962,7 +973,7 @@ def own_program(extra_s: Sequence[float], within_s: float = 0.1, **more: Any) ->
     ("then", "when", "confidence"),
     [
         (own_program([0, 0]), r", 0\.\d+ ms then", "medium"),
-        (replace(own_program([0, 0]), scores=None), "", "low"),
+        (replace(own_program([0, 0]), worker_timings=None), "", "low"),
         (own_program([0, 0], name="the anchor", when="in the anchor"), r", 0\.\d+ ms in the anchor", "medium"),
     ],
     ids=["as it was", "not known", "the anchor"],
@@ -983,7 +994,7 @@ def test_a_late_worker_of_an_own_program_is_named(then: MeasurementProfile, when
 def test_the_longest_of_steps_that_begin_at_once_is_named() -> None:
     """A program that exchanges between its steps: of the worker that is slower within them, its own step time tells it."""
     then, now = (
-        MeasurementProfile(step_s=[step_s] * 3, scores=ending_apart(late_s, 0.0, 0.0), hosts=HOSTS, is_own_program=True)
+        MeasurementProfile(step_s=[step_s] * 3, worker_timings=ending_apart(late_s, 0.0, 0.0), hosts=HOSTS, is_own_program=True)
         for step_s, late_s in ((0.101, 0.0), (0.151, 0.05))
     )
     (cause,) = told(then, now).causes

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.explain.causes import difference
-from pytest_dtfperf.explain.step_breakdown import StepBreakdown, compute_step_breakdown
+from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from tests.explain.made import MODES, Times, linked, parameter_server, real
 
 times = st.builds(Times, **dict.fromkeys(Times.__dataclass_fields__, st.integers(1, 10_000)))

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.datamodel.explanation import CAUSE_KINDS, Outcome, Tried
+from pytest_dtfperf.datamodel.step_times import StepBreakdown, TaskTime
 from pytest_dtfperf.explain import experiments
-from pytest_dtfperf.explain.causes import KINDS
 from pytest_dtfperf.explain.experiments import (
     FORWARD,
     INDEPENDENT,
@@ -15,12 +16,10 @@ from pytest_dtfperf.explain.experiments import (
     TRIALS,
     ExperimentSubject,
     Planned,
-    Tried,
     failed,
     judge_experiment,
     plan_experiments,
 )
-from pytest_dtfperf.explain.step_breakdown import StepBreakdown, TaskTime
 from pytest_dtfperf.spec import Spec
 
 SPEC = Spec(model="mnist", batch_size=32, gpus=2, num_ps=1, data="mnist", data_dir="/data")
@@ -30,7 +29,7 @@ THEN = StepBreakdown(5, 0.4, [], {"worker:0": TaskTime(0.4, None, WORK), "ps:0":
 
 def test_every_kind_of_cause_has_an_experiment() -> None:
     """What causes are called in one table they are called in the other; and each change is one that a spec can have."""
-    assert TRIALS.keys() == KINDS.keys()
+    assert TRIALS.keys() == CAUSE_KINDS.keys()
     for trials in TRIALS.values():
         for trial in trials:
             SPEC.but(**trial.changes)
@@ -95,7 +94,7 @@ def test_no_more_than_asked_for() -> None:
     ],
 )
 def test_outcome_by_what_has_gone_or_stayed(
-    trial: experiments.ExperimentTrial, seconds: float, step_s: float, outcome: experiments.Outcome
+    trial: experiments.ExperimentTrial, seconds: float, step_s: float, outcome: Outcome
 ) -> None:
     """Half of the cause's seconds decide, unless runs differ by more than what is missing to it."""
     plan = Planned(ExperimentSubject("compute", seconds, "worker:1"), trial)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pytest_dtfperf.explain.worker_timings import WorkerTimings, compute_worker_timings, find_long_steps, find_period
+from pytest_dtfperf.datamodel.step_times import WorkerTimings
+from pytest_dtfperf.explain.worker_timings import compute_worker_timings, find_long_steps, find_period
 from tests.explain.stamped import in_lockstep, noise
 
 

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from pytest_dtfperf.datamodel.probes import HostProbe, Probes
 from pytest_dtfperf.explain.host_pressure import find_host_pressures
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
-from pytest_dtfperf.explain.probes import HostProbe, Limited, Probes, differences, find_limits, merge_probes, unit_of, words_of
+from pytest_dtfperf.explain.probes import Limited, differences, find_limits, merge_probes, unit_of, words_of
 from tests.explain.probed import CORE, FULL, G, link, of_hosts, reading
 
 # before, now, what is slower: (location, name, loss)

@@ -6,8 +6,9 @@ import math
 import jsonschema
 import pytest
 
+from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.explain.causes import difference
-from pytest_dtfperf.explain.step_breakdown import StepBreakdown, compute_step_breakdown
+from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.report import explanations as report
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace, TracedStep, pack, unpack
 from tests.explain.made import PROFILED, profiled
@@ -29,7 +30,7 @@ def test_each_workers_time_adds_up_and_no_path_is_claimed(mode: str) -> None:
         assert WHAT[mode] <= of_task.parts.keys()
         assert of_task.cpu_s is None
     stored = anatomy.to_json()
-    assert (stored["path"], stored["links"], stored["clock_error_s"]) == (None, None, {})
+    assert (stored["path"], stored["links"], stored["clock_error_s"]) == ([], [], {})
     jsonschema.validate(stored, SCHEMA)
     assert StepBreakdown.from_json(json.loads(json.dumps(stored))) == anatomy
 

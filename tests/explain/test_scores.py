@@ -3,13 +3,14 @@
 import dataclasses
 import json
 
+import jsonschema
 import numpy as np
 import pytest
 
-from pytest_dtfperf.baselines import files
+from pytest_dtfperf.codec import json_schema
+from pytest_dtfperf.datamodel.step_times import WorkerTimings
 from pytest_dtfperf.explain.worker_timings import (
     Numbers,
-    WorkerTimings,
     compute_lateness_increases,
     compute_worker_timings,
     describe_late_worker,
@@ -154,7 +155,7 @@ def test_scores_are_as_the_schema_says_and_come_back() -> None:
     assert scores.pauses
     assert scores.periods
     data = json.loads(json.dumps(scores.to_json()))
-    files._validator("measurement").evolve(schema={"$ref": "stragglers.json"}).validate(data)
+    jsonschema.validate(data, json_schema(WorkerTimings))
     assert WorkerTimings.from_json(data) == scores
 
 

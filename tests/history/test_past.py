@@ -4,7 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.history import event_text
+from pytest_dtfperf.history import events
 from pytest_dtfperf.history.enter import remember
 from pytest_dtfperf.history.past import MOST, Past, last_changes, nights_of, pasts_of
 from pytest_dtfperf.history.rows import Row
@@ -115,4 +115,4 @@ def test_what_is_drawn_is_bounded() -> None:
 
 def test_years_are_told_where_today_is_not_known() -> None:
     """What may be read years later has its year; the terminal's line of this year does not."""
-    assert event_text.day_of("2026-03-12T02:15:00+00:00") == "12 March 2026"
+    assert events.day_of("2026-03-12T02:15:00+00:00") == "12 March 2026"

@@ -12,9 +12,9 @@ import pytest
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
 from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import AllocationError, DtfPerfError, HostLost, InvalidMeasurement, TaskFailed
 from pytest_dtfperf.launch.launcher import Launcher
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
 from tests.hostile import agent
 from tests.hostile.agent import HARMLESS, LIES

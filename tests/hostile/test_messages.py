@@ -14,21 +14,19 @@ import pytest
 from pytest_dtfperf.baselines.files import validate
 from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.clusters.protocol import LossReason, Lost
+from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostSeen
 from pytest_dtfperf.doctor.examination import Examination
 from pytest_dtfperf.doctor.findings import Expected, findings
 from pytest_dtfperf.doctor.table import show
 from pytest_dtfperf.errors import DtfPerfError, HostLost
-from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.launch import link_rounds, placement
 from pytest_dtfperf.launch.disturbance import disturbances
 from pytest_dtfperf.launch.probing import PARTS as PARTS_OF_A_STREAM
 from pytest_dtfperf.launch.probing import Answers
 from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.launch.watch import Watch
-from pytest_dtfperf.measurement import TaskReport
-from pytest_dtfperf.messages.hearing import JUNK_BYTES, MESSAGES, Hearing
-from pytest_dtfperf.messages.kinds import MessageError, Misfit, cpu_ranges, fit
+from pytest_dtfperf.messages.received import JUNK_BYTES, MESSAGES, Hearing, MessageError, Misfit, cpu_ranges, fit
 from pytest_dtfperf.messages.tables import AGENT, CHECKUP, FETCH, of_supervisor
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.spec import Spec
@@ -178,9 +176,8 @@ def lead(lines: Sequence[tuple[int, bytes]]) -> None:
             event["text"].encode()
     if not watch.all_done:
         raise HostLost("somebody has not come to an end")
-    reports = [TaskReport.from_json(report) for report in watch.reports]
     hosts = dict(sorted(((task, "anna" if host == 0 else "bert") for task, host in TASKS.items()), key=lambda each: each[1]))
-    found = summarise(SPEC, reports, hosts=hosts, launch_s={}, wall_s=1.0, state=state, disturbances=disturbances(state))
+    found = summarise(SPEC, watch.reports, hosts=hosts, launch_s={}, wall_s=1.0, state=state, disturbances=disturbances(state))
     assert found.images_per_sec > 0
     json.dumps(found.to_json(), allow_nan=False).encode()
 

@@ -11,8 +11,8 @@ from typing import Any
 from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
 from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.launch.launcher import Launcher
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.testing.backends import wait_until

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import DeadlineExceeded, InvalidMeasurement, RunFailed, TaskFailed
-from pytest_dtfperf.explain.worker_timings import WorkerTimings, find_late_workers
-from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.explain.worker_timings import find_late_workers
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.testing.backends import wait_until
@@ -85,8 +85,8 @@ def test_a_loop_with_all_else_in_it_has_the_rate_of_its_steps(stage: Stage) -> N
     own_s = json.loads(log(stage, "worker-0").splitlines()[-1])
     assert len(own_s) == len(found.step_s["worker:0"]) == len(found.step_s["worker:1"]) == 60
     assert found.images_per_sec == pytest.approx(2 * 60 * 4 / sum(own_s), rel=0.05)
-    assert found.stragglers is not None
-    scores = WorkerTimings.from_json(found.stragglers)
+    assert found.worker_timings is not None
+    scores = found.worker_timings
     assert scores.step_s is not None
     assert [each.worker for each in find_late_workers(scores)] == ["worker:1"]
     assert not [pause for pause in scores.pauses if pause.seconds > 0.15]
@@ -95,8 +95,8 @@ def test_a_loop_with_all_else_in_it_has_the_rate_of_its_steps(stage: Stage) -> N
 def test_workers_that_begin_their_steps_together_are_no_stragglers(stage: Stage) -> None:
     """Nobody is named where nobody is late."""
     found = run(stage, stepping(late_s=0.0))
-    assert found.stragglers is not None
-    assert not find_late_workers(WorkerTimings.from_json(found.stragglers))
+    assert found.worker_timings is not None
+    assert not find_late_workers(found.worker_timings)
 
 
 def stepping(late_s: float) -> Spec:

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.launch import disturbance
 from pytest_dtfperf.launch.disturbance import disturbances, others_s, taken_s
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node.host_state import with_siblings
 from pytest_dtfperf.testing.backends import PATIENCE_S
 from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, staged

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
-from pytest_dtfperf.baselines import files
+from pytest_dtfperf.codec import json_schema
+from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.launch.tracing import FILE, TRACED_STEPS, Tracing
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.traces import Operation, pack
@@ -36,7 +38,7 @@ def test_anatomy_is_as_the_schema_says(tmp_path: Path) -> None:
     anatomy, why_not = tracing.outcome()
     assert anatomy is not None
     assert why_not == ""
-    files._validator("measurement").evolve(schema={"$ref": "anatomy.json"}).validate(json.loads(json.dumps(anatomy)))
+    jsonschema.validate(json.loads(json.dumps(anatomy.to_json())), json_schema(StepBreakdown))
     tracing.write(tmp_path / "logs")
     assert json.loads(gzip.decompress((tmp_path / "logs" / FILE).read_bytes()))["traceEvents"]
 
@@ -45,7 +47,7 @@ def test_tasks_of_one_host_have_one_clock() -> None:
     """Where all tasks were on one host, no clock is off by anything."""
     anatomy, _ = both().outcome()
     assert anatomy is not None
-    assert set(anatomy["clock_error_s"].values()) == {0.0}
+    assert set(anatomy.clock_error_s.values()) == {0.0}
 
 
 def test_who_did_not_ask_is_told_nothing(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.datamodel.measurement import Run
+from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.launch.summary import check_repetition, summarise
-from pytest_dtfperf.measurement import Run, TaskReport
 from pytest_dtfperf.spec import Spec
 
 

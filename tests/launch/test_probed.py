@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.explain.probes import Probes
+from pytest_dtfperf.datamodel.probes import Probes, Reading
 from pytest_dtfperf.launch.link_rounds import plan_fans
 from pytest_dtfperf.launch.placement import HostView
 from pytest_dtfperf.launch.probing import PARTS, Answers
-from pytest_dtfperf.messages.kinds import MessageError
+from pytest_dtfperf.messages.received import MessageError
 from tests.hostile.agent import STATE
 from tests.launch.test_fans import tasks
 
 HOSTS = [HostView(name, name, (0, 1), gpus=("0",)) for name in ("a", "b", "c")]
-MEASURED = {"per_s": 4e10, "spread": 0.02, "repeats": 5, "how": {"threads": 1}, "cpu_share": 0.98}
+MEASURED = Reading(per_s=4e10, spread=0.02, repeats=5, how={"threads": 1}, cpu_share=0.98)
 
 
 def answers() -> Answers:
@@ -55,7 +55,7 @@ def test_readings() -> None:
     found = told(reading(1), reading(1, "memory", reading=None, error="too little of it"), facts(1))
     assert found.hosts.keys() == {"b"}
     host = found.hosts["b"]
-    assert host.readings["core.matmul"].to_json() == MEASURED
+    assert host.readings["core.matmul"] == MEASURED
     assert (host.unknown, host.limits, host.clock_hz) == ({"memory": "too little of it"}, {"cores": 2}, 2e9)
     assert found.unknown.keys() == {"*>a", "a>*"}
 

@@ -28,15 +28,15 @@ def test_stamps_of_all_workers_become_scores() -> None:
     scores, why_not = heard({"worker:1": [OTHER], "worker:0": [CHIEF]}).outcome()
     assert scores is not None
     assert why_not == ""
-    assert list(scores["workers"]) == ["worker:0", "worker:1"]
-    assert scores["workers"]["worker:1"]["last"] == 1.0
+    assert list(scores.workers) == ["worker:0", "worker:1"]
+    assert scores.workers["worker:1"].last == 1.0
 
 
 def test_asynchronous_workers_are_not_compared() -> None:
     """Without a common step there is no last."""
     scores, _ = heard({"worker:1": [OTHER], "worker:0": [CHIEF]}, SPEC.but(cross_replica_sync=False)).outcome()
     assert scores is not None
-    assert scores["workers"]["worker:1"]["last"] is None
+    assert scores.workers["worker:1"].last is None
 
 
 def test_one_session_speaks_for_others() -> None:
@@ -44,7 +44,7 @@ def test_one_session_speaks_for_others() -> None:
     spec = SPEC.but(variable_update="distributed_all_reduce", num_ps=0)
     scores, _ = heard({"worker:0": [CHIEF, OTHER]}, spec).outcome()
     assert scores is not None
-    assert scores["workers"]["worker:1"]["last"] == 1.0
+    assert scores.workers["worker:1"].last == 1.0
 
 
 def test_lent_workers_have_the_cpu_time_that_they_report() -> None:
@@ -55,8 +55,8 @@ def test_lent_workers_have_the_cpu_time_that_they_report() -> None:
     assert scores is not None
     found = with_cpu(scores, {"worker:0": 9.0, "worker:1": 1.5}, 30)
     assert found is not None
-    assert found["workers"]["worker:1"]["cpu_s"] == 0.05
-    assert found["workers"]["worker:0"] == scores["workers"]["worker:0"]
+    assert found.workers["worker:1"].cpu_s == 0.05
+    assert found.workers["worker:0"] == scores.workers["worker:0"]
     assert with_cpu(None, {"worker:1": 1.5}, 30) is None
     assert with_cpu(scores, {}, 0) == scores
 
@@ -68,7 +68,7 @@ def test_cpu_time_of_a_batch_is_of_the_batches_that_a_worker_had() -> None:
     scores, _ = heard({"worker:0": sent}, spec).outcome()
     found = with_cpu(scores, {"worker:0": 8.0, "worker:1": 8.0}, 30)
     assert found is not None
-    assert [found["workers"][worker]["cpu_s"] for worker in TASKS[1:]] == [0.2, 0.4]
+    assert [found.workers[worker].cpu_s for worker in TASKS[1:]] == [0.2, 0.4]
 
 
 def of_batches(worker: str, batches: list[list[float]]) -> Stamps:

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.datamodel.measurement import Run
+from pytest_dtfperf.datamodel.task_report import Evaluation, NetworkFacts, Score, StepGraph, TaskReport
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.launch.summary import check_repetition, summarise
-from pytest_dtfperf.measurement import Evaluation, NetworkFacts, Run, Score, TaskReport
 from pytest_dtfperf.spec import Spec
 
 SPEC = Spec(model="trivial", batch_size=10, gpus=2, num_ps=1, steps=4)
@@ -46,22 +47,22 @@ def test_order_of_reports_does_not_matter() -> None:
     assert run_of(other, ps(), chief) == run_of(chief, other, ps())
 
 
-GRAPH = {"hash": "0123456789ab", "operations": {"Conv2D": 3, "Relu": 1}}
-OTHERS = {"hash": "ba9876543210", "operations": {"Conv2D": 2}}
+GRAPH = StepGraph(hash="0123456789ab", operations={"Conv2D": 3, "Relu": 1})
+OTHERS = StepGraph(hash="ba9876543210", operations={"Conv2D": 2})
 
 
 def test_the_program_is_what_all_workers_compute() -> None:
     """A lone worker's graph is the run's; of several it is theirs together, whichever of the others has which."""
     alone = run_of(report(0, num_devices=2, graph=GRAPH, settings={"a": "1"}), ps())
     assert alone.program == {
-        "graph": GRAPH["hash"],
-        "operations": GRAPH["operations"],
+        "graph": GRAPH.hash,
+        "operations": GRAPH.operations,
         "settings": {"ps": {}, "worker": {"a": "1"}},
     }
     reports = [report(0, graph=GRAPH), report(1, graph=OTHERS), ps()]
     assert run_of(*reports).program == run_of(*reversed(reports)).program
     assert run_of(*reports).program["operations"] == {"Conv2D": 5, "Relu": 1}
-    assert run_of(*reports).program["graph"] not in (GRAPH["hash"], OTHERS["hash"])
+    assert run_of(*reports).program["graph"] not in (GRAPH.hash, OTHERS.hash)
     exchanged = run_of(report(0, graph=OTHERS), report(1, graph=GRAPH), ps())
     assert exchanged.program["graph"] != run_of(*reports).program["graph"]  # the chief does what no other does
 
@@ -133,7 +134,7 @@ def test_accuracy_is_the_last_evaluations() -> None:
 def test_why_a_run_is_not_explained_is_told_of_both() -> None:
     """A run without step breakdown and worker timings has a reason for each."""
     run = run_of(report(0), report(1), ps(), explained=(None, "no trace"), scored=(None, "no stamps"))
-    assert (run.anatomy, run.stragglers, run.unexplained) == (None, None, "no trace; no stamps")
+    assert (run.step_breakdown, run.worker_timings, run.unexplained) == (None, None, "no trace; no stamps")
 
 
 def test_the_last_step_may_end_a_quarter_later_elsewhere() -> None:

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import RunFailed, TaskFailed, TaskStopped
-from pytest_dtfperf.explain.worker_timings import WorkerTimings
 from pytest_dtfperf.launch.tracing import FILE
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node import sweep
 from tests.launch.stage import CONFIG, Stage, staged
 from tests.launch.test_command import spec as another
@@ -34,9 +33,9 @@ def test_training_is_measured(stage: Stage) -> None:
     """One parameter server and two workers train, and all that a run has to tell is there: who sleeps is last."""
     spec = stage.spec(**SMALL, steps=20, warmup_steps=2)
     run = stage.launcher.run(spec, log_dir=stage.logs, injected_slowdowns={"worker:1": 0.2})
-    assert run.stragglers is not None
-    assert Run.from_json(run.to_json()).stragglers == run.stragglers
-    assert (WorkerTimings.from_json(run.stragglers).workers["worker:1"].last or 0) > 0.5
+    assert run.worker_timings is not None
+    assert Run.from_json(run.to_json()).worker_timings == run.worker_timings
+    assert (run.worker_timings.workers["worker:1"].last or 0) > 0.5
     assert {task: len(step_s) for task, step_s in run.step_s.items()} == {"worker:0": 20, "worker:1": 20}
     assert set(run.cpu_s) == set(run.peak_rss_bytes) == {"ps:0", "worker:0", "worker:1"}
     assert run.bytes_sent > 0
@@ -47,10 +46,10 @@ def test_run_is_explained_if_that_is_asked(stage: Stage) -> None:
     """Some more steps are traced: the run has its anatomy, the logs beside them a file for Perfetto, and no step is missing."""
     run = stage.launcher.run(stage.spec(**SMALL, steps=3), log_dir=stage.logs, explain=True)
     assert run.unexplained == ""
-    assert run.anatomy is not None
-    assert run.anatomy["tasks"].keys() == {"ps:0", "worker:0", "worker:1"}
-    assert sum(part["seconds"] for part in run.anatomy["path"]) == pytest.approx(run.anatomy["wall_s"], abs=1e-5)
-    assert Run.from_json(run.to_json()).anatomy == run.anatomy
+    assert run.step_breakdown is not None
+    assert run.step_breakdown.tasks.keys() == {"ps:0", "worker:0", "worker:1"}
+    assert sum(part.seconds for part in run.step_breakdown.path) == pytest.approx(run.step_breakdown.wall_s, abs=1e-5)
+    assert Run.from_json(run.to_json()).step_breakdown == run.step_breakdown
     assert {len(step_s) for step_s in run.step_s.values()} == {3}
     assert json.loads(gzip.decompress((stage.logs / FILE).read_bytes()))["traceEvents"]
 

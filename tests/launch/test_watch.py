@@ -6,6 +6,7 @@ import pytest
 
 from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.clusters.protocol import LossReason, Lost
+from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.errors import (
     DeadlineExceeded,
     DtfPerfError,
@@ -20,6 +21,11 @@ from pytest_dtfperf.launch.watch import SETTLE_S, TERMINATED_S, Watch
 
 LIMITS = Limits(reserve_s=5, ready_s=60, first_step_s=100, progress_s=30, leave_s=10, silence_s=8, run_s=1000)
 TASKS = {"ps:0": 0, "worker:0": 0, "worker:1": 1}
+
+
+def report_of(task: str) -> TaskReport:
+    job, _, index = task.partition(":")
+    return TaskReport(job=job, index=int(index), step_s=[1.0])
 
 
 class Story:
@@ -57,7 +63,7 @@ class Story:
         self.hear("task", now, task=task, kind="progress", step=step, of=10)
 
     def finish(self, task: str, now: float) -> None:
-        self.hear("task", now, task=task, kind="report", job=task.partition(":")[0], index=0, step_s=[1.0])
+        self.hear("task", now, task=task, kind="report", report=report_of(task))
         self.exit(task, now, code=0)
 
     def verdict(self, now: float) -> DtfPerfError | None:
@@ -80,8 +86,8 @@ def test_good_run_has_no_verdict() -> None:
     assert story.watch.all_done
     assert not story.watch.failing
     assert story.verdict(3.1 + SETTLE_S) is None
-    assert [report["job"] for report in story.watch.reports] == ["ps", "worker", "worker"]
-    assert story.watch.reports[1] == {"job": "worker", "index": 0, "step_s": [1.0]}
+    assert [report.job for report in story.watch.reports] == ["ps", "worker", "worker"]
+    assert story.watch.reports[1] == report_of("worker:0")
 
 
 def test_failed_worker_is_named_with_its_last_words() -> None:

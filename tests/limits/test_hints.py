@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.datamodel.explanation import Bound, Explanation, Limit
 from pytest_dtfperf.limits.hints import TYPICAL, find_hint, find_typical_share
-from pytest_dtfperf.limits.limit import Bound, Limit
 from pytest_dtfperf.records.record import Record
 from tests.records.samples import record, spec
 
@@ -94,13 +94,13 @@ HEALTHY = {
         hardware={"gpus": [{"name": "Tesla P100-PCIE-16GB"}]},
         data_format="NCHW",
     ),
-    "explained against its baseline": replace(measured(0.1), explanation={"causes": []}),
+    "explained against its baseline": replace(measured(0.1), explanation=Explanation([], 0.1, 0.1, 0.0, 0.01)),
     "slowed down on purpose": replace(
         measured(0.1), measurement=replace(measured(0.1).measurement, injected_slowdowns={"worker:0": 0.2})
     ),
     "cores that others used": measured(0.2, model="lenet", busy_cores=2.0, disturbances=["others used 2 of 4 cores"]),
     "no limit": replace(measured(0.1), limit=None),
-    "a limit that nothing is known of": replace(measured(0.1), limit=Limit(unknown={"cores": "not probed"}).to_json()),
+    "a limit that nothing is known of": replace(measured(0.1), limit=Limit(unknown={"cores": "not probed"})),
 }
 
 

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_dtfperf.explain.probes import HostProbe, Probes
-from pytest_dtfperf.limits.limit import Limit, limit
+from pytest_dtfperf.datamodel.explanation import Limit
+from pytest_dtfperf.datamodel.probes import HostProbe, Probes
+from pytest_dtfperf.limits.limit import describe_limit, limit
 from pytest_dtfperf.limits.needs import Layout, flop
 from tests.explain.probed import G, link, of_hosts, reading
 from tests.limits.test_needs import model_bytes, spec_of
@@ -35,7 +36,7 @@ def test_arithmetic_binds() -> None:
     assert found.binding.step_s == pytest.approx(step_s)
     assert found.images_per_sec == pytest.approx(2 * 64 / step_s)
     assert found.share(64 / step_s) == pytest.approx(0.5)
-    assert found.words(64 / step_s).startswith("50.0 % of ")
+    assert describe_limit(found, 64 / step_s).startswith("50.0 % of ")
 
 
 def test_fewer_cores_than_the_host_has() -> None:
@@ -129,7 +130,7 @@ def test_unknown_arithmetic(changes: dict[str, object], layout: Layout, expected
 def test_nothing_known() -> None:
     """Without probes there is no limit, and no text; the reasons are those of the probe."""
     found = limit(spec_of(), TWO, Probes(unknown={"*": "no hosts are lent any more"}))
-    assert (found.images_per_sec, found.binding, found.words(1.0), found.share(1.0)) == (None, None, "", None)
+    assert (found.images_per_sec, found.binding, describe_limit(found, 1.0), found.share(1.0)) == (None, None, "", None)
     assert found.unknown["memory"] == "a was not probed: no hosts are lent any more"
     assert Limit.from_json(found.to_json()) == found
 

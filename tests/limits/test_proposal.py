@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from pytest_dtfperf.baselines.references import Reference, references
-from pytest_dtfperf.explain.probes import HostProbe, Probes
+from pytest_dtfperf.datamodel.probes import HostProbe, Probes
 from pytest_dtfperf.limits.limit import (
     MOST_TRIED,
     WITHIN,

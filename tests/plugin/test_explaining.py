@@ -21,8 +21,8 @@ def runs_of(perf: PerfTests) -> list[dict[str, Any]]:
 def test_what_becomes_a_baseline_has_an_anatomy(perf: PerfTests, option: str) -> None:
     """Where all repeats are made, the last of them is traced, and no other: a later session can be held against it."""
     assert perf.run("--gpus=1", "--update-baselines", option, TOY_TRACES="1").code == 0
-    assert ["anatomy" in run for run in runs_of(perf)] == [False, False, True]
-    assert runs_of(perf)[-1]["anatomy"]["tasks"]["worker:0"]["parts"] == {"forward": 0.001}
+    assert ["step_breakdown" in run for run in runs_of(perf)] == [False, False, True]
+    assert runs_of(perf)[-1]["step_breakdown"]["tasks"]["worker:0"]["parts"] == {"forward": 0.001}
 
 
 def test_what_is_green_is_not_run_again(accepted: PerfTests) -> None:
@@ -30,7 +30,7 @@ def test_what_is_green_is_not_run_again(accepted: PerfTests) -> None:
     assert accepted.run("--gpus=1", "--explain=auto", TOY_TRACES="1").code == 0
     (record,) = records(accepted)
     assert "traced" not in record
-    assert not any("anatomy" in run for run in record["runs"])
+    assert not any("step_breakdown" in run for run in record["runs"])
 
 
 def test_what_has_no_baseline_is_not_run_again(perf: PerfTests) -> None:
@@ -45,10 +45,10 @@ def test_what_is_red_has_one_more_run_that_counts_for_nothing(accepted: PerfTest
     assert ended.code == 1
     (record,) = records(accepted)
     assert record["verdict"] == "REGRESSED"
-    assert record["traced"]["anatomy"]["steps"] == 5
+    assert record["traced"]["step_breakdown"]["steps"] == 5
     assert {len(run["step_s"]["worker:0"]) for run in record["runs"]} == {40}
     assert len(record["traced"]["step_s"]["worker:0"]) == 10
-    assert not any("anatomy" in run for run in record["runs"])
+    assert not any("step_breakdown" in run for run in record["runs"])
     ended.line("500", "REGRESSED")
 
 
@@ -57,7 +57,7 @@ def test_what_is_red_and_was_traced_is_not_run_again(accepted: PerfTests) -> Non
     assert accepted.run("--gpus=1", "--explain", **SLOW).code == 1
     (record,) = records(accepted)
     assert "traced" not in record
-    assert sum("anatomy" in run for run in record["runs"]) == 1
+    assert sum("step_breakdown" in run for run in record["runs"]) == 1
 
 
 def test_whoever_wants_none_has_none(accepted: PerfTests) -> None:
@@ -65,7 +65,7 @@ def test_whoever_wants_none_has_none(accepted: PerfTests) -> None:
     assert accepted.run("--gpus=1", **SLOW).code == 1
     (record,) = records(accepted)
     assert "traced" not in record
-    assert not any("anatomy" in run for run in record["runs"])
+    assert not any("step_breakdown" in run for run in record["runs"])
 
 
 def test_traced_run_that_fails_changes_no_verdict(accepted: PerfTests) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.session.sweep import SweepState, load_sweep
+from pytest_dtfperf.datamodel.explanation import SweepState
+from pytest_dtfperf.session.sweep import load_sweep
 from pytest_dtfperf.testing.backends import wait_until
 from tests.plugin.conftest import ENDS_S, Ended, PerfTests
 from tests.plugin.test_verdicts import records

@@ -54,7 +54,7 @@ def test_what_cannot_be_explained_is_measured_all_the_same(perf: PerfTests) -> N
     assert ended.code == 0
     (record,) = records(perf)
     assert [run.get("unexplained", "").endswith("cannot be traced") for run in record["runs"]] == [False, True]
-    assert not any("anatomy" in run for run in record["runs"])
+    assert not any("step_breakdown" in run for run in record["runs"])
 
 
 def test_strict_verdicts_fail_what_proves_nothing(perf: PerfTests) -> None:

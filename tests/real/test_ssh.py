@@ -10,11 +10,11 @@ import pytest
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.explain.probes import Probes
+from pytest_dtfperf.datamodel.measurement import Run
+from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.limits.limit import limit
 from pytest_dtfperf.limits.needs import Layout, traffic
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
 from tests import campaign
 from tests.clusters.ssh.conftest import NewLab, new_lab

@@ -13,7 +13,7 @@ from pytest_dtfperf.baselines.checks import Check, Kind, Side, ask
 from pytest_dtfperf.baselines.compare import PublishedRate
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
-from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.records.record import Record, efficiency_of, make_comparison
 from pytest_dtfperf.records.session import SessionFolder
 from tests.baselines.examples import MISPLACED, calibrated_of, entry_of, measurement_of

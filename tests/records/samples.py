@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.limits.limit import Limit
-from pytest_dtfperf.measurement import Measurement, Run
+from pytest_dtfperf.datamodel.explanation import Limit
+from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Compared, Efficiency, Record
 from pytest_dtfperf.spec import Spec
 
@@ -67,7 +67,7 @@ def record(
         id=name,
         test=test,
         measurement=measurement(what, rates, injected_slowdowns),
-        limit=limit.to_json() if limit else None,
+        limit=limit,
         efficiency=None if efficiency is None else Efficiency(value=efficiency, anchor="a0"),
         baseline=baseline,
         verdict=verdict,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.files import validate
+from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.formats import with_prefix
-from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.records.arithmetic import (
     GPUS,
     NO_TF32,

@@ -15,7 +15,6 @@ import pytest
 from pytest_dtfperf.baselines.checks import Kind
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError
-from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.records.again import judge_again
 from pytest_dtfperf.records.journal import MOST_SUPERSEDED_BYTES, Journal
 from pytest_dtfperf.records.record import Compared, Record, with_what_follows
@@ -92,12 +91,12 @@ def test_a_line_has_the_names_others_rely_on(folder: SessionFolder) -> None:
 def test_probes_are_noted_beside_what_was_measured(folder: SessionFolder) -> None:
     """What the hosts can do is added to a measurement's line, stays there when it is judged, and may be missing."""
     first, second = (folder.add("t.py::test_a", measurement(spec(gpus=n, num_ps=1), [9.8])) for n in (1, 2))
-    folder.note_probes(second.id, FULL.to_json())
+    folder.note_probes(second.id, FULL)
     folder.judge(second.id, verdict=Verdict.REGRESSED, reason="slower")
 
     without, probed = SessionFolder.open(folder.path).measurements()
     assert (without.id, without.measurement.probes) == (first.id, None)
-    assert Probes.from_json(probed.measurement.probes or {}) == FULL
+    assert probed.measurement.probes == FULL
 
 
 def test_judging_changes_one_line(folder: SessionFolder) -> None:

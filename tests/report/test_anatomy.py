@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_dtfperf.explain.step_breakdown import MOST_LINKS
+from pytest_dtfperf.datamodel.step_times import MAX_LINKS
 from pytest_dtfperf.report.explanations import describe_anatomy
 from tests.report.page.samples import anatomy
 
@@ -15,7 +15,7 @@ from tests.report.page.samples import anatomy
         12: "",
         13: "and 1 link more, less busy than these",
         14: "and 2 links more, less busy than these",
-        MOST_LINKS: f"and at least {MOST_LINKS - 12} links more, less busy than these",
+        MAX_LINKS: f"and at least {MAX_LINKS - 12} links more, less busy than these",
     }.items(),
 )
 def test_links_that_are_left_out_are_counted(links: int, words: str) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.explain.causes import Cause, Explanation
+from pytest_dtfperf.datamodel.explanation import Cause, Explanation
 from pytest_dtfperf.records.record import Compared, Record
 from pytest_dtfperf.report.explanations import describe_explanation, format_largest_cause, list_explanation, list_next_commands
 from pytest_dtfperf.report.terminal import format_failure
@@ -42,7 +42,7 @@ def record(found: Explanation | None = FOUND, unexplained: str = "") -> Record:
         ),
         baseline=Compared(images_per_sec=441.0, change=-0.088, low=-0.094, high=-0.082, margin=0.05, noise=0.006),
         verdict=Verdict.REGRESSED,
-        explanation=found.to_json() if found else None,
+        explanation=found,
         unexplained=unexplained,
     )
 
@@ -92,10 +92,10 @@ def test_evidence_is_for_who_asks() -> None:
 
 def test_every_kind_of_cause_is_explained() -> None:
     """The table of docs/causes.md has the kinds of causes there are."""
-    from pytest_dtfperf.explain.causes import KINDS
+    from pytest_dtfperf.datamodel.explanation import CAUSE_KINDS
 
     table = DOCUMENT.partition("\n## Causes\n")[2].partition("\n## ")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(KINDS)
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(CAUSE_KINDS)
 
 
 def test_nobodys_words_reach_the_terminal_as_they_are() -> None:

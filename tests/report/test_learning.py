@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.measurement import Evaluation, Score
+from pytest_dtfperf.datamodel.task_report import Evaluation, Score
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.grids import make_learning_grids, make_score_grids
 from pytest_dtfperf.report.terminal import format_summary

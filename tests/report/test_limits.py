@@ -8,7 +8,7 @@ import pytest
 
 import pytest_dtfperf
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.limits.limit import Bound, Limit
+from pytest_dtfperf.datamodel.explanation import Bound, Limit
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import markdown, terminal
@@ -94,7 +94,7 @@ def folder_with(path: Path, limits: Sequence[Limit]) -> SessionFolder:
     folder = SessionFolder.create(path, session_id="20260131T021503Z-9f3c1a", cluster="lab", command=["pytest"], versions={})
     for number, found in enumerate(limits, start=1):
         added = folder.add("test_throughput", measurement(spec(gpus=number), [182.0]))
-        assert folder.note_limit(added.id, found.to_json()).limit == found.to_json()
+        assert folder.note_limit(added.id, found).limit == found
     return folder
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.measurement import Evaluation, Score
+from pytest_dtfperf.datamodel.task_report import Evaluation, Score
 from pytest_dtfperf.records.record import Compared
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.markdown import format_markdown_summary

@@ -5,20 +5,21 @@ from dataclasses import replace
 import pytest
 
 from pytest_dtfperf.baselines.files import validate
+from pytest_dtfperf.datamodel.explanation import SweepState
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.report import terminal
 from pytest_dtfperf.report.grids import ABOUT_SWEEPS, make_sweep_grids
 from tests.records.samples import record, spec
 
-SWEEP = {
-    "most": 8,
-    "tried": {"1 servers, 10 steps": 90.0, "3 servers, 10 steps": 99.0, "3 servers, 20 steps": 101.0},
-    "predicted": {"1": 92.0, "3": 104.0},
-    "failed": {"8": "no memory"},
-}
+SWEEP = SweepState(
+    most=8,
+    tried={"1 servers, 10 steps": 90.0, "3 servers, 10 steps": 99.0, "3 servers, 20 steps": 101.0},
+    predicted={"1": 92.0, "3": 104.0},
+    failed={"8": "no memory"},
+)
 FOUND = [
     replace(record(spec(gpus=8, num_ps=3), 100.0, 102.0, efficiency=0.9), sweep=SWEEP),
-    replace(record(spec(gpus=2, num_ps=1), 30.0), sweep={**SWEEP, "most": 2, "tried": {}}),
+    replace(record(spec(gpus=2, num_ps=1), 30.0), sweep=replace(SWEEP, most=2, tried={})),
     record(spec(gpus=8, num_ps=1), 90.0),
 ]
 
@@ -40,7 +41,7 @@ def test_a_record_that_names_no_run_is_refused(name: str) -> None:
     whole = FOUND[0].to_json()
     validate("measurement", whole, "measurements.jsonl:1")
     with pytest.raises(DtfPerfError, match=r"measurements.jsonl:1.*sweep"):
-        validate("measurement", {**whole, "sweep": {**SWEEP, "tried": {name: 90.0}}}, "measurements.jsonl:1")
+        validate("measurement", {**whole, "sweep": {**SWEEP.to_json(), "tried": {name: 90.0}}}, "measurements.jsonl:1")
 
 
 def test_the_terminal_shows_it() -> None:

@@ -12,7 +12,7 @@ from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.clusters import named
-from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.notes import collect_reasons, list_acceptance_remarks, suggest_accepting
 from pytest_dtfperf.report.progress import Progress

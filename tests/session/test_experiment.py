@@ -14,9 +14,9 @@ from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.datamodel.measurement import Run
+from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import InvalidMeasurement
-from pytest_dtfperf.explain.probes import Probes
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.again import judge_again
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder

@@ -12,13 +12,12 @@ from pytest_dtfperf.baselines.entry import MOST_TASKS, Entry
 from pytest_dtfperf.baselines.files import canonical
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.datamodel.measurement import Measurement
+from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
 from pytest_dtfperf.explain.host_pressure import PHRASES
 from pytest_dtfperf.explain.host_pressure import find_host_pressures as strains_of
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
-from pytest_dtfperf.explain.step_breakdown import StepBreakdown
-from pytest_dtfperf.explain.worker_timings import WorkerTimings
 from pytest_dtfperf.launch.disturbance import disturbances
-from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.session.explanation import describe_cause, profile_entry, profile_measurement
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of, spec_of
 from tests.explain.sides import side, slower, stamped
@@ -30,9 +29,7 @@ def traced(
     """Whose last run but one was traced, the last one being disturbed."""
     measured = measurement_of([*rates, 1.0], disturbed=[len(rates)], gpus=2, batch_size=32, **changes)
     runs = list(measured.runs)
-    runs[-2] = replace(
-        runs[-2], anatomy=anatomy.to_json() if anatomy else None, stragglers=scores.to_json() if scores else None
-    )
+    runs[-2] = replace(runs[-2], step_breakdown=anatomy, worker_timings=scores)
     return replace(measured, runs=runs)
 
 
@@ -51,56 +48,46 @@ def accepted(measurement: Measurement) -> Entry:
 def test_a_baseline_of_traced_steps_explains() -> None:
     """A baseline keeps its last traced run's anatomy and scores, and what regressed against it is told with its cause."""
     good, bad = side(), side(*slower(python=50))
-    assert good.anatomy
-    assert bad.anatomy
-    entry = accepted(traced([457.1, 457.0, 457.2], good.anatomy))
+    assert good.step_breakdown
+    assert bad.step_breakdown
+    entry = accepted(traced([457.1, 457.0, 457.2], good.step_breakdown))
     read = Entry.from_json(entry.key, json.loads(canonical(entry.to_json())))
     assert read == entry
     assert profile_entry(read, traced([1.0])).step_s[0] == pytest.approx(0.14, rel=1e-3)
-    now = traced([336.8, 336.9, 336.7], bad.anatomy)
+    now = traced([336.8, 336.9, 336.7], bad.step_breakdown)
     why = describe_cause(checked(now, read), now, None, "daint")
-    (cause,) = why["explanation"]["causes"]
-    assert (cause["kind"], cause["location"]) == ("straggler", "worker:1")
-    assert 1e3 * cause["seconds"] == pytest.approx(50, rel=0.05)
+    (cause,) = why["explanation"].causes
+    assert (cause.kind, cause.location) == ("straggler", "worker:1")
+    assert 1e3 * cause.seconds == pytest.approx(50, rel=0.05)
 
 
 @pytest.mark.parametrize(("how", "waited_for"), [({}, True), ({"cross_replica_sync": False}, False)], ids=["all", "nobody"])
 def test_all_wait_only_where_steps_are_common(how: dict[str, Any], waited_for: bool) -> None:
     """Of workers that train without waiting for each other one may be slower; nobody waits for it."""
-    then = accepted(traced([457.1, 457.0, 457.2], side().anatomy, **how))
-    now = traced([336.8, 336.9, 336.7], side(*slower(python=50)).anatomy, **how)
-    (cause,) = describe_cause(checked(now, then), now, None, None)["explanation"]["causes"]
-    assert cause["words"].endswith("; all wait for it") == waited_for
+    then = accepted(traced([457.1, 457.0, 457.2], side().step_breakdown, **how))
+    now = traced([336.8, 336.9, 336.7], side(*slower(python=50)).step_breakdown, **how)
+    (cause,) = describe_cause(checked(now, then), now, None, None)["explanation"].causes
+    assert cause.words.endswith("; all wait for it") == waited_for
 
 
 def test_what_a_baseline_keeps_is_small() -> None:
     """Of a hundred workers it keeps as many as tell what is usual, in six digits."""
     many = side(*[{}] * 100)
-    scores = stamped(*[{}] * 100, step_ms=130).scores
-    entry = accepted(traced([457.0, 457.0], many.anatomy, scores))
-    assert entry.anatomy
-    assert entry.stragglers
-    assert len(entry.anatomy["tasks"]) == MOST_TASKS + 1
-    assert len(entry.stragglers["workers"]) == MOST_TASKS
+    scores = stamped(*[{}] * 100, step_ms=130).worker_timings
+    entry = accepted(traced([457.0, 457.0], many.step_breakdown, scores))
+    assert entry.step_breakdown
+    assert entry.worker_timings
+    assert len(entry.step_breakdown.tasks) == MOST_TASKS + 1
+    assert len(entry.worker_timings.workers) == MOST_TASKS
     assert len(canonical(entry.to_json())) < 60_000
 
 
 def test_damage_costs_the_explanation_alone() -> None:
-    """A damaged step breakdown, and numbers that no file can hold, end in one line that reports it."""
-    entry = accepted(traced([457.0, 457.0], side().anatomy))
-    now = traced([336.0, 336.0], side().anatomy)
+    """Numbers that no file can hold end in one line that reports it."""
+    entry = accepted(traced([457.0, 457.0], side().step_breakdown))
+    now = traced([336.0, 336.0], side().step_breakdown)
     check = checked(now, entry)
 
-    def with_anatomy(data: dict[str, Any]) -> Measurement:
-        return replace(now, runs=[replace(run, anatomy=data if run.anatomy else None) for run in now.runs])
-
-    (why,) = describe_cause(check, with_anatomy({"tasks": 1}), None, None).items()
-    assert why[0] == "unexplained"
-    assert why[1].startswith("cannot be explained: ValidationError: ")
-    assert "\n" not in why[1]
-    endless = {**(now.runs[-2].anatomy or {}), "wall_s": float("nan"), "tasks": {}}
-    (unexplained,) = describe_cause(check, with_anatomy(endless), None, None).values()
-    assert unexplained.startswith("cannot be explained: ValidationError: wall_s: ")
     boundless = replace(check, side=replace(check.side, entry=replace(entry, samples=[float("nan")] * 2)))
     assert describe_cause(boundless, now, None, None) == {
         "unexplained": "cannot be explained: ValueError: Out of range float values are not JSON compliant"
@@ -116,8 +103,8 @@ def test_green_verdicts_and_new_ones_need_no_reason() -> None:
 
 def test_a_traced_run_is_preferred() -> None:
     """Of several runs the last one counts that was traced and that nobody disturbed."""
-    found = profile_measurement(traced([457.0, 457.0], side().anatomy), "daint")
-    assert found.anatomy
+    found = profile_measurement(traced([457.0, 457.0], side().step_breakdown), "daint")
+    assert found.step_breakdown
     assert found.disturbances == []
     assert len(found.step_s) == 2
     assert found.cluster == "daint"
@@ -131,11 +118,11 @@ def test_disturbances_count_where_the_runs_do() -> None:
 
 def of_two_sides(kind: Literal["efficiency", "overhead"], **changes: Any) -> tuple[Check, Measurement, Measurement]:
     """A check of two measurements in which one worker computes longer than in the other one."""
-    alone = traced([457.0, 457.0], side(*slower(of=1, worker=0)).anatomy, **changes)
+    alone = traced([457.0, 457.0], side(*slower(of=1, worker=0)).step_breakdown, **changes)
     other = replace(alone, spec=spec_of(gpus=1))
-    now = traced([336.8, 336.9], side(*slower(backward=50), cpu_ms=(90.0, 140.0)).anatomy, **changes)
+    now = traced([336.8, 336.9], side(*slower(backward=50), cpu_ms=(90.0, 140.0)).step_breakdown, **changes)
     if kind == "overhead":
-        other = traced([457.0, 457.0], side().anatomy, **changes)
+        other = traced([457.0, 457.0], side().step_breakdown, **changes)
     terms = ComparisonPolicy(margin=0.05, threshold=0.9)
     seen = Side(record="x", runs=2)
     return Check(kind=kind, terms=terms, side=seen, other=seen, verdict=Verdict.REGRESSED, reason=""), now, other
@@ -169,12 +156,14 @@ def test_what_is_no_baseline_is_called_none(kind: Literal["efficiency", "overhea
     """A check of two measurements of a session names the other one in each sentence, and no baseline anywhere."""
     check, now, other = of_two_sides(kind, hardware=GPUS)
     found = describe_cause(check, on(now, "n1", "n2"), other, "daint")
-    (cause,) = found["explanation"]["causes"]
-    assert re.fullmatch(rf"worker:1 \(n2\) computes \d+ % slower than {name}; all wait for it", cause["words"])
-    assert any(line.endswith(f" ms {when}") for line in cause["evidence"])
-    assert "baseline" not in json.dumps({**found["explanation"], "baseline_step_s": 0}).replace('"baseline_step_s"', "")
+    (cause,) = found["explanation"].causes
+    assert re.fullmatch(rf"worker:1 \(n2\) computes \d+ % slower than {name}; all wait for it", cause.words)
+    assert any(line.endswith(f" ms {when}") for line in cause.evidence)
+    assert "baseline" not in json.dumps({**found["explanation"].to_json(), "baseline_step_s": 0}).replace(
+        '"baseline_step_s"', ""
+    )
     untraced = describe_cause(check, measurement_of([336.8, 336.9]), measurement_of([457.0, 457.0]), None)
-    assert untraced["explanation"]["notes"][0].startswith(f"no step of {name} was taken apart")
+    assert untraced["explanation"].notes[0].startswith(f"no step of {name} was taken apart")
 
 
 APART: dict[str, tuple[tuple[str, str], dict[str, str], dict[str, Any], bool]] = {
@@ -191,19 +180,19 @@ def test_devices_of_one_memory_bus_are_no_cause(case: str) -> None:
     hosts, machines, changes, is_told = APART[case]
     check, now, other = of_two_sides("efficiency", **changes)
     found = describe_cause(check, on(now, *hosts, **machines), other, None)["explanation"]
-    assert bool(found["causes"]) == is_told
-    assert any("share a memory bus" in note for note in found["notes"]) != is_told
-    assert found["step_s"] - found["baseline_step_s"] == pytest.approx(
-        found["unexplained_s"] + sum(cause["seconds"] for cause in found["causes"])
+    assert bool(found.causes) == is_told
+    assert any("share a memory bus" in note for note in found.notes) != is_told
+    assert found.step_s - found.baseline_step_s == pytest.approx(
+        found.unexplained_s + sum(cause.seconds for cause in found.causes)
     )
 
 
 def test_a_worker_that_is_made_to_sleep_is_a_cause_on_one_machine() -> None:
     """An injected slow-down has nothing to do with what devices share."""
     check, _, other = of_two_sides("efficiency")
-    now = on(traced([336.8, 336.9], side(*slower(python=50)).anatomy, injected_slowdowns={"worker:1": 0.05}), "vm", "vm")
-    (cause,) = describe_cause(check, now, other, None)["explanation"]["causes"]
-    assert cause["words"].startswith("worker:1 (vm) sleeps for 51.0 ms before it asks for a step, 1.00 ms in the anchor")
+    now = on(traced([336.8, 336.9], side(*slower(python=50)).step_breakdown, injected_slowdowns={"worker:1": 0.05}), "vm", "vm")
+    (cause,) = describe_cause(check, now, other, None)["explanation"].causes
+    assert cause.words.startswith("worker:1 (vm) sleeps for 51.0 ms before it asks for a step, 1.00 ms in the anchor")
 
 
 @pytest.mark.parametrize(("high", "is_told"), [(1.02, False), (1.0, False), (0.99, True)])
@@ -211,7 +200,10 @@ def test_what_may_be_no_loss_has_no_cause(high: float, is_told: bool) -> None:
     """An undecided comparison by whose interval nothing may have been lost is not explained: of the baseline, synthetic input,
     and an anchor, where nothing is lost with as many times the rate as there are devices."""
 
-    now, entry = traced([336.8, 336.9, 336.7], side(*slower(python=50)).anatomy), accepted(traced([457.0] * 2, side().anatomy))
+    now, entry = (
+        traced([336.8, 336.9, 336.7], side(*slower(python=50)).step_breakdown),
+        accepted(traced([457.0] * 2, side().step_breakdown)),
+    )
     known = ask("baseline", ComparisonPolicy(margin=0.05), now, entry=entry).estimate
     assert known
 

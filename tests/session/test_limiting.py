@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.explain.probes import Probes
-from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.datamodel.measurement import Measurement
+from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.session.post_analysis import compute_limit
 from tests.baselines.examples import HARDWARE, SOFTWARE, entry_of, measurement_of
 from tests.explain.probed import G, of_hosts, reading
@@ -23,7 +23,7 @@ def on_two_cores(hardware: Mapping[str, Any] = HARDWARE, **changes: Any) -> Meas
 def with_probes(per_s: float, hardware: Mapping[str, Any] = HARDWARE) -> Entry:
     entry = entry_of([100.0, 101.0], hardware=dict(hardware), num_ps=0, variable_update="replicated")
     probes = of_hosts(host0={"core.matmul": reading(per_s), "cores.matmul": reading(2 * per_s)})
-    return replace(entry, probes=probes.to_json())
+    return replace(entry, probes=probes)
 
 
 def test_what_was_probed_with_its_baseline_counts() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.limits.needs import Layout
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.session.sweep import Sweep

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.measurement import Measurement, Run
+from pytest_dtfperf.datamodel.measurement import Measurement, Run
+from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.session.post_analysis import count_extra_runs, is_traced, needs_traced_run, shorten
 from pytest_dtfperf.session.resolve import RepeatPlan
 from pytest_dtfperf.session.settings import ExplainWord, Settings
@@ -17,6 +18,7 @@ RUN = Run(
     images_per_sec=100.0, elapsed_s=1.0, step_s={}, loss=[], startup_s={}, bytes_sent=0, bytes_received=0,
     peak_rss_bytes={}, cpu_s={}, wall_s=2.0,
 )  # fmt: skip
+BREAKDOWN = StepBreakdown(steps=5, wall_s=0.1, path=[], tasks={}, links=[], clock_error_s={})
 PLAN = RepeatPlan(repeats=5, min_repeats=3)
 
 
@@ -39,7 +41,7 @@ def test_one_run_of_a_measurement_is_traced(settings: Settings, plan: RepeatPlan
     """The likely last, and only once: what was traced, or could not be, is not traced again. An external command never is."""
     assert is_traced(settings, plan, SPEC, [RUN] * runs_before) is traced
     assert not is_traced(settings, plan, COMMAND, [RUN] * runs_before)
-    for was_traced in (replace(RUN, unexplained="why"), replace(RUN, anatomy={"schema": 1})):
+    for was_traced in (replace(RUN, unexplained="why"), replace(RUN, step_breakdown=BREAKDOWN)):
         assert not is_traced(settings, plan, SPEC, [was_traced, *[RUN] * runs_before])
 
 
@@ -52,7 +54,7 @@ def test_what_is_not_green_has_one_more_run(word: ExplainWord, made: bool) -> No
         assert not needs_traced_run(settings, "accuracy", verdict, measurement)
     for verdict in (Verdict.PASSED, Verdict.IMPROVED, Verdict.NO_BASELINE, Verdict.INCOMPARABLE):
         assert not needs_traced_run(settings, "baseline", verdict, measurement)
-    traced = replace(measurement, runs=[replace(RUN, anatomy={"schema": 1})])
+    traced = replace(measurement, runs=[replace(RUN, step_breakdown=BREAKDOWN)])
     assert not needs_traced_run(settings, "baseline", Verdict.REGRESSED, traced)
     assert not needs_traced_run(settings, "baseline", Verdict.REGRESSED, replace(measurement, spec=COMMAND))
     assert count_extra_runs(settings, SPEC) == int(made)

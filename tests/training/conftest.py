@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from perf_tests import digits
-from pytest_dtfperf.measurement import TaskReport
+from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.spec import MODELS, Model, Spec, TaskOrder
 from tests.training.programs import asked
 from tests.training.table import TINY

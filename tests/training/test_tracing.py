@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
+from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
-from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, VariableUpdate
 from pytest_dtfperf.traces import TaskTrace, unpack
 from tests.training.conftest import RunTasks, Trained, driver, orders_of, report_of
@@ -170,7 +170,8 @@ def test_every_mode_tells_what_it_computes(run: Run) -> None:
     computes = {report.name for report in run.reports if report.graph}
     assert computes == {f"worker:{i}" for i in range(1 if run.spec.mode.single_session else run.workers)}
     (chief,) = (report for report in run.reports if report.name == "worker:0")
-    assert chief.graph["operations"]["Conv2D"] >= 2
+    assert chief.graph
+    assert chief.graph.operations["Conv2D"] >= 2
     assert all(report.settings["intra_op_parallelism_threads"] == "1" for report in run.reports)
 
 

@@ -22,9 +22,8 @@ from botocore.loaders import Loader
 from botocore.parsers import ResponseParserError
 
 from pytest_dtfperf.clusters.ec2 import refusals
-from pytest_dtfperf.clusters.retry import retry
 from pytest_dtfperf.errors import AllocationError, ClusterFileError, unknown_name
-from pytest_dtfperf.node.backoff import pause_s
+from pytest_dtfperf.node.retry import pause_s, retry
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

@@ -6,14 +6,13 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pytest_dtfperf.clusters.environment import SHARED, TRAINING, select_variables
-from pytest_dtfperf.clusters.retry import Result, retry
 from pytest_dtfperf.clusters.slurm import parse
 from pytest_dtfperf.clusters.slurm.parse import ParseError, SlurmJob
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.node import sweep
-from pytest_dtfperf.node.backoff import pause_s
 from pytest_dtfperf.node.owner import Owner
+from pytest_dtfperf.node.retry import Result, pause_s, retry
 
 OUTAGE_S = 600.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0

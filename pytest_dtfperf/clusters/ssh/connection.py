@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from pytest_dtfperf.clusters.children import LineTooLong
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.retry import retry
 from pytest_dtfperf.clusters.ssh import bootstrap
 from pytest_dtfperf.clusters.ssh.bootstrap import Handshake
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint
 from pytest_dtfperf.clusters.ssh.ssh_process import Cancelled, CancelToken, SshProcess, TransientError, Unreachable
 from pytest_dtfperf.formats import format_count
+from pytest_dtfperf.node.retry import retry
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.3, 2.25  # before another try at a host that was too busy to answer
 _STATUS_S = 0.5

@@ -24,7 +24,7 @@ from pytest_dtfperf.clusters.ssh.bootstrap import MARK, OLDEST_PYTHON, Handshake
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, format_command, make_ssh_argv
 from pytest_dtfperf.errors import InfrastructureError, quoted_lines, signal_name
 from pytest_dtfperf.formats import printable_bytes
-from pytest_dtfperf.messages.kinds import MessageError
+from pytest_dtfperf.messages.received import MessageError
 from pytest_dtfperf.messages.tables import of_supervisor
 
 _NEEDED = f"Python {'.'.join(map(str, OLDEST_PYTHON))} or newer, with TensorFlow"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_dtfperf.baselines.references import Reference, references
-from pytest_dtfperf.measurement import io_overhead
+from pytest_dtfperf.datamodel.measurement import io_overhead
 from pytest_dtfperf.report.figures.charts import draw_overhead, draw_rates
 from pytest_dtfperf.report.figures.style import NamedFigure
 from pytest_dtfperf.report.series import ScalingSeries, make_published_point

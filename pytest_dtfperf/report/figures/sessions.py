@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields
 
+from pytest_dtfperf.datamodel.measurement import io_overhead
 from pytest_dtfperf.formats import rate
-from pytest_dtfperf.measurement import io_overhead
 from pytest_dtfperf.records.record import Record, configuration
 from pytest_dtfperf.report.figures import charts
 from pytest_dtfperf.report.figures.charts import draw_heat_map, draw_overhead, draw_rates, draw_steps

@@ -5,22 +5,20 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from markupsafe import Markup
 
 from pytest_dtfperf.baselines.comparability import describe_notes, must_match
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.codec import JsonData
-from pytest_dtfperf.explain.causes import Explanation, difference
+from pytest_dtfperf.datamodel.explanation import Explanation
+from pytest_dtfperf.datamodel.measurement import Run
+from pytest_dtfperf.datamodel.step_times import KINDS, MAX_LINKS, StepBreakdown, WorkerTiming, WorkerTimings
+from pytest_dtfperf.explain.causes import difference
 from pytest_dtfperf.explain.measurement_profile import ms, signed_ms
-from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, StepBreakdown
-from pytest_dtfperf.explain.step_events import KINDS
-from pytest_dtfperf.explain.worker_timings import WorkerTiming, WorkerTimings
 from pytest_dtfperf.formats import NONE, change, change_in_ms, format_count, in_ms, minute, percent, rate
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.limits.hints import find_hint
-from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.grids import Grid
@@ -78,9 +76,6 @@ def _is_selector_of(word: str, test: str) -> bool:
     """Return whether the argument is a file, a folder or a test that contains this test."""
     path = word.removeprefix("./").rstrip("/")
     return not word.startswith("-") and (path == "." or test == path or test.startswith((f"{path}/", f"{path}::", f"{path}[")))
-
-
-T = TypeVar("T", bound=JsonData)
 
 
 def make_steps(now: StepBreakdown, then: StepBreakdown | None) -> StepsView | None:
@@ -158,21 +153,6 @@ def make_causes(explanation: Explanation, command: str) -> Causes:
     )
 
 
-def find_latest_anatomy(anatomies: Sequence[Any]) -> StepBreakdown | None:
-    """Return the last one that this version can read."""
-    return next((found for data in reversed(anatomies) if (found := decode(StepBreakdown, data))), None)
-
-
-def decode(kind: type[T], data: Any) -> T | None:
-    """Return an object of its JSON; None if there is none, or if this version cannot read it."""
-    if not isinstance(data, Mapping):
-        return data if isinstance(data, kind) else None
-    try:
-        return kind.from_json(data)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None  # from another version: the page is made without it
-
-
 MOST_TASKS = 12  # rows: of more, the tasks with the longest steps
 
 ABOUT_WORKERS = "CPU s of a task: of a worker in its measured window, of a parameter server over its life"
@@ -229,7 +209,7 @@ def _format_ms(values: Sequence[float] | None, of: Callable[[Sequence[float]], f
 
 def _format_bytes(anatomy: StepBreakdown | None, task: str, end: str) -> str:
     """Return bytes per step over all links; NONE if the anatomy has the maximum of links, as others may be missing."""
-    if anatomy is None or len(anatomy.links) >= MOST_LINKS:
+    if anatomy is None or len(anatomy.links) >= MAX_LINKS:
         return NONE
     found = [link.size_bytes for link in anatomy.links if getattr(link, end) == task]
     return f"{sum(found) / 1e6:.2f}" if found else NONE
@@ -283,9 +263,8 @@ def make_card(record: Record, anchor: str, around: CardContext, *, whole: bool =
     """Return the view of a record. `whole`: with the step, the tasks and earlier rates as numbers."""
     entry = find_entry(record)
     traced = record.measurement.traced_run
-    anatomy = decode(StepBreakdown, traced.anatomy if traced else None)
-    before = decode(StepBreakdown, entry.anatomy if entry else None)
-    explanation = decode(Explanation, record.explanation)
+    anatomy = traced.step_breakdown if traced else None
+    before = entry.step_breakdown if entry else None
     baseline = record.baseline
     return Card(
         anchor=anchor,
@@ -304,7 +283,7 @@ def make_card(record: Record, anchor: str, around: CardContext, *, whole: bool =
         interval=_draw_interval(record, around.limit),
         past=make_earlier(around.history.get(record.id), f"past-{anchor}", whole=whole),
         facts=_list_facts(record, entry, around),
-        causes=make_causes(explanation, f"dtfperf explain {around.session} {record.id}") if explanation else None,
+        causes=make_causes(record.explanation, f"dtfperf explain {around.session} {record.id}") if record.explanation else None,
         no_causes=record.unexplained,
         steps=make_steps(anatomy, before) if anatomy and whole else None,
         no_steps=traced.unexplained if traced and anatomy is None else "",
@@ -394,5 +373,4 @@ def _make_workers_of_record(record: Record) -> Workers | None:
     runs: Sequence[Run] = record.measurement.samples
     run = runs[-1]
     number = list(record.measurement.runs).index(run) + 1
-    scores = decode(WorkerTimings, run.stragglers)
-    return make_workers(run, scores, decode(StepBreakdown, run.anatomy), number=number, of=len(record.measurement.runs))
+    return make_workers(run, run.worker_timings, run.step_breakdown, number=number, of=len(record.measurement.runs))

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_dtfperf.formats import printable
-from pytest_dtfperf.history.event_text import promise_of
-from pytest_dtfperf.history.load import Whole
+from pytest_dtfperf.history.events import promise_of
 from pytest_dtfperf.history.past import Change, last_changes, nights_of, past_of
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series
+from pytest_dtfperf.history.watching import Whole
 from pytest_dtfperf.report.page import html
 from pytest_dtfperf.report.site import changes, files, overview, sessions, training
 from pytest_dtfperf.report.site.files import SiteBuildResult, SiteFolder

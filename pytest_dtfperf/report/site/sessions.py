@@ -9,11 +9,11 @@ from typing import Any
 from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.formats import NONE, duration, format_count, minute
-from pytest_dtfperf.history.event_text import measurement_cells
-from pytest_dtfperf.history.load import Whole
+from pytest_dtfperf.history.events import measurement_cells
 from pytest_dtfperf.history.past import Change, Night, Past, pasts_of, pasts_of_disturbed
 from pytest_dtfperf.history.rows import Row, content_digest, digest_of, enters_series, would_enter_series
 from pytest_dtfperf.history.series import Comparable
+from pytest_dtfperf.history.watching import Whole
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import FOLDER_NAME, SessionFolder
 from pytest_dtfperf.report.grids import Grid

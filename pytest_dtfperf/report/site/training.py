@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from pytest_dtfperf.baselines.comparability import must_match
 from pytest_dtfperf.formats import NONE, change, format_count, minute, percent, rate
-from pytest_dtfperf.history import event_text
+from pytest_dtfperf.history import events
 from pytest_dtfperf.history.past import Change
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series, Successions
@@ -353,7 +353,7 @@ def _make_change_start(name: str, event: Row, member: Row) -> ChangeStart:
     return ChangeStart(
         name=name,
         direction=get_direction(member["change"]),
-        words=event_text.line_of_member(event, member),
+        words=events.line_of_member(event, member),
         first_bad=files.make_session_page_name(member["first_bad"]),
         last_good=files.make_session_page_name(member["last_good"]),
     )

@@ -21,8 +21,8 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
-from pytest_dtfperf.node.backoff import pause_s
 from pytest_dtfperf.node.files import put
+from pytest_dtfperf.node.retry import pause_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from pytest_dtfperf.datamodel.task_report import NetworkFacts
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.measurement import NetworkFacts
 from pytest_dtfperf.spec import Spec, tables
 from pytest_dtfperf.training.models import Network, default_network, network_of
 from pytest_dtfperf.training.models.layers import BATCH_NORM, BatchNorm, Deviation, by_inputs, by_inputs_exactly, paddings

@@ -8,13 +8,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from pytest_dtfperf.measurement import Score
+from pytest_dtfperf.datamodel.task_report import Score, StepGraph
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.stamps import Stamps
 from pytest_dtfperf.traces import TaskTrace
 from pytest_dtfperf.training import engine
 from pytest_dtfperf.training.devices import config_of, devices_of
-from pytest_dtfperf.training.graph_hash import Computed, describe_computation
+from pytest_dtfperf.training.graph_hash import describe_computation
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.load import load
@@ -108,7 +108,7 @@ class MirroredTraining:
         return engine.bytes_by_device(self._variables.copies)
 
     @property
-    def computed(self) -> Computed:
+    def computed(self) -> StepGraph:
         returned = [tensor.op.name for tensor in self._run.outputs if tensor.op.inputs[0].op.name in self._added_ops]
         return describe_computation(self._run.graph.as_graph_def(), without={*self._added_ops, *returned})
 

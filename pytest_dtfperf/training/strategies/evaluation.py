@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pytest_dtfperf.measurement import Score
+from pytest_dtfperf.datamodel.task_report import Score
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import config_of
 from pytest_dtfperf.training.evaluation import evaluation_of, score

@@ -17,8 +17,8 @@ from time import sleep
 
 import tensorflow as tf
 
+from pytest_dtfperf.datamodel.task_report import Score, StepGraph
 from pytest_dtfperf.errors import InvalidMeasurement
-from pytest_dtfperf.measurement import Score
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.stamps import Stamps
 from pytest_dtfperf.traces import TaskTrace
@@ -26,7 +26,7 @@ from pytest_dtfperf.training import engine
 from pytest_dtfperf.training.devices import devices_of
 from pytest_dtfperf.training.engine import Training
 from pytest_dtfperf.training.graph import GraphTraining
-from pytest_dtfperf.training.graph_hash import Computed, describe_computation
+from pytest_dtfperf.training.graph_hash import describe_computation
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.load import load
@@ -173,7 +173,7 @@ class Coordinator(GraphTraining):
         return engine.bytes_by_device(self._variables.copies)
 
     @property
-    def computed(self) -> Computed:
+    def computed(self) -> StepGraph:
         outputs = [operation for operation in self._traced.get_operations() if operation.type == "Identity"]
         returned = [each.name for each in outputs if each.inputs[0].op.name in self._added_ops]
         return describe_computation(self._traced.as_graph_def(), without={*self._added_ops, *returned})

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_dtfperf.clusters import retry
 from pytest_dtfperf.clusters.locks import lock_file
 from pytest_dtfperf.clusters.slurm import cluster, parse
 from pytest_dtfperf.clusters.slurm.client import ControllerDown, SlurmClient
 from pytest_dtfperf.clusters.slurm.cluster import SharedQueue, wait_until_running
 from pytest_dtfperf.clusters.slurm.parse import SlurmJob
 from pytest_dtfperf.errors import AllocationError, AllocationOver
+from pytest_dtfperf.node import retry
 from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.slurm.site import Site
 from tests.full_disk import full_behind

@@ -8,11 +8,10 @@ from pytest_dtfperf.baselines.checks import Check, Side
 from pytest_dtfperf.baselines.entry import Entry, Provenance
 from pytest_dtfperf.baselines.terms import ComparisonPolicy
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.explain.causes import Cause, Explanation
-from pytest_dtfperf.explain.step_breakdown import LinkTraffic, Part, StepBreakdown, TaskTime
-from pytest_dtfperf.explain.worker_timings import Pause, WorkerTiming, WorkerTimings
+from pytest_dtfperf.datamodel.explanation import Cause, Explanation
+from pytest_dtfperf.datamodel.measurement import Measurement, Run
+from pytest_dtfperf.datamodel.step_times import LinkTraffic, Part, Pause, StepBreakdown, TaskTime, WorkerTiming, WorkerTimings
 from pytest_dtfperf.history.past import Past
-from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Compared, Record, with_efficiencies
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.spec import Spec
@@ -86,8 +85,8 @@ def rich_run(run: Run, workers: int = 2, slow_s: float = 0.0) -> Run:
         peak_rss_bytes=dict.fromkeys((*names, "ps:0"), 1234000000),
         bytes_sent=7_600_000_000,
         bytes_received=7_600_000_000,
-        anatomy=anatomy(workers, slow_s).to_json(),
-        stragglers=scores(workers).to_json(),
+        step_breakdown=anatomy(workers, slow_s),
+        worker_timings=scores(workers),
         hosts=["vm"],
     )
 
@@ -112,7 +111,7 @@ def compared(what: Record, rate: float, low: float, high: float, reason: str) ->
         provenance=Provenance(
             session="20261101T010203Z-abcdef", test=what.test, date="2026-11-01T01:02:03+00:00", commit="5" * 40
         ),
-        anatomy=anatomy().to_json(),
+        step_breakdown=anatomy(),
     )
     change = what.images_per_sec / rate - 1
     found = Compared(images_per_sec=rate, change=change, margin=0.05, low=low, high=high, noise=0.012)
@@ -143,7 +142,7 @@ def session_records() -> list[Record]:
     new = measured(
         spec(model="mnist", batch_size=64, gpus=2, num_ps=1), 1817.2, 1900.4, name="new", verdict=Verdict.NO_BASELINE
     )
-    slower = replace(two, explanation=EXPLANATION.to_json())
+    slower = replace(two, explanation=EXPLANATION)
     return with_efficiencies([one, slower, better, open_, new])
 
 

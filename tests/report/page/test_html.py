@@ -120,25 +120,12 @@ def test_both_ways_to_the_dark_are_alike() -> None:
 def test_every_kind_of_work_has_a_colour() -> None:
     """Kinds of work and outcomes of verdicts that somebody adds are not left invisible."""
     from pytest_dtfperf.baselines.verdict import Verdict
-    from pytest_dtfperf.explain.step_events import KINDS
+    from pytest_dtfperf.datamodel.step_times import KINDS
 
     assert [kind for kind in KINDS if f".kind-{kind}{{" not in STYLE or f"--{kind}:" not in STYLE] == []
     outcomes = {verdict.row.outcome for verdict in Verdict}
     shapes = (Path(build.__file__).parent / "templates" / "base.html").read_text()
     assert [outcome for outcome in outcomes if f".is-{outcome}{{" not in STYLE or f'"shape-{outcome}"' not in shapes] == []
-
-
-def test_what_cannot_be_read_costs_its_section_alone(tmp_path: Path) -> None:
-    """Anatomies, scores and causes of another version are left out, and all else is there."""
-    (one, *_) = session_records()
-    strange = {"schema": 99, "surprise": [1]}
-    runs = [replace(run, anatomy=strange, stragglers=strange) for run in one.measurement.runs]
-    odd = replace(one, measurement=replace(one.measurement, runs=runs), explanation=strange)
-    folder = folder_of(tmp_path, [odd])
-    assert len(build.write_page(folder, SessionResults([odd]))) == 1
-    written = (folder.path / "report.html").read_text()
-    assert "Its tasks" in written
-    assert "Where a step's time goes" not in written
 
 
 def test_no_page_is_no_disaster(tmp_path: Path) -> None:

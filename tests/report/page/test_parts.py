@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.explain.step_breakdown import MOST_LINKS, StepBreakdown
-from pytest_dtfperf.explain.worker_timings import WorkerTimings
+from pytest_dtfperf.datamodel.step_times import MAX_LINKS, StepBreakdown, WorkerTimings
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.page import build, html
@@ -169,7 +168,7 @@ def test_what_tasks_send_is_not_told_of_some_links_alone() -> None:
     """An anatomy keeps its busiest links: where there may be others, the page has no sums, which would be too small."""
     slow = rich_run(record(spec(), 9.0).measurement.runs[0], workers=20)
     few, many = anatomy(15), anatomy(20)
-    cut = replace(many, links=many.links[:MOST_LINKS])
+    cut = replace(many, links=many.links[:MAX_LINKS])
     headings = [set(found.table.headings) for each in (few, cut) if (found := make_workers(slow, None, each, number=1, of=1))]
     assert [{"sends MB", "receives MB"} & found for found in headings] == [{"sends MB", "receives MB"}, set()]
 

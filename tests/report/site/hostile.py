@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from pytest_dtfperf.history.load import Whole
 from pytest_dtfperf.history.rows import Row
+from pytest_dtfperf.history.watching import Whole
 from tests.report.page.hostile import EVIL
 from tests.report.site.made import event, point, series, session, whole
 

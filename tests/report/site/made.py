@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pytest_dtfperf.history.load import Whole
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series
+from pytest_dtfperf.history.watching import Whole
 
 BEGAN = datetime(2020, 1, 1, 2, 15, tzinfo=UTC)
 CONTENT: Mapping[str, Any] = {"hardware": {"cpu": "any", "cores": 2}, "software": {}, "program": {}}
@@ -60,7 +60,7 @@ def event(number: int, members: Sequence[Series], night: int, **changes: Any) ->
 
 def measured(of: Row) -> list[Row]:
     """What the table of measurements has of a session whose folder is gone."""
-    rest = {"position": 0, "test": "t.py::test_a", "reason": "made up", "efficiency": 0.9, "anatomy": None}
+    rest = {"position": 0, "test": "t.py::test_a", "reason": "made up", "efficiency": 0.9, "step_breakdown": None}
     return [point(of) | rest]
 
 

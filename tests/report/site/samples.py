@@ -11,7 +11,7 @@ import numpy as np
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import enter_all
-from pytest_dtfperf.history.load import Whole, load_history
+from pytest_dtfperf.history.watching import Whole, load_history
 from pytest_dtfperf.history.where import Address, address_of
 from pytest_dtfperf.records.record import Compared, Record
 from pytest_dtfperf.records.session import SessionFolder

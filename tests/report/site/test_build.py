@@ -17,7 +17,7 @@ from pytest_dtfperf.cli import main
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import enter_all
-from pytest_dtfperf.history.load import Whole, load_history
+from pytest_dtfperf.history.watching import Whole, load_history
 from pytest_dtfperf.report.site.build import build_site
 from pytest_dtfperf.report.site.files import MANIFEST, SiteFolder
 from pytest_dtfperf.report.site.training import make_training_view

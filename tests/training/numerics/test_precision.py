@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_dtfperf.measurement import TaskReport
+from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec
 from tests.training.conftest import Trained, assert_same_variables
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_dtfperf.measurement import TaskReport
+from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.session.own_models import describe_model
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, tables
 from tests.training.conftest import RunTasks, Trained, assert_same_variables, driver, orders_of, report_of

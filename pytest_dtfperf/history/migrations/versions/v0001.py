@@ -86,7 +86,7 @@ def upgrade() -> None:
         sa.Column("change", sa.Float(), nullable=True),
         sa.Column("accepted", sa.Boolean(), nullable=False),
         sa.Column("in_series", sa.Boolean(), nullable=False),
-        sa.Column("anatomy", sa.JSON(), nullable=True),
+        sa.Column("step_breakdown", sa.JSON(), nullable=True),
         sa.ForeignKeyConstraint(["fingerprint"], ["fingerprints.digest"], name=op.f("fk_measurements_fingerprint")),
         sa.ForeignKeyConstraint(["session"], ["sessions.id"], name=op.f("fk_measurements_session"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("session", "id", name=op.f("pk_measurements")),

@@ -1,6 +1,6 @@
 """How long to wait before asking again."""
 
-from pytest_dtfperf.node.backoff import pause_s
+from pytest_dtfperf.node.retry import pause_s
 
 
 def test_pauses_grow_up_to_the_longest() -> None:

@@ -1,11 +1,22 @@
 """Calls that are made again after a failure that may pass, with pauses that grow."""
 
+import random
 import time
 from collections.abc import Callable
 from itertools import count
 from typing import TypeVar
 
-from pytest_dtfperf.node.backoff import pause_s
+_MOST_GROWTHS = 100  # after these, every pause has its longest duration
+
+
+def pause_s(asked: int, first_s: float, most_s: float, *, growth: float = 2.0, spread: float = 0.0) -> float:
+    """Return the seconds to wait after 1, 2, 3, ... failed tries.
+
+    Each pause is `growth` times as long as the one before until it is `most_s`, and then longer or shorter by chance, by up to
+    this part of it: many that began together should not go on together.
+    """
+    return min(first_s * growth ** min(asked - 1, _MOST_GROWTHS), most_s) * random.uniform(1 - spread, 1 + spread)
+
 
 Result = TypeVar("Result")
 Error = TypeVar("Error", bound=Exception)
@@ -28,7 +39,7 @@ def retry(
 
     Args:
         within_s: Seconds after the first call during which another one may begin.
-        first_pause_s, longest_pause_s, growth, spread: As in `node.backoff.pause_s`.
+        first_pause_s, longest_pause_s, growth, spread: As in `pause_s`.
         is_transient: Whether another call may help after this error.
         on_failure: Called with each error before the pause after it.
         sleep: Waits so many seconds; by default `time.sleep`.

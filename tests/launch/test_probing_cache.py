@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.clusters import answer_cache
-from pytest_dtfperf.explain.probes import HostProbe, Probes, without_probes
+from pytest_dtfperf.datamodel.probes import HostProbe, Probes
+from pytest_dtfperf.explain.probes import without_probes
 from pytest_dtfperf.launch.placement import HostView
-from pytest_dtfperf.launch.probe_cache import MAX_AGE_S, load_probes, store_probes
+from pytest_dtfperf.launch.probing import MAX_AGE_S, load_probes, store_probes
 from tests.explain.probed import G, link, reading
 from tests.launch.stage import CONFIG
 

@@ -1,4 +1,4 @@
-"""The results of training. Hosts send them as JSON, and a session folder stores them."""
+"""The results of training, as a session folder stores them."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -6,109 +6,19 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from pytest_dtfperf.codec import JsonData, describe
+from pytest_dtfperf.datamodel.probes import Probes
+from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
+from pytest_dtfperf.datamodel.task_report import Evaluation, NetworkFacts, count, fraction, seconds
 from pytest_dtfperf.spec import Spec
 
 # A task may be descheduled for this long in normal operation: a few time slices of a busy Linux host.
 CLOCK_SLACK_S = 0.02
 
 
-_MOST_COUNTED = 10**18  # of any count in a run
-
 _OBJECTS: Mapping[str, Any] = {"type": "object", "additionalProperties": {"type": "object"}}
-_ANATOMY: Mapping[str, Any] = {"$ref": "anatomy.json"}
-_STRAGGLERS: Mapping[str, Any] = {"$ref": "stragglers.json"}
-_seconds: dict[str, Any] = {"unit": "s", "at_least": 0, "at_most": 1e12}
 _positive_seconds: dict[str, Any] = {"unit": "s", "above": 0, "at_most": 1e12}
-_count: dict[str, Any] = {"at_least": 0, "at_most": _MOST_COUNTED}
-_bytes: dict[str, Any] = {"unit": "bytes", **_count}
-_fraction: dict[str, Any] = {"at_least": 0, "at_most": 1}
+_bytes: dict[str, Any] = {"unit": "bytes", **count}
 _rate: dict[str, Any] = {"unit": "images/sec", "at_least": 1e-9, "at_most": 1e12}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Score(JsonData):
-    """The score on the whole test set."""
-
-    images: int = field(metadata=describe("How many the test set has", at_least=1))
-    loss: float = field(metadata=describe("Cross-entropy, mean over the images", is_finite=False))
-    # The weight decay's part is its factor times half the sum of squares of all variables that decay.
-    total_loss: float = field(metadata=describe("With weight decay's part", is_finite=False))
-    top_1: float = field(metadata=describe("The part of the images that is answered rightly; a tie is no answer", **_fraction))
-    top_5: float = field(metadata=describe("The part whose right answer is among the best five", **_fraction))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation(JsonData):
-    """An evaluation on the test set, within training or after it."""
-
-    step: int = field(metadata=describe("Steps trained until then, warm-up included", at_least=1))
-    trained_s: float = field(
-        metadata=describe("Measured steps until then, on the chief's clock, without evaluations", **_seconds)
-    )
-    score: Score = field(metadata=describe("Its result"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkFacts(JsonData):
-    """The properties of an own model, as determined by the task that trained it."""
-
-    image_shape: Sequence[int] = field(metadata=describe("Height, width, channels", **_count))
-    classes: int = field(metadata=describe("Of its output", **_count))
-    parameters: int = field(metadata=describe("All numbers of its variables", **_count))
-    trained_parameters: int = field(metadata=describe("Of these, the ones that replicas exchange", **_count))
-    multiply_adds: int | None = field(default=None, metadata=describe("Forward, per image; null: not known", at_least=0))
-    uncounted: str = field(default="", metadata=describe("Why that is not known"))
-    variables: Mapping[str, Sequence[int]] = field(
-        default_factory=dict, metadata=describe("Trained variables to their shapes; not kept in records", omit_empty=True)
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskReport(JsonData):
-    """One task's report of a run. All times are seconds on the task's own monotonic clock."""
-
-    job: str
-    index: int
-    num_devices: int = 0
-    step_s: Sequence[float] = ()  # one per measured step, as seen by this worker; empty for a ps
-    elapsed_s: float = 0.0  # measured window: from the common start to this worker's end (asynchronous: to the last worker's)
-    loss: Sequence[float] = field(default=(), metadata=describe("One per measured step", is_finite=False))
-    startup_s: Mapping[str, float] = field(default_factory=dict)  # server, build, session, first_step, warmup
-    bytes_sent: int = 0  # by the task's host, all interfaces, during the measured window
-    bytes_received: int = 0
-    peak_rss_bytes: int = 0  # of the task, over its life
-    cpu_s: float = 0.0  # user and system time of the task during the measured window
-    devices: Sequence[str] = ()  # where the gradients were computed, as TensorFlow placed them
-    evaluations: Sequence[Evaluation] = ()  # the chief's, if the spec asked for them
-    variable_bytes: Mapping[str, int] = field(default_factory=dict)  # device -> bytes of variables placed there
-    graph: Mapping[str, Any] = field(default_factory=dict)  # of a step: {"hash": ..., "operations": {kind: count}}
-    settings: Mapping[str, str] = field(default_factory=dict)  # of TensorFlow, as far as they are not in the graph
-    reported_rate: str | None = None  # an external command's own images/sec
-    unclear_rate: str | None = field(
-        default=None, metadata=describe("Why the last rate that it has printed cannot be read", omit_empty=True)
-    )
-    last_lines: Sequence[str] = ()  # of a program that has printed no rate; or the one invalid line
-    images: float = field(
-        default=0.0, metadata=describe("Trained by this worker in the steps that a program has reported", omit_empty=True)
-    )
-    window_s: float = field(
-        default=0.0,
-        metadata=describe(
-            "From the end of its warm-up to that of its last step, with what is between steps", unit="s", omit_empty=True
-        ),
-    )
-    window_at_s: float = field(
-        default=0.0,
-        metadata=describe("From its start until that window; programs are started together", unit="s", omit_empty=True),
-    )
-    impossible_steps: str | None = field(
-        default=None, metadata=describe("Why its reported steps are not believed", omit_empty=True)
-    )
-    network: NetworkFacts | None = field(default=None, metadata=describe("Of an own model, the chief's", omit_empty=True))
-
-    @property
-    def name(self) -> str:
-        return f"{self.job}:{self.index}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,29 +34,29 @@ class Run(JsonData):
     )
     step_s: Mapping[str, Sequence[float]] = field(metadata=describe("Worker to its measured steps", **_positive_seconds))
     loss: Sequence[float] = field(metadata=describe("The chief's, one per measured step", is_finite=False))
-    startup_s: Mapping[str, float] = field(metadata=describe("By phase, of the slowest task", **_seconds))
+    startup_s: Mapping[str, float] = field(metadata=describe("By phase, of the slowest task", **seconds))
     bytes_sent: int = field(metadata=describe("By all hosts of workers, all interfaces, within the measured steps", **_bytes))
     bytes_received: int = field(metadata=describe("Likewise", **_bytes))
     peak_rss_bytes: Mapping[str, int] = field(metadata=describe("By task", **_bytes))
     cpu_s: Mapping[str, float] = field(
-        metadata=describe("By task, within the measured steps; of a ps over its life", **_seconds)
+        metadata=describe("By task, within the measured steps; of a ps over its life", **seconds)
     )
-    wall_s: float = field(metadata=describe("From the first order to the last exit, on the controller's clock", **_seconds))
-    accuracy: float | None = field(default=None, metadata=describe("Of the last evaluation", **_fraction))
+    wall_s: float = field(metadata=describe("From the first order to the last exit, on the controller's clock", **seconds))
+    accuracy: float | None = field(default=None, metadata=describe("Of the last evaluation", **fraction))
     evaluations: Sequence[Evaluation] = field(default_factory=list, metadata=describe("On the test set"))
     round_s: float | None = field(
         default=None,
         metadata=describe(
-            "Unix time at which its round began, which runs that are made in turn share", **_seconds, omit_empty=True
+            "Unix time at which its round began, which runs that are made in turn share", **seconds, omit_empty=True
         ),
     )
     hosts: Sequence[str] = field(default_factory=list, metadata=describe("That its tasks ran on"))
     task_hosts: Mapping[str, str] = field(default_factory=dict, metadata=describe("Task to its host", omit_empty=True))
     task_threads: Mapping[str, int] = field(
-        default_factory=dict, metadata=describe("Task to the cores that it may use", **_count, omit_empty=True)
+        default_factory=dict, metadata=describe("Task to the cores that it may use", **count, omit_empty=True)
     )
     task_devices: Mapping[str, int] = field(
-        default_factory=dict, metadata=describe("Worker to how many devices it had", **_count, omit_empty=True)
+        default_factory=dict, metadata=describe("Worker to how many devices it had", **count, omit_empty=True)
     )
     reported_rates: Mapping[str, str] = field(
         default_factory=dict, metadata=describe("Worker to an external command's own images/sec")
@@ -165,18 +75,12 @@ class Run(JsonData):
             omit_empty=True,
         ),
     )
-    anatomy: Mapping[str, Any] | None = field(
-        default=None,
-        metadata=describe("Where the time of a step goes, if it was traced", omit_empty=True, schema=_ANATOMY),
+    step_breakdown: StepBreakdown | None = field(
+        default=None, metadata=describe("Where the time of a step goes, if it was traced", omit_empty=True)
     )
     unexplained: str = field(default="", metadata=describe("Why it could not be traced", omit_empty=True))
-    stragglers: Mapping[str, Any] | None = field(
-        default=None,
-        metadata=describe(
-            "Times of its workers in the measured steps, as far as they are known",
-            omit_empty=True,
-            schema={"$ref": "stragglers.json"},
-        ),
+    worker_timings: WorkerTimings | None = field(
+        default=None, metadata=describe("Times of its workers in the measured steps, if they are known", omit_empty=True)
     )
     network: NetworkFacts | None = field(default=None, metadata=describe("What an own model is", omit_empty=True))
     program: Mapping[str, Any] = field(
@@ -193,7 +97,9 @@ class Measurement(JsonData):
     hosts: Sequence[str]
     fingerprint: Mapping[str, Any]  # {"hardware": ..., "software": ..., "program": ..., "placement": ..., "state": ...}
     injected_slowdowns: Mapping[str, float] = field(default_factory=dict)  # task -> s per step
-    probes: Mapping[str, Any] | None = None  # of its hosts and links (`explain/probes.py`), if they were probed
+    probes: Probes | None = field(
+        default=None, metadata=describe("What its hosts and links could do, if they were probed", omit_empty=True)
+    )
     traced: Run | None = None  # a short run only for a trace: it does not count, and is not in `runs`
 
     @property
@@ -203,8 +109,8 @@ class Measurement(JsonData):
         None: no step was traced.
         """
         last_first = [*reversed(self.samples), *([self.traced] if self.traced else []), *reversed(self.runs)]
-        with_anatomy = [run for run in last_first if run.anatomy]
-        return next(iter([*with_anatomy, *(run for run in last_first if run.unexplained)]), None)
+        traced = [run for run in last_first if run.step_breakdown]
+        return next(iter([*traced, *(run for run in last_first if run.unexplained)]), None)
 
     @property
     def all_runs(self) -> Sequence[Run]:
@@ -264,7 +170,7 @@ class Measurement(JsonData):
             "hosts": list(self.hosts),
             "fingerprint": dict(self.fingerprint),
             "injected_slowdowns": dict(self.injected_slowdowns),
-            **({"probes": self.probes} if self.probes else {}),
+            **({"probes": self.probes.to_json()} if self.probes else {}),
             **({"traced": self.traced.to_json()} if self.traced else {}),
         }
 

@@ -1,0 +1,137 @@
+"""What is concluded about a measurement beside its verdict: its limit, the causes of its loss, and experiments on these."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pytest_dtfperf.codec import JsonData, describe
+
+Resource = Literal["cores", "gpus", "link", "memory"]  # it limits a rate
+CORES: Resource = "cores"
+GPUS: Resource = "gpus"
+LINK: Resource = "link"
+MEMORY: Resource = "memory"
+
+_rate: dict[str, Any] = {"unit": "images/sec", "at_least": 1e-9, "at_most": 1e12}
+_count_of_servers: dict[str, Any] = {"key_pattern": r"[1-9][0-9]{0,8}"}
+SHORT_RUN = r"[1-9][0-9]{0,8} servers, [1-9][0-9]{0,8} steps"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound(JsonData):
+    """The least time that one resource of one host takes for a step."""
+
+    resource: Resource = field(metadata=describe("The resource that is limited"))
+    host: str = field(metadata=describe("The host of the resource"))
+    step_s: float = field(metadata=describe("The least duration of a step", unit="s", above=0))
+    needs: str = field(metadata=describe("How much of the resource a step takes, and how much the host has"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit(JsonData):
+    """The highest rate that devices, links and memory allow (`limits/limit.py`)."""
+
+    images_per_sec: float | None = field(
+        default=None, metadata=describe("The highest rate; null: not known", unit="images/sec", above=0)
+    )
+    bounds: Sequence[Bound] = field(
+        default=(), metadata=describe("For each resource the host that takes the longest for a step, the longest first")
+    )
+    unknown: Mapping[str, str] = field(
+        default_factory=dict, metadata=describe("Resource to why it, or that of some hosts, is not counted")
+    )
+
+    @property
+    def binding(self) -> Bound | None:
+        """The resource that sets the limit."""
+        return self.bounds[0] if self.bounds else None
+
+    def share(self, images_per_sec: float) -> float | None:
+        """Return the fraction of the limit that a rate is."""
+        return None if self.images_per_sec is None else images_per_sec / self.images_per_sec
+
+
+@dataclass(kw_only=True)
+class SweepState(JsonData):
+    """How the number of parameter servers was found (`session/sweep.py`)."""
+
+    most: int = field(metadata=describe("The largest number that was considered", at_least=1))
+    tried: dict[str, float] = field(
+        default_factory=dict,
+        metadata=describe("Servers and measured steps of each short run to its rate", key_pattern=SHORT_RUN, **_rate),
+    )
+    predicted: dict[str, float] = field(
+        default_factory=dict, metadata=describe("Number of servers to the predicted rate", **_count_of_servers, **_rate)
+    )
+    failed: dict[str, str] = field(
+        default_factory=dict, metadata=describe("Number of servers to why it was excluded", **_count_of_servers)
+    )
+
+
+# The kinds of causes and what they mean, for docs/causes.md.
+CAUSE_KINDS: Mapping[str, str] = {
+    "compute": "the arithmetic takes longer: on all hosts, on one host or on one device",
+    "input": "steps wait for their next batch, or compute on cores that decoding uses",
+    "link": "bytes take longer between two tasks or hosts",
+    "server": "a parameter server answers or updates more slowly",
+    "straggler": "one worker is late, for another reason than its arithmetic or its links, or for an unknown one",
+    "waiting": "workers wait for each other in turn, or for the update",
+    "others": "other processes use the cores of the training",
+    "clock": "a lower clock, because of heat, power or a setting",
+    "memory": "there is too little memory, or other processes use its bandwidth",
+    "software": "versions differ",
+    "program": "another graph, or other settings",
+    "hardware": "other hosts, of another kind",
+    "host": "Python and TensorFlow's own host code take longer on all workers",
+}
+
+Confidence = Literal["high", "medium", "low"]
+Outcome = Literal["confirmed", "refuted", "open"]
+
+
+@dataclass(frozen=True)
+class Cause(JsonData):
+    """Something that makes a step longer."""
+
+    kind: str = field(metadata=describe("Kind of cause: docs/causes.md", pattern="|".join(CAUSE_KINDS)))
+    seconds: float = field(metadata=describe("Increase of a step", unit="s"))
+    share: float = field(metadata=describe("Fraction of the step's change"))
+    location: str | None = field(metadata=describe("A task, a host, or a link as in ps:0>worker:1; null: the whole cluster"))
+    words: str = field(metadata=describe("The cause in one line"))
+    evidence: Sequence[str] = field(metadata=describe("What supports it, one line each"))
+    confidence: Confidence = field(metadata=describe("How sure it is"))
+    next: str | None = field(metadata=describe("The command to investigate further"))
+
+
+@dataclass(frozen=True)
+class Explanation(JsonData):
+    """Why a step takes longer than in the baseline (`explain/causes.py`)."""
+
+    causes: Sequence[Cause] = field(metadata=describe("The largest first"))
+    step_s: float = field(metadata=describe("Current duration of a step", unit="s", above=0))
+    baseline_step_s: float = field(metadata=describe("Duration of a step in the baseline", unit="s", above=0))
+    unexplained_s: float = field(metadata=describe("The rest of the change; negative: something else became shorter", unit="s"))
+    noise_s: float = field(metadata=describe("A smaller increase is no cause", unit="s", at_least=0))
+    notes: Sequence[str] = field(default_factory=list, metadata=describe("What is missing for a better explanation"))
+    against: str = field(default="", metadata=describe("What it was compared with; empty: not known"))
+
+    @property
+    def change_s(self) -> float:
+        return self.step_s - self.baseline_step_s
+
+    @property
+    def explained_s(self) -> float:
+        return sum(cause.seconds for cause in self.causes)
+
+
+@dataclass(frozen=True)
+class Tried(JsonData):
+    """The result of an experiment on a cause: the same training with one thing changed (`explain/experiments.py`)."""
+
+    kind: str = field(metadata=describe("Kind of the cause"))
+    location: str | None = field(metadata=describe("A task, host or link; null: the whole cluster"))
+    trial: str = field(metadata=describe("What was changed"))
+    step_s: float | None = field(metadata=describe("Its duration of a step; null: it gave no result", unit="s"))
+    instead_of_s: float = field(metadata=describe("Duration of a step of the measurement", unit="s"))
+    outcome: Outcome = field(metadata=describe("What it shows of the cause"))
+    words: str = field(metadata=describe("The result in one line"))
