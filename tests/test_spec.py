@@ -23,7 +23,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"environment": "NCCL_ALGO=Ring"},
         "environment must be a list of words of the form NAME=value, not 'NCCL_ALGO=Ring'",
     ),
-    "a seed that TensorFlow cannot hold": ({"seed": 2**63}, "seed must be at most 9223372036854775807, the largest that"),
+    "a seed that TensorFlow cannot hold": ({"seed": 2**63}, "seed must be at most 9223372036854775807, not"),
     "true is no number": ({"steps": True}, "steps must be a whole number"),
     "no parameter server for many": (
         {"gpus": 2, "variable_update": "distributed_replicated"},

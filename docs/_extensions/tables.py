@@ -117,9 +117,12 @@ def _kind(value: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
 
 
 def spec_rows() -> Sequence[Row]:
-    """Return a row for each field of a spec. Fields without a comment have tf_cnn_benchmarks' name and meaning."""
-    known = comments(Fields)
-    return [(f"`{each.name}`", _default(each), known[each.name] or BENCHMARKS) for each in fields(Fields)]
+    """Return a row for each field of a spec. Fields without a description have tf_cnn_benchmarks' name and meaning."""
+    return [(f"`{each.name}`", _default(each), _describe_field(each) or BENCHMARKS) for each in fields(Fields)]
+
+
+def _describe_field(each: Any) -> str:
+    return _with_links(each.metadata.get("description", ""))
 
 
 BENCHMARKS = "as in tf_cnn_benchmarks: [Training](../training.md), [modes](../variable-update.md)"

@@ -28,7 +28,7 @@ from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
 from pytest_dtfperf.errors import BaselineFileError, unknown_name
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.node.files import read_text
-from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS
+from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -77,7 +77,7 @@ def _write(data: Any, indent: int, used: int) -> str:
 
 SCHEMAS = Path(__file__).parent / "schema"
 # Definitions that are generated from the data model: those of a file, and those that files refer to by name.
-_MADE: Mapping[str, Mapping[str, type[JsonData]]] = {"measurement": {"run": Run, "terms": ComparisonPolicy}}
+_MADE: Mapping[str, Mapping[str, type[JsonData]]] = {"measurement": {"run": Run, "spec": Spec, "terms": ComparisonPolicy}}
 _SHARED: Mapping[str, type[JsonData]] = {
     "probes.json": Probes,
     "step_breakdown.json": StepBreakdown,

@@ -5,7 +5,9 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
-from typing import Any
+from functools import cache
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 from pytest_dtfperf.errors import SpecError, show_value, unknown_name
 from pytest_dtfperf.spec import all_reduce, command, learning_rate, tables
@@ -25,18 +27,6 @@ _ONLY_WITH = {
     "adam_beta2": ("optimizer", "adam"),
     "adam_epsilon": ("optimizer", "adam"),
 }
-
-# The least, and what is no longer allowed: a mean that forgets nothing never moves.
-_BOUNDS = {
-    "fp16_loss_scale": (1.0, math.inf),
-    "momentum": (0.0, 1.0),
-    "rmsprop_decay": (0.0, 1.0),
-    "rmsprop_momentum": (0.0, 1.0),
-    "adam_beta1": (0.0, 1.0),
-    "adam_beta2": (0.0, 1.0),
-}
-MOST_SEED = 2**63 - 1
-_POSITIVE = ("rmsprop_epsilon", "adam_epsilon", "gradient_clip")
 
 # What a training that learns nothing has no use for.
 _LEARNING = (
@@ -82,21 +72,6 @@ def _check_dependents(spec: Fields) -> None:
             raise SpecError(
                 f"{name} means nothing to {other}={_as_written(getattr(spec, other))}. It is for {other}={_as_written(value)}."
             )
-
-
-def check_range(name: str, value: Any) -> None:
-    """Check the range of a number that `checks` has found to be one."""
-    if name in _BOUNDS:
-        least, below = _BOUNDS[name]
-        if not least <= value < below:
-            bounds = f"at least {least:g}" + (f" and below {below:g}" if math.isfinite(below) else "")
-            raise SpecError(f"{name} must be {bounds}, not {value!r}")
-    if name == "seed" and value > MOST_SEED:
-        raise SpecError(f"seed must be at most {MOST_SEED}, the largest that TensorFlow takes, not {value!r}")
-    if name in _POSITIVE and value == 0:
-        raise SpecError(f"{name} must be more than 0")
-    if name == "stop_at_top_1_accuracy" and not 0 < value <= 1:
-        raise SpecError(f"{name} must lie between 0 and 1, not at {value!r}")
 
 
 def _check_engine(spec: Fields) -> None:
@@ -169,27 +144,6 @@ _CHOICES = {
     "rate_of": command.RATE_RULES,
 }
 
-# Whole numbers and the least that each may be. None is allowed where it is the default.
-_COUNTS = {
-    "batch_size": 1, "gpus": 1, "num_ps": 0, "gradient_repacking": 0, "agg_small_grads_max_bytes": 0,
-    "agg_small_grads_max_group": 1, "datasets_num_private_threads": 1, "datasets_prefetch_buffer_size": 0,
-    "fp16_inc_loss_scale_every_n": 1, "num_intra_threads": 1, "num_inter_threads": 1, "per_gpu_thread_count": 1,
-    "eval_during_training_every_n_steps": 1, "warmup_steps": 0, "steps": 1, "seed": 0,
-}  # fmt: skip
-
-_NUMBERS = (
-    "fp16_loss_scale", "learning_rate", "weight_decay", "momentum", "rmsprop_decay", "rmsprop_momentum", "rmsprop_epsilon",
-    "adam_beta1", "adam_beta2", "adam_epsilon", "gradient_clip", "num_epochs_per_decay", "learning_rate_decay_factor",
-    "minimum_learning_rate", "num_learning_rate_warmup_epochs", "stop_at_top_1_accuracy",
-)  # fmt: skip
-
-_FLAGS = (
-    "cross_replica_sync", "hierarchical_copy", "staged_vars", "distortions", "fp16_enable_auto_loss_scale", "xla",
-    "xla_compile", "forward_only", "cpu_affinity", "allow_growth", "evaluate", "onednn",
-)  # fmt: skip
-
-_TEXTS = ("data_dir", "all_reduce_spec", "piecewise_learning_rate_schedule", "command_dir", "rate_pattern")
-
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
 
@@ -211,17 +165,44 @@ def check_field(name: str, value: object, usual: object) -> None:
         return
     if name in _CHOICES and not (isinstance(value, str) and value in _CHOICES[name]):
         raise SpecError(unknown_name(name, value, _CHOICES[name]))
-    if name in _COUNTS and not _is_count(value, _COUNTS[name]):
-        raise SpecError(f"{name} must be a whole number of at least {_COUNTS[name]}, not {show_value(value)}")
-    if name in _NUMBERS and not _is_number(value):
-        raise SpecError(f"{name} must be a finite number of at least 0, not {show_value(value)}")
-    if name in _FLAGS and not isinstance(value, bool):
+    hint, limits = _hints()[name], Fields.__dataclass_fields__[name].metadata.get("range", {})
+    if hint is bool and not isinstance(value, bool):
         raise SpecError(f"{name} must be true or false, not {show_value(value)}")
-    if name in _TEXTS and not (isinstance(value, str) and value):
+    if hint is int:
+        _check_whole_number(name, value, limits)
+    if hint is float:
+        _check_number(name, value, limits)
+    if hint is str and name not in _CHOICES and not (isinstance(value, str) and value):
         raise SpecError(f"{name} must be text, not {show_value(value)}")
     if name == "environment":
         _check_environment(value)
-    check_range(name, value)
+
+
+@cache
+def _hints() -> Mapping[str, Any]:
+    """Return the type of each field: T of a field that is T or None."""
+    hints = get_type_hints(Fields)
+    kinds = {name: [each for each in get_args(hint) if each is not NoneType] for name, hint in hints.items()}
+    return {name: kinds[name][0] if len(kinds[name]) == 1 else hint for name, hint in hints.items()}
+
+
+def _check_whole_number(name: str, value: object, limits: Mapping[str, float]) -> None:
+    least = max(1, limits["at_least"]) if name == "batch_size" else limits["at_least"]  # 0 is for external commands only
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SpecError(f"{name} must be a whole number of at least {least}, not {show_value(value)}")
+    if value > limits.get("at_most", value):
+        raise SpecError(f"{name} must be at most {limits['at_most']}, not {show_value(value)}")
+
+
+def _check_number(name: str, value: object, limits: Mapping[str, float]) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= sys.float_info.max:
+        raise SpecError(f"{name} must be a finite number of at least 0, not {show_value(value)}")
+    if value <= limits.get("above", -1) or value > limits.get("at_most", value):
+        bounds = f"at most {limits['at_most']:g} and more than" if "at_most" in limits else "more than"
+        raise SpecError(f"{name} must be {bounds} {limits['above']:g}, not {value!r}")
+    if value < limits["at_least"] or value >= limits.get("below", math.inf):
+        bounds = f"at least {limits['at_least']:g}" + (f" and below {limits['below']:g}" if "below" in limits else "")
+        raise SpecError(f"{name} must be {bounds}, not {value!r}")
 
 
 def _check_environment(words: object) -> None:
@@ -241,14 +222,6 @@ def _check_fields(spec: Fields) -> None:
             tables.check_own_model_name(value)
             continue
         check_field(name, value, field.default)
-
-
-def _is_count(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
 
 
 def _check_devices(spec: Fields) -> None:

@@ -7,11 +7,11 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from pytest_dtfperf.codec import JsonData
+from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.spec import tables
 from pytest_dtfperf.spec.checks import check, check_field
 from pytest_dtfperf.spec.command import ASKED, COMMAND_FIELDS, TF_CONFIG, flags_of, names_in, program_name, values_of
@@ -38,11 +38,6 @@ class Spec(Fields, JsonData):
 
     def __post_init__(self) -> None:
         check(self)
-
-    def to_json(self) -> dict[str, Any]:
-        """Of models of the tables as it was before there were others."""
-        found = super().to_json()
-        return found if self.own_model else {name: value for name, value in found.items() if name != "own_model"}
 
     @classmethod
     def check_field(cls, name: str, value: object) -> None:
@@ -130,7 +125,7 @@ class TaskOrder(JsonData):
     index: int
     spec: Spec
     cluster: Mapping[str, tuple[str, ...]]  # job -> "address:port" of each of its tasks; empty for a lone process
-    own: OwnModel | None = None  # where the spec's model is in no table, what it is and its code
+    own: OwnModel | None = field(default=None, metadata=describe("The spec's own model and its code", omit_empty=True))
     device: str = "cpu"  # "cpu" or "gpu": what does the arithmetic here. A ps always computes on its CPU
     num_devices: int = 1  # of this task
     threads: int = 1  # intra_op and inter_op threads of the task: its share of the host's cores
@@ -141,10 +136,6 @@ class TaskOrder(JsonData):
     stays: bool = False  # until it is sent away, though an external command may have ended: a ps, and a server for a chief
     grace_s: float = 0.0  # how long such a command may then go on before it is signalled to end
     checkpoint: str | None = None  # the chief saves the trained variables there (npz, by name)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the order without what only a task with an own model gets."""
-        return {name: value for name, value in super().to_json().items() if value is not None or name != "own"}
 
     @property
     def name(self) -> str:
