@@ -1,0 +1,248 @@
+"""Blocks of four runs, and the verdict on one variant against the reference, read from them after every block.
+
+A block is ABBA or BAAB: A is the reference, B the variant. A linear drift of the machine cancels within a block, and what a
+block's first run does to its speed cancels over blocks of both orders, which are drawn in pairs. The sample is the block's
+log-ratio of rates. Comparing runs in such blocks instead of one stack after the other removes the effect of the allocation and
+most of that of time (A. Abedi and T. Brecht, ICPE 2017, 287-292).
+
+The interval is a repeated confidence interval, as in `stats/comparison.py`, of the trimmed mean of the log-ratios (K. K. Yuen,
+Biometrika 61, 1974, 165-170), so that single slow runs do not decide. `benchmarks/ab.py` holds its error rates against those
+that are stated.
+"""
+
+import math
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pytest_dtfperf.baselines.terms import share
+from pytest_dtfperf.codec import JsonData, describe
+from pytest_dtfperf.datamodel.measurement import Run
+from pytest_dtfperf.formats import change, format_count
+from pytest_dtfperf.stats.comparison import FALSE_ALARM_GAMMA
+
+ORDERS = ("ABBA", "BAAB")
+LEAST_BLOCKS = 4  # two of each order: fewer do not show how they scatter
+HOPELESS_BLOCKS = 3  # if all are disturbed, more would only wait for a quieter machine
+BLOCKS_PER_TRIMMED = 8  # so many blocks to each that is left out at either end
+# Degrees of freedom that estimates take: the ratio, the effect of the order, and one more, without which intervals that are
+# read after each block would miss the ratio more often than stated (benchmarks/ab.py).
+ESTIMATED = 3
+WIDEST = 50.0  # half a log-interval, beyond which nothing is known
+POWER = 0.9  # with which the smallest detectable difference is found
+
+
+class ABVerdict(StrEnum):
+    """The results of a comparison of two variants."""
+
+    FASTER = "FASTER"
+    SLOWER = "SLOWER"
+    EQUIVALENT = "EQUIVALENT"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    TAINTED = "TAINTED"
+    INVALID = "INVALID"
+    FAILED = "FAILED"
+    INFRASTRUCTURE = "INFRASTRUCTURE"
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether the two variants were found to differ in speed."""
+        return self in (ABVerdict.FASTER, ABVerdict.SLOWER)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Four runs in the order of `order`, on the same hosts."""
+
+    order: str
+    runs: Sequence[Run]
+
+    def rates(self, side: str) -> list[float]:
+        """Return the images per second of the runs of "A" or "B"."""
+        return [run.images_per_sec for each, run in zip(self.order, self.runs, strict=True) if each == side]
+
+    @property
+    def sample(self) -> "BlockSample":
+        difference = statistics.fmean(map(math.log, self.rates("B"))) - statistics.fmean(map(math.log, self.rates("A")))
+        return BlockSample(difference, self.order == ORDERS[0])
+
+    @property
+    def disturbances(self) -> list[str]:
+        """Return what disturbed its runs."""
+        return list(dict.fromkeys(each for run in self.runs for each in run.disturbances))
+
+
+@dataclass(frozen=True)
+class BlockSample:
+    """The log-ratio of a block's rates, variant to reference."""
+
+    log_ratio: float
+    reference_first: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ABPolicy(JsonData):
+    """How often verdicts may be wrong, and how many blocks there can be."""
+
+    error: float = field(
+        default=0.05, metadata=describe("Largest probability of any wrong verdict in the session", at_least=1e-12, below=1)
+    )
+    equivalence: float = field(
+        default=0.01, metadata=describe("Largest difference of equivalent variants, as a fraction", at_least=1e-6, below=1)
+    )
+    max_blocks: int = field(
+        default=20, metadata=describe("Blocks of each comparison at most", at_least=LEAST_BLOCKS, at_most=1000)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ABEstimate(JsonData):
+    """The ratio of the variant's rate to the reference's, as far as it is known."""
+
+    ratio: float = field(metadata=describe("Of the variant's rate to the reference's", at_least=0))
+    low: float = field(metadata=describe("It is at least this", at_least=0))
+    high: float | None = field(metadata=describe("It is at most this; null: unknown", at_least=0))
+    spread: float = field(metadata=describe("Standard deviation of the blocks' log-ratios", at_least=0))
+    blocks: int = field(metadata=describe("Undisturbed blocks", at_least=1))
+    order_effect: float = field(metadata=describe("Log-ratio of blocks that begin with the reference, less the mean"))
+
+    def __str__(self) -> str:
+        if self.high is None:
+            return change(self.ratio - 1)
+        return f"{change(self.ratio - 1)} ({change(self.low - 1)} to {change(self.high - 1)})"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A verdict with its reason, and whether further blocks may change it."""
+
+    verdict: ABVerdict
+    reason: str
+    estimate: ABEstimate | None
+    is_open: bool
+
+
+def draw_orders(generator: random.Random) -> Iterator[str]:
+    """Yield the orders of blocks: each pair has both, and a lot decides which is first."""
+    while True:
+        yield from generator.sample(ORDERS, 2)
+
+
+def estimate_ratio(samples: Sequence[BlockSample], policy: ABPolicy, error: float) -> ABEstimate:
+    """Return the ratio with its interval after these blocks.
+
+    Args:
+        error: largest probability that the interval misses the ratio after any block, in either direction.
+    """
+    from pytest_dtfperf.stats.sequential import critical_values
+
+    count, cut = len(samples), len(samples) // BLOCKS_PER_TRIMMED
+    order_effect = _estimate_order_effect(samples)
+    values = sorted(each.log_ratio - (order_effect if each.reference_first else -order_effect) for each in samples)
+    centre = statistics.fmean(values[cut : count - cut])
+    degrees_of_freedom = count - 2 * cut - ESTIMATED
+    spread = _measure_spread(values, cut, degrees_of_freedom)
+    low, high = 0.0, None
+    if count >= LEAST_BLOCKS and degrees_of_freedom > 0:
+        analyses = range(LEAST_BLOCKS, policy.max_blocks + 1)
+        information = tuple(float(each) for each in analyses if each <= count)
+        value = critical_values(information, error / 2, FALSE_ALARM_GAMMA, float(max(policy.max_blocks, count)))[-1]
+        width = _convert_to_t(value, degrees_of_freedom) * spread / math.sqrt(count)
+        if width < WIDEST:
+            low, high = math.exp(centre - width), math.exp(centre + width)
+    return ABEstimate(ratio=math.exp(centre), low=low, high=high, spread=spread, blocks=count, order_effect=order_effect)
+
+
+def decide(blocks: Sequence[Block], policy: ABPolicy, error: float) -> Decision:
+    """Return the verdict after these blocks. Disturbed ones do not count, and are not made more often than others.
+
+    Args:
+        error: this comparison's share of the session's error, as `share_error` returns it.
+    """
+    clean = [block for block in blocks if not block.disturbances]
+    if not clean:
+        is_over = len(blocks) >= min(HOPELESS_BLOCKS, policy.max_blocks)
+        why = "; ".join(dict.fromkeys(each for block in blocks for each in block.disturbances))
+        return Decision(ABVerdict.TAINTED, f"all {format_count(len(blocks), 'block')} were disturbed: {why}", None, not is_over)
+    estimate = estimate_ratio([block.sample for block in clean], policy, error)
+    verdict = judge_estimate(estimate, policy)
+    if verdict is not ABVerdict.INCONCLUSIVE:
+        return Decision(verdict, _explain(verdict, policy), estimate, False)
+    is_over = len(clean) >= policy.max_blocks or len(blocks) >= 2 * policy.max_blocks
+    return Decision(verdict, f"{format_count(len(clean), 'block')} do not decide", estimate, not is_over)
+
+
+def judge_estimate(estimate: ABEstimate, policy: ABPolicy) -> ABVerdict:
+    """Return the verdict that an interval allows: within the equivalence it is EQUIVALENT, even if it excludes 1."""
+    if estimate.high is None:
+        return ABVerdict.INCONCLUSIVE
+    if estimate.low >= 1 - policy.equivalence and estimate.high <= 1 / (1 - policy.equivalence):
+        return ABVerdict.EQUIVALENT
+    if estimate.high < 1:
+        return ABVerdict.SLOWER
+    return ABVerdict.FASTER if estimate.low > 1 else ABVerdict.INCONCLUSIVE
+
+
+def share_error(policy: ABPolicy, *, comparisons: int, differences: int) -> float:
+    """Return a comparison's share of the session's error (Holm): `differences` of all comparisons are decided already."""
+    return share(policy.error, tests=comparisons, red=differences, check=0, checks=1)
+
+
+def compute_detectable(estimate: ABEstimate, policy: ABPolicy, error: float) -> float | None:
+    """Return the smallest difference, as a fraction, that `max_blocks` find in 9 of 10 cases; None: too few blocks to know."""
+    from scipy.special import ndtri
+
+    from pytest_dtfperf.stats.sequential import critical_values
+
+    count = policy.max_blocks
+    degrees_of_freedom = count - 2 * (count // BLOCKS_PER_TRIMMED) - ESTIMATED
+    if estimate.high is None:
+        return None
+    information = tuple(map(float, range(LEAST_BLOCKS, count + 1)))
+    value = _convert_to_t(critical_values(information, error / 2, FALSE_ALARM_GAMMA)[-1], degrees_of_freedom)
+    return math.expm1((value + float(ndtri(POWER))) * estimate.spread / math.sqrt(count))
+
+
+def _estimate_order_effect(samples: Sequence[BlockSample]) -> float:
+    """Return half of the difference between blocks that begin with the reference and the others, by their medians."""
+    sides = [[each.log_ratio for each in samples if each.reference_first is first] for first in (True, False)]
+    if not all(sides):
+        return 0.0
+    first, second = map(_mean_of_middle, sides)
+    return (first - second) / 2
+
+
+def _mean_of_middle(values: Sequence[float]) -> float:
+    cut = len(values) // BLOCKS_PER_TRIMMED
+    return statistics.fmean(sorted(values)[cut : len(values) - cut])
+
+
+def _measure_spread(values: Sequence[float], cut: int, degrees_of_freedom: int) -> float:
+    """Return the standard deviation that the error of the trimmed mean follows from, by the winsorised values.
+
+    Args:
+        values: in ascending order.
+        cut: so many are trimmed at either end.
+    """
+    if degrees_of_freedom <= 0:
+        return 0.0
+    kept = values[cut : len(values) - cut]
+    winsorised = [kept[0]] * cut + list(kept) + [kept[-1]] * cut
+    squares = math.fsum((each - statistics.fmean(winsorised)) ** 2 for each in winsorised)
+    variance = squares / (len(values) - 2)
+    return math.sqrt(variance) * len(values) / len(kept)
+
+
+def _convert_to_t(critical: float, degrees_of_freedom: float) -> float:
+    """Return the quantile of Student's t at the significance of a critical value of the standard normal distribution."""
+    from scipy.special import ndtr, stdtrit
+
+    return -float(stdtrit(degrees_of_freedom, ndtr(-critical)))
+
+
+def _explain(verdict: ABVerdict, policy: ABPolicy) -> str:
+    if verdict is ABVerdict.EQUIVALENT:
+        return f"the difference is within {policy.equivalence:.2g}"
+    return "the interval excludes equal rates"
