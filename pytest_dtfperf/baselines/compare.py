@@ -167,11 +167,11 @@ def explain_no_answer(estimate: RatioEstimate, terms: ComparisonPolicy, runs: in
 
 def about_slow_runs(estimate: RatioEstimate, other: str) -> Iterable[str]:
     """Yield how many runs were slower than the others of their side, and whether that is rare. `other`: the second side."""
-    for found, whose in ((estimate.now_slow, ""), (estimate.then_slow, f" of {other}")):
+    for found, suffix in ((estimate.now_slow, ""), (estimate.then_slow, f" of {other}")):
         if found.slow:
             were = "was" if found.slow == 1 else "were"
             text = (
-                f"{found.slow} of {format_count(found.of, 'run')}{whose} {were} {percent(found.slower)} slower than the others"
+                f"{found.slow} of {format_count(found.of, 'run')}{suffix} {were} {percent(found.slower)} slower than the others"
             )
             count = "counts" if found.slow == 1 else "count"
             yield f"{text} and {count} as rare" if found.rare else f"{text}: too many to count as rare"

@@ -287,10 +287,10 @@ class BaselinePattern:
     wanted: Mapping[str, str]
 
     @classmethod
-    def of(cls, words: Iterable[str]) -> Self:
+    def of(cls, patterns: Iterable[str]) -> Self:
         """Parse the terms of a pattern. Raises `UsageError` for an invalid or empty one."""
         wanted: dict[str, str] = {}
-        for word in (part for text in words for part in text.split()):
+        for word in (part for text in patterns for part in text.split()):
             name, equals, value = word.partition("=")
             if not equals or not value:
                 raise UsageError(f"{word!r} does not say which baselines: write FIELD=VALUE, as model=resnet50 or gpus=8")

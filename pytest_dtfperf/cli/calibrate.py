@@ -144,9 +144,9 @@ def run_calibrate(args: argparse.Namespace) -> int:
         if noises:
             written += len(store.calibrate(system, noises))
     if args.json:
-        told = [_make_json(each, args) for each in found]
+        shown = [_make_json(each, args) for each in found]
         names = [each.id for each in sessions]
-        print_json({"sessions": names, "copies": copies, "written": written, "folder": str(folder), "cases": told})
+        print_json({"sessions": names, "copies": copies, "written": written, "folder": str(folder), "cases": shown})
     else:
         _print_noise(found, args)
         for each in found:

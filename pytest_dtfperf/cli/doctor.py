@@ -122,11 +122,11 @@ class DoctorProgress:
             print(_CLEAR, end="", file=sys.stderr, flush=True)
             self._shown = ""
 
-    def show(self, words: str) -> None:
-        about = words.partition(",")[0]  # rounds of one check count as one state
+    def show(self, status: str) -> None:
+        about = status.partition(",")[0]  # rounds of one check count as one state
         if self._line:
             print(
-                f"{_CLEAR}dtfperf: {words}"[: count_columns(sys.stderr) + len(_CLEAR) - 1], end="", file=sys.stderr, flush=True
+                f"{_CLEAR}dtfperf: {status}"[: count_columns(sys.stderr) + len(_CLEAR) - 1], end="", file=sys.stderr, flush=True
             )
         elif about != self._shown:
             print(f"dtfperf: {about}", file=sys.stderr, flush=True)

@@ -120,8 +120,8 @@ def _load_given_prices(args: argparse.Namespace) -> dict[str, float]:
     }
 
 
-def print_status(words: str) -> None:
-    print(f"dtfperf: {words}", flush=True)
+def print_status(status: str) -> None:
+    print(f"dtfperf: {status}", flush=True)
 
 
 def _quiet_amazon() -> None:
@@ -303,7 +303,7 @@ def run_ssh(args: argparse.Namespace) -> int:
     os.execvp("ssh", _ssh_argv(chosen, args.words))
 
 
-def _ssh_argv(chosen: "RunningInstance", words: Sequence[str]) -> list[str]:
+def _ssh_argv(chosen: "RunningInstance", command: Sequence[str]) -> list[str]:
     from pytest_dtfperf.clusters.ec2 import contact
 
     instance, ledger, plan = chosen.instance, chosen.left.ledger, chosen.plan
@@ -319,4 +319,4 @@ def _ssh_argv(chosen: "RunningInstance", words: Sequence[str]) -> list[str]:
             else f"run {chosen.left.run}: {chosen.left.why}, so nobody knows how instance {instance.id} is logged in to"
         )
     endpoint = contact.make_endpoint(plan, ledger.folder, instance)
-    return ["ssh", "-o", "StrictHostKeyChecking=yes", *endpoint.options, "--", endpoint.target, *words]
+    return ["ssh", "-o", "StrictHostKeyChecking=yes", *endpoint.options, "--", endpoint.target, *command]

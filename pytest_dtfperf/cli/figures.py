@@ -95,10 +95,10 @@ def _draw_figures(args: argparse.Namespace) -> "Iterable[NamedFigure]":
     return draw_session_figures(sessions, published)
 
 
-def _select_records(stored: "StoredSession", words: Sequence[str]) -> "StoredSession":
+def _select_records(stored: "StoredSession", patterns: Sequence[str]) -> "StoredSession":
     from pytest_dtfperf.baselines.store import BaselinePattern
 
-    pattern = BaselinePattern.of(words) if words else None
+    pattern = BaselinePattern.of(patterns) if patterns else None
     return replace(stored, records=[each for each in stored.records if not pattern or pattern.matches(each.spec.key)])
 
 

@@ -96,19 +96,19 @@ def run_notebook(args: argparse.Namespace) -> int:
                 host = launcher.layout(spec).hosts[TASK]
                 url = f"http://{HERE}:{tunnel.port}/lab?token={token}"
 
-                def tell() -> None:
+                def print_connection() -> None:
                     progress.clear()
                     _print_address(host, until)
-                    told = {"url": url, "host": host, "port": tunnel.port, "token": token, "log": str(log)}
+                    connection = {"url": url, "host": host, "port": tunnel.port, "token": token, "log": str(log)}
                     if args.json:
-                        print_json(told)
+                        print_json(connection)
                     else:
                         print(url, flush=True)
                     if args.open:
                         _open_browser(url, folder)
 
                 progress.show(f"JupyterLab starts on {host}")
-                tunnel.on_ready = tell
+                tunnel.on_ready = print_connection
                 unwritten = launcher.launch(spec, log_dir=logs, on_output=None, tunnel=tunnel)
         except RunFailed as failure:
             progress.clear()
@@ -133,14 +133,14 @@ def _load_config(config: ClusterConfig, gpus: int) -> ClusterConfig:
 def _make_spec(args: argparse.Namespace, config: ClusterConfig, token: str) -> Spec:
     from pytest_dtfperf.node.notebook import VARIABLE
 
-    told = {"token": token, "folder": args.dir, "else": os.getcwd()}
+    settings = {"token": token, "folder": args.dir, "else": os.getcwd()}
     return Spec(
         model="notebook",
         batch_size=0,
         gpus=args.gpus,
         variable_update="independent",
         command=tuple(module_command(python(config), "pytest_dtfperf.node.notebook")),
-        environment=(f"{VARIABLE}={literal(json.dumps(told))}",),
+        environment=(f"{VARIABLE}={literal(json.dumps(settings))}",),
         role_flags=TF_CONFIG,
     )
 

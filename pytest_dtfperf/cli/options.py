@@ -231,7 +231,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table on stdout, as wide as the terminal or a log."""
     from pytest_dtfperf.report.tables import make_table, render
 
-    drawn = make_table(headings, rows, [None] * len(headings), words=range(len(headings)))
+    drawn = make_table(headings, rows, [None] * len(headings), text_columns=range(len(headings)))
     print(render([drawn], count_columns(sys.stdout), wants_colour(sys.stdout)), end="")
 
 

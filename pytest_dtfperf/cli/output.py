@@ -35,9 +35,9 @@ def print_json(document: Mapping[str, Any]) -> None:
     print(json.dumps(document, allow_nan=False), file=_for_programs or sys.stdout, flush=True)
 
 
-def print_remark(words: str) -> None:
+def print_remark(message: str) -> None:
     """Print a remark on stderr."""
-    print(f"dtfperf: {words}", file=sys.stderr)
+    print(f"dtfperf: {message}", file=sys.stderr)
 
 
 def write_file(path: Path, content: bytes) -> None:

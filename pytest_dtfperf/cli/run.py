@@ -118,8 +118,8 @@ def _load_models(args: argparse.Namespace) -> int:
         if row["problem"]:
             print(f"{row['name']:16} {row['problem']}")
         else:
-            whose = f"  ({row['package']})" if row["package"] else ""
-            print(f"{row['name']:16} batch_size={row['batch_size']:<4} data={','.join(row['data'])}{whose}")
+            package = f"  ({row['package']})" if row["package"] else ""
+            print(f"{row['name']:16} batch_size={row['batch_size']:<4} data={','.join(row['data'])}{package}")
     return DONE
 
 
@@ -188,10 +188,10 @@ def _measure(opened: "Session", wanted: Sequence[WantedSpec], failures: list[str
                 failures.append(f"{each}: {failure}")
 
 
-def parse_words(words: Sequence[str]) -> Iterator[WantedSpec]:
+def parse_words(arguments: Sequence[str]) -> Iterator[WantedSpec]:
     """Return the trainings of the arguments. Raises `UsageError`."""
     found: WantedSpec | None = None
-    for word in words:
+    for word in arguments:
         name, is_field, value = word.partition("=")
         if not is_field:
             if found:
@@ -230,9 +230,9 @@ def _make_spec(session: "Session", wanted: WantedSpec) -> "Spec":
     """Return the spec. Raises `UsageError`."""
     from pytest_dtfperf.session.own_models import import_model
 
-    told = {name: value for name, value in wanted.fields.items() if name != "num_ps" or not wanted.word}
+    fields = {name: value for name, value in wanted.fields.items() if name != "num_ps" or not wanted.word}
     try:
-        return session.spec(import_model(wanted.model) if ":" in wanted.model else wanted.model, **told)
+        return session.spec(import_model(wanted.model) if ":" in wanted.model else wanted.model, **fields)
     except SpecError as error:
         raise UsageError(f"{wanted}: {str(error).removeprefix('train(): ')}") from error
 

@@ -203,13 +203,13 @@ def run_explain(args: argparse.Namespace) -> int:
 
     records = find_records(args.session, args.measurement, find_results_folder(args))
     other = ComparisonSource.at(args.against) if args.against else None
-    told = [_make_explained(record, other) for record in records]
+    explanations_found = [_make_explained(record, other) for record in records]
     if args.json:
-        print_json({"measurements": [_make_explained_json(each) for each in told]})
+        print_json({"measurements": [_make_explained_json(each) for each in explanations_found]})
     else:
-        for each in told:
+        for each in explanations_found:
             print("\n".join([*_list_lines(each), ""]))
-    return DONE if any(each.is_known and (other is None or each.is_compared) for each in told) else FAILED
+    return DONE if any(each.is_known and (other is None or each.is_compared) for each in explanations_found) else FAILED
 
 
 def _make_explained(record: "Record", other: "ComparisonSource | None") -> "StoredExplanation":
@@ -251,37 +251,37 @@ class StoredExplanation:
         return difference(then, now) if then and now else None
 
 
-def _make_explained_json(told: StoredExplanation) -> dict[str, Any]:
-    steps = told.step_breakdown
+def _make_explained_json(stored: StoredExplanation) -> dict[str, Any]:
+    steps = stored.step_breakdown
     found: dict[str, Any] = {
-        "id": told.record.id,
+        "id": stored.record.id,
         "step_breakdown": steps.to_json() if steps else None,
-        "unexplained": told.run.unexplained if told.run else "",
+        "unexplained": stored.run.unexplained if stored.run else "",
     }
-    found |= {"explanation": told.explanation.to_json() if told.explanation else None, "against": None}
-    if told.before and told.changes is not None:
-        changes = [{**change.to_json(), "change_s": change.seconds} for change in told.changes]
-        found["against"] = {"id": told.before.id, "changes": changes}
+    found |= {"explanation": stored.explanation.to_json() if stored.explanation else None, "against": None}
+    if stored.before and stored.changes is not None:
+        changes = [{**change.to_json(), "change_s": change.seconds} for change in stored.changes]
+        found["against"] = {"id": stored.before.id, "changes": changes}
     return found
 
 
-def _list_lines(told: StoredExplanation) -> Iterator[str]:
+def _list_lines(stored: StoredExplanation) -> Iterator[str]:
     from pytest_dtfperf.report import explanations
 
     width, coloured = count_columns(sys.stdout), wants_colour(sys.stdout)
-    yield f"{printable(told.record.id)}: {told.record.spec.label}"
-    if told.explanation:
+    yield f"{printable(stored.record.id)}: {stored.record.spec.label}"
+    if stored.explanation:
         yield "\n".join(
-            ["", *explanations.describe_explanation(told.explanation), *explanations.list_experiments(told.record), ""]
+            ["", *explanations.describe_explanation(stored.explanation), *explanations.list_experiments(stored.record), ""]
         )
-    if told.step_breakdown:
-        if told.before and told.changes is not None:
-            path = bool(told.step_breakdown.path)
+    if stored.step_breakdown:
+        if stored.before and stored.changes is not None:
+            path = bool(stored.step_breakdown.path)
             yield explanations.compare_anatomies(
-                told.changes, printable(told.before.id), path=path, width=width, colour=coloured
+                stored.changes, printable(stored.before.id), path=path, width=width, colour=coloured
             )
-        yield explanations.describe_anatomy(told.step_breakdown, width=width, colour=coloured)
-    elif told.run:
-        yield f"cannot be explained: {printable(told.run.unexplained)}"
+        yield explanations.describe_anatomy(stored.step_breakdown, width=width, colour=coloured)
+    elif stored.run:
+        yield f"cannot be explained: {printable(stored.run.unexplained)}"
     else:
         yield "no step of it was traced"

@@ -191,10 +191,10 @@ class ChildrenChannel:
     """
 
     def __init__(
-        self, children: Sequence[Child], *, nobody: str, clean_up: Callable[[], object], leave_s: float = LEAVE_S
+        self, children: Sequence[Child], *, empty_message: str, clean_up: Callable[[], object], leave_s: float = LEAVE_S
     ) -> None:
         self._children = children
-        self._nobody = nobody
+        self._empty_message = empty_message
         self._clean_up = clean_up
         self._leave_s = leave_s
         self._sending = threading.Lock()  # orders and pings come from two threads; a line must stay whole
@@ -209,7 +209,7 @@ class ChildrenChannel:
             listening = [child.write(line + b"\n") for child in self._children]
         if not any(listening):
             how = self._latest or self._children[-1].how_it_ended()
-            raise HostLost(f"{self._nobody}: {how.words}")
+            raise HostLost(f"{self._empty_message}: {how.words}")
 
     def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
         if not self._arrived:
@@ -247,10 +247,10 @@ class ChildrenChannel:
             how = child.how_it_ended()
             self._lose(child, how, child.last_words())
 
-    def _lose(self, child: Child, how: Lost, words: Sequence[bytes] = ()) -> None:
+    def _lose(self, child: Child, how: Lost, last_lines: Sequence[bytes] = ()) -> None:
         self._selector.unregister(child.stdout)
         self._latest = how
-        self._arrived += [(child.host, line) for line in words]
+        self._arrived += [(child.host, line) for line in last_lines]
         self._arrived.append((child.host, how))
 
 

@@ -114,8 +114,8 @@ class Validator:
     accepts: Callable[[Any], bool]
 
 
-def one_of(*words: str) -> Validator:
-    return Validator(" or ".join(f'"{word}"' for word in words), lambda value: value in words)
+def one_of(*allowed: str) -> Validator:
+    return Validator(" or ".join(f'"{word}"' for word in allowed), lambda value: value in allowed)
 
 
 def _is_time(text: str) -> bool:

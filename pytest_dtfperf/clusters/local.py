@@ -96,7 +96,9 @@ class LocalAllocation:
                 agent.hang_up()
                 agent.end(0.0)
             raise AllocationError(f"cannot start {argv[0]}: {exc}") from exc
-        return ChildrenChannel(agents, nobody="no agent is left on this machine", clean_up=partial(sweep_machine, [session]))
+        return ChildrenChannel(
+            agents, empty_message="no agent is left on this machine", clean_up=partial(sweep_machine, [session])
+        )
 
 
 @contextmanager

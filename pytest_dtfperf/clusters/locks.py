@@ -176,12 +176,12 @@ def make_runtime_folder() -> Path:
 def _hold_ticket(queue: "_TicketQueue", slots: int, holder: LockHolder, on_wait: OnWait, began: float) -> Iterator[None]:
     ticket = queue.draw(holder)
     try:
-        told = -NOTICE_S
+        reported_s = -NOTICE_S
         while wait := queue.try_take(ticket, slots):
             waited_s = time.monotonic() - began
-            if waited_s - told >= NOTICE_S:
+            if waited_s - reported_s >= NOTICE_S:
                 on_wait(LockWait(*wait, waited_s))
-                told = waited_s
+                reported_s = waited_s
             time.sleep(_TICKET_POLL_S)
         yield
     finally:

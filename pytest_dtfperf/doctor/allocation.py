@@ -126,10 +126,10 @@ class Several:
             del self._channels[host]
 
     def _listen(self, host: int, channel: Channel) -> None:
-        told = 0.0
+        reported = 0.0
         while not self._over.is_set():
-            if not self._complete.is_set() and time.monotonic() - told > _IDLE_S:
-                told = time.monotonic()
+            if not self._complete.is_set() and time.monotonic() - reported > _IDLE_S:
+                reported = time.monotonic()
                 with suppress(HostLost):  # it is heard below
                     channel.send(self._idle)
             if (arrived := channel.receive(_LISTEN_S)) is not None:

@@ -146,9 +146,9 @@ def far_below(links: Mapping[tuple[int, int], float]) -> tuple[list[tuple[int, i
 _NAMED = 6  # more hosts or pairs that are alike are counted
 
 
-def sentence(words: str) -> str:
+def sentence(text: str) -> str:
     """Return the text with a full stop, if it has no end mark."""
-    return words if words.endswith((".", "?", "!")) else f"{words}."
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def bits(bits_per_s: float) -> str:

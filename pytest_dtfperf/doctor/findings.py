@@ -67,11 +67,12 @@ def findings(seen: Diagnosis, expected: Expected) -> list[Finding]:
 def _missing(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     for host in seen.hosts:
         if host.missing is not None:
-            words = quoted_lines(host.words)
+            last_lines = quoted_lines(host.words)
             first, _, more = host.missing.partition("\n")
             about = first if host.name in first else f"{host.name}: {first}"
             yield Finding(
-                f"{about.rstrip('.')}{words}{indent_lines(more)}", f"Fix {host.name}, or take it out of the cluster's hosts"
+                f"{about.rstrip('.')}{last_lines}{indent_lines(more)}",
+                f"Fix {host.name}, or take it out of the cluster's hosts",
             )
 
 
@@ -113,9 +114,9 @@ def _tensorflow(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     for host, trial, facts in tried:
         if trial.error and host not in absent:
             version = facts.tensorflow if facts else ""
-            words = quoted_lines(trial.words)
+            last_lines = quoted_lines(trial.words)
             yield Finding(
-                f"TensorFlow {version} on {host.name} is installed, but: {trial.error}{words}",
+                f"TensorFlow {version} on {host.name} is installed, but: {trial.error}{last_lines}",
                 f"Try it there: {facts.executable if facts else 'python'} -c 'import tensorflow'",
             )
     versions = _groups((host, trial.version) for host, trial, _ in tried if trial.version)

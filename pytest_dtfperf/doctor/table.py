@@ -319,8 +319,8 @@ def _together(columns: Sequence[_Drawn]) -> int:
 
 def _table(columns: Sequence[_Drawn]) -> Table:
     headings, *rows = zip(*(column.cells for column in columns), strict=True)
-    words = [position for position, column in enumerate(columns) if not column.number]
-    return make_table(headings, rows, [column.width for column in columns], words=words, styles=_STYLES)
+    text_columns = [position for position, column in enumerate(columns) if not column.number]
+    return make_table(headings, rows, [column.width for column in columns], text_columns=text_columns, styles=_STYLES)
 
 
 _STYLES = {"yes": "green", "no": "bold red", "lost": "bold red", "missing": "bold red"}

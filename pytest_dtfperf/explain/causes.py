@@ -59,8 +59,8 @@ def find_low_confidence_causes(then: MeasurementProfile, now: MeasurementProfile
     """Yield the known differences that may be the cause."""
     for task, seconds in now.sleeps.items():
         if seconds > then.sleeps.get(task, 0.0):
-            words = f"{with_host(task, now.hosts)} was told to sleep {seconds:g} s in every step (DTFPERF_SLOWDOWN)"
-            yield LowConfidenceCause("straggler", task, words, seconds - then.sleeps.get(task, 0.0))
+            message = f"{with_host(task, now.hosts)} was told to sleep {seconds:g} s in every step (DTFPERF_SLOWDOWN)"
+            yield LowConfidenceCause("straggler", task, message, seconds - then.sleeps.get(task, 0.0))
     if now.program_changes:
         yield LowConfidenceCause("program", None, f"another program is trained: {'; '.join(now.program_changes)}")
     if now.hardware_changes:
@@ -191,13 +191,13 @@ def _late(then: MeasurementProfile, now: MeasurementProfile, change_s: float, no
         if seconds >= noise:
             late_s = now.worker_timings.workers[worker].late_s or 0.0
             then_s = f", {ms(max(0.0, late_s - more))} ms {then.when}" if then.worker_timings else ""
-            words = f"{with_host(worker, now.hosts)} is {ms(late_s)} ms later in its steps than the others{then_s}"
+            message = f"{with_host(worker, now.hosts)} is {ms(late_s)} ms later in its steps than the others{then_s}"
             yield Cause(
                 kind="straggler",
                 seconds=seconds,
                 share=seconds / change_s,
                 location=worker,
-                words=f"{words}; all wait for it",
+                words=f"{message}; all wait for it",
                 evidence=[described_of[worker]],
                 confidence="medium" if then.worker_timings else "low",
                 next=None,

@@ -112,7 +112,7 @@ def judge_experiment(plan: Planned, *, step_s: float, instead_of_s: float, noise
     subject, trial = plan.subject, plan.trial
     seconds = _evidence_s(trial, step_s, instead_of_s, then)
     enough = MIN_SHARE_OF_CAUSE * subject.seconds
-    words = f"{_subject(subject)}: {trial.words} the step takes {step_s:.3g} instead of {instead_of_s:.3g} s"
+    message = f"{_subject(subject)}: {trial.words} the step takes {step_s:.3g} instead of {instead_of_s:.3g} s"
     outcome: Outcome = "open"
     if seconds is None:
         verdict = "open, for what a worker's own work takes in what it was compared with is not known"
@@ -120,13 +120,13 @@ def judge_experiment(plan: Planned, *, step_s: float, instead_of_s: float, noise
         verdict = f"open, runs differ by {noise_s:.2g} s anyway"
     else:
         verdict = outcome = "confirmed" if seconds >= enough else "refuted"
-    return _describe_trial(plan, step_s, instead_of_s, outcome, f"{words}: {verdict}")
+    return _describe_trial(plan, step_s, instead_of_s, outcome, f"{message}: {verdict}")
 
 
 def failed(plan: Planned, instead_of_s: float, why: str) -> Tried:
     """An experiment that yielded no step."""
-    words = f"{_subject(plan.subject)}: {plan.trial.words} there is no result: {why}"
-    return _describe_trial(plan, None, instead_of_s, "open", words)
+    message = f"{_subject(plan.subject)}: {plan.trial.words} there is no result: {why}"
+    return _describe_trial(plan, None, instead_of_s, "open", message)
 
 
 def _evidence_s(trial: ExperimentTrial, step_s: float, instead_of_s: float, then: StepBreakdown | None) -> float | None:
@@ -149,6 +149,6 @@ def _subject(subject: ExperimentSubject) -> str:
     return f"{subject.kind} at {subject.location}" if subject.location else subject.kind
 
 
-def _describe_trial(plan: Planned, step_s: float | None, instead_of_s: float, outcome: Outcome, words: str) -> Tried:
+def _describe_trial(plan: Planned, step_s: float | None, instead_of_s: float, outcome: Outcome, message: str) -> Tried:
     subject = plan.subject
-    return Tried(subject.kind, subject.location, plan.trial.name, step_s, instead_of_s, outcome, words)
+    return Tried(subject.kind, subject.location, plan.trial.name, step_s, instead_of_s, outcome, message)

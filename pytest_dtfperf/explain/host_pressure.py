@@ -65,9 +65,12 @@ def _find_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> It
         kept, usual = (_limited_part(each) for each in (state, before))
         if kept is not None and kept - (usual or 0.0) > thresholds.MIN_QUOTA_SHARE and not _had_quota(host, then, now):
             is_known = before or (_limits(host, then) and _QUOTA not in _limits(host, then))
-            words = f"a quota kept it from its cores for {_percent(kept)} of the run"
+            message = f"a quota kept it from its cores for {_percent(kept)} of the run"
             yield HostPressure(
-                [host], "others", words if is_known else f"{words}, for how long {then.when} is not known", is_cpu_starved=True
+                [host],
+                "others",
+                message if is_known else f"{message}, for how long {then.when} is not known",
+                is_cpu_starved=True,
             )
         if now.program_changes:  # that waits differently
             continue
@@ -79,8 +82,10 @@ def _find_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> It
     most = max((waited - usual for waited, usual in longer.values()), default=0.0)
     for host, (waited, usual) in longer.items():
         if waited - usual > thresholds.MIN_SHARE_OF_LONGEST_QUEUE * most:
-            words = f"its threads waited {waited:.1f} s for a core for each second that they had one, {usual:.1f} s {then.when}"
-            yield HostPressure([host], "others", words, is_cpu_starved=True)
+            message = (
+                f"its threads waited {waited:.1f} s for a core for each second that they had one, {usual:.1f} s {then.when}"
+            )
+            yield HostPressure([host], "others", message, is_cpu_starved=True)
 
 
 def _had_quota(host: str, then: MeasurementProfile, now: MeasurementProfile) -> bool:
@@ -143,11 +148,11 @@ def _had_no_core(found: Slower) -> bool:
 
 def _find_disturbances(disturbances: Sequence[str]) -> Iterator[HostPressure]:
     """`host node03: other processes used ...`, `gpu 0 of node03: clocks lowered by heat ...`."""
-    for words in dict.fromkeys(disturbances):
-        where, _, what = words.partition(": ")
-        kind = next((kind for phrase, kind in PHRASES.items() if phrase in words), None)
+    for disturbance in dict.fromkeys(disturbances):
+        where, _, what = disturbance.partition(": ")
+        kind = next((kind for phrase, kind in PHRASES.items() if phrase in disturbance), None)
         if kind:
-            yield HostPressure([where.rpartition(" ")[2]], kind, what if where.startswith("host ") else words)
+            yield HostPressure([where.rpartition(" ")[2]], kind, what if where.startswith("host ") else disturbance)
 
 
 def _clocks(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[HostPressure]:
@@ -161,8 +166,8 @@ def _clocks(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[HostP
 
 def _make_limit_strain(found: Limited, when: str) -> HostPressure:
     before = "none" if found.before is None else found.before
-    words = f"a limit of {found.host}: {found.name.replace('_', ' ')} {found.now}, {before} {when}"
-    return HostPressure([found.host], LIMITS[found.name], words)
+    message = f"a limit of {found.host}: {found.name.replace('_', ' ')} {found.now}, {before} {when}"
+    return HostPressure([found.host], LIMITS[found.name], message)
 
 
 def _slower(found: Slower) -> HostPressure:

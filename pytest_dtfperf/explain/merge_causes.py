@@ -120,12 +120,12 @@ class ExplainCase:
     def _host_pressures(self) -> Sequence[HostPressure]:
         return find_host_pressures(self.then, self.now)
 
-    def reason(self, kind: str, words: str, evidence: Sequence[str], agreeing: Sequence[str] = ()) -> Reason:
+    def reason(self, kind: str, message: str, evidence: Sequence[str], agreeing: Sequence[str] = ()) -> Reason:
         """`agreeing`: what says the same and does not rest on the same seconds."""
         sure: Confidence = "medium" if not agreeing else "high"
         if self.both.basis == "peers":
             sure = "medium" if agreeing else "low"
-        return Reason(kind, self.location, f"{words}{self.all_wait}", [*evidence, *agreeing], sure)
+        return Reason(kind, self.location, f"{message}{self.all_wait}", [*evidence, *agreeing], sure)
 
 
 def explain_compute(case: ExplainCase) -> Reason:
@@ -146,18 +146,18 @@ def explain_starvation(case: ExplainCase) -> Reason:
     """Of what has no core: by its arithmetic where that tells, else by what the kernel has counted."""
     others = case.describe_host_pressures("others")
     longer = describe_starvation(case)
-    words = f"{case.subject} waits for its cores: {longer or next(iter(others), 'it was ready to work, and had none')}"
+    message = f"{case.subject} waits for its cores: {longer or next(iter(others), 'it was ready to work, and had none')}"
     evidence = ["it was ready to compute, and had no core"] if longer else []
-    return case.reason("others", words, evidence, others if longer else others[1:] or others)
+    return case.reason("others", message, evidence, others if longer else others[1:] or others)
 
 
 def explain_decoding(case: ExplainCase) -> Reason:
     before, after = case.seconds("compute")
     probed = case.describe_host_pressures("input")
-    words = f"{case.subject} decodes its input on the cores that it computes with; {probed[0]}"
+    message = f"{case.subject} decodes its input on the cores that it computes with; {probed[0]}"
     longer = describe_decoding(case)  # of all of them together, of whom some may only wait for their batches
     evidence = [f"computes {ms(after)} ms of a step, {ms(before)} ms {case.before}", *([longer] if longer else [])]
-    return case.reason("input", words, evidence, probed)
+    return case.reason("input", message, evidence, probed)
 
 
 def describe_decoding(case: ExplainCase) -> str:
@@ -176,10 +176,10 @@ def describe_decoding(case: ExplainCase) -> str:
     )
 
 
-def explain_software(case: ExplainCase, words: str, evidence: Sequence[str]) -> Reason:
+def explain_software(case: ExplainCase, message: str, evidence: Sequence[str]) -> Reason:
     """That versions differ is known, that they make it slower is not."""
     changed = ", ".join(case.now.software_changes)
-    return replace(case.reason("software", f"{words}; versions differ: {changed}", evidence), confidence="low")
+    return replace(case.reason("software", f"{message}; versions differ: {changed}", evidence), confidence="low")
 
 
 def describe_starvation(case: ExplainCase) -> str:

@@ -57,8 +57,8 @@ LINK = "link"
 _USUAL: Mapping[str, float | str] = {"priority": 0}  # limits that are left out where they are so
 # Every reading of a host but those of its GPUs, and that of a link: its words, and its unit.
 WORDS: Mapping[str, tuple[str, str]] = {
-    **{f"core.{name}": (f"{words} on one core", _FLOPS) for name, words in _OPERATIONS.items()},
-    **{f"cores.{name}": (f"{words} on all cores", _FLOPS) for name, words in _OPERATIONS.items()},
+    **{f"core.{name}": (f"{operation} on one core", _FLOPS) for name, operation in _OPERATIONS.items()},
+    **{f"cores.{name}": (f"{operation} on all cores", _FLOPS) for name, operation in _OPERATIONS.items()},
     "memory": ("copying in memory", _BYTES),
     "input": ("reading and decoding of the input", _IMAGES),
     LINK: ("the link", _BYTES),

@@ -41,19 +41,19 @@ def explain_server(case: ExplainCase) -> Reason:
     some = f"each parameter server of {server}" if server else "every parameter server"
     subject = with_host(server, case.hosts) if is_server(server) else some
     if case.candidate.largest_of(GROUPS["transfer"]) > thresholds.MIN_MAIN_SHARE * case.candidate.largest_s:
-        words = f"{subject} answers late: {_describe_direction(case)} {rate or _longer(case)}"
+        message = f"{subject} answers late: {_describe_direction(case)} {rate or _longer(case)}"
     elif (
         case.candidate.largest_of(("apply",)) + abs(case.candidate.residual_s)
         >= thresholds.MIN_MAIN_SHARE * case.candidate.largest_s
     ):
-        words = f"{subject} takes longer to update: {ms(case.candidate.largest_s)} ms more"
+        message = f"{subject} takes longer to update: {ms(case.candidate.largest_s)} ms more"
     else:
-        words = f"{subject} answers late: workers wait {ms(case.candidate.largest_s)} ms more for it"
+        message = f"{subject} answers late: workers wait {ms(case.candidate.largest_s)} ms more for it"
     evidence = [_seconds(case, what) for what in ("transfer", "apply") if case.candidate.largest_of(GROUPS[what])]
     if case.candidate.residual_s > 0:
         evidence.append(f"workers wait {ms(case.candidate.residual_s)} ms longer once they have done their own work")
     return case.reason(
-        SERVER, words, evidence, [*updates, *case.describe_host_pressures("others", "clock", "memory", "compute")]
+        SERVER, message, evidence, [*updates, *case.describe_host_pressures("others", "clock", "memory", "compute")]
     )
 
 
@@ -167,8 +167,8 @@ def reason_for(case: ExplainCase) -> Reason:
 
 def _input(case: ExplainCase) -> Reason:
     before, after = case.seconds("input")
-    words = f"{case.subject} waits {ms(after)} ms of a step for its next batch, {ms(before)} ms {case.before}"
-    return case.reason("input", words, [], case.describe_host_pressures("input"))
+    message = f"{case.subject} waits {ms(after)} ms of a step for its next batch, {ms(before)} ms {case.before}"
+    return case.reason("input", message, [], case.describe_host_pressures("input"))
 
 
 def _python(case: ExplainCase) -> Reason:
@@ -181,8 +181,8 @@ def _python(case: ExplainCase) -> Reason:
     idle = _is_idle(case, after - before)
     doing = "sleeps for" if slept else {None: "takes", True: "does nothing for", False: "is busy in Python for"}[idle]
     agreeing += [f"its CPU does no more than {case.before}: it sleeps, or waits for something"] if idle else []
-    words = f"{case.subject} {doing} {ms(after)} ms before it asks for a step, {ms(before)} ms {case.before}"
-    return case.reason("straggler" if case.location else "host", words, [], agreeing)
+    message = f"{case.subject} {doing} {ms(after)} ms before it asks for a step, {ms(before)} ms {case.before}"
+    return case.reason("straggler" if case.location else "host", message, [], agreeing)
 
 
 def _is_idle(case: ExplainCase, increase_s: float) -> bool | None:
@@ -199,21 +199,21 @@ def _is_idle(case: ExplainCase, increase_s: float) -> bool | None:
 
 def _host(case: ExplainCase) -> Reason:
     before, after = case.seconds("host")
-    words = f"TensorFlow's own host code takes {ms(after)} ms of a step on {case.subject}, {ms(before)} ms {case.before}"
+    message = f"TensorFlow's own host code takes {ms(after)} ms of a step on {case.subject}, {ms(before)} ms {case.before}"
     if case.candidate.location is None and case.now.software_changes:
-        return merge_causes.explain_software(case, words, [])
-    return case.reason("straggler" if case.candidate.location else "host", words, [], case.describe_host_pressures("others"))
+        return merge_causes.explain_software(case, message, [])
+    return case.reason("straggler" if case.candidate.location else "host", message, [], case.describe_host_pressures("others"))
 
 
 def _waiting(case: ExplainCase) -> Reason:
     before, after = (_exchanging(side) for side in (case.then, case.now))
     if before is not None and after is not None and after - before > thresholds.MIN_MAIN_SHARE * case.candidate.residual_s:
-        words = f"workers exchange for {ms(after)} ms of a step from when the last of them has joined, "
-        words += f"{ms(before)} ms {case.then.when}"
-        return replace(case.reason("link", words, [], case.describe_host_pressures("link")), location=probed_location(case))
-    words = f"workers wait {ms(case.candidate.residual_s)} ms longer for each other in turn, or for the update"
+        message = f"workers exchange for {ms(after)} ms of a step from when the last of them has joined, "
+        message += f"{ms(before)} ms {case.then.when}"
+        return replace(case.reason("link", message, [], case.describe_host_pressures("link")), location=probed_location(case))
+    message = f"workers wait {ms(case.candidate.residual_s)} ms longer for each other in turn, or for the update"
     return replace(
-        case.reason("waiting", words, ["no worker's own work has become so much longer"]), location=None, confidence="low"
+        case.reason("waiting", message, ["no worker's own work has become so much longer"]), location=None, confidence="low"
     )
 
 

@@ -214,7 +214,7 @@ def _is_full(folder: Path) -> bool:
 
 def _has_refused(exc: OperationalError) -> bool:
     """Return whether a server has refused for a lasting reason. After other errors it is asked again."""
-    return any(words in str(exc.orig) for words in REFUSALS)
+    return any(refusal in str(exc.orig) for refusal in REFUSALS)
 
 
 def _words(exc: SQLAlchemyError, path: Path | None) -> str:
@@ -222,5 +222,5 @@ def _words(exc: SQLAlchemyError, path: Path | None) -> str:
     name = getattr(origin, "sqlite_errorname", "")
     if path and name.startswith("SQLITE_IOERR"):
         return SQLITE_WORDS["SQLITE_FULL"] if _is_full(path.parent) else f"its disk gives errors ({name})"
-    words = next((words for begin, words in SQLITE_WORDS.items() if name.startswith(begin)), None)
-    return words or printable(mask_passwords(" ".join(str(origin).split())))[:SHOWN]
+    message = next((message for begin, message in SQLITE_WORDS.items() if name.startswith(begin)), None)
+    return message or printable(mask_passwords(" ".join(str(origin).split())))[:SHOWN]

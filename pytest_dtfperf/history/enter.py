@@ -84,8 +84,8 @@ def changes_known(folder: SessionFolder, address: Address) -> Sequence[str]:
             return []
         return _changes(folder, address).lines
     except Exception as error:  # a folder that is closed to this user, and as above
-        told = str(error) if isinstance(error, DtfPerfError | OSError) else f"{type(error).__name__}: {error}"
-        return [f"not known: {told}"]
+        message = str(error) if isinstance(error, DtfPerfError | OSError) else f"{type(error).__name__}: {error}"
+        return [f"not known: {message}"]
 
 
 def enter(folder: SessionFolder, address: Address) -> str | None:

@@ -187,8 +187,8 @@ def summary(events: Sequence[Row], new: Sequence[Row], today: datetime) -> list[
 def promise_of(promise: dict[str, Any], *, is_known: bool) -> str:
     """Return what is promised, and whether it can be kept already."""
     horizon = f"at most {percent(promise['share'])} of all stretches of {promise['nights']} nights"
-    words = f"Promised: {horizon} have any false event, over {promise['series']} series together"
-    return words if is_known else f"{words}; {UNKNOWN}"
+    text = f"Promised: {horizon} have any false event, over {promise['series']} series together"
+    return text if is_known else f"{text}; {UNKNOWN}"
 
 
 def measurement_cells(row: Row) -> list[str]:

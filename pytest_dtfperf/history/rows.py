@@ -51,8 +51,8 @@ _TOLD = ("id", "started", "cluster", "wall_s", "exit_code", "command", "versions
 
 def _session(session: Mapping[str, Any], records: Sequence[Record], folder: str) -> Row:
     costs = session.get("costs", ())
-    told = {name: session[name] for name in _TOLD}
-    return told | {
+    common = {name: session[name] for name in _TOLD}
+    return common | {
         "commit": session.get("commit"),
         "usd": sum(cost["usd"] for cost in costs) if costs else None,
         "folder": folder,

@@ -34,8 +34,8 @@ class Series:
     def name(self) -> str:
         """Of what it has in common, and of the measurement that it began with."""
         first = self.points[0]
-        words = [self.spec_key, str(self.hosts), first["fingerprint"], first["session"]]
-        return hashlib.sha256("\n".join(words).encode()).hexdigest()[:32]
+        parts = [self.spec_key, str(self.hosts), first["fingerprint"], first["session"]]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
 def series_of(rows: Iterable[Row], fingerprints: Mapping[str, Mapping[str, Any]]) -> list[Series]:

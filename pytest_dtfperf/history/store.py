@@ -159,10 +159,10 @@ def _by_measurement(connection: Connection, table: Any) -> dict[tuple[str, str],
 
 
 def _record(row: Row, found: Sequence[Row], names_of_hosts: Sequence[str], fingerprint: Mapping[str, Any]) -> Record:
-    told = ("images_per_sec", "elapsed_s", "wall_s", "accuracy", "disturbances")
+    fields = ("images_per_sec", "elapsed_s", "wall_s", "accuracy", "disturbances")
     measurement = Measurement(
         spec=Spec.from_json(row["spec"]),
-        runs=[Run(**_UNKNOWN, **{name: run[name] for name in told}) for run in found],
+        runs=[Run(**_UNKNOWN, **{name: run[name] for name in fields}) for run in found],
         hosts=names_of_hosts,
         fingerprint=fingerprint,
     )

@@ -126,8 +126,8 @@ def _of_gpu(gpu: Mapping[str, Any]) -> Iterator[str]:
 def _of_gpu_others(gpu: Mapping[str, Any]) -> Iterator[str]:
     before = gpu["before"] or {}
     if gpu["others"] and (before.get("utilisation") or 0) >= GPU_OTHERS_PERCENT:
-        who = ", ".join(f"{each['name'].rpartition('/')[2] or 'unnamed'} ({each['pid']})" for each in gpu["others"])
-        yield f"{before['utilisation']:.0f} % in use before the run, by {who}"
+        processes = ", ".join(f"{each['name'].rpartition('/')[2] or 'unnamed'} ({each['pid']})" for each in gpu["others"])
+        yield f"{before['utilisation']:.0f} % in use before the run, by {processes}"
 
 
 def cores_of(ranges: str) -> set[int]:

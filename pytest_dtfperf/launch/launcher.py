@@ -41,7 +41,7 @@ class Launcher:
         self._allocation = allocation
         self._config = config
         self._wanted_nodes = count_hosts_for(config, resources) if resources else None
-        self._staging = Staging(allocation, config, resources.on_status if resources else lambda words: None)
+        self._staging = Staging(allocation, config, resources.on_status if resources else lambda status: None)
         self._agents: Agents | None = None
         self._probes = Probes()  # of this allocation's hosts, measured while it is held
         self._capacity: Probes | None = None  # also what other sessions measured; None: not read yet

@@ -78,7 +78,7 @@ class Answers:
         self._lost.setdefault(host, why)
         if lied:
             self._told[host] = _HostAnswers()
-            self._streams = {stream: told for stream, told in self._streams.items() if host not in stream[1:]}
+            self._streams = {stream: results for stream, results in self._streams.items() if host not in stream[1:]}
 
     def is_lost(self, host: int) -> bool:
         return host in self._lost
@@ -86,8 +86,10 @@ class Answers:
     def probes(self, seconds: float) -> Probes:
         """Return all answers so far."""
         names = [host.name for host in self._hosts]
-        states = {name: told.facts["state"] for name, told in zip(names, self._told, strict=True) if told.facts}
-        hosts = {names[at]: self._host(at, states) for at, told in enumerate(self._told) if told.readings or told.unknown}
+        states = {name: answers.facts["state"] for name, answers in zip(names, self._told, strict=True) if answers.facts}
+        hosts = {
+            names[at]: self._host(at, states) for at, answers in enumerate(self._told) if answers.readings or answers.unknown
+        }
         fans = {fan.link(names): self._fan(number, fan) for number, each in enumerate(self._rounds) for fan in each}
         return Probes(
             hosts=hosts,
@@ -101,13 +103,13 @@ class Answers:
 
     def _reading(self, event: Event) -> None:
         host, name = event["host"], event["name"]
-        told = self._told[host]
-        if not _is_asked(name, self._hosts[host]) or name in told.readings or name in told.unknown:
+        answers = self._told[host]
+        if not _is_asked(name, self._hosts[host]) or name in answers.readings or name in answers.unknown:
             raise MessageError(f"told a {name!r} that nobody has asked it for")
         if (reading := event.get("reading")) is not None:
-            told.readings[name] = reading
+            answers.readings[name] = reading
         else:
-            told.unknown[name] = event.get("error") or "it does not say why"
+            answers.unknown[name] = event.get("error") or "it does not say why"
 
     def _stream(self, event: Event) -> None:
         stream = (event["round"], event["host"], event["to"])
@@ -119,25 +121,25 @@ class Answers:
         self._streams[stream] = event["parts"] if event["error"] is None else event["error"]
 
     def _host(self, at: int, states: Mapping[str, Mapping[str, Any]]) -> HostProbe:
-        told, name = self._told[at], self._hosts[at].name
-        facts = told.facts or {}
+        answers, name = self._told[at], self._hosts[at].name
+        facts = answers.facts or {}
         return HostProbe(
-            readings=told.readings,
+            readings=answers.readings,
             clock_hz=facts.get("clock_hz"),
             most_clock_hz=facts.get("most_clock_hz"),
             limits=facts.get("limits", {}),
             others_cores=_others_cores(name, states) if name in states else None,
-            unknown=told.unknown,
+            unknown=answers.unknown,
         )
 
     def _fan(self, number: int, fan: Fan) -> Link | str:
         """Return the throughput, or the reason why it is unknown."""
         rates: dict[tuple[int, int], list[float]] = {}
         for source, target in fan.streams:
-            told = self._streams.get((number, source, target))
-            if told is None or isinstance(told, str):
-                return f"{self._hosts[source].name}>{self._hosts[target].name}: {told or self._why_not(source, target)}"
-            rates[source, target] = [part["bytes"] / part["counted_s"] for part in told]
+            result = self._streams.get((number, source, target))
+            if result is None or isinstance(result, str):
+                return f"{self._hosts[source].name}>{self._hosts[target].name}: {result or self._why_not(source, target)}"
+            rates[source, target] = [part["bytes"] / part["counted_s"] for part in result]
         sums = [sum(parts) for parts in zip(*rates.values(), strict=True)]
         per_s = statistics.median(sums)
         if per_s <= 0:

@@ -126,10 +126,10 @@ class Tunnel:
 
     # From the run's thread
 
-    def begin(self, say: Callable[..., object]) -> None:
+    def begin(self, send: Callable[..., object]) -> None:
         """Begin with `say`, which sends messages to the other end. Called once."""
-        self._connections = Connections(self._selector, say)
-        self._thread = threading.Thread(target=self._serve, args=(say,), name="dtfperf-tunnel", daemon=True)
+        self._connections = Connections(self._selector, send)
+        self._thread = threading.Thread(target=self._serve, args=(send,), name="dtfperf-tunnel", daemon=True)
         self._thread.start()
 
     def hear(self, word: Mapping[str, Any]) -> None:
@@ -142,21 +142,21 @@ class Tunnel:
 
     # In its own thread
 
-    def _serve(self, say: Callable[..., object]) -> None:
+    def _serve(self, send: Callable[..., object]) -> None:
         try:
             while not self._over:
                 for key, _ in self._selector.select():
                     if self._selector.get_map().get(key.fd) is key:  # an earlier call may have closed it
                         key.data()
                 while self._heard:
-                    self._obey(self._heard.popleft(), say)
-                self._watch_listener(say)
+                    self._obey(self._heard.popleft(), send)
+                self._watch_listener(send)
         except HostLost:
             pass  # the run's thread notices it, too
         except Exception as exc:  # raised in the run's thread, because errors of this thread are not shown
             self.error = exc
 
-    def _obey(self, word: Mapping[str, Any], say: Callable[..., object]) -> None:
+    def _obey(self, word: Mapping[str, Any], send: Callable[..., object]) -> None:
         if word["does"] != "ready":
             self._connections.hear(word)
         elif self._serves:
@@ -164,20 +164,20 @@ class Tunnel:
         else:
             self._serves = True
 
-    def _watch_listener(self, say: Callable[..., object]) -> None:
+    def _watch_listener(self, send: Callable[..., object]) -> None:
         """Accept no connections before the program listens or at the maximum, and again afterwards."""
         watched, wanted = self._listener in self._selector.get_map(), self._serves and len(self._connections) < MOST
         if wanted and not watched:
-            self._selector.register(self._listener, selectors.EVENT_READ, lambda: self._accept(say))
+            self._selector.register(self._listener, selectors.EVENT_READ, lambda: self._accept(send))
         elif watched and not wanted:
             self._selector.unregister(self._listener)
 
-    def _accept(self, say: Callable[..., object]) -> None:
+    def _accept(self, send: Callable[..., object]) -> None:
         with suppress(OSError):  # the client has disconnected
             sock, _ = self._listener.accept()
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             number = next(self._numbers)
-            say(does="open", connection=number)
+            send(does="open", connection=number)
             self._connections.add(number, sock)
 
     def _drain(self) -> None:

@@ -318,11 +318,11 @@ _EVENTS: Mapping[str, Callable[[Watch, Mapping[str, Any], float], None]] = {
 }
 
 
-def loss(host: str, what: str, how: Lost, words: Sequence[str]) -> str:
+def loss(host: str, what: str, how: Lost, last_lines: Sequence[str]) -> str:
     """Return what happened to the agent on a host (it "is gone"), why, and its last output."""
     if how.reason is LossReason.PROTOCOL_ERROR:
         return given_up(host, how.words)
-    return with_last_words(f"the agent on {host} {what}: {printable(how.words)}", words)
+    return with_last_words(f"the agent on {host} {what}: {printable(how.words)}", last_lines)
 
 
 def _how(event: Mapping[str, Any]) -> str:

@@ -226,5 +226,5 @@ def _send_mail(address: str, alert: Alert) -> str | None:
         done = subprocess.run([program, "-i", "-t"], input=bytes(message), capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{program}: {type(error).__name__}"
-    words = printable(done.stderr.decode(errors="replace").strip().partition("\n")[0])
-    return None if done.returncode == 0 else f"{program} ended with {done.returncode}: {words or 'no reason given'}"
+    reason = printable(done.stderr.decode(errors="replace").strip().partition("\n")[0])
+    return None if done.returncode == 0 else f"{program} ended with {done.returncode}: {reason or 'no reason given'}"

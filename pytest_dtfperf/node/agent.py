@@ -56,20 +56,20 @@ def _live(host: int, **options: Any) -> int:
         agent.serve()
     except Leave as leaving:
         code = leaving.code
-        _say(str(leaving))
+        _report(str(leaving))
     except guard.FirewallUnavailable as exc:  # it was possible when this agent started
-        _say(f"no firewall around the run's ports: {exc}")
+        _report(f"no firewall around the run's ports: {exc}")
     except BrokenPipeError:
-        _say("the controller no longer listens")
+        _report("the controller no longer listens")
     except wire.WireError as exc:
-        _say(f"the other side speaks differently: {exc}")
+        _report(f"the other side speaks differently: {exc}")
     except Exception:  # the agent must end what it started after any error; the traceback has the error
         import traceback
 
         traceback.print_exc()
     ignore_signals()
     if survivors := processes.end_below():
-        _say(f"still alive in spite of SIGKILL: {survivors}")
+        _report(f"still alive in spite of SIGKILL: {survivors}")
         code = 1
     if agent:
         agent.close()
@@ -77,7 +77,7 @@ def _live(host: int, **options: Any) -> int:
     return code
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(f"agent: {text}", file=sys.stderr, flush=True)
 
 

@@ -54,7 +54,7 @@ def find(name: str) -> "tuple[str, None] | None":
 
 def receive(name: str, size: int) -> "tuple[str, str | None]":
     """The folder into which the bundle was unpacked, and, where that is not the cache, what must be removed at the end."""
-    say(at="bundle")
+    report(at="bundle")
     data = _read_exactly(size)
     if name != f"bundle-{hashlib.sha256(data).hexdigest()}":
         fail("bundle", why="it did not arrive as it was sent")
@@ -80,16 +80,16 @@ def cache_folder() -> str:
     return os.path.join(home if os.path.isabs(home) else os.path.expanduser("~/.cache"), "dtfperf")
 
 
-def say(**words: "Any") -> None:
+def report(**fields: "Any") -> None:
     """Send the controller a message. It begins on a line of its own, after any other output."""
-    line = memoryview(f"\n{MARK}{json.dumps(words)}\n".encode())
+    line = memoryview(f"\n{MARK}{json.dumps(fields)}\n".encode())
     while line:
         line = line[os.write(1, line) :]
 
 
-def fail(what: str, **words: "Any") -> "NoReturn":
+def fail(what: str, **fields: "Any") -> "NoReturn":
     """Send the controller the reason of a failure, and end."""
-    say(failed=what, **words)
+    report(failed=what, **fields)
     sys.exit(1)
 
 

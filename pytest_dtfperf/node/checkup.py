@@ -235,18 +235,18 @@ def _live(host: int, heartbeat_timeout_s: float) -> int:
         checkup.serve()
     except Leave as leaving:
         code = 0
-        _say(str(leaving))
+        _report(str(leaving))
     except BrokenPipeError:
-        _say("the controller no longer listens")
+        _report("the controller no longer listens")
     except wire.WireError as exc:
-        _say(f"the other side speaks differently: {exc}")
+        _report(f"the other side speaks differently: {exc}")
     ignore_signals()
     checkup.clean_up()
     processes.end_below()
     return code
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(f"checkup: {text}", file=sys.stderr, flush=True)
 
 

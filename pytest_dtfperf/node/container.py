@@ -53,17 +53,17 @@ def make_command(text: str, command: Iterable[str], environment: Mapping[str, st
     Raises:
         ContainerError: there is no such runner, or no such image.
     """
-    words = shlex.split(text)
-    runner = shutil.which(words[0])
+    prefix = shlex.split(text)
+    runner = shutil.which(prefix[0])
     if runner is None:
-        raise ContainerError(f"this host has no program {words[0]}: install it, or change `container` in clusters.toml")
-    image = next((word for word in reversed(words[1:]) if word != "--"), "")
-    is_engine = os.path.basename(words[0]) in ENGINES
+        raise ContainerError(f"this host has no program {prefix[0]}: install it, or change `container` in clusters.toml")
+    image = next((word for word in reversed(prefix[1:]) if word != "--"), "")
+    is_engine = os.path.basename(prefix[0]) in ENGINES
     found = inspect_image(runner, image) if is_engine else digest_of(image)
-    if is_engine and len(words) > 2:
+    if is_engine and len(prefix) > 2:
         names = sorted(name for name in {*environment, "PYTHONPATH"} if _PASSED.match(name))
-        words[2:2] = [word for name in names for word in ("--env", name)]
-    return [runner, *words[1:], *command, *(["--container", found] if found else [])]
+        prefix[2:2] = [word for name in names for word in ("--env", name)]
+    return [runner, *prefix[1:], *command, *(["--container", found] if found else [])]
 
 
 def digest_of(image: str) -> str | None:

@@ -33,7 +33,7 @@ def make(wanted: Mapping[str, Any]) -> None:
     folder = _folder(kind["name"])
     if _is_there(folder):
         return
-    boot.say(at="environment", doing="waiting for whoever is installing TensorFlow there")
+    boot.report(at="environment", doing="waiting for whoever is installing TensorFlow there")
     try:
         os.makedirs(boot.cache_folder(), mode=0o700, exist_ok=True)
         with open(f"{folder}.lock", "w") as lock:
@@ -73,9 +73,9 @@ def _make(folder: str, requirements: str, uv: str) -> None:
     with open(listed, "w") as file:
         file.write(requirements)
     try:
-        boot.say(at="environment", doing="making an environment")
+        boot.report(at="environment", doing="making an environment")
         _run([uv, "venv", "--quiet", "--relocatable", "--python", sys.executable, fresh])
-        boot.say(at="environment", doing="installing TensorFlow")
+        boot.report(at="environment", doing="installing TensorFlow")
         interpreter = os.path.join(fresh, "bin", "python")
         _run([uv, "pip", "install", "--quiet", "--require-hashes", "--python", interpreter, "--requirement", listed])
         _remove(folder)  # its interpreter has gone
@@ -91,7 +91,7 @@ def _uv(wanted: Mapping[str, str]) -> str:
     for found in (*_all_called("uv"), _fetch_uv(version)):
         if os.path.isfile(found) and _version(found) >= _numbers(version)[:2]:
             return found
-    boot.say(at="environment", doing=f"fetching uv {version}")
+    boot.report(at="environment", doing=f"fetching uv {version}")
     target = os.path.dirname(os.path.dirname(_fetch_uv(version)))
     _remove(target)
     listed = f"{target}.txt"

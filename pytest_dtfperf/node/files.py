@@ -53,8 +53,8 @@ def read_text(path: str | os.PathLike[str], encoding: str = "utf-8", most_bytes:
     try:
         return content.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as exc:
-        words = f"it is no text in UTF-8: byte {exc.start + 1} is 0x{content[exc.start]:02x}"
-        raise OSError(errno.EILSEQ, words, os.fspath(path)) from exc
+        message = f"it is no text in UTF-8: byte {exc.start + 1} is 0x{content[exc.start]:02x}"
+        raise OSError(errno.EILSEQ, message, os.fspath(path)) from exc
 
 
 def is_regular_or_new(path: str | os.PathLike[str]) -> bool:

@@ -155,8 +155,8 @@ def stalls(pressure: str) -> dict[str, float]:
     """`some` and `full` seconds of /proc/pressure/memory; empty for kernels without it."""
     found = {}
     for line in pressure.splitlines():
-        kind, *words = line.split()
-        found[kind] = next(int(word.partition("=")[2]) for word in words if word.startswith("total=")) / 1e6
+        kind, *fields = line.split()
+        found[kind] = next(int(word.partition("=")[2]) for word in fields if word.startswith("total=")) / 1e6
     return found
 
 

@@ -15,10 +15,10 @@ def own() -> list[str]:
     with suppress(OSError), open("/proc/net/fib_trie") as file:  # |-- 10.0.0.1 / next line: /32 host LOCAL
         candidate = ""
         for line in file:
-            words = line.split()
-            if len(words) == 2 and words[0] in ("|--", "+--"):
-                candidate = words[1]
-            elif words[:3] == ["/32", "host", "LOCAL"]:
+            fields = line.split()
+            if len(fields) == 2 and fields[0] in ("|--", "+--"):
+                candidate = fields[1]
+            elif fields[:3] == ["/32", "host", "LOCAL"]:
                 found.append(candidate)
     with suppress(OSError), open("/proc/net/if_inet6") as file:
         found += [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(line.split()[0])) for line in file]
@@ -55,7 +55,9 @@ def _ports(folder: str) -> Iterator[tuple[float, str]]:
 
 def _speed_mbps(network: str, routes: str) -> int | None:
     """Virtual interfaces have none: -1, or no number at all."""
-    interface = next((words[0] for line in _read_file(routes).splitlines() if (words := line.split())[1:2] == [_DEFAULT]), None)
+    interface = next(
+        (fields[0] for line in _read_file(routes).splitlines() if (fields := line.split())[1:2] == [_DEFAULT]), None
+    )
     given = _read_file(f"{network}/{interface}/speed") if interface else ""
     return int(given) if given.isdigit() and int(given) > 0 else None
 

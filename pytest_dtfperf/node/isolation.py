@@ -95,8 +95,8 @@ def files_given(environment: MutableMapping[str, str]) -> tuple[int, ...]:
     return files
 
 
-def _open_namespaces(who: str) -> list[int]:
-    return [os.open(f"/proc/{who}/ns/{name}", os.O_RDONLY) for name in NAMESPACES]
+def _open_namespaces(process: str) -> list[int]:
+    return [os.open(f"/proc/{process}/ns/{name}", os.O_RDONLY) for name in NAMESPACES]
 
 
 def _unshare(flags: int) -> bool:

@@ -90,8 +90,8 @@ def limited_s(cgroup: str, mount: str) -> float | None:
     """
     found = []
     for version_2, folder in _groups(cgroup, mount, "cpu"):
-        words = (read_file(f"{folder}/cpu.stat") or "").split()
-        counted = dict(zip(words[::2], words[1::2], strict=False))
+        fields = (read_file(f"{folder}/cpu.stat") or "").split()
+        counted = dict(zip(fields[::2], fields[1::2], strict=False))
         if int(counted.get("nr_periods", 0)):  # of groups that have, or had, a quota
             found.append(int(counted["throttled_usec"]) / 1e6 if version_2 else int(counted["throttled_time"]) / 1e9)
     return max(found, default=None)

@@ -184,8 +184,8 @@ def _call(token: str, host: int, address: str, port: int, what: str) -> socket.s
             line.sendall(f"{token} {what}\n".encode())
             output = _line(line)
         if output != str(host):
-            whose = f"host {output} of this cluster" if output.isdigit() else "somebody else"
-            raise OSError(f"{address} is not that host: {whose} answers there")
+            answering = f"host {output} of this cluster" if output.isdigit() else "somebody else"
+            raise OSError(f"{address} is not that host: {answering} answers there")
         unless_it_answers.pop_all()
         return line
 

@@ -24,7 +24,7 @@ VARIABLE = "DTFPERF_NOTEBOOK"  # JSON: the token, the folder to show or None, an
 
 
 def main() -> None:
-    told = json.loads(os.environ.pop(VARIABLE))
+    settings = json.loads(os.environ.pop(VARIABLE))
     socket = os.environ.pop(TUNNEL)
     os.environ.pop(STEPS, None)  # a cell's Steps are not judged, and need not wait for its devices
     if util.find_spec("jupyterlab") is None:
@@ -32,11 +32,11 @@ def main() -> None:
             f"JupyterLab is not installed for this host's Python, {sys.executable}: pip install jupyterlab there (the extra "
             "pytest-dtfperf[notebook] brings it), or have setup or python in clusters.toml choose one that has it"
         )
-    enter(told["folder"], told["else"])
+    enter(settings["folder"], settings["else"])
     os.environ["JUPYTER_RUNTIME_DIR"] = os.path.dirname(socket)
     _forget_bundle()
     lab: Any = import_module("jupyterlab.labapp")
-    lab.LabApp.launch_instance(arguments(socket, told["token"], os.getcwd()))
+    lab.LabApp.launch_instance(arguments(socket, settings["token"], os.getcwd()))
 
 
 def arguments(socket: str, token: str, folder: str) -> list[str]:

@@ -153,7 +153,7 @@ def _list_gpus(within_s: float, environ: Mapping[str, str]) -> tuple[dict[str, G
         code, answer = ask([smi, f"--query-gpu={columns}", _FORMAT], within_s, environ)
     if code in _SMI_NO_GPUS:
         return {}, {}
-    rows = [words for words in _cells(answer) if len(words) in (len(_COLUMNS), len(_COLUMNS) + 1) and words[0].isdecimal()]
+    rows = [cells for cells in _cells(answer) if len(cells) in (len(_COLUMNS), len(_COLUMNS) + 1) and cells[0].isdecimal()]
     if code in SMI_ANSWERS and not rows and re.search("no devices (were )?found", answer, re.IGNORECASE):
         return {}, {}
     if code not in SMI_ANSWERS or not rows:
@@ -161,8 +161,8 @@ def _list_gpus(within_s: float, environ: Mapping[str, str]) -> tuple[dict[str, G
     code, answer = ask([smi, "-L"], within_s, environ)
     if code not in SMI_ANSWERS:
         raise GpusUnknown(_smi_words(code, answer))
-    parts = _parts(answer, {words[4]: words[1] for words in rows}, rows[0][3])
-    parts = {**{words[4]: [] for words in rows if words[5:] == ["Enabled"]}, **parts}
+    parts = _parts(answer, {cells[4]: cells[1] for cells in rows}, rows[0][3])
+    parts = {**{cells[4]: [] for cells in rows if cells[5:] == ["Enabled"]}, **parts}
     whole = {
         uuid: Gpu(
             index,
@@ -198,13 +198,13 @@ def _parts(answer: str, names: Mapping[str, str], driver: str) -> dict[str, list
     """
     found: dict[str, list[Gpu]] = {}
     of = ""
-    for words in filter(None, map(str.split, answer.splitlines())):
-        uuid = words[-1].rstrip(")")
-        if words[0] == "GPU":
+    for fields in filter(None, map(str.split, answer.splitlines())):
+        uuid = fields[-1].rstrip(")")
+        if fields[0] == "GPU":
             of = uuid
-        elif words[0] == "MIG" and of in names:
-            gib = re.search(r"([0-9]+)gb", words[1])
-            part = Gpu(uuid, f"{names[of]} MIG {words[1]}", 1024 * int(gib[1]) if gib else 0, driver)
+        elif fields[0] == "MIG" and of in names:
+            gib = re.search(r"([0-9]+)gb", fields[1])
+            part = Gpu(uuid, f"{names[of]} MIG {fields[1]}", 1024 * int(gib[1]) if gib else 0, driver)
             found.setdefault(of, []).append(part)
     return found
 
@@ -216,9 +216,9 @@ def _visible(named: str, order: str, whole: Mapping[str, Gpu], parts: Mapping[st
     first word that names none ends the list, and a GPU that is named twice empties it (so the driver, as observed in PyTorch's
     pull request 92315). Of a GPU that is cut into parts CUDA takes the first part. A part that is not there is an error.
     """
-    words = [word.strip() for word in named.split(",")]
+    devices = [word.strip() for word in named.split(",")]
     all_parts = {part.index: part for each in parts.values() for part in each}
-    numbers = not words[0].startswith(("GPU-", "MIG-"))
+    numbers = not devices[0].startswith(("GPU-", "MIG-"))
     if numbers and len({gpu.name for gpu in whole.values()}) > 1 and order not in ("", "PCI_BUS_ID"):
         raise GpusUnknown(
             f"which GPUs CUDA_VISIBLE_DEVICES={named} names is not known with CUDA_DEVICE_ORDER={order}, for they are of "
@@ -226,7 +226,7 @@ def _visible(named: str, order: str, whole: Mapping[str, Gpu], parts: Mapping[st
         )
     found: list[Gpu] = []
     why = ""
-    for word in words:
+    for word in devices:
         gpu = _find_numbered_gpu(word, whole, parts) if numbers else _with_uuid(word, whole, parts, all_parts)
         if gpu is None and word.startswith("MIG-") and not numbers:
             raise GpusUnknown(
@@ -336,19 +336,19 @@ def cpu() -> tuple[str, str | None]:
     fast as the other; and most of ARM have none, so that they are called by their architecture. None where the kernel does not
     show the design.
     """
-    told = {}
+    fields = {}
     with open(_CPUINFO) as file:
         for line in file:
             if not line.strip():
                 break
             name, _, value = line.partition(":")
-            told[name.strip().lower()] = " ".join(value.split())
+            fields[name.strip().lower()] = " ".join(value.split())
     kinds = [
-        ", ".join(f"{name.removeprefix('cpu ')} {told[name]}" for name in words)
-        for words in _KINDS
-        if all(told.get(name) for name in words)
+        ", ".join(f"{name.removeprefix('cpu ')} {fields[name]}" for name in names)
+        for names in _KINDS
+        if all(fields.get(name) for name in names)
     ]
-    return told.get("model name") or os.uname().machine, kinds[0] if kinds else None
+    return fields.get("model name") or os.uname().machine, kinds[0] if kinds else None
 
 
 def tensorflow_version() -> str | None:
@@ -370,8 +370,8 @@ def _version_of(packages: Sequence[str]) -> str | None:
             continue
         for name in names:
             whole, kind = os.path.splitext(name)
-            if kind in (".dist-info", ".egg-info") and (words := whole.split("-"))[0] in packages:
-                return words[1]
+            if kind in (".dist-info", ".egg-info") and (name_parts := whole.split("-"))[0] in packages:
+                return name_parts[1]
     return None
 
 

@@ -214,7 +214,7 @@ def end(find: Callable[[], Collection[int]], *, grace_s: float = 0.0, reap: Call
 def _signal_until_gone(
     find: Callable[[], Collection[int]], number: signal.Signals, patience_s: float, reap: Callable[[], object]
 ) -> list[int]:
-    told: set[int] = set()
+    signalled: set[int] = set()
     deadline = time.monotonic() + patience_s
     empty_rounds = 0
     while True:
@@ -223,9 +223,9 @@ def _signal_until_gone(
         if empty_rounds == _EMPTY_ROUNDS:
             return []
         for pid in left:
-            if number is signal.SIGKILL or pid not in told:
+            if number is signal.SIGKILL or pid not in signalled:
                 kill(pid, number)
-        told.update(left)
+        signalled.update(left)
         reap()
         if left and time.monotonic() > deadline:
             return left

@@ -257,11 +257,11 @@ class Agent:
         run = self._begin(order["run"])
         if order.get("free_ports"):
             run.free_ports()
-        told = self._dig(run) if order.get("tunnel") == self._host else {}
+        tunnel = self._dig(run) if order.get("tunnel") == self._host else {}
         for wanted in order["tasks"]:
             if wanted["host"] != self._host:
                 continue
-            task = Task(run.id, wanted["task"], {**order.get("env", {}), **wanted["env"], **told}, wanted["cpus"])
+            task = Task(run.id, wanted["task"], {**order.get("env", {}), **wanted["env"], **tunnel}, wanted["cpus"])
             run.tasks[task.name] = task
             self._selector.register(task.line, selectors.EVENT_READ, partial(self._hear_task, task))
             task.send({"order": {**order["common"], **wanted["order"]}})

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from pytest_dtfperf.node import interfaces, processes, run_folder, sweep
-from pytest_dtfperf.node.boot import MARK, fail, read_line, say
+from pytest_dtfperf.node.boot import MARK, fail, read_line, report
 from pytest_dtfperf.node.processes import LEAVE_ON, Leave, ignore_signals, leave_on_signals
 
 TYPE_CHECKING = False
@@ -80,12 +80,12 @@ def _serve(header: Mapping[str, Any]) -> int:
         if code := watch(lambda: environment.make(wanted)):
             return code
         environment.enter(wanted)
-    say(at="ready", **(survey() if header.get("survey") else {}))
+    report(at="ready", **(survey() if header.get("survey") else {}))
     while True:
         order = json.loads(_next_order(header["patience_s"]))
         if "run" in order:
             return _run(**order["run"])
-        say(at="swept", survivors=sweep.sweep(order["sweep"]))
+        report(at="swept", survivors=sweep.sweep(order["sweep"]))
 
 
 def _run(
@@ -99,7 +99,7 @@ def _run(
         lambda: _become(program, argv, environment),
         heartbeat_timeout_s=heartbeat_timeout_s,
         within_s=within_s,
-        began=lambda: say(at="started"),
+        began=lambda: report(at="started"),
     )
 
 

@@ -34,8 +34,8 @@ def attempt(within_s: float) -> dict[str, Any]:
     if ended.returncode == 0:
         return wire.decode(ended.stdout.splitlines()[-1])
     how = f"was killed by signal {-ended.returncode}" if ended.returncode < 0 else "failed"
-    words = [line for line in ended.stderr.decode(errors="replace").splitlines() if line.strip()]
-    return {"error": f"the import {how}", "words": words[-_LAST_LINES:]}
+    lines = [line for line in ended.stderr.decode(errors="replace").splitlines() if line.strip()]
+    return {"error": f"the import {how}", "words": lines[-_LAST_LINES:]}
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    Say = Callable[..., object]
+    Send = Callable[..., object]
 
 VARIABLE = "DTFPERF_TUNNEL"  # gives a program the path of the socket that it may listen at
 SOCKET = "socket"  # ... in the run's folder
@@ -44,14 +44,14 @@ class Violation(wire.WireError):
 
 
 class Connections:
-    """All connections of one end. `say` sends the other end a message: `say(does=..., connection=..., ...)`.
+    """All connections of one end. `send` sends the other end a message: `send(does=..., connection=..., ...)`.
 
     Their sockets are registered with `selector`, each with a function to call when it is ready.
     """
 
-    def __init__(self, selector: selectors.BaseSelector, say: Say) -> None:
+    def __init__(self, selector: selectors.BaseSelector, send: Send) -> None:
         self._selector = selector
-        self._say = say
+        self._send = send
         self._all: dict[int, _Connection] = {}
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class Connections:
         """Add a new connection; None: its listener refuses it."""
         if number in self._all:
             raise Violation(f"opened connection {number} twice")
-        self._all[number] = _Connection(number, sock, self._selector, self._say, self._all.pop)
+        self._all[number] = _Connection(number, sock, self._selector, self._send, self._all.pop)
 
     def hear(self, word: Mapping[str, Any]) -> None:
         """A word of the other end, of its right form. Raises `Violation`."""
@@ -85,13 +85,13 @@ class _Connection:
         number: int,
         sock: socket.socket | None,
         selector: selectors.BaseSelector,
-        say: Say,
+        send: Send,
         forget: Callable[[int], object],
     ) -> None:
         self._number = number
         self._socket = sock
         self._selector = selector
-        self._send = say
+        self._send = send
         self._forget = forget
         self._may_send = self._may_come = WINDOW
         self._unwritten = bytearray()
@@ -163,7 +163,7 @@ class _Connection:
             self._untold += written
         if self._untold >= WINDOW // 2 and not self._heard_end:
             self._may_come += self._untold
-            self._say("took", bytes=self._untold)
+            self._emit("took", bytes=self._untold)
             self._untold = 0
 
     def _read_socket(self) -> None:
@@ -178,10 +178,10 @@ class _Connection:
             return
         if data:
             self._may_send -= len(data)
-            self._say("data", data=binascii.b2a_base64(data, newline=False).decode())
+            self._emit("data", data=binascii.b2a_base64(data, newline=False).decode())
         else:
             self._reads = False
-            self._say("end")
+            self._emit("end")
 
     def _abort(self) -> None:
         """Close it in a way that cannot be taken for its proper end."""
@@ -196,7 +196,7 @@ class _Connection:
         self._unwritten.clear()
         if not self._gone_sent:
             self._gone_sent = True
-            self._say("gone")
+            self._emit("gone")
 
     def _settle(self) -> None:
         """What follows from what has been written, read and heard."""
@@ -224,17 +224,17 @@ class _Connection:
         elif key is not None and key.events != events:
             self._selector.modify(self._socket, events, self._ready)
 
-    def _say(self, does: str, **more: Any) -> None:
+    def _emit(self, does: str, **more: Any) -> None:
         self._send(does=does, connection=self._number, **more)
 
 
 class HostEnd:
     """An agent's end: connects to the program's socket, once it is there."""
 
-    def __init__(self, folder: str, selector: selectors.BaseSelector, say: Say) -> None:
+    def __init__(self, folder: str, selector: selectors.BaseSelector, send: Send) -> None:
         self.path = os.path.join(folder, SOCKET)
-        self._say = say
-        self._connections = Connections(selector, say)
+        self._send = send
+        self._connections = Connections(selector, send)
         self._ready = False
 
     def poll(self) -> None:
@@ -242,7 +242,7 @@ class HostEnd:
         if not self._ready and (sock := self._connect()):
             sock.close()
             self._ready = True
-            self._say(does="ready")
+            self._send(does="ready")
 
     def hear(self, word: Mapping[str, Any]) -> None:
         if word["does"] == "open":

@@ -321,13 +321,13 @@ def write_out(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> 
         _show(config, parser)
 
 
-def read_words(words: Sequence[str], is_free: Callable[[str], bool]) -> Iterator[GivenOption | str]:
+def read_words(arguments: Sequence[str], is_free: Callable[[str], bool]) -> Iterator[GivenOption | str]:
     """Yield the arguments of the command line, with this plugin's options parsed.
 
     Args:
         is_free: returns whether no other plugin has registered an argument such as `--gpus=2`.
     """
-    left = list(words)
+    left = list(arguments)
     while left:
         word = left.pop(0)
         if word == "--":  # the rest are tests

@@ -119,8 +119,8 @@ class Ending:
         except (DtfPerfError, OSError) as error:
             self._report(session, str(error))
 
-    def _report(self, session: pytest.Session, words: str) -> None:
-        self.remarks.append(words)
+    def _report(self, session: pytest.Session, remark: str) -> None:
+        self.remarks.append(remark)
         session.exitstatus = max(session.exitstatus, pytest.ExitCode.INTERNAL_ERROR)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -27,7 +27,7 @@ class Otherwise:
 
 
 def judge_again(
-    records: Sequence[Record], otherwise: Otherwise | None = None, on_status: Callable[[str], None] = lambda words: None
+    records: Sequence[Record], otherwise: Otherwise | None = None, on_status: Callable[[str], None] = lambda status: None
 ) -> list[Record]:
     """Pass every judgement again, on what it rested on. What was never judged, or judged by no check, stays as it is.
 

@@ -131,7 +131,7 @@ def _make_path_blocks(anatomy: StepBreakdown) -> Iterator[RenderableType]:
     ]
     if len(large) < len(anatomy.path):
         rows.append(["all else", "", "", in_ms(small), _format_share(small, anatomy)])
-    yield make_table(["kind", "where", "variable", "ms", "share"], rows, [None] * 5, words=(0, 1, 2))
+    yield make_table(["kind", "where", "variable", "ms", "share"], rows, [None] * 5, text_columns=(0, 1, 2))
 
 
 def _format_share(seconds: float, anatomy: StepBreakdown) -> str:
@@ -142,7 +142,7 @@ def _make_task_blocks(anatomy: StepBreakdown) -> Iterator[RenderableType]:
     yield "\nWhere each task's time goes, in ms of its step:"
     kinds = [kind for kind in KINDS if any(kind in task.parts for task in anatomy.tasks.values())]
     rows = [[name, *_list_times(task, kinds)] for name, task in anatomy.tasks.items()]
-    yield make_table(["task", "step", "CPU", *kinds], rows, [None] * (len(kinds) + 3), words=(0,))
+    yield make_table(["task", "step", "CPU", *kinds], rows, [None] * (len(kinds) + 3), text_columns=(0,))
 
 
 def _list_times(task: TaskTime, kinds: list[str]) -> Iterator[str]:
@@ -156,7 +156,7 @@ def _make_link_blocks(anatomy: StepBreakdown) -> Iterator[RenderableType]:
     if anatomy.links:
         yield "\nWhat the tasks send each other in a step:"
         yield make_table(
-            ["link", "MB", "ms", "Gbit/s"], map(_make_link_row, anatomy.links[:_MAX_LINKS]), [None] * 4, words=(0,)
+            ["link", "MB", "ms", "Gbit/s"], map(_make_link_row, anatomy.links[:_MAX_LINKS]), [None] * 4, text_columns=(0,)
         )
         if (left_out := len(anatomy.links) - _MAX_LINKS) > 0:
             least = "at least " if len(anatomy.links) >= MAX_LINKS else ""  # the maximum number of stored links

@@ -179,10 +179,10 @@ def format_openmetrics(sessions: Sequence[StoredSession]) -> bytes:
     session, records = stored.session, find_valid_records(stored)
     where = {"cluster": session["cluster"]}
     began = datetime.fromisoformat(session["started"]).timestamp()
-    told = {"session": session["id"], "commit": session.get("commit") or ""}
+    info = {"session": session["id"], "commit": session.get("commit") or ""}
     lines = [
         *_format_head("session", "info", "", "The session that all of this is of."),
-        f"{PREFIX}_session_info{_format_labels(where | told)} 1",
+        f"{PREFIX}_session_info{_format_labels(where | info)} 1",
     ]
     lines += [
         *_format_head("session_started_timestamp_seconds", "gauge", "seconds", "When it began."),

@@ -101,19 +101,19 @@ class Progress:
         if self._console is not None:
             self._show()
         elif not self._is_quiet:
-            self._say(f"{self._headline} ...")
+            self._print_line(f"{self._headline} ...")
 
     @_harmless
-    def waiting(self, words: str) -> None:
+    def waiting(self, phase: str) -> None:
         """Show the state of waiting for hosts. A log gets a line when the text changes."""
-        self._phase, self._steps = words, {}
+        self._phase, self._steps = phase, {}
         if self._waits_since is None:
             self._waits_since = self._clock()
         if self._console is not None:
             self._show()
-        elif words != self._waited_for:
-            self._say(words)
-        self._waited_for = words
+        elif phase != self._waited_for:
+            self._print_line(phase)
+        self._waited_for = phase
 
     @_harmless
     def step(self, task: str, step: int, of: int, images_per_sec: float | None = None) -> None:
@@ -133,25 +133,25 @@ class Progress:
         """Show the result of a run."""
         shown = f"{rate(run.images_per_sec)} images/sec"
         if self._console is None and self._is_quiet:
-            self._say_short(shown + ", disturbed" * bool(run.disturbances))
+            self._print_short(shown + ", disturbed" * bool(run.disturbances))
         elif self._console is None:
             why = f", disturbed: {'; '.join(run.disturbances)}" if run.disturbances else ""
-            self._say(f"{self._headline}: {shown} ({run.wall_s:.1f} s){why}")
+            self._print_line(f"{self._headline}: {shown} ({run.wall_s:.1f} s){why}")
         self._erase()
         if self._console is not None and run.disturbances:
-            self._say(f"{self._title}: {shown}, disturbed: {'; '.join(run.disturbances)}")
+            self._print_line(f"{self._title}: {shown}, disturbed: {'; '.join(run.disturbances)}")
 
     @_harmless
-    def remark(self, words: str) -> None:
+    def remark(self, text: str) -> None:
         """Show a line that stays, on a terminal, too."""
         self._erase()
-        self._say(words)
+        self._print_line(text)
 
     @_harmless
     def run_failed(self, reason: str) -> None:
         """Show that a run failed, or that there were no hosts for it; `reason` is one line."""
         if self._console is None and self._title:
-            self._say_short(reason) if self._is_quiet else self._say(f"{self._headline}: {reason}")
+            self._print_short(reason) if self._is_quiet else self._print_line(f"{self._headline}: {reason}")
         self._erase()
 
     @_harmless
@@ -169,12 +169,12 @@ class Progress:
     def _headline(self) -> str:
         return ": ".join(filter(None, [self._where(), self._title]))
 
-    def _say(self, line: str) -> None:
+    def _print_line(self, line: str) -> None:
         self._fresh_line()
         self._file.write("\n".join(wrap_line(line, self._width)) + "\n")
         self._file.flush()
 
-    def _say_short(self, result: str) -> None:
+    def _print_short(self, result: str) -> None:
         """Print a result in one line; the name of the training is cut first."""
         label, run = self._short
         where = f"{self._where()} " if self._where() else ""

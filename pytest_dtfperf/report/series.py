@@ -207,8 +207,8 @@ def _find_distinguishing_fields(specs: Sequence[Spec]) -> list[str]:
 
 def make_names(specs: Sequence[Spec]) -> list[str]:
     """Return the way of training of each spec, with its unusual options and distinguishing fields, without its size."""
-    told = _find_distinguishing_fields(specs)
-    return [" ".join([*(message := _list_label_parts(spec)), *_list_missing_fields(spec, told, message)]) for spec in specs]
+    fields = _find_distinguishing_fields(specs)
+    return [" ".join([*(message := _list_label_parts(spec)), *_list_missing_fields(spec, fields, message)]) for spec in specs]
 
 
 def _list_label_parts(spec: Spec) -> list[str]:
@@ -216,8 +216,10 @@ def _list_label_parts(spec: Spec) -> list[str]:
     return [word for word in parts if word != f"b{spec.batch_size}" and word.partition("=")[0] not in TITLED]
 
 
-def _list_missing_fields(spec: Spec, told: Sequence[str], words: Sequence[str]) -> list[str]:
-    return [f"{name}={getattr(spec, name)}".lower() for name in told if not any(_has_field(word, name) for word in words)]
+def _list_missing_fields(spec: Spec, fields: Sequence[str], label_fields: Sequence[str]) -> list[str]:
+    return [
+        f"{name}={getattr(spec, name)}".lower() for name in fields if not any(_has_field(word, name) for word in label_fields)
+    ]
 
 
 def _has_field(word: str, name: str) -> bool:

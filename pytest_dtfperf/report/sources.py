@@ -28,7 +28,7 @@ class StoredSession:
         return str(self.session["id"])
 
 
-def load_sessions(source: str | Path, on_status: Callable[[str], object] = lambda words: None) -> list[StoredSession]:
+def load_sessions(source: str | Path, on_status: Callable[[str], object] = lambda status: None) -> list[StoredSession]:
     """Return the sessions of a folder, the file or URL of a history, the oldest first, each once. `on_status` reports copies.
 
     Raises `UsageError`, `SessionFileError` or `HistoryError` in one line.

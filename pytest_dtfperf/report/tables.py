@@ -41,7 +41,7 @@ def make_table(
     rows: Iterable[Sequence[str]],
     columns: Sequence[int | None],
     *,
-    words: Collection[int] = (0, -1),
+    text_columns: Collection[int] = (0, -1),
     styles: Mapping[str, str] | None = None,
 ) -> Table:
     """Return a table with text to the left (by default the first and last column) and numbers to the right.
@@ -49,7 +49,7 @@ def make_table(
     A column without a width has the width of its cells, and folds them if there is not enough room.
     """
     drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_header=bool(headings))
-    left = {position % len(columns) for position in words}
+    left = {position % len(columns) for position in text_columns}
     for position, width in enumerate(columns):
         heading = headings[position] if headings else ""
         side: Literal["left", "right"] = "left" if position in left else "right"

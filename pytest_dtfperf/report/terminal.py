@@ -280,7 +280,7 @@ def _make_grid_blocks(grids: Iterable[Grid], about: str, width: int) -> list[Ren
     blocks: list[RenderableType] = []
     for grid in grids:
         columns = fit_columns(measure_columns([grid.headings, *grid.rows]), width, positions=[0])
-        blocks += ["", make_table(grid.headings, grid.rows, columns, words=[0])]
+        blocks += ["", make_table(grid.headings, grid.rows, columns, text_columns=[0])]
     return [*blocks, wrap_note(about, width)] if blocks else []
 
 

@@ -116,10 +116,10 @@ def _check_producer(spec: Fields, command: str) -> None:
             f"{ZMQ_PRODUCER} names the program that makes images for data=zmq: it means nothing to data={spec.data}"
         )
     try:
-        words = shlex.split(command)
+        arguments = shlex.split(command)
     except ValueError as exc:
         raise SpecError(f"{ZMQ_PRODUCER}={command} is no command: {exc}") from exc
-    if not words:
+    if not arguments:
         raise SpecError(f"{ZMQ_PRODUCER} is empty: it must be a program and its words, or be left out for our own producer")
 
 
@@ -205,10 +205,10 @@ def _check_number(name: str, value: object, limits: Mapping[str, float]) -> None
         raise SpecError(f"{name} must be {bounds}, not {value!r}")
 
 
-def _check_environment(words: object) -> None:
-    if not isinstance(words, tuple):
-        raise SpecError(f"environment must be a list of words of the form NAME=value, not {show_value(words)}")
-    for word in words:
+def _check_environment(variables: object) -> None:
+    if not isinstance(variables, tuple):
+        raise SpecError(f"environment must be a list of words of the form NAME=value, not {show_value(variables)}")
+    for word in variables:
         if not (isinstance(word, str) and _ASSIGNMENT.fullmatch(word)):
             raise SpecError(f"environment must be words of the form NAME=value, not {show_value(word)}")
 

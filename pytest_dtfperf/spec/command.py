@@ -35,9 +35,9 @@ _NAME = re.compile(r"[\w.+-]+")
 
 def program_name(command: Sequence[str]) -> str:
     """Return what people call it: the script or the module that an interpreter is given, else the program itself."""
-    words = list(map(str, command))
-    scripts = [word for at, word in enumerate(words) if word.endswith((".py", ".sh")) or (at and words[at - 1] == "-m")]
-    name = os.path.basename((scripts or words)[0]).removesuffix(".py").removesuffix(".sh")
+    arguments = list(map(str, command))
+    scripts = [word for at, word in enumerate(arguments) if word.endswith((".py", ".sh")) or (at and arguments[at - 1] == "-m")]
+    name = os.path.basename((scripts or arguments)[0]).removesuffix(".py").removesuffix(".sh")
     return re.sub(r"[^\w.+-]+", "_", name) or "program"
 
 
@@ -46,9 +46,9 @@ def requested_names(command: Iterable[str], role_flags: Iterable[str] | None, en
     return names_in((*command, *flags_of(role_flags), *environment))
 
 
-def names_in(words: Iterable[str]) -> list[str]:
+def names_in(arguments: Iterable[str]) -> list[str]:
     """Return the names in braces, without those in doubled ones, in the order in which they are first used."""
-    return list(dict.fromkeys(match[2] for word in words for match in ASKED.finditer(str(word)) if match[2]))
+    return list(dict.fromkeys(match[2] for word in arguments for match in ASKED.finditer(str(word)) if match[2]))
 
 
 def literal(text: str) -> str:
@@ -109,8 +109,8 @@ def _check_kinds(spec: Fields) -> None:
 def _check_words(spec: Fields) -> None:
     values = values_of(spec)
     flags = flags_of(spec.role_flags)
-    for what, words in {"command": spec.command, "role_flags": flags, "environment": spec.environment}.items():
-        for name in names_in(words):
+    for what, arguments in {"command": spec.command, "role_flags": flags, "environment": spec.environment}.items():
+        for name in names_in(arguments):
             if name in ROLE or name in values:
                 continue
             if name in spec.__dataclass_fields__ and name not in _NO_WORDS:
@@ -206,23 +206,29 @@ def cluster_rate(
     spec: Fields,
     reported: Mapping[str, str | None],
     devices: Sequence[int],
-    words: Mapping[str, Sequence[str]],
+    last_lines: Mapping[str, Sequence[str]],
     unclear: Mapping[str, str] = {},
 ) -> float:
     """Return images/sec of the whole cluster.
 
-    `reported` is the number that each worker, chief first, has printed last, and `devices` how many it has. `words` are the
-    last lines of workers that have printed none; or, of those that are `unclear`, the one that cannot be read, and why.
-    Raises `InvalidMeasurement`.
+    Args:
+        reported: The number that each worker, chief first, printed last; None if it printed none.
+        devices: The number of devices of each worker.
+        last_lines: The last lines of workers that printed no number; of an unclear one, the line that cannot be read.
+        unclear: Why the number of a worker cannot be read.
+
+    Raises:
+        InvalidMeasurement: A number is missing or cannot be read.
     """
     workers = list(reported)[:1] if spec.rate_of == "chief" else list(reported)
     for worker in workers:
         if worker in unclear:
             raise InvalidMeasurement(
                 f"the rate of {worker} cannot be read, because {unclear[worker]}: "
-                f"rate_pattern={format_pattern(rate_pattern_of(spec))}.{quoted_lines(words.get(worker, ()))}\n{HOW_TO_PRINT}"
+                f"rate_pattern={format_pattern(rate_pattern_of(spec))}."
+                f"{quoted_lines(last_lines.get(worker, ()))}\n{HOW_TO_PRINT}"
             )
-    rates = [_number(spec, worker, reported[worker], words.get(worker, ())) for worker in workers]
+    rates = [_number(spec, worker, reported[worker], last_lines.get(worker, ())) for worker in workers]
     if spec.rate_of == "mean":
         _check_distance(dict(zip(workers, rates, strict=True)))
     if spec.rate_of == "each":
@@ -230,11 +236,11 @@ def cluster_rate(
     return RATE_RULES[spec.rate_of](rates, devices)
 
 
-def _number(spec: Fields, worker: str, reported: str | None, words: Sequence[str]) -> float:
+def _number(spec: Fields, worker: str, reported: str | None, last_lines: Sequence[str]) -> float:
     pattern = format_pattern(rate_pattern_of(spec))
     if reported is None:
-        last = quoted_lines(words)
-        so = f"its last lines are:{last}" if words else "it has printed nothing"
+        last = quoted_lines(last_lines)
+        so = f"its last lines are:{last}" if last_lines else "it has printed nothing"
         raise InvalidMeasurement(f"no line of {worker}'s output matches rate_pattern={pattern}; {so}")
     try:
         number = parse(reported)

@@ -78,17 +78,17 @@ def _parse_schedule(schedule: str) -> tuple[tuple[float, ...], tuple[float, ...]
     """Return the rates, and between each two the epoch at which the second begins."""
     if not isinstance(schedule, str):
         raise SpecError(f"{_SCHEDULE} must be a text as 0.1;10;0.01, not {schedule!r}")
-    words = schedule.split(";")
+    parts = schedule.split(";")
     numbers: list[float] = []
-    for index, word in enumerate(words):
+    for index, word in enumerate(parts):
         number = _number(word)
         if number is None or number < 0:
-            raise _wrong(words, index, f"{'an epoch' if index % 2 else 'a learning rate'}: a number of at least 0")
+            raise _wrong(parts, index, f"{'an epoch' if index % 2 else 'a learning rate'}: a number of at least 0")
         if index % 2 and number <= ([0.0, *numbers[1::2]])[-1]:
-            raise _wrong(words, index, "an epoch after the one before" if index > 1 else "an epoch after 0, the first")
+            raise _wrong(parts, index, "an epoch after the one before" if index > 1 else "an epoch after 0, the first")
         numbers.append(number)
-    if len(words) % 2 == 0:
-        raise _wrong([*words, ""], len(words), "the learning rate from then on")
+    if len(parts) % 2 == 0:
+        raise _wrong([*parts, ""], len(parts), "the learning rate from then on")
     return tuple(numbers[::2]), tuple(numbers[1::2])
 
 
@@ -100,9 +100,9 @@ def _number(word: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _wrong(words: Sequence[str], index: int, expected: str) -> SpecError:
-    text = ";".join(words)
-    column = len(";".join(words[:index])) + bool(index)
+def _wrong(parts: Sequence[str], index: int, expected: str) -> SpecError:
+    text = ";".join(parts)
+    column = len(";".join(parts[:index])) + bool(index)
     return SpecError(
         f"{_SCHEDULE} is RATE;EPOCH;RATE;EPOCH;RATE and so on, as 0.1;10;0.01;20;0.001. It cannot be read:\n"
         f"    {text}\n    {' ' * column}^ expected {expected}"

@@ -54,14 +54,14 @@ class Spec(Fields, JsonData):
     def label(self) -> str:
         """A short name for people: `inception3 b8 gpus=2 num_ps=1 parameter_server`, and what is unusual about it."""
         batch = [f"b{self.batch_size}"] if self.batch_size else []
-        words = [self.model, *batch, f"gpus={self.gpus}", f"num_ps={self.num_ps}", self.variable_update]
+        fields = [self.model, *batch, f"gpus={self.gpus}", f"num_ps={self.num_ps}", self.variable_update]
         shown = {"model", "batch_size", "gpus", "num_ps", "variable_update"}
         silent = {"data_format", "optimizer", *(NOT_IN_KEY - {"evaluate", "stop_at_top_1_accuracy"}), *COMMAND_FIELDS}
         if self.command and program_name(self.command) != self.model:
-            words.append(f"command={program_name(self.command)}")
+            fields.append(f"command={program_name(self.command)}")
         unusual = self._told
-        words += [f"{name}={word_of(getattr(self, name))}" for name in unusual if name not in shown | silent]
-        return " ".join(words)
+        fields += [f"{name}={word_of(getattr(self, name))}" for name in unusual if name not in shown | silent]
+        return " ".join(fields)
 
     def _as_trained(self, name: str) -> object:
         """Return a field's value without what makes no difference: a single server has all variables, however placed."""
@@ -174,7 +174,7 @@ def task_arguments(order: TaskOrder) -> list[str]:
 def task_variables(order: TaskOrder) -> dict[str, str]:
     """Return the variables for the task's environment. A variable for tasks that there are none of is left out."""
     values = _values(order)
-    told = {
+    variables = {
         name: _fill_in(value, values)
         for name, _, value in (word.partition("=") for word in order.spec.environment)
         if not _asks_for_none(value, values)
@@ -182,8 +182,8 @@ def task_variables(order: TaskOrder) -> dict[str, str]:
     if order.spec.role_flags == TF_CONFIG and not _is_alone(order):
         task = {"type": order.job, "index": order.index}
         cluster = {job: list(at) for job, at in order.cluster.items() if job != "evaluator"}  # which nobody trains with
-        told[TF_CONFIG] = json.dumps({"cluster": cluster, "task": task})
-    return told
+        variables[TF_CONFIG] = json.dumps({"cluster": cluster, "task": task})
+    return variables
 
 
 def _is_alone(order: TaskOrder) -> bool:

@@ -129,9 +129,9 @@ class BackendContract:
 
     def test_environment_reaches_the_hosts(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         """What the controller has in its environment, blanks and quotes included, the hosts have, too."""
-        monkeypatch.setenv("DTFPERF_CONFORMS", words := """it's "so", $HOME; 7 = 7, a comma""")
+        monkeypatch.setenv("DTFPERF_CONFORMS", value := """it's "so", $HOME; 7 = 7, a comma""")
         with cluster.allocate(Resources(devices=2)) as allocation, start_parrots(allocation) as parrots:
-            assert parrots.answers("environment DTFPERF_CONFORMS") == [words.encode()] * 2
+            assert parrots.answers("environment DTFPERF_CONFORMS") == [value.encode()] * 2
 
     def test_secrets_stay_here(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         """Processes on a host get only the requested variables of the controller's environment; here they know all of it."""

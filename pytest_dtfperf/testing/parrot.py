@@ -14,14 +14,14 @@ from pytest_dtfperf.node import processes
 # Returns when what it leaves behind has left its group, its session and its parent for good.
 DAEMONISE = (sys.executable, "-P", "-S", "-c", """
 import os, time
-said, say = os.pipe()
-os.fork() and (os.read(said, 1), os._exit(0))
+reading, writing = os.pipe()
+os.fork() and (os.read(reading, 1), os._exit(0))
 os.setsid()
 between = os.getpid()
 os.fork() and os._exit(0)
 while os.getppid() == between:
     time.sleep(0.001)
-os.write(say, b"x")
+os.write(writing, b"x")
 time.sleep(3600)
 """)  # fmt: skip
 

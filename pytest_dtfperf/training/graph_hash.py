@@ -192,9 +192,9 @@ def _tensor(tensor: Any, *, valued: bool) -> str:
     return f"{tensor.dtype} {shape} {values}"
 
 
-def _digest(*words: object) -> bytes:
+def _digest(*parts: object) -> bytes:
     """Eight bytes."""
-    return hashlib.blake2b("\0".join(map(str, words)).encode(), digest_size=8).digest()
+    return hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=8).digest()
 
 
 def _number(digest: bytes) -> int:

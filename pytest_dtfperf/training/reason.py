@@ -46,9 +46,9 @@ def message_of(error: BaseException) -> str:
 def _essence(message: str) -> Iterator[str]:
     for line in message.splitlines():
         if line.strip() and not _ABOUT_THE_GRAPH.match(line):
-            told = _NUMBER.sub("", _NODES.sub("", line)).strip()
-            if told:
-                yield _cut(told, MOST_CHARACTERS)
+            essence = _NUMBER.sub("", _NODES.sub("", line)).strip()
+            if essence:
+                yield _cut(essence, MOST_CHARACTERS)
 
 
 def _cut(line: str, most: int) -> str:

@@ -31,9 +31,9 @@ def apart(
     function: Callable[[], Answer],
     within_s: float,
     meanwhile: Callable[[], object] = lambda: None,
-    words: Callable[[Exception], str] = in_words,
+    format_error: Callable[[Exception], str] = in_words,
 ) -> Answer:
-    """Run the function in a fork; return its result, a JSON object. `words` formats what it raises. Raises `NoAnswer`.
+    """Run the function in a fork; return its result, a JSON object. `format_error` formats what it raises. Raises `NoAnswer`.
 
     Of this process' threads the other one has the calling one alone: what another holds meanwhile is never let go, and there is
     no answer in time. `meanwhile` is called now and then.
@@ -43,7 +43,7 @@ def apart(
     pid = os.fork()
     if pid == 0:
         os.close(answer)
-        _work(function, words, theirs, parent)
+        _work(function, format_error, theirs, parent)
     os.close(theirs)
     deadline = time.monotonic() + within_s
     data = b""
@@ -76,7 +76,7 @@ def _answer(data: bytes, code: int, late_s: float | None) -> Answer:
     return found
 
 
-def _work(function: Callable[[], Answer], words: Callable[[Exception], str], output: int, parent: int) -> NoReturn:
+def _work(function: Callable[[], Answer], format_error: Callable[[Exception], str], output: int, parent: int) -> NoReturn:
     """Run the function in the fork."""
     code = 1
     try:
@@ -84,7 +84,7 @@ def _work(function: Callable[[], Answer], words: Callable[[Exception], str], out
         try:
             found = function()
         except Exception as error:
-            found = {"raised": words(error)}
+            found = {"raised": format_error(error)}
         os.write(output, json.dumps(found).encode())
         code = 0
     finally:

@@ -108,12 +108,12 @@ class Account:
             _check_region(session, found, where)
             clock, sts = Clock(), session.client("sts", config=_FIRST)
             clock.listen(sts)
-            who = sts.get_caller_identity()
+            identity = sts.get_caller_identity()
         except exceptions.ClientError as error:
             raise AllocationError(f"{where}: {refusals.format_refusal(error, region=found or 'its region')}") from error
         except exceptions.BotoCoreError as error:
             raise AllocationError(f"{where}: {explain_no_answer(error)}") from error
-        return cls(session, found, who["Account"], who["Arn"], who["UserId"], clock)
+        return cls(session, found, identity["Account"], identity["Arn"], identity["UserId"], clock)
 
     @cached_property
     def ec2(self) -> "EC2Client":
@@ -156,7 +156,7 @@ class Account:
     def explain(self, error: Exception) -> str:
         """Return a message about a refusal, or about a missing answer."""
         if isinstance(error, exceptions.ClientError):
-            return refusals.format_refusal(error, who=self.arn, region=self.region)
+            return refusals.format_refusal(error, principal=self.arn, region=self.region)
         return explain_no_answer(error)
 
 

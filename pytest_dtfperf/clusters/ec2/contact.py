@@ -201,7 +201,7 @@ class Contact:
 
     def all(self, endpoints: Sequence[Endpoint]) -> None:
         """Contact all endpoints in parallel. Raises `AllocationError` for the first that fails."""
-        stop, began, told = threading.Event(), time.monotonic(), 0.0
+        stop, began, reported_s = threading.Event(), time.monotonic(), 0.0
         talks = [_Talk(endpoint, began + self.boot_s, stop, self.hint) for endpoint in endpoints]
         with ThreadPoolExecutor(min(AT_ONCE, len(talks)), thread_name_prefix="dtfperf-contact") as pool:
             try:
@@ -212,9 +212,9 @@ class Contact:
                         each.result()
                     if waiting:
                         self._refuse_ended()
-                    if waiting and time.monotonic() - began - told > _STATUS_S:
-                        told = time.monotonic() - began
-                        self._report_waiting([talk for talk in talks if not talk.is_over], told)
+                    if waiting and time.monotonic() - began - reported_s > _STATUS_S:
+                        reported_s = time.monotonic() - began
+                        self._report_waiting([talk for talk in talks if not talk.is_over], reported_s)
             finally:  # Ctrl-C too: the pool waits for its threads
                 stop.set()
                 pool.shutdown(cancel_futures=True)

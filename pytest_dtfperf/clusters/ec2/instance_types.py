@@ -68,11 +68,11 @@ def get_offer(account: "Account", instance_type: str) -> Offer:
 def known_gpus(backend_keys: Mapping[str, Any]) -> int | None:
     """Return the GPUs of a cluster's instances from the cache, of any region; None if unknown. Makes no request."""
 
-    def nobody() -> int:
+    def refuse() -> int:
         raise LookupError
 
     try:
-        gpus: int = cached(_gpus_of(backend_keys["instance_type"]), math.inf, nobody)
+        gpus: int = cached(_gpus_of(backend_keys["instance_type"]), math.inf, refuse)
     except LookupError:  # also if the key is missing
         return None
     return gpus

@@ -102,7 +102,7 @@ def find_runs(account: Account, folder: Path | None = None) -> list[OpenRun]:
 
 
 def reap_runs(
-    account: Account, *, settle_s: float = SETTLE_S, folder: Path | None = None, on_status: OnStatus = lambda words: None
+    account: Account, *, settle_s: float = SETTLE_S, folder: Path | None = None, on_status: OnStatus = lambda status: None
 ) -> list[OpenRun]:
     """End abandoned runs, and return them. Raises `AllocationError` if one of this user's may still exist."""
     ended = []
@@ -124,7 +124,7 @@ def reap_runs(
     return ended
 
 
-def end_run(account: Account, left: OpenRun, *, settle_s: float = SETTLE_S, on_status: OnStatus = lambda words: None) -> bool:
+def end_run(account: Account, left: OpenRun, *, settle_s: float = SETTLE_S, on_status: OnStatus = lambda status: None) -> bool:
     """End one run of any owner. Returns False if a session has taken it meanwhile. Raises `AllocationError`."""
     if left.ledger:
         with ExitStack() as alone:

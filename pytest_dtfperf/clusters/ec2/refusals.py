@@ -107,7 +107,7 @@ def was_reclaimed(state_reason: str) -> bool:
     return "SpotInstance" in state_reason
 
 
-def format_refusal(error: "ClientError", *, who: str = "these credentials", region: str = "this region") -> str:
+def format_refusal(error: "ClientError", *, principal: str = "these credentials", region: str = "this region") -> str:
     """Return one message about a refusal that nothing here can resolve."""
     code, action = code_of(error), error.operation_name
     output = re.sub(r"\s+", " ", str(error.response.get("Error", {}).get("Message", ""))).strip()
@@ -115,18 +115,17 @@ def format_refusal(error: "ClientError", *, who: str = "these credentials", regi
         missing = missing_action(error)
         # Amazon appends an encoded message of about a thousand letters.
         plain, encoded, _ = output.partition("Encoded authorization failure message")
-        says = f"Amazon's message: {plain.strip() or code}"
+        amazon_message = f"Amazon's message: {plain.strip() or code}"
         if denied := denial(output):
-            return f"{who} may not call {missing}: {denied}. {says}"
+            return f"{principal} may not call {missing}: {denied}. {amazon_message}"
         unsure = (
             " If it is there already, another policy denies it: `aws sts decode-authorization-message` shows which, of "
             "Amazon's whole message in CloudTrail."
             if encoded
             else ""
         )
-        return (
-            f"{who} may not call {missing}: add it to the policy (docs/ec2-policy.json has all that are needed).{unsure} {says}"
-        )
+        policy = "add it to the policy (docs/ec2-policy.json has all that are needed)"
+        return f"{principal} may not call {missing}: {policy}.{unsure} {amazon_message}"
     if clock := wrong_clock(error):
         return clock
     if code in EXPIRED:

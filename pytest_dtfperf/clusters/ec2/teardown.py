@@ -151,7 +151,7 @@ def tear_down(
     *,
     settle_s: float = SETTLE_S,
     within_s: float = WITHIN_S,
-    on_status: Callable[[str], object] = lambda words: None,
+    on_status: Callable[[str], object] = lambda status: None,
 ) -> None:
     """Delete everything that a run has. Raises `AllocationError` with the commands for the user if that fails."""
     record = ledger.read_record() if ledger else None
@@ -161,7 +161,7 @@ def tear_down(
         with suppress(AllocationError):  # a full disk must not keep anything running
             ledger.note("ending")
     left, why = None, ""
-    told = False
+    is_reported = False
     for _ in attempts(within_s):
         try:
             left = find_belongings(account, run, record, settle_s=settle_s)
@@ -181,8 +181,8 @@ def tear_down(
             if isinstance(error, exceptions.ClientError) and _may_pass(error):
                 continue
             break
-        if not left and unsettled_s > 0 and not told:
-            told = True
+        if not left and unsettled_s > 0 and not is_reported:
+            is_reported = True
             on_status(f"waiting {math.ceil(unsettled_s)} s for an answer that was lost: instances may still appear")
     raise AllocationError(_loud(account, run, left, why))
 

@@ -168,9 +168,9 @@ def retry_while_down(call: Callable[[], Result], on_status: Callable[[str], obje
     )
 
 
-def classify_error(words: str) -> type[AllocationError]:
+def classify_error(output: str) -> type[AllocationError]:
     """Return the exception for an error message of Slurm's commands."""
-    return NotConfigured if _UNCONFIGURED.search(words) else ControllerDown if _AWAY.search(words) else AllocationError
+    return NotConfigured if _UNCONFIGURED.search(output) else ControllerDown if _AWAY.search(output) else AllocationError
 
 
 def parse_queue(text: str) -> list[SlurmJob]:

@@ -91,8 +91,8 @@ def _format_setup_line(number: int, line: str) -> str:
     return f"dtfperf_line={number}\n{_report(at='setup', line=number)}\neval {shlex.quote(line)} || exit"
 
 
-def _report(**words: object) -> str:
-    return f"printf '\\n%s\\n' '{MARK}{json.dumps(words)}' >&9"
+def _report(**fields: object) -> str:
+    return f"printf '\\n%s\\n' '{MARK}{json.dumps(fields)}' >&9"
 
 
 def _quote_python(python: str) -> str:

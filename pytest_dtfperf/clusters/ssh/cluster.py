@@ -142,7 +142,7 @@ class SshAllocation:
         lines = self._start(bootstrap.adapt_argv(self._config, argv), env)
         return ChildrenChannel(
             lines,
-            nobody=f"no agent is left on {', '.join(host.name for host in self.hosts)}",
+            empty_message=f"no agent is left on {', '.join(host.name for host in self.hosts)}",
             clean_up=partial(self._clean_up, lines, session),
             leave_s=LEAVE_S,
         )

@@ -65,7 +65,7 @@ def _start(handshake: Handshake, index: int, endpoint: Endpoint, stages: Mutable
 
 
 def open_processes(
-    handshake: Handshake, endpoints: Sequence[tuple[int, Endpoint]], on_status: Callable[[str], object] = lambda words: None
+    handshake: Handshake, endpoints: Sequence[tuple[int, Endpoint]], on_status: Callable[[str], object] = lambda status: None
 ) -> list[SshProcess]:
     """Connect to all hosts or none: if one cannot be reached, the other connections are closed. Raises `Unreachable`."""
     lines: list[Future[SshProcess]] = []
@@ -73,17 +73,17 @@ def open_processes(
     with CancelToken() as over, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
         try:
             lines = [pool.submit(open_process, handshake, index, endpoint, over, stages) for index, endpoint in endpoints]
-            waiting, told = set(lines), ""
+            waiting, reported = set(lines), ""
             while waiting:
                 done, waiting = wait(waiting, _STATUS_S, FIRST_EXCEPTION)
                 for each in done:
                     each.result()
-                words = _format_progress(len(waiting), stages)
-                if waiting and stages and words != told:
-                    on_status(told := words)
+                status = _format_progress(len(waiting), stages)
+                if waiting and stages and status != reported:
+                    on_status(reported := status)
             return [each.result() for each in lines]
         except BaseException:  # Ctrl-C too: no caller has the connections yet
-            over.say()
+            over.cancel()
             pool.shutdown(cancel_futures=True)
             for each in lines:
                 if not each.cancelled() and not each.exception():
@@ -155,7 +155,7 @@ def run_everywhere(
             ]
             return [each.result() for each in asked]
         except BaseException:
-            over.say()
+            over.cancel()
             pool.shutdown(cancel_futures=True)
             raise
 

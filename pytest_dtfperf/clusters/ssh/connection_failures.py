@@ -35,8 +35,8 @@ class _Context:
     def __getitem__(self, group: str) -> str:
         return self.found[group] or ""
 
-    def format(self, words: str) -> str:
-        return words.format(host=self.host, target=self.target, by_hand=self.by_hand, **self.found.groupdict())
+    def format(self, template: str) -> str:
+        return template.format(host=self.host, target=self.target, by_hand=self.by_hand, **self.found.groupdict())
 
     def search(self, pattern: str) -> re.Match[str] | None:
         return re.search(pattern, self.text, re.MULTILINE)
@@ -101,13 +101,13 @@ def _find_login_output(scene: _Context) -> str:
     return together if len(together) <= _SHOWN or not lines else lines[-1][:_SHOWN]
 
 
-def _explain_refused_login(scene: _Context, who: str, output: str) -> ConnectionFailure:
+def _explain_refused_login(scene: _Context, source: str, output: str) -> ConnectionFailure:
     advice = (
         'Users without a job there are kept out: train with backend = "slurm", or inside a job. '
         if re.search("pam_slurm|no active jobs", output)
         else ""
     )
-    message = f"{who} ended the login with the message {output!r}. {advice}To try: {scene.by_hand}"
+    message = f"{source} ended the login with the message {output!r}. {advice}To try: {scene.by_hand}"
     return ConnectionFailure(message, is_transient="booting up" in output)  # the host admits users later
 
 

@@ -30,9 +30,9 @@ from pytest_dtfperf.messages.tables import of_supervisor
 _NEEDED = f"Python {'.'.join(map(str, OLDEST_PYTHON))} or newer, with TensorFlow"
 
 
-def explain_refusal(words: Mapping[str, Any], setup: Sequence[str], python: str) -> tuple[str, str]:
+def explain_refusal(report: Mapping[str, Any], setup: Sequence[str], python: str) -> tuple[str, str]:
     """Return what is wrong with the host, and how to continue."""
-    match words:
+    match report:
         case {"failed": "setup", "line": number, "code": code}:
             what = f"failed at setup line {number} with exit code {code}: {setup[number - 1]}"
             return what, "correct `setup` in clusters.toml, or the host"
@@ -46,7 +46,7 @@ def explain_refusal(words: Mapping[str, Any], setup: Sequence[str], python: str)
             return f"has no environment for training: {why}", hint
         case {"failed": "program", "program": program}:
             return f"has no program {program}", "name its interpreter with `python`"
-    return f"says {dict(words)}", "is something else there called python?"
+    return f"says {dict(report)}", "is something else there called python?"
 
 
 def list_hints(last_words: Iterable[bytes], host: str) -> list[bytes]:
@@ -103,7 +103,7 @@ class CancelToken:
         os.close(self._read_end)
         os.close(self._write_end)
 
-    def say(self) -> None:
+    def cancel(self) -> None:
         os.write(self._write_end, b"x")
 
     def wait(self, fds: Sequence[int], within_s: float) -> bool:
@@ -221,8 +221,8 @@ class SshProcess(Child):
             raise self._unreachable(str(exc), "is something else there called python?", self._format_noise()) from exc
         return found
 
-    def _in_words(self, words: Message) -> str:
-        match words:
+    def _in_words(self, report: Message) -> str:
+        match report:
             case {"at": "setup", "line": number}:
                 return f"setup line {number} ({self._handshake.setup[number - 1]})"
             case {"at": "environment", "doing": doing}:
@@ -263,10 +263,12 @@ class SshProcess(Child):
         hint = f"does its login shell run commands? Try {format_command(self.endpoint, 'true')}"
         return self._unreachable(f"ended the connection {where} (exit code {code})", hint, [*self._format_noise(), *lines])
 
-    def _failed(self, words: Message) -> Unreachable:
+    def _failed(self, report: Message) -> Unreachable:
         """Return the error that the host reported before it ended. Its stderr may arrive a moment later."""
         self.exit_code(_ENDING_S)
-        return Refused(self._text(*explain_refusal(words, self._handshake.setup, self._handshake.python), self._stderr_lines()))
+        return Refused(
+            self._text(*explain_refusal(report, self._handshake.setup, self._handshake.python), self._stderr_lines())
+        )
 
     def _unreachable(self, what: str, hint: str, lines: Sequence[str]) -> Unreachable:
         return Unreachable(self._text(what, hint, lines))

@@ -56,10 +56,10 @@ def make_rerun_command(command: Sequence[str], test: str) -> str:
     return shlex.join(["pytest", *_list_kept_words(command[1:], test), test])
 
 
-def _list_kept_words(words: Sequence[str], test: str) -> list[str]:
+def _list_kept_words(arguments: Sequence[str], test: str) -> list[str]:
     kept: list[str] = []
     ends_value = False  # whether this argument is the value of a dropped option before it
-    for word in words:
+    for word in arguments:
         name = word.partition("=")[0]
         if ends_value and not word.startswith("-"):
             ends_value = False
@@ -215,9 +215,9 @@ def _format_bytes(anatomy: StepBreakdown | None, task: str, end: str) -> str:
     return f"{sum(found) / 1e6:.2f}" if found else NONE
 
 
-def _format_known(score: WorkerTiming | None, name: str, words: Callable[[float], str]) -> str:
+def _format_known(score: WorkerTiming | None, name: str, format_value: Callable[[float], str]) -> str:
     value = getattr(score, name, None)
-    return NONE if value is None else words(value)
+    return NONE if value is None else format_value(value)
 
 
 def _format_traffic(run: Run) -> str:
@@ -232,8 +232,8 @@ def _list_pauses(scores: WorkerTimings) -> list[str]:
     message = f"{format_count(scores.paused, 'step')} of {scores.steps} stood out"
     if longest is None:
         return [message]
-    whose = f" by {longest.worker}" if longest.worker else ""
-    return [f"{message}, step {longest.step} by {1000 * longest.seconds:.1f} ms{whose}"]
+    suffix = f" by {longest.worker}" if longest.worker else ""
+    return [f"{message}, step {longest.step} by {1000 * longest.seconds:.1f} ms{suffix}"]
 
 
 LEAST_AXIS, MOST_AXIS = 0.05, 0.4  # of the axis of changes: neither noise nor one broken host may dominate it

@@ -71,8 +71,8 @@ _SPARK_EDGE = 6.0
 
 def make_element(name: str, *children: str, **attributes: object) -> Markup:
     """Return an SVG element. `class_` and `text_anchor` become class and text-anchor; attributes that are None are left out."""
-    told = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
-    text = (Markup(' {}="{}"').format(key, _format_text(value)) for key, value in told.items())
+    named = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
+    text = (Markup(' {}="{}"').format(key, _format_text(value)) for key, value in named.items())
     begin = Markup("<{}{}").format(Markup(name), Markup("").join(text))
     if not children:
         return begin + Markup("/>")

@@ -19,10 +19,10 @@ class Standing:
     order: int  # the gravest is 0
 
     @classmethod
-    def of(cls, verdict: Verdict | None, words: str = "") -> "Standing":
+    def of(cls, verdict: Verdict | None, text: str = "") -> "Standing":
         if verdict is None:
             return cls("not judged", "none", len(Verdict))
-        return cls(words or str(verdict), verdict.row.outcome, verdict.severity)
+        return cls(text or str(verdict), verdict.row.outcome, verdict.severity)
 
 
 @dataclass(frozen=True)

@@ -108,11 +108,11 @@ class _SiteBuild:
         found: dict[str, list[Change]] = defaultdict(list)
         for event in sorted(self._whole.events, key=lambda event: event["first_bad_at"]):
             if event["state"] == "confirmed":
-                told = {
+                event_text = {
                     key: event[key] for key in ("first_bad_at", "differences", "kind")
                 }  # not all its members with each of them
                 for member in event["members"]:
-                    found[member["series"]].append((told, member))
+                    found[member["series"]].append((event_text, member))
         return found
 
     def _all_sessions(self) -> None:
@@ -142,7 +142,7 @@ class _SiteBuild:
         links = [f"{pages[changes.make_event_anchor(event)]}#{changes.make_event_anchor(event)}" for event in found]
         entries = changes.make_feed_entries(found, links)
         updated = self._whole.sessions[-1]["started"] if self._whole.sessions else BEGAN
-        told = [
+        sources = [
             compute_version_digest(),
             self._title,
             self._url,
@@ -150,9 +150,9 @@ class _SiteBuild:
             "" if entries else updated,
         ]
         self._folder.page(
-            files.ATOM, told, lambda: changes.format_atom(entries, title=self._title, url=self._url, updated=updated)
+            files.ATOM, sources, lambda: changes.format_atom(entries, title=self._title, url=self._url, updated=updated)
         )
-        self._folder.page(files.JSON, told, lambda: changes.format_json_feed(entries, title=self._title, url=self._url))
+        self._folder.page(files.JSON, sources, lambda: changes.format_json_feed(entries, title=self._title, url=self._url))
 
     def _event_pages(self) -> dict[str, str]:
         """Return the page of each event, by its anchor."""

@@ -126,8 +126,8 @@ class SiteFolder:
 def _load_manifest(path: Path) -> dict[str, Mapping[str, str]]:
     """Return the pages of the previous build. Invalid names are ignored."""
     try:
-        told: Any = json.loads(read_file(path / MANIFEST))
-        pages = told["pages"] if told["dtfperf_site"] == MANIFEST_VERSION else {}
+        manifest: Any = json.loads(read_file(path / MANIFEST))
+        pages = manifest["pages"] if manifest["dtfperf_site"] == MANIFEST_VERSION else {}
         return {name: found for name, found in pages.items() if PAGE.fullmatch(name) and isinstance(found, dict)}
     except FileNotFoundError:
         _check_empty(path)

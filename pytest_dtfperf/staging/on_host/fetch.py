@@ -81,8 +81,8 @@ class FetchingHost:
         try:
             job.run()
         except Exception as exc:  # whatever it is, the controller waits for a word
-            words = str(exc) if isinstance(exc, Trouble) else f"{type(exc).__name__} in {job.folder}"
-            self._over = lambda: self._emit("failed", words=words)
+            message = str(exc) if isinstance(exc, Trouble) else f"{type(exc).__name__} in {job.folder}"
+            self._over = lambda: self._emit("failed", words=message)
         else:
             self._over = lambda: self._emit("staged", folder=job.folder, fetched=job.fetched, bytes=job.bytes)
 

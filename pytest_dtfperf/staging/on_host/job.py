@@ -321,12 +321,12 @@ def _answer(file: Mapping[str, Any], have: int) -> Any:
         return urllib.request.urlopen(urllib.request.Request(file["url"], headers=headers), timeout=_ANSWER_S)
     except urllib.error.HTTPError as exc:
         with exc:
-            words = f"HTTP {exc.code}{_body_of(exc)}"
+            message = f"HTTP {exc.code}{_body_of(exc)}"
             if exc.code in _TRANSIENT:
-                raise _Interrupted(words) from exc
+                raise _Interrupted(message) from exc
             if exc.code == http.client.PRECONDITION_FAILED:
-                words = "it was replaced while it was being fetched. Start again"
-            raise Trouble(f"{file['path']}: {words}") from exc
+                message = "it was replaced while it was being fetched. Start again"
+            raise Trouble(f"{file['path']}: {message}") from exc
     except (OSError, http.client.HTTPException) as exc:
         raise _Interrupted(_words(exc)) from exc
 

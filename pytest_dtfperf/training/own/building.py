@@ -166,10 +166,10 @@ def _of_layers(function: Callable[..., Any], shape: tuple[int, int, int]) -> Any
         made.append(create(**wanted))
         return made[-1]
 
-    told = {"training": True} if "training" in inspect.signature(function).parameters else {}
+    arguments = {"training": True} if "training" in inspect.signature(function).parameters else {}
     images = keras.Input(shape)
     with tf.variable_creator_scope(record_variable):
-        model = keras.Model(images, function(images, **told))
+        model = keras.Model(images, function(images, **arguments))
     known = {id(variable.value) for variable in model.variables}
     if any(id(variable) not in known for variable in made):
         raise SpecError("it makes variables beside those of its layers")

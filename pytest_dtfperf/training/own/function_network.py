@@ -105,9 +105,9 @@ def _call_function(
     getter: Callable[..., Any] | None = None,
 ) -> Any:
     """Names of `get_variable` are free in each call; `getter` answers it, whatever a strategy would have it use again."""
-    told = {"training": training} if "training" in inspect.signature(function).parameters else {}
+    arguments = {"training": training} if "training" in inspect.signature(function).parameters else {}
     with v1.variable_scope(None, default_name="own", custom_getter=getter), tf.variable_creator_scope(creator):
-        return function(images, **told)
+        return function(images, **arguments)
 
 
 def _free(name: str, made: list[tuple[str, Any]]) -> str:

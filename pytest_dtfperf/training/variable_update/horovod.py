@@ -58,11 +58,11 @@ def _broadcast(port: int, order: TaskOrder) -> int:
     """Return the chief's port, for all: through a queue on its CPU, as TensorFlow's servers already know each other."""
     with tf.Graph().as_default(), v1.device("/job:worker/task:0/device:CPU:0"):
         queue = v1.FIFOQueue(order.workers, tf.int32, shapes=[()], shared_name="horovod's rendezvous")
-        told, heard = queue.enqueue_many([tf.fill([order.workers], port)]), queue.dequeue()
+        enqueue, dequeue = queue.enqueue_many([tf.fill([order.workers], port)]), queue.dequeue()
         with v1.Session(f"grpc://{order.cluster['worker'][order.index]}", config=config_of(order)) as session:
             if order.is_chief:
-                session.run(told)
-            return int(session.run(heard))
+                session.run(enqueue)
+            return int(session.run(dequeue))
 
 
 class Horovod(Copies):

@@ -52,7 +52,7 @@ NOT_AUTHORISED = "You are not authorized to perform this operation. User: me is 
 @pytest.mark.parametrize("code", ["UnauthorizedOperation", "AccessDenied"])
 def test_what_is_denied_is_not_to_be_added(code: str, message: str, words: str) -> None:
     """Where a policy denies a call, the message says which, and whom to ask, and does not advise to add what cannot help."""
-    output = refusals.format_refusal(refusal(code, NOT_AUTHORISED + message), who="me", region="r1")
+    output = refusals.format_refusal(refusal(code, NOT_AUTHORISED + message), principal="me", region="r1")
     assert output.startswith("me may not call ec2:RunInstances: ")
     assert words in output
     assert "add it to the policy" not in output
@@ -158,7 +158,7 @@ def test_why_an_instance_has_ended(reason: str, lacks: bool, reclaimed: bool) ->
 )  # fmt: skip
 def test_in_words(error: ClientError, words: str) -> None:
     """One line says what was refused, why, and how to go on; a missing right is named."""
-    output = refusals.format_refusal(error, who="me", region="r1")
+    output = refusals.format_refusal(error, principal="me", region="r1")
     assert words in output
     assert "\n" not in output
     assert "a1b2" not in output
