@@ -135,6 +135,36 @@ def bytes_on_servers(spec: Spec) -> list[int]:
     return held_by(shapes, _pieces_of(spec, shapes, spec.num_ps), spec.num_ps)
 
 
+class Exchange(NamedTuple):
+    """A variable, pack or part that is sent as one."""
+
+    first: int  # the place of its first variable among all that are trained
+    server: int
+    size_bytes: int  # in memory
+
+
+def list_exchanges(spec: Spec) -> list[Exchange]:
+    """Return what the spec's workers exchange with parameter servers on other hosts, in the order of the network.
+
+    Without parameter servers all are of server 0.
+    """
+    variables = outline_of(spec).trained
+    packs = _packs(spec, crosses_the_wire=True)
+    first_of = {variable.name: number for number, variable in enumerate(variables)}
+    first_of.update({pack.name: first_of[pack.members[0].name] for pack in packs})
+    named = shapes_of(variables, packs)
+    shapes, servers = list(named.values()), max(1, spec.num_ps)
+    if spec.mode.engine != VariableUpdate.engine and not VARIABLE_PLACEMENTS[spec.variable_placement].in_strategies:
+        placed = round_robin(shapes, servers)
+    else:
+        placed = _cut_between_hosts(spec, shapes, _pieces_of(spec, shapes, servers), servers)
+    return [
+        Exchange(first_of[name], piece.server, size_of((piece.rows, *shape[1:])))
+        for (name, shape), pieces in zip(named.items(), placed, strict=True)
+        for piece in pieces
+    ]
+
+
 def _shapes(order: TaskOrder) -> dict[str, Shape]:
     return shapes_of(outline_of(order.spec).trained, packs_of(order))
 
@@ -144,9 +174,16 @@ def _assign_pieces(order: TaskOrder, servers: int) -> Mapping[str, tuple[Piece, 
     named = _shapes(order)
     shapes = list(named.values())
     placed = _pieces_of(spec, shapes, servers)
-    if order.is_between_hosts and spec.mode.has_variable_placement and not VARIABLE_PLACEMENTS[spec.variable_placement].cuts:
-        placed = in_parts(shapes, placed, servers, spec.mode.pieces_per_server or PIECES_PER_SERVER)
+    if order.is_between_hosts:
+        placed = _cut_between_hosts(spec, shapes, placed, servers)
     return dict(zip(named, placed, strict=True))
+
+
+def _cut_between_hosts(spec: Spec, shapes: Sequence[Shape], placed: Placed, servers: int) -> Placed:
+    """Return the pieces of variables that travel in parts, though their placement does not cut them."""
+    if not spec.mode.has_variable_placement or VARIABLE_PLACEMENTS[spec.variable_placement].cuts:
+        return placed
+    return in_parts(shapes, placed, servers, spec.mode.pieces_per_server or PIECES_PER_SERVER)
 
 
 def _pieces_of(spec: Spec, shapes: Sequence[Shape], servers: int) -> Placed:

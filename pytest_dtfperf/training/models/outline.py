@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -50,6 +50,7 @@ class Outline:
     # Forward, per image, of convolutions and dense layers; all else is one or two per value, and left out. None: not known.
     multiply_adds: int | None
     uncounted: str = ""  # why that is not known
+    work: Mapping[str, int] = field(default_factory=dict)  # the same by variable; empty: not known
 
     @property
     def trained(self) -> tuple[Variable, ...]:
@@ -99,7 +100,7 @@ def outline(network: Network) -> Outline:
         return network.outline
     shapes = Shapes()
     logits = network.logits(shapes, network.image_shape)
-    return Outline(tuple(shapes.variables), shapes.stages | {"logits": logits}, shapes.multiply_adds)
+    return Outline(tuple(shapes.variables), shapes.stages | {"logits": logits}, shapes.multiply_adds, work=shapes.work)
 
 
 def multiply_adds(model: str) -> int:
@@ -115,8 +116,12 @@ class Shapes:
     def __init__(self) -> None:
         self.variables: list[Variable] = []
         self.stages: dict[str, Shape] = {}
-        self.multiply_adds = 0
+        self.work: dict[str, int] = {}  # multiply-adds by variable
         self._counts: dict[str, int] = {}
+
+    @property
+    def multiply_adds(self) -> int:
+        return sum(self.work.values())
 
     def conv(
         self,
@@ -136,7 +141,7 @@ class Shapes:
         if bias is not None:
             self._variable(f"{name}/bias", (filters,), start=bias)
         out = (_slid(images[0], height, stride, padding), _slid(images[1], width, stride, padding), filters)
-        self.multiply_adds += out[0] * out[1] * math.prod(kernel)
+        self.work[f"{name}/weights"] = out[0] * out[1] * math.prod(kernel)
         return out
 
     def batch_norm(self, images: Shape, settings: BatchNorm) -> Shape:
@@ -182,7 +187,7 @@ class Shapes:
         name = self._name("dense")
         self._variable(f"{name}/weights", (*vectors, units), stddev=weights((*vectors, units)))
         self._variable(f"{name}/bias", (units,), start=bias)
-        self.multiply_adds += math.prod(vectors) * units
+        self.work[f"{name}/weights"] = math.prod(vectors) * units
         return (units,)
 
     def dropout(self, vectors: Shape, rate: float) -> Shape:

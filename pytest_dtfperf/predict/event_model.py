@@ -1,0 +1,303 @@
+"""The events of one step: values and gradients on links, computing, updates, and how long all of it takes. Pure.
+
+All workers are alike, so a step is computed for one of them: that on the host with the fewest bytes on parameter servers, which
+has to fetch the most. docs/predict.md has the equations and what they leave out.
+
+    values      each host with parameter servers sends what it holds to all workers, a stream to each, in the network's order
+    streams     share the link of their sender and the link of the worker, each direction for itself, max-min fair
+    forward     a layer begins when its values are there and the layer before has ended
+    gradients   are sent as they are computed, last layer first
+    updates     begin when all workers' gradients are there, one after another on each host
+    barrier     the step ends with the slowest of n devices
+
+Max-min fair sharing: Bertsekas and Gallager, Data Networks, 1992, section 6.5.2. Schedules of all-reduce: Thakur, Rabenseifner
+and Gropp, Int. J. High Perform. Comput. Appl. 19, 2005; Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_dtfperf.limits.limit import FORWARD
+from pytest_dtfperf.limits.needs import SLOTS, Layout, devices_of, pulls_before_it_pushes, traffic
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec.all_reduce import Range, parse
+from pytest_dtfperf.training.exchange_plan import list_exchanges
+from pytest_dtfperf.training.models.outline import outline_of
+
+MESSAGE_S = 40e-6  # of a tensor on the network, however small it is: training/exchange_plan.py
+FLOAT_BYTES = 4
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkRates:
+    """What all hosts can do beside computing."""
+
+    link_bytes_per_s: float  # of a host, in each direction
+    message_s: float = MESSAGE_S  # for which a tensor occupies both links, whatever its size
+    memory_bytes_per_s: float | None = None  # that updates on a parameter server's host read and write; None: they cost nothing
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What a worker exchanges with the parameter servers of another host, in the order of the network."""
+
+    host: str
+    receivers: int  # workers on other hosts than this one
+    starts: Floats  # when each is used: the part of the forward pass before it
+    sizes: Floats  # bytes on the wire
+
+
+class StepModel:
+    """A step of one training on one layout, for any network and time of computing."""
+
+    def __init__(self, spec: Spec, layout: Layout) -> None:
+        self.spec, self.layout = spec, layout
+        self._workers = Counter(layout.hosts[worker] for worker in layout.workers)
+        self._wire = 0.5 if spec.wire_precision == "bf16" else 1.0
+        self._starts = _find_starts(spec)
+        devices = devices_of(spec, layout)
+        self.devices = sum(devices.values())
+
+    @property
+    def crosses_links(self) -> bool:
+        """Whether anything is sent from host to host."""
+        return self.busiest_link_bytes > 0
+
+    @cached_property
+    def busiest_link_bytes(self) -> float:
+        """Bytes per step through the link that has most, in the direction that has more, as limits/ counts them."""
+        totals: dict[str, float] = defaultdict(float)
+        for phase in traffic(self.spec, self.layout):
+            for host, flow in phase.items():
+                totals[host] += max(flow.sent, flow.received)
+        return max(totals.values(), default=0.0)
+
+    def find_hot_stream(self) -> Stream | None:
+        """Return the stream of the host with the most bytes for all workers; None without parameter servers on other hosts."""
+        return max(self._streams, key=lambda each: each.receivers * float(each.sizes.sum()), default=None)
+
+    def step_s(self, compute_s: float, network: NetworkRates) -> float:
+        """Return the seconds of a step that would compute for `compute_s` if it never waited."""
+        if not self.crosses_links:
+            return compute_s
+        least_s = self.busiest_link_bytes / network.link_bytes_per_s
+        if not self.layout.servers:
+            return max(least_s, self._all_reduce_s(compute_s, network))
+        if not self.spec.cross_replica_sync:
+            return max(least_s, self._with_servers_s(compute_s, network, alone=True))
+        if self.spec.staged_vars and not self.spec.forward_only:
+            return max(least_s, compute_s)
+        return max(least_s, self._with_servers_s(compute_s, network))
+
+    @cached_property
+    def _streams(self) -> Sequence[Stream]:
+        exchanges = list_exchanges(self.spec)
+        hosts = [self.layout.hosts[server] for server in self.layout.servers]
+        held: Counter[str] = Counter(dict.fromkeys(self._workers, 0))
+        for each in exchanges:
+            held[hosts[each.server]] += each.size_bytes
+        own = min(self._workers, key=lambda host: held[host])
+        of_host: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for each in exchanges:
+            of_host[hosts[each.server]].append((float(self._starts[each.first]), each.size_bytes * self._wire))
+        return [
+            Stream(host, self._workers.total() - self._workers[host], *np.array(sorted(rows)).T)
+            for host, rows in of_host.items()
+            if host != own
+        ]
+
+    def _with_servers_s(self, compute_s: float, network: NetworkRates, *, alone: bool = False) -> float:
+        """`alone`: no other worker uses the links, as for one of many that do not wait for each other."""
+        streams = self._streams
+        flows = [
+            Flows(1 if alone else each.receivers, each.sizes + network.message_s * network.link_bytes_per_s) for each in streams
+        ]
+        on_each = 1 if alone else self._workers[min(self._workers)]
+        link = SharedLinks(flows, network.link_bytes_per_s, on_each)
+        pulls = self.spec.forward_only or pulls_before_it_pushes(self.spec) or alone
+        forward_s, backward_s = compute_s * FORWARD, compute_s * (1 - FORWARD)
+        if self.spec.forward_only:
+            forward_s, backward_s = compute_s, 0.0
+        forward_end = forward_s
+        if pulls:
+            arrivals = link.finish([np.zeros_like(each.sizes) for each in streams])
+            for each, arrival in zip(streams, arrivals, strict=True):
+                forward_end = max(forward_end, float(np.max(arrival + (1 - each.starts) * forward_s)))
+        end = forward_end + backward_s
+        if self.spec.forward_only:
+            return end
+        ready = [forward_end + (1 - each.starts[::-1]) * backward_s for each in streams]  # last layer first
+        there = link.turn_round().finish(ready)
+        updated = [self._update(each, times, network) for each, times in zip(streams, there, strict=True)]
+        if pulls:
+            return max(end, *(float(times[-1]) for times in updated))
+        back = link.turn_round().finish(updated)
+        return max(end, *(float(times[-1]) for times in back))
+
+    def _update(self, stream: Stream, there: Floats, network: NetworkRates) -> Floats:
+        """Return when the updates of gradients that have come at these times have ended, one after another."""
+        if network.memory_bytes_per_s is None:
+            return there
+        state = 2 + 2 * SLOTS[self.spec.optimizer]
+        per_byte = (stream.receivers + state / self._wire) / network.memory_bytes_per_s
+        return _serve(there, stream.sizes[::-1] * per_byte)
+
+    def _all_reduce_s(self, compute_s: float, network: NetworkRates) -> float:
+        ranks = Ranks(len(self._workers), max(self._workers.values()))
+        ranges = parse(self.spec.all_reduce_spec or "xring")
+        busy: dict[int, list[tuple[float, float]]] = defaultdict(list)  # by the link that a tensor occupies: ready, seconds
+        for number, each in enumerate(list_exchanges(self.spec)):
+            algorithm = _choose_range(ranges, each.size_bytes // FLOAT_BYTES).algorithm
+            ready = compute_s * (FORWARD + (1 - FORWARD) * (1 - float(self._starts[each.first])))
+            seconds = ranks.seconds(algorithm, each.size_bytes * self._wire, network)
+            busy[ranks.owner(algorithm, number)].append((ready, seconds))
+        ends = [compute_s]
+        for rows in busy.values():
+            ready_s, seconds_s = np.array(sorted(rows)).T
+            ends.append(float(_serve(ready_s, seconds_s)[-1]))
+        return max(ends)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The members of an all-reduce: so many hosts, and at most so many workers on each."""
+
+    hosts: int
+    on_host: int
+
+    def seconds(self, algorithm: str, size_bytes: float, network: NetworkRates) -> float:
+        """Return how long a tensor of this size occupies the links between hosts."""
+        hosts = self.hosts
+        steps, sent = self._count(algorithm.rpartition("/")[2], 1 if "/" in algorithm else self.on_host, hosts)
+        return steps * network.message_s + sent * size_bytes / network.link_bytes_per_s
+
+    @staticmethod
+    def _count(algorithm: str, on_host: int, hosts: int) -> tuple[float, float]:
+        """Return messages one after another, and how many times its size a tensor is sent by the busiest host."""
+        ranks = on_host * hosts
+        if algorithm == "rechd":  # halves the tensor log2 n times, then doubles it
+            return 2 * math.ceil(math.log2(ranks)), 2 * (1 - 1 / ranks)
+        if algorithm in ("pscpu", "psgpu"):  # one rank receives from all others, then sends to all of them
+            remote = ranks - on_host
+            return 2 * remote, 2 * remote
+        return 2 * (ranks - 1), 2 * (ranks - 1) / ranks  # a ring
+
+    def owner(self, algorithm: str, number: int) -> int:
+        """Return which link a tensor waits for: one for all in rings, one for each host that adds in turn."""
+        return number % self.hosts if algorithm.rpartition("/")[2] in ("pscpu", "psgpu") else -1
+
+
+def _choose_range(ranges: Sequence[Range], elements: int) -> Range:
+    return next(each for each in ranges if each.limit is None or elements <= each.limit)
+
+
+def _find_starts(spec: Spec) -> Floats:
+    """Return, of each trained variable, the part of the forward pass's arithmetic before it is used."""
+    outline = outline_of(spec)
+    work = np.array([float(outline.work.get(variable.name, 0)) for variable in outline.trained])
+    if not work.sum():
+        work = np.ones(len(work))  # of own models it is not known which variable takes how much
+    found: Floats = np.concatenate(([0.0], np.cumsum(work)[:-1])) / work.sum()
+    return found
+
+
+@dataclass(frozen=True)
+class Flows:
+    """What is sent from one host: to so many receivers at once, in messages of these sizes to each."""
+
+    receivers: int
+    sizes: Floats
+
+    def turn_round(self) -> "Flows":
+        return Flows(self.receivers, self.sizes[::-1])
+
+
+class SharedLinks:
+    """Streams from several hosts to one worker, or back. All links have the same rate, and the worker's serves `on_each`."""
+
+    def __init__(self, flows: Sequence[Flows], per_s: float, on_each: int) -> None:
+        self._flows, self._per_s, self._on_each = flows, per_s, on_each
+        self._most = np.array([per_s / each.receivers for each in flows])  # of each stream, by the link of its host
+
+    def turn_round(self) -> "SharedLinks":
+        """Return the same with the last message first."""
+        return SharedLinks([each.turn_round() for each in self._flows], self._per_s, self._on_each)
+
+    def finish(self, ready: Sequence[Floats]) -> list[Floats]:
+        """Return when each message has come that is ready at these times, which ascend in each stream."""
+        offsets = [np.cumsum(each.sizes) for each in self._flows]
+        releases = sorted(
+            (float(time), number, float(size))
+            for number, (times, each) in enumerate(zip(ready, self._flows, strict=True))
+            for time, size in zip(times, each.sizes, strict=True)
+        )
+        sent_at, sent = self._drain(releases)
+        return [_find_times(offset, sent[:, number], sent_at) for number, offset in enumerate(offsets)]
+
+    def _drain(self, releases: Sequence[tuple[float, int, float]]) -> tuple[Floats, Floats]:
+        """Return times of events, and what each stream has sent until then."""
+        backlog, sent = np.zeros(len(self._flows)), np.zeros(len(self._flows))
+        now, at = 0.0, 0
+        times, states = [0.0], [sent.copy()]
+        while at < len(releases) or backlog.any():
+            if not backlog.any():
+                now = max(now, releases[at][0])
+                times.append(now)
+                states.append(sent.copy())
+            while at < len(releases) and releases[at][0] <= now:
+                backlog[releases[at][1]] += releases[at][2]
+                at += 1
+            rates = self._share(backlog > 0)
+            active = rates > 0
+            lasts = float(np.min(backlog[active] / rates[active]))
+            if at < len(releases):
+                lasts = min(lasts, releases[at][0] - now)
+            moved = np.minimum(backlog, rates * lasts)
+            backlog -= moved
+            sent += moved
+            done = backlog < 1e-6  # bytes
+            sent[done] += backlog[done]
+            backlog[done] = 0.0
+            now += lasts
+            times.append(now)
+            states.append(sent.copy())
+        return np.array(times), np.array(states)
+
+    def _share(self, active: NDArray[np.bool_]) -> Floats:
+        """Return the max-min fair rates of active streams: what their hosts' links allow, or even parts of the rest."""
+        rates = np.where(active, self._most, 0.0)
+        capacity, left = self._per_s / self._on_each, active.copy()
+        while left.any():
+            even = capacity / left.sum()
+            below = left & (self._most < even)
+            if not below.any():
+                rates[left] = even
+                break
+            capacity -= float(self._most[below].sum())
+            left &= ~below
+        return rates
+
+
+def _find_times(offsets: Floats, sent: Floats, times: Floats) -> Floats:
+    """Return the first times at which so much was sent."""
+    at = np.searchsorted(sent, offsets - 1e-6)
+    at = np.clip(at, 1, len(sent) - 1)
+    before, after = sent[at - 1], sent[at]
+    part = np.divide(offsets - before, after - before, out=np.ones_like(offsets), where=after > before)
+    found: Floats = times[at - 1] + np.clip(part, 0.0, 1.0) * (times[at] - times[at - 1])
+    return found
+
+
+def _serve(ready: Floats, seconds: Floats) -> Floats:
+    """Return when each ends that is ready at these times, one after another."""
+    before = np.concatenate(([0.0], np.cumsum(seconds)[:-1]))
+    ends: Floats = np.maximum.accumulate(ready - before) + before + seconds
+    return ends
