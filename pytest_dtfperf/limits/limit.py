@@ -338,13 +338,18 @@ def published_limit(reference: Reference) -> Limit:
     if hardware is None or not reference.gpus or reference.mode != "training" or reference.model not in MODELS:
         return Limit(unknown={"gpus": f"what {reference.system} can do is not written down"})
     try:
-        spec = _spec(reference)
+        spec, layout = describe_published(reference)
     except SpecError as error:
         return Limit(unknown={"gpus": str(error)})
-    nodes = reference.nodes or 1
+    links = _published_links(hardware, reference.nodes or 1, knows_bytes=knows_bytes(reference))
+    return limit(spec, layout, links, [hardware.gpu])
+
+
+def describe_published(reference: Reference) -> tuple[Spec, Layout]:
+    """Return the spec of a published row and where its tasks were, as of 2017. Raises `SpecError` if no spec is like that."""
+    spec, nodes = _spec(reference), reference.nodes or 1
     tasks = {f"ps:{number}": f"node {number % nodes + 1}" for number in range(spec.num_ps)}
-    layout = Layout({**tasks, **{f"worker:{number}": f"node {number + 1}" for number in range(nodes)}})
-    return limit(spec, layout, _published_links(hardware, nodes, knows_bytes=_knows_bytes(reference)), [hardware.gpu])
+    return spec, Layout({**tasks, **{f"worker:{number}": f"node {number + 1}" for number in range(nodes)}})
 
 
 def _spec(reference: Reference) -> Spec:
@@ -361,7 +366,7 @@ def _spec(reference: Reference) -> Spec:
     )
 
 
-def _knows_bytes(reference: Reference) -> bool:
+def knows_bytes(reference: Reference) -> bool:
     """Return whether the publication has all that bytes per step follow from."""
     return None not in (reference.batch_size, reference.nodes, reference.variable_update, reference.num_ps)
 

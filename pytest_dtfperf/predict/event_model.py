@@ -99,6 +99,8 @@ class StepModel:
 
     @cached_property
     def _streams(self) -> Sequence[Stream]:
+        if not self.layout.servers:
+            return []
         exchanges = list_exchanges(self.spec)
         hosts = [self.layout.hosts[server] for server in self.layout.servers]
         held: Counter[str] = Counter(dict.fromkeys(self._workers, 0))
@@ -226,6 +228,7 @@ class SharedLinks:
     def __init__(self, flows: Sequence[Flows], per_s: float, on_each: int) -> None:
         self._flows, self._per_s, self._on_each = flows, per_s, on_each
         self._most = np.array([per_s / each.receivers for each in flows])  # of each stream, by the link of its host
+        self._is_even = len({each.receivers for each in flows}) == 1
 
     def turn_round(self) -> "SharedLinks":
         """Return the same with the last message first."""
@@ -248,13 +251,16 @@ class SharedLinks:
         now, at = 0.0, 0
         times, states = [0.0], [sent.copy()]
         while at < len(releases) or backlog.any():
-            if not backlog.any():
-                now = max(now, releases[at][0])
+            if not backlog.any() and releases[at][0] > now:
+                now = releases[at][0]
                 times.append(now)
                 states.append(sent.copy())
             while at < len(releases) and releases[at][0] <= now:
                 backlog[releases[at][1]] += releases[at][2]
                 at += 1
+            if at == len(releases) and self._is_even:
+                rest_times, rest_sent = self._drain_evenly(backlog)
+                return np.append(times, now + rest_times), np.vstack([*states, sent + rest_sent])
             rates = self._share(backlog > 0)
             active = rates > 0
             lasts = float(np.min(backlog[active] / rates[active]))
@@ -270,6 +276,14 @@ class SharedLinks:
             times.append(now)
             states.append(sent.copy())
         return np.array(times), np.array(states)
+
+    def _drain_evenly(self, backlog: Floats) -> tuple[Floats, Floats]:
+        """Return the same of streams that all have the same rate at any time, and to which nothing is added."""
+        levels = np.unique(backlog[backlog > 0])
+        active = np.array([float((backlog >= level).sum()) for level in levels])
+        rates = np.minimum(self._most[0], self._per_s / self._on_each / active)
+        times: Floats = np.cumsum(np.diff(levels, prepend=0.0) / rates)
+        return times, np.minimum.outer(levels, backlog)
 
     def _share(self, active: NDArray[np.bool_]) -> Floats:
         """Return the max-min fair rates of active streams: what their hosts' links allow, or even parts of the rest."""
@@ -288,11 +302,10 @@ class SharedLinks:
 
 def _find_times(offsets: Floats, sent: Floats, times: Floats) -> Floats:
     """Return the first times at which so much was sent."""
-    at = np.searchsorted(sent, offsets - 1e-6)
-    at = np.clip(at, 1, len(sent) - 1)
+    at = np.minimum(np.maximum(np.searchsorted(sent, offsets - 1e-6), 1), len(sent) - 1)
     before, after = sent[at - 1], sent[at]
     part = np.divide(offsets - before, after - before, out=np.ones_like(offsets), where=after > before)
-    found: Floats = times[at - 1] + np.clip(part, 0.0, 1.0) * (times[at] - times[at - 1])
+    found: Floats = times[at - 1] + np.minimum(part, 1.0) * (times[at] - times[at - 1])
     return found
 
 

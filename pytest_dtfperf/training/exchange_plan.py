@@ -55,9 +55,12 @@ def plan(
     packs: list[Pack] = []
     for kind, decaying in (("small", True), (BATCH_NORM, False)):
         rows: list[list[Variable]] = []
+        filled_bytes = 0  # of the last row
         for variable in (each for each in small if decays(each.name) == decaying):
-            if not rows or len(rows[-1]) == most or _bytes([*rows[-1], variable]) > full_bytes:
+            filled_bytes += _bytes([variable])
+            if not rows or len(rows[-1]) == most or filled_bytes > full_bytes:
                 rows.append([])
+                filled_bytes = _bytes([variable])
             rows[-1].append(variable)
         packs += [Pack(f"{kind}_pack{number}", tuple(row)) for number, row in enumerate(rows) if len(row) > 1]
     return packs

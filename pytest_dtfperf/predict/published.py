@@ -1,0 +1,102 @@
+"""Published rates as measurements to predict from, and the check of predictions against those that were held out. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_dtfperf.baselines.references import Reference, references
+from pytest_dtfperf.errors import SpecError, UsageError, unknown_name
+from pytest_dtfperf.limits.limit import HARDWARE, describe_published, knows_bytes
+from pytest_dtfperf.predict.prediction import Hosts, LinkRange, MeasuredRate, PredictedRate, Predictor
+from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec
+
+FITTED_OF_MANY, FITTED_OF_FEW = 8, 2  # devices of the largest rate that is fitted, of series that go beyond 8, and of others
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutRate:
+    """A published rate that was not fitted, with its prediction."""
+
+    reference: Reference
+    largest_fitted: int  # devices
+    prediction: PredictedRate
+
+    @property
+    def error(self) -> float:
+        """Return predicted / published - 1."""
+        return self.prediction.images_per_sec / self.reference.images_per_sec - 1
+
+    @property
+    def is_covered(self) -> bool:
+        """Return whether the interval has the published rate."""
+        return self.prediction.low <= self.reference.images_per_sec <= self.prediction.high
+
+
+def predict_held_out(link_bytes_per_s: Mapping[str, float] | None = None) -> list[HeldOutRate]:
+    """Fit the small sizes of each published series, and predict the others.
+
+    `link_bytes_per_s`: by system, measured rates of links; other links are those of data sheets, or not known.
+    """
+    found: list[HeldOutRate] = []
+    for rows in group_by_series(references()):
+        most = FITTED_OF_MANY if rows[-1].gpus > FITTED_OF_MANY else FITTED_OF_FEW
+        fitted = [row for row in rows if row.gpus <= most]
+        if not fitted or fitted == rows:
+            continue
+        measured = [make_measured(row) for row in fitted]
+        predictor = Predictor(measured, find_hosts(rows[0].system, (link_bytes_per_s or {}).get(rows[0].system)))
+        for row in rows[len(fitted) :]:
+            rate = make_measured(row)
+            prediction = predictor.predict(rate.spec, rate.layout)
+            found.append(HeldOutRate(reference=row, largest_fitted=fitted[-1].gpus, prediction=prediction))
+    return found
+
+
+def group_by_series(rows: Iterable[Reference]) -> list[list[Reference]]:
+    """Return synthetic trainings with all that a step follows from, by system, table, model, batch and program, by devices."""
+    series: dict[tuple[object, ...], list[Reference]] = defaultdict(list)
+    for row in rows:
+        is_known = row.data == "synthetic" and row.mode == "training" and row.gpus > 0 and row.batch_size is not None
+        if is_known and row.model in MODELS and (row.gpus == 1 or knows_bytes(row)) and row.variable_update in VARIABLE_UPDATES:
+            key = row.system, row.table, row.model, row.batch_size, row.precision, row.xla, row.implementation
+            series[key if row.nodes and _has_sweep(row) else (*key, row.variable_update)].append(row)
+    return [sorted(each, key=lambda row: row.gpus) for each in series.values()]
+
+
+def _has_sweep(row: Reference) -> bool:
+    """Return whether a table has the best of several modes for each number of devices."""
+    return bool(row.num_ps)
+
+
+def make_measured(row: Reference) -> MeasuredRate:
+    """Return a published rate with its spec. tf_cnn_benchmarks packed no variables in 2017."""
+    spec, layout = describe_published(row)
+    if "agg_small_grads_max_bytes" in spec.mode.knows:
+        spec = spec.but(agg_small_grads_max_bytes=0)
+    return MeasuredRate(spec=spec, layout=layout, images_per_sec=row.images_per_sec)
+
+
+def find_hosts(system: str, link_bytes_per_s: float | None = None) -> Hosts:
+    """Return the hosts of a published system."""
+    hardware, row = HARDWARE.get(system), next(row for row in references() if row.system == system)
+    link = LinkRange.unknown()
+    if link_bytes_per_s:
+        link = LinkRange.from_probe(link_bytes_per_s)
+    elif hardware and hardware.link_bytes_per_s:
+        link = LinkRange.from_data_sheet(hardware.link_bytes_per_s, hardware.source)
+    return Hosts(devices_per_host=max(1, row.machine.gpus_per_node), link=link)
+
+
+def load_published(system: str, spec: Spec) -> Sequence[MeasuredRate]:
+    """Return the published rates of a system for this model and batch size. Raises `UsageError` if there are none."""
+    known = {row.system for row in references()}
+    if system not in known:
+        raise UsageError(unknown_name("published system", system, known))
+    for rows in group_by_series(row for row in references() if row.system == system):
+        try:
+            measured = [make_measured(row) for row in rows]
+        except SpecError:
+            continue
+        if (measured[0].spec.model, measured[0].spec.batch_size) == (spec.model, spec.batch_size):
+            return measured
+    raise UsageError(f"{system} has no published rates of {spec.model} with {spec.batch_size} images per device")
