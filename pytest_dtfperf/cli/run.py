@@ -93,6 +93,8 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--margin", metavar="FRACTION", type=float, help=text)
     text = "time for all trainings, as 6min; it sets how many runs each has, and which are left out; none sets no limit"
     parser.add_argument("--time-budget", metavar="TIME", type=_parse_time, help=text)
+    text = "trace some more steps, to show where their time goes; auto, the default: of new baselines and what is not green"
+    parser.add_argument("--explain", nargs="?", const="always", choices=("always", "auto", "never"), help=text)
     text = "accept what was measured; new: where there is no baseline yet"
     parser.add_argument("--update-baselines", nargs="?", const="all", choices=("all", "new"), help=text)
     add_baselines(parser)
@@ -150,7 +152,11 @@ def run_measure(args: argparse.Namespace) -> int:
     if args.margin is not None and not 0 < args.margin < 1:
         raise UsageError(f"--margin is a fraction of the baseline, as 0.05 for 5 %, not {args.margin:g}")
     settings = Settings(
-        repeats=args.repeats, margin=args.margin, update_baselines=args.update_baselines, time_budget=args.time_budget
+        repeats=args.repeats,
+        margin=args.margin,
+        explain=args.explain or "auto",
+        update_baselines=args.update_baselines,
+        time_budget=args.time_budget,
     )
     failures: list[str] = []
     opened = Session.open(

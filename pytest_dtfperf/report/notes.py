@@ -86,11 +86,10 @@ def list_next_steps(records: Sequence[Record], command: Sequence[str], cluster: 
         return []
     arguments = [Path(command[0]).name, *command[1:]]
     again = shlex.join(word for word in arguments if not word.startswith(("--update-baselines", "--explain")))
-    named = "" if cluster == "local" else f" --cluster={shlex.quote(cluster)}"
     return [
         (f"{again} --update-baselines=new{_add_repeats(lacking)}", "accept these rates as baselines"),
         (f"{again} --explain=always", "find out where the time of a step goes"),
-        (f"dtfperf doctor{named}", "check that the hosts are fit to be measured"),
+        (f"dtfperf doctor --cluster={shlex.quote(cluster)}", "check that the hosts are fit to be measured"),
     ]
 
 

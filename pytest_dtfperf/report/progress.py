@@ -3,6 +3,7 @@
 Progress shares its cores with the training that it reports, so no thread redraws it, and not every event is drawn.
 """
 
+import os
 import textwrap
 import time
 from collections.abc import Callable
@@ -78,7 +79,8 @@ class Progress:
         self._file = file
         self._fresh_line = fresh_line
         self._where = where
-        self._console = Console(file=file, force_terminal=True, width=width, highlight=False) if is_terminal else None
+        can_overwrite = is_terminal and os.environ.get("TERM") != "dumb"
+        self._console = Console(file=file, force_terminal=True, width=width, highlight=False) if can_overwrite else None
         self._clock = clock
         self._broken = False
         self._live: Live | None = None

@@ -88,6 +88,7 @@ def render(blocks: Iterable[RenderableType], width: int, colour: bool) -> str:
     console = Console(
         file=io.StringIO(),
         width=width,
+        height=25,  # without it, rich takes a terminal with TERM=dumb to have 80 columns
         force_terminal=colour,
         color_system="standard" if colour else None,
         no_color=not colour,

@@ -1,6 +1,7 @@
 """`dtfperf run`: trainings named on the command line, measured and judged."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from pytest_dtfperf.cli.run import WantedSpec
 from pytest_dtfperf.cli.run import parse_words as trainings_of
 from pytest_dtfperf.errors import UsageError
 from tests.cli.table import read
+from tests.docs.commands import understood
 from tests.plugin.conftest import Ended, PerfTests, perf_tests_in
 from tests.plugin.test_verdicts import records, session
 
@@ -77,6 +79,18 @@ def test_measured_accepted_compared(perf: PerfTests) -> None:
     (told,) = read("run", shown.out)
     assert told["verdict"] == "PASSED"
     assert records(perf)[0]["images_per_sec"] == pytest.approx(1000)
+
+
+def test_next_commands_are_accepted(perf: PerfTests) -> None:
+    """Each command below `Next:` is one that dtfperf has, with options that it has; `--explain=always` traces steps."""
+    first = dtfperf(perf, "trivial")
+    following = [line.split("  ")[1] for line in first.out.partition("Next:\n")[2].splitlines() if line.startswith("  ")]
+    assert len(following) == 3
+    for command in following:
+        understood(shlex.split(command)[1:])
+    traced = dtfperf(perf, "trivial", "--explain=always")
+    assert traced.code == 0, traced.err
+    assert session(perf)["command"][-2] == "--explain=always"
 
 
 def test_a_model_of_ones_own(perf: PerfTests) -> None:

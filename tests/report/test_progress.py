@@ -27,6 +27,17 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
     ]
 
 
+def test_a_terminal_that_cannot_overwrite_has_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `TERM=dumb`, each run has two lines as in a log."""
+    monkeypatch.setenv("TERM", "dumb")
+    file = io.StringIO()
+    progress = Progress(file, is_terminal=True, width=120)
+    progress.run_started(SPEC, 2, 5)
+    progress.run_ended(run(9.81, wall_s=12.34))
+    progress.close()
+    assert len(file.getvalue().splitlines()) == 2
+
+
 @pytest.mark.parametrize("is_terminal", [True, False], ids=["terminal", "log"])
 def test_the_line_of_others_is_left_alone(is_terminal: bool) -> None:
     """Whatever is written, others are first asked to leave the line they have begun, whichever run it is."""

@@ -288,6 +288,13 @@ def test_what_cannot_be_compared_says_why_and_once() -> None:
     assert "2 measurements have no baseline to be compared with." in text
 
 
+def test_the_width_counts_where_lines_cannot_be_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is the same with `TERM=dumb`, also with colours."""
+    expected = format_summary(RECORDS, width=120, colour=True)
+    monkeypatch.setenv("TERM", "dumb")
+    assert format_summary(RECORDS, width=120, colour=True) == expected
+
+
 def test_what_was_spent_is_summed_up_with_its_source() -> None:
     """All allocations' costs are one line with the source of prices; without prices there is none."""
     bill = {"usd": 1.204, "price_source": "Amazon's price list", "price_date": "2026-11-20"}
