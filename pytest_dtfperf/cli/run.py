@@ -84,7 +84,7 @@ class WantedSpec:
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "run", help="measure trainings, and compare each with its baseline", text=TEXT, ends=ENDS)
     argument = parser.add_argument("words", metavar="MODEL [FIELD=VALUE ...]", nargs="*", help="one training or several")
-    set_completer(argument, _complete_word)
+    set_completer(argument, complete_word)
     text = "list the models, those of other packages too; with --json {models: [{name, batch_size, data, package, problem}]}"
     parser.add_argument("--models", action="store_true", help=text)
     add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
@@ -288,7 +288,7 @@ def _is_red(record: "Record") -> bool:
     return bool(record.verdict and record.verdict.fails(strict=False) and not record.accepted)
 
 
-def _complete_word(prefix: str, **_: object) -> list[str]:
+def complete_word(prefix: str, **_: object) -> list[str]:
     """Return models, and fields of a training."""
     from pytest_dtfperf.session.resolve import SPEC_FIELDS
 

@@ -302,7 +302,7 @@ def list_changes(spec: Spec) -> Iterator[tuple[str, Spec]]:
         *({"variable_update": mode} for mode in ("parameter_server", "distributed_replicated", "collective_all_reduce")),
     ]
     for change in changes:
-        if all(getattr(spec, name) == value for name, value in change.items()):
+        if any(getattr(spec, name) == value for name, value in change.items()):
             continue
         if "variable_placement" in change and not spec.mode.has_variable_placement:
             continue

@@ -33,6 +33,7 @@ SAMPLES: Mapping[str, tuple[Sequence[str], int]] = {
     "clusters list": (["clusters", "list"], 0),
     "clusters show": (["clusters", "show", "lab"], 0),
     "clusters check": (["clusters", "check"], 1),
+    "predict": (["predict", "alexnet", "--device-rate=100", "--gpus=1,2"], 0),
     "judge": (["judge", SESSION], 1),
     "explain": (["explain", SESSION], 0),
     "history list": (["history", "list"], 0),

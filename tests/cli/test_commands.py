@@ -277,6 +277,7 @@ NAMED = {
     "clusters show": ["theirs"],
     "clusters check": ["theirs"],
     "run": ["mnist", "--cluster=theirs"],
+    "predict": ["mnist", "--cluster=theirs", "--device-rate=1"],
     "launch": ["--cluster=theirs", "train.py"],
 }
 WITH_CLUSTERS = [

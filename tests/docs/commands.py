@@ -126,7 +126,7 @@ def _pytest(command: Command, project: Project) -> Ended:
 # Commands of dtfperf that need neither hosts nor an account, or train on this machine.
 RUN_HERE = {
     "init", "run", "launch", "figures", "judge", "explain", "history", "site", "make-data", "completion", "baselines",
-    "clusters",
+    "clusters", "predict",
 }  # fmt: skip
 NOT_RUN = {
     ("baselines calibrate", "runs sessions for some minutes: tests/plugin/test_calibrate.py does"),

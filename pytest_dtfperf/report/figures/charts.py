@@ -266,9 +266,14 @@ def draw_group_scaling(group: FigureGroup, published: Iterable[PublishedPoint]) 
 
 @apply_style()
 def draw_scaling(
-    title: str, lines: Sequence[ScalingSeries], beside: Sequence[ScalingSeries] = (), *, beneath: Sequence[str] = ()
+    title: str,
+    lines: Sequence[ScalingSeries],
+    beside: Sequence[ScalingSeries] = (),
+    *,
+    beneath: Sequence[str] = (),
+    heading: str = "measured (bars: slowest to fastest run)",
 ) -> Figure:
-    """Draw measured and published lines; `beneath`: hosts, date and versions of the measured ones.
+    """Draw measured and published lines; `beneath`: hosts, date and versions of the measured ones; `heading`: what lines are.
 
     Ids in the SVG of the first line: `rates-0`, `efficiencies-0`, `ideal-0` and `tainted-0`.
     """
@@ -281,8 +286,7 @@ def draw_scaling(
     drawn += _draw_ideals(rates, lines)
     if any(point.is_tainted for series in lines for point in series.points):
         drawn.append(Line2D([], [], **CROSSED, color=INK, label=TAINTED))
-    heading = "\n".join(["measured (bars: slowest to fastest run)", *beneath])
-    figure.legend(handles=drawn, loc="outside lower left", title=heading, alignment="left")
+    figure.legend(handles=drawn, loc="outside lower left", title="\n".join([heading, *beneath]), alignment="left")
     if beside:
         drawn = [_draw_series(rates, efficiencies, series, i, pale=True) for i, series in enumerate(beside)]
         figure.legend(handles=drawn, loc="outside lower right", title="published", alignment="left")

@@ -1,13 +1,16 @@
-"""Published rates as measurements to predict from, and the check of predictions against those that were held out. Pure."""
+"""What predictions start from: measured and published rates; and the check with rates that were held out. Pure."""
 
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_dtfperf.baselines.references import Reference, references
 from pytest_dtfperf.errors import SpecError, UsageError, unknown_name
-from pytest_dtfperf.limits.limit import HARDWARE, describe_published, knows_bytes
+from pytest_dtfperf.limits.limit import HARDWARE, Links, describe_published, knows_bytes
+from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.predict.prediction import Hosts, LinkRange, MeasuredRate, PredictedRate, Predictor
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec
 
 FITTED_OF_MANY, FITTED_OF_FEW = 8, 2  # devices of the largest rate that is fitted, of series that go beyond 8, and of others
@@ -77,8 +80,11 @@ def make_measured(row: Reference) -> MeasuredRate:
 
 
 def find_hosts(system: str, link_bytes_per_s: float | None = None) -> Hosts:
-    """Return the hosts of a published system."""
-    hardware, row = HARDWARE.get(system), next(row for row in references() if row.system == system)
+    """Return the hosts of a published system. Raises `UsageError` if there is no such system."""
+    known = {row.system: row for row in references()}
+    if system not in known:
+        raise UsageError(unknown_name("published system", system, known))
+    hardware, row = HARDWARE.get(system), known[system]
     link = LinkRange.unknown()
     if link_bytes_per_s:
         link = LinkRange.from_probe(link_bytes_per_s)
@@ -89,9 +95,6 @@ def find_hosts(system: str, link_bytes_per_s: float | None = None) -> Hosts:
 
 def load_published(system: str, spec: Spec) -> Sequence[MeasuredRate]:
     """Return the published rates of a system for this model and batch size. Raises `UsageError` if there are none."""
-    known = {row.system for row in references()}
-    if system not in known:
-        raise UsageError(unknown_name("published system", system, known))
     for rows in group_by_series(row for row in references() if row.system == system):
         try:
             measured = [make_measured(row) for row in rows]
@@ -100,3 +103,31 @@ def load_published(system: str, spec: Spec) -> Sequence[MeasuredRate]:
         if (measured[0].spec.model, measured[0].spec.batch_size) == (spec.model, spec.batch_size):
             return measured
     raise UsageError(f"{system} has no published rates of {spec.model} with {spec.batch_size} images per device")
+
+
+def select_measured(records: Iterable[Record], spec: Spec) -> list[MeasuredRate]:
+    """Return the valid measurements of the same training, with any number of devices and servers; of each size the latest."""
+    found: dict[tuple[int, int], MeasuredRate] = {}
+    for record in records:
+        size = record.spec.gpus, record.spec.num_ps
+        if not record.is_valid or spec.but(gpus=size[0], num_ps=size[1]).key != record.spec.key:
+            continue
+        hosts = record.measurement.samples[-1].task_hosts
+        layout = Layout(hosts) if hosts else Hosts(devices_per_host=size[0]).place(record.spec)
+        rates = record.measurement.rates
+        noise = statistics.stdev(rates) / record.images_per_sec / len(rates) ** 0.5 if len(rates) > 1 else 0.0
+        found[size] = MeasuredRate(spec=record.spec, layout=layout, images_per_sec=record.images_per_sec, noise=noise)
+    return list(found.values())
+
+
+def find_probed_link(records: Iterable[Record]) -> LinkRange | None:
+    """Return what the links of the latest probed measurement carry; None where none was probed."""
+    for record in reversed(list(records)):
+        probes = record.measurement.probes
+        if probes is None or not probes.links:
+            continue
+        links = Links(probes)
+        rates = [rate for host in probes.hosts for rate in (links.out(host), links.into(host)) if rate]
+        if rates:
+            return LinkRange.from_probe(statistics.median(rates), "probed in the session")
+    return None
