@@ -53,6 +53,8 @@ SHAPE: Shape = {
             "load": "runnable processes, averaged over a minute",
             "clock_offset_s": "how far its clock is ahead of this machine's",
             "clock_uncertainty_s": "the truth is not further away than this",
+            "interface": "that tasks use; null: none of its has that address",
+            "interface_gbps": "its speed in Gbit/s, if the kernel knows it",
             "ports_tried": "connections that other hosts tried",
             "ports_reached": "those that came through",
             "round_trip_s": "median over its links",

@@ -3,6 +3,7 @@
 The keys themselves are in `named` and in the backends.
 """
 
+import ipaddress
 import json
 import math
 import os
@@ -134,6 +135,17 @@ def _count_words(text: str) -> int:
         return 0
 
 
+def _is_interface(text: str) -> bool:
+    """Return whether this can be the name of an interface, or is a network."""
+    if "/" not in text:
+        return bool(re.fullmatch(r"\S{1,15}", text))
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        return False
+    return True
+
+
 COUNT = Validator("a whole number of at least 1", lambda value: type(value) is int and value >= 1)
 SECONDS = Validator("a number above 0", lambda value: type(value) in (int, float) and 0 < value < math.inf)
 FRACTION = Validator("a fraction, as 0.05 for 5 %", lambda value: type(value) in (int, float) and 0 < value < 1)
@@ -146,6 +158,10 @@ FLAG = Validator("true or false", lambda value: isinstance(value, bool))
 TABLE = Validator("a table", lambda value: isinstance(value, dict))
 TIME = Validator(TIME_BUDGET_FORM, lambda value: isinstance(value, str) and _is_time(value))
 WORDS = Validator("a command line of at least two words", lambda value: TEXT.accepts(value) and _count_words(value) > 1)
+INTERFACE = Validator(
+    'the name of an interface like "ib0", or a network like "10.1.0.0/16"',
+    lambda value: isinstance(value, str) and _is_interface(value),
+)
 CODE = Validator('"module:function"', lambda value: isinstance(value, str) and value.count(":") == 1)
 S3 = Validator(
     '"s3://bucket" or "s3://bucket/prefix"',

@@ -62,6 +62,7 @@ class ClusterConfig:
     container: str | None = None  # beginning of a command line that ends with an image: agents and tasks run in it
     container_python: str = "python3"  # interpreter in that image
     python: str | None = None  # of the hosts; None: the default of `python` below
+    interface: str | None = None  # name of an interface, or a network: tasks use its address; None: that of the backend
     environment: Sequence[str] = ()  # additional variables for hosts: "NAME", "BEGINNING_*", "NAME=value"
     data: str | None = None  # "s3://bucket/prefix": copied to every host before the first run that reads it
     entry: str = "pytest_dtfperf.training.task:run"  # function of a task; another program may use the same protocol
@@ -189,6 +190,7 @@ KEYS: Mapping[str, Validator] = {
     "python": TEXT,
     "container": WORDS,
     "container_python": TEXT,
+    "interface": file.INTERFACE,
     "environment": ENVIRONMENT,
     "data": S3,
     "entry": CODE,
@@ -308,6 +310,10 @@ def _parse(path: str, name: str, table: object) -> ClusterConfig:
 
 def _wrong_together(config: ClusterConfig, table: Mapping[str, Any]) -> str | None:
     """Return the first conflict between keys that are valid on their own; None if there is none."""
+    if config.interface and BACKENDS[config.backend].is_local:
+        return "has interface, but tasks of one machine use its loopback interface: leave interface out"
+    if config.interface and "private_address" in table:
+        return "has interface and private_address: only one of them may set the addresses of tasks"
     workers = config.workers_per_host
     if workers is None:
         return None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from pytest_dtfperf.formats import format_count
+from pytest_dtfperf.launch.exposure import NetworkInterface
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,7 @@ class Facts:
 
     hostname: str
     addresses: tuple[str, ...]
+    interfaces: tuple[NetworkInterface, ...]
     python: str  # "3.11.9"
     executable: str
     tensorflow: str | None  # the package's version; whether it can be imported is a `Trial`
@@ -42,7 +44,13 @@ class Facts:
         values = {each.name: event[each.name] for each in fields(cls)}
         gpus = None if values["gpus"] is None else tuple(gpu["name"] for gpu in values["gpus"])
         disks = tuple(Disk(**disk) for disk in values["disks"])
-        return cls(**{**values, "addresses": tuple(values["addresses"]), "gpus": gpus, "disks": disks})
+        interfaces = tuple(map(NetworkInterface.from_event, values["interfaces"]))
+        lists = {"addresses": tuple(values["addresses"]), "interfaces": interfaces, "gpus": gpus, "disks": disks}
+        return cls(**{**values, **lists})
+
+    def find_interface(self, address: str) -> NetworkInterface | None:
+        """Return the interface that has an address; None if none has."""
+        return next((each for each in self.interfaces if address in each.addresses), None)
 
 
 @dataclass(frozen=True)
@@ -117,6 +125,7 @@ class Diagnosis:
     hosts: list[HostSeen]
     backend: str = "ssh"  # what lends its hosts
     network: str | None = None  # the setting of clusters.toml for which hosts may reach tasks there
+    interface: str | None = None  # the setting of clusters.toml for the interface that tasks use
     folder: str = "~"  # in which the hosts looked for each other's files
     reached: list[Reach] = field(default_factory=list)
     links: list[HostLink] = field(default_factory=list)  # one per ordered pair, the better where it was measured twice

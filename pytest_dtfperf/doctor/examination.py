@@ -13,8 +13,9 @@ from pytest_dtfperf.clusters.protocol import Channel, Lost
 from pytest_dtfperf.doctor.allocation import lent_hosts
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, HostLink, HostSeen, Offset, Reach, TensorFlowTrial, far_below
 from pytest_dtfperf.doctor.findings import Expected
-from pytest_dtfperf.errors import HostLost
+from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.formats import format_count, printable
+from pytest_dtfperf.launch.exposure import choose_interface
 from pytest_dtfperf.launch.link_rounds import FEW, Pair, rounds, split
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT
 from pytest_dtfperf.messages.received import Hearing, MessageError
@@ -116,7 +117,10 @@ class Examination:
         self._on_status("looking around on every host")
         for host, answer in self._ask("facts", _FACTS_S).items():
             if self._is_answer(host, "look around", answer):
-                self.seen.hosts[host].facts = Facts.from_event(answer)
+                self.seen.hosts[host].facts = facts = Facts.from_event(answer)
+                if self.seen.interface:
+                    with suppress(AllocationError):  # a finding
+                        _, self.seen.hosts[host].address = choose_interface("", self.seen.interface, facts.interfaces)
 
     def _files(self) -> None:
         """Have every host leave a file, look for all of them, and remove its own."""
@@ -295,6 +299,7 @@ def examine(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], 
             hosts=hosts,
             backend=config.backend,
             network=config.backend_keys.get("network"),
+            interface=config.interface,
             folder=config.backend_keys.get("shared", HOME),
         )
         ports = sorted(FIRST_FIXED_PORT.values()) if config.fixed_ports else _FREE_PORTS

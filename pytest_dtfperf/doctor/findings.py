@@ -22,10 +22,10 @@ from pytest_dtfperf.doctor.diagnosis import (
     sentence,
     size,
 )
-from pytest_dtfperf.errors import quoted_lines
+from pytest_dtfperf.errors import AllocationError, quoted_lines
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.launch import exposure
-from pytest_dtfperf.launch.exposure import Protection
+from pytest_dtfperf.launch.exposure import NetworkInterface, Protection
 
 PYTHON = (3, 11)  # that hosts need at least
 TENSORFLOW = "2.21.0"  # the version that is locked, which `setup = "uv"` installs
@@ -206,7 +206,7 @@ def _ports(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
             elsewhere = "" if host.has_address else f". No interface of it has that address: it has {_own(host)}"
             yield Finding(
                 f"no host can reach {host.name} ({host.address}), port {why.port}: {why.error}{elsewhere}",
-                "Open its firewall to the other hosts, or name the right network (`private_address`)",
+                "Open its firewall to the other hosts, or name the right network (`interface`, or over SSH `private_address`)",
             )
             rest = {pair: each for pair, each in rest.items() if pair not in to}
     if not rest:
@@ -248,6 +248,39 @@ def _links(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         f"far less goes through {pairs(slow)} than through the others: {bits(slowest)} where {bits(usual)} is usual{guilty}",
         "Look at its cable, its interface's speed (ethtool) and its errors (ip -s link)",
     )
+
+
+def _interfaces(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    """Yield hosts without the interface of clusters.toml; without one there, a faster interface that all hosts have."""
+    known = _select_known_hosts(seen)
+    if seen.interface:
+        for host, facts in known:
+            try:
+                exposure.choose_interface(host.name, seen.interface, facts.interfaces)
+            except AllocationError as error:
+                problem, _, advice = str(error).rpartition(". ")
+                yield Finding(problem, advice)
+        return
+    used = [facts.find_interface(host.address) for host, facts in known]
+    if not known or None in used or BACKENDS[seen.backend].is_local:
+        return
+    slowest = min((each for each in used if each and each.gbps), key=lambda each: each.gbps or 0.0, default=None)
+    faster = [each for each in known[0][1].interfaces if slowest and _least_gbps(each.name, known) > (slowest.gbps or 0.0)]
+    if slowest and faster:
+        best = max(faster, key=lambda each: _least_gbps(each.name, known))
+        yield Finding(
+            f"tasks use {slowest.name} ({slowest.speed}), and all hosts have a faster interface: {best.name} ({best.speed})",
+            f'Set interface = "{best.name}" in clusters.toml, if the hosts reach each other there',
+            wrong=False,
+        )
+
+
+def _least_gbps(name: str, known: Sequence[tuple[HostSeen, Facts]]) -> float:
+    """Return the lowest speed of the interface of this name; 0 if a host lacks it, its address, or its speed."""
+    usable = [
+        next((each.gbps or 0.0 for each in facts.interfaces if each.name == name and each.addresses), 0.0) for _, facts in known
+    ]
+    return min(usable, default=0.0)
 
 
 def _disks(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
@@ -311,6 +344,7 @@ RULES: Sequence[Callable[[Diagnosis, Expected], Iterable[Finding]]] = (
     _python,
     _tensorflow,
     _devices,
+    _interfaces,
     _ports,
     _links,
     _clocks,
@@ -357,6 +391,14 @@ def _groups(pairs: Iterable[tuple[HostSeen, T]]) -> dict[T, list[HostSeen]]:
     for host, value in pairs:
         found.setdefault(value, []).append(host)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def group_interfaces(seen: Diagnosis) -> dict[tuple[NetworkInterface, ...], list[HostSeen]]:
+    """Return the hosts by the interfaces that they have an address on, without the addresses."""
+    return _groups(
+        (host, tuple(NetworkInterface(each.name, (), each.kind, each.gbps) for each in facts.interfaces if each.addresses))
+        for host, facts in _select_known_hosts(seen)
+    )
 
 
 def _own(host: HostSeen) -> str:

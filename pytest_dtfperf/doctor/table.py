@@ -10,13 +10,14 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostSeen, bits, sentence, size
-from pytest_dtfperf.doctor.findings import Finding, protection, shared
+from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostSeen, bits, names_of, sentence, size
+from pytest_dtfperf.doctor.findings import Finding, group_interfaces, protection, shared
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node.links import RAMP_S
 from pytest_dtfperf.report.tables import GAP, make_table, render
 
 NONE = "-"  # the cell of an unknown value
+_INTERFACES = 8  # of a host, that a note lists
 _NARROWEST = 12  # columns that a host's name keeps
 
 
@@ -93,6 +94,13 @@ def _memory(seen: Diagnosis, host: int) -> str:
 def _clock(seen: Diagnosis, host: int) -> str:
     offset = seen.hosts[host].offset
     return NONE if offset is None else f"{1e3 * offset.s:+.2f} ±{1e3 * offset.uncertainty_s:.2f} ms"
+
+
+def _interface(seen: Diagnosis, host: int) -> str:
+    """Return the interface that tasks use, with its speed if the kernel knows it."""
+    row = seen.hosts[host]
+    used = row.facts.find_interface(row.address) if row.facts else None
+    return NONE if used is None else f"{used.name} {used.gbps:g} Gb/s" if used.gbps else used.name
 
 
 def _ports(seen: Diagnosis, host: int) -> str:
@@ -173,7 +181,8 @@ COLUMNS = (
     Column("memory", _memory, number=True),
     Column("load", _load, number=True),
     Column("clock offset", _clock, number=True),
-    Column("ports", _ports, number=True, begins=True),
+    Column("interface", _interface, begins=True),
+    Column("ports", _ports, number=True),
     Column("round trip", _round_trip, number=True),
     Column("sends", _out, number=True),
     Column("receives", _in, number=True),
@@ -190,6 +199,7 @@ def rows(seen: Diagnosis) -> list[dict[str, Any]]:
 def _row(seen: Diagnosis, index: int, host: HostSeen) -> dict[str, Any]:
     facts, trial, offset = host.facts, host.trial, host.offset
     reached, tried = _ports_of(seen, index)
+    used = facts.find_interface(host.address) if facts else None
     return {
         "name": host.name,
         "address": host.address,
@@ -202,6 +212,8 @@ def _row(seen: Diagnosis, index: int, host: HostSeen) -> dict[str, Any]:
         "load": facts.load if facts else None,
         "clock_offset_s": offset.s if offset else None,
         "clock_uncertainty_s": offset.uncertainty_s if offset else None,
+        "interface": used.name if used else None,
+        "interface_gbps": used.gbps if used else None,
         "ports_tried": tried,
         "ports_reached": reached,
         "round_trip_s": _round_trip_s(seen, index),
@@ -225,6 +237,8 @@ def _notes(seen: Diagnosis) -> list[str]:
     notes = []
     if any(host.offset for host in seen.hosts):
         notes.append("clock offset: against this machine's, of the shortest of several round trips; the truth is within the ±.")
+    if any(len(interfaces) > 1 for interfaces in group_interfaces(seen)):
+        notes.append(_interfaces_note(seen))
     if seen.reached:
         ports = {(each.target, each.port) for each in seen.reached}
         notes.append(
@@ -248,6 +262,16 @@ def _notes(seen: Diagnosis) -> list[str]:
     if len(shared(seen)) and sum(host.sees is not None for host in seen.hosts) > 1:
         notes.append(f"files: whether the others see in {seen.folder} what one host writes there.")
     return notes
+
+
+def _interfaces_note(seen: Diagnosis) -> str:
+    """`interfaces: m1, m2 have eth0 (Ethernet 10 Gb/s) and ib0 (InfiniBand 100 Gb/s).`"""
+    alike = []
+    for interfaces, hosts in group_interfaces(seen).items():
+        described = [f"{each.name} ({each.speed or f'{each.kind} of unknown speed'})" for each in interfaces[:_INTERFACES]]
+        more = f" and {len(interfaces) - _INTERFACES} more" if len(interfaces) > _INTERFACES else ""
+        alike.append(f"{names_of(hosts)} {'have' if len(hosts) > 1 else 'has'} {', '.join(described) or 'none'}{more}")
+    return f"interface: the one that tasks use. {'; '.join(alike)}."
 
 
 def _span(times: Sequence[float]) -> str:

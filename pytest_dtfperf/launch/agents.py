@@ -4,6 +4,7 @@ A channel carries every line to every host. So an order contains the data common
 once, and each agent picks the part for its own host.
 """
 
+import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,11 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
+from pytest_dtfperf.clusters.environment import TRAINING, select_variables
 from pytest_dtfperf.clusters.named import ClusterConfig, python
-from pytest_dtfperf.clusters.protocol import Allocation, LossReason, Lost
+from pytest_dtfperf.clusters.protocol import Allocation, Host, LossReason, Lost
 from pytest_dtfperf.errors import AllocationError, HostLost, SpecError
+from pytest_dtfperf.launch.exposure import NetworkInterface, choose_interface
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, HostView, PlacedTask, Roles
 from pytest_dtfperf.launch.watch import loss
 from pytest_dtfperf.messages.received import Hearing, MessageError
@@ -51,25 +54,13 @@ class Agents:
         self._pulse.start()
         try:
             hellos = self._hello(config.limits.hello_s)
+            self.hosts = [_view(*each, config) for each in zip(allocation.hosts, hellos, strict=True)]
         except BaseException:  # Ctrl-C too: nothing else ends the agents yet
             self.close()
             raise
         self.fingerprints = [
-            {part: {**seen, **host.fingerprint.get(part, {})} for part, seen in hello["fingerprint"].items()}
-            for host, hello in zip(allocation.hosts, hellos, strict=True)
-        ]
-        self.hosts = [
-            HostView(
-                host.name,
-                host.address,
-                tuple(hello["cpus"]),
-                tuple(hello["gpus"]),
-                host.switch,
-                tuple(hello["addresses"]),
-                hello["unguarded"],
-                hello["boot"],
-            )
-            for host, hello in zip(allocation.hosts, hellos, strict=True)
+            {part: {**seen, **host.fingerprint.get(part, {})} for part, seen in _fingerprint(hello, view).items()}
+            for host, hello, view in zip(allocation.hosts, hellos, self.hosts, strict=True)
         ]
 
     def order(self, order: str, **data: Any) -> None:
@@ -143,9 +134,45 @@ class Agents:
         return [hellos[host] for host in range(len(self._names))]
 
 
+def _view(host: Host, hello: Event, config: ClusterConfig) -> HostView:
+    """Return a host as its agent reports it. Raises `AllocationError` if it does not have this interface."""
+    name, address, variables = None, host.address, {}
+    if config.interface:
+        found, address = choose_interface(host.name, config.interface, _list_interfaces(hello))
+        name, given = found.name, select_variables(os.environ, TRAINING, config.environment)
+        variables = {each: name for each in OF_INTERFACE if each not in given}
+    return HostView(
+        host.name,
+        address,
+        tuple(hello["cpus"]),
+        tuple(hello["gpus"]),
+        host.switch,
+        tuple(hello["addresses"]),
+        hello["unguarded"],
+        name,
+        tuple(variables.items()),
+        hello["boot"],
+    )
+
+
+def _fingerprint(hello: Event, host: HostView) -> Mapping[str, Mapping[str, Any]]:
+    """Return the fingerprint of a host, in which the interconnect is the interface that tasks use, if one is set."""
+    reported: Mapping[str, Mapping[str, Any]] = hello["fingerprint"]
+    used = next((each for each in _list_interfaces(hello) if each.name == host.interface), None)
+    if used is None:
+        return reported
+    return {**reported, "hardware": {**reported["hardware"], "interconnect": used.speed}}
+
+
+def _list_interfaces(hello: Event) -> list[NetworkInterface]:
+    return [NetworkInterface.from_event(each) for each in hello["interfaces"]]
+
+
 CHIEF = "worker:0"
 # GPU 0 is the one that nvidia-smi, and so the agent, calls 0, independent of the host's own environment.
 GPU_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+# Libraries that open connections of their own choose an interface by these. A value of the user goes first.
+OF_INTERFACE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
 def tasks_by_host(tasks: Sequence[PlacedTask]) -> dict[int, list[PlacedTask]]:
@@ -234,7 +261,8 @@ def start_order(
                     **_own_order(task, injected_slowdowns.get(task.name, 0.0), checkpoint if task.name == CHIEF else None),
                     "stays": roles.stays(task),
                 },
-                "env": {"CUDA_VISIBLE_DEVICES": ",".join(task.gpus)},  # empty, not absent: absent means all of them
+                # CUDA_VISIBLE_DEVICES: empty, not absent: absent means all of them
+                "env": {**_host_environment(hosts[task.host], spec), "CUDA_VISIBLE_DEVICES": ",".join(task.gpus)},
                 # Where a task may use all cores none is listed: they can be hundreds.
                 "cpus": [] if task.cpus == hosts[task.host].cpus or not spec.cpu_affinity else list(task.cpus),
             }
@@ -265,6 +293,12 @@ def _environment(spec: Spec) -> dict[str, str]:
     if spec.onednn is not None:
         variables["TF_ENABLE_ONEDNN_OPTS"] = str(int(spec.onednn))
     return variables
+
+
+def _host_environment(host: HostView, spec: Spec) -> dict[str, str]:
+    """Return the variables of a host's tasks, but those that the spec sets."""
+    of_spec = {assignment.partition("=")[0] for assignment in spec.environment}
+    return {name: value for name, value in host.environment if name not in of_spec}
 
 
 def _must_start_cold(spec: Spec) -> bool:

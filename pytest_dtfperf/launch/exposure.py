@@ -8,13 +8,15 @@ network itself must be a private one, as far as its addresses show.
 import ipaddress
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from typing import Any, Self
 
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
-from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.errors import AllocationError, show_value
 from pytest_dtfperf.launch.placement import HostView
 from pytest_dtfperf.spec import Spec
 
@@ -41,6 +43,56 @@ WAYS_OUT = (
     'Name a private network of the hosts (`private_address`), train as root where nftables is, or say network = "trusted" in '
     "clusters.toml if something else keeps strangers away. docs/security.md has the whole of it."
 )
+
+
+@dataclass(frozen=True)
+class NetworkInterface:
+    """One network interface of a host."""
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    kind: str = "Ethernet"
+    gbps: float | None = None  # None: the kernel does not know it
+
+    @classmethod
+    def from_event(cls, event: Mapping[str, Any]) -> Self:
+        """Return the interface that a host reports."""
+        return cls(event["name"], tuple(event["addresses"]), event["kind"], event["gbps"])
+
+    @property
+    def speed(self) -> str | None:
+        """`InfiniBand 100 Gb/s`, as in a fingerprint."""
+        return f"{self.kind} {self.gbps:g} Gb/s" if self.gbps else None
+
+    def __str__(self) -> str:
+        described = [*(self.addresses[:1] or ["without an address"]), self.speed or f"{self.kind} of unknown speed"]
+        return f"{self.name} ({', '.join(described)})"
+
+
+def choose_interface(host: str, wanted: str, interfaces: Sequence[NetworkInterface]) -> tuple[NetworkInterface, str]:
+    """Return the interface of a host that tasks use, and its address.
+
+    Args:
+        wanted: the name of an interface, or a network: the first address in it is chosen.
+
+    Raises:
+        AllocationError: the host has no such interface, or it has no address.
+    """
+    network = ipaddress.ip_network(wanted) if "/" in wanted else None
+    pairs = [(each, address) for each in interfaces for address in each.addresses]
+    for each, address in pairs:
+        if (each.name == wanted) if network is None else (ipaddress.ip_address(address) in network):
+            return each, address
+    if network is None and any(each.name == wanted for each in interfaces):
+        problem = f"interface {show_value(wanted)} of host {host} has no address"
+    elif network is None:
+        problem = f"host {host} has no interface {show_value(wanted)}"
+    else:
+        problem = f"host {host} has no address in {wanted}"
+    raise AllocationError(
+        f"{problem}. It has {', '.join(map(str, interfaces)) or 'only the loopback interface'}. "
+        "Correct `interface` in clusters.toml"
+    )
 
 
 class Protection(StrEnum):

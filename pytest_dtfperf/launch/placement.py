@@ -38,6 +38,8 @@ class HostView:
     switch: str | None = None  # the network switch that it is connected to, if the cluster knows it
     addresses: tuple[str, ...] = ()  # of all its interfaces
     unguarded: str | None = None  # why its tasks' ports can have no firewall; None: they can
+    interface: str | None = None  # the name of the interface that tasks use, if the cluster file sets it
+    environment: tuple[tuple[str, str], ...] = ()  # variables of its tasks
     boot: str = ""  # the boot id of its kernel, another one after each restart; empty if not known
 
 

@@ -207,6 +207,15 @@ def _of_tunnel(value: Any) -> Any:
     return fit(_TUNNEL_DOES, value, "does")
 
 
+_INTERFACE = record(
+    {
+        "name": matching(r"[^\s/]{1,15}", "the name of an interface"),
+        "addresses": list_of(address, 4096),
+        "kind": matching("InfiniBand|RoCE|Ethernet", "a kind of network"),
+        "gbps": optional(number(0, 1e6)),
+    }
+)
+
 AGENT: Table = {
     "hello": record(
         {
@@ -216,6 +225,7 @@ AGENT: Table = {
             "cpus": list_of(whole(0, CPUS - 1), CPUS, least=1, unique=True),
             "gpus": list_of(GPU, 256, unique=True),
             "addresses": list_of(address, 4096),
+            "interfaces": list_of(_INTERFACE, 4096),
             "unguarded": optional(REASON),
             "boot": text(60),
         }
@@ -254,6 +264,7 @@ CHECKUP: Table = {
                 **FROM,
                 "hostname": text(),
                 "addresses": list_of(address, 4096),
+                "interfaces": list_of(_INTERFACE, 4096),
                 "python": text(60),
                 "executable": text(4096),
                 "tensorflow": optional(text(60)),

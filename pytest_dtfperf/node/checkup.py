@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from pytest_dtfperf.node import guard, isolation, links, probes, processes, trial, wire
+from pytest_dtfperf.node import guard, interfaces, isolation, links, probes, processes, trial, wire
 from pytest_dtfperf.node.module_command import module_command
 from pytest_dtfperf.node.processes import Leave, ignore_signals, leave_on_signals
 
@@ -158,6 +158,7 @@ def facts() -> dict[str, Any]:
     return {
         "hostname": socket.gethostname(),
         "addresses": addresses(),
+        "interfaces": interfaces.list_interfaces(),
         "python": sys.version.split()[0],
         "executable": sys.executable,
         "tensorflow": probes.tensorflow_version(),

@@ -1,12 +1,22 @@
-"""The network interfaces of this host: their addresses, and the fastest link that is up."""
+"""The network interfaces of this host: their addresses and speeds, and the fastest link that is up."""
 
 from __future__ import annotations
 
 import os
 import re
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_SIOCGIFCONF = 0x8912  # linux/sockios.h: all IPv4 addresses, each with its interface
+_IFREQ_BYTES, _NAME_BYTES = 40, 16  # struct ifreq of linux/if.h on 64 bits: the name, then a sockaddr_in
+_MOST_IFREQS = 1024
+_LOOPBACK, _OF_INFINIBAND = "772", "32"  # include/uapi/linux/if_arp.h: in the file `type` of an interface
 
 
 def own() -> list[str]:
@@ -31,14 +41,61 @@ _KINDS = {"InfiniBand": "InfiniBand", "Ethernet": "RoCE"}
 _DEFAULT = "00000000"
 
 
+def list_interfaces(network: str = NETWORK) -> list[dict[str, Any]]:
+    """Return the name, addresses, kind and speed of each interface of this host, but of the loopback interface.
+
+    `kind` is "InfiniBand" of IPoIB, "RoCE" of Ethernet whose card has remote memory access, else "Ethernet". `gbps` is None
+    where the kernel does not know it: of an interface that is down, and of most virtual ones.
+    """
+    addresses = {**{name: [] for name in _list(network)}, **_list_addresses()}
+    return [
+        {"name": name, "addresses": found, "kind": _get_kind(f"{network}/{name}"), "gbps": _get_speed(f"{network}/{name}")}
+        for name, found in addresses.items()
+        if name != "lo" and _read_file(f"{network}/{name}/type") != _LOOPBACK
+    ]
+
+
+def _list_addresses() -> dict[str, list[str]]:
+    """Return the addresses of each interface that has some, but link-local ones."""
+    import array
+    import fcntl
+
+    found: dict[str, list[str]] = {}
+    buffer = array.array("B", bytes(_IFREQ_BYTES * _MOST_IFREQS))
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("iL", len(buffer), buffer.buffer_info()[0])
+        (used,) = struct.unpack_from("i", fcntl.ioctl(any_socket.fileno(), _SIOCGIFCONF, request))
+        for start in range(0, used, _IFREQ_BYTES):
+            name = bytes(buffer[start : start + _NAME_BYTES]).partition(b"\0")[0].decode()
+            where = start + _NAME_BYTES + 4
+            found.setdefault(name.partition(":")[0], []).append(socket.inet_ntoa(bytes(buffer[where : where + 4])))
+    with suppress(OSError), open("/proc/net/if_inet6") as file:
+        for fields in map(str.split, file):
+            address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0]))
+            if not address.startswith("fe80:"):
+                found.setdefault(fields[5], []).append(address)
+    return found
+
+
+def _get_kind(folder: str) -> str:
+    if _read_file(f"{folder}/type") == _OF_INFINIBAND:
+        return "InfiniBand"
+    return "RoCE" if os.path.isdir(f"{folder}/device/infiniband") else "Ethernet"
+
+
+def _get_speed(folder: str) -> float | None:
+    given = _read_file(f"{folder}/speed")
+    return int(given) / 1000 if given.isdigit() and int(given) > 0 else None
+
+
 def fastest(infiniband: str = INFINIBAND, network: str = NETWORK, routes: str = ROUTES) -> str | None:
     """`InfiniBand 100 Gb/s`; without such a port, the interface of the default route: `Ethernet 25 Gb/s`."""
     ports = sorted(_ports(infiniband))
     if ports:
         gbps, kind = ports[-1]
         return f"{kind} {gbps:g} Gb/s"
-    mbps = _speed_mbps(network, routes)
-    return f"Ethernet {mbps / 1000:g} Gb/s" if mbps else None
+    speed = _get_default_speed(network, routes)
+    return f"Ethernet {speed:g} Gb/s" if speed else None
 
 
 def _ports(folder: str) -> Iterator[tuple[float, str]]:
@@ -53,13 +110,11 @@ def _ports(folder: str) -> Iterator[tuple[float, str]]:
                 yield float(speed[0]), _KINDS.get(layer, "RDMA")
 
 
-def _speed_mbps(network: str, routes: str) -> int | None:
-    """Virtual interfaces have none: -1, or no number at all."""
+def _get_default_speed(network: str, routes: str) -> float | None:
     interface = next(
         (fields[0] for line in _read_file(routes).splitlines() if (fields := line.split())[1:2] == [_DEFAULT]), None
     )
-    given = _read_file(f"{network}/{interface}/speed") if interface else ""
-    return int(given) if given.isdigit() and int(given) > 0 else None
+    return _get_speed(f"{network}/{interface}") if interface else None
 
 
 def _list(folder: str) -> list[str]:

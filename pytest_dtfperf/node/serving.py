@@ -219,6 +219,7 @@ class Agent:
             cpus=cpus,
             gpus=[gpu.visible_as for gpu in self._gpus],
             addresses=interfaces.own(),
+            interfaces=interfaces.list_interfaces(),
             unguarded=self._unguarded,
             boot=owner.boot_id(),
         )

@@ -5,11 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Disk, Facts, HostLink, HostSeen, Offset, Reach, TensorFlowTrial
+from pytest_dtfperf.launch.exposure import NetworkInterface
 
 GIB = 1 << 30
 FACTS = Facts(
     hostname="node",
     addresses=("127.0.0.1", "10.0.0.1"),
+    interfaces=(NetworkInterface("eth0", tuple(f"10.0.0.{i}" for i in range(20)), gbps=10.0),),
     python="3.11.9",
     executable="/usr/bin/python3",
     tensorflow="2.21.0",

@@ -9,7 +9,8 @@ import pytest
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Disk, HostLink, HostSeen, Offset, Reach, TensorFlowTrial, bits, size
 from pytest_dtfperf.doctor.findings import Expected, findings, shared
 from pytest_dtfperf.doctor.table import COLUMNS
-from tests.doctor.seen import GIB, healthy, link
+from pytest_dtfperf.launch.exposure import NetworkInterface
+from tests.doctor.seen import FACTS, GIB, healthy, link
 
 
 def problems(seen: Diagnosis, **expected: Any) -> list[str]:
@@ -355,3 +356,41 @@ def test_public_addresses_beside_the_one_that_tasks_use() -> None:
     (output,) = remarks(seen)
     assert output.startswith("tasks on node0 use 10.0.0.1, but listen on all its addresses, of which 203.0.113.7 is public")
     assert problems(seen) == []
+
+
+IB0 = NetworkInterface("ib0", ("10.1.0.1",), "InfiniBand", 100.0)
+ETH0 = FACTS.interfaces[0]
+
+
+def test_a_host_without_the_interface_is_named() -> None:
+    """An interface of clusters.toml that a host lacks is a problem, with the interfaces that it has."""
+    seen = healthy(2, each={0: {"interfaces": (ETH0, IB0)}})
+    seen.interface = "ib0"
+    (problem,) = problems(seen)
+    assert problem == (
+        "host node1 has no interface 'ib0'. It has eth0 (10.0.0.0, Ethernet 10 Gb/s). Correct `interface` in clusters.toml."
+    )
+
+
+@pytest.mark.parametrize(
+    "of_first, of_second, interface, count",
+    [
+        ((ETH0, IB0), (ETH0, IB0), None, 1),
+        ((ETH0, IB0), (ETH0,), None, 0),
+        ((ETH0, IB0), (ETH0, replace(IB0, addresses=())), None, 0),
+        ((ETH0, IB0), (ETH0, IB0), "eth0", 0),
+        ((ETH0,), (ETH0,), None, 0),
+    ],
+    ids=["on both", "on one", "without an address", "chosen", "no other"],
+)
+def test_a_faster_interface_of_all_hosts_is_a_note(
+    of_first: tuple[NetworkInterface, ...], of_second: tuple[NetworkInterface, ...], interface: str | None, count: int
+) -> None:
+    """A note names a faster interface that all hosts have, unless clusters.toml chooses one."""
+    seen = healthy(2, each={0: {"interfaces": of_first}, 1: {"interfaces": of_second}})
+    seen.interface = interface
+    note = (
+        "tasks use eth0 (Ethernet 10 Gb/s), and all hosts have a faster interface: ib0 (InfiniBand 100 Gb/s). "
+        'Set interface = "ib0" in clusters.toml, if the hosts reach each other there.'
+    )
+    assert remarks(seen) == [note] * count

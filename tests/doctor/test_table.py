@@ -7,6 +7,7 @@ import pytest
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostLink, HostSeen, Offset, TensorFlowTrial
 from pytest_dtfperf.doctor.findings import Expected, findings
 from pytest_dtfperf.doctor.table import COLUMNS, show
+from pytest_dtfperf.launch.exposure import NetworkInterface
 from tests.doctor.seen import healthy
 
 WIDE = 200
@@ -23,7 +24,8 @@ def rows(text: str, name: str) -> list[str]:
 def test_a_row_per_host() -> None:
     """Everything that was seen of a host is in its row."""
     (row,) = rows(shown(healthy(3, gpus=4)), "node1")
-    words = ("yes", "3.11.9", "2.21.0", "4 A100", "64 GiB", "+1.00 ±0.20 ms", "2 of 2", "50 µs", "9.4 Gbit/s", "shared by all")
+    clock, network = "+1.00 ±0.20 ms", ("eth0 10 Gb/s", "2 of 2", "50 µs", "9.4 Gbit/s")
+    words = ("yes", "3.11.9", "2.21.0", "4 A100", "64 GiB", clock, *network, "shared by all")
     position = 0
     for each in words:
         position = row.index(each, position)
@@ -40,6 +42,18 @@ def test_notes_say_what_the_numbers_were_counted_over() -> None:
         "whether the others see in ~ what one host writes there",
     ):
         assert words in text
+
+
+def test_interfaces_are_listed_where_there_are_several() -> None:
+    """A note lists the interfaces of all hosts with their speeds, hosts that are alike together."""
+    ib0 = NetworkInterface("ib0", ("10.1.0.1",), "InfiniBand", 100.0)
+    other = NetworkInterface("eth1", ("10.2.0.1",))
+    eth0 = healthy(1).hosts[0].facts.interfaces[0]  # type: ignore[union-attr]
+    seen = healthy(3, each={0: {"interfaces": (eth0, ib0)}, 1: {"interfaces": (eth0, ib0)}, 2: {"interfaces": (eth0, other)}})
+    assert (
+        "interface: the one that tasks use. node0, node1 have eth0 (Ethernet 10 Gb/s), ib0 (InfiniBand 100 Gb/s); "
+        "node2 has eth0 (Ethernet 10 Gb/s), eth1 (Ethernet of unknown speed)." in " ".join(shown(seen).split())
+    )
 
 
 def test_a_ring_is_called_one() -> None:
@@ -69,13 +83,13 @@ def test_no_table_is_wider_than_the_terminal(width: int) -> None:
     found = rows(shown(healthy(3, gpus=4), width), "node1")
     assert all(len(line) <= width for line in found)
     assert [cell for line in found for cell in line.split()[1:]] == rows(shown(healthy(3, gpus=4)), "node1")[0].split()[1:]
-    assert (len(found) == 1) == (width >= 160)
+    assert (len(found) == 1) == (width >= 200)
 
 
 def test_parts_are_of_one_kind() -> None:
     """Where one table does not hold all, the network's columns begin a new one."""
     headings = [line for line in shown(healthy(3, gpus=4), 120).splitlines() if line.startswith("host ")]
-    assert [line.split()[1] for line in headings] == ["reachable", "ports"]
+    assert [line.split()[1] for line in headings] == ["reachable", "interface"]
 
 
 def test_every_column_is_explained() -> None:

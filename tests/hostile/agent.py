@@ -68,6 +68,7 @@ class Agent:
             cpus=[0, 1],
             gpus=[],
             addresses=["10.0.0.1"],
+            interfaces=[{"name": "eth0", "addresses": ["10.0.0.1"], "kind": "Ethernet", "gbps": 10}],
             unguarded="no nft",
             boot="",
         )
@@ -215,6 +216,9 @@ LIES: dict[str, Lie] = {
     "a core of a large number": instead("hello", cpus=[10**12]),
     "a core twice": instead("hello", cpus=[0, 0]),
     "a GPU that is a command": instead("hello", gpus=["0;reboot"]),
+    "an interface that is a command": instead(
+        "hello", interfaces=[{"name": "eth0; reboot", "addresses": [], "kind": "Ethernet", "gbps": None}]
+    ),
     "an address that is a command": instead("hello", addresses=["10.0.0.1; flush ruleset"]),
     "a GPU that is a list": instead("hello", gpus=[["0"]]),
     "memory that is no number": within("hello", "fingerprint", "hardware", "memory_gib", value=NOT_A_NUMBER),

@@ -41,7 +41,8 @@ READING = {
     "index": "0", "uuid": "GPU-1", "sm_mhz": 1.0, "sm_max_mhz": 1.0, "memory_mhz": 1.0, "memory_max_mhz": 1.0,
     "reasons": ["gpu_idle"], "ecc_uncorrected": 0, "temperature_c": 30, "power_w": 100.0, "utilisation": 50,
 }  # fmt: skip
-WHERE = {"addresses": ["10.0.0.1"], "unguarded": None}
+INTERFACES = [{"name": "eth0", "addresses": ["10.0.0.1"], "kind": "Ethernet", "gbps": None}]
+WHERE = {"addresses": ["10.0.0.1"], "interfaces": INTERFACES, "unguarded": None}
 WITH_GPU = {**GPU, "before": READING, "after": READING, "others": [{"pid": 7, "name": "/bin/other", "memory_mib": 5}]}
 STRANGE: Sequence[Any] = (
     None, True, False, -1, 0, 1, 3, 2**31, 2**63, 10**300, -0.5, 1e-300, 1e18, 1e308, float("nan"), float("inf"), "", "0",
@@ -289,7 +290,8 @@ def answer(order: Mapping[str, Any], host: int) -> Message | None:
     """What an honest checkup answers."""
     others = [1 - host]
     facts = {
-        "hostname": "anna", "addresses": ["10.0.0.1"], "python": "3.11.2", "executable": "/usr/bin/python3",
+        "hostname": "anna", "addresses": ["10.0.0.1"], "interfaces": INTERFACES,
+        "python": "3.11.2", "executable": "/usr/bin/python3",
         "tensorflow": "2.21.0", "cores": 2, "machine_cores": 2, "load": 0.1,
         "memory_bytes": 1 << 30, "gpus": [{"name": "P100", "memory_mib": 16384}],
         "gpus_error": None, "unisolated": None, "unguarded": "no nft",

@@ -8,6 +8,7 @@ import pytest
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.launch import exposure
+from pytest_dtfperf.launch.exposure import NetworkInterface, choose_interface
 from pytest_dtfperf.launch.placement import HostView
 
 NO_ROOT = "only root may set up nftables"
@@ -125,3 +126,41 @@ def test_nobody_but_this_machine_is_let_in_where_it_is_all_there_is() -> None:
     assert exposure.peers(config("local"), [host("127.0.0.1", ("10.0.0.1",))]) == []
     assert exposure.peers(config("local", network="host"), [host("127.0.0.1")]) is None
     assert exposure.peers(config(network="trusted"), [host("10.0.0.1")]) is None
+
+
+ETH0 = NetworkInterface("eth0", ("192.0.2.1", "2001:db8::1"), gbps=1.0)
+IB0 = NetworkInterface("ib0", ("10.1.0.1", "10.2.0.1"), "InfiniBand", 100.0)
+IB1 = NetworkInterface("ib1", (), "InfiniBand")
+
+
+@pytest.mark.parametrize(
+    "wanted, name, address",
+    [
+        ("eth0", "eth0", "192.0.2.1"),
+        ("ib0", "ib0", "10.1.0.1"),
+        ("10.2.0.0/16", "ib0", "10.2.0.1"),
+        ("2001:db8::/32", "eth0", "2001:db8::1"),
+    ],
+)
+def test_interfaces_are_chosen_by_name_or_network(wanted: str, name: str, address: str) -> None:
+    """A name selects the first address of that interface, and a network the first address in it."""
+    found, given = choose_interface("n1", wanted, [ETH0, IB0, IB1])
+    assert (found.name, given) == (name, address)
+
+
+@pytest.mark.parametrize(
+    "wanted, problem",
+    [
+        ("ib7", "host n1 has no interface 'ib7'"),
+        ("ib1", "interface 'ib1' of host n1 has no address"),
+        ("172.16.0.0/12", "host n1 has no address in 172.16.0.0/12"),
+    ],
+)
+def test_absent_interfaces_are_refused_with_those_that_exist(wanted: str, problem: str) -> None:
+    """The message is one line, which lists the interfaces of the host with their addresses and speeds."""
+    with pytest.raises(AllocationError) as refusal:
+        choose_interface("n1", wanted, [ETH0, IB0, IB1])
+    assert str(refusal.value) == (
+        f"{problem}. It has eth0 (192.0.2.1, Ethernet 1 Gb/s), ib0 (10.1.0.1, InfiniBand 100 Gb/s), "
+        "ib1 (without an address, InfiniBand of unknown speed). Correct `interface` in clusters.toml"
+    )

@@ -95,6 +95,21 @@ def test_devices_and_cores_are_part_of_the_order() -> None:
         assert worker["cpus"] == cpus
 
 
+@pytest.mark.parametrize(
+    "of_spec, expected",
+    [((), {"NCCL_SOCKET_IFNAME": "ib0"}), (("NCCL_SOCKET_IFNAME=ib1",), {})],
+    ids=["of the host", "of the spec"],
+)
+def test_variables_of_a_host_are_those_of_its_tasks(of_spec: tuple[str, ...], expected: dict[str, str]) -> None:
+    """A task gets the variables of its host, and a variable of the spec goes first."""
+    hosts = [dataclasses.replace(host, environment=(("NCCL_SOCKET_IFNAME", "ib0"),)) for host in hosts_of(2)]
+    spec = dataclasses.replace(spec_of(2, 1), environment=of_spec)
+    order = wire.decode(start_order(spec, hosts, place(spec, hosts, CONFIG)))
+    for task in order["tasks"]:
+        assert {name: value for name, value in task["env"].items() if name.startswith("NCCL_")} == expected
+        assert "NCCL_SOCKET_IFNAME" in {**order["env"], **task["env"]}
+
+
 def test_order_grows_with_the_tasks_and_not_with_their_square() -> None:
     """Four times the tasks make an order of no more than four times the size: the largest of the report's is below 64 kB."""
     sizes = {}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.node.interfaces import fastest
+from pytest_dtfperf.node.interfaces import fastest, list_interfaces, own
 
 ROUTES = """Iface	Destination	Gateway 	Flags	RefCnt	Use	Metric	Mask
 eth1	0000A8C0	00000000	0001	0	0	0	00FFFFFF
@@ -28,6 +28,15 @@ class Sys:
     def interface(self, name: str, speed: str) -> None:
         (self._folder / "net" / name).mkdir(parents=True)
         (self._folder / "net" / name / "speed").write_text(f"{speed}\n")
+
+    def card(self, name: str, *, hardware: str, rdma: bool = False) -> None:
+        (self._folder / "net" / name / "type").write_text(f"{hardware}\n")
+        if rdma:
+            (self._folder / "net" / name / "device" / "infiniband").mkdir(parents=True)
+
+    def interfaces(self) -> list[tuple[str, str, float | None]]:
+        found = list_interfaces(str(self._folder / "net"))
+        return [(each["name"], each["kind"], each["gbps"]) for each in found if each["name"].startswith("test-")]
 
     def fastest(self) -> str | None:
         return fastest(*(str(self._folder / name) for name in ("infiniband", "net", "route")))
@@ -69,3 +78,26 @@ def test_interface_of_the_default_route(machine: Sys, speed: str, name: str | No
 def test_nothing_is_known(tmp_path: Path) -> None:
     """A host without any of these files has an unknown interconnect."""
     assert fastest(*(str(tmp_path / name) for name in ("infiniband", "net", "route"))) is None
+
+
+def test_interfaces_are_listed_by_kind_and_speed(machine: Sys) -> None:
+    """IPoIB, Ethernet with remote memory access and plain Ethernet are distinguished; an unknown speed is None."""
+    for name, speed, kind, rdma in (
+        ("test-eth0", "1000", "1", False),
+        ("test-eth1", "-1", "1", True),
+        ("test-ib0", "100000", "32", True),
+    ):
+        machine.interface(name, speed)
+        machine.card(name, hardware=kind, rdma=rdma)
+    assert machine.interfaces() == [
+        ("test-eth0", "Ethernet", 1.0),
+        ("test-eth1", "RoCE", None),
+        ("test-ib0", "InfiniBand", 100.0),
+    ]
+
+
+def test_interfaces_of_this_host_have_its_addresses() -> None:
+    """The addresses of all interfaces are those of the host, and the loopback interface is not listed."""
+    found = list_interfaces()
+    assert {address for each in found for address in each["addresses"]} == set(own())
+    assert "lo" not in [each["name"] for each in found]

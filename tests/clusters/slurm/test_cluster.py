@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.launch.agents import OF_INTERFACE, Agents
 from pytest_dtfperf.node import sweep
 from pytest_dtfperf.testing.backends import PARROT_COMMAND, BackendContract, start_parrots, wait_until
 from tests import campaign
@@ -22,6 +24,7 @@ from tests.clusters.slurm import scene
 from tests.clusters.slurm.conftest import LogIn
 from tests.clusters.slurm.site import Site, why_not
 from tests.launch.stage import staged
+from tests.node.handheld import TOY
 
 TWO_HOSTS = ClusterConfig(name="twins", backend="slurm", backend_keys={"nodes": 2, "gpus_per_node": 1, "time_limit": 5})
 OTHER_SYSTEMS = [Path(root) for root in os.environ.get("DTFPERF_SLURM_ROOTS", "").split(":") if root]  # CONTRIBUTING.md
@@ -75,6 +78,23 @@ class TestSlurm(SlurmContract):
         log_in(networked)
         yield named.open_cluster(TWO_HOSTS)
         wait_until("no job is left", lambda: networked.jobs() == [])
+
+
+@pytest.mark.parametrize("interface", ["eth0", "ib0"])
+def test_tasks_of_nodes_use_the_interface(networked: Site, log_in: LogIn, interface: str) -> None:
+    """Nodes have the address of the interface in clusters.toml; a node without it is named, with the interfaces that it has."""
+    if why_not(networked=True):
+        pytest.skip("nodes of one machine have its interfaces")
+    log_in(networked)
+    config = replace(TWO_HOSTS, interface=interface, entry=TOY)
+    with named.open_cluster(config).allocate(Resources(devices=2)) as allocation:
+        if interface == "ib0":
+            with pytest.raises(AllocationError, match=r"^host n1 has no interface 'ib0'\. It has eth0 \([\d.]+, Ethernet"):
+                Agents(allocation, config)
+            return
+        with closing(Agents(allocation, config)) as agents:
+            assert [host.address for host in agents.hosts] == [host.address for host in allocation.hosts]
+            assert [dict(host.environment) for host in agents.hosts] == [dict.fromkeys(OF_INTERFACE, "eth0")] * 2
 
 
 if campaign.WHOLE:
