@@ -92,7 +92,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     text = "how much slower than its baseline a rate may be: 0.05 is 5 %%"
     parser.add_argument("--margin", metavar="FRACTION", type=float, help=text)
     text = "time for all trainings, as 6min; it sets how many runs each has, and which are left out; none sets no limit"
-    parser.add_argument("--time-budget", metavar="TIME", type=_parse_time, help=text)
+    parser.add_argument("--time-budget", metavar="TIME", type=parse_time, help=text)
     text = "trace some more steps, to show where their time goes; auto, the default: of new baselines and what is not green"
     parser.add_argument("--explain", nargs="?", const="always", choices=("always", "auto", "never"), help=text)
     text = "accept what was measured; new: where there is no baseline yet"
@@ -104,7 +104,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.set_defaults(run=run_measure, cluster="local")
 
 
-def _parse_time(text: str) -> float | str:
+def parse_time(text: str) -> float | str:
     try:
         return parse_time_budget(text) or "none"
     except ValueError:
@@ -183,7 +183,7 @@ def _measure(opened: "Session", wanted: Sequence[WantedSpec], failures: list[str
     """Measure all trainings, unless the cluster fails."""
     with opened as session:
         for each in wanted:
-            _make_spec(session, each)  # report invalid specs before any measurement
+            make_spec(session, each)  # report invalid specs before any measurement
         for each in wanted:
             try:
                 measured = _measure_specs(session, each)
@@ -232,8 +232,8 @@ def _parse_value(text: str) -> Any:
         return text
 
 
-def _make_spec(session: "Session", wanted: WantedSpec) -> "Spec":
-    """Return the spec. Raises `UsageError`."""
+def make_spec(session: "Session", wanted: WantedSpec) -> "Spec":
+    """Return the spec of a training. Raises `UsageError`."""
     from pytest_dtfperf.session.own_models import import_model
 
     fields = {name: value for name, value in wanted.fields.items() if name != "num_ps" or not wanted.word}
@@ -244,7 +244,7 @@ def _make_spec(session: "Session", wanted: WantedSpec) -> "Spec":
 
 
 def _measure_specs(session: "Session", wanted: WantedSpec) -> "Record":
-    spec = _make_spec(session, wanted)
+    spec = make_spec(session, wanted)
     if wanted.word == SWEEP and spec.mode.parameter_servers:
         return session.sweep(spec)
     if wanted.word == BEST and spec.mode.parameter_servers:

@@ -43,6 +43,10 @@ class LocalBackend(Backend):
     def open_cluster(self, config: ClusterConfig) -> "Local":
         return Local(config)
 
+    def share_hosts(self, allocation: Allocation, config: ClusterConfig) -> "LocalAllocation":
+        assert isinstance(allocation, LocalAllocation)
+        return allocation.copy_with(config.environment, isolated=not config.container)
+
     def list_shared_machines(self, config: ClusterConfig) -> Sequence[str]:
         return machines()
 
@@ -79,6 +83,10 @@ class LocalAllocation:
         self.hosts = hosts
         self._network = network
         self._environment = environment
+
+    def copy_with(self, environment: Sequence[str], *, isolated: bool) -> "LocalAllocation":
+        """Return the same hosts with other variables, and without the tasks' network unless `isolated`."""
+        return LocalAllocation(self.hosts, self._network if isolated else (), environment)
 
     def start(self, argv: Sequence[str]) -> ChildrenChannel:
         session = uuid.uuid4().hex

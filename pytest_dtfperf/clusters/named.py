@@ -20,8 +20,8 @@ from typing import Any
 from pytest_dtfperf.clusters import file
 from pytest_dtfperf.clusters.environment import ENVIRONMENT
 from pytest_dtfperf.clusters.file import CODE, COUNT, FLAG, FRACTION, S3, SECONDS, TABLE, TEXT, TIME, WORDS, Validator, one_of
-from pytest_dtfperf.clusters.protocol import Cluster, Resources
-from pytest_dtfperf.errors import ClusterFileError, SpecError, show_value, unknown_name
+from pytest_dtfperf.clusters.protocol import Allocation, Cluster, Resources
+from pytest_dtfperf.errors import ClusterFileError, SpecError, UsageError, show_value, unknown_name
 from pytest_dtfperf.extensions import Table
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.spec import MODELS, Spec
@@ -114,6 +114,17 @@ class Backend:
     def open_cluster(self, config: ClusterConfig) -> Cluster:
         """Return the cluster, from which hosts can be allocated."""
         raise NotImplementedError
+
+    def share_hosts(self, allocation: Allocation, config: ClusterConfig) -> Allocation:
+        """Return the hosts of an allocation for agents of another software stack, beside its own agents.
+
+        Args:
+            config: the cluster with the stack: another `python`, `environment`, `container` or `setup`.
+
+        Raises:
+            UsageError: the backend cannot do so.
+        """
+        raise UsageError(f"cluster {config.name}: {config.backend} cannot start several software stacks on the same hosts")
 
     def validate(self, table: Mapping[str, Any]) -> str | None:
         """Return the first conflict between keys that are valid on their own; None if there is none."""

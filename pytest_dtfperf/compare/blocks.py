@@ -30,6 +30,7 @@ BLOCKS_PER_TRIMMED = 8  # so many blocks to each that is left out at either end
 # Degrees of freedom that estimates take: the ratio, the effect of the order, and one more, without which intervals that are
 # read after each block would miss the ratio more often than stated (benchmarks/ab.py).
 ESTIMATED = 3
+MOST_REASONS = 2  # shown of disturbances
 WIDEST = 50.0  # half a log-interval, beyond which nothing is known
 POWER = 0.9  # with which the smallest detectable difference is found
 
@@ -50,6 +51,11 @@ class ABVerdict(StrEnum):
     def is_difference(self) -> bool:
         """Whether the two variants were found to differ in speed."""
         return self in (ABVerdict.FASTER, ABVerdict.SLOWER)
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether the variant is slower, or could not be compared."""
+        return self in (ABVerdict.SLOWER, ABVerdict.INVALID, ABVerdict.FAILED, ABVerdict.INFRASTRUCTURE)
 
 
 @dataclass(frozen=True)
@@ -164,8 +170,10 @@ def decide(blocks: Sequence[Block], policy: ABPolicy, error: float) -> Decision:
     clean = [block for block in blocks if not block.disturbances]
     if not clean:
         is_over = len(blocks) >= min(HOPELESS_BLOCKS, policy.max_blocks)
-        why = "; ".join(dict.fromkeys(each for block in blocks for each in block.disturbances))
-        return Decision(ABVerdict.TAINTED, f"all {format_count(len(blocks), 'block')} were disturbed: {why}", None, not is_over)
+        why = list(dict.fromkeys(each for block in blocks for each in block.disturbances))
+        text = f"all {format_count(len(blocks), 'block')} were disturbed: {'; '.join(why[:MOST_REASONS])}"
+        more = f"; and {len(why) - MOST_REASONS} more" if len(why) > MOST_REASONS else ""
+        return Decision(ABVerdict.TAINTED, text + more, None, not is_over)
     estimate = estimate_ratio([block.sample for block in clean], policy, error)
     verdict = judge_estimate(estimate, policy)
     if verdict is not ABVerdict.INCONCLUSIVE:

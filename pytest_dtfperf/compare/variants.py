@@ -208,6 +208,6 @@ def _as_list(value: Any) -> Iterable[Any]:
 
 
 def _format_value(value: Any) -> str:
-    if value is None or value == []:
+    if value is None or value in ([], ()):
         return "as usual"
     return value if isinstance(value, str) else json.dumps(value)

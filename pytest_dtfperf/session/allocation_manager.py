@@ -31,6 +31,7 @@ class AllocationManager:
 
     Attributes:
         expected: the requirements of the session, as far as known.
+        stacks: further software stacks by name, each as the cluster with it; all have agents on the same hosts.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class AllocationManager:
             while_waiting: entered while the process waits for its turn, for hosts, or for agents to start on them.
         """
         self.expected = expected
+        self.stacks: dict[str, ClusterConfig] = {}
         self._config = config
         self._session = session
         self._on_status = on_status
@@ -73,16 +75,26 @@ class AllocationManager:
                 if self._config.allocation == "test":
                     self.release()
 
-    def get_launcher(self, spec: Spec | None = None) -> Launcher:
-        """Return the launcher on enough hosts for `spec`, or for the current measurement. Raises `AllocationError`."""
+    def get_launcher(self, spec: Spec | None = None, stack: str | None = None) -> Launcher:
+        """Return the launcher on enough hosts for `spec`, or for the current measurement. Raises `AllocationError`.
+
+        Args:
+            stack: a name of `stacks`; None: the cluster's own.
+        """
         self._spec = spec or self._spec
         need = choose_request(self._spec, self.expected, self._config)
         if self._held and not is_enough(self._held.resources, need, self._config):
             self.release()
-        with nullcontext() if self._held and self._held.has_agents else self._while_waiting():
+        with nullcontext() if self._held and self._held.has_agents(stack) else self._while_waiting():
             if self._held is None:
                 self._held = self._allocate(need)
-            return self._held.launcher
+            return self._held.get_launcher(stack, self.stacks[stack] if stack else self._config)
+
+    def allocate(self, spec: Spec) -> None:
+        """Allocate enough hosts for `spec` if there are none, and start no agents. Raises `AllocationError`."""
+        if self._held is None:
+            with self._while_waiting():
+                self._held = self._allocate(choose_request(spec, self.expected, self._config))
 
     @property
     def has_hosts(self) -> bool:
@@ -98,10 +110,10 @@ class AllocationManager:
         if self._held is None or not is_enough(self._held.resources, choose_request(spec, (), self._config), self._config):
             yield None
         elif self._spec is not None:
-            yield self._held.launcher
+            yield self._held.get_launcher(None, self._config)
         else:
             with self.measuring(spec, test):
-                yield self._held.launcher
+                yield self._held.get_launcher(None, self._config)
 
     def release(self) -> None:
         """End the agents and the allocation, if there is one."""
@@ -162,28 +174,27 @@ def _is_of_this_thread(holder: LockHolder) -> bool:
 
 
 class _HeldAllocation:
-    """One allocation, and the launcher on it, made at the first request."""
+    """One allocation, and a launcher on it for each software stack, made at the first request."""
 
     def __init__(self, config: ClusterConfig, resources: Resources, *, slot: AbstractContextManager[object]) -> None:
         self.resources = resources
-        self._config = config
-        self._launcher: Launcher | None = None
+        self._launchers: dict[str | None, Launcher] = {}
         with ExitStack() as on_failure:
             on_failure.enter_context(slot)
             cluster = named.open_cluster(config)
             self._allocation: Allocation = on_failure.enter_context(cluster.allocate(resources))
             self._exits = on_failure.pop_all()
 
-    @property
-    def has_agents(self) -> bool:
-        return self._launcher is not None
+    def has_agents(self, stack: str | None) -> bool:
+        return stack in self._launchers
 
-    @property
-    def launcher(self) -> Launcher:
-        """The launcher. If its agents do not start, the hosts stay, and the next test tries again without a queue."""
-        if self._launcher is None:
-            self._launcher = self._exits.enter_context(Launcher(self._allocation, self._config, self.resources))
-        return self._launcher
+    def get_launcher(self, stack: str | None, config: ClusterConfig) -> Launcher:
+        """Return a stack's launcher. If its agents do not start, the hosts stay, and the next test tries again at once."""
+        if stack not in self._launchers:
+            backend = named.BACKENDS[config.backend]
+            allocation = self._allocation if stack is None else backend.share_hosts(self._allocation, config)
+            self._launchers[stack] = self._exits.enter_context(Launcher(allocation, config, self.resources))
+        return self._launchers[stack]
 
     def close(self) -> None:
         self._exits.close()

@@ -170,13 +170,24 @@ class SessionContext:
         finally:
             self.progress.end_measurement()
 
-    def run(self, spec: Spec, test: str, *, number: int, of: int, explain: bool = False, without: Collection[str] = ()) -> Run:
+    def run(
+        self,
+        spec: Spec,
+        test: str,
+        *,
+        number: int,
+        of: int,
+        explain: bool = False,
+        without: Collection[str] = (),
+        stack: str | None = None,
+    ) -> Run:
         """Train once, on other hosts if the cluster reclaims the first ones, and keep the logs in any case.
 
         Args:
             number: which run of the measurement this is, `of` so many.
             explain: trace some more steps after the measured ones.
             without: hosts that are not used.
+            stack: the software stack, by its name in `allocations.stacks`.
 
         Raises:
             DtfPerfError: any error of `Launcher.run`.
@@ -185,7 +196,7 @@ class SessionContext:
         try:
             for is_last_try in (False, True):
                 try:
-                    launcher = self.allocations.get_launcher(spec)
+                    launcher = self.allocations.get_launcher(spec, stack)
                     self._has_run_since_probe = True
                     self.progress.run_started(spec, number, of)
                     run = launcher.run(

@@ -1,6 +1,7 @@
 """A session: one object, opened on a cluster, that measures and judges, and releases its hosts when it is closed."""
 
 import io
+import math
 import os
 import shlex
 import sys
@@ -17,6 +18,8 @@ from pytest_dtfperf.baselines.accept import Acceptance
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.clusters import capacity, named
+from pytest_dtfperf.compare.blocks import ABPolicy
+from pytest_dtfperf.compare.variants import Variant
 from pytest_dtfperf.errors import DtfPerfError, ExportFailed, SessionFileError, UsageError, unknown_name
 from pytest_dtfperf.history.where import mask_passwords
 from pytest_dtfperf.node.files import is_regular_or_new, kind_of
@@ -25,6 +28,7 @@ from pytest_dtfperf.records.session import new_session_id
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.session import preflight, signals
 from pytest_dtfperf.session.allocation_manager import compute_need
+from pytest_dtfperf.session.comparison import ABComparison, StackComparing
 from pytest_dtfperf.session.completion import Completion
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.experiment import Experiment
@@ -195,6 +199,45 @@ class Session(SessionContext):
         """Compare with the stored baseline, after further runs if they may be decisive; `experiment` has the other checks."""
         test = next((test for record, test in reversed(self.terms) if record == measured.id), measured.test)
         return self._experiment(test).check(measured, margin=margin).judgement
+
+    def compare(
+        self,
+        variants: Sequence[Variant],
+        specs: Sequence[Spec],
+        *,
+        policy: ABPolicy | None = None,
+        seed: int | None = None,
+        same: bool = False,
+        time_limit_s: float = math.inf,
+    ) -> list[ABComparison]:
+        """Compare software stacks by runs in turn on the same hosts, and write comparisons.jsonl. Baselines stay unchanged.
+
+        Args:
+            variants: two or more, of which the first is the reference (`compare.variants`).
+            specs: what each trains; a variant's own fields are added.
+            seed: of the random orders; None: drawn.
+            same: whether the variants may be equal, to measure the noise between them.
+            time_limit_s: no further block begins that would end later.
+
+        Raises:
+            UsageError: variants are equal, or one cannot do what a spec asks; nothing is started then.
+            AllocationError: no hosts are allocated, or a variant's agents do not start.
+        """
+        return self.prepare_comparison(variants, specs, policy=policy, seed=seed, same=same).carry_out(time_limit_s)
+
+    def prepare_comparison(
+        self,
+        variants: Sequence[Variant],
+        specs: Sequence[Spec],
+        *,
+        policy: ABPolicy | None = None,
+        seed: int | None = None,
+        same: bool = False,
+    ) -> StackComparing:
+        """Return the object that carries out `compare`, and has the comparisons also while they are made."""
+        if self._is_closed:
+            raise UsageError(f"session {self.id} is closed: open another one")
+        return StackComparing(self, variants, specs, policy=policy or ABPolicy(), seed=seed, same=same)
 
     def experiment(
         self,

@@ -165,7 +165,7 @@ def test_an_unknown_option_is_one_line(name: str, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        (["docter"], "unknown command 'docter'. Did you mean 'doctor'? Known: baselines, clusters, "),
+        (["docter"], "unknown command 'docter'. Did you mean 'doctor'? Known: ab, baselines, clusters, "),
         (["history"], "COMMAND is one of list, show, trend, "),
         (["history", "chnges"], "Did you mean 'changes'?"),
         (["history", "changes", "--fial"], "--fial. Did you mean --fail instead of --fial?"),
@@ -279,6 +279,7 @@ NAMED = {
     "run": ["mnist", "--cluster=theirs"],
     "predict": ["mnist", "--cluster=theirs", "--device-rate=1"],
     "launch": ["--cluster=theirs", "train.py"],
+    "ab": ["old:", "new: xla=true", "mnist", "--cluster=theirs"],
 }
 WITH_CLUSTERS = [
     name

@@ -25,6 +25,7 @@ import yaml  # type: ignore[import-untyped]
 from ruff import find_ruff_bin  # type: ignore[import-untyped]
 
 from pytest_dtfperf.clusters import named
+from pytest_dtfperf.compare.variants import FIELDS, STACK_KEYS, Variant
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.extensions import GROUPS
 from pytest_dtfperf.plugin.fixture_objects import Baseline, Train
@@ -227,7 +228,7 @@ def _cluster(block: Block, project: Project, printed: Printed) -> None:
 
 
 def _toml(block: Block, project: Project, printed: Printed) -> None:
-    """Check entry points of the example package, or pytest's configuration."""
+    """Check entry points of the example package, pytest's configuration, or variants of a comparison."""
     content = tomllib.loads(textwrap.dedent(block.text))
     if points := content.get("project", {}).get("entry-points"):
         theirs = tomllib.loads((WORKBENCH / "pyproject.toml").read_text())["project"]["entry-points"]
@@ -235,8 +236,10 @@ def _toml(block: Block, project: Project, printed: Printed) -> None:
         assert points.items() <= theirs.items(), "it is not what the example package has"
     elif options := content.get("tool", {}).get("pytest", {}).get("ini_options"):
         assert options.keys() <= {f"dtfperf_{option.name.replace('-', '_')}" for option in OPTIONS}
+    elif all(isinstance(table, dict) and {*table} <= {*STACK_KEYS, *FIELDS} for table in content.values()):
+        assert all(Variant.of(name, table, name) for name, table in content.items())
     else:
-        raise AssertionError("it is neither a cluster, nor entry points, nor options of pytest")
+        raise AssertionError("it is neither a cluster, nor entry points, nor options of pytest, nor variants")
 
 
 def _ini(block: Block, project: Project, printed: Printed) -> None:

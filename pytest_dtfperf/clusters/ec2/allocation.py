@@ -15,7 +15,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pytest_dtfperf.clusters.ec2 import refusals
 from pytest_dtfperf.clusters.ec2.account import attempts
 from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, LossReason, Lost
+from pytest_dtfperf.clusters.ssh.cluster import SshBackend
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost
 
 LATE_S = 6.0  # how much later than the end of the connection Amazon may report that it has ended an instance
@@ -28,9 +30,16 @@ class Ec2Allocation:
 
     def __init__(self, lent: Allocation, instances: Sequence[Instance], poll: Poll, placement: Mapping[str, Any]) -> None:
         self._lent = lent
+        self._instances = instances
+        self._placement = placement
         self.hosts = [replace(host, fingerprint=make_fingerprint(placement)) for host in lent.hosts]
         self._ids = [each.id for each in instances]
         self._poll = poll
+
+    def copy_with(self, config: ClusterConfig) -> "Ec2Allocation":
+        """Return the same instances with another stack."""
+        lent = SshBackend().share_hosts(self._lent, config)
+        return Ec2Allocation(lent, self._instances, self._poll, self._placement)
 
     def start(self, argv: Sequence[str]) -> Channel:
         self._refuse_if_over(0.0)

@@ -7,6 +7,7 @@ from pytest_dtfperf.clusters.ec2 import keys
 from pytest_dtfperf.clusters.ec2.instance_types import known_gpus
 from pytest_dtfperf.clusters.ec2.keys import KEYS
 from pytest_dtfperf.clusters.named import Backend, ClusterConfig
+from pytest_dtfperf.clusters.protocol import Allocation
 
 if TYPE_CHECKING:
     from pytest_dtfperf.clusters.ec2.cluster import Ec2
@@ -26,6 +27,12 @@ class Ec2Backend(Backend):
         from pytest_dtfperf.clusters.ec2.cluster import Ec2  # loads boto3
 
         return Ec2(config)
+
+    def share_hosts(self, allocation: Allocation, config: ClusterConfig) -> Allocation:
+        from pytest_dtfperf.clusters.ec2.allocation import Ec2Allocation  # loads boto3
+
+        assert isinstance(allocation, Ec2Allocation)
+        return allocation.copy_with(config)
 
     def validate(self, table: Mapping[str, Any]) -> str | None:
         return keys.validate(table)

@@ -4,6 +4,7 @@ Few questions poll the queue, shared by all processes of this user on this machi
 succeed.
 """
 
+import copy
 import hashlib
 import itertools
 import os
@@ -171,6 +172,10 @@ class SlurmBackend(Backend):
     def get_lifetime_s(self, backend_keys: Mapping[str, Any]) -> float | None:
         return keys.lent_s(backend_keys)
 
+    def share_hosts(self, allocation: Allocation, config: ClusterConfig) -> "SlurmAllocation":
+        assert isinstance(allocation, SlurmAllocation)
+        return allocation.copy_with(config)
+
     def list_commands(self, config: ClusterConfig, resources: Resources) -> Sequence[str]:
         return request.list_commands(config, resources)
 
@@ -240,15 +245,23 @@ class SlurmAllocation:
         self._client = client
         self._job_id = job_id
         self._nodes = nodes
+        self._step = request.AGENTS
         addresses = retry_while_down(partial(client.addresses, nodes), on_status)  # retried: the wait for the nodes was long
         switches = client.switches()
         self.hosts = [Host(node, addresses[node], switches.get(node)) for node in nodes]
+
+    def copy_with(self, config: ClusterConfig) -> "SlurmAllocation":
+        """Return the same nodes with another stack, whose agents are a step of their own."""
+        found = copy.copy(self)
+        found._config, found._client = config, SlurmClient(wanted=config.environment)
+        found._step = f"{request.AGENTS}-{next(_numbers)}"
+        return found
 
     def start(self, argv: Sequence[str]) -> SrunChannel:
         session = uuid.uuid4().hex
         command = request.make_wrapper(self._config, argv)
         return SrunChannel(
-            request.make_agents_command(self._config, job=self._job_id, nodes=self._nodes, argv=command),
+            request.make_agents_command(self._config, job=self._job_id, nodes=self._nodes, argv=command, name=self._step),
             {**self._client.step_environment, sweep.SESSION: session},
             self._nodes,
             why_over=self._why_over,
@@ -281,7 +294,7 @@ class SlurmAllocation:
             job = self._client.job(self._job_id)
             if job is None or states.phase_of(job.state) is not Phase.RUNNING or job.state in states.STANDSTILL:
                 return  # Slurm ends its processes, and cannot end a step before
-            self._client.cancel_steps(self._job_id, request.AGENTS)
+            self._client.cancel_steps(self._job_id, self._step)
             program = request.make_wrapper(self._config, module_command(python(self._config), sweep.__name__, session))
             subprocess.run(
                 request.make_sweep_command(self._config, job=self._job_id, nodes=self._nodes, argv=program),

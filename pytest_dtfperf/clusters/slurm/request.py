@@ -78,12 +78,14 @@ def make_submit_command(config: ClusterConfig, *, nodes: int, name: str, comment
     return [*argv, *_cpu_options(config), f"--output={output}", f"--error={output}", *backend_keys.get("options", ())]
 
 
-def make_agents_command(config: ClusterConfig, *, job: str, nodes: Sequence[str], argv: Sequence[str]) -> list[str]:
+def make_agents_command(
+    config: ClusterConfig, *, job: str, nodes: Sequence[str], argv: Sequence[str], name: str = AGENTS
+) -> list[str]:
     """Return the command that runs `argv`, wrapped, once on each of these nodes of the job, with all their resources.
 
     It starts beside hanging agents, except with GPUs on Slurm 20.11, where such a step waits for the end of an earlier one.
     """
-    return _make_agents_command(config, job, len(nodes), [f"--nodelist={','.join(nodes)}"], argv)
+    return _make_agents_command(config, job, len(nodes), [f"--nodelist={','.join(nodes)}"], argv, name)
 
 
 def make_keepalive_step(config: ClusterConfig, *, job: str, node: str, argv: Sequence[str]) -> list[str]:
@@ -132,7 +134,9 @@ def list_commands(config: ClusterConfig, resources: Resources) -> list[str]:
     return [f"JOB=$({shlex.join(submit)} <<< 'a script that holds the nodes')", f"{keep} 'what keeps them'", step]
 
 
-def _make_agents_command(config: ClusterConfig, job: str, count: int, where: Sequence[str], argv: Sequence[str]) -> list[str]:
+def _make_agents_command(
+    config: ClusterConfig, job: str, count: int, where: Sequence[str], argv: Sequence[str], name: str = AGENTS
+) -> list[str]:
     options = [
         "--label",
         "--kill-on-bad-exit=0",
@@ -140,7 +144,7 @@ def _make_agents_command(config: ClusterConfig, job: str, count: int, where: Seq
         f"--gres={_get_gres(config) or 'none'}",
         *_cpu_options(config),
     ]
-    return [*_make_step(job, AGENTS, count, where), *options, *argv]
+    return [*_make_step(job, name, count, where), *options, *argv]
 
 
 def _make_step(job: str, name: str, count: int, where: Sequence[str]) -> list[str]:

@@ -73,6 +73,10 @@ class SshBackend(Backend):
     def validate(self, table: Mapping[str, Any]) -> str | None:
         return keys.validate(table)
 
+    def share_hosts(self, allocation: Allocation, config: ClusterConfig) -> "SshAllocation":
+        assert isinstance(allocation, SshAllocation)
+        return allocation.copy_with(config)
+
     def count_hosts(self, config: ClusterConfig) -> int | None:
         """Return the number of hosts. Reads the files that the cluster names, too."""
         return endpoints.count_hosts(config)
@@ -133,6 +137,12 @@ class SshAllocation:
         ]
         left = [(line, find_abandoned_sessions(line.survey["left"])) for line in self._idle]
         connection.sweep_idle([(line, sessions) for line, sessions in left if sessions], SWEEP_S)
+
+    def copy_with(self, config: ClusterConfig) -> "SshAllocation":
+        """Return the same hosts with another stack, and connections of its own that are opened when it starts."""
+        copy = SshAllocation(config, self._endpoints, ())
+        copy.hosts = self.hosts
+        return copy
 
     def start(self, argv: Sequence[str]) -> ChildrenChannel:
         session = uuid.uuid4().hex

@@ -1,0 +1,191 @@
+"""`dtfperf ab`: compare software stacks by runs in turn on the same hosts."""
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_dtfperf.cli.options import (
+    DONE,
+    FAILED,
+    OTHER_KEYS,
+    Commands,
+    Shape,
+    add_cluster,
+    add_command,
+    add_json,
+    add_results,
+    find_clusters_file,
+    find_results_folder,
+    print_table,
+)
+from pytest_dtfperf.cli.output import print_json, print_remark
+from pytest_dtfperf.cli.run import BEST, SWEEP, make_spec, parse_time, parse_words
+from pytest_dtfperf.compare.variants import Variant, is_variant, load_variants, make_same, parse_variant
+from pytest_dtfperf.errors import DtfPerfError, UsageError
+from pytest_dtfperf.formats import format_count, percent, rate
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.session import Session
+    from pytest_dtfperf.session.comparison import ABComparison
+
+TEXT = """\
+Compares software stacks on the same hosts: an environment, modules, a container image, a variable, or fields of the training. A
+variant is its name, a colon, and what differs, in one argument. The first one is the reference.
+
+    dtfperf ab "old:" "new: num_intra_threads=2" mnist gpus=2
+    dtfperf ab "old: python=/venvs/tf220/bin/python" "new: python=/venvs/tf221/bin/python" resnet50 gpus=8 --cluster=lab
+    dtfperf ab "old: setup='module load tensorflow/2.20'" "new: setup='module load tensorflow/2.21'" inception3 --cluster=daint
+    dtfperf ab "with:" "without: environment=TF_ENABLE_ONEDNN_OPTS=0" mnist trivial
+    dtfperf ab --variants=ab.toml mnist                    # a table for each variant
+    dtfperf ab --same mnist gpus=2                         # how small a difference can be found here
+
+The agents of all variants run on the same hosts, and one variant trains at a time. Runs are in blocks of four, ABBA or BAAB by
+lot, so that a drift of the machine changes no result. Baselines are neither read nor changed (docs/compare-stacks.md).
+"""
+ENDS = {DONE: "no variant is slower than the reference", FAILED: "one is, or a training or the cluster failed"}
+SHAPE: Shape = {
+    "id": "of the comparison",
+    "spec": "what the reference trained",
+    "reference": "its name, settings, images_per_sec and fingerprint",
+    "variant": "likewise",
+    "verdict": "FASTER, SLOWER, EQUIVALENT, INCONCLUSIVE, ...",
+    "reason": "of the verdict",
+    "estimate": "ratio of the rates with its interval: ratio, low, high, ...",
+    "blocks": "a list of blocks, each with its order and four runs",
+    OTHER_KEYS: "see docs/compare-stacks.md",
+}
+ONLY = "reference"  # name of the cluster's own stack, which --same compares if no variant is given
+
+
+def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = add_command(commands, "ab", help="compare software stacks on the same hosts", text=TEXT, ends=ENDS)
+    text = 'variants as "NAME: KEY=VALUE ...", and trainings, each a model and its fields'
+    parser.add_argument("words", metavar="VARIANT|MODEL|FIELD=VALUE", nargs="+", help=text)
+    parser.add_argument("--variants", metavar="FILE", type=Path, help="a TOML file with a table for each variant")
+    parser.add_argument("--same", action="store_true", help="compare one variant with itself, to measure the noise")
+    add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
+    text = "largest difference that is EQUIVALENT; by default 0.01, which is 1 %%"
+    parser.add_argument("--equivalence", metavar="FRACTION", type=float, help=text)
+    text = "largest probability of any wrong verdict in all comparisons together; by default 0.05"
+    parser.add_argument("--error", metavar="FRACTION", type=float, help=text)
+    parser.add_argument("--max-blocks", metavar="N", type=int, help="most blocks of each comparison; by default 20")
+    text = "no block begins that would end later, as 30min; by default there is no limit"
+    parser.add_argument("--time-limit", metavar="TIME", type=parse_time, help=text)
+    parser.add_argument("--seed", metavar="N", type=int, help="of the random orders; by default drawn and recorded")
+    text = "most steps that each run measures, where the training sets none"
+    parser.add_argument("--steps", metavar="N", type=int, help=text)
+    add_results(parser)
+    add_json(parser, SHAPE, lines="comparison, as in comparisons.jsonl")
+    parser.set_defaults(run=run_compare, cluster="local")
+
+
+def run_compare(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.compare.blocks import ABPolicy
+    from pytest_dtfperf.session import Session, Settings
+
+    variants, words = _read_variants(args)
+    wanted = list(parse_words(words))
+    if not wanted:
+        raise UsageError('which training? dtfperf ab "old:" "new: num_intra_threads=2" mnist gpus=2')
+    if sought := [each for each in wanted if each.word in (BEST, SWEEP)]:
+        raise UsageError(f"{sought[0]}: a comparison needs the number of parameter servers itself: num_ps=2")
+    given = {"equivalence": args.equivalence, "error": args.error, "max_blocks": args.max_blocks}
+    policy = ABPolicy(**{name: value for name, value in given.items() if value is not None})
+    _check_policy(args)
+    opened = Session.open(
+        args.cluster,
+        clusters_file=find_clusters_file(args),
+        results=find_results_folder(args),
+        settings=Settings(steps=args.steps, history="never"),
+    )
+    limit_s = args.time_limit if isinstance(args.time_limit, float) else math.inf
+    with opened as session:
+        specs = [make_spec(session, each) for each in wanted]
+        comparing = session.prepare_comparison(variants, specs, policy=policy, seed=args.seed, same=args.same)
+        try:
+            comparing.carry_out(limit_s)
+        except (DtfPerfError, KeyboardInterrupt):
+            if any(each.blocks for each in comparing.comparisons):
+                _print_comparisons(session, comparing.comparisons, args)
+            raise
+    _print_comparisons(session, comparing.comparisons, args)
+    return FAILED if any(each.verdict.is_bad for each in comparing.comparisons) else DONE
+
+
+def _read_variants(args: argparse.Namespace) -> tuple[list[Variant], list[str]]:
+    """Return the variants of the file and the arguments, and the other arguments. Raises `UsageError`."""
+    variants = load_variants(args.variants) if args.variants else []
+    variants += [parse_variant(word) for word in args.words if is_variant(word)]
+    if args.same:
+        if len(variants) > 1:
+            names = " and ".join(each.name for each in variants)
+            raise UsageError(f"--same compares one variant with itself, and there are {names}")
+        variants = make_same(variants[0] if variants else Variant(ONLY))
+    return variants, [word for word in args.words if not is_variant(word)]
+
+
+def _check_policy(args: argparse.Namespace) -> None:
+    from pytest_dtfperf.compare.blocks import LEAST_BLOCKS
+
+    for option, value in (("--equivalence", args.equivalence), ("--error", args.error)):
+        if value is not None and not 0 < value < 1:
+            raise UsageError(f"{option} is a fraction, as 0.01 for 1 %, not {value:g}")
+    if args.max_blocks is not None and args.max_blocks < LEAST_BLOCKS:
+        raise UsageError(f"--max-blocks must be {LEAST_BLOCKS} or more, not {args.max_blocks}")
+    if args.steps is not None and args.steps < 1:
+        raise UsageError(f"--steps must be 1 or more, not {args.steps}")
+
+
+def _print_comparisons(session: "Session", comparisons: Sequence["ABComparison"], args: argparse.Namespace) -> None:
+    from pytest_dtfperf.session.comparison import FILE
+
+    if args.json:
+        for each in comparisons:
+            print_json(each.to_json())
+        return
+    first = comparisons[0]
+    hosts = list(dict.fromkeys(host for each in comparisons for block in each.blocks for host in block.runs[0].hosts))
+    where = f", {format_count(len(hosts), 'host')} ({', '.join(hosts)})" if hosts else ""
+    print(f"A/B on {session.config.name}{where}, blocks in random order, seed {first.seed}")
+    for variant, differences in {each.variant.variant.name: each.differences for each in comparisons}.items():
+        print(f"{first.reference.variant.name} -> {variant}: {'; '.join(differences) or 'no difference'}")
+    headings = ["spec", "reference", "variant", "variant against reference", "runs", "verdict"]
+    print_table(headings, [_make_row(each) for each in comparisons])
+    for each in comparisons:
+        for line in _list_reasons(each):
+            print(f"  {line}")
+    print(f"Blocks and runs: {session.folder.path / FILE}")
+    for remark in session.remarks:
+        print_remark(remark)
+
+
+def _make_row(comparison: "ABComparison") -> list[str]:
+    def describe_side(name: str, images_per_sec: float | None) -> str:
+        return f"{name} {rate(images_per_sec)} img/s" if images_per_sec else name
+
+    runs = f"{len(comparison.runs('A'))}+{len(comparison.runs('B'))}" if comparison.blocks else "0"
+    return [
+        comparison.label,
+        describe_side(comparison.reference.variant.name, comparison.rate("A")),
+        describe_side(comparison.variant.variant.name, comparison.rate("B")),
+        str(comparison.decision.estimate or "unknown"),
+        runs,
+        comparison.verdict,
+    ]
+
+
+def _list_reasons(comparison: "ABComparison") -> list[str]:
+    from pytest_dtfperf.report.explanations import describe_explanation
+
+    names = f"{comparison.label}, {comparison.variant.variant.name}"
+    lines = [f"{names}: {comparison.decision.reason}"]
+    if comparison.explanation:
+        lines += [f"  {line}" for line in describe_explanation(comparison.explanation)]
+    if comparison.unexplained:
+        lines.append(f"  {comparison.unexplained}")
+    if (smallest := comparison.detectable) is not None and not comparison.verdict.is_difference:
+        blocks = format_count(comparison.policy.max_blocks, "block")
+        lines.append(f"  the smallest difference that {blocks} find here: {percent(smallest)}")
+    return lines

@@ -1,0 +1,310 @@
+"""A comparison of software stacks: runs of both in blocks on the same hosts, until each verdict is decided.
+
+The agents of all stacks run beside each other on the hosts, and only one trains at a time. `comparisons.jsonl` in the session's
+folder has a line for each comparison, and is written after every block.
+"""
+
+import json
+import math
+import random
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from pytest_dtfperf.baselines.files import SCHEMA
+from pytest_dtfperf.compare.blocks import (
+    ABPolicy,
+    ABVerdict,
+    Block,
+    Decision,
+    compute_detectable,
+    decide,
+    draw_orders,
+    share_error,
+)
+from pytest_dtfperf.compare.variants import Variant, check_variants, list_differences
+from pytest_dtfperf.datamodel.explanation import Explanation
+from pytest_dtfperf.datamodel.measurement import Measurement, Run
+from pytest_dtfperf.errors import (
+    AllocationError,
+    AllocationOver,
+    DtfPerfError,
+    InfrastructureError,
+    InvalidMeasurement,
+    RunFailed,
+    UsageError,
+    first_line,
+)
+from pytest_dtfperf.explain.causes import explain
+from pytest_dtfperf.session.cluster import ClusterInfo
+from pytest_dtfperf.session.context import SessionContext
+from pytest_dtfperf.session.explanation import add_changes, profile_measurement
+from pytest_dtfperf.session.post_analysis import shorten
+from pytest_dtfperf.spec import Spec
+
+FILE = "comparisons.jsonl"
+NOT_BEGUN = Decision(ABVerdict.INCONCLUSIVE, "no block was made", None, True)
+OTHER_HOSTS = "its runs were on different hosts"
+VERDICT_OF_ERROR: Mapping[type[DtfPerfError], ABVerdict] = {
+    InvalidMeasurement: ABVerdict.INVALID,
+    RunFailed: ABVerdict.FAILED,
+    InfrastructureError: ABVerdict.INFRASTRUCTURE,
+}
+
+
+@dataclass
+class ComparedStack:
+    """One of the two stacks of a comparison: what it trains, and on what."""
+
+    variant: Variant
+    spec: Spec
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)  # of the last run's hosts and software
+    traced: Run | None = None
+
+    def measurement(self, runs: Sequence[Run]) -> Measurement:
+        return Measurement(
+            spec=self.spec, runs=tuple(runs), hosts=tuple(runs[-1].hosts), fingerprint=self.fingerprint, traced=self.traced
+        )
+
+
+@dataclass(eq=False)
+class ABComparison:
+    """A variant against the reference in one training, with all blocks and the verdict.
+
+    Attributes:
+        differences: the settings that differ, as `KEY: VALUE -> VALUE`.
+        error: the largest probability of a wrong verdict, of those of the session.
+        explanation: why the slower side is slower, if one is.
+    """
+
+    reference: ComparedStack
+    variant: ComparedStack
+    differences: Sequence[str]
+    policy: ABPolicy
+    seed: int
+    orders: Iterator[str] = field(repr=False)
+    id: str = field(default_factory=lambda: secrets.token_hex(6))
+    blocks: list[Block] = field(default_factory=list)
+    decision: Decision = NOT_BEGUN
+    error: float = 0.0
+    explanation: Explanation | None = None
+    unexplained: str = ""
+
+    @property
+    def verdict(self) -> ABVerdict:
+        return self.decision.verdict
+
+    @property
+    def label(self) -> str:
+        return self.reference.spec.label
+
+    @property
+    def detectable(self) -> float | None:
+        """The smallest difference, as a fraction, that all allowed blocks find in 9 of 10 cases; None: unknown."""
+        estimate = self.decision.estimate
+        return compute_detectable(estimate, self.policy, self.error) if estimate else None
+
+    def runs(self, side: str) -> list[Run]:
+        """Return the runs of "A" or "B" in undisturbed blocks; in all blocks if there are no others."""
+        blocks = [block for block in self.blocks if not block.disturbances] or self.blocks
+        return [run for block in blocks for each, run in zip(block.order, block.runs, strict=True) if each == side]
+
+    def rate(self, side: str) -> float | None:
+        """Return the geometric mean of the images per second of "A" or "B"."""
+        rates = [run.images_per_sec for run in self.runs(side)]
+        return math.exp(math.fsum(map(math.log, rates)) / len(rates)) if rates else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "id": self.id,
+            "spec": self.reference.spec.to_json(),
+            "reference": self._side_to_json(self.reference, "A"),
+            "variant": self._side_to_json(self.variant, "B"),
+            "differences": list(self.differences),
+            "verdict": self.verdict,
+            "reason": self.decision.reason,
+            "estimate": self.decision.estimate.to_json() if self.decision.estimate else None,
+            "detectable": self.detectable,
+            "error": self.error,
+            "policy": self.policy.to_json(),
+            "seed": self.seed,
+            "explanation": self.explanation.to_json() if self.explanation else None,
+            "unexplained": self.unexplained,
+            "blocks": [{"order": block.order, "runs": [run.to_json() for run in block.runs]} for block in self.blocks],
+        }
+
+    def _side_to_json(self, side: ComparedStack, letter: str) -> dict[str, Any]:
+        return {
+            "name": side.variant.name,
+            "settings": side.variant.settings,
+            "spec": side.spec.to_json(),
+            "images_per_sec": self.rate(letter),
+            "fingerprint": side.fingerprint,
+        }
+
+
+class StackComparing:
+    """Makes the blocks of all comparisons of a session. Invalid variants and specs are refused before anything is started."""
+
+    def __init__(
+        self,
+        session: SessionContext,
+        variants: Sequence[Variant],
+        specs: Sequence[Spec],
+        *,
+        policy: ABPolicy,
+        seed: int | None,
+        same: bool,
+    ) -> None:
+        if session.settings.update_baselines:
+            raise UsageError("a comparison of variants changes no baselines: --update-baselines is for runs of one stack")
+        if not same:
+            check_variants(variants, session.config)
+        self._session = session
+        self._variants = variants
+        self._policy = policy
+        self._seed = secrets.randbits(32) if seed is None else seed
+        self._random = random.Random(self._seed)
+        self._stacks = {each.name: each.apply_to_cluster(session.config) for each in variants}
+        self.comparisons = [self._make_comparison(spec, each) for spec in specs for each in variants[1:]]
+        self._largest = max((each.reference.spec for each in self.comparisons), key=lambda spec: (spec.gpus, spec.num_ps))
+
+    def _make_comparison(self, spec: Spec, variant: Variant) -> ABComparison:
+        reference = self._variants[0]
+        first, second = (ComparedStack(each, each.apply_to_spec(spec)) for each in (reference, variant))
+        for side in (first, second):
+            self._session.plan(side.spec)
+        differences = list_differences(reference, variant, self._session.config)
+        return ABComparison(first, second, differences, self._policy, self._seed, draw_orders(self._random))
+
+    def carry_out(self, time_limit_s: float) -> list[ABComparison]:
+        """Make blocks until all comparisons are decided or the time is spent, and return them.
+
+        Raises:
+            AllocationError: no hosts are allocated, or a variant's agents do not start.
+        """
+        began_s = time.monotonic()
+        with self._session.measuring(self._largest, "dtfperf ab"):
+            self._start_agents()
+            self._make_blocks(began_s + time_limit_s)
+            for each in self.comparisons:
+                self._explain(each)
+            self._write()
+        return self.comparisons
+
+    def _start_agents(self) -> None:
+        """Start the agents of all variants, so that one that cannot start is known before the first run."""
+        allocations = self._session.allocations
+        allocations.stacks.update(self._stacks)
+        allocations.allocate(self._largest)
+        for name in self._stacks:
+            try:
+                allocations.get_launcher(self._largest, name)
+            except AllocationOver:
+                raise
+            except AllocationError as error:
+                raise AllocationError(f"variant {name}: {error}") from error
+
+    def _make_blocks(self, ends_s: float) -> None:
+        """Make a block of each open comparison in turn, in an order that is drawn for each round."""
+        slowest_s = 0.0
+        while open_ones := [each for each in self.comparisons if each.decision.is_open]:
+            for each in self._random.sample(open_ones, len(open_ones)):
+                if not each.decision.is_open:
+                    continue
+                began_s = time.monotonic()
+                if began_s + slowest_s > ends_s:
+                    self._end_all("the time limit was reached")
+                    return
+                self._make_block(each)
+                slowest_s = max(slowest_s, time.monotonic() - began_s)
+
+    def _make_block(self, comparison: ABComparison) -> None:
+        """Make four runs, and decide. A failed run ends the comparison, and not the others."""
+        order = next(comparison.orders)
+        try:
+            runs = [self._run_undisturbed(comparison, side) for side in order]
+        except (RunFailed, InvalidMeasurement, InfrastructureError) as error:
+            verdict = next(verdict for kind, verdict in VERDICT_OF_ERROR.items() if isinstance(error, kind))
+            comparison.decision = Decision(verdict, str(error), comparison.decision.estimate, False)
+        else:
+            if len({tuple(run.task_hosts.items()) for run in runs}) > 1:
+                runs = [replace(run, disturbances=[*run.disturbances, OTHER_HOSTS]) for run in runs]
+            comparison.blocks.append(Block(order, runs))
+            self._decide_all()
+        self._write()
+
+    def _run_undisturbed(self, comparison: ABComparison, letter: str) -> Run:
+        """Make a run, and another one instead if something disturbed it."""
+        run = self._run(comparison, letter)
+        return self._run(comparison, letter) if run.disturbances else run
+
+    def _run(self, comparison: ABComparison, letter: str, *, traced: bool = False) -> Run:
+        side = comparison.reference if letter == "A" else comparison.variant
+        name, number = side.variant.name, len(comparison.blocks) + 1
+        try:
+            run = self._session.run(
+                shorten(side.spec) if traced else side.spec,
+                f"ab {comparison.label} {name}",
+                number=number,
+                of=max(number, self._policy.max_blocks),
+                explain=traced,
+                stack=name,
+            )
+        except RunFailed as error:
+            raise type(error)(replace(error.culprit, what=f"{error.culprit.what} with variant {name}")) from error
+        except (InvalidMeasurement, InfrastructureError) as error:
+            raise type(error)(f"variant {name}: {error}") from error
+        get_launcher = partial(self._session.allocations.get_launcher, stack=name)
+        side.fingerprint = ClusterInfo(self._stacks[name], get_launcher).fingerprint_of(run)
+        return run
+
+    def _decide_all(self) -> None:
+        """Decide each open comparison: one that finds a difference leaves more of the error to the others."""
+        while True:
+            differences = sum(each.verdict.is_difference for each in self.comparisons)
+            error = share_error(self._policy, comparisons=len(self.comparisons), differences=differences)
+            for each in self.comparisons:
+                if each.decision.is_open and each.blocks:
+                    each.error = error
+                    each.decision = decide(each.blocks, self._policy, error)
+            if differences == sum(each.verdict.is_difference for each in self.comparisons):
+                return
+
+    def _end_all(self, why: str) -> None:
+        for each in self.comparisons:
+            if each.decision.is_open:
+                each.decision = replace(each.decision, reason=f"{why}: {each.decision.reason}", is_open=False)
+        self._write()
+
+    def _explain(self, comparison: ABComparison) -> None:
+        """Store why the slower side is slower, by a short traced run of each."""
+        if not comparison.verdict.is_difference or self._session.settings.explain == "never":
+            return
+        sides = [(comparison.reference, "A"), (comparison.variant, "B")]
+        try:
+            for side, letter in sides:
+                if not side.spec.command:
+                    side.traced = self._run(comparison, letter, traced=True)
+            found = _explain_sides([(side, side.measurement(comparison.runs(letter))) for side, letter in sides], comparison)
+            json.dumps(found and found.to_json(), allow_nan=False)
+            comparison.explanation = found
+        except Exception as error:  # a failed explanation must not lose the verdict
+            comparison.unexplained = f"cannot be explained: {type(error).__name__}: {first_line(error)}"
+
+    def _write(self) -> None:
+        lines = [json.dumps(each.to_json(), ensure_ascii=False) + "\n" for each in self.comparisons]
+        self._session.folder.write(FILE, "".join(lines).encode())
+
+
+def _explain_sides(sides: Sequence[tuple[ComparedStack, Measurement]], comparison: ABComparison) -> Explanation | None:
+    """Return why the slower side is slower than the other one."""
+    (fast, before), (_, now) = sides if comparison.verdict is ABVerdict.SLOWER else sides[::-1]
+    name = fast.variant.name
+    then = replace(profile_measurement(before), name=name, when=f"with {name}")
+    found = explain(then, add_changes(profile_measurement(now), before.fingerprint, now.fingerprint))
+    return replace(found, against=name) if found else None

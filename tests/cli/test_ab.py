@@ -1,0 +1,188 @@
+"""`dtfperf ab`: software stacks compared by runs in turn on the same hosts. What is measured is made up, and exact."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.testing.backends import wait_until
+from tests.cli.table import read
+from tests.clusters.slurm.conftest import new_site, shared_site, site
+from tests.clusters.slurm.site import Site
+from tests.clusters.ssh.conftest import lab, shared_lab
+from tests.clusters.ssh.lab import Lab
+from tests.plugin.conftest import ENDS_S, Ended, PerfTests, perf_tests_in
+from tests.plugin.test_slurm import Mini
+from tests.plugin.test_ssh import Laboratory
+
+__all__ = ["lab", "new_site", "shared_lab", "shared_site", "site"]
+
+SLOW = "new: environment=TOY_STEP_S=0.02"
+
+
+@pytest.fixture
+def perf(tmp_path: Path) -> PerfTests:
+    return perf_tests_in(tmp_path)
+
+
+def compare(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
+    """Run `dtfperf ab` on the toys' cluster: a hundredth of a second a step of ten images."""
+    return perf.run_python("-m", "pytest_dtfperf.cli", "ab", *arguments, "--clusters-file=perf/clusters.toml", **environment)
+
+
+def comparisons(perf: PerfTests) -> list[dict[str, Any]]:
+    """Return the lines of comparisons.jsonl of the latest session."""
+    folder = max((perf.folder / "perf_results").iterdir())
+    return [json.loads(line) for line in (folder / "comparisons.jsonl").read_text().splitlines()]
+
+
+def test_a_slower_stack_is_found(perf: PerfTests) -> None:
+    """A variable that doubles a step gives SLOWER with its ratio, from runs of both stacks in turn."""
+    ended = compare(perf, "old:", SLOW, "trivial", "gpus=2", "--seed=1")
+    assert ended.code == 1, ended.err
+    ended.line("A/B on local", "1 host", "seed 1")
+    ended.line('old -> new: environment: as usual -> ["TOY_STEP_S=0.02"]')
+    ended.line("trivial b10 gpus=2 num_ps=1", "old 2000", "new 1000", "SLOWER")
+    (found,) = comparisons(perf)
+    assert found["verdict"] == "SLOWER"
+    assert found["estimate"]["ratio"] == pytest.approx(0.5, rel=0.01)
+    assert {block["order"] for block in found["blocks"]} == {"ABBA", "BAAB"}
+    for block in found["blocks"]:
+        rates = {"A": 2000, "B": 1000}
+        assert [run["images_per_sec"] for run in block["runs"]] == pytest.approx(
+            [rates[side] for side in block["order"]], rel=0.05
+        )
+
+
+def test_fields_of_the_training_can_differ(perf: PerfTests) -> None:
+    """A variant's field is in its spec, and equal rates are EQUIVALENT."""
+    ended = compare(perf, "one:", "two: num_intra_threads=1", "trivial", "--json")
+    assert ended.code == 0, ended.err
+    (found,) = read("ab", ended.out)
+    assert found["verdict"] == "EQUIVALENT"
+    assert [found[side]["spec"]["num_intra_threads"] for side in ("reference", "variant")] == [None, 1]
+
+
+def test_several_variants_and_trainings_are_compared_with_the_first(perf: PerfTests) -> None:
+    """Each training has a comparison for each further variant."""
+    (perf.folder / "ab.toml").write_text(
+        '[old]\n[slow]\nenvironment = ["TOY_STEP_S=0.02"]\n[fast]\nenvironment = ["TOY_STEP_S=0.005"]\n'
+    )
+    ended = compare(perf, "--variants=ab.toml", "trivial", "trivial", "gpus=2")
+    assert ended.code == 1, ended.err
+    found = [(each["spec"]["gpus"], each["variant"]["name"], each["verdict"]) for each in comparisons(perf)]
+    assert found == [(1, "slow", "SLOWER"), (1, "fast", "FASTER"), (2, "slow", "SLOWER"), (2, "fast", "FASTER")]
+
+
+def test_a_stack_is_compared_with_itself(perf: PerfTests) -> None:
+    """--same needs no variant, and shows the smallest difference that can be found."""
+    ended = compare(perf, "--same", "trivial", "--max-blocks=6")
+    assert ended.code == 0, ended.err
+    ended.line("trivial b10 gpus=1", "reference", "reference-again", "EQUIVALENT")
+    ended.line("the smallest difference that 6 blocks find here:")
+
+
+def test_baselines_and_history_stay_as_they_are(perf: PerfTests) -> None:
+    """A comparison writes no measurements, no baselines and no history."""
+    assert compare(perf, "--same", "trivial", "--max-blocks=4").code == 0
+    (folder,) = (perf.folder / "perf_results").iterdir()
+    assert not (folder / "measurements.jsonl").read_text()
+    assert not (perf.folder / "baselines").exists()
+    assert json.loads((folder / "session.json").read_text())["exit_code"] == 0
+
+
+def test_the_time_limit_ends_a_comparison(perf: PerfTests) -> None:
+    """No block begins that would end after the limit, and the verdict has the reason."""
+    ended = compare(perf, "old:", "new: num_intra_threads=1", "trivial", "--time-limit=1s", TOY_STEP_S="0.3")
+    assert ended.code == 0, ended.err
+    ended.line("the time limit was reached")
+    (found,) = comparisons(perf)
+    assert (found["verdict"], len(found["blocks"])) == ("INCONCLUSIVE", 1)
+
+
+def test_a_failing_variant_ends_only_its_comparison(perf: PerfTests) -> None:
+    """A variant that cannot train is FAILED, named with its task, and the others get their verdicts."""
+    ended = compare(perf, "old:", "bad: environment='TOY_DO=die worker:0'", SLOW, "trivial")
+    assert ended.code == 1, ended.err
+    found = {each["variant"]["name"]: each for each in comparisons(perf)}
+    assert {name: each["verdict"] for name, each in found.items()} == {"bad": "FAILED", "new": "SLOWER"}
+    assert "with variant bad" in found["bad"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["old:", "trivial"], "a comparison needs two variants, and there is only old"),
+        (["old:", "new:", "trivial"], "variants old and new are equal"),
+        (["old:", "new: gpus=2", "trivial"], "variant new: gpus cannot differ between variants"),
+        (["old:", "new: xla=true"], "which training?"),
+        (["old:", "new: xla=true", "trivial", "num_ps=sweep"], "a comparison needs the number of parameter servers itself"),
+        (["old:", "new: setup='module load x'", "trivial"], "has no set-up lines"),
+        (["old:", "new: variable_update=mirrored num_ps=3", "trivial"], "variant new: "),
+        (["old:", "new: xla=true", "--same", "trivial"], "--same compares one variant with itself, and there are old and new"),
+        (["old:", "new: xla=true", "trivial", "--equivalence=1"], "--equivalence is a fraction, as 0.01 for 1 %, not 1"),
+        (["old:", "new: xla=true", "trivial", "--max-blocks=3"], "--max-blocks must be 4 or more, not 3"),
+        (["old:", "new: xla=true", "trivial", "--steps=0"], "--steps must be 1 or more, not 0"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(perf: PerfTests, arguments: list[str], message: str) -> None:
+    """Nothing is started, and the message shows what is wrong."""
+    ended = compare(perf, *arguments)
+    assert ended.code == 2, ended.out
+    assert message in ended.err
+    assert len(ended.err.splitlines()) == 1
+    assert not (perf.folder / "perf_results").exists()
+
+
+def test_an_interpreter_that_is_not_there_is_one_line(perf: PerfTests) -> None:
+    """A variant that does not start is named before the first run."""
+    ended = compare(perf, "old:", "new: python=/no/such/python", "trivial")
+    assert ended.code == 1, ended.out
+    assert "variant new: cannot start /no/such/python" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_stacks_on_hosts_over_ssh(perf: PerfTests, lab: Lab) -> None:
+    """Set-up lines make the difference on two hosts, whose agents of both variants run beside each other."""
+    Laboratory(perf, lab)
+    ended = compare(perf, "old:", "new: setup='export TOY_STEP_S=0.02'", "trivial", "gpus=2", "--cluster=lab")
+    assert ended.code == 1, ended.out + ended.err
+    (found,) = comparisons(perf)
+    assert found["verdict"] == "SLOWER"
+    assert found["estimate"]["ratio"] == pytest.approx(0.5, rel=0.05)
+    assert {host for block in found["blocks"] for run in block["runs"] for host in run["hosts"]} == {"m1", "m2"}
+    for each in lab.machines:
+        assert not each.sessions()
+
+
+def test_stacks_on_nodes_of_slurm(perf: PerfTests, site: Site) -> None:
+    """Variants train in one job, in steps of their own."""
+    mini = Mini(perf, site)
+    ended = compare(perf, "old:", "new: setup='export TOY_STEP_S=0.02'", "trivial", "gpus=2", "--cluster=mini")
+    assert ended.code == 1, ended.out + ended.err
+    (found,) = comparisons(perf)
+    assert found["verdict"] == "SLOWER"
+    assert found["estimate"]["ratio"] == pytest.approx(0.5, rel=0.05)
+    assert len(mini.jobs) == 1
+
+
+def test_an_interrupted_comparison_keeps_its_blocks(perf: PerfTests) -> None:
+    """Ctrl-C ends all agents, and the blocks up to then are in the session's folder."""
+    arguments = ["ab", "old:", "new: num_intra_threads=1", "trivial", "--clusters-file=perf/clusters.toml"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "pytest_dtfperf.cli", *arguments],
+        cwd=perf.folder,
+        env=perf.environ({"TOY_STEP_S": "0.2"}),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        wait_until("a block is made", lambda: any((perf.folder / "perf_results").glob("*/comparisons.jsonl")))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(ENDS_S) == 130
+    (found,) = comparisons(perf)
+    assert found["blocks"]
+    assert found["blocks"][0]["order"] in ("ABBA", "BAAB")
