@@ -66,6 +66,9 @@ EXPORT_FORMATS: Mapping[str, ExportFormat] = {
     ),
     "bencher": ExportFormat("one session", "`bencher run --adapter json`", f"{_EXPORTS}:format_bencher"),
     "openmetrics": ExportFormat("one session", "Prometheus and its kin", f"{_EXPORTS}:format_openmetrics"),
+    "prometheus": ExportFormat(
+        "one session", "node_exporter's textfile collector, Pushgateway", f"{_EXPORTS}:format_prometheus"
+    ),
 }
 
 

@@ -62,6 +62,7 @@ SHAPE: Shape = {
     ],
     "site": "what became of the site, in words; null: none was asked for",
     "notified": "a list: a line for each receiver of an alert; empty if nothing was new",
+    "metrics": "a list: a line for each target of metrics",
 }
 
 
@@ -80,6 +81,8 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--site", metavar="DIR", type=Path, help="make the site of the history there: dtfperf site")
     text = "send what is new since the last night to a webhook or by mail; several times for several receivers"
     parser.add_argument("--notify", metavar="URL", action="append", default=[], help=text)
+    text = "write the night's metrics for Prometheus into FILE.prom, or send them to a Pushgateway; repeat it for several"
+    parser.add_argument("--metrics", metavar="FILE|URL", action="append", default=[], help=text)
     add_json(parser, SHAPE)
     parser.set_defaults(run=run_nightly, passes_on=True, wrong_arguments=WRONG_OPTIONS)
 
@@ -106,11 +109,18 @@ def _make_json(done: "NightResult", cluster: str) -> dict[str, Any]:
     ]
     session = str(done.session) if done.session else None
     outcome = {"exit_code": done.code, "outcome": done.outcome, "session": session}
-    return {"cluster": cluster, **outcome, "losses": losses, "site": done.site, "notified": list(done.notified)}
+    return {
+        "cluster": cluster,
+        **outcome,
+        "losses": losses,
+        "site": done.site,
+        "notified": list(done.notified),
+        "metrics": list(done.metrics),
+    }
 
 
 def _make_night(args: argparse.Namespace) -> "Night":
-    from pytest_dtfperf.nightly import notify
+    from pytest_dtfperf.nightly import metrics, notify
     from pytest_dtfperf.nightly.night import Night
 
     missing = [f"--{name}" for name in ("cluster", "results", "deadline") if not getattr(args, name)]
@@ -131,6 +141,7 @@ def _make_night(args: argparse.Namespace) -> "Night":
         fail_on_loss=args.fail_on_loss,
         site=args.site,
         receivers=[notify.parse_receiver(text) for text in [*args.notify, *os.environ.get(notify.VARIABLE, "").split()]],
+        targets=[metrics.parse_target(text) for text in [*args.metrics, *os.environ.get(metrics.VARIABLE, "").split()]],
         pytest=args.passed_on,
     )
 

@@ -19,7 +19,8 @@ from typing import TextIO
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError, UsageError, exit_words
 from pytest_dtfperf.formats import format_count, minute
 from pytest_dtfperf.history.where import Address, address_of, asked_for, mask_passwords
-from pytest_dtfperf.nightly import notify, summary
+from pytest_dtfperf.nightly import metrics, notify, summary
+from pytest_dtfperf.nightly.metrics import NightMetrics, Target
 from pytest_dtfperf.nightly.notify import Alert, Receiver
 from pytest_dtfperf.nightly.summary import Loss, find_losses
 from pytest_dtfperf.node.files import kind_of
@@ -29,6 +30,7 @@ from pytest_dtfperf.session import signals
 
 USAGE, DEADLINE = 4, 124  # pytest's own; timeout(1)'s
 GRACE_S = 60.0  # teardown stops agents on every host and gives an allocation back; a slow scheduler takes half of that
+SECRETS = (notify.VARIABLE, metrics.VARIABLE)  # variables that neither pytest nor a host needs
 
 OUTCOMES = {
     0: "All tests passed.",
@@ -50,7 +52,7 @@ def run_pytest(
     print(f"nightly: {mask_passwords(' '.join(argv))}", flush=True)
     with _record_signals() as received:
         ends_at_s = time.monotonic() + deadline_s
-        env = {name: value for name, value in os.environ.items() if name != notify.VARIABLE}  # a secret that no host needs
+        env = {name: value for name, value in os.environ.items() if name not in SECRETS}
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, process_group=0, pass_fds=[lock], env=env)
         while process.poll() is None and not received and time.monotonic() < ends_at_s:
             with suppress(subprocess.TimeoutExpired):
@@ -165,6 +167,7 @@ class Night:
     fail_on_loss: bool = False
     site: Path | None = None  # folder of the site that is made of the history
     receivers: Sequence[Receiver] = ()  # of alerts
+    targets: Sequence[Target] = ()  # of metrics
     pytest: Sequence[str] = field(default_factory=list)  # further arguments
 
     @property
@@ -193,6 +196,7 @@ class NightResult:
     losses: Sequence[Loss] = ()
     site: str | None = None  # what became of it
     notified: Sequence[str] = ()  # a line for each receiver of an alert; none if nothing was new
+    metrics: Sequence[str] = ()  # a line for each target
 
 
 def run_night(night: Night, output: TextIO | None = None) -> NightResult:
@@ -212,11 +216,13 @@ def run_night(night: Night, output: TextIO | None = None) -> NightResult:
         if site:
             print(f"nightly: {site}")
         notified = _notify(night, NightResult(code, outcome, folder, found)) if night.receivers else []
-        for line in notified:
+        of_night = NightMetrics(night.cluster, code, len(found), folder)
+        published = metrics.publish_metrics(night.targets, of_night) if night.targets else []
+        for line in (*notified, *published):
             print(f"nightly: {line}")
         _remove_old(_load_sessions(night), night.keep)
         print(f"nightly: {outcome} Exit code {code}.")
-        return NightResult(code, outcome, folder, found, site, notified)
+        return NightResult(code, outcome, folder, found, site, notified, published)
 
 
 def _notify(night: Night, done: NightResult) -> list[str]:

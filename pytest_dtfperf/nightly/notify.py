@@ -181,11 +181,25 @@ def _send(receiver: Receiver, alert: Alert, pause_s: float) -> str | None:
     if receiver.kind == "mail":
         return _send_mail(receiver.address, alert)
     payload = {"text": alert.format_text()} if receiver.kind == "slack" else alert.to_json()
+    return send_request(receiver.address, json.dumps(payload).encode(), {"Content-Type": "application/json"}, pause_s=pause_s)
+
+
+def send_request(
+    url: str, data: bytes, headers: Mapping[str, str], *, method: str = "POST", pause_s: float = PAUSE_S
+) -> str | None:
+    """Send an HTTP request, again after a pause where that may help; return why it was not taken, or None.
+
+    The reason has no part of the URL. Redirects are not followed.
+
+    Args:
+        pause_s: seconds before the second try; each further pause is twice as long.
+    """
+    request = urllib.request.Request(url, data, {"User-Agent": "pytest-dtfperf", **headers}, method=method)
     problem: str | None = None
     for attempt in range(TRIES):
         if attempt:
             time.sleep(retry.pause_s(attempt, pause_s, LONGEST_PAUSE_S))
-        problem, may_help = _post(receiver.address, payload)
+        problem, may_help = _try_request(request)
         if problem is None or not may_help:
             return problem
     return f"{problem}, {TRIES} times"
@@ -198,10 +212,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _post(url: str, payload: Mapping[str, Any]) -> tuple[str | None, bool]:
-    """Return why a webhook did not take the payload, or None; and whether another try may help."""
-    data = json.dumps(payload).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json", "User-Agent": "pytest-dtfperf"})
+def _try_request(request: urllib.request.Request) -> tuple[str | None, bool]:
+    """Return why a receiver did not take the request, or None; and whether another try may help."""
     try:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S):
             return None, False

@@ -1,7 +1,8 @@
-"""One session for programs that track benchmarks: pytest-benchmark, github-action-benchmark, Bencher, OpenMetrics.
+"""One session for programs that track benchmarks: pytest-benchmark, github-action-benchmark, Bencher, Prometheus.
 
 Names and units are the same every night, so that a tracker finds a benchmark again. A benchmark is the label of a spec; its
-value is the latest valid measurement. OpenMetrics: https://prometheus.io/docs/specs/om/open_metrics_spec/
+value is the latest valid measurement. OpenMetrics: https://prometheus.io/docs/specs/om/open_metrics_spec/. Prometheus' older
+text format: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
 import json
@@ -196,6 +197,29 @@ def format_openmetrics(sessions: Sequence[StoredSession]) -> bytes:
     for name, gauge in GAUGES.items():
         lines += _format_family(name, gauge, records, where)
     return "\n".join([*lines, "# EOF", ""]).encode(errors="backslashreplace")
+
+
+def format_prometheus(sessions: Sequence[StoredSession]) -> bytes:
+    """Return the same in the text format 0.0.4, which node_exporter and Pushgateway read: without infos, units and an end."""
+    lines = format_openmetrics(sessions).decode().splitlines()
+    kept = [line for line in lines if not line.startswith("# UNIT ") and line != "# EOF"]
+    head = f"{PREFIX}_session"
+    for number, line in enumerate(kept):
+        if line == f"# TYPE {head} info":
+            kept[number] = f"# TYPE {head}_info gauge"
+        elif line.startswith(f"# HELP {head} "):
+            kept[number] = line.replace(head, f"{head}_info", 1)
+    return "\n".join([*kept, ""]).encode()
+
+
+def format_gauges(gauges: Mapping[str, tuple[str, float]], labels: Mapping[str, str]) -> bytes:
+    """Return gauges with the same labels in the text format 0.0.4: name -> description and value."""
+    lines = [
+        line
+        for name, (text, value) in gauges.items()
+        for line in (*_format_head(name, "gauge", "", text), f"{PREFIX}_{name}{_format_labels(labels)} {value!r}")
+    ]
+    return "\n".join([*lines, ""]).encode()
 
 
 def _format_family(name: str, gauge: Gauge, records: Mapping[str, Record], where: Mapping[str, str]) -> Iterable[str]:

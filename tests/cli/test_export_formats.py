@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.parser import text_string_to_metric_families as parse_text_format
 
 import pytest_dtfperf
 from pytest_dtfperf.baselines.references import references
@@ -234,6 +235,17 @@ def test_openmetrics_is_parsed(results: Path) -> None:
         *(f"dtfperf_{name}" for name in ("tests", "session_started_timestamp_seconds")),
         *(f"dtfperf_{name}" for name in ("rate_images_per_second", "spread_ratio", "runs", "efficiency_ratio")),
     }
+
+
+def test_prometheus_text_is_parsed(results: Path) -> None:
+    """The parser of the older text format reads the same samples, of types and comments that this format has."""
+    text = written(results, "prometheus").decode()
+    expected = text_string_to_metric_families(written(results, "openmetrics").decode())
+    samples = {(each.name, tuple(each.labels.items()), each.value) for family in expected for each in family.samples}
+    families = list(parse_text_format(text))
+    assert {(each.name, tuple(each.labels.items()), each.value) for family in families for each in family.samples} == samples
+    assert {family.type for family in families} == {"gauge"}
+    assert all(re.match("# (HELP|TYPE) |[a-z_]+{", line) for line in text.splitlines())
 
 
 def test_openmetrics_escapes(tmp_path: Path) -> None:

@@ -176,6 +176,27 @@ def test_alerts_have_what_is_new(measuring: Night) -> None:
     assert "nightly: --notify takes https://..." in output
 
 
+def test_metrics_are_of_the_last_night(measuring: Night) -> None:
+    """A night writes its file for node_exporter and fills a Pushgateway; a night that measured nothing replaces both."""
+    file = measuring.folder / "dtfperf.prom"
+    with webhook() as server:
+        gateway = f"http://me:{SECRET.replace('/', '%2F')}@127.0.0.1:{server.server_port}"
+        _, output = measuring.run("--history=never", f"--metrics={file}", RATE="12", DTFPERF_METRICS=gateway)
+        measured = file.read_text()
+        code, _ = measuring.run("--history=never", f"--metrics={file}", "-k", "nothing", RATE="12", DTFPERF_METRICS=gateway)
+    assert f"nightly: metrics in {file}\nnightly: metrics in 127.0.0.1\n" in output
+    assert "sEcReT" not in output
+    assert code == 5
+    assert [path for path, _, _ in server.put] == ["/metrics/job/dtfperf/cluster/local"] * 2
+    assert [content for _, _, content in server.put] == [measured, file.read_text()]
+    assert "dtfperf_rate_images_per_second{" in measured
+    assert "dtfperf_rate_images_per_second{" not in file.read_text()
+    assert 'dtfperf_nightly_exit_code{cluster="local"} 5.0\n' in file.read_text()
+    code, output = measuring.run("--metrics=dtfperf.txt", RATE="12")
+    assert code == 4
+    assert "nightly: --metrics takes a file *.prom" in output
+
+
 def test_json_is_what_the_night_came_to(measuring: Night) -> None:
     """With --json stdout has the exit code, the session's folder and the losses; what pytest prints goes to stderr."""
     process = subprocess.run(

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -35,12 +35,13 @@ SECRET = "T0/B0/sEcReT"
 
 
 class Webhook(HTTPServer):
-    """Answers with these status codes in turn, then with 200; keeps what was posted."""
+    """Answers with these status codes in turn, then with 200; keeps what was posted and put."""
 
     def __init__(self, codes: Sequence[int] = ()) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.codes = list(codes)
         self.posted: list[dict[str, Any]] = []
+        self.put: list[tuple[str, Mapping[str, str], str]] = []  # path, headers, content
 
     @property
     def url(self) -> str:
@@ -51,7 +52,17 @@ class _Handler(BaseHTTPRequestHandler):
     server: Webhook
 
     def do_POST(self) -> None:
-        self.server.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.server.posted.append(json.loads(self._read()))
+        self._answer()
+
+    def do_PUT(self) -> None:
+        self.server.put.append((self.path, dict(self.headers), self._read().decode()))
+        self._answer()
+
+    def _read(self) -> bytes:
+        return self.rfile.read(int(self.headers["Content-Length"]))
+
+    def _answer(self) -> None:
         code = self.server.codes.pop(0) if self.server.codes else 200
         self.send_response(code)
         if code in (301, 302, 307):

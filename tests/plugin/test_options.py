@@ -252,8 +252,8 @@ OF_USERS = {
     "DTFPERF_LOCKS": "$HOME/locks",
     "DTFPERF_ZMQ_PRODUCER": "python 'unclosed",
 }
-# Of EC2_YES 1 agrees to a price and anything else does not; NOTIFY is of `dtfperf nightly` alone, which refuses it itself.
-TAKES_ANYTHING = {"DTFPERF_EC2_YES", "DTFPERF_NOTIFY"}
+# Of EC2_YES 1 agrees to a price and anything else does not; the others are of `dtfperf nightly`, which refuses them itself.
+TAKES_ANYTHING = {"DTFPERF_EC2_YES", "DTFPERF_METRICS", "DTFPERF_NOTIFY"}
 OF_PROCESSES = {
     "DTFPERF_BOOT", "DTFPERF_COLLECTED", "DTFPERF_CONFORMS", "DTFPERF_CONTROLLER", "DTFPERF_HOST_INDEX", "DTFPERF_NETWORK",
     "DTFPERF_NOTEBOOK", "DTFPERF_OTHERS_PYTHONPATH", "DTFPERF_OWNER", "DTFPERF_SESSION", "DTFPERF_SETUP", "DTFPERF_STEPS",
