@@ -1,0 +1,21 @@
+"""The check of predictions against stored rates, and its tables in the docs."""
+
+from benchmarks.capacity import KEPT, Result
+from benchmarks.predicted import PAYLOAD, make_tables, predict_cells
+from benchmarks.shaped import kept
+from tests.docs.pages import REPOSITORY
+
+
+def test_the_page_has_the_tables() -> None:
+    """Each row and sentence that the benchmark prints is in docs/predict.md."""
+    page = (REPOSITORY / "docs" / "predict.md").read_text()
+    for line in filter(None, make_tables()):
+        assert line in page
+
+
+def test_cells_of_slow_links_are_near() -> None:
+    """Where a link decides, at 1 Gbit/s or less, half of the steps of own runs are predicted within 10 %."""
+    found = [each for each in predict_cells(kept(KEPT, Result.from_json)) if each.result.cell.rate != "10gbit"]
+    assert len(found) > 100
+    assert sorted(abs(each.error) for each in found)[len(found) // 2] < 0.1
+    assert 0.9 < PAYLOAD < 1
