@@ -198,8 +198,8 @@ def _check_number(name: str, value: object, limits: Mapping[str, float]) -> None
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= sys.float_info.max:
         raise SpecError(f"{name} must be a finite number of at least 0, not {show_value(value)}")
     if value <= limits.get("above", -1) or value > limits.get("at_most", value):
-        bounds = f"at most {limits['at_most']:g} and more than" if "at_most" in limits else "more than"
-        raise SpecError(f"{name} must be {bounds} {limits['above']:g}, not {value!r}")
+        bounds = f"more than {limits['above']:g}" + (f" and at most {limits['at_most']:g}" if "at_most" in limits else "")
+        raise SpecError(f"{name} must be {bounds}, not {value!r}")
     if value < limits["at_least"] or value >= limits.get("below", math.inf):
         bounds = f"at least {limits['at_least']:g}" + (f" and below {limits['below']:g}" if "below" in limits else "")
         raise SpecError(f"{name} must be {bounds}, not {value!r}")

@@ -152,7 +152,7 @@ def test_mistakes_are_named_with_file_and_key(file: Path, text: str, words: str)
         ("learning_rate = nan", "learning_rate must be a finite number of at least 0, not nan"),
         ("momentum = 1.5", "momentum must be at least 0 and below 1, not 1.5"),
         ("rmsprop_epsilon = 0", "rmsprop_epsilon must be more than 0"),
-        ("stop_at_top_1_accuracy = 95", "stop_at_top_1_accuracy must lie between 0 and 1, not at 95"),
+        ("stop_at_top_1_accuracy = 95", "stop_at_top_1_accuracy must be more than 0 and at most 1, not 95"),
         ('xla = "no"', "xla must be true or false, not 'no'"),
         ("onednn = 1", "onednn must be true or false, not 1"),
         ("data_dir = 3", "data_dir must be text, not 3"),

@@ -116,7 +116,7 @@ def test_one_process_evaluates_alone(trained: Trained, tiny: Spec) -> None:
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a target without looks": ({"stop_at_top_1_accuracy": 0.9}, "needs eval_during_training_every_n_steps"),
     "a target out of reach": (
-        {"stop_at_top_1_accuracy": 1.5, "eval_during_training_every_n_steps": 5}, "must lie between 0 and 1, not at 1.5",
+        {"stop_at_top_1_accuracy": 1.5, "eval_during_training_every_n_steps": 5}, "must be more than 0 and at most 1, not 1.5",
     ),
     "looks at noise": ({"data": "synthetic", "eval_during_training_every_n_steps": 5}, "accuracy on synthetic images"),
 }  # fmt: skip
