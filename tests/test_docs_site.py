@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.cli.parser import make_parser
+from pytest_dtfperf.cli.options import make_parser
 from pytest_dtfperf.plugin.options import OPTIONS
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -22,7 +22,7 @@ import tables
 from sphinx.application import Sphinx
 
 from pytest_dtfperf.cli.options import EXIT_CODES, SIGNALS, Commands, Shape
-from pytest_dtfperf.cli.parser import make_parser as everything
+from pytest_dtfperf.cli.options import make_parser as everything
 from pytest_dtfperf.plugin.options import OPTIONS, Option
 
 COLUMNS = "100"  # that helps are wrapped to

@@ -29,9 +29,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 
-from pytest_dtfperf.cli.options import CUT_OFF, FAILED, INTERRUPTED, USAGE
+from pytest_dtfperf.cli.options import COMPLETING, CUT_OFF, FAILED, INTERRUPTED, USAGE, make_parser
 from pytest_dtfperf.cli.output import print_remark, reserve_stdout
-from pytest_dtfperf.cli.parser import COMPLETING, make_parser
 from pytest_dtfperf.errors import DtfPerfError, HistoryError, SessionFileError, UsageError
 from pytest_dtfperf.formats import DEGRADE
 from pytest_dtfperf.session.signals import leaving

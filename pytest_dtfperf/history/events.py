@@ -1,4 +1,4 @@
-"""What happened to rates, and when: changes of many series that began at the same time are one event. Pure."""
+"""Changes of many series that began at the same time, as one event each, and events as lines of text. Pure."""
 
 import math
 import statistics

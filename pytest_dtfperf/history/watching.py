@@ -1,4 +1,7 @@
-"""The search for changes goes on with the sessions that were entered since, and writes down what it found."""
+"""Search for changes in the sessions that were entered since the last search, and store what is found.
+
+`load_history` reads everything that the pages of a history show, after such a search.
+"""
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass

@@ -6,6 +6,10 @@
 
 A failure affects only its own number, which is then unknown, with the reason. An answer counts only if it was requested, and
 only once: a host that sends anything else loses all of its answers.
+
+Readings of hosts and links that another session took within the hour are used again. A reading of a host is valid until its
+kernel starts again, for the same cores, GPUs and Python; a reading of a link for the same set of such hosts. Readings that
+other processes disturbed are not kept.
 """
 
 import hashlib

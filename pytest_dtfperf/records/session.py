@@ -35,9 +35,8 @@ from pytest_dtfperf.datamodel.explanation import Explanation, Limit, SweepState,
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import SessionFileError
-from pytest_dtfperf.records.journal import Journal
 from pytest_dtfperf.records.record import Compared, Efficiency, Record
-from pytest_dtfperf.records.stored import append, content_of, line_of, own_record, record_of, session_of, write
+from pytest_dtfperf.records.stored import Journal, append, content_of, line_of, own_record, record_of, session_of, write
 from pytest_dtfperf.spec import Spec
 
 

@@ -105,16 +105,16 @@ _IMAGENET, _CIFAR10, _MNIST = (*_MADE, "imagenet"), (*_MADE, "cifar10"), (*_MADE
 
 # Batch sizes and learning rates are tf_cnn_benchmarks', but where another source is named.
 _OUR_MODELS: Mapping[str, Model] = {
-    "trivial": Model(f"{_MODELS}.small:Trivial", batch_size=32, data=(*_IMAGENET, "cifar10")),
+    "trivial": Model(f"{_MODELS}.sequential:Trivial", batch_size=32, data=(*_IMAGENET, "cifar10")),
     "mnist": Model(
-        f"{_MODELS}.small:DeepMnist",
+        f"{_MODELS}.sequential:DeepMnist",
         batch_size=64,
         data=_MNIST,
         optimizer="adam",
         learning_rate=1e-4,  # the TensorFlow tutorial's, which the 2017 report trains
     ),
-    "mnist_softmax": Model(f"{_MODELS}.small:MnistSoftmax", batch_size=100, data=_MNIST, learning_rate=0.5),  # as well
-    "lenet": Model(f"{_MODELS}.small:LeNet", batch_size=32, data=_MNIST),
+    "mnist_softmax": Model(f"{_MODELS}.sequential:MnistSoftmax", batch_size=100, data=_MNIST, learning_rate=0.5),  # as well
+    "lenet": Model(f"{_MODELS}.sequential:LeNet", batch_size=32, data=_MNIST),
     "alexnet": Model(f"{_MODELS}.sequential:AlexNet", batch_size=512, data=(*_IMAGENET, "cifar10")),
     "overfeat": Model(f"{_MODELS}.sequential:OverFeat", batch_size=32, data=_IMAGENET),
     "vgg11": Model(f"{_MODELS}.sequential:vgg11", batch_size=64, data=_IMAGENET),

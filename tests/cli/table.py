@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from pytest_dtfperf.cli.options import OTHER_KEYS
-from pytest_dtfperf.cli.parser import make_parser
+from pytest_dtfperf.cli.options import OTHER_KEYS, make_parser
 
 
 @cache

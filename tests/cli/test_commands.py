@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.cli.options import SIGNALS
-from pytest_dtfperf.cli.parser import make_parser
+from pytest_dtfperf.cli.options import SIGNALS, make_parser
 from pytest_dtfperf.cli.run import parse_words as trainings
 from pytest_dtfperf.clusters.local import machines
 from pytest_dtfperf.clusters.locks import LockHolder, lock_hosts

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from pytest_dtfperf.cli.parser import make_parser
+from pytest_dtfperf.cli.options import make_parser
 from pytest_dtfperf.clusters import named
 from tests.docs.pages import REPOSITORY
 from tests.docs.project import Project

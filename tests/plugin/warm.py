@@ -35,7 +35,7 @@ IMPORTED = (
     "pytest_dtfperf.session.session",
     "pytest_dtfperf.session.sweep",
     "pytest_dtfperf.stats.sequential",
-    "pytest_dtfperf.training.models.small",
+    "pytest_dtfperf.training.models.sequential",
     "xdist.dsession",
 )
 

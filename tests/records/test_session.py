@@ -16,10 +16,9 @@ from pytest_dtfperf.baselines.checks import Kind
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.records.again import judge_again
-from pytest_dtfperf.records.journal import MOST_SUPERSEDED_BYTES, Journal
 from pytest_dtfperf.records.record import Compared, Record, with_what_follows
 from pytest_dtfperf.records.session import SessionFolder, path_safe, session_folders
-from pytest_dtfperf.records.stored import line_of, own_record
+from pytest_dtfperf.records.stored import MOST_SUPERSEDED_BYTES, Journal, line_of, own_record
 from tests.baselines.examples import entry_of, measurement_of
 from tests.explain.probed import FULL
 from tests.forks import PROCESSES
