@@ -162,6 +162,12 @@ INTERFACE = Validator(
     'the name of an interface like "ib0", or a network like "10.1.0.0/16"',
     lambda value: isinstance(value, str) and _is_interface(value),
 )
+# Characters that a shell leaves alone between double quotes, and variables of the host.
+_FOLDER = re.compile(r'(?:~?/|\$\w|\$\{\w+\})(?:[^"`\\$\n\0]|\$\w|\$\{\w+\})*', re.ASCII)
+FOLDER = Validator(
+    'the path of a folder, like "/scratch/$USER" or "~/dtfperf": it begins with /, ~/ or a variable',
+    lambda value: isinstance(value, str) and bool(_FOLDER.fullmatch(value)),
+)
 CODE = Validator('"module:function"', lambda value: isinstance(value, str) and value.count(":") == 1)
 S3 = Validator(
     '"s3://bucket" or "s3://bucket/prefix"',

@@ -17,7 +17,7 @@ from pytest_dtfperf.clusters.named import Backend, ClusterConfig
 from pytest_dtfperf.clusters.process_guards import sweep_machine
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.errors import AllocationError
-from pytest_dtfperf.node import isolation, sweep
+from pytest_dtfperf.node import boot, isolation, sweep
 from pytest_dtfperf.node.module_command import module_command
 from pytest_dtfperf.node.owner import Owner, boot_id
 
@@ -72,17 +72,24 @@ class Local:
         name = socket.gethostname()
         hosts = [Host(f"{name}-{i}" if wanted > 1 else name, ADDRESS) for i in range(wanted)]
         with _network(self._config) as network:
-            yield LocalAllocation(hosts, network, self._config.environment)
+            yield LocalAllocation(hosts, network, self._config.environment, _make_folders(self._config.folders))
 
 
 class LocalAllocation:
     """This machine as one or several hosts. `network` are the files of a network for its tasks only, if there is one."""
 
-    def __init__(self, hosts: Sequence[Host], network: Sequence[int] = (), environment: Sequence[str] = ()) -> None:
-        """Take `environment` as in clusters.toml."""
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        network: Sequence[int] = (),
+        environment: Sequence[str] = (),
+        folders: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take `environment` as in clusters.toml; `folders` are variables with values."""
         self.hosts = hosts
         self._network = network
         self._environment = environment
+        self._folders = folders or {}
 
     def copy_with(self, environment: Sequence[str], *, isolated: bool) -> "LocalAllocation":
         """Return the same hosts with other variables, and without the tasks' network unless `isolated`."""
@@ -91,7 +98,8 @@ class LocalAllocation:
     def start(self, argv: Sequence[str]) -> ChildrenChannel:
         session = uuid.uuid4().hex
         # The whole environment of this process: a process that can read the agents' environment can read this one's, too.
-        env = {**select_variables(os.environ, ["*"], self._environment), sweep.SESSION: session, sweep.OWNER: Owner.me().text}
+        inherited = {**os.environ, **self._folders}
+        env = {**select_variables(inherited, ["*"], self._environment), sweep.SESSION: session, sweep.OWNER: Owner.me().text}
         if self._network:
             env[isolation.FILES] = " ".join(map(str, self._network))
         agents: list[Child] = []
@@ -107,6 +115,16 @@ class LocalAllocation:
         return ChildrenChannel(
             agents, empty_message="no agent is left on this machine", clean_up=partial(sweep_machine, [session])
         )
+
+
+def _make_folders(folders: Mapping[str, str]) -> dict[str, str]:
+    """Make folders that are missing, and return them by variable. Raises `AllocationError`."""
+    try:
+        return boot.make_folders(dict(folders))
+    except OSError as exc:
+        raise AllocationError(
+            f"{exc.filename} cannot be used: {exc.strerror}. Correct cache_dir or scratch_dir in clusters.toml"
+        ) from exc
 
 
 @contextmanager

@@ -63,6 +63,8 @@ class ClusterConfig:
     container_python: str = "python3"  # interpreter in that image
     python: str | None = None  # of the hosts; None: the default of `python` below
     interface: str | None = None  # name of an interface, or a network: tasks use its address; None: that of the backend
+    cache_dir: str | None = None  # on hosts, for what is kept between sessions; None: $XDG_CACHE_HOME, else ~/.cache
+    scratch_dir: str | None = None  # on hosts, for temporary files; None: $TMPDIR, else /tmp
     environment: Sequence[str] = ()  # additional variables for hosts: "NAME", "BEGINNING_*", "NAME=value"
     data: str | None = None  # "s3://bucket/prefix": copied to every host before the first run that reads it
     entry: str = "pytest_dtfperf.training.task:run"  # function of a task; another program may use the same protocol
@@ -82,6 +84,14 @@ class ClusterConfig:
         backend = BACKENDS[self.backend]
         found = backend.count_hosts(self)
         return 1 if found is None and backend.is_local else found
+
+    @property
+    def folders(self) -> Mapping[str, str]:
+        """The environment variables of hosts that name folders, by name. Values may contain other variables of the host."""
+        found = {}
+        if self.cache_dir:  # CUDA's cache of compiled kernels is in the home folder otherwise
+            found = {"XDG_CACHE_HOME": self.cache_dir, "CUDA_CACHE_PATH": f"{self.cache_dir}/cuda"}
+        return {**found, "TMPDIR": self.scratch_dir} if self.scratch_dir else found
 
     @property
     def most_ps_per_host(self) -> int | None:
@@ -202,6 +212,8 @@ KEYS: Mapping[str, Validator] = {
     "container": WORDS,
     "container_python": TEXT,
     "interface": file.INTERFACE,
+    "cache_dir": file.FOLDER,
+    "scratch_dir": file.FOLDER,
     "environment": ENVIRONMENT,
     "data": S3,
     "entry": CODE,
@@ -323,6 +335,8 @@ def _wrong_together(config: ClusterConfig, table: Mapping[str, Any]) -> str | No
     """Return the first conflict between keys that are valid on their own; None if there is none."""
     if config.interface and BACKENDS[config.backend].is_local:
         return "has interface, but tasks of one machine use its loopback interface: leave interface out"
+    if config.scratch_dir and "spool" in table:
+        return "has spool and scratch_dir, which are the same: only one of them is allowed"
     if config.interface and "private_address" in table:
         return "has interface and private_address: only one of them may set the addresses of tasks"
     workers = config.workers_per_host

@@ -325,6 +325,7 @@ _SUPERVISOR_FAILED: Table = {
     "python": record({}),
     "version": record({"version": text(60)}),
     "bundle": record({"why": REASON}),
+    "folder": record({"folder": text(4096), "why": REASON}),
     "environment": record({"why": REASON, "hint": REASON}),
     "program": record({"program": text(4096)}),
 }

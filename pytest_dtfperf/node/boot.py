@@ -7,6 +7,7 @@ its content's hash. It is in this user's cache since an earlier time, or it is a
 Messages to the controller are lines on stdout that begin with MARK: what a host may print before them is not part of them.
 """
 
+import errno
 import hashlib
 import io
 import json
@@ -36,11 +37,36 @@ _PROOF = os.path.join(*_NEXT.split(".")) + ".py"  # what every bundle has
 def main() -> None:
     signal.alarm(PATIENCE_S)
     header = json.loads(read_line())
+    try:
+        os.environ.update(make_folders(header.get("folders", {})))
+    except OSError as exc:
+        fail("folder", folder=exc.filename, why=exc.strerror)
+    tempfile.tempdir = None
     folder, borrowed = find(header["bundle"]) or receive(header["bundle"], header["bytes"])
     signal.alarm(0)
     sys.path.insert(0, folder)
     os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
     import_module(_NEXT).main(header, borrowed)
+
+
+def make_folders(folders: "dict[str, str]") -> "dict[str, str]":
+    """Make folders that are missing, and return their paths by variable, with this host's variables in them.
+
+    Raises `OSError` with the folder as its `filename`.
+    """
+    found = {}
+    for name, given in folders.items():
+        path = os.path.expanduser(os.path.expandvars(given))
+        if not os.path.isabs(path) or "$" in path:
+            raise OSError(errno.ENOENT, "a variable in it is not set on this host", given)
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as exc:
+            raise OSError(exc.errno, exc.strerror, path) from exc
+        if not os.access(path, os.W_OK):
+            raise OSError(errno.EACCES, "this user may not write there", path)
+        found[name] = path
+    return found
 
 
 def find(name: str) -> "tuple[str, None] | None":

@@ -41,7 +41,11 @@ def make(wanted: Mapping[str, Any]) -> None:
             if not _is_there(folder):
                 _make(folder, kind["requirements"], _uv(wanted["uv"]))
     except OSError as exc:
-        boot.fail("environment", why=f"{boot.cache_folder()}: {exc.strerror}", hint="make room there, or set XDG_CACHE_HOME")
+        boot.fail(
+            "environment",
+            why=f"{boot.cache_folder()}: {exc.strerror}",
+            hint="make room there, or set `cache_dir` in clusters.toml",
+        )
 
 
 def enter(wanted: Mapping[str, Any]) -> None:
@@ -144,7 +148,7 @@ def _run(argv: Sequence[str], hint: str = _BY_HAND) -> None:
     if done.returncode:
         os.write(2, done.stdout[-4000:].encode())
         if any(each in done.stdout for each in _TOO_FULL):
-            hint = f"make room in {boot.cache_folder()}, or set XDG_CACHE_HOME"
+            hint = f"make room in {boot.cache_folder()}, or set `cache_dir` in clusters.toml"
         boot.fail("environment", why=f"`{' '.join(map(os.path.basename, argv[:2]))} ...` failed", hint=hint)
 
 

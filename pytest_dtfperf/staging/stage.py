@@ -212,7 +212,7 @@ class _Fetching:
         if len(folders) > 1:
             raise DataError(
                 f"{self._url} lies in different folders on the hosts: {', '.join(folders)}. Tasks are told one: give all hosts "
-                "the same home or the same XDG_CACHE_HOME"
+                "the same home or set `cache_dir` in clusters.toml"
             )
         return folders[0]
 

@@ -1,12 +1,14 @@
 """This machine as a cluster."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Cluster, Lost, Resources
+from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.testing.backends import BackendContract, start_parrots
 
 TWO_HOSTS = ClusterConfig(name="twins", backend_keys={"hosts": 2}, devices_per_host=1)
@@ -38,6 +40,27 @@ def test_one_host_has_all_cores() -> None:
     cluster = named.open_cluster(ClusterConfig(name="local"))
     with cluster.allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
         assert set(eval_cores(parrots.answers("cores")[0])) == os.sched_getaffinity(0)
+
+
+def test_folders_of_the_cluster_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks have the folders of the cluster file for caches and temporary files, which are made."""
+    monkeypatch.setenv("DTFPERF_SITE", str(tmp_path))
+    config = ClusterConfig(name="local", cache_dir="$DTFPERF_SITE/cache", scratch_dir="$DTFPERF_SITE/tmp")
+    with named.open_cluster(config).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
+        assert parrots.answers("environment XDG_CACHE_HOME") == [f"{tmp_path}/cache".encode()]
+        assert parrots.answers("environment CUDA_CACHE_PATH") == [f"{tmp_path}/cache/cuda".encode()]
+        assert parrots.answers("environment TMPDIR") == [f"{tmp_path}/tmp".encode()]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["cache", "tmp"]
+
+
+def test_a_folder_that_cannot_be_made_is_one_line() -> None:
+    """The message has the folder, the reason and the keys."""
+    cluster = named.open_cluster(ClusterConfig(name="local", cache_dir="/proc/no"))
+    with (
+        pytest.raises(AllocationError, match=r"^/proc/no cannot be used: No such file.*\. Correct cache_dir or scratch_dir"),
+        cluster.allocate(Resources(devices=1)),
+    ):
+        pass
 
 
 def eval_cores(line: bytes | Lost) -> list[int]:

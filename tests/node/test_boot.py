@@ -111,3 +111,29 @@ def test_where_nothing_can_be_kept(tmp_path: Path) -> None:
         host.run("true")
         assert host.ended()[0] == 0
     assert not list(tmp_path.glob("dtfperf-*"))
+
+
+def test_folders_of_the_cluster_file_are_made(tmp_path: Path) -> None:
+    """The host's variables in a folder are replaced, and all that it keeps is there."""
+    (tmp_path / "home").mkdir()
+    folders = {"XDG_CACHE_HOME": "$SCRATCH/${WHO}/cache", "TMPDIR": "~/tmp"}
+    with BareHost(tmp_path / "home", SCRATCH=str(tmp_path), WHO="me") as host:
+        host.ready(folders=folders)
+        host.run("sh", "-c", "echo $TMPDIR $XDG_CACHE_HOME")
+        assert host.line() == f"{tmp_path}/home/tmp {tmp_path}/me/cache"
+    assert (tmp_path / "me" / "cache" / "dtfperf" / make_bundle().name).is_dir()
+    assert not (tmp_path / "home" / ".cache").exists()
+
+
+@pytest.mark.parametrize(
+    "folder, shown, why",
+    [
+        ("/proc/no", "/proc/no", "No such file or directory"),
+        ("/scratch/$DTFPERF_NOT_SET", "/scratch/$DTFPERF_NOT_SET", "a variable in it is not set on this host"),
+    ],
+    ids=["read-only", "unknown variable"],
+)
+def test_folders_that_cannot_be_made_are_named(tmp_path: Path, folder: str, shown: str, why: str) -> None:
+    """The host reports the folder with the reason, and runs nothing."""
+    with BareHost(tmp_path) as host:
+        assert host.ready_after(folders={"TMPDIR": folder}) == [{"failed": "folder", "folder": shown, "why": why}]

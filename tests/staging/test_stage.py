@@ -76,7 +76,7 @@ def test_every_host_with_a_cache_of_its_own_fetches(s3: S3, tmp_path: Path) -> N
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexport XDG_CACHE_HOME={tmp_path}/of-$DTFPERF_HOST_INDEX\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    with pytest.raises(DataError, match=f"{URL} lies in different folders on the hosts: .*/of-0/.*, .*/of-1/.*XDG_CACHE_HOME"):
+    with pytest.raises(DataError, match=f"{URL} lies in different folders on the hosts: .*/of-0/.*, .*/of-1/.*cache_dir"):
         _stage(config=dataclasses.replace(TWO_HOSTS, python=str(python)))
     assert s3.asked("GET", "sets/mnist/images") == 2
 

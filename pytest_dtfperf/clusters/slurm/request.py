@@ -111,7 +111,7 @@ def make_wrapper(config: ClusterConfig, argv: Sequence[str]) -> list[str]:
         *(f"trap 'exit {128 + each}' {each.name[3:]}" for each in (SIGHUP, SIGINT, SIGTERM)),
         "export DTFPERF_HOST_INDEX=$SLURM_PROCID",
         *(_format_setup_line(number, line) for number, line in enumerate(setup, start=1)),
-        *_format_spool(config),
+        *_format_folders(config),
         f'{_IS_PROGRAM} && echo "{STARTED.decode()}" >&9',
         '"$@" <&8 >&9 8<&- 9>&-',
     ]
@@ -191,11 +191,18 @@ def _format_setup_line(number: int, line: str) -> str:
     return f'eval {shlex.quote(line)} || {{ echo "setup line {number} failed with exit code $?"{quoted_line} >&2; exit 1; }}'
 
 
-def _format_spool(config: ClusterConfig) -> list[str]:
-    if "spool" not in config.backend_keys:
-        return []
-    folder = shlex.quote(config.backend_keys["spool"])
-    return [f"mkdir -p -- {folder} || exit 1", f"export TMPDIR={folder}"]
+def _format_folders(config: ClusterConfig) -> list[str]:
+    """Return the lines that make the folders of clusters.toml, and export the variables that name them."""
+    named = {name: _quote_with_variables(folder) for name, folder in config.folders.items()}
+    if "spool" in config.backend_keys:
+        named["TMPDIR"] = shlex.quote(config.backend_keys["spool"])
+    return [f"mkdir -p -- {folder} && export {name}={folder} || exit 1" for name, folder in named.items()]
+
+
+def _quote_with_variables(folder: str) -> str:
+    """Return a folder as a shell reads it, which ends where a variable is not set."""
+    path = f"${{HOME}}{folder[1:]}" if folder.startswith("~") else folder
+    return '"' + re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda match: f"${{{match[1] or match[2]}:?}}", path) + '"'
 
 
 def _format_command(argv: Sequence[str]) -> str:

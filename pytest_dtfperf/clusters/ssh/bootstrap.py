@@ -224,6 +224,8 @@ class Handshake:
         limit_s = limit_s or get_limit_s(config)
         lines, python, bundle = get_setup_lines(config), named.python(config), make_bundle()
         header: dict[str, Any] = {"bundle": bundle.name, "bytes": len(bundle.data), "patience_s": IDLE_S, "survey": survey}
+        if config.folders:
+            header["folders"] = dict(config.folders)
         if wanted := get_uv_environment(config):
             header["environment"] = wanted
         return cls(

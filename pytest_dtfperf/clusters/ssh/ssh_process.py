@@ -41,7 +41,9 @@ def explain_refusal(report: Mapping[str, Any], setup: Sequence[str], python: str
         case {"failed": "version", "version": version}:
             return f"has Python {version} as {python}", f"name another interpreter with `python`: {_NEEDED}"
         case {"failed": "bundle", "why": why}:
-            return f"cannot keep what runs on hosts (1 MB): {why}", "make room there"
+            return f"cannot keep what runs on hosts (1 MB): {why}", "make room there, or set `cache_dir` in clusters.toml"
+        case {"failed": "folder", "folder": folder, "why": why}:
+            return f"has no folder {folder}: {why}", "correct `cache_dir` or `scratch_dir` in clusters.toml"
         case {"failed": "environment", "why": why, "hint": hint}:
             return f"has no environment for training: {why}", hint
         case {"failed": "program", "program": program}:

@@ -234,7 +234,7 @@ class FetchJob:
         if needed > free:
             raise Trouble(
                 f"{self.folder} has room for {free / 1e9:.1f} GB, and {needed / 1e9:.1f} GB are to come. Remove data sets "
-                "beside it that are not needed, or let XDG_CACHE_HOME name a larger disk"
+                "beside it that are not needed, or set `cache_dir` in clusters.toml to a larger disk"
             )
 
     # One file

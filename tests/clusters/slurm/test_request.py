@@ -177,8 +177,12 @@ def test_patience_in_the_queue(given: dict[str, Any], seconds: float | None) -> 
 
 def wrapped(argv: Sequence[str], **backend_keys: Any) -> tuple[int, list[str], str]:
     """Run a wrapper here: exit code, lines on stdout, stderr."""
+    return run_wrapped(config(**backend_keys), argv)
+
+
+def run_wrapped(cluster: ClusterConfig, argv: Sequence[str]) -> tuple[int, list[str], str]:
     ended = subprocess.run(
-        request.make_wrapper(config(**backend_keys), argv),
+        request.make_wrapper(cluster, argv),
         input="an order\n",
         capture_output=True,
         text=True,
@@ -269,6 +273,22 @@ def test_spool_is_where_temporary_files_go(tmp_path: Path) -> None:
     code, lines, given = wrapped(["true"], spool="/proc/no")
     assert (code, lines) == (1, [f"{ENDED}1"])
     assert "/proc/no" in given
+
+
+def test_folders_are_made_on_each_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of the cluster file are made with the node's variables, after the set-up lines; an unset variable is an error."""
+    monkeypatch.setenv("DTFPERF_SITE", str(tmp_path))
+    folders = replace(
+        config(setup=["export KIND='a b'"]), cache_dir="$DTFPERF_SITE/${KIND}/cache", scratch_dir="$DTFPERF_SITE/tmp"
+    )
+    shown = ["sh", "-c", 'echo "$XDG_CACHE_HOME:$CUDA_CACHE_PATH:$TMPDIR"']
+    cache = f"{tmp_path}/a b/cache"
+    assert run_wrapped(folders, shown)[1] == [STARTED, f"{cache}:{cache}/cuda:{tmp_path}/tmp", f"{ENDED}0"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a b", "tmp"]
+    code, lines, given = run_wrapped(replace(folders, scratch_dir="$DTFPERF_NOT_SET/tmp"), shown)
+    assert code != 0
+    assert STARTED not in lines
+    assert "DTFPERF_NOT_SET" in given
 
 
 # -- for people

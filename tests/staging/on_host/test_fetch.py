@@ -201,7 +201,7 @@ def test_no_path_leads_out(server: FileServer, folder: Path, path: str) -> None:
 def test_a_full_disk_is_told_before(server: FileServer, folder: Path) -> None:
     """What cannot have room is not begun."""
     size = shutil.disk_usage(folder.parents[1]).total * 2
-    with pytest.raises(Trouble, match=r"has room for .* GB, and .* GB are to come.*XDG_CACHE_HOME"):
+    with pytest.raises(Trouble, match=r"has room for .* GB, and .* GB are to come.*cache_dir"):
         _fetched(folder, _file(server, "file", size=size))
     assert server.requests == []
 
