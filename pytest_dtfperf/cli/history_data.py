@@ -64,6 +64,12 @@ EXPORT_FORMATS: Mapping[str, ExportFormat] = {
     "github-action": ExportFormat(
         "one session", "github-action-benchmark, `tool: customBiggerIsBetter`", f"{_EXPORTS}:format_github_action"
     ),
+    "github-annotations": ExportFormat(
+        "one session", "GitHub Actions, where a step prints it", f"{_EXPORTS}:format_github_annotations"
+    ),
+    "gitlab-code-quality": ExportFormat(
+        "one session", "GitLab, `artifacts:reports:codequality`", f"{_EXPORTS}:format_gitlab_code_quality"
+    ),
     "bencher": ExportFormat("one session", "`bencher run --adapter json`", f"{_EXPORTS}:format_bencher"),
     "openmetrics": ExportFormat("one session", "Prometheus and its kin", f"{_EXPORTS}:format_openmetrics"),
     "prometheus": ExportFormat(

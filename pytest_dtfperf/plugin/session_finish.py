@@ -3,12 +3,14 @@
 Registered by the first perf test, in the process that writes to the terminal; xdist workers only release their hosts.
 """
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -145,10 +147,23 @@ class Ending:
             remarks=[*notes.list_acceptance_remarks(acceptance, records), *self.remarks, *deselected],
         )
         terminalreporter.write(text or "\n".join([*self.remarks, *deselected]) + "\n")
+        for line in list_annotations(records, terminalreporter.config.rootpath, os.environ):
+            terminalreporter.write_line(line)
         for title, lines in self.sections:
             terminalreporter.section(title)
             for line in lines:
                 terminalreporter.write_line(line)
+
+
+def list_annotations(records: Sequence[Record], root: Path, environment: Mapping[str, str]) -> list[str]:
+    """Return a workflow command for each failed measurement in GitHub Actions, with paths in its workspace; else none."""
+    if environment.get("GITHUB_ACTIONS") != "true":
+        return []
+    from pytest_dtfperf.report.export_formats import format_github_commands, list_findings
+
+    folder = os.path.relpath(root, environment.get("GITHUB_WORKSPACE") or root)
+    found = list_findings(records, root)
+    return format_github_commands([replace(each, path=os.path.normpath(os.path.join(folder, each.path))) for each in found])
 
 
 def _section(title: object, lines: Iterable[object]) -> tuple[str, Sequence[str]]:

@@ -5,11 +5,14 @@ value is the latest valid measurement. OpenMetrics: https://prometheus.io/docs/s
 text format: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
+import ast
+import hashlib
 import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ import numpy as np
 from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.formats import format_count, percent, printable_lines
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
+from pytest_dtfperf.report.explanations import format_largest_cause
 from pytest_dtfperf.report.measurement_text import format_versions
 from pytest_dtfperf.report.sources import StoredSession
 from pytest_dtfperf.spec import labels
@@ -250,3 +254,83 @@ def _format_labels(values: Mapping[str, str]) -> str:
 def _escape_value(value: str) -> str:
     """Escape as the standard requires; control characters are replaced before."""
     return printable_lines(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A failed measurement at the line of its test, as CI systems show it beside the code."""
+
+    path: str
+    line: int
+    title: str
+    message: str
+    key: str  # the same in each session
+
+
+def list_findings(records: Iterable[Record], root: Path) -> list[Finding]:
+    """Return the measurements with a verdict that fails a test. `root`: the folder of the paths in tests' names."""
+    return [
+        Finding(
+            path := record.test.partition("::")[0],
+            _find_line(root / path, record.test),
+            f"{record.verdict}: {record.spec.label}",
+            printable_lines("\n".join(filter(None, [record.reason or "no reason is recorded", format_largest_cause(record)]))),
+            f"{record.test} {record.spec.label} {record.verdict}",
+        )
+        for record in records
+        if record.verdict and record.verdict.fails(strict=False) and not record.accepted
+    ]
+
+
+def _find_line(path: Path, test: str) -> int:
+    """Return the line where the test's function is defined, or 1 where the file does not show it."""
+    name = test.partition("[")[0].rpartition("::")[2]
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return 1
+    return next((node.lineno for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name), 1)
+
+
+def format_github_commands(findings: Iterable[Finding]) -> list[str]:
+    """Return workflow commands of GitHub Actions, which become annotations where a step prints them.
+
+    https://docs.github.com/en/actions/reference/workflow-commands-for-github-actions, escaped as by @actions/core.
+    """
+    lines = []
+    for each in findings:
+        properties = {"file": each.path, "line": str(each.line), "title": each.title}
+        where = ",".join(f"{name}={_escape_property(value)}" for name, value in properties.items())
+        lines.append(f"::error {where}::{_escape_data(each.message)}")
+    return lines
+
+
+def _escape_data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _escape_property(text: str) -> str:
+    return _escape_data(printable_lines(text)).replace(":", "%3A").replace(",", "%2C")
+
+
+def format_github_annotations(sessions: Sequence[StoredSession]) -> bytes:
+    """Return a workflow command for each failed measurement."""
+    (stored,) = sessions
+    return "".join(f"{line}\n" for line in format_github_commands(list_findings(stored.records, Path()))).encode()
+
+
+def format_gitlab_code_quality(sessions: Sequence[StoredSession]) -> bytes:
+    """Return a code quality report, https://docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format."""
+    (stored,) = sessions
+    return _encode_json(
+        [
+            {
+                "description": printable_lines(f"{each.title}: {each.message}"),
+                "check_name": "dtfperf",
+                "fingerprint": hashlib.sha256(each.key.encode(errors="backslashreplace")).hexdigest(),
+                "severity": "major",
+                "location": {"path": printable_lines(each.path), "lines": {"begin": each.line}},
+            }
+            for each in list_findings(stored.records, Path())
+        ]
+    )

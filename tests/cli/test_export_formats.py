@@ -237,6 +237,65 @@ def test_openmetrics_is_parsed(results: Path) -> None:
     }
 
 
+CODE_QUALITY: Mapping[str, Any] = {  # https://docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            **{name: {"type": "string", "minLength": 1} for name in ("description", "check_name", "fingerprint")},
+            "severity": {"enum": ["info", "minor", "major", "critical", "blocker"]},
+            "location": {
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string", "pattern": r"^[^./][^\n]*$"},
+                    "lines": {"type": "object", "properties": {"begin": {"type": "integer"}}, "required": ["begin"]},
+                },
+                "required": ["path", "lines"],
+            },
+        },
+        "required": ["description", "check_name", "fingerprint", "severity", "location"],
+    },
+}
+
+
+def judged(root: Path, verdict: Verdict, test: str = "perf/test_a.py::test_b[1]") -> None:
+    folder = SessionFolder.create(root, cluster="c", command=[], versions={})
+    record = folder.add(test, measurement(spec(), [9.0, 9.1]))
+    folder.judge(record.id, verdict=verdict, reason="-8 %, 100:1,\nmargin")
+
+
+def test_failed_measurements_are_annotations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GitHub and GitLab get the reason at the line of the test's function; the fingerprint is the same in each session."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "perf").mkdir()
+    (tmp_path / "perf" / "test_a.py").write_text("import os\n\n\ndef test_b(n):\n    pass\n")
+    for name in ("one", "two"):
+        judged(tmp_path / name, Verdict.REGRESSED)
+    assert written(tmp_path / "one", "github-annotations").decode() == (
+        f"::error file=perf/test_a.py,line=4,title=REGRESSED%3A {spec().label}::-8 %25, 100:1,%0Amargin\n"
+    )
+    reports = [json.loads(written(tmp_path / name, "gitlab-code-quality")) for name in ("one", "two")]
+    for report in reports:
+        jsonschema.validate(report, CODE_QUALITY)
+    assert reports[0] == reports[1]
+    assert reports[0][0]["location"] == {"path": "perf/test_a.py", "lines": {"begin": 4}}
+    assert reports[0][0]["description"].startswith(f"REGRESSED: {spec().label}: -8 %")
+
+
+def test_passed_measurements_are_no_annotations(tmp_path: Path) -> None:
+    """A green session is an empty text for GitHub, and an empty list for GitLab."""
+    judged(tmp_path, Verdict.PASSED)
+    assert written(tmp_path, "github-annotations") == b""
+    assert json.loads(written(tmp_path, "gitlab-code-quality")) == []
+
+
+def test_test_without_a_file_is_annotated_at_its_first_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the test's file is not here, the annotation is at line 1."""
+    monkeypatch.chdir(tmp_path)
+    judged(tmp_path, Verdict.REGRESSED, "gone/test_x.py::TestA::test_y")
+    assert written(tmp_path, "github-annotations").startswith(b"::error file=gone/test_x.py,line=1,title=REGRESSED%3A ")
+
+
 def test_prometheus_text_is_parsed(results: Path) -> None:
     """The parser of the older text format reads the same samples, of types and comments that this format has."""
     text = written(results, "prometheus").decode()

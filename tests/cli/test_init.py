@@ -13,6 +13,7 @@ from pytest_dtfperf.cli import main
 from pytest_dtfperf.cli.init import BACKENDS, NIGHTS, PERF_TESTS
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.node.probes import Gpu
+from tests.docs import commands
 from tests.plugin import zygote
 from tests.plugin.conftest import WITHOUT
 
@@ -197,6 +198,10 @@ def test_every_job_of_the_night_calls_the_program(kind: str, project: Path) -> N
     assert "daint" in text
     if kind in ("github", "gitlab"):
         assert yaml.safe_load(text)
+    if kind == "gitlab":
+        job = yaml.safe_load(text)["perf-nightly"]
+        commands.understand("\n".join(job["after_script"]))
+        assert all(name in text.partition("artifacts:")[0] for name in job["artifacts"]["reports"].values())
     if kind == "sbatch":
         subprocess.run(["bash", "-n", NIGHTS[kind]], check=True)
     assert "nightly --cluster=" in text

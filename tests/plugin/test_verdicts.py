@@ -48,6 +48,18 @@ def test_first_run_passes_and_says_how_to_accept(perf: PerfTests) -> None:
     assert not (perf.folder / "baselines").exists()
 
 
+def test_github_shows_a_regression_beside_its_test(perf: PerfTests) -> None:
+    """In GitHub Actions a failed test has a line that becomes an annotation of its file; elsewhere there is none."""
+    perf.run("--gpus=1", "--update-baselines")
+    workspace = str(perf.folder.parent)
+    here = perf.run("--gpus=1", TOY_STEP_S="0.02", GITHUB_ACTIONS="true", GITHUB_WORKSPACE=workspace)
+    (line,) = [line for line in here.out.splitlines() if line.startswith("::")]
+    assert re.match(rf"::error file={perf.folder.name}/\S+\.py,line=\d+,title=REGRESSED%3A .* gpus=1 ", line)
+    elsewhere = perf.run("--gpus=1", TOY_STEP_S="0.02")
+    assert elsewhere.code == here.code == 1
+    assert "::error" not in elsewhere.out
+
+
 def test_what_cannot_be_explained_is_measured_all_the_same(perf: PerfTests) -> None:
     """With --explain, tasks that send no trace cost a measurement its anatomy, with a reason, and nothing else."""
     ended = perf.run("--explain", "--gpus=1")
