@@ -71,9 +71,9 @@ def test_queries_use_the_variables() -> None:
 def test_panels_are_beside_each_other() -> None:
     """No panel has the id of another, covers another, or leaves the grid of 24 columns."""
     assert max(Counter(panel["id"] for panel in PANELS).values()) == 1
-    places = [panel["gridPos"] for panel in PANELS]
-    assert all(each["x"] >= 0 and each["x"] + each["w"] <= 24 for each in places)
-    for one, other in combinations(places, 2):
+    positions = [panel["gridPos"] for panel in PANELS]
+    assert all(each["x"] >= 0 and each["x"] + each["w"] <= 24 for each in positions)
+    for one, other in combinations(positions, 2):
         apart = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
         assert apart or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
 
