@@ -85,8 +85,8 @@ def run_compare(args: argparse.Namespace) -> int:
     from pytest_dtfperf.compare.blocks import ABPolicy
     from pytest_dtfperf.session import Session, Settings
 
-    variants, words = _read_variants(args)
-    wanted = list(parse_words(words))
+    variants, trainings = _read_variants(args)
+    wanted = list(parse_words(trainings))
     if not wanted:
         raise UsageError('which training? dtfperf ab "old:" "new: num_intra_threads=2" mnist gpus=2')
     if sought := [each for each in wanted if each.word in (BEST, SWEEP)]:

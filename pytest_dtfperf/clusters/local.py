@@ -1,27 +1,33 @@
 """This machine as a cluster of one host, or of several simulated hosts, each with its part of the cores."""
 
+import hashlib
 import os
 import socket
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from pathlib import Path
 
+import pytest_dtfperf
 from pytest_dtfperf.clusters.capacity import require_hosts
 from pytest_dtfperf.clusters.children import Child, ChildrenChannel
 from pytest_dtfperf.clusters.environment import select_variables
 from pytest_dtfperf.clusters.file import COUNT, Validator, one_of
+from pytest_dtfperf.clusters.locks import make_runtime_folder
 from pytest_dtfperf.clusters.named import Backend, ClusterConfig
 from pytest_dtfperf.clusters.process_guards import sweep_machine
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
-from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from pytest_dtfperf.node import boot, isolation, sweep
 from pytest_dtfperf.node.module_command import module_command
 from pytest_dtfperf.node.owner import Owner, boot_id
 
 ADDRESS = "127.0.0.1"
+OLDEST_PYTHON = (3, 11)
+CHECK_S = 60.0  # of starting an interpreter from a cold network file system
 
 
 class _NotIsolated(Exception):
@@ -45,7 +51,11 @@ class LocalBackend(Backend):
 
     def share_hosts(self, allocation: Allocation, config: ClusterConfig) -> "LocalAllocation":
         assert isinstance(allocation, LocalAllocation)
-        return allocation.copy_with(config.environment, isolated=not config.container)
+        return allocation.copy_with(_environment_with_package(config), isolated=not config.container)
+
+    def check_stack(self, config: ClusterConfig) -> None:
+        if config.python and not config.container:
+            _check_interpreter(config)
 
     def list_shared_machines(self, config: ClusterConfig) -> Sequence[str]:
         return machines()
@@ -93,7 +103,7 @@ class LocalAllocation:
 
     def copy_with(self, environment: Sequence[str], *, isolated: bool) -> "LocalAllocation":
         """Return the same hosts with other variables, and without the tasks' network unless `isolated`."""
-        return LocalAllocation(self.hosts, self._network if isolated else (), environment)
+        return LocalAllocation(self.hosts, self._network if isolated else (), environment, self._folders)
 
     def start(self, argv: Sequence[str]) -> ChildrenChannel:
         session = uuid.uuid4().hex
@@ -125,6 +135,44 @@ def _make_folders(folders: Mapping[str, str]) -> dict[str, str]:
         raise AllocationError(
             f"{exc.filename} cannot be used: {exc.strerror}. Correct cache_dir or scratch_dir in clusters.toml"
         ) from exc
+
+
+_NEEDED = "3.11 or newer"
+_REPORT = "import importlib.util as u, sys; print(*sys.version_info[:2], bool(u.find_spec('tensorflow')))"
+
+
+def _check_interpreter(config: ClusterConfig) -> None:
+    """Raise `ClusterFileError` if an interpreter of this machine cannot train."""
+    python = str(config.python)
+    environment = select_variables(os.environ, ["*"], config.environment)
+    argv = [python, "-P", "-c", _REPORT]
+    try:
+        found = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=CHECK_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise ClusterFileError(f"python: {python} cannot be started: {exc}") from exc
+    printed = found.stdout.split()
+    if found.returncode or len(printed) != 3:  # -P is unknown before 3.11
+        raise ClusterFileError(f"python: {python} does not run as Python {_NEEDED} does. Name another one")
+    if tuple(map(int, printed[:2])) < OLDEST_PYTHON:
+        raise ClusterFileError(f"python: {python} is Python {'.'.join(printed[:2])}: {_NEEDED} is needed")
+    if printed[2] != "True" and config.entry == ClusterConfig.entry:
+        raise ClusterFileError(f"python: {python} has no TensorFlow: {python} -m pip install tensorflow")
+
+
+def _environment_with_package(config: ClusterConfig) -> Sequence[str]:
+    """Return the stack's variables. Another interpreter than this one finds this package by PYTHONPATH, and nothing else."""
+    if not config.python or config.container:
+        return config.environment
+    package = Path(pytest_dtfperf.__file__).parent
+    folder = make_runtime_folder() / f"package-{hashlib.sha256(os.fsencode(package)).hexdigest()[:16]}"
+    try:
+        folder.mkdir(exist_ok=True)
+        with suppress(FileExistsError):
+            (folder / package.name).symlink_to(package)
+    except OSError as exc:
+        raise AllocationError(f"{folder} cannot be made: {exc.strerror}") from exc
+    given = select_variables(os.environ, ["PYTHONPATH"], config.environment).get("PYTHONPATH")
+    return [*config.environment, f"PYTHONPATH={os.pathsep.join(filter(None, [str(folder), given]))}"]
 
 
 @contextmanager

@@ -136,6 +136,9 @@ class Backend:
         """
         raise UsageError(f"cluster {config.name}: {config.backend} cannot start several software stacks on the same hosts")
 
+    def check_stack(self, config: ClusterConfig) -> None:
+        """Check a software stack before hosts are allocated, as far as that is possible. Raises `ClusterFileError`."""
+
     def validate(self, table: Mapping[str, Any]) -> str | None:
         """Return the first conflict between keys that are valid on their own; None if there is none."""
         return None

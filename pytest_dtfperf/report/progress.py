@@ -95,9 +95,10 @@ class Progress:
         self._rate: float | None = None
 
     @_harmless
-    def run_started(self, spec: Spec, number: int, of: int) -> None:
-        """Show a run before its tasks are started; `of` is the maximum of runs."""
-        self._title, self._short = f"{spec.label}, run {number} of {of}", (spec.label, f" {number}/{of}: ")
+    def run_started(self, spec: Spec, number: int, of: int, stack: str | None = None) -> None:
+        """Show a run before its tasks are started; `of` is the maximum of runs, and `stack` the software stack's name."""
+        label = f"{spec.label} ({stack})" if stack else spec.label
+        self._title, self._short = f"{label}, run {number} of {of}", (label, f" {number}/{of}: ")
         self._phase, self._steps, self._of, self._rate = "starting", {}, 0, None
         self._waits_since = None
         if self._console is not None:

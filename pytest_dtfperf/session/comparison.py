@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from pytest_dtfperf.baselines.files import SCHEMA
+from pytest_dtfperf.clusters import named
 from pytest_dtfperf.compare.blocks import (
     ABPolicy,
     ABVerdict,
@@ -31,6 +32,7 @@ from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.errors import (
     AllocationError,
     AllocationOver,
+    ClusterFileError,
     DtfPerfError,
     InfrastructureError,
     InvalidMeasurement,
@@ -63,6 +65,7 @@ class ComparedStack:
     spec: Spec
     fingerprint: Mapping[str, Any] = field(default_factory=dict)  # of the last run's hosts and software
     traced: Run | None = None
+    runs_made: int = 0  # disturbed ones included
 
     def measurement(self, runs: Sequence[Run]) -> Measurement:
         return Measurement(
@@ -170,6 +173,11 @@ class StackComparing:
         self._seed = secrets.randbits(32) if seed is None else seed
         self._random = random.Random(self._seed)
         self._stacks = {each.name: each.apply_to_cluster(session.config) for each in variants}
+        for name, config in self._stacks.items():
+            try:
+                named.BACKENDS[config.backend].check_stack(config)
+            except ClusterFileError as error:
+                raise UsageError(f"variant {name}: {error}") from error
         self.comparisons = [self._make_comparison(spec, each) for spec in specs for each in variants[1:]]
         self._largest = max((each.reference.spec for each in self.comparisons), key=lambda spec: (spec.gpus, spec.num_ps))
 
@@ -245,13 +253,14 @@ class StackComparing:
 
     def _run(self, comparison: ABComparison, letter: str, *, traced: bool = False) -> Run:
         side = comparison.reference if letter == "A" else comparison.variant
-        name, number = side.variant.name, len(comparison.blocks) + 1
+        name = side.variant.name
+        side.runs_made += 1
         try:
             run = self._session.run(
                 shorten(side.spec) if traced else side.spec,
                 f"ab {comparison.label} {name}",
-                number=number,
-                of=max(number, self._policy.max_blocks),
+                number=side.runs_made,
+                of=max(side.runs_made, 2 * self._policy.max_blocks),
                 explain=traced,
                 stack=name,
             )

@@ -198,7 +198,7 @@ class SessionContext:
                 try:
                     launcher = self.allocations.get_launcher(spec, stack)
                     self._has_run_since_probe = True
-                    self.progress.run_started(spec, number, of)
+                    self.progress.run_started(spec, number, of, stack)
                     run = launcher.run(
                         spec,
                         log_dir=logs,

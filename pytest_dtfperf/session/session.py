@@ -62,6 +62,7 @@ class Session(SessionContext):
     _began_s: float = field(default_factory=time.monotonic, init=False)
     _signals: ExitStack = field(default_factory=ExitStack, init=False)
     _experiments: dict[str, Experiment] = field(default_factory=dict, init=False)
+    _comparisons: list[ABComparison] = field(default_factory=list, init=False)
     _is_closed: bool = field(default=False, init=False)
 
     @classmethod
@@ -237,7 +238,9 @@ class Session(SessionContext):
         """Return the object that carries out `compare`, and has the comparisons also while they are made."""
         if self._is_closed:
             raise UsageError(f"session {self.id} is closed: open another one")
-        return StackComparing(self, variants, specs, policy=policy or ABPolicy(), seed=seed, same=same)
+        found = StackComparing(self, variants, specs, policy=policy or ABPolicy(), seed=seed, same=same)
+        self._comparisons += found.comparisons
+        return found
 
     def experiment(
         self,
@@ -278,7 +281,8 @@ class Session(SessionContext):
         completion = Completion(self, Path.cwd(), self._began_s, partial(_keep_failure, failures))
         if error is None:
             completion.accept()
-        completion.finish(_exit_code(error or next(iter(failures), None), (record.verdict for record in completion.records)))
+        code = _exit_code(error or next(iter(failures), None), (record.verdict for record in completion.records))
+        completion.finish(RED if code == DONE and any(each.verdict.is_bad for each in self._comparisons) else code)
         completion.export()
         self.acceptance = completion.acceptance
         exports = [str(failure) for failure in failures if isinstance(failure, ExportFailed)]  # affect their files only

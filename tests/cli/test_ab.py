@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from tests.clusters.slurm.conftest import new_site, shared_site, site
 from tests.clusters.slurm.site import Site
 from tests.clusters.ssh.conftest import lab, shared_lab
 from tests.clusters.ssh.lab import Lab
-from tests.plugin.conftest import ENDS_S, Ended, PerfTests, perf_tests_in
+from tests.plugin.conftest import ENDS_S, REPOSITORY, Ended, PerfTests, perf_tests_in
 from tests.plugin.test_slurm import Mini
 from tests.plugin.test_ssh import Laboratory
+from tests.plugin.test_verdicts import session
 
 __all__ = ["lab", "new_site", "shared_lab", "shared_site", "site"]
 
@@ -47,6 +49,8 @@ def test_a_slower_stack_is_found(perf: PerfTests) -> None:
     ended.line("A/B on local", "1 host", "seed 1")
     ended.line('old -> new: environment: as usual -> ["TOY_STEP_S=0.02"]')
     ended.line("trivial b10 gpus=2 num_ps=1", "old 2000", "new 1000", "SLOWER")
+    ended.line("trivial b10 gpus=2 num_ps=1 parameter_server (new), run 1 of 40")
+    assert session(perf)["exit_code"] == 1
     (found,) = comparisons(perf)
     assert found["verdict"] == "SLOWER"
     assert found["estimate"]["ratio"] == pytest.approx(0.5, rel=0.01)
@@ -138,12 +142,84 @@ def test_what_cannot_be_compared_is_one_line(perf: PerfTests, arguments: list[st
     assert not (perf.folder / "perf_results").exists()
 
 
+def write_interpreter(path: Path, printed: str) -> Path:
+    """Write a program that prints a version and whether there is TensorFlow, as the check of an interpreter reads it."""
+    path.write_text(f"#!/bin/sh\necho {printed}\n")
+    path.chmod(0o755)
+    return path
+
+
 def test_an_interpreter_that_is_not_there_is_one_line(perf: PerfTests) -> None:
-    """A variant that does not start is named before the first run."""
+    """A variant that cannot start is refused before hosts are allocated."""
     ended = compare(perf, "old:", "new: python=/no/such/python", "trivial")
-    assert ended.code == 1, ended.out
-    assert "variant new: cannot start /no/such/python" in ended.err
-    assert "Traceback" not in ended.err
+    assert ended.code == 2, ended.out
+    assert "variant new: python: /no/such/python cannot be started" in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_an_interpreter_that_is_too_old_is_one_line(perf: PerfTests) -> None:
+    """The version is named, and the one that is needed."""
+    old = write_interpreter(perf.folder / "python", "3 9 True")
+    ended = compare(perf, "old:", f"new: python={old}", "trivial")
+    assert ended.code == 2, ended.out
+    assert ended.err == f"dtfperf: variant new: python: {old} is Python 3.9: 3.11 or newer is needed\n"
+
+
+def test_an_interpreter_without_tensorflow_is_one_line(perf: PerfTests) -> None:
+    """What trains with TensorFlow needs it in each variant's environment."""
+    (perf.folder / "perf" / "clusters.toml").write_text('[local]\nbackend = "local"\n')
+    bare = write_interpreter(perf.folder / "python", "3 12 False")
+    ended = compare(perf, "old:", f"new: python={bare}", "trivial")
+    assert ended.code == 2, ended.out
+    assert ended.err == f"dtfperf: variant new: python: {bare} has no TensorFlow: {bare} -m pip install tensorflow\n"
+
+
+def test_an_environment_needs_no_package_of_ours(perf: PerfTests, tmp_path: Path) -> None:
+    """Another interpreter of this machine finds this package, though its environment has nothing of it."""
+    venv.create(tmp_path / "bare", symlinks=True)
+    bare = tmp_path / "bare" / "bin" / "python"
+    (tmp_path / "toys").mkdir()
+    (tmp_path / "toys" / "tests").symlink_to(REPOSITORY / "tests")
+    perf.cold = True
+    ended = compare(perf, "old:", f"new: python={bare}", "trivial", PYTHONPATH=str(tmp_path / "toys"))
+    assert ended.code == 0, ended.err
+    (found,) = comparisons(perf)
+    assert found["verdict"] == "EQUIVALENT", ended.out + ended.err
+
+
+def test_the_slower_stack_is_explained(perf: PerfTests) -> None:
+    """A traced run of both shows where the time of the slower one goes."""
+    ended = compare(perf, "old:", SLOW, "trivial", TOY_TRACES="1")
+    assert ended.code == 1, ended.err
+    (found,) = comparisons(perf)
+    assert found["unexplained"] == ""
+    explanation = found["explanation"]
+    assert explanation["against"] == "old"
+    assert explanation["step_s"] - explanation["baseline_step_s"] == pytest.approx(0.01, rel=0.1)
+
+
+def test_a_session_in_python_compares_stacks(perf: PerfTests) -> None:
+    """`Session.compare` returns the comparisons, and refuses a session that changes baselines."""
+    source = """
+from pytest_dtfperf.compare.variants import parse_variant
+from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.session import Session, Settings
+
+variants = [parse_variant("old:"), parse_variant("new: environment=TOY_STEP_S=0.02")]
+with Session.open(clusters_file="perf/clusters.toml", quiet=True) as session:
+    (found,) = session.compare(variants, [session.spec("trivial")], seed=3)
+print(found.verdict, found.seed, len(found.runs("A")) == len(found.runs("B")))
+with Session.open(clusters_file="perf/clusters.toml", settings=Settings(update_baselines="all")) as session:
+    try:
+        session.compare(variants, [session.spec("trivial")])
+    except UsageError as error:
+        print(error)
+"""
+    ended = perf.run_python("-c", source)
+    assert ended.out.splitlines() == [
+        "SLOWER 3 True",
+        "a comparison of variants changes no baselines: --update-baselines is for runs of one stack",
+    ], ended.err
 
 
 def test_stacks_on_hosts_over_ssh(perf: PerfTests, lab: Lab) -> None:

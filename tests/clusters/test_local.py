@@ -1,6 +1,8 @@
 """This machine as a cluster."""
 
 import os
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,17 @@ def test_a_folder_that_cannot_be_made_is_one_line() -> None:
 def eval_cores(line: bytes | Lost) -> list[int]:
     assert isinstance(line, bytes)
     return [int(core) for core in line.split(b",")]
+
+
+def test_another_stack_on_the_same_hosts_keeps_their_folders(tmp_path: Path) -> None:
+    """Agents of a further stack have its variables, and the folders of clusters.toml."""
+    config = ClusterConfig(name="local", scratch_dir=str(tmp_path / "scratch"))
+    stack = replace(config, environment=["STACK=new"])
+    with named.open_cluster(config).allocate(Resources(devices=1)) as allocation:
+        shared = named.BACKENDS["local"].share_hosts(allocation, stack)
+        source = "import os, sys; print(os.environ['STACK'], os.environ['TMPDIR'], flush=True); sys.stdin.read()"
+        channel = shared.start([sys.executable, "-c", source])
+        try:
+            assert channel.receive(60) == (0, f"new {tmp_path / 'scratch'}".encode())
+        finally:
+            channel.close()
