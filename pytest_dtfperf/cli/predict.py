@@ -267,9 +267,10 @@ def _print(
     link = hosts.link
     likely = f"likely {_format_link(predictor.link_bytes_per_s)}"
     print(f"\nlink of a host: {_format_link(link.low)} to {_format_link(link.high)}, {link.source}; {likely}")
-    print(f"jitter of the devices: {percent(predictor.jitter)} of the time in which they compute")
+    source = "" if len(measured) > 1 else "; assumed, because one rate alone does not show it"
+    print(f"jitter of the devices: {percent(predictor.jitter)} of the time in which they compute{source}")
     if any(each.is_open for each in found):
-        print("~ wide because what links carry is not known: give --link or --link-measured, or measure larger sizes")
+        print("~ wide because what links carry is not known: give --link-measured, or --link, or rates of larger sizes")
     if gains:
         largest = found[-1]
         print(

@@ -1,4 +1,4 @@
-"""What predictions start from: measured and published rates; and the check with rates that were held out. Pure."""
+"""What predictions start from: measured and published rates; the check with rates that were held out; and advice. Pure."""
 
 import statistics
 from collections import defaultdict
@@ -6,12 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_dtfperf.baselines.references import Reference, references
+from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.datamodel.explanation import LINK
 from pytest_dtfperf.errors import SpecError, UsageError, unknown_name
 from pytest_dtfperf.limits.limit import HARDWARE, Links, describe_published, knows_bytes
 from pytest_dtfperf.limits.needs import Layout
-from pytest_dtfperf.predict.prediction import Hosts, LinkRange, MeasuredRate, PredictedRate, Predictor
+from pytest_dtfperf.predict.event_model import StepModel
+from pytest_dtfperf.predict.prediction import Gain, Hosts, LinkRange, MeasuredRate, PredictedRate, Predictor
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec
+
+LOW_EFFICIENCY = 0.8  # below, or where it is slower than its baseline, a measurement has advice
+LEAST_GAIN = 1.05  # of the lower end of a predicted gain, to be worth a line
 
 FITTED_OF_MANY, FITTED_OF_FEW = 8, 2  # devices of the largest rate that is fitted, of series that go beyond 8, and of others
 
@@ -131,3 +137,45 @@ def find_probed_link(records: Iterable[Record]) -> LinkRange | None:
         if rates:
             return LinkRange.from_probe(statistics.median(rates), "probed in the session")
     return None
+
+
+def find_advice(record: Record) -> str | None:
+    """Return one sentence on the change that would help a slow measurement most, by its prediction.
+
+    None for measurements that are neither slower than their baseline nor of low efficiency, where no link's rate is known, and
+    where no interval is above 1.05.
+    """
+    efficiency, spec = record.own_efficiency, record.spec
+    is_slow = record.verdict is Verdict.REGRESSED or (efficiency is not None and efficiency < LOW_EFFICIENCY)
+    if not is_slow or spec.command or record.is_void or record.measurement.injected_slowdowns or not record.limit:
+        return None
+    task_hosts = record.measurement.samples[-1].task_hosts if record.measurement.samples else {}
+    link = next((bound for bound in record.limit.bounds if bound.resource == LINK), None)
+    if link is None or not task_hosts:
+        return None
+    try:
+        gains = _predict_gains(record, Layout(task_hosts), link.step_s)
+    except SpecError:  # of an own model that was not trained here, its variables are not known
+        return None
+    best = max(gains, key=lambda gain: gain.low, default=None)
+    if best is None or best.low < LEAST_GAIN:
+        return None
+    has_other = bool(best.num_ps) and best.num_ps != spec.num_ps and "num_ps" not in best.change
+    change = f"{best.change} num_ps={best.num_ps}" if has_other else best.change
+    interval = f"{best.low:.2f} to {best.high:.2f}"
+    return f"{spec.label}: {change} is predicted to be {best.ratio:.2f} times as fast ({interval})"
+
+
+def _predict_gains(record: Record, layout: Layout, link_s: float) -> Sequence[Gain]:
+    """`link_s`: that the busiest link needs for a step."""
+    spec, bytes_per_step = record.spec, StepModel(record.spec, layout).busiest_link_bytes
+    if not bytes_per_step or not link_s:
+        return ()
+    workers = {layout.hosts[worker] for worker in layout.workers}
+    hosts = Hosts(
+        devices_per_host=-(-spec.gpus // len(workers)),
+        link=LinkRange.from_probe(bytes_per_step / link_s),
+        ps_on_worker_hosts=all(layout.hosts[server] in workers for server in layout.servers),
+    )
+    measured = MeasuredRate(spec=spec, layout=layout, images_per_sec=record.images_per_sec)
+    return Predictor([measured], hosts).list_gains(spec)

@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import NormalDist
 
 import numpy as np
-from scipy import stats
 
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.limits.needs import Layout
@@ -30,6 +30,8 @@ LINKS_TRIED = 9
 TCP_SHARE = 0.2  # of a data sheet's rate, that training over gRPC reaches at least: 0.22 to 0.97 were seen
 WIDE = 1.5  # times the lower end of a range
 PROBE_ERROR = 0.1  # of a measured link's rate
+
+_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,16 +228,26 @@ class Predictor:
         return spec.but(num_ps=min(each for each, step_s in steps.items() if step_s <= 1.01 * min(steps.values())))
 
     def list_gains(self, spec: Spec) -> list[Gain]:
-        """Return what other placements, wires and modes would bring, the best first; each with its best number of servers."""
+        """Return what other placements, wires, modes and servers would bring, the best first, each with its best servers."""
         found, unchanged = [], self._list_steps(spec)
-        for change, changed in list_changes(spec):
+        for change, changed in [("", spec), *list_changes(spec)]:
             try:
                 other = self.choose_num_ps(changed)
                 steps = self._list_steps(other)
             except SpecError:
                 continue
+            if other == spec:
+                continue
             ratios = sorted(before / after for before, after in zip(unchanged, steps, strict=True))
-            found.append(Gain(change=change, num_ps=other.num_ps, ratio=ratios[1], low=ratios[0], high=ratios[2]))
+            found.append(
+                Gain(
+                    change=change or f"num_ps={other.num_ps}",
+                    num_ps=other.num_ps,
+                    ratio=ratios[1],
+                    low=ratios[0],
+                    high=ratios[2],
+                )
+            )
         return sorted(found, key=lambda gain: -gain.ratio)
 
     def _list_steps(self, spec: Spec) -> list[float]:
@@ -285,7 +297,7 @@ class Predictor:
 
     def _quantiles(self, steps: Floats, error: float) -> tuple[float, float, float]:
         """Return the step's seconds at the upper end of the interval, the median and the lower end."""
-        normal = stats.norm.ppf((np.arange(19) + 0.5) / 19)
+        normal = np.array([_NORMAL.inv_cdf((number + 0.5) / 19) for number in range(19)])
         spread = np.exp(np.add.outer(np.log(steps), error * normal))
         weights = np.repeat(self.weights.ravel(), len(normal))
         edges = ((1 + COVERED) / 2, 0.5, (1 - COVERED) / 2)
@@ -321,7 +333,7 @@ def _expect_slowest(model: StepModel) -> float:
     """
     if model.devices == 1 or not model.spec.in_lockstep:
         return 0.0
-    return float(stats.norm.ppf((model.devices - 0.375) / (model.devices + 0.25)))
+    return _NORMAL.inv_cdf((model.devices - 0.375) / (model.devices + 0.25))
 
 
 def _invert_step(model: StepModel, step_s: float, network: NetworkRates) -> float:

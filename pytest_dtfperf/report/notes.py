@@ -10,6 +10,7 @@ from pytest_dtfperf.baselines.compare import hint
 from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Verdict, gravest_first
 from pytest_dtfperf.formats import change, percent, rate
 from pytest_dtfperf.limits.hints import find_hint
+from pytest_dtfperf.predict.inputs import find_advice
 from pytest_dtfperf.records.record import Record
 
 CHECKS_OF_RATES = ("baseline", "published", "efficiency", "overhead")  # checks that use rates
@@ -99,8 +100,13 @@ def _add_repeats(records: Iterable[Record]) -> str:
 
 
 def list_hints(records: Iterable[Record]) -> list[str]:
-    """Return the likely cause of measurements far below the limit of their hosts, a line each, without duplicates."""
-    return list(dict.fromkeys(f"Hint (no verdict): {text}" for record in records if (text := find_hint(record))))
+    """Return what is likely the cause of slow measurements, and what would help most, a line each, without duplicates."""
+    return list(dict.fromkeys(f"Hint (no verdict): {text}" for record in records for text in list_hints_of(record)))
+
+
+def list_hints_of(record: Record) -> list[str]:
+    """Return the likely cause of a measurement far below the limit of its hosts, and the change that would help most."""
+    return [text for text in (find_hint(record), find_advice(record)) if text]
 
 
 def _count_without_baseline(number: int) -> str:

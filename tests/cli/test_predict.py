@@ -49,7 +49,7 @@ def test_an_unknown_link_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(DAINT) == 0
     out = capsys.readouterr().out
     assert " ~" in out
-    assert "give --link or --link-measured, or measure larger sizes" in out
+    assert "give --link-measured, or --link, or rates of larger sizes" in out
 
 
 def test_measured_points_are_used(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,12 +18,11 @@ from pytest_dtfperf.explain.causes import difference
 from pytest_dtfperf.explain.measurement_profile import ms, signed_ms
 from pytest_dtfperf.formats import NONE, change, change_in_ms, format_count, in_ms, minute, percent, rate
 from pytest_dtfperf.history.past import Past
-from pytest_dtfperf.limits.hints import find_hint
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.grids import Grid
 from pytest_dtfperf.report.measurement_text import format_rate_with_spread
-from pytest_dtfperf.report.notes import list_injected_slowdowns
+from pytest_dtfperf.report.notes import list_hints_of, list_injected_slowdowns
 from pytest_dtfperf.report.page import html
 from pytest_dtfperf.report.page.html import draw_stack
 from pytest_dtfperf.report.page.view import (
@@ -333,7 +332,7 @@ def _list_facts(record: Record, entry: Entry | None, around: CardContext) -> lis
         Fact("accepted", _format_provenance(entry) if entry else ""),
         Fact("efficiency", _format_efficiency(record, around)),
         Fact("limit", measurement_text.format_limit_or_reason(record)),
-        Fact("hint", find_hint(record) or ""),
+        Fact("hint", "; ".join(list_hints_of(record))),
         *(Fact(f"check of {check.kind}", f"{check.verdict}: {check.reason}") for check in _list_other_checks(record)),
         Fact("injected", "; ".join(list_injected_slowdowns([record]))),
         Fact("disturbed", "; ".join(dict.fromkeys(disturbed))),

@@ -1,0 +1,74 @@
+"""The line that tells what would help a slow measurement most: there where links decide, and nowhere else."""
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.datamodel.explanation import Bound, Limit
+from pytest_dtfperf.limits.needs import Layout
+from pytest_dtfperf.predict.event_model import StepModel
+from pytest_dtfperf.predict.inputs import find_advice
+from pytest_dtfperf.records.record import Efficiency, Record
+from pytest_dtfperf.report.notes import list_hints
+from pytest_dtfperf.spec import Spec
+from tests.records import samples
+
+LINK = 1.25e9
+
+
+def make_record(
+    images_per_sec: float, verdict: Verdict | None = Verdict.REGRESSED, link: float | None = LINK, **fields: object
+) -> Record:
+    """Return a measurement of VGG16 on eight hosts with a server on each, and the limit of their links."""
+    values = {"model": "vgg16", "batch_size": 32, "gpus": 8, "num_ps": 8, "variable_update": "parameter_server", **fields}
+    spec = Spec(**values)  # type: ignore[arg-type]
+    hosts = {f"{job}:{number}": f"n{number}" for job, count in (("ps", spec.num_ps), ("worker", 8)) for number in range(count)}
+    found = samples.record(spec, images_per_sec, verdict=verdict)
+    runs = [replace(run, task_hosts=hosts) for run in found.measurement.runs]
+    limit = None
+    if link:
+        step_s = StepModel(spec, Layout(hosts)).busiest_link_bytes / link
+        limit = Limit(images_per_sec=1e6, bounds=[Bound(resource="link", host="n0", step_s=step_s, needs="")])
+    return replace(found, measurement=replace(found.measurement, runs=runs), limit=limit)
+
+
+def test_what_would_help_most_is_one_line() -> None:
+    """Where VGG16's largest variable keeps one link busy, the line has the change with the best factor and its interval."""
+    found = make_record(50.0, variable_placement="greedy")
+    line = find_advice(found) or ""
+    assert line.startswith("vgg16 b32 gpus=8 num_ps=8 parameter_server: variable_")
+    assert "is predicted to be " in line
+    assert " times as fast (" in line
+    assert list_hints([found, found])[-1] == f"Hint (no verdict): {line}"
+
+
+def test_low_efficiency_has_advice_too() -> None:
+    """A measurement without a verdict has the line if its efficiency is below 80 %, and not above."""
+    found = make_record(50.0, verdict=None, variable_placement="greedy")
+    assert find_advice(found) is None
+    for value, has_advice in ((0.5, True), (0.9, False)):
+        assert bool(find_advice(replace(found, efficiency=Efficiency(value=value, anchor="a0")))) is has_advice
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        make_record(50.0, verdict=Verdict.PASSED, variable_placement="greedy"),
+        make_record(50.0, link=None, variable_placement="greedy"),
+        make_record(2.0, link=1e12, variable_placement="greedy"),
+        make_record(2.0, num_ps=0, variable_update="independent"),
+        samples.record(samples.spec(), 50.0, verdict=Verdict.REGRESSED),
+    ],
+    ids=["passed", "no link known", "computing decides", "nothing is sent", "one host without a limit"],
+)
+def test_there_is_none_where_links_do_not_decide(found: Record) -> None:
+    """No line is shown where nothing is slow, nothing is known, or a change would bring less than 5 %."""
+    assert find_advice(found) is None
+
+
+def test_injected_slow_downs_have_none() -> None:
+    """A step that slept on purpose tells nothing of its links."""
+    found = make_record(50.0, variable_placement="greedy")
+    slept = replace(found, measurement=replace(found.measurement, injected_slowdowns={"worker:0": 0.1}))
+    assert find_advice(slept) is None
