@@ -231,8 +231,9 @@ class _Compared:
         for i, case in enumerate(first.tolist()):
             sides = int(now.count[case]), int(then.count[case]), float(parts[case]), float(extras[case])
             information, here = _information(run, *sides, question, self.apart)
-            below[i] = _critical(information, question.missed, MISSED_GAMMA)[here]
-            above[i] = _critical(information, question.false_alarm, FALSE_ALARM_GAMMA)[here]
+            so_far, total = information[: here + 1], information[-1]
+            below[i] = _critical(so_far, question.missed, MISSED_GAMMA, total)
+            above[i] = _critical(so_far, question.false_alarm, FALSE_ALARM_GAMMA, total)
         is_known = degrees_of_freedom > 0
         low = centre - _quantiles_of(below, kind, cautious) * error
         high = centre + _quantiles_of(above, kind, degrees_of_freedom) * error
@@ -284,8 +285,8 @@ def _rounded(extra: Floats) -> Floats:
 
 
 @cache  # without a limit: of many cases with a noise of their own there are more than the function itself remembers
-def _critical(answers_now: tuple[float, ...], level: float, gamma: float) -> tuple[float, ...]:
-    return critical_values(answers_now, level, gamma, answers_now[-1])
+def _critical(so_far: tuple[float, ...], level: float, gamma: float, total: float) -> float:
+    return critical_values(so_far, level, gamma, total)[-1]
 
 
 def _quantiles(critical: Floats, degrees_of_freedom: Floats) -> Floats:

@@ -45,19 +45,38 @@ def critical_values(
     total = information[-1] if total is None and information else total
     _check(information, level, total)
     assert total is not None
-    shares = np.diff([0.0, *(level * spent(each / total, gamma) for each in information)])
-    scales = np.sqrt(information)
-    steps = np.maximum(np.sqrt(np.diff(information)), LEAST_STEP * scales[1:])
-    found = [float(-ndtri(shares[0]))]
+    values, start, mass = _follow(information[:-1], level, gamma, total)
+    return (*values, _next_value(information, values, start, mass, level, gamma, total)[0])
+
+
+@lru_cache(maxsize=512)
+def _follow(information: tuple[float, ...], level: float, gamma: float, total: float) -> tuple[tuple[float, ...], Array, Array]:
+    """Return the values of analyses that many later ones have in common, and the distribution before the last of them.
+
+    Its points and their masses are those of the sums that had crossed no value by then.
+    """
+    values: tuple[float, ...] = ()
     start: Array = np.zeros(1)
     mass: Array = np.ones(1)
-    for analysis, share in enumerate(shares[1:]):
-        finest = min(steps[max(0, analysis - 1) : analysis + 1])
-        sums, widths = _grid(-DOWN * scales[analysis], found[-1] * scales[analysis], finest / NODES_PER_STEP)
-        mass = widths * (_density(sums[:, None] - start, steps[analysis - 1] if analysis else scales[0]) @ mass)
-        found.append(_crossing(sums, mass, steps[analysis], scales[analysis + 1], share))
-        start = sums
-    return tuple(found)
+    for count in range(1, len(information) + 1):
+        value, start, mass = _next_value(information[:count], values, start, mass, level, gamma, total)
+        values = (*values, value)
+    return values, start, mass
+
+
+def _next_value(
+    information: tuple[float, ...], values: Sequence[float], start: Array, mass: Array, level: float, gamma: float, total: float
+) -> tuple[float, Array, Array]:
+    """Return the critical value at the last of these analyses, and the distribution at the one before it."""
+    before, now = ([0.0, *(level * spent(each / total, gamma) for each in information[-2:])])[-2:]
+    if len(information) == 1:
+        return float(-ndtri(now - before)), start, mass
+    near = np.array(information[-3:])
+    scales = np.sqrt(near)
+    steps = np.maximum(np.sqrt(np.diff(near)), LEAST_STEP * scales[1:])
+    sums, widths = _grid(-DOWN * scales[-2], values[-1] * scales[-2], min(steps) / NODES_PER_STEP)
+    mass = widths * (_density(sums[:, None] - start, steps[-2] if len(near) > 2 else scales[0]) @ mass)
+    return _crossing(sums, mass, steps[-1], scales[-1], now - before), sums, mass
 
 
 def _density(deviation: Array, scale: float) -> Array:

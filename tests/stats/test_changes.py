@@ -90,7 +90,7 @@ def test_changes_are_found(track: Callable[[int], float], kind: str, size: float
 
 def test_three_steps_of_a_year_are_each_found() -> None:
     """Three losses of 2 %, a hundred nights apart, are three changes."""
-    values = nights(11, 8, 365)
+    values = nights(11, 4, 320)
     for begin in (90, 190, 290):
         values[0, begin:] -= 0.02
     watch, _ = watched(values)

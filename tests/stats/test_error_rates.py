@@ -184,16 +184,16 @@ def test_a_slow_case_is_found_among_24(calibrated: str) -> None:
 def test_what_is_red_leaves_its_budget_to_the_rest() -> None:
     """Where many cases lost twice the margin, Holm finds more of them than equal shares, and still keeps to the budget."""
     plan = NightPlan(trial=trial(0.03, 0.05), ratios=[0.9] * 20 + [0.95] * 4)
-    holm, equal = (replace(plan, is_holm=each).nights(np.random.default_rng(SEED), 1000) for each in (True, False))
+    holm, equal = (replace(plan, is_holm=each).nights(np.random.default_rng(SEED), 400) for each in (True, False))
     assert (holm.answers[:, :20] == WORSE).mean() > (equal.answers[:, :20] == WORSE).mean() + 0.02
-    assert (holm.answers[:, 20:] == WORSE).any(axis=1).mean() <= BUDGET + chance(BUDGET, 1000)
+    assert (holm.answers[:, 20:] == WORSE).any(axis=1).mean() <= BUDGET + chance(BUDGET, 400)
 
 
 def test_turns_take_drift_out_of_a_comparison() -> None:
     """While a machine loses 20 % over a session, two equal specs are equal in turn; one after the other they are not."""
-    random = np.random.default_rng(SEED)
-    rates = NoiseModel(cv=0.01).sessions(random, SIMULATED, 20) - 0.2 * np.arange(20) / 20
-    question, known = Question(floor=0.95, false_alarm=0.05), Known.alike(Noise(run=0.01, degrees_of_freedom=20), SIMULATED)
+    random, cases = np.random.default_rng(SEED), SIMULATED // 5
+    rates = NoiseModel(cv=0.01).sessions(random, cases, 20) - 0.2 * np.arange(20) / 20
+    question, known = Question(floor=0.95, false_alarm=0.05), Known.alike(Noise(run=0.01, degrees_of_freedom=20), cases)
     in_turn = [
         answers for _, answers in analysed(rates[:, 1::2], rates[:, ::2], known, question, apart=False, then_known=known)
     ]
