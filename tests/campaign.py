@@ -17,8 +17,11 @@ WHOLE = bool(os.environ.get("DTFPERF_CAMPAIGN"))  # of all campaigns, also of th
 SEED = os.environ.get("DTFPERF_SEED", "1")
 AGAIN = bool(os.environ.get("DTFPERF_AGAIN"))  # what another version of pytest has done already, or will do
 
-# Of tests/plugin: how sessions are displayed, judged and recorded, alone and beside others.
-ALIKE = ("test_display.py", "test_dry_run.py", "test_missing.py", "test_together.py", "test_verdicts.py", "test_zygote.py")
+# Of tests/plugin: how sessions are displayed, judged and recorded, alone, beside others, and beside files of any names.
+ALIKE = (
+    "test_display.py", "test_dry_run.py", "test_missing.py", "test_search_path.py", "test_together.py", "test_verdicts.py",
+    "test_zygote.py",
+)  # fmt: skip
 
 T = TypeVar("T")
 Values = Mapping[str, Hashable]
