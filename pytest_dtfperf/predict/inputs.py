@@ -112,17 +112,21 @@ def load_published(system: str, spec: Spec) -> Sequence[MeasuredRate]:
 
 
 def select_measured(records: Iterable[Record], spec: Spec) -> list[MeasuredRate]:
-    """Return the valid measurements of the same training, with any number of devices and servers; of each size the latest."""
+    """Return the valid measurements of the same training, with any number of devices and servers; of each size the latest.
+
+    The data format, which is that of the devices, may differ, and on one host the placement of variables, which sends nothing.
+    """
     found: dict[tuple[int, int], MeasuredRate] = {}
     for record in records:
-        size = record.spec.gpus, record.spec.num_ps
-        if not record.is_valid or spec.but(gpus=size[0], num_ps=size[1]).key != record.spec.key:
-            continue
-        hosts = record.measurement.samples[-1].task_hosts
+        size, hosts = (record.spec.gpus, record.spec.num_ps), record.measurement.samples[-1].task_hosts
         layout = Layout(hosts) if hosts else Hosts(devices_per_host=size[0]).place(record.spec)
-        rates = record.measurement.rates
-        noise = statistics.stdev(rates) / record.images_per_sec / len(rates) ** 0.5 if len(rates) > 1 else 0.0
-        found[size] = MeasuredRate(spec=record.spec, layout=layout, images_per_sec=record.images_per_sec, noise=noise)
+        same = spec.but(gpus=size[0], num_ps=size[1], data_format=record.spec.data_format)
+        if len(set(layout.hosts.values())) == 1:
+            same = same.but(variable_placement=record.spec.variable_placement)
+        if record.is_valid and same.key == record.spec.key:
+            rates = record.measurement.rates
+            noise = statistics.stdev(rates) / record.images_per_sec / len(rates) ** 0.5 if len(rates) > 1 else 0.0
+            found[size] = MeasuredRate(spec=record.spec, layout=layout, images_per_sec=record.images_per_sec, noise=noise)
     return list(found.values())
 
 

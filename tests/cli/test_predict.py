@@ -77,7 +77,7 @@ def test_a_session_gives_its_measurements(capsys: pytest.CaptureFixture[str], tm
     spec = next(
         each["spec"] for each in records if each["spec"]["model"] in ("alexnet", "trivial") and each["verdict"] == "PASSED"
     )
-    words = [f"{name}={spec[name]}" for name in ("batch_size", "variable_update", "data_format", "variable_placement")]
+    words = [f"{name}={spec[name]}" for name in ("batch_size", "variable_update")]
     found = predict(capsys, "predict", spec["model"], *words, f"--session={session}", "--gpus=64")
     assert found["largest_measured"] >= 1
     assert main(["predict", "vgg16", f"--session={session}"]) == 2

@@ -1,4 +1,4 @@
-"""The line that tells what would help a slow measurement most: there where links decide, and nowhere else."""
+"""Measurements of a session as inputs, and the line on what would help a slow one most, where links decide."""
 
 from dataclasses import replace
 
@@ -6,12 +6,14 @@ import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.explanation import Bound, Limit
+from pytest_dtfperf.datamodel.probes import HostProbe, Probes
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.predict.event_model import StepModel
-from pytest_dtfperf.predict.inputs import find_advice
+from pytest_dtfperf.predict.inputs import find_advice, find_probed_link, select_measured
 from pytest_dtfperf.records.record import Efficiency, Record
 from pytest_dtfperf.report.notes import list_hints
 from pytest_dtfperf.spec import Spec
+from tests.explain.probed import link as probed_link
 from tests.records import samples
 
 LINK = 1.25e9
@@ -72,3 +74,38 @@ def test_injected_slow_downs_have_none() -> None:
     found = make_record(50.0, variable_placement="greedy")
     slept = replace(found, measurement=replace(found.measurement, injected_slowdowns={"worker:0": 0.1}))
     assert find_advice(slept) is None
+
+
+def test_measurements_of_the_same_training_are_selected() -> None:
+    """The latest valid one of each size counts, in the devices' own data format; other trainings and void rates do not."""
+    spec = samples.spec(variable_update="parameter_server", num_ps=1)
+    local = spec.but(gpus=2, variable_placement="greedy")
+    records = [
+        samples.record(local, 10.0),
+        samples.record(local, 19.0, 21.0),
+        samples.record(spec.but(gpus=4, batch_size=4), 40.0),
+        samples.record(spec.but(gpus=8), 80.0, verdict=Verdict.INVALID),
+    ]
+    (found,) = select_measured(records, spec.but(data_format="NCHW", variable_placement="split"))
+    assert (found.spec, found.images_per_sec) == (local, records[1].images_per_sec)
+    assert found.noise > 0
+    assert len(set(found.layout.hosts.values())) == 1
+
+
+def test_placement_counts_between_hosts() -> None:
+    """A measurement over several hosts with another placement is another training."""
+    found = make_record(50.0, verdict=None, variable_placement="greedy")
+    assert len(select_measured([found], found.spec.but(gpus=1, num_ps=1))) == 1
+    assert select_measured([found], found.spec.but(variable_placement="split")) == []
+
+
+def test_probed_links_are_a_range() -> None:
+    """The median of the hosts' links in both directions, within 10 %; nothing where no link was probed."""
+    found = make_record(50.0)
+    ways = {"*>n0": probed_link(1e9), "n0>*": probed_link(3e9), "*>n1": probed_link(2e9)}
+    probes = Probes(hosts={"n0": HostProbe(), "n1": HostProbe()}, links=ways)
+    probed = replace(found, measurement=replace(found.measurement, probes=probes))
+    link = find_probed_link([probed, found])
+    assert link
+    assert link.low < 2e9 < link.high < 1.2 * 2e9
+    assert find_probed_link([found]) is None
