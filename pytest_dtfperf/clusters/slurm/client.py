@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pytest_dtfperf.clusters.environment import SHARED, TRAINING, select_variables
 from pytest_dtfperf.clusters.slurm import parse
-from pytest_dtfperf.clusters.slurm.parse import ParseError, SlurmJob
+from pytest_dtfperf.clusters.slurm.parse import ParseError, SlurmJob, SlurmNode
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.node import sweep
@@ -109,6 +109,13 @@ class SlurmClient:
             return parse.parse_topology(self._ask(["scontrol", "show", "topology"]))
         except (AllocationError, ParseError):  # a plugin without a topology fails, which is no problem here
             return {}
+
+    def nodes(self) -> list[SlurmNode]:
+        """Return all nodes, once for each partition; none if sinfo does not answer, because nothing depends on them."""
+        try:
+            return parse.parse_sinfo(self._ask(["sinfo", "--Node", "--noheader", f"--format={parse.SINFO_FORMAT}"]))
+        except (AllocationError, ParseError):
+            return []
 
     def _from_accounting(self, job_id: str) -> SlurmJob | None:
         """Return the job from sacct; None without accounting."""

@@ -214,8 +214,16 @@ class Slurm:
     @contextmanager
     def _job(self, client: SlurmClient, nodes: int, name: str, resources: Resources) -> Iterator[tuple[str, Sequence[str]]]:
         """Yield a job and its nodes, and cancel it at the end of the block."""
+        known = request.select_partition(self._config, client.nodes())
+        unavailable = request.list_unavailable(self._config, known)
+        if unavailable:
+            resources.on_status(f"Slurm gives no jobs to {format_nodes(list(map(str, unavailable)))}")
         argv = request.make_submit_command(
-            self._config, nodes=nodes, name=name, comment=format_job_comment(resources.session, Owner.me())
+            self._config,
+            nodes=nodes,
+            name=name,
+            comment=format_job_comment(resources.session, Owner.me()),
+            unavailable=[node.name for node in unavailable],
         )
         patience_s = request.get_max_pending_s(self._config)
         with job_keepalive.make_job_watchdog(client, name) as watchdog:
@@ -224,6 +232,8 @@ class Slurm:
                 job = wait_until_running(
                     client, SharedQueue(client), job_id, max_pending_s=patience_s, on_status=resources.on_status
                 )
+                if kinds := request.describe_kinds(self._config, known, job.nodes):
+                    resources.on_status(kinds)
                 yield job_id, job.nodes
             finally:
                 with suppress(AllocationError):  # the controller does not answer; the watchdog tries again

@@ -178,6 +178,72 @@ def _parse_sacct_job(record: str) -> SlurmJob:
     )
 
 
+# Node, state, cores, memory, generic resources, features, partition with a star after the default one, reason of its state.
+SINFO_FORMAT = _FIELD.join(("%N", "%T", "%c", "%m", "%G", "%f", "%P", "%E"))
+# State of nodes that get no job. Draining nodes end their last jobs.
+_UNAVAILABLE = ("down", "drain", "drained", "draining", "error", "fail", "failing", "maint", "reserved", "unknown")
+_MARKS = "*~#!%$@^-+"  # behind a state, as `down*`; the star: the node does not respond
+
+
+@dataclass(frozen=True)
+class SlurmNode:
+    """A node as sinfo shows it."""
+
+    name: str
+    state: str  # without marks, `idle`
+    responds: bool
+    cores: str  # as sinfo has it: of several nodes in one line it may be `36+`
+    memory_mib: str
+    gres: str
+    features: str
+    partition: str
+    is_default: bool  # whether its partition is the default one
+    reason: str  # of its state, as the administrator has given it; empty without one
+
+    @property
+    def is_available(self) -> bool:
+        """Whether the node gets jobs. Nodes of a reservation get those of that reservation alone."""
+        return self.responds and self.state not in _UNAVAILABLE
+
+    @property
+    def hardware(self) -> str:
+        """`36 cores, 64000 MiB, gpu:p100:1`."""
+        return ", ".join(filter(None, [f"{self.cores} cores", f"{self.memory_mib} MiB", _drop_placeholder(self.gres)]))
+
+    @property
+    def kind(self) -> str:
+        """`36 cores, 64000 MiB, gpu:p100:1, mc`: hardware and features."""
+        return ", ".join(filter(None, [self.hardware, _drop_placeholder(self.features)]))
+
+    def __str__(self) -> str:
+        state = self.state if self.responds else f"{self.state}, not responding"
+        return f"{self.name} ({state}: {self.reason})" if self.reason else f"{self.name} ({state})"
+
+
+def parse_sinfo(text: str) -> list[SlurmNode]:
+    """Parse the output of `sinfo --Node --noheader --format=SINFO_FORMAT`: a line for each node and partition."""
+    return [_parse_sinfo_node(line) for line in text.splitlines() if line.strip()]
+
+
+def _parse_sinfo_node(line: str) -> SlurmNode:
+    fields = line.split(_FIELD, SINFO_FORMAT.count(_FIELD))
+    if len(fields) != SINFO_FORMAT.count(_FIELD) + 1:
+        raise ParseError("sinfo", line)
+    name, state, cores, memory, gres, features, partition, reason = map(str.strip, fields)
+    return SlurmNode(
+        name=name,
+        state=state.rstrip(_MARKS),
+        responds="*" not in state[len(state.rstrip(_MARKS)) :],
+        cores=cores,
+        memory_mib=memory,
+        gres=gres,
+        features=features,
+        partition=partition.removesuffix("*"),
+        is_default=partition.endswith("*"),
+        reason="" if reason.lower() == "none" else printable(_drop_placeholder(reason)),
+    )
+
+
 _NUMBER = re.compile(r"[0-9]{1,12}")  # only ASCII digits, and few enough for an integer
 _LEAF = re.compile(r"^SwitchName=(\S+) Level=0 .*?\bNodes=(\S*)", re.MULTILINE)
 

@@ -9,7 +9,7 @@ srun     in that job, a short command on every node                             
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Any
@@ -20,6 +20,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.slurm import keys as keys
 from pytest_dtfperf.clusters.slurm import parse
+from pytest_dtfperf.clusters.slurm.parse import SlurmNode
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.node.module_command import module_command
 from pytest_dtfperf.node.owner import Owner
@@ -46,8 +47,14 @@ def get_max_pending_s(config: ClusterConfig) -> float | None:
     return None if given is None else keys.seconds(given)
 
 
-def make_submit_command(config: ClusterConfig, *, nodes: int, name: str, comment: str) -> list[str]:
-    """Return the command that submits the job; it prints the job's id."""
+def make_submit_command(
+    config: ClusterConfig, *, nodes: int, name: str, comment: str, unavailable: Collection[str] = ()
+) -> list[str]:
+    """Return the command that submits the job; it prints the job's id.
+
+    Args:
+        unavailable: nodes that get no jobs now: they are left out of `include_nodes`.
+    """
     backend_keys = config.backend_keys
     argv = ["sbatch", "--parsable", "--no-requeue", f"--job-name={name}", f"--comment={comment}", "--chdir=/"]
     argv += [
@@ -61,8 +68,8 @@ def make_submit_command(config: ClusterConfig, *, nodes: int, name: str, comment
             argv.append(f"--{key}={backend_keys[key]}")
     if gres := _get_gres(config):
         argv.append(f"--gres={gres}")
-    if "include_nodes" in backend_keys:
-        argv.append(f"--nodelist={','.join(_list_included(backend_keys, nodes))}")
+    if "include_nodes" in backend_keys and (included := _list_included(backend_keys, nodes, unavailable)):
+        argv.append(f"--nodelist={','.join(included)}")
     if "exclude_nodes" in backend_keys:
         argv.append(f"--exclude={backend_keys['exclude_nodes']}")
     exclusive = backend_keys.get("exclusive", True)
@@ -153,6 +160,53 @@ def _make_step(job: str, name: str, count: int, where: Sequence[str]) -> list[st
     return [*argv, "--ntasks-per-node=1", *where, "--mem=0", "--mpi=none", "--cpu-bind=none", "--export=ALL"]
 
 
+_MOST_KINDS = 4  # of nodes in a partition, whose features tell kinds apart
+
+
+def select_partition(config: ClusterConfig, nodes: Sequence[SlurmNode]) -> list[SlurmNode]:
+    """Return the nodes that jobs of the cluster may get, by `partition`, `include_nodes` and `exclude_nodes`."""
+    backend_keys = config.backend_keys
+    partitions = backend_keys.get("partition", "").split(",")
+    excluded = parse.expand_hostlist(backend_keys.get("exclude_nodes", ""))
+    found = {
+        node.name: node
+        for node in nodes
+        if (node.partition in partitions if partitions != [""] else node.is_default) and node.name not in excluded
+    }
+    return list(found.values())
+
+
+def list_unavailable(config: ClusterConfig, nodes: Sequence[SlurmNode]) -> list[SlurmNode]:
+    """Return the nodes of `select_partition` that get no job of the cluster now."""
+    in_reservation = "reservation" in config.backend_keys
+    return [node for node in nodes if not node.is_available and not (in_reservation and node.state in ("reserved", "maint"))]
+
+
+def describe_kinds(config: ClusterConfig, nodes: Sequence[SlurmNode], allocated: Sequence[str]) -> str | None:
+    """Return which kinds of nodes there are and which kind a job has got; None where there is nothing to choose."""
+    all_kinds = _group_kinds(nodes)
+    got = {kind: here for kind, names in all_kinds.items() if (here := [name for name in names if name in allocated])}
+    if len(got) > 1:
+        described = "; ".join(f"{', '.join(names)}: {kind}" for kind, names in got.items())
+        return f"the nodes of this job are of {len(got)} kinds, and the slowest sets the pace: {described}. Set constraint"
+    if len(all_kinds) < 2 or not got or "constraint" in config.backend_keys:
+        return None
+    others = "; ".join(f"{len(names)} with {kind}" for kind, names in all_kinds.items() if kind not in got)
+    return (
+        f"the partition has nodes of {len(all_kinds)} kinds, and this job has got {next(iter(got))} (others: {others}). "
+        "Set constraint to get the same kind each time"
+    )
+
+
+def _group_kinds(nodes: Sequence[SlurmNode]) -> dict[str, list[str]]:
+    """Return the names of nodes by kind. Features count only if few differ: on many sites they name each rack, too."""
+    with_features = len({node.kind for node in nodes}) <= _MOST_KINDS
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        found.setdefault(node.kind if with_features else node.hardware, []).append(node.name)
+    return found
+
+
 _OF_OTHER_NODES = ("exclude_nodes", "nodes_per_gpu_count")  # keys
 
 
@@ -166,9 +220,9 @@ def select_nodes(config: ClusterConfig, names: str) -> ClusterConfig:
     return replace(config, backend_keys={**others, "nodes": len(nodes), "include_nodes": names})
 
 
-def _list_included(backend_keys: Mapping[str, Any], nodes: int) -> list[str]:
-    """Return the first of the selected nodes: Slurm refuses a list longer than the job, or with excluded nodes."""
-    excluded = parse.expand_hostlist(backend_keys.get("exclude_nodes", ""))
+def _list_included(backend_keys: Mapping[str, Any], nodes: int, unavailable: Collection[str]) -> list[str]:
+    """Return the first of the selected nodes: Slurm refuses a longer list or excluded nodes, and waits for unavailable ones."""
+    excluded = {*parse.expand_hostlist(backend_keys.get("exclude_nodes", "")), *unavailable}
     return [node for node in parse.expand_hostlist(backend_keys["include_nodes"]) if node not in excluded][:nodes]
 
 

@@ -313,3 +313,35 @@ def _ranges(chance: random.Random) -> str:
     return ",".join(
         f"{start:0{width}}-{start + 5:0{width}}" if chance.random() < 0.6 else f"{start:0{width}}" for start in starts
     )
+
+
+def sinfo_line(*fields: str) -> str:
+    return "\x1f".join(fields) + "\n"
+
+
+@pytest.mark.parametrize(
+    "state, is_available",
+    [
+        ("idle", True), ("mixed", True), ("allocated", True), ("idle~", True), ("planned", True), ("idle*", False),
+        ("down*", False), ("drained", False), ("draining", False), ("drained*", False), ("maint", False), ("reserved", False),
+        ("fail", False),
+    ],
+)  # fmt: skip
+def test_states_of_nodes_that_get_no_jobs(state: str, is_available: bool) -> None:
+    """Nodes that are drained, down, reserved or silent are not available, whatever marks follow their state."""
+    (node,) = parse.parse_sinfo(sinfo_line("n1", state, "36", "64000", "gpu:p100:1", "(null)", "main*", "none"))
+    assert node.is_available == is_available
+
+
+def test_nodes_of_sinfo() -> None:
+    """A line has a node with its kind, its partition and the administrator's reason, which may contain anything."""
+    first, second = parse.parse_sinfo(
+        sinfo_line("n1", "down*", "36", "64000", "gpu:p100:1", "mc,ssd", "main*", "no \x1b[2J power")
+        + sinfo_line("n2", "idle", "72", "128000", "(null)", "(null)", "fat", "none")
+    )
+    assert (first.kind, first.partition, first.is_default) == ("36 cores, 64000 MiB, gpu:p100:1, mc,ssd", "main", True)
+    assert str(first) == "n1 (down, not responding: no \\x1b[2J power)"
+    assert (second.kind, second.partition, second.is_default) == ("72 cores, 128000 MiB", "fat", False)
+    assert str(second) == "n2 (idle)"
+    with pytest.raises(ParseError, match="sinfo"):
+        parse.parse_sinfo("slurm_load_partitions: nothing\n")

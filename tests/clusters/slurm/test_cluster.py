@@ -15,13 +15,14 @@ import pytest
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
+from pytest_dtfperf.clusters.slurm.client import SlurmClient
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.launch.agents import OF_INTERFACE, Agents
 from pytest_dtfperf.node import sweep
 from pytest_dtfperf.testing.backends import PARROT_COMMAND, BackendContract, start_parrots, wait_until
 from tests import campaign
 from tests.clusters.slurm import scene
-from tests.clusters.slurm.conftest import LogIn
+from tests.clusters.slurm.conftest import LogIn, NewSite
 from tests.clusters.slurm.site import Site, why_not
 from tests.launch.stage import staged
 from tests.node.handheld import TOY
@@ -95,6 +96,60 @@ def test_tasks_of_nodes_use_the_interface(networked: Site, log_in: LogIn, interf
         with closing(Agents(allocation, config)) as agents:
             assert [host.address for host in agents.hosts] == [host.address for host in allocation.hosts]
             assert [dict(host.environment) for host in agents.hosts] == [dict.fromkeys(OF_INTERFACE, "eth0")] * 2
+
+
+@pytest.fixture
+def site_of_kinds(new_site: NewSite, log_in: LogIn) -> Site:
+    """Four nodes: n1 is drained, n2 is down, n4 is of another kind."""
+    site = new_site(nodes=4)
+    site.run("scontrol", "update", "nodename=n1", "state=drain", "reason=bad cable")
+    site.run("scontrol", "update", "nodename=n2", "state=down", "reason=no power")
+    site.run("scontrol", "update", "nodename=n4", "availablefeatures=ssd", "activefeatures=ssd")
+    log_in(site)
+    return site
+
+
+def test_drained_and_down_nodes_are_skipped_and_named(site_of_kinds: Site) -> None:
+    """A job does not wait for nodes of include_nodes that get no jobs, and these are named with the administrator's reasons."""
+    output: list[str] = []
+    cluster = named.open_cluster(make_config(include_nodes="n[1-3]"))
+    with cluster.allocate(Resources(devices=1, on_status=output.append)) as allocation:
+        assert [host.name for host in allocation.hosts] == ["n3"]
+    assert output[0] == "Slurm gives no jobs to n1 (drained: bad cable), n2 (down: no power)"
+    wait_until("no job is left", lambda: site_of_kinds.jobs() == [])
+
+
+@pytest.mark.parametrize(
+    "devices, keys, message",
+    [
+        (
+            1,
+            {"include_nodes": "n3"},
+            "the partition has nodes of 2 kinds, and this job has got {plain} (others: 1 with {plain}, ssd). ",
+        ),
+        (
+            2,
+            {},
+            "the nodes of this job are of 2 kinds, and the slowest sets the pace: n3: {plain}; n4: {plain}, ssd. Set",
+        ),
+        (1, {"constraint": "ssd"}, ""),
+    ],
+    ids=["one kind", "mixed", "constraint"],
+)
+def test_kinds_of_nodes_are_named(site_of_kinds: Site, devices: int, keys: dict[str, str], message: str) -> None:
+    """Without a constraint, a job in a partition with nodes of several kinds reports which kind it has got."""
+    output: list[str] = []
+    with named.open_cluster(make_config(**keys)).allocate(Resources(devices=devices, on_status=output.append)):
+        pass
+    plain = next(iter(SlurmClient().nodes())).kind
+    kinds = [line for line in output if "kinds" in line]
+    assert [line.startswith(message.format(plain=plain)) for line in kinds] == [True] * bool(message)
+    wait_until("no job is left", lambda: site_of_kinds.jobs() == [])
+
+
+def make_config(**backend_keys: str) -> ClusterConfig:
+    keys = {"nodes": 4, "time_limit": 5, "max_pending": "60s", **backend_keys}
+    return ClusterConfig(name="kinds", backend="slurm", backend_keys=keys, devices_per_host=1, device="cpu")
 
 
 if campaign.WHOLE:

@@ -16,6 +16,7 @@ import pytest
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.slurm import request
+from pytest_dtfperf.clusters.slurm.parse import SlurmNode
 from pytest_dtfperf.errors import AllocationError, UsageError
 from pytest_dtfperf.testing.backends import PATIENCE_S
 from tests.clusters.slurm.conftest import NewSite
@@ -194,6 +195,47 @@ def run_wrapped(cluster: ClusterConfig, argv: Sequence[str]) -> tuple[int, list[
 
 
 STARTED, ENDED = request.STARTED.decode(), request.ENDED.decode()
+
+
+def nodes_of(*features: str) -> list[SlurmNode]:
+    return [
+        SlurmNode(f"n{i}", "idle", True, "36", "64000", "", each, "main", True, "") for i, each in enumerate(features, start=1)
+    ]
+
+
+@pytest.mark.parametrize(
+    "features, allocated, keys, message",
+    [
+        (("a", "a"), ["n1"], {}, None),
+        (("a", "b"), ["n1"], {"constraint": "a"}, None),
+        (
+            ("a", "b"),
+            ["n2"],
+            {},
+            "the partition has nodes of 2 kinds, and this job has got 36 cores, 64000 MiB, b (others: 1 wi",
+        ),
+        (("a", "b"), ["n1", "n2"], {}, "the nodes of this job are of 2 kinds"),
+        (("a", "b"), ["n1", "n2"], {"constraint": "a|b"}, "the nodes of this job are of 2 kinds"),
+        (("r1", "r2", "r3", "r4", "r5"), ["n1", "n2"], {}, None),
+        (("a", "b"), ["m1"], {}, None),
+    ],
+    ids=["alike", "constraint", "one of two", "both", "both in spite of a constraint", "racks", "elsewhere"],
+)
+def test_kinds_are_described(
+    features: tuple[str, ...], allocated: list[str], keys: dict[str, str], message: str | None
+) -> None:
+    """Kinds are named where a job may get another one the next time, or has got several."""
+    found = request.describe_kinds(config(**keys), nodes_of(*features), allocated)
+    assert (found or "").startswith(message or "")
+    assert (found is None) == (message is None)
+
+
+@pytest.mark.parametrize("unavailable, listed", [([], "n1,n2"), (["n1"], "n2,n3"), (["n1", "n2", "n3"], None)])
+def test_unavailable_nodes_are_not_requested(unavailable: list[str], listed: str | None) -> None:
+    """The next nodes of include_nodes take the places of those that get no jobs."""
+    cluster = config(include_nodes="n[1-3]")
+    argv = request.make_submit_command(cluster, nodes=2, name="x", comment="x", unavailable=unavailable)
+    assert [each for each in argv if each.startswith("--nodelist")] == [f"--nodelist={listed}" for _ in [0] if listed]
 
 
 def test_wrapper_tells_start_and_end() -> None:
