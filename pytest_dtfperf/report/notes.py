@@ -88,9 +88,9 @@ def list_next_steps(records: Sequence[Record], command: Sequence[str], cluster: 
     arguments = [Path(command[0]).name, *command[1:]]
     again = shlex.join(word for word in arguments if not word.startswith(("--update-baselines", "--explain")))
     return [
-        (f"{again} --update-baselines=new{_add_repeats(lacking)}", "accept these rates as baselines"),
-        (f"{again} --explain=always", "find out where the time of a step goes"),
-        (f"dtfperf doctor --cluster={shlex.quote(cluster)}", "check that the hosts are fit to be measured"),
+        (f"{again} --update-baselines=new{_add_repeats(lacking)}", "accept these rates"),
+        (f"{again} --explain=always", "see where the time goes"),
+        (f"dtfperf doctor --cluster={shlex.quote(cluster)}", "check the hosts"),
     ]
 
 

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ MAX_PUBLISHED = 2  # rows per model; the page has more
 MAX_REASONS = 8  # different reasons, so that the table stays in sight; the page and each test's failure have all
 MAX_UNDECIDED = 2  # reasons if none makes the session fail
 MAX_HINTS = 3  # the page has all
+MAX_FIRST = 18  # rows of a session without any baseline, so that it fits on a screen of 80 x 40; the page has all
 MAX_ACCEPTED = 6  # baselines, with the rates of the new ones
 
 STYLES = {str(verdict): verdict.row.style for verdict in Verdict}
@@ -80,9 +81,15 @@ def format_summary(
     if not records:
         return ""
     blocks = _make_verdict_blocks(records, width, is_next_shown=bool(next_steps))
-    blocks += ["", *_make_measurement_blocks(records, width)] if blocks else _make_measurement_blocks(records, width)
+    shown = records if verbose else _select_rows(records)
+    is_first = len(shown) < len(records)
+    table = _make_measurement_blocks(shown, width, is_first=is_first)
+    blocks += ["", *table] if blocks else table
+    if is_first:
+        rest = format_count(len(records) - len(shown), "measurement")
+        blocks.append(wrap_note(f"and {rest} on fewer devices: see report.html, or -v", width))
     blocks += [wrap_note(text, width) for text in list_disturbed_notes(record.measurement for record in records)]
-    blocks += [wrap_note(text, width) for text in _shorten(list_hints(records), MAX_HINTS, "hint")]
+    blocks += [wrap_note(text, width) for text in _shorten(list_hints(records), 1 if is_first else MAX_HINTS, "hint")]
     blocks += _make_grid_blocks(make_sweep_grids(records), ABOUT_SWEEPS, width)
     blocks += _make_detail_blocks(records, published, budget or {}, width) if verbose else []
     blocks += _make_next_steps(next_steps, width)
@@ -220,8 +227,31 @@ def list_costs(costs: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"Spent on hosts, estimated: {sum(cost['usd'] for cost in costs):.2f} USD (price: {'; '.join(sources)})"]
 
 
-def _make_measurement_blocks(records: Sequence[Record], width: int) -> list[RenderableType]:
-    """Return one table with whole labels if the width allows, else a table per kind of training."""
+def _select_rows(records: Sequence[Record]) -> Sequence[Record]:
+    """Return `MAX_FIRST` records of a session without any baseline, or a few more; all records of another session.
+
+    Left out are those with the fewest devices, of trainings that are also measured on more devices.
+    """
+    first = (Verdict.NO_BASELINE, Verdict.PASSED, Verdict.ANCHOR)  # with other checks than those of baselines
+    if any(record.verdict not in first or record.accepted or record.baseline for record in records):
+        return records
+    label = labels(record.spec for record in records)
+    most: dict[str, int] = {}
+    for record in records:
+        kind = without_size(label[record.spec])
+        most[kind] = max(most.get(kind, 0), record.spec.gpus)
+    smaller = [record for record in records if record.spec.gpus < most[without_size(label[record.spec])]]
+    left_out = sorted(smaller, key=lambda record: record.spec.gpus)[: max(0, len(records) - MAX_FIRST)]
+    return [record for record in records if not any(record is each for each in left_out)]
+
+
+def _make_measurement_blocks(records: Sequence[Record], width: int, *, is_first: bool = False) -> list[RenderableType]:
+    """Return one table with whole labels if the width allows, else a table per kind of training.
+
+    Args:
+        is_first: Nothing has a baseline or is red, and there are many: where the width does not allow all columns, leave out
+            the verdict and the efficiency, rather than making more tables.
+    """
     label = labels(record.spec for record in records)
     kind = {spec: without_size(text) for spec, text in label.items()}
     ordered = sorted(records, key=lambda r: (r.spec.model, r.spec.batch_size, kind[r.spec], r.spec.gpus, r.spec.num_ps))
@@ -231,6 +261,11 @@ def _make_measurement_blocks(records: Sequence[Record], width: int) -> list[Rend
         columns = measure_columns([headings, *rows])
         if sum_widths(columns) <= width:
             return [make_table(headings, rows, columns, styles=STYLES)]
+        if is_first:
+            headings, rows = _drop_columns(headings, rows, {"verdict", "efficiency"})
+            columns = measure_columns([headings, *rows])
+            if sum_widths(columns) <= width:
+                return [make_table(headings, rows, columns, styles=STYLES)]
         sizes = [f"  gpus={record.spec.gpus} num_ps={record.spec.num_ps}" for record in ordered]
         cells = [_make_cells(record, size, format_limit) for record, size in zip(ordered, sizes, strict=True)]
         headings, short = _drop_empty(_HEADINGS, cells)
@@ -265,6 +300,12 @@ def _make_cells(record: Record, label: str, format_limit: _LimitFormat) -> list[
 def _drop_empty(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
     """Return the columns in which some row has a value."""
     kept = [at for at, name in enumerate(headings) if name in _ALWAYS or any(row[at] != NONE for row in rows)]
+    return [headings[at] for at in kept], [[row[at] for at in kept] for row in rows]
+
+
+def _drop_columns(headings: Sequence[str], rows: Sequence[Sequence[str]], names: Set[str]) -> tuple[list[str], list[list[str]]]:
+    """Return the table without these columns."""
+    kept = [at for at, name in enumerate(headings) if name not in names]
     return [headings[at] for at in kept], [[row[at] for at in kept] for row in rows]
 
 

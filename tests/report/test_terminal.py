@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.records.record import Compared
+from pytest_dtfperf.datamodel.explanation import Bound, Limit
+from pytest_dtfperf.records.record import Compared, Record
 from pytest_dtfperf.report.notes import AcceptedBaseline, list_next_steps
 from pytest_dtfperf.report.series import PublishedPoint
 from pytest_dtfperf.report.terminal import format_failure, format_summary, list_costs
@@ -320,16 +321,70 @@ def test_next_steps_follow_a_session_without_baselines(tmp_path: Path) -> None:
     assert (
         """
 Next:
-  pytest perf_tests --update-baselines=new  accept these rates as baselines
-  pytest perf_tests --explain=always        find out where the time of a step goes
-  dtfperf doctor --cluster=daint            check that the hosts are fit to be measured
+  pytest perf_tests --update-baselines=new  accept these rates
+  pytest perf_tests --explain=always        see where the time goes
+  dtfperf doctor --cluster=daint            check the hosts
 """
         in text
     )
     assert text.endswith(f"Written: 2 CSV files, 1 SVG file\nSession folder: {tmp_path}\n")
     assert "1 measurement has no baseline to be compared with. Later sessions are compared with what you accept\n" in text
     narrow = format_summary(RECORDS, width=60, next_steps=steps)
-    assert "  pytest perf_tests --explain=always\n      find out where the time of a step goes\n" in narrow
+    assert "  pytest perf_tests --explain=always\n      see where the time goes\n" in narrow
+
+
+LIMIT = Limit(images_per_sec=30.0, bounds=[Bound(resource="cores", host="vm", step_s=0.08, needs="10.7 GFLOP")])
+
+
+def make_first_session() -> list[Record]:
+    """Return 25 measurements without a baseline, of four models in three modes on one and two devices, and one more."""
+    modes = {"parameter_server": 1, "replicated": 0, "distributed_replicated": 1}
+    specs = [
+        spec(model=model, batch_size=64, gpus=gpus, num_ps=num_ps, variable_update=mode)
+        for model in ("inception3", "resnet50", "alexnet", "mnist")
+        for mode, num_ps in modes.items()
+        for gpus in (1, 2)
+    ]
+    specs.append(spec(model="mnist", batch_size=64, gpus=2, variable_update="collective_all_reduce"))
+    return [
+        record(each, 9.81 * each.gpus, 9.9, efficiency=0.9 if each.gpus > 1 else None, verdict=Verdict.NO_BASELINE, limit=LIMIT)
+        for each in specs
+    ]
+
+
+def test_first_session_fits_on_a_screen(tmp_path: Path) -> None:
+    """25 measurements with their limits, three commands and the files have 40 lines of 80 columns, with pytest's own two."""
+    for name in ("measurements.csv", *(f"{model}.csv" for model in "abcd"), *(f"figures/{model}.svg" for model in "abcd")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    records = make_first_session()
+    records[3] = replace(records[3], verdict=Verdict.PASSED)  # by a check of its efficiency
+    steps = list_next_steps(records, ["/opt/bin/pytest", "perf_tests"], "local")
+    budget = ["time budget of 6 min: 5.1 min used, 2 tests left out, of which the summary names each: a, b"]
+    text = format_summary(records, width=80, next_steps=steps, folder=tmp_path, remarks=budget)
+    lines = text.replace(str(tmp_path), "perf_results/20260131T021503Z-9f3c1a").splitlines()
+    assert len(lines) + 2 <= 40, text
+    assert max(map(len, lines)) <= 80
+    assert "and 7 measurements on fewer devices: see report.html, or -v" in lines
+    assert sum(line.endswith(" cores") for line in lines) == 18
+    assert sum("gpus=2" in line for line in lines) == 13
+    assert "Written: 5 CSV files, 4 SVG files" in lines
+
+
+def test_verbose_first_session_has_all_rows() -> None:
+    """With -v all 25 measurements are shown, with their verdicts."""
+    text = format_summary(make_first_session(), width=120, verbose=True)
+    assert text.count("NO_BASELINE") == 25
+
+
+def test_session_with_a_baseline_has_all_rows() -> None:
+    """As soon as one of many measurements is compared, none is left out."""
+    records = make_first_session()
+    compared = Compared(images_per_sec=9.8, change=0.001)
+    records[0] = replace(records[0], verdict=Verdict.PASSED, baseline=compared)
+    text = format_summary(records, width=120)
+    assert text.count("NO_BASELINE") == 24
+    assert "fewer devices" not in text
 
 
 def test_no_next_steps_where_all_is_compared() -> None:
