@@ -1,16 +1,33 @@
 """The check of predictions against stored rates, and its tables in the docs."""
 
+import re
+
+import pytest
+
 from benchmarks.capacity import KEPT, Result
 from benchmarks.predicted import PAYLOAD, make_tables, predict_cells
 from benchmarks.shaped import kept
 from tests.docs.pages import REPOSITORY
 
 
-def test_the_page_has_the_tables() -> None:
+@pytest.fixture(scope="module")
+def tables() -> list[str]:
+    return make_tables()
+
+
+def test_the_page_has_the_tables(tables: list[str]) -> None:
     """Each row and sentence that the benchmark prints is in docs/predict.md."""
     page = (REPOSITORY / "docs" / "predict.md").read_text()
-    for line in filter(None, make_tables()):
+    for line in filter(None, tables):
         assert line in page
+
+
+def test_intervals_cover_published_rates(tables: list[str]) -> None:
+    """At least 85 % of the published rates that were not fitted are within their intervals of 90 %."""
+    (found,) = (match for line in tables if (match := re.match(r"All: (\d+) rates: .* (\d+) within their intervals", line)))
+    rates, covered = map(int, found.groups())
+    assert rates > 80
+    assert covered >= 0.85 * rates
 
 
 def test_cells_of_slow_links_are_near() -> None:
