@@ -181,6 +181,7 @@ def _list_reasons(comparison: "ABComparison") -> list[str]:
 
     names = f"{comparison.label}, {comparison.variant.variant.name}"
     lines = [f"{names}: {comparison.decision.reason}"]
+    lines += [f"  changed: {change}" for change in comparison.changes]
     if comparison.explanation:
         lines += [f"  {line}" for line in describe_explanation(comparison.explanation)]
     if comparison.unexplained:

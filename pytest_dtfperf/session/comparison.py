@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from pytest_dtfperf.baselines.comparability import other_program, software_changes
 from pytest_dtfperf.baselines.files import SCHEMA
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.compare.blocks import (
@@ -105,6 +106,13 @@ class ABComparison:
         return self.reference.spec.label
 
     @property
+    def changes(self) -> list[str]:
+        """The differences of the software and of the trained graphs, as the hosts reported them, one phrase each."""
+        before, after = self.reference.fingerprint, self.variant.fingerprint
+        software = software_changes(before.get("software") or {}, after.get("software") or {})
+        return [*software, *other_program(before, after)] if before and after else []
+
+    @property
     def detectable(self) -> float | None:
         """The smallest difference, as a fraction, that all allowed blocks find in 9 of 10 cases; None: unknown."""
         estimate = self.decision.estimate
@@ -128,6 +136,7 @@ class ABComparison:
             "reference": self._side_to_json(self.reference, "A"),
             "variant": self._side_to_json(self.variant, "B"),
             "differences": list(self.differences),
+            "changes": self.changes,
             "verdict": self.verdict,
             "reason": self.decision.reason,
             "estimate": self.decision.estimate.to_json() if self.decision.estimate else None,

@@ -71,6 +71,15 @@ def test_fields_of_the_training_can_differ(perf: PerfTests) -> None:
     assert [found[side]["spec"]["num_intra_threads"] for side in ("reference", "variant")] == [None, 1]
 
 
+def test_what_the_hosts_report_of_both_stacks_is_compared(perf: PerfTests) -> None:
+    """Another graph is a change, in the record and beside the verdict."""
+    ended = compare(perf, "one:", "two: xla=true", "trivial")
+    assert ended.code == 0, ended.err
+    (found,) = comparisons(perf)
+    assert any(each.startswith("training graph: ") for each in found["changes"])
+    ended.line("changed: training graph: ")
+
+
 def test_several_variants_and_trainings_are_compared_with_the_first(perf: PerfTests) -> None:
     """Each training has a comparison for each further variant."""
     (perf.folder / "ab.toml").write_text(
