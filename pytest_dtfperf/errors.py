@@ -185,7 +185,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def exit_words(code: int) -> str:
+def format_exit(code: int) -> str:
     """Return how a process ended, by an exit code of Python, which is minus the signal's number for a killed one."""
     return f"was killed by {signal_name(-code)}" if code < 0 else f"left with exit code {code}"
 

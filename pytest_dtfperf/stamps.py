@@ -52,7 +52,7 @@ class Stamps:
         if not isinstance(data, dict) or set(data) - {"between_us"} != {"worker", *COLUMNS}:
             raise InvalidStamps(f"have keys other than worker, {', '.join(COLUMNS)}")
         if not isinstance(data["worker"], str):
-            raise InvalidStamps("are of a worker whose name is no text")
+            raise InvalidStamps("have a worker's name that is no text")
         columns = [name for name in data if name != "worker"]
         found = cls(worker=data["worker"], **{name: _column(data[name], name) for name in columns})
         if len({len(data[name]) for name in columns}) != 1:

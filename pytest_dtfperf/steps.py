@@ -111,7 +111,7 @@ def StepTimes(images_per_step: float | None = None, *, warmup: int = 1) -> Any:
             if images_per_step is not None:
                 self._steps.images_per_step = images_per_step * batches
             elif batches > 1 and self._steps.measured:
-                raise ValueError("steps_per_execution: say how many images a batch has, StepTimes(images_per_step=...)")
+                raise ValueError("steps_per_execution: give the number of images of a batch, StepTimes(images_per_step=...)")
             self._steps.end()
 
         def on_train_end(self, logs: Any = None) -> None:

@@ -27,7 +27,7 @@ def order(spec: Spec, job: str = "worker", index: int = 1, **changes: Any) -> Ta
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"command": "python train.py"}, "command must be a list of words"),
+        ({"command": "python train.py"}, "command must be a list of arguments"),
         ({"command": ("train", "{batch_size}")}, r"command asks for {batch_size}, which has no value. Pass batch_size="),
         ({"command": ("train", "{data_dir}")}, r"asks for {data_dir}, which has no value"),
         ({"command": ("train", "{indx}")}, r"command asks for {indx}, which is unknown. Did you mean {index}\?"),
@@ -44,7 +44,7 @@ def order(spec: Spec, job: str = "worker", index: int = 1, **changes: Any) -> Ta
         ({"precision": "bf16"}, r"precision has no effect on an external command unless .* asks for {precision}"),
         ({"steps": 7}, "steps has no effect"),
         ({"role_flags": ()}, "nothing tells the program's tasks which of them is which"),
-        ({"role_flags": "tf_config"}, "role_flags must be a list of words, .* or 'TF_CONFIG'"),
+        ({"role_flags": "tf_config"}, "role_flags must be a list of arguments, .* or 'TF_CONFIG'"),
         ({"rate_pattern": "images/sec"}, "needs a group around the number"),
         ({"rate_pattern": "(images"}, r"""rate_pattern=r"\(images" is no regular expression: missing \)"""),
         ({"rate_of": "sum"}, "unknown rate_of 'sum'. .*chief, each, mean, slowest"),
@@ -237,10 +237,14 @@ def test_workers_numbers_become_one(rule: str, reported: tuple[str | None, ...],
         (
             "mean",
             ("1000", "10"),
-            "every worker's number for the cluster's rate, but worker:1 says 10 images/sec and worker:0 1000: 2 times as many",
+            "number for the cluster's rate, but worker:1 prints 10 images/sec and worker:0 1000: 2 times as many",
         ),
         ("mean", ("20", "10"), "cannot both be true"),
-        ("each", ("10", str(9.9 / (1 + TOLERANCE))), "worker:1 says 8.25 images/sec per device and worker:0 10: more than 20%"),
+        (
+            "each",
+            ("10", str(9.9 / (1 + TOLERANCE))),
+            "worker:1 prints 8.25 images/sec per device and worker:0 10: more than 20%",
+        ),
     ],
 )
 def test_what_is_no_rate_is_invalid(rule: str, reported: tuple[str | None, ...], words: str) -> None:

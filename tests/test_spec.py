@@ -21,7 +21,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "half a device": ({"gpus": 1.5}, "gpus must be a whole number"),
     "one word for a list of them": (
         {"environment": "NCCL_ALGO=Ring"},
-        "environment must be a list of words of the form NAME=value, not 'NCCL_ALGO=Ring'",
+        "environment must be a list of texts of the form NAME=value, not 'NCCL_ALGO=Ring'",
     ),
     "a seed that TensorFlow cannot hold": ({"seed": 2**63}, "seed must be at most 9223372036854775807, not"),
     "true is no number": ({"steps": True}, "steps must be a whole number"),
@@ -37,7 +37,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a foreign input": ({"data": "mnist", "data_dir": "/d"}, "cannot be fed from data=mnist"),
     "an input without its folder": ({"model": "mnist", "data": "mnist"}, "needs data_dir"),
     "accuracy of noise": ({"evaluate": True}, "accuracy on synthetic images means nothing"),
-    "synchronous and never so": ({"variable_update": "parameter_server_v2", "num_ps": 1}, "say cross_replica_sync=false"),
+    "synchronous and never so": ({"variable_update": "parameter_server_v2", "num_ps": 1}, "set cross_replica_sync=false"),
     "a strategy of servers without any": (
         {"variable_update": "parameter_server_v2", "cross_replica_sync": False},
         "needs num_ps of at least 1",

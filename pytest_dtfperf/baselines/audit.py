@@ -26,7 +26,7 @@ class AuditFinding:
     kind: str
     system: str
     case: str
-    words: str  # the problem, and how to continue
+    message: str  # the problem, and how to continue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Known:
 def audit(known: Known) -> list[AuditFinding]:
     """Return all findings, the gravest first."""
     of_each = [
-        AuditFinding(kind=kind, system=system, case=label_of(entry.key), words=message)
+        AuditFinding(kind=kind, system=system, case=label_of(entry.key), message=message)
         for kind, check in CHECKS.items()
         for system, entries in known.entries.items()
         for entry in entries
@@ -89,7 +89,7 @@ def _missing(known: Known) -> Iterable[AuditFinding]:
         is_known = any(sighting.is_of(entry) for entry in known.entries.get(system, ()))
         if not is_known and (owners is None or function(sighting.test) in owners):
             message = f"session {sighting.session} had nothing to compare it with; accept it: --update-baselines=new"
-            yield AuditFinding(kind=MISSING, system=system, case=label_of(key), words=message)
+            yield AuditFinding(kind=MISSING, system=system, case=label_of(key), message=message)
 
 
 def _describe_unowned_entry(known: Known, system: str, entry: Entry) -> str:

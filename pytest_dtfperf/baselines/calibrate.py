@@ -85,14 +85,14 @@ class CalibrationCase:
         if resemblance := correlation(sessions):
             found.append(
                 f"runs resemble the run before them in their session (correlation about {resemblance:.1f}), so that they "
-                "tell less than they seem to. Calibrate over more sessions, on several days; --from takes nights"
+                "are worth less than their number. Calibrate over more sessions, on several days; --from takes nights"
             )
         if do_sessions_differ(sessions):
             found.append(
                 "all runs of a session have something in common (hosts, a NUMA placement, a clock rate), which further runs do "
                 "not average out. It counts as noise of sessions, which "
-                f"{format_count(len(sessions), 'session')} tell roughly; "
-                "ten or more tell it better"
+                f"{format_count(len(sessions), 'session')} estimate only roughly; "
+                "ten or more estimate it better"
             )
         return found
 
@@ -104,14 +104,14 @@ class CalibrationCase:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationResult:
-    """The result for a case. Without an entry, `words` has the reason why its noise cannot be stored."""
+    """The result for a case. Without an entry, `message` has the reason why its noise cannot be stored."""
 
     case: CalibrationCase
     calibrated: Calibrated | None = None
     entry: Entry | None = None
     margin: float | None = None  # the smallest detectable one
     wanted: float = ComparisonPolicy().margin  # required by its verdicts
-    words: str = ""
+    message: str = ""
 
     @property
     def is_too_noisy(self) -> bool:
@@ -159,7 +159,7 @@ def calibrate(
         try:
             calibrated = case.calibrate()
         except ValueError as error:
-            found.append(CalibrationResult(case=case, words=str(error)))
+            found.append(CalibrationResult(case=case, message=str(error)))
             continue
         entry, message = _entry_of(case, entries, taken=[each.entry for each in found if each.entry])
         margin = smallest_margin(
@@ -167,7 +167,7 @@ def calibrate(
         )
         wanted = next(each for each in (case.margin, margin_of(case.system), ComparisonPolicy().margin) if each is not None)
         found.append(
-            CalibrationResult(case=case, calibrated=calibrated, entry=entry, margin=margin, wanted=wanted, words=message)
+            CalibrationResult(case=case, calibrated=calibrated, entry=entry, margin=margin, wanted=wanted, message=message)
         )
     return found
 

@@ -42,7 +42,7 @@ def hardware_differences(expected_hardware: Mapping[str, Any], found_hardware: M
     parts = ["memory"] + (["GPU memory"] if then["gpus"] == now["gpus"] else [])  # not for different GPUs
     sizes = [(part, _gib(expected_hardware, part), _gib(found_hardware, part)) for part in parts]
     found += [(part, _size(a), _size(b)) for part, a, b in sizes if not _near(a, b)]
-    differences = _told_apart(expected_hardware, found_hardware)
+    differences = _find_differences(expected_hardware, found_hardware)
     found += [(part, a, b) for part, a, b in differences if a and b and (part != "kind of CPU" or then["cpu"] == now["cpu"])]
     return [format_difference(*each) for each in found]
 
@@ -54,7 +54,7 @@ def format_difference(part: str, then: str, now: str) -> str:
 
 def unsure(then_hardware: Mapping[str, Any], now_hardware: Mapping[str, Any]) -> list[str]:
     """Return optional parts that only one side has, one phrase each: `interconnect Ethernet 10 Gb/s -> unknown`."""
-    differences = _told_apart(then_hardware, now_hardware)
+    differences = _find_differences(then_hardware, now_hardware)
     return [f"{part} {a or 'unknown'} -> {b or 'unknown'}" for part, a, b in differences if not (a and b)]
 
 
@@ -85,7 +85,7 @@ def _identity(hardware: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _told_apart(then_hardware: Mapping[str, Any], now_hardware: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _find_differences(then_hardware: Mapping[str, Any], now_hardware: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return differences in optional parts; a missing value is empty."""
     pairs = [(what, then_hardware.get(part) or "", now_hardware.get(part) or "") for what, part in _WHERE_KNOWN.items()]
     return [(what, then, now) for what, then, now in pairs if then != now]
@@ -228,18 +228,18 @@ def same_but_for_exchange(key: str, other: str) -> bool:
 
 def format_exchange(key: str, other: str) -> str:
     """Return `variable_placement=greedy, this with variable_placement=split`."""
-    fields, other_fields = _words(key), _words(other)
+    fields, other_fields = _parse_key(key), _parse_key(other)
     differing = [name for name in EXCHANGE_FIELDS if fields.get(name) != other_fields.get(name)]
     one, two = (" ".join(f"{name}={text.get(name, _usual(name))}" for name in differing) for text in (fields, other_fields))
     return f"{one}, this with {two}"
 
 
-def _words(key: str) -> dict[str, str]:
+def _parse_key(key: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in key.split())
 
 
 def _rest(key: str) -> dict[str, str]:
-    return {name: value for name, value in _words(key).items() if name not in EXCHANGE_FIELDS}
+    return {name: value for name, value in _parse_key(key).items() if name not in EXCHANGE_FIELDS}
 
 
 def _usual(name: str) -> str:

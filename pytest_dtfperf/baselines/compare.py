@@ -53,7 +53,7 @@ def judge(measurement: Measurement, entry: Entry | None, terms: ComparisonPolicy
     noise = entry.noise or ASSUMED
     question = terms.question(1 - terms.margin, noise, ceiling=1 + terms.margin)
     estimate = against_stored(measurement.rates, entry.samples, noise, question)
-    verdict, reason = VERDICTS[estimate.answer], _words(estimate, entry, terms, len(measurement.rates))
+    verdict, reason = VERDICTS[estimate.answer], _format_reason(estimate, entry, terms, len(measurement.rates))
     if verdict is not Verdict.INCONCLUSIVE and (unsteady := _unsteady(measurement, terms.margin)):
         verdict, reason = Verdict.INCONCLUSIVE, f"{unsteady}; {reason}"
     reason = "; ".join([reason, *about_slow_runs(estimate, "the baseline"), *_caveats(measurement, entry, terms)])
@@ -92,9 +92,7 @@ def find_disturbed(*measurements: Measurement) -> str:
 def hint(disturbances: Iterable[str]) -> str:
     """Return how to avoid disturbances, if other processes caused them."""
     is_shared = any(phrase in each for each in disturbances for phrase in _OTHERS_AT_WORK)
-    return (
-        ". Measure when the machine is quiet; where others are always at work, say alone = false in clusters.toml" * is_shared
-    )
+    return ". Measure when the machine is quiet; if other load is normal there, set alone = false in clusters.toml" * is_shared
 
 
 # Disturbances that `launch/disturbance.py` reports only for exclusive hosts.
@@ -115,7 +113,7 @@ def interval(estimate: RatioEstimate, of: float = 1.0) -> str:
     return f"{percent(estimate.low / of)} to {percent(estimate.high / of)}"
 
 
-def _words(estimate: RatioEstimate, entry: Entry, terms: ComparisonPolicy, runs: int) -> str:
+def _format_reason(estimate: RatioEstimate, entry: Entry, terms: ComparisonPolicy, runs: int) -> str:
     """Format `-4.1 % against 100.0 images/sec: 94.8 % to 97.0 % of it, margin 5.0 %; 3 runs, noise 1.2 %`."""
     text = f"{change(estimate.ratio - 1)} against {rate(entry.images_per_sec)} images/sec: {interval(estimate)} of it, "
     text += f"margin {percent(terms.margin)}; {format_count(runs, 'run')}, noise {percent(estimate.spread)}"

@@ -167,7 +167,7 @@ def grammar_awaited() -> Iterator[None]:
         yield
         return
     later: Any = ModuleType(IRI_GRAMMAR)
-    later.is_valid_syntax = lambda *words, **named: importlib.import_module(IRI_GRAMMAR).is_valid_syntax(*words, **named)
+    later.is_valid_syntax = lambda *args, **named: importlib.import_module(IRI_GRAMMAR).is_valid_syntax(*args, **named)
     sys.modules[IRI_GRAMMAR] = later
     try:
         yield
@@ -291,9 +291,7 @@ def content_of(text: str, path: Path) -> dict[str, Any]:
     check_schema_version(data, str(path))
     validate("baseline", data, str(path))
     if data["system"] != path.stem:
-        raise BaselineFileError(
-            f"{path}: system is {data['system']!r}, but the file's name says {path.stem!r}; they must agree"
-        )
+        raise BaselineFileError(f"{path}: system is {data['system']!r}, but the file's name is {path.stem!r}: they must agree")
     for problem in _problems(data):
         raise BaselineFileError(f"{path}: {printable(problem)}")
     return data

@@ -26,7 +26,7 @@ from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.errors import BaselineFileError, UsageError, unknown_name
 from pytest_dtfperf.node.files import replacing
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
-from pytest_dtfperf.spec.spec import word_of
+from pytest_dtfperf.spec.spec import format_value
 
 T = TypeVar("T")
 LOCK_TIMEOUT_S = 60.0  # a writer needs milliseconds; a process that holds the lock for longer hangs, which is reported
@@ -277,7 +277,7 @@ def _put(entries: list[Entry], new: Entry) -> BaselineChange:
 
 
 PATTERN_FIELDS = (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS)
-PATTERN_DEFAULTS = {field.name: word_of(field.default) for field in fields(Spec) if field.name in UNUSUAL_KEY_FIELDS}
+PATTERN_DEFAULTS = {field.name: format_value(field.default) for field in fields(Spec) if field.name in UNUSUAL_KEY_FIELDS}
 
 
 @dataclass(frozen=True)
@@ -293,14 +293,14 @@ class BaselinePattern:
         for word in (part for text in patterns for part in text.split()):
             name, equals, value = word.partition("=")
             if not equals or not value:
-                raise UsageError(f"{word!r} does not say which baselines: write FIELD=VALUE, as model=resnet50 or gpus=8")
+                raise UsageError(f"{word!r} is no FIELD=VALUE: write FIELD=VALUE, as model=resnet50 or gpus=8")
             if name not in PATTERN_FIELDS:
                 raise UsageError(unknown_name("field of a spec", name, PATTERN_FIELDS))
             if name in wanted:
-                raise UsageError(f"{name} is said twice, {wanted[name]} and {value}: all words must hold. Use *, ? or [...]")
+                raise UsageError(f"{name} is given twice, {wanted[name]} and {value}: both must match. Use *, ? or [...]")
             wanted[name] = value
         if not wanted:
-            raise UsageError("say which baselines, as model=resnet50 or gpus=8; model=* is all of them")
+            raise UsageError("give a pattern of baselines, as model=resnet50 or gpus=8; model=* is all of them")
         return cls(wanted)
 
     def matches(self, key: str) -> bool:

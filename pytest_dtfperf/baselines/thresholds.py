@@ -301,7 +301,7 @@ def effort_of(measurement: Measurement) -> Effort | None:
     """Return the effort; None if a run never reached the target. Raises `SpecError` if the spec has none."""
     target = measurement.spec.stop_at_top_1_accuracy
     if target is None:
-        raise SpecError(f"{measurement.spec.label} has no target: say stop_at_top_1_accuracy")
+        raise SpecError(f"{measurement.spec.label} has no target: set stop_at_top_1_accuracy")
     efforts = _efforts(measurement, target)
     if len(efforts) < len(measurement.runs):
         return None

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.filename is not None or error.errno not in NO_ROOM:
             raise
         _forget_output()
-        return _report_error(f"what there is to say cannot be written: {error.strerror}", FAILED)
+        return _report_error(f"the output cannot be written: {error.strerror}", FAILED)
 
 
 def _run(arguments: Sequence[str] | None) -> int:

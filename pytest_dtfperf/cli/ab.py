@@ -21,7 +21,7 @@ from pytest_dtfperf.cli.options import (
     print_table,
 )
 from pytest_dtfperf.cli.output import print_json, print_remark
-from pytest_dtfperf.cli.run import BEST, SWEEP, make_spec, parse_time, parse_words
+from pytest_dtfperf.cli.run import BEST, SWEEP, make_spec, parse_specs, parse_time
 from pytest_dtfperf.compare.variants import Variant, is_variant, load_variants, make_same, parse_variant
 from pytest_dtfperf.errors import DtfPerfError, UsageError
 from pytest_dtfperf.formats import format_count, percent, rate
@@ -86,7 +86,7 @@ def run_compare(args: argparse.Namespace) -> int:
     from pytest_dtfperf.session import Session, Settings
 
     variants, trainings = _read_variants(args)
-    wanted = list(parse_words(trainings))
+    wanted = list(parse_specs(trainings))
     if not wanted:
         raise UsageError('which training? dtfperf ab "old:" "new: num_intra_threads=2" mnist gpus=2')
     if sought := [each for each in wanted if each.word in (BEST, SWEEP)]:

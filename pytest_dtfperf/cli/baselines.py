@@ -90,7 +90,7 @@ AUDIT_SHAPE: Shape = {
             "kind": "no baseline, no test, beaten, too tight or old",
             "system": "the hardware",
             "case": "the training",
-            "words": "what is the matter, and how to go on",
+            "message": "the problem, and what to do",
         }
     ],
     "notes": "a list of what could not be found out, and why",
@@ -165,7 +165,7 @@ def run_audit(args: argparse.Namespace) -> int:
 
 
 def _make_finding_json(found: "AuditFinding") -> dict[str, str]:
-    return {"kind": found.kind, "system": found.system, "case": found.case, "words": found.words}
+    return {"kind": found.kind, "system": found.system, "case": found.case, "message": found.message}
 
 
 def _load_sightings(results: Path) -> tuple[list["Sighting"], list[str]]:
@@ -177,7 +177,7 @@ def _load_sightings(results: Path) -> tuple[list["Sighting"], list[str]]:
     notes: list[str] = []
     folders = each_once(session_folders(results), notes.append)
     if not folders:
-        notes.append(f"{results} has no sessions, so nobody can tell what has no baseline or is beaten (--results)")
+        notes.append(f"{results} has no sessions, so cases without a baseline and beaten baselines are not known (--results)")
     for folder in folders:
         try:
             records = folder.measurements()
@@ -233,12 +233,12 @@ def _print_findings(found: Sequence["AuditFinding"]) -> None:
     """Print a table on a terminal, or a line for each finding in a log."""
     if not sys.stdout.isatty():
         for each in found:
-            print(f"{each.kind}: {each.system}: {each.case}: {each.words}")
+            print(f"{each.kind}: {each.system}: {each.case}: {each.message}")
         return
     if not found:
         return
     headings = ("", "system", "case", "what is the matter")
-    print_table(headings, [(each.kind, each.system, each.case, each.words) for each in found])
+    print_table(headings, [(each.kind, each.system, each.case, each.message) for each in found])
 
 
 PATTERNS = """\
@@ -251,7 +251,7 @@ Removes accepted measurements, after it has shown them and asked. Their tests ha
 
     dtfperf baselines remove model=alexnet                              # of every system
     dtfperf baselines remove model=resnet50 'gpus=[48]' --system='8x-*'
-    dtfperf baselines remove variable_update=horovod --yes              # where nobody can be asked
+    dtfperf baselines remove variable_update=horovod --yes              # without a question
 
 {PATTERNS}
 Published results, thresholds and notes are never removed: they are no measurements that somebody accepted. A file that holds
@@ -269,7 +269,7 @@ a machine that has changed, or a calibration on a bad day. Verdicts estimate noi
 REMOVE_ENDS = {
     DONE: "done",
     FAILED: "none is there, or the answer was no",
-    USAGE: "wrong arguments, a file that cannot be read, or there is nobody to ask and no --yes",
+    USAGE: "wrong arguments, a file that cannot be read, or no terminal for the question and no --yes",
 }
 BASELINE_SHAPE: Shape = {
     "system": "the hardware",

@@ -85,9 +85,9 @@ SHAPE: Shape = {
             "rare": "runs that were clearly slower than the others, and were left out of the noise",
             "noise_run": "how much runs scatter, as a fraction; null, as what follows, where that is not known",
             "noise_session": "how much sessions do",
-            "margin": "the smallest that can be told, as a fraction",
+            "margin": "the smallest margin that ten runs can detect, as a fraction",
             "wanted_margin": "that its verdicts are asked for",
-            "words": "what hinders",
+            "message": "why no noise is stored, or empty",
             "conditions": "a list of conditions of the stated error rates that these sessions do not meet",
             "changes": "a list of what else was another between these sessions, and counts as noise",
         }
@@ -100,7 +100,7 @@ def add_calibrate_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "calibrate", help=text, text=CALIBRATE, ends=ENDS)
     parser.add_argument("--sessions", metavar="N", type=int, help=f"how many to run; {SESSIONS} by default")
     parser.add_argument("--repeats", metavar="R", type=int, help=f"runs of each spec in each of them; {REPEATS} by default")
-    parser.add_argument("--allow-noisy", action="store_true", help="write noise that no margin can be told with, too")
+    parser.add_argument("--allow-noisy", action="store_true", help="write noise that is too large for any margin, too")
     text = "sessions that have been run already"
     set_completer(
         parser.add_argument("--from", metavar="SESSION_DIR", dest="stored", nargs="+", help=text), complete_session_folders
@@ -174,7 +174,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
     if args.stored and (args.sessions is not None or args.repeats is not None):
         raise UsageError("--from takes sessions as they are: --sessions and --repeats are for new ones")
     if args.like and (args.stored or args.pytest):
-        raise UsageError("--like says what is measured: leave out --from, tests and options of pytest")
+        raise UsageError("--like defines what is measured: leave out --from, tests and options of pytest")
     if args.clusters_file and not args.like:
         raise UsageError("--clusters-file is for --like; for tests, put it behind them")
     args.sessions = SESSIONS if args.sessions is None else args.sessions
@@ -273,11 +273,11 @@ def _load_measured(session: "SessionFolder") -> list["Seen"]:
 
 def _print_noise(found: Sequence["CalibrationResult"], args: argparse.Namespace) -> None:
     """Print a table on a terminal, or a line for each case in a log."""
-    headings = ("", "system", "case", "runs", "noise of runs", "of sessions", "margin it can tell", "")
+    headings = ("", "system", "case", "runs", "noise of runs", "of sessions", "detectable margin", "")
     rows = [_make_row(each, args) for each in found]
     if not sys.stdout.isatty():
         for what, system, case, runs, of_runs, of_sessions, margin, message in rows:
-            numbers = f"{runs}; noise of runs {of_runs}, of sessions {of_sessions}; margin it can tell: {margin}"
+            numbers = f"{runs}; noise of runs {of_runs}, of sessions {of_sessions}; detectable margin: {margin}"
             print(f"{what}: {system}: {case}: {numbers}{f'; {message}' if message else ''}")
         return
     print_table(headings, rows)
@@ -306,7 +306,7 @@ def _make_row(found: "CalibrationResult", args: argparse.Namespace) -> tuple[str
         of_runs,
         of_sessions,
         margin,
-        found.words or _describe_margin(found, refused),
+        found.message or _describe_margin(found, refused),
     )
 
 
@@ -325,19 +325,19 @@ def _make_json(found: "CalibrationResult", args: argparse.Namespace) -> dict[str
         "noise_session": noise.session if noise else None,
         "margin": found.margin,
         "wanted_margin": found.wanted,
-        "words": message,
+        "message": message,
         "conditions": case.broken_conditions,
         "changes": list(case.changes),
     }
 
 
 def _describe_margin(found: "CalibrationResult", refused: bool) -> str:
-    """Return a remark on a case whose noise is too large for its margin."""
+    """Return a remark on a case with too much noise for its margin."""
     from pytest_dtfperf.baselines.calibrate import MARGINS, MOST_RUNS
 
     if refused:
         return (
-            f"{MOST_RUNS} runs could not even tell a loss of {2 * MARGINS[-1]:.0%}: with that noise its verdicts would be "
+            f"{MOST_RUNS} runs could not even detect a loss of {2 * MARGINS[-1]:.0%}: with that noise its verdicts would be "
             "INCONCLUSIVE for ever, so it was not written. Measure longer (--steps), on a machine for itself, in more "
             "sessions; or write it all the same: --allow-noisy"
         )

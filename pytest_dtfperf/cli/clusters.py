@@ -43,7 +43,7 @@ Lists the clusters that tests can train on: those of clusters.toml, and `local`,
     dtfperf clusters list --clusters-file=site/clusters.toml --json
 """
 SHOW = """\
-Shows what holds for one cluster: what clusters.toml says of it, and what it leaves to the defaults, which are marked so.
+Shows what holds for one cluster: its keys in clusters.toml, and the defaults of the other keys, which are marked.
 
     dtfperf clusters show daint
 """

@@ -176,8 +176,8 @@ all is in it.
 MAKE_DATA_ENDS = {FAILED: "the command failed", USAGE: "wrong arguments, or what it needs is not installed"}
 MAKE_DATA_SHAPE = {
     "folder": "the new one",
-    "data": "whose format",
-    "made": "what is in it, in words",
+    "data": "the data set whose format is written",
+    "made": "a description of the contents",
     "bytes": "of all its files",
 }
 _SIZE = re.compile(r"([1-9]\d*)x([1-9]\d*)")
@@ -192,7 +192,7 @@ def add_make_data_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
         text=MAKE_DATA,
         ends=MAKE_DATA_ENDS,
     )
-    make.add_argument("data", choices=tuple(_NEEDS), help="whose format")
+    make.add_argument("data", choices=tuple(_NEEDS), help="the data set whose format is written")
     make.add_argument("--out", type=Path, required=True, metavar="DIR", help="the new folder")
     make.add_argument("--images", type=int, default=1024, metavar="N", help="to train on (default: 1024)")
     make.add_argument("--test-images", type=int, metavar="N", help="to be asked about (default: a tenth of --images)")

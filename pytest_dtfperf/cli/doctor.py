@@ -64,7 +64,7 @@ SHAPE: Shape = {
             "files": "with how many hosts it shares the folder, itself counted",
         }
     ],
-    "findings": [{"words": "what is wrong, and where", "advice": "how to go on", "wrong": "false: only worth knowing"}],
+    "findings": [{"message": "what is wrong, and where", "advice": "what to do", "wrong": "false: only worth knowing"}],
 }
 
 
@@ -84,7 +84,7 @@ def run_doctor(args: argparse.Namespace) -> int:
     if args.gpus is not None and args.gpus < 1:
         raise UsageError(f"--gpus must be 1 or more, not {args.gpus}")
     if args.hosts is not None and args.gpus is not None:
-        raise UsageError("--gpus and --hosts both say which hosts to look at: give one of them")
+        raise UsageError("--gpus and --hosts both choose hosts: give one of them")
     return check_cluster(config, args.gpus, args.hosts, as_json=args.json)
 
 

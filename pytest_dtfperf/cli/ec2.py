@@ -32,7 +32,7 @@ def run_up(args: argparse.Namespace) -> int:
     config = ec2_instances.load_ec2_cluster(args)
     if not config.backend_keys.get("keep"):
         raise UsageError(
-            f"sessions of cluster {config.name!r} would not use what is launched now: say keep = true in its table, or let "
+            f"sessions of cluster {config.name!r} would not use these instances: set keep = true in its table, or let "
             f"`pytest --cluster={config.name}` launch and end its own"
         )
     from pytest_dtfperf.clusters.ec2 import costs
@@ -110,19 +110,19 @@ Instances of Amazon EC2: what a cluster of backend ec2 costs, what runs, and how
 UP = """\
 Launches the instances of a cluster and keeps them until max_hours are over, for sessions that follow: pytest --cluster=NAME.
 
-The cluster's table must say keep = true, or no session would use them. What they cost at most is shown first; without max_usd
-in the table somebody must say yes. `dtfperf ec2 down` ends them.
+The cluster's table must have keep = true, or no session would use them. The highest cost is shown first. Without max_usd
+in the table, you have to confirm it. `dtfperf ec2 down` ends them.
 
     dtfperf ec2 up --cluster=p3 --gpus=16
-    dtfperf ec2 up --cluster=p3 --yes         # where nobody can be asked
+    dtfperf ec2 up --cluster=p3 --yes         # without a question
 """
 UP_ENDS = {DONE: "they are ready", FAILED: "there are none, and nothing is left of the attempt"}
 UP_SHAPE: Shape = {"cluster": "its name", "hosts": [{"name": "of an instance", "address": "that tasks use"}]}
 STATUS = """\
-Shows the instances that perf tests have launched in the account: whose they are, when they end, and what they have cost so far.
+Shows the instances that perf tests have launched in the account: their session, their end, and their cost so far.
 
 Asks the account: in the region that boto3 finds, and in those that this user's ledgers of the last 90 days name; with --cluster
-or --region only there. So runs whose ledger here is closed or damaged are shown, too.
+or --region only there. So runs with a closed or damaged ledger here are shown, too.
 
     dtfperf ec2 status
     dtfperf ec2 status --region=us-east-2 --json
@@ -140,9 +140,9 @@ STATUS_SHAPE: Shape = {
             "state": "Amazon's word for it",
             "address": "public where there is one",
             "ends_in_s": "until the run's time is over; null: not known",
-            "usd_per_hour": "null: nobody knows",
-            "usd_so_far": "without volumes and traffic; null: nobody knows",
-            "whose": "in words",
+            "usd_per_hour": "null: not known",
+            "usd_so_far": "without volumes and traffic; null: not known",
+            "owner": "the session, and whether it still runs",
         }
     ],
     "usd_so_far": "of all of them, as far as their prices are known",
@@ -171,7 +171,7 @@ the id of an instance that has lost its run's tag.
 """
 DOWN_ENDS = {DONE: "nothing of them is left", FAILED: "that could not be proven of one, or Amazon does not answer"}
 REAP = """\
-Ends the instances that sessions of perf tests have left: whose pytest is gone, or whose time is over. Every session that uses
+Ends the instances that sessions of perf tests have left: their pytest is gone, or their time is over. Every session that uses
 EC2 does the same when it begins.
 
 Instances are ended by their session, even when it is killed, and end themselves when max_hours are over. They stay only after
@@ -190,19 +190,19 @@ ENDED: Shape = {
             "region": "that it is in",
             "instances": "how many it has",
             "session": "that launched it",
-            "whose": "in words",
+            "owner": "the session, and whether it still runs",
             "done": "ended, would be ended, left alone, taken by a session or NOT ENDED",
         }
     ],
     "problems": "a list of what could not be proven, and why",
 }
 COST = """\
-Says what instances of a cluster would cost, and whether the account may run so many. Launches nothing.
+Shows what instances of a cluster would cost, and whether the account may run so many. Launches nothing.
 
     dtfperf ec2 cost --cluster=p3
     dtfperf ec2 cost --cluster=p3 --gpus=16 --json
 """
-COST_ENDS = {DONE: "told", FAILED: "nobody knows the price, or Amazon does not answer"}
+COST_ENDS = {DONE: "the cost is shown", FAILED: "the price is not known, or Amazon does not answer"}
 COST_SHAPE: Shape = {
     "instance_type": "as g4dn.xlarge",
     "count": "how many instances",
@@ -212,10 +212,10 @@ COST_SHAPE: Shape = {
     "peak_gbps": "until its credits are used up; null: not known",
     "spot": "whether they are bid for",
     "usd_per_hour": "of each, without volumes and traffic",
-    "source": "who says so, and when",
+    "source": "where the price is from, and its date",
     "max_hours": "that they may stay",
     "worst_usd": "if all of them stay so long",
-    "max_usd": "of clusters.toml; null: it does not say",
+    "max_usd": "of clusters.toml; null: not set",
     "quota_vcpus": "that the account may have; null: not known",
 }
 
@@ -236,7 +236,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     status.set_defaults(run=ec2_instances.run_status)
     ssh = add_command(ec2, "ssh", help="log in to an instance", text=SSH, ends=SSH_ENDS)
     ssh.add_argument("which", nargs="?", default="0", metavar="N|ID", help="its number or id, as status shows it; 0 by default")
-    ssh.add_argument("words", nargs="*", metavar="COMMAND", help="what to run there, after --; a shell by default")
+    ssh.add_argument("remote_command", nargs="*", metavar="COMMAND", help="command to run there, after --; default: a shell")
     _add_where(ssh)
     ssh.set_defaults(run=ec2_instances.run_ssh)
     down = add_command(ec2, "down", help="end instances, and prove it", text=DOWN, ends=DOWN_ENDS)
@@ -246,7 +246,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     add_json(down, ENDED)
     down.set_defaults(run=ec2_instances.run_down)
     reap = add_command(ec2, "reap", help="end instances that sessions of perf tests have left", text=REAP, ends=REAP_ENDS)
-    reap.add_argument("--all", action="store_true", help="also runs whose pytest cannot be seen from here")
+    reap.add_argument("--all", action="store_true", help="also runs of sessions on other machines")
     reap.add_argument("--dry-run", action="store_true", help="only list them")
     _add_where(reap)
     add_json(reap, ENDED)

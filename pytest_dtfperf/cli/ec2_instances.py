@@ -71,7 +71,7 @@ def _inspect_regions(
     An error in one region, such as a disabled one, does not prevent the results of the others.
     """
     if args.cluster and args.region:
-        raise UsageError("--cluster says where it is: leave --region out")
+        raise UsageError("--cluster defines the region: leave --region out")
     config = load_ec2_cluster(args) if args.cluster else None
     if importlib.util.find_spec("boto3") is None:
         raise UsageError('this needs boto3, which is not installed: pip install "pytest-dtfperf[ec2]"')
@@ -189,7 +189,7 @@ def _end_runs(
         (left.name, left.cluster, account.region, str(len(left.instances)), left.session, left.state, message)
         for (account, left), message in what
     ]
-    print_table(("run", "cluster", "region", "instances", "session", "whose", ""), rows)
+    print_table(("run", "cluster", "region", "instances", "session", "owner", ""), rows)
     verb = "would be ended" if dry_run else "ended"
     left_alone = [left for (_, left), message in what if message == "left alone"]
     print(f"dtfperf: {done.count(verb)} of {format_count(len(found), 'run')} {verb}.{_make_hint(left_alone)}")
@@ -209,7 +209,7 @@ def _make_run_json(account: "Account", left: "OpenRun", done: str) -> dict[str, 
         "region": account.region,
         "instances": len(left.instances),
         "session": left.session,
-        "whose": left.state,
+        "owner": left.state,
         "done": done,
     }
 
@@ -228,7 +228,7 @@ def _make_hint(left_alone: Sequence["OpenRun"]) -> str:
     hosts = sorted({left.owner.location for left in left_alone if left.fate is Fate.ELSEWHERE and left.owner})
     if not hosts:
         return ""
-    return f" Of those of {', '.join(hosts)} nobody here can tell: run this there, or add --all if you are sure."
+    return f" Of those of {', '.join(hosts)} the state is not known here: run this there, or add --all if you are sure."
 
 
 def run_status(args: argparse.Namespace) -> int:
@@ -245,12 +245,12 @@ def run_status(args: argparse.Namespace) -> int:
         total = reap.sum_usd([each for _, each in found], now)
         print_json({"instances": [_make_instance_json(account, each, now) for account, each in found], "usd_so_far": total})
         return report_problems(problems)
-    headings = ("", "run", "cluster", "instance", "type", "zone", "state", "address", "ends in", "so far", "whose")
+    headings = ("", "run", "cluster", "instance", "type", "zone", "state", "address", "ends in", "so far", "owner")
     print_table(headings, [_make_row(number, each, now) for number, (_, each) in enumerate(found)])
     for line in dict.fromkeys(f"{each.instance.kind}: {each.price}" for _, each in found if each.instance and each.price):
         print(f"dtfperf: {line}")
     rows = [each for _, each in found]
-    unknown = "" if all(each.price for each in rows if each.instance) else ", and what nobody knows the price of"
+    unknown = "" if all(each.price for each in rows if each.instance) else ", and instances of unknown price"
     print(f"dtfperf: {format_usd(reap.sum_usd(rows, now))} so far, without volumes and traffic{unknown}.")
     return report_problems(problems)
 
@@ -283,7 +283,7 @@ def _make_instance_json(account: "Account", row: "RunningInstance", now: float) 
         "ends_in_s": ends_in_s if math.isfinite(ends_in_s) else None,
         "usd_per_hour": row.price.usd if row.price else None,
         "usd_so_far": row.usd_so_far(now),
-        "whose": left.state,
+        "owner": left.state,
     }
 
 
@@ -300,7 +300,7 @@ def run_ssh(args: argparse.Namespace) -> int:
         known = ", ".join(f"{number} {instance_id}" for number, instance_id in enumerate(ids)) or "none"
         raise AllocationError(f"there is no instance {args.which!r}. There are: {known}")
     chosen = found[ids.index(args.which) if args.which in ids else int(args.which)]
-    os.execvp("ssh", _ssh_argv(chosen, args.words))
+    os.execvp("ssh", _ssh_argv(chosen, args.remote_command))
 
 
 def _ssh_argv(chosen: "RunningInstance", command: Sequence[str]) -> list[str]:
@@ -313,10 +313,10 @@ def _ssh_argv(chosen: "RunningInstance", command: Sequence[str]) -> list[str]:
         )
     if ledger is None or plan is None:
         raise AllocationError(
-            f"instance {instance.id} was launched from elsewhere ({chosen.left.owner or 'nobody knows where'}), and only there "
+            f"instance {instance.id} was launched from elsewhere ({chosen.left.owner or 'not known'}), and only there "
             "is the key that it lets in"
             if not chosen.left.why
-            else f"run {chosen.left.run}: {chosen.left.why}, so nobody knows how instance {instance.id} is logged in to"
+            else f"run {chosen.left.run}: {chosen.left.why}, so the login of instance {instance.id} is not known"
         )
     endpoint = contact.make_endpoint(plan, ledger.folder, instance)
     return ["ssh", "-o", "StrictHostKeyChecking=yes", *endpoint.options, "--", endpoint.target, *command]

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 HISTORY = """\
 Every session goes into a history when it ends: history.sqlite beside the session folders, or the database that --history, the
-variable DTFPERF_HISTORY or the project's dtfperf_history names. docs/history.md says what is in it.
+variable DTFPERF_HISTORY or the project's dtfperf_history names. docs/history.md describes its contents.
 
     dtfperf history list
     dtfperf history trend model=alexnet gpus=8
@@ -277,8 +277,8 @@ def list_left_out(rows: "Sequence[Row]") -> list[str]:
 
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
-        is_told = row["verdict"] in (Verdict.TAINTED, Verdict.INVALID)
-        counts[f"{row['label']} on {row['system']}"][row["verdict"] if is_told else OTHER_REASONS] += 1
+        is_disturbed = row["verdict"] in (Verdict.TAINTED, Verdict.INVALID)
+        counts[f"{row['label']} on {row['system']}"][row["verdict"] if is_disturbed else OTHER_REASONS] += 1
     return [
         f"{format_count(why.total(), 'measurement')} of {printable(training)} left out: "
         f"{', '.join(f'{number} {word}' for word, number in why.items())}"
@@ -381,7 +381,7 @@ it, and what of the software was another then. Sessions that were entered since 
     dtfperf history changes --json
     dtfperf history changes --fail         # for a job of the night
 
-How seldom something is found where nothing has changed is promised, and stands beneath. docs/history.md says how it is found.
+The last line has the promised rate of false findings. docs/history.md describes how changes are found.
 """
 CHANGES_ENDS = {
     DONE: "shown, whether there is any or none",
@@ -398,7 +398,7 @@ CHANGES_SHAPE: Shape = {
             "first_bad": "the first session after it",
             "last_good": "the last session before it",
             "found": "the session that confirmed it",
-            "differences": "a list of what else was another then, in words",
+            "differences": "a list: other differences at that time",
             OTHER_KEYS: "see docs/history.md",
         }
     ],
@@ -435,7 +435,7 @@ def run_changes(args: argparse.Namespace) -> int:
         print(f"{event['id']}: {printable(line_of(event, today))}")
         print("\n".join(_list_change_details(event)), end="\n\n")
     if not events:
-        print("dtfperf: no rate has changed over time, as far as that can be told.")
+        print("dtfperf: no change of a rate over time was found.")
     print(promise_of(promise, is_known=watched.is_noise_known))
     return FAILED if args.fail and watched.new else DONE
 

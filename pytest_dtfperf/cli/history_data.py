@@ -80,7 +80,7 @@ EXPORT_FORMATS: Mapping[str, ExportFormat] = {
 
 def add_history(parser: argparse.ArgumentParser) -> None:
     """Add --history and --results."""
-    text = f"by default what {VARIABLE} or the project's dtfperf_history says, or history.sqlite among the sessions' folders"
+    text = f"by default that of {VARIABLE} or of the project's dtfperf_history, or history.sqlite among the sessions' folders"
     parser.add_argument("--history", metavar="FILE|URL", help=text)
     add_results(parser)
 
@@ -96,7 +96,7 @@ def find_address(args: argparse.Namespace) -> Address:
     """Return the address of the history. Raises `UsageError` if the project has none."""
     found = address_of(asked_for(args.history) or find_configured_history(), find_results_folder(args))
     if found is None:
-        raise UsageError("no history is kept here, as the project says (`never`); name one with --history")
+        raise UsageError("this project keeps no history (dtfperf_history = `never`): name one with --history")
     return found
 
 
@@ -123,7 +123,7 @@ IMPORT_ENDS = {
 IMPORT_SHAPE: Shape = {
     "new": "a list of sessions that were entered",
     "known": "likewise, of those that were there",
-    "refused": [{"folder": "that cannot be read", "why": "in words"}],
+    "refused": [{"folder": "that cannot be read", "why": "the reason"}],
 }
 
 
@@ -158,12 +158,12 @@ Forgets old sessions, after it has said how many and asked: all but the latest, 
 they are, and can be entered again with `dtfperf history import`. Changes are then searched for in what is left.
 
     dtfperf history prune --keep=400
-    dtfperf history prune --before=2025-01-01 --yes            # where nobody can be asked
+    dtfperf history prune --before=2025-01-01 --yes            # without a question
 """
 PRUNE_ENDS = {
     DONE: "they were forgotten",
     FAILED: "there are none such, or the answer was no",
-    USAGE: "wrong arguments, a history that cannot be written, or there is nobody to ask and no --yes",
+    USAGE: "wrong arguments, a history that cannot be written, or no terminal for the question and no --yes",
 }
 PRUNE_SHAPE = {"forgotten": "a list of sessions"}
 

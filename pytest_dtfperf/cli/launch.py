@@ -43,8 +43,8 @@ have ended, or the chief where there is one. Nothing is measured, and no time is
     dtfperf launch --cluster=daint --chief --num-ps=2 --num-workers=4 --evaluator train.py
     dtfperf launch --cluster=lab --num-ps=1 --num-workers=2 --separate-ps --flags train.py --batch_size=64
 
-TF_CONFIG in the environment tells each task who it is and where the others are, as TensorFlow's own resolvers read it. With
---flags these words behind the command do, with --role-flags others:
+TF_CONFIG in the environment gives each task its role and the addresses of all, as TensorFlow's resolvers read it. With
+--flags, these flags behind the command do; with --role-flags, your own:
 
     {" ".join(ROLE_FLAGS)}
 
@@ -70,19 +70,19 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--num-workers", metavar="N", type=int, default=1, help="worker tasks; 1 otherwise")
     parser.add_argument("--num-ps", metavar="N", type=int, default=0, help="parameter servers; none otherwise")
     parser.add_argument("--chief", action="store_true", help="a chief besides the workers; the run ends when it has ended")
-    parser.add_argument("--evaluator", action="store_true", help="an evaluator besides them, which trains with nobody")
+    parser.add_argument("--evaluator", action="store_true", help="an evaluator besides them, which does not train")
     text = "of a run with a chief or an evaluator: what goes on so long after its end is ended; 10 s otherwise"
     parser.add_argument("--grace", metavar="SECONDS", type=float, default=10.0, help=text)
     parser.add_argument("--separate-ps", action="store_true", help="parameter servers on hosts of their own")
     roles = parser.add_mutually_exclusive_group()
-    roles.add_argument("--flags", action="store_true", help="tell tasks who they are by flags, as above")
-    roles.add_argument("--role-flags", metavar="WORDS", help="by these: '--type={job} --rank={index} --peers={worker_hosts}'")
-    text = "a variable of each task, which may ask for words in braces: RANK={index}; can be repeated"
+    roles.add_argument("--flags", action="store_true", help="give tasks their roles by flags, as above")
+    roles.add_argument("--role-flags", metavar="FLAGS", help="by these: '--type={job} --rank={index} --peers={worker_hosts}'")
+    text = "a variable of each task, with placeholders in braces: RANK={index}; can be repeated"
     parser.add_argument("--environment", metavar="NAME=VALUE", action="append", default=[], help=text)
     text = "where logs are kept; otherwise a new folder in dtfperf_launches"
     parser.add_argument("--logs", metavar="DIR", type=Path, help=text)
     add_json(parser, SHAPE, lines="line of a task, as it comes")
-    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM ...", help="the program and its words")
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM ...", help="the program and its arguments")
     parser.set_defaults(run=run_launch, cluster="local")
 
 
@@ -194,7 +194,7 @@ def _make_role_flags(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as exc:
-        raise UsageError(f"--role-flags={text}: {str(exc).lower()}; it takes words as a shell does") from exc
+        raise UsageError(f"--role-flags={text}: {str(exc).lower()}; quote it as for a shell") from exc
 
 
 def _print_lines(task: str, lines: Sequence[str], left_out: int) -> None:

@@ -49,7 +49,7 @@ ENDS = {
 SHAPE: Shape = {
     "cluster": "where was trained",
     "exit_code": "as this program's",
-    "outcome": "the same in words",
+    "outcome": "the meaning of the exit code",
     "session": "the folder of what the night has measured; null: it has measured nothing",
     "losses": [
         {
@@ -57,10 +57,10 @@ SHAPE: Shape = {
             "then": "images/sec",
             "now": "images/sec",
             "session": "that was faster",
-            "replaced": "a list: what of the graph and the framework is another since, in words",
+            "replaced": "a list: differences of the graph and the framework since then",
         }
     ],
-    "site": "what became of the site, in words; null: none was asked for",
+    "site": "the result of building the site; null: none was requested",
     "notified": "a list: a line for each receiver of an alert; empty if nothing was new",
     "metrics": "a list: a line for each target of metrics",
 }
@@ -74,7 +74,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--deadline", metavar="MINUTES", help="the night ends then, whatever goes on")
     parser.add_argument("--tests", metavar="DIR", action="append", help="what to run, once for each; perf_tests")
     parser.add_argument("--baselines", metavar="DIR", type=Path, help="accepted measurements to compare with")
-    text = f"the database of all nights; by default as {VARIABLE} or the project's dtfperf_history says, or {FILE} in --results"
+    text = f"the database of all nights; by default that of {VARIABLE} or the project's dtfperf_history, or {FILE} in --results"
     parser.add_argument("--history", metavar="FILE|URL|never", help=text)
     parser.add_argument("--keep", metavar="N", help="remove all but the last N session folders of this cluster")
     parser.add_argument("--fail-on-loss", action="store_true", help="exit code 1 where a rate without a baseline is slower")

@@ -81,7 +81,7 @@ def add_group(
 ) -> "Commands[argparse.ArgumentParser]":
     """Add a command that has commands of its own, and return the object to add them to."""
     raw = argparse.RawDescriptionHelpFormatter
-    epilog = f"Each says more of itself: dtfperf {name} COMMAND --help.\n\n{format_exit_codes()}"
+    epilog = f"Help of each: dtfperf {name} COMMAND --help.\n\n{format_exit_codes()}"
     group = commands.add_parser(name, help=help, description=text, epilog=epilog, formatter_class=raw)
     return group.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
@@ -114,9 +114,7 @@ def add_cluster(parser: argparse.ArgumentParser, *, required: bool, text: str) -
     """Add --cluster and --clusters-file."""
     action = parser.add_argument("--cluster", metavar="NAME", required=required, help=text)
     set_completer(action, complete_cluster_names)
-    text = (
-        "by default what the project's dtfperf_clusters_file says, or clusters.toml here, in perf_tests, or in a folder above"
-    )
+    text = "by default the project's dtfperf_clusters_file, or clusters.toml here, in perf_tests, or in a folder above"
     parser.add_argument("--clusters-file", metavar="FILE", help=text)
 
 
@@ -148,7 +146,7 @@ def find_clusters_file(args: argparse.Namespace) -> str | Path | None:
 
 def add_baselines(parser: argparse.ArgumentParser) -> None:
     """Add --baselines, which `find_baselines_folder` reads."""
-    text = f"their folder; by default what the project's dtfperf_baselines says, or {BASELINES} here"
+    text = f"their folder; by default the project's dtfperf_baselines, or {BASELINES} here"
     parser.add_argument("--baselines", metavar="DIR", help=text)
 
 
@@ -159,7 +157,7 @@ def find_baselines_folder(args: argparse.Namespace) -> Path:
 
 def add_results(parser: argparse.ArgumentParser) -> None:
     """Add --results, which `find_results_folder` reads."""
-    text = f"where sessions are kept; by default what the project's dtfperf_perf_results says, or {RESULTS} here"
+    text = f"where sessions are kept; by default the project's dtfperf_perf_results, or {RESULTS} here"
     parser.add_argument("--results", metavar="DIR", help=text)
 
 
@@ -267,7 +265,7 @@ def make_parser() -> argparse.ArgumentParser:
     root = Parser(
         prog="dtfperf",
         description=PROGRAM_TEXT,
-        epilog=f"Each command says more of itself: dtfperf COMMAND --help.\n\n{format_exit_codes()}",
+        epilog=f"Help of each command: dtfperf COMMAND --help.\n\n{format_exit_codes()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     root.add_argument("--version", action="version", version=f"pytest-dtfperf {metadata.version('pytest-dtfperf')}")
@@ -281,14 +279,14 @@ def make_parser() -> argparse.ArgumentParser:
 class Parser(argparse.ArgumentParser):
     """The parser of dtfperf and, as argparse uses the class of the parent, of its commands."""
 
-    _words: Sequence[str] = ()  # the arguments
+    _arguments: Sequence[str] = ()  # the arguments
     _mixes = False  # True while argparse reads the arguments in several passes
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse arguments; positional ones may be before, between and after options."""
         if self._mixes:
             return super().parse_known_args(args, namespace)
-        self._words = sys.argv[1:] if args is None else list(args)
+        self._arguments = sys.argv[1:] if args is None else list(args)
         if not self._may_mix():
             return super().parse_known_args(args, namespace)
         self._mixes = True
@@ -299,7 +297,7 @@ class Parser(argparse.ArgumentParser):
 
     def _may_mix(self) -> bool:
         """Return False if later arguments belong to a subcommand, a program or pytest."""
-        if self.get_default("passes_on") or "--" in self._words or COMPLETING in os.environ:
+        if self.get_default("passes_on") or "--" in self._arguments or COMPLETING in os.environ:
             return False
         return all(action.nargs not in (argparse.PARSER, argparse.REMAINDER) for action in self._actions)
 
@@ -324,12 +322,12 @@ class Parser(argparse.ArgumentParser):
     def _hint(self) -> str:
         """Return the commands if one is missing, or the option that is nearest to the first unknown one."""
         for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction) and all(word.startswith("-") for word in self._words):
+            if isinstance(action, argparse._SubParsersAction) and all(word.startswith("-") for word in self._arguments):
                 return f" COMMAND is one of {', '.join(action.choices)}."
         if self.get_default("passes_on"):
             return ""
         known = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
-        for word in self._words:
+        for word in self._arguments:
             if word == "--":
                 break
             name = word.partition("=")[0]

@@ -19,7 +19,7 @@ from pytest_dtfperf.cli.options import (
     set_completer,
 )
 from pytest_dtfperf.cli.output import print_json, write_file
-from pytest_dtfperf.cli.run import complete_word, parse_words
+from pytest_dtfperf.cli.run import complete_word, parse_specs
 from pytest_dtfperf.errors import SpecError, UsageError
 from pytest_dtfperf.formats import percent, rate, with_prefix
 
@@ -144,7 +144,7 @@ def _make_spec(args: argparse.Namespace) -> "Spec":
     from pytest_dtfperf.session.resolve import resolve
     from pytest_dtfperf.session.settings import Settings
 
-    first, *others = parse_words(args.words)
+    first, *others = parse_specs(args.words)
     if others:
         raise UsageError(f"one training at a time: {first.model} and {others[0].model} are two")
     for name in ("gpus", "num_ps"):

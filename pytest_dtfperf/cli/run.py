@@ -83,7 +83,7 @@ class WantedSpec:
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "run", help="measure trainings, and compare each with its baseline", text=TEXT, ends=ENDS)
-    argument = parser.add_argument("words", metavar="MODEL [FIELD=VALUE ...]", nargs="*", help="one training or several")
+    argument = parser.add_argument("specs", metavar="MODEL [FIELD=VALUE ...]", nargs="*", help="one training or several")
     set_completer(argument, complete_word)
     text = "list the models, those of other packages too; with --json {models: [{name, batch_size, data, package, problem}]}"
     parser.add_argument("--models", action="store_true", help=text)
@@ -99,7 +99,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--update-baselines", nargs="?", const="all", choices=("all", "new"), help=text)
     add_baselines(parser)
     add_results(parser)
-    parser.add_argument("-v", "--verbose", action="store_true", help="say what the numbers are, with published ones")
+    parser.add_argument("-v", "--verbose", action="store_true", help="explain the numbers, and show published ones")
     add_json(parser, RECORD_SHAPE, lines="measurement, as in measurements.jsonl")
     parser.set_defaults(run=run_measure, cluster="local")
 
@@ -142,11 +142,11 @@ def _load_model(name: str) -> dict[str, Any]:
 def run_measure(args: argparse.Namespace) -> int:
     if args.models:
         return _load_models(args)
-    if not args.words:
+    if not args.specs:
         raise UsageError("which training? dtfperf run mnist gpus=2; dtfperf run --models lists the models")
     from pytest_dtfperf.session import Session, Settings
 
-    wanted = list(parse_words(args.words))
+    wanted = list(parse_specs(args.specs))
     if args.repeats is not None and args.repeats < 1:
         raise UsageError(f"--repeats must be 1 or more, not {args.repeats}")
     if args.margin is not None and not 0 < args.margin < 1:
@@ -194,7 +194,7 @@ def _measure(opened: "Session", wanted: Sequence[WantedSpec], failures: list[str
                 failures.append(f"{each}: {failure}")
 
 
-def parse_words(arguments: Sequence[str]) -> Iterator[WantedSpec]:
+def parse_specs(arguments: Sequence[str]) -> Iterator[WantedSpec]:
     """Return the trainings of the arguments. Raises `UsageError`."""
     found: WantedSpec | None = None
     for word in arguments:

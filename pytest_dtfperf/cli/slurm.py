@@ -31,15 +31,15 @@ The Slurm jobs of perf tests: a session ends its own, and what an outage has lef
     dtfperf slurm reap --dry-run
 """
 REAP = """\
-Lists your Slurm jobs that sessions of perf tests have submitted, and cancels those whose pytest is gone. On the machine where
-pytest ran, it also ends the sruns that such a session has left there, even where Slurm does not answer.
+Lists your Slurm jobs that sessions of perf tests have submitted, and cancels those without a living pytest. On a machine where
+pytest ran, it also ends the sruns that its session has left there, even where Slurm does not answer.
 
 A session ends its jobs by itself, even when it is killed. Jobs stay only after an outage: of the machine that pytest ran on, or
 of Slurm itself; and then for as long as their time limit allows. An srun stays where Slurm went together with pytest and its
 watchdog. Whether a pytest is gone can be seen only on its own machine, and if it ran in a container, only in that.
 
     dtfperf slurm reap --dry-run
-    dtfperf slurm reap --all                  # where nobody else's sessions are at work
+    dtfperf slurm reap --all                  # if no other sessions run
 """
 ENDS = {FAILED: "a job could not be cancelled, an srun not be ended, or Slurm does not answer"}
 STAYS = "still there in spite of SIGKILL"
@@ -47,7 +47,7 @@ SHAPE: Shape = {
     "sruns": [
         {
             "processes": "their ids on this machine",
-            "pytest": "whose they are, and that it is gone",
+            "pytest": "the session that started them, which is gone",
             "done": f"ended, would be ended, or {STAYS}",
         }
     ],
@@ -57,7 +57,7 @@ SHAPE: Shape = {
             "state": "Slurm's word for it",
             "nodes": "a list of them",
             "session": "that submitted it",
-            "pytest": "whose it is, and whether that is still at work",
+            "pytest": "the session that submitted it, and whether it still runs",
             "done": "cancelled, would be cancelled, left alone, or why it was not cancelled",
         }
     ],
@@ -67,7 +67,7 @@ SHAPE: Shape = {
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     slurm = add_group(commands, "slurm", help="jobs that sessions of perf tests have left in Slurm's queue", text=TEXT)
     reap = add_command(slurm, "reap", help="cancel jobs that sessions of perf tests have left", text=REAP, ends=ENDS)
-    reap.add_argument("--all", action="store_true", help="also jobs whose pytest cannot be seen from here")
+    reap.add_argument("--all", action="store_true", help="also jobs of sessions on other machines")
     reap.add_argument("--dry-run", action="store_true", help="only list them")
     add_cluster(reap, required=False, text="refuse to go on unless this is a Slurm cluster of clusters.toml")
     add_json(reap, SHAPE)
@@ -149,4 +149,4 @@ def _make_hint(found: Iterable["LeftJob"], done: dict[str, str]) -> str:
     hosts = sorted({left.owner.location for left in found if left.fate is Fate.ELSEWHERE and left.job.id not in done})
     if not hosts:
         return ""
-    return f" Of those of {', '.join(hosts)} nobody here can tell: run this there, or add --all if you are sure."
+    return f" Of those of {', '.join(hosts)} the state is not known here: run this there, or add --all if you are sure."

@@ -155,7 +155,7 @@ nothing explains; the changes of the critical path by kind of work do, too. What
 nothing.
 
 Of several runs it is the last one that was traced. All events of it are in trace.json.gz beside the run's logs, for
-https://ui.perfetto.dev. docs/explaining.md says what the kinds of work are, docs/causes.md what causes there are, and how sure
+https://ui.perfetto.dev. docs/explaining.md describes the kinds of work, docs/causes.md the causes there are, and how sure
 all of it is.
 """
 EXPLAIN_ENDS = {DONE: "shown", FAILED: "nothing of it was traced or explained, or nothing of what --against has"}
@@ -165,7 +165,7 @@ EXPLAIN_SHAPE: Shape = {
             "id": "of the measurement",
             "step_breakdown": "where a step's time went, as its run has it in measurements.jsonl; null: it was not traced",
             "unexplained": "why there is no step breakdown; empty: there is one, or none was requested",
-            "explanation": "why it is slower, as its record has it in measurements.jsonl; null: nobody has asked",
+            "explanation": "why it is slower, as its record has it in measurements.jsonl; null: not explained",
             "against": "with --against: its id, and changes of a step by kind of work; null: nothing to hold it against",
         }
     ]

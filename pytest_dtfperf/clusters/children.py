@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
 from pytest_dtfperf.clusters.protocol import LossReason, Lost
-from pytest_dtfperf.errors import HostLost, exit_words
+from pytest_dtfperf.errors import HostLost, format_exit
 
 LINE_BYTES = 16 << 20  # the longest line is the report of a long training: 40 bytes a step, for 400,000 steps
 
@@ -147,7 +147,7 @@ class Child:
         self._stderr.seek(max(0, size - _LAST_WORDS_BYTES))
         return self._stderr.read()
 
-    def last_words(self) -> list[bytes]:
+    def last_lines(self) -> list[bytes]:
         """Return the lines of its stderr; complete once `how_it_ended` has waited for its end."""
         return self.stderr().splitlines()
 
@@ -186,8 +186,8 @@ class Child:
 class ChildrenChannel:
     """A `Channel` over children, one per host and in the hosts' order.
 
-    `nobody` is the error message when no child is left. `clean_up` is called at the end if a child did not exit in order,
-    and so may have left processes behind.
+    `empty_message` is the error message when no child is left. `clean_up` is called at the end if a child did not exit in
+    order, and so may have left processes behind.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class ChildrenChannel:
             listening = [child.write(line + b"\n") for child in self._children]
         if not any(listening):
             how = self._latest or self._children[-1].how_it_ended()
-            raise HostLost(f"{self._empty_message}: {how.words}")
+            raise HostLost(f"{self._empty_message}: {how.description}")
 
     def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
         if not self._arrived:
@@ -245,7 +245,7 @@ class ChildrenChannel:
                 self._arrived += [(child.host, line) for line in lines]
         for child in deaf:
             how = child.how_it_ended()
-            self._lose(child, how, child.last_words())
+            self._lose(child, how, child.last_lines())
 
     def _lose(self, child: Child, how: Lost, last_lines: Sequence[bytes] = ()) -> None:
         self._selector.unregister(child.stdout)
@@ -256,4 +256,4 @@ class ChildrenChannel:
 
 def make_exit_loss(code: int) -> Lost:
     """Return how an agent ended, by an exit code of Python: minus the signal's number for a killed one."""
-    return Lost(LossReason.ENDED, f"the agent {exit_words(code)}")
+    return Lost(LossReason.ENDED, f"the agent {format_exit(code)}")

@@ -127,8 +127,8 @@ def _is_time(text: str) -> bool:
     return True
 
 
-def _count_words(text: str) -> int:
-    """Return the number of words that a shell would read; 0 where a quotation does not end."""
+def _count_arguments(text: str) -> int:
+    """Return the number of arguments that a shell would read; 0 if a quotation does not end."""
     try:
         return len(shlex.split(text))
     except ValueError:
@@ -157,7 +157,9 @@ NAMES = Validator("a list of at least one text", lambda value: bool(value) and T
 FLAG = Validator("true or false", lambda value: isinstance(value, bool))
 TABLE = Validator("a table", lambda value: isinstance(value, dict))
 TIME = Validator(TIME_BUDGET_FORM, lambda value: isinstance(value, str) and _is_time(value))
-WORDS = Validator("a command line of at least two words", lambda value: TEXT.accepts(value) and _count_words(value) > 1)
+COMMAND = Validator(
+    "a command line of a program and at least one argument", lambda value: TEXT.accepts(value) and _count_arguments(value) > 1
+)
 INTERFACE = Validator(
     'the name of an interface like "ib0", or a network like "10.1.0.0/16"',
     lambda value: isinstance(value, str) and _is_interface(value),

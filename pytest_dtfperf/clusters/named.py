@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_dtfperf.clusters import file
 from pytest_dtfperf.clusters.environment import ENVIRONMENT
-from pytest_dtfperf.clusters.file import CODE, COUNT, FLAG, FRACTION, S3, SECONDS, TABLE, TEXT, TIME, WORDS, Validator, one_of
+from pytest_dtfperf.clusters.file import CODE, COMMAND, COUNT, FLAG, FRACTION, S3, SECONDS, TABLE, TEXT, TIME, Validator, one_of
 from pytest_dtfperf.clusters.protocol import Allocation, Cluster, Resources
 from pytest_dtfperf.errors import ClusterFileError, SpecError, UsageError, show_value, unknown_name
 from pytest_dtfperf.extensions import Table
@@ -212,7 +212,7 @@ KEYS: Mapping[str, Validator] = {
     "fixed_ports": FLAG,
     "start": one_of("warm", "cold"),
     "python": TEXT,
-    "container": WORDS,
+    "container": COMMAND,
     "container_python": TEXT,
     "interface": file.INTERFACE,
     "cache_dir": file.FOLDER,

@@ -55,7 +55,7 @@ class Lost:
     """The loss of a host: nothing more is received from it."""
 
     reason: LossReason
-    words: str  # for messages: "the agent was killed by SIGKILL"
+    description: str  # for messages: "the agent was killed by SIGKILL"
 
 
 class Channel(Protocol):

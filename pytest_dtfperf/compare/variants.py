@@ -92,11 +92,11 @@ def parse_variant(text: str) -> Variant:
         raise UsageError(f'{text!r} is no variant: write NAME: KEY=VALUE ..., as in "new: python=/venvs/tf221/bin/python"')
     name, rest = found[1], found[2] or ""
     try:
-        words = shlex.split(rest)
+        arguments = shlex.split(rest)
     except ValueError as error:
         raise UsageError(f"variant {name}: {rest!r} cannot be read: {error}") from error
     settings: dict[str, Any] = {}
-    for word in words:
+    for word in arguments:
         key, equals, value = word.partition("=")
         if not equals:
             raise UsageError(f"variant {name}: {word!r} must be KEY=VALUE")

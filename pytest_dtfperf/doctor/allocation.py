@@ -167,7 +167,7 @@ def compute_resources(config: ClusterConfig, gpus: int | None, on_status: Callab
         return Resources(gpus, apart, session=session, on_status=on_status)
     there = capacity.count_hosts(config)
     if there is None:
-        raise UsageError(f"clusters.toml does not say how many hosts {config.name!r} has: --gpus=N says how many to look at")
+        raise UsageError(f"clusters.toml has no number of hosts of {config.name!r}: choose it with --gpus=N")
     workers = max(1, there - apart)
     return Resources(
         workers * (capacity.predict_devices_per_host(config) or 1), there - workers, session=session, on_status=on_status

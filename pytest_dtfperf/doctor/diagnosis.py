@@ -61,7 +61,7 @@ class TensorFlowTrial:
     gpus: int | None = None  # that it sees
     import_s: float | None = None
     error: str | None = None  # why it could not be imported
-    words: tuple[str, ...] = ()  # the last lines of the process that tried
+    last_lines: tuple[str, ...] = ()  # the last lines of the process that tried
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class HostSeen:
     name: str
     address: str
     missing: str | None = None  # why there is no more of it: not reached, lost, silent
-    words: tuple[str, ...] = ()  # the last lines of one that is missing
+    last_lines: tuple[str, ...] = ()  # the last lines of one that is missing
     facts: Facts | None = None
     trial: TensorFlowTrial | None = None
     offset: Offset | None = None

@@ -32,7 +32,7 @@ _LINK_S = 45.0  # beyond the stream itself: every step of it has a limit of its 
 _REACH_S = 60.0
 _REACH_PER_PORT_S = 0.25  # 64 are tried at once, each for up to 15 s
 _TRIAL_GRACE_S = 15.0  # the host itself ends a trial that takes too long, and reports it
-_LAST_WORDS = 5
+_LAST_LINES = 5
 _LAST_WORDS_S = 10.0
 _POLL_S = 0.1
 _BUSY_S = 1.0  # after so much that was heard at once, the time is looked at
@@ -169,7 +169,7 @@ class Examination:
         within_s = self._limits.hello_s
         for host, answer in self._ask("trial", within_s + _TRIAL_GRACE_S, {"within_s": within_s}).items():
             fields = {key: answer[key] for key in ("version", "gpus", "import_s", "error") if key in answer}
-            self.seen.hosts[host].trial = TensorFlowTrial(**fields, words=tuple(answer.get("words", ())))
+            self.seen.hosts[host].trial = TensorFlowTrial(**fields, last_lines=tuple(answer.get("words", ())))
 
     def _links(self) -> None:
         """Last, when nothing else goes on any more."""
@@ -255,7 +255,7 @@ class Examination:
                 continue
             self._heard[host] = time.monotonic()
             if isinstance(line, Lost):
-                self._miss(host, printable(line.words).replace("the agent", "its process"))
+                self._miss(host, printable(line.description).replace("the agent", "its process"))
                 continue
             try:
                 if (event := self._hearing.hear(host, line)) is not None:
@@ -266,7 +266,7 @@ class Examination:
         for host in self.seen.present:
             if now - self._heard.get(host, now) > self._limits.silence_s:
                 how = self._channel.why_silent(host)
-                self._miss(host, printable(how.words) if how else f"silent for {self._limits.silence_s:g} s")
+                self._miss(host, printable(how.description) if how else f"silent for {self._limits.silence_s:g} s")
         return events
 
     def _give_up(self, host: int, why: str) -> None:
@@ -277,7 +277,7 @@ class Examination:
     def _miss(self, host: int, why: str) -> None:
         row = self.seen.hosts[host]
         row.missing = row.missing or why
-        row.words = tuple(self._hearing.words(host)[-_LAST_WORDS:])
+        row.last_lines = tuple(self._hearing.words(host)[-_LAST_LINES:])
 
 
 def _offset(left_s: float, arrived_s: float, answered_s: float, here_s: float) -> Offset:

@@ -41,12 +41,12 @@ T = TypeVar("T")
 class Finding:
     """One problem."""
 
-    words: str  # what is wrong, and where
+    message: str  # what is wrong, and where
     advice: str  # how to go on
     wrong: bool = True  # False: worth knowing, but training works and can be measured
 
     def __str__(self) -> str:
-        return f"{sentence(self.words)} {sentence(self.advice)}"
+        return f"{sentence(self.message)} {sentence(self.advice)}"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def findings(seen: Diagnosis, expected: Expected) -> list[Finding]:
 def _missing(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     for host in seen.hosts:
         if host.missing is not None:
-            last_lines = quoted_lines(host.words)
+            last_lines = quoted_lines(host.last_lines)
             first, _, more = host.missing.partition("\n")
             about = first if host.name in first else f"{host.name}: {first}"
             yield Finding(
@@ -95,7 +95,9 @@ def _python(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     if len(versions) > 1:
         minor = {_numbers(version) for version in versions}
         yield Finding(
-            f"Python differs: {join_groups(versions)}", "Give all hosts the same, or a rate says nothing", wrong=len(minor) > 1
+            f"Python differs: {join_groups(versions)}",
+            "Give all hosts the same, or their rates cannot be compared",
+            wrong=len(minor) > 1,
         )
 
 
@@ -109,12 +111,12 @@ def _tensorflow(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         yield Finding(
             f"TensorFlow is missing on {names_of(absent)} ({interpreter} cannot import it)",
             f"Install it there ({interpreter} -m pip install {package}), name an interpreter that has it (`python`), "
-            'or, over SSH, say setup = "uv"',
+            'or, over SSH, set setup = "uv"',
         )
     for host, trial, facts in tried:
         if trial.error and host not in absent:
             version = facts.tensorflow if facts else ""
-            last_lines = quoted_lines(trial.words)
+            last_lines = quoted_lines(trial.last_lines)
             yield Finding(
                 f"TensorFlow {version} on {host.name} is installed, but: {trial.error}{last_lines}",
                 f"Try it there: {facts.executable if facts else 'python'} -c 'import tensorflow'",
@@ -138,7 +140,7 @@ def _devices(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         for count, hosts in _groups((host, len(facts.gpus)) for host, facts in known if facts.gpus is not None).items():
             if count != expected.gpus:
                 yield Finding(
-                    f"clusters.toml says {gpus(expected.gpus)} per host, but there {are(count)} on {names_of(hosts)}",
+                    f"clusters.toml has {gpus(expected.gpus)} per host, but there {are(count)} on {names_of(hosts)}",
                     "Correct gpus_per_host or devices_per_host there, or look for the GPUs with nvidia-smi",
                 )
     if expected.shares is not None:
@@ -218,7 +220,7 @@ def _ports(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     yield Finding(
         f"{pairs(failing)} cannot connect. {seen.hosts[example.source].name} to {host.name} ({host.address}), "
         f"port {example.port}: {example.error}.{elsewhere}".rstrip("."),
-        "Open the firewalls between all hosts for TCP, as tasks listen on any free port; or say fixed_ports = true and open "
+        "Open the firewalls between all hosts for TCP, as tasks listen on any free port; or set fixed_ports = true and open "
         "2220 to 2239",
     )
 
@@ -324,7 +326,7 @@ def _strangers(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         if kind is Protection.NONE and BACKENDS[seen.backend].is_local:
             yield Finding(
                 f"whoever reaches {host.name} reaches the tasks that train there: {facts.unisolated}; {facts.unguarded}",
-                "Let this user make namespaces (docs/security.md), or let nobody else reach this machine",
+                "Let this user make namespaces (docs/security.md), or keep other users from this machine",
                 wrong=False,
             )
         elif kind is Protection.NONE:

@@ -253,7 +253,7 @@ def _notes(seen: Diagnosis) -> list[str]:
         times = [link.counted_s for link in counted]
         notes.append(
             f"round trip, sends, receives: medians over a host's links; measured were {pairs}, {len(counted)} links in "
-            f"{seen.rounds} rounds of pairs without a common host. Round trip: median of {of} words of 64 bytes over TCP. "
+            f"{seen.rounds} rounds of pairs without a common host. Round trip: median of {of} messages of 64 bytes over TCP. "
             f"Sends, receives: one TCP stream, bytes counted by the receiver over {_span(times)} s of its own clock, after "
             f"{RAMP_S:g} s that are not counted."
         )
@@ -281,7 +281,7 @@ def _span(times: Sequence[float]) -> str:
 
 def _finding_text(finding: Finding, width: int) -> Text:
     """Return a finding as text: the problem, with its line breaks, and below it the advice."""
-    first, *quoted = finding.words.splitlines()
+    first, *quoted = finding.message.splitlines()
     mark = "wrong: " if finding.wrong else "note:  "
     advice = sentence(finding.advice)
     lines = [
@@ -295,7 +295,7 @@ def _finding_text(finding: Finding, width: int) -> Text:
 
 
 def _lines(text: str, width: int, indent: int) -> list[str]:
-    """Wrapped between words only, so that a path or a command stays whole to be copied."""
+    """Return the lines of a text. They break only at spaces, so that each path and command can be copied."""
     wide = max(width, 40)
     return textwrap.wrap(text, wide, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 

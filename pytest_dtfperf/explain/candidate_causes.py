@@ -48,10 +48,12 @@ def find_slow_transfers(
     hosts: Mapping[str, str],
     probed: Collection[Ends] = (),
 ) -> Iterator[CandidateCause]:
-    """`cells`: what workers' transfers have changed by; `slow`: those workers whose have become longer for sure; `probed`:
-    links between hosts that are slower when probed.
+    """Yield a candidate for each slow part of the network, with what others wait for over the same links.
 
-    What is slow is named by these alone. What others wait for over the same links is of the same cause.
+    Args:
+        cells: The changes of the workers' transfers, in seconds.
+        slow: The workers with significantly longer transfers. Only they name what is slow.
+        probed: Links between hosts that are slower when probed.
     """
     traced = {cell: seconds for cell, seconds in cells.items() if _links(*cell, now) and (cell[0] in slow or seconds > 0)}
     shared = dict(_distribute_over_links(traced, then, now))
@@ -73,7 +75,7 @@ def find_slow_transfers(
 
 
 def _locate_unknown(workers: Collection[str], hosts: Mapping[str, str]) -> str | None:
-    """Where no trace tells of links: the one worker that is slow; the one server that several talk to; else all of them."""
+    """Return the slow location without traced links: the one slow worker, the one server of several; None: all."""
     servers = [task for task in hosts if is_server(task)]
     if len(workers) == 1:
         return next(iter(workers))
@@ -95,7 +97,7 @@ def _distribute_over_links(
 
 
 def _links(worker: str, kind: str, anatomy: StepBreakdown | None) -> Sequence[Ends]:
-    """Over which these seconds can have gone: of its own those in this direction, else all of a session's."""
+    """Return the links that these seconds can be from: the worker's own in this direction, or else all links of a session."""
     everything = [(link.source, link.destination) for link in anatomy.links] if anatomy else []
     own = [ends for ends in everything if worker in ends]
     if anatomy and len(select_worker_parts(anatomy)) > 1:  # of many links, an anatomy has the busiest
@@ -111,8 +113,10 @@ def _growth(ends: Ends, worker: str, then: StepBreakdown | None, now: StepBreakd
 
 
 def _busy(ends: Ends, worker: str, anatomy: StepBreakdown | None) -> float:
-    """Seconds of a step; where clocks do not tell, its bytes' share of the worker's time for such transfers. A link that an
-    anatomy has had no room for was busy for as long as the least busy one that it has, at most.
+    """Return the seconds of a step in which a link was busy.
+
+    Without aligned clocks they are the link's share of the worker's time for such transfers, by bytes. A link that the
+    breakdown left out was busy for as long as the least busy one in it, at most.
     """
     link = _find(ends, anatomy)
     if anatomy is None or (link is None and len(anatomy.links) < MAX_LINKS):
@@ -141,8 +145,9 @@ def name_slow_parts(
     probed: Collection[Ends] = (),
     others: Collection[Pair] = (),
 ) -> Iterator[SlowNetworkPart]:
-    """The parts of the network that are slow, the one with most seconds first. `others`: further links, slow if they are busy
-    longer by as much.
+    """Yield the slow parts of the network, the one with most seconds first.
+
+    `others` are further links. They count as slow if they are busy longer by as much.
     """
     seconds: dict[Pair, float] = defaultdict(float)
     for ends, of_link in shared.items():
@@ -171,8 +176,9 @@ def name_slow_parts(
 def _end_of_more(
     pair: Pair, conclusive: Collection[Pair], now: StepBreakdown | None, hosts: Mapping[str, str], probed: Collection[Ends]
 ) -> str | None:
-    """The one end of a slow link whose other links have too few bytes to tell anything, and were slow when probed: some of
-    them, or all of them together where no other host's were.
+    """Return the one end of a slow link that probes found slow, too, while its other links have too few bytes for a conclusion.
+
+    Some of its other links were slow when probed, or only all of them together and no other host's.
     """
     both = [hosts.get(end, end) for end in pair]
     altogether = {end for ends in probed if ALL in ends for end in ends} - {ALL}
@@ -187,7 +193,7 @@ def _end_of_more(
 
 
 def _pairs(anatomy: StepBreakdown | None) -> set[Pair]:
-    """Of workers and parameter servers: what these say to each other is not probed."""
+    """Return the links of workers with parameter servers. Probes do not measure what these exchange."""
     links = [(link.source, link.destination) for link in anatomy.links] if anatomy else []
     return {_pair(ends) for ends in links if is_server(ends[0]) != is_server(ends[1])}
 
@@ -195,7 +201,7 @@ def _pairs(anatomy: StepBreakdown | None) -> set[Pair]:
 def _largest(
     slow: Iterable[Pair], conclusive: Iterable[Pair], seconds: Mapping[Pair, float], hosts: Mapping[str, str]
 ) -> SlowNetworkPart | None:
-    """What has only slow links among those that tell, and most of the seconds; None: all of the network."""
+    """Return the part with most seconds that has only slow links among the conclusive ones; None: the whole network."""
     slow, conclusive = set(slow), set(conclusive)
     candidates = [SlowNetworkPart(None, [pair]) for pair in sorted(slow)]
     tasks = sorted({end for pair in conclusive for end in pair})
@@ -216,7 +222,7 @@ def _find_conclusive_pairs(anatomy: StepBreakdown | None) -> set[Pair]:
 
 
 def _slower(pair: Pair, then: StepBreakdown | None, now: StepBreakdown | None) -> float:
-    """By what part it is busy longer, the way in which that is more."""
+    """Return by what fraction a link is busy longer, in its slower direction."""
     return max(_longer(ends, then, now) for ends in (pair, pair[::-1]))
 
 
@@ -227,7 +233,7 @@ def _longer(ends: Ends, then: StepBreakdown | None, now: StepBreakdown | None) -
 
 
 def _direction(pairs: Sequence[Pair], shared: Mapping[Ends, Mapping[Cell, float]]) -> str:
-    """Of one pair: which way it is slow."""
+    """Return the direction in which the one pair is slow, as `ps:0>worker:1`, or `ps:0<>worker:1` for both."""
     (one, other) = pairs[0]
     there, back = (sum(shared.get(ends, {}).values()) for ends in ((one, other), (other, one)))
     if min(there, back) > thresholds.MIN_SHARE_OF_OTHER_DIRECTION * (there + back):
@@ -236,7 +242,7 @@ def _direction(pairs: Sequence[Pair], shared: Mapping[Ends, Mapping[Cell, float]
 
 
 def _touches(pair: Pair, end: str | None, hosts: Mapping[str, str]) -> bool:
-    """Whether a task is one end of it, or a host has one end and not the other."""
+    """Return whether a task is one end of the link, or a host has one end and not the other."""
     return end is not None and (end in pair or [hosts.get(each) == end for each in pair].count(True) == 1)
 
 
@@ -279,13 +285,13 @@ def find_candidate_causes(both: ComparedTimes, then: MeasurementProfile, now: Me
 
 
 def _slow_when_probed(then: MeasurementProfile, now: MeasurementProfile) -> Sequence[Ends]:
-    """Links between hosts, as source and destination."""
+    """Return the links between hosts that are slower when probed, as source and destination."""
     found = differences(then.probes, now.probes) if then.probes and now.probes else ()
     return [(source, to) for source, to in (ends_of(each.location) for each in found if each.name == LINK)]
 
 
 def append_rest(found: Sequence[CandidateCause], changes: Changes, residual_s: float) -> list[CandidateCause]:
-    """The largest of them, and all that is left as one."""
+    """Return the largest candidates, and one for all that is left."""
     kept = sorted(found, key=lambda candidate: -candidate.largest_s)[: thresholds.MAX_CANDIDATES - 1]
     left: dict[Cell, float] = {(worker, kind): seconds for worker, kinds in changes.items() for kind, seconds in kinds.items()}
     for candidate in kept:
@@ -304,7 +310,7 @@ def compute_changes(both: ComparedTimes) -> Changes:
 
 
 def compute_least_change(both: ComparedTimes, worker: str, kinds: Sequence[str]) -> float:
-    """Of these kinds of a worker, what chance could have changed."""
+    """Return the smallest change of these kinds of work of a worker that chance does not explain, in seconds."""
     error = thresholds.STANDARD_ERRORS * compute_error(both, kinds)
     return max(
         error,
@@ -319,7 +325,7 @@ def compute_error(both: ComparedTimes, kinds: Sequence[str]) -> float:
 
 
 def compute_least_residual(both: ComparedTimes) -> float:
-    """Of waiting, what chance could have changed: it is the rest of the step, and errs with all kinds."""
+    """Return the smallest change of waiting that chance does not explain. As the rest of the step it has all errors."""
     return max(
         thresholds.STANDARD_ERRORS * compute_error(both, [*both.then.error_s, *both.now.error_s]),
         thresholds.MIN_SHARE_OF_STEP * both.then.step_s,
@@ -344,14 +350,14 @@ def _groups(both: ComparedTimes, changes: Changes, has_servers: bool) -> Mapping
 
 
 def _choose_group_of_host_code(both: ComparedTimes, worker: str, kinds: Mapping[str, float]) -> str:
-    """To which group a worker's host code belongs: to one that is longer for sure, if that is so."""
+    """Return the group that a worker's host code belongs to: one that is significantly longer, if there is one."""
     changes = {what: sum(kinds.get(kind, 0.0) for kind in GROUPS[what]) for what in ("compute", "transfer")}
     longer = {what: seconds for what, seconds in changes.items() if seconds > compute_least_change(both, worker, GROUPS[what])}
     return max(longer, key=lambda what: longer[what]) if longer and kinds.get("host", 0.0) > 0 else "host"
 
 
 def _slow(cells: Mapping[Cell, float], least_s: Mapping[str, float]) -> Mapping[str, float]:
-    """Worker -> by how much it is longer, of those that are for sure."""
+    """Return the workers that are significantly longer, with their seconds."""
     of_worker: dict[str, float] = defaultdict(float)
     for (worker, _), seconds in cells.items():
         of_worker[worker] += seconds
@@ -361,7 +367,7 @@ def _slow(cells: Mapping[Cell, float], least_s: Mapping[str, float]) -> Mapping[
 def _group_workers(
     what: str, cells: Mapping[Cell, float], slow: Mapping[str, float], everyone: Collection[str], hosts: Mapping[str, str]
 ) -> Iterator[CandidateCause]:
-    """One suspect for what all workers have alike, one for each that has more."""
+    """Yield one candidate for what all workers have in common, and one for each worker with more."""
     is_all = len(slow) == len(everyone) or len({hosts.get(worker, worker) for worker in slow}) > thresholds.MAX_SINGLE_HOSTS
     common = _common(list(slow.values())) if is_all else 0.0
     parts: dict[Cell, float] = {}
@@ -381,12 +387,12 @@ def _group_workers(
 
 
 def _common(seconds: Sequence[float]) -> float:
-    """What all of them have: of two the smaller, of more one in the middle."""
+    """Return what all of them have: of two the smaller, of more the lower median."""
     return min(seconds) if len(seconds) < 3 else statistics.median_low(seconds)
 
 
 def _find_location(worker: str, slow: Mapping[str, float], everyone: Collection[str], hosts: Mapping[str, str]) -> str:
-    """Its host, if all of several workers there are slow and others are elsewhere; else the worker itself."""
+    """Return the worker's host if all of several workers there are slow and others are elsewhere, and else the worker."""
     host = hosts.get(worker)
     there = [other for other in everyone if hosts.get(other) == host]
     return host if host and 1 < len(there) < len(everyone) and all(other in slow for other in there) else worker

@@ -76,9 +76,9 @@ def find_low_confidence_causes(then: MeasurementProfile, now: MeasurementProfile
 def settle_seconds(
     seconds: Sequence[float], errors: Sequence[float], change_s: float, change_error_s: float, shorter_s: float = 0.0
 ) -> list[float]:
-    """The same seconds, as near to adding up to the change as their errors allow, and no more than that in all.
+    """Return the seconds, adjusted within their errors so that they add up to the change and to no more than it.
 
-    `shorter_s`: what has become shorter for sure meanwhile, and hides as much that has become longer.
+    `shorter_s` are the seconds that other work became significantly shorter by: they hide as much that became longer.
     """
     return _within(_distribute_difference(seconds, errors, change_s, change_error_s), change_s + change_error_s + shorter_s)
 
@@ -100,9 +100,7 @@ def _distribute_difference(
 
 
 def _within(seconds: Sequence[float], most_s: float) -> list[float]:
-    """What is still too much is taken off what adds something, as a part of each: what the step has not become longer by,
-    nothing has made it longer by.
-    """
+    """Scale the positive seconds down until they add up to at most `most_s`, as causes cannot exceed the change."""
     longer = sum(max(0.0, each) for each in seconds)
     part = min(1.0, max(0.0, most_s) / longer) if longer else 1.0
     return [each * part if each > 0 else each for each in seconds]
@@ -133,7 +131,7 @@ _SHARED = frozenset({"receive", "send", "host"})  # with other workers: links, s
 
 
 def explain(then: MeasurementProfile, now: MeasurementProfile) -> Explanation | None:
-    """Causes of what a step takes longer now than then; None where one side's step is not known."""
+    """Return the causes of a longer step; None if the step of one side is not known."""
     before, after = _step_s(then), _step_s(now)
     if before is None or after is None:
         return None
@@ -207,7 +205,7 @@ def _late(then: MeasurementProfile, now: MeasurementProfile, change_s: float, no
 def _list_single_difference(
     then: MeasurementProfile, now: MeasurementProfile, change_s: float, noise: float
 ) -> Iterator[Cause]:
-    """Where steps of both sides cannot be held against each other: the one thing that is known to differ."""
+    """Yield the one known difference as a cause, for sides with steps that cannot be compared."""
     found = list(find_low_confidence_causes(then, now))
     if len(found) == 1 and (found[0].most_s is None or found[0].most_s >= noise):
         (difference_found,) = found
@@ -234,9 +232,9 @@ def _error_of(candidate: CandidateCause, both: ComparedTimes) -> float:
 
 
 def _compute_decrease_s(rest: CandidateCause, both: ComparedTimes) -> float:
-    """By how much the own work that nobody is suspected of has become shorter for sure, of the worker that is last now.
+    """Return by how much the own work of the last worker became significantly shorter, without that of candidates.
 
-    Without transfers: links are shared, and who comes later than the others for whatever reason meets them free.
+    Transfers do not count: links are shared, and a worker that is late for any reason finds them free.
     """
     last = max(both.now.own, key=lambda worker: sum(both.now.own[worker].values()))
     cells = {kind: seconds for (worker, kind), seconds in rest.cells.items() if worker == last and kind not in _SHARED}
@@ -248,7 +246,7 @@ def _bounds(gain: Gain) -> str:
 
 
 def _next(case: ExplainCase, reason: Reason) -> str | None:
-    """What hosts and links can do, the doctor can look at: both ends of a link, and a host beside one other to compare with."""
+    """Return the doctor's command for a cause of hosts or links, with one host for comparison beside a single one."""
     if not case.now.cluster or reason.kind not in _OF_HOSTS:
         return None
     every = dict.fromkeys(case.hosts[task] for task in sorted(case.hosts))
@@ -275,9 +273,9 @@ def _notes(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[str]:
 
 
 def noise_s(then: MeasurementProfile, now: MeasurementProfile, step_s: float) -> float:
-    """By how much two such sides differ by chance: twice the standard error of the difference of their runs' steps.
+    """Return by how much two such sides differ by chance: twice the standard error of the difference of their runs' steps.
 
-    Runs of both sides scatter alike, as a part of their step; two or three of one side alone tell little of it.
+    Runs of both sides scatter alike, as a fraction of their step. Two or three runs of one side alone estimate it badly.
     """
     logs = [[math.log(each) for each in side.step_s] for side in (then, now)]
     free = sum(max(0, len(each) - 1) for each in logs)
@@ -308,15 +306,15 @@ class Change(JsonData):
 
     @property
     def location(self) -> str | None:
-        """That has changed most in the direction of the whole; None if no location is known that did."""
+        """Return the location that changed most in the direction of the whole; None if no known location did."""
         same = {location: seconds for location, seconds in self.locations.items() if seconds * self.seconds > 0}
         return max(same, key=lambda location: abs(same[location]), default=None)
 
 
 def difference(before: StepBreakdown, after: StepBreakdown) -> Sequence[Change]:
-    """By kind, the largest change first. They add up to `after.wall_s - before.wall_s`.
+    """Return the changes by kind of work, the largest first. They add up to `after.wall_s - before.wall_s`.
 
-    By kind and not by location: which of several equal workers is on the path is chance, and differs from step to step.
+    They are not by location: which of several equal workers is on the path is chance, and differs from step to step.
     """
     then, now = _by_location(before), _by_location(after)
     changes = [_change(kind, then.get(kind, {}), now.get(kind, {})) for kind in {**then, **now}]

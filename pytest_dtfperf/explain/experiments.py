@@ -33,7 +33,7 @@ class ExperimentTrial:
     leaves_out: bool = False  # the host of the cause, in whose place another one is taken
 
     def applies(self, spec: Mapping[str, Any], location: str | None) -> bool:
-        """Whether it is another training than the one that is explained, and what it needs is known."""
+        """Return whether this is another training than the explained one, and whether all that it needs is known."""
         return location is not None if self.leaves_out else any(spec.get(name) != value for name, value in self.changes.items())
 
 
@@ -85,9 +85,9 @@ class Planned:
 def plan_experiments(
     subjects: Sequence[ExperimentSubject], spec: Mapping[str, Any], *, spare_hosts: int, most: int
 ) -> list[Planned]:
-    """The experiments that are worth their time: for each suspect the first that can be made here, the largest suspect first.
+    """Return the experiments that are worth their time: for each candidate the first possible one, the largest candidate first.
 
-    `spec`: what was trained, as JSON has it; `spare_hosts`: that are lent and not used by it.
+    `spec` is the explained spec as JSON. `spare_hosts` is the number of allocated hosts that it does not use.
     """
     ordered = sorted(subjects, key=lambda subject: -subject.seconds)
     found = [first for subject in ordered for first in list(_possible(subject, spec, spare_hosts))[:1]]
@@ -124,13 +124,13 @@ def judge_experiment(plan: Planned, *, step_s: float, instead_of_s: float, noise
 
 
 def failed(plan: Planned, instead_of_s: float, why: str) -> Tried:
-    """An experiment that yielded no step."""
+    """Return the result of an experiment without a measured step."""
     message = f"{_subject(plan.subject)}: {plan.trial.words} there is no result: {why}"
     return _describe_trial(plan, None, instead_of_s, "open", message)
 
 
 def _evidence_s(trial: ExperimentTrial, step_s: float, instead_of_s: float, then: StepBreakdown | None) -> float | None:
-    """How much of the cause has gone with the change, or has stayed."""
+    """Return the seconds of the cause that went away with the change, or that stayed."""
     if trial.reading == "gone":
         return instead_of_s - step_s
     if then is None:
@@ -139,7 +139,7 @@ def _evidence_s(trial: ExperimentTrial, step_s: float, instead_of_s: float, then
 
 
 def own_work_s(anatomy: StepBreakdown, *, forward_only: bool = False) -> float:
-    """How long the slowest worker was at work itself, in a step: without receiving, sending, exchanging and waiting."""
+    """Return the own work of the slowest worker in a step: without receiving, sending, exchanging and waiting."""
     kinds = _OWN_WORK - {"backward", "apply"} if forward_only else _OWN_WORK
     workers = [of for name, of in anatomy.tasks.items() if name.startswith("worker:")]
     return max((sum(s for kind, s in of.parts.items() if kind in kinds) for of in workers), default=0.0)

@@ -58,7 +58,7 @@ def find_host_pressures(then: MeasurementProfile, now: MeasurementProfile) -> Se
 
 
 def _find_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[HostPressure]:
-    """By the kernel's own counts of the run's processes, host by host."""
+    """Yield the hosts where the run's processes had to wait for cores, by the kernel's counts."""
     longer: dict[str, tuple[float, float]] = {}
     for host, state in now.states.items():
         before = then.states.get(host)
@@ -89,9 +89,9 @@ def _find_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> It
 
 
 def _had_quota(host: str, then: MeasurementProfile, now: MeasurementProfile) -> bool:
-    """Whether it had a quota then, and one that was no larger as far as is known, where nobody has kept what that cost it.
+    """Return whether the host had a quota before that was not larger, as far as is known, and that has no stored costs.
 
-    A baseline keeps what its hosts were probed for, and not what they have counted.
+    A baseline has its hosts' limits, but not what their kernels counted.
     """
     if host in then.states or _QUOTA not in _limits(host, then):
         return False
@@ -100,25 +100,28 @@ def _had_quota(host: str, then: MeasurementProfile, now: MeasurementProfile) -> 
 
 
 def _limits(host: str, side: MeasurementProfile) -> Mapping[str, float | str]:
-    """As it was probed for; empty: it was not."""
+    """Return the probed limits of a host; empty if it was not probed."""
     return side.probes.hosts[host].limits if side.probes and host in side.probes.hosts else {}
 
 
 def _limited_part(state: Mapping[str, Any] | None) -> float | None:
-    """Of the run's time on its cores; None: not known, or of none of them (a container's /proc/stat may number them anew)."""
+    """Return the fraction of the run's core time that a quota took; None if it is not known, or the host has no cores listed.
+
+    In a container, /proc/stat may number the cores anew.
+    """
     limited_s = state["cpu"].get("limited_s") if state else None
     cores_s = state["window_s"] * state["cores"] if state else 0.0
     return limited_s / cores_s if limited_s is not None and cores_s else None
 
 
 def _waited_for_each(state: Mapping[str, Any] | None) -> float | None:
-    """Seconds without a core for each with one."""
+    """Return the seconds of waiting for a core per second on a core."""
     waited_s = state["cpu"].get("waited_s") if state else None
     return waited_s / state["cpu"]["own_s"] if state and waited_s is not None and state["cpu"]["own_s"] else None
 
 
 def _stood_idle(state: Mapping[str, Any]) -> bool:
-    """Whether most of its cores' time nobody was on them, and no quota kept the run from them."""
+    """Return whether its cores were idle most of the time, with no quota that kept the run from them."""
     busy_s, cores_s = state["cpu"].get("busy_s"), state["window_s"] * state["cores"]
     if busy_s is None or not cores_s or state.get("quota") or (_limited_part(state) or 0.0) > thresholds.MIN_QUOTA_SHARE:
         return False
@@ -130,13 +133,13 @@ def _percent(part: float) -> str:
 
 
 def _is_due_to_clock(found: Slower, slower: Sequence[Slower]) -> bool:
-    """Whether copying or decoding has become slower no more than arithmetic has: then it is neither memory nor input."""
+    """Return whether copying or decoding became slower by no more than arithmetic: then it is neither memory nor input."""
     losses = [each.loss for each in slower if each.location == found.location and each.name == "core.matmul"]
     return found.name in ("memory", "input") and bool(losses) and found.loss < thresholds.MIN_LOSS_BEYOND_ARITHMETIC * losses[0]
 
 
 def _is_due_to_core(found: Slower, slower: Sequence[Slower]) -> bool:
-    """Whether a link has lost no more than the arithmetic of one of its hosts that had no core when it was probed."""
+    """Return whether a link lost no more than the arithmetic of one of its hosts without a free core during the probe."""
     ends = ends_of(found.location)
     starved = [each for each in slower if each.location in ends and _had_no_core(each)]
     return found.name == LINK and any(found.loss < each.loss for each in starved)
@@ -147,7 +150,7 @@ def _had_no_core(found: Slower) -> bool:
 
 
 def _find_disturbances(disturbances: Sequence[str]) -> Iterator[HostPressure]:
-    """`host node03: other processes used ...`, `gpu 0 of node03: clocks lowered by heat ...`."""
+    """Yield those of `host node03: other processes used ...`, `gpu 0 of node03: clocks lowered by heat ...`."""
     for disturbance in dict.fromkeys(disturbances):
         where, _, what = disturbance.partition(": ")
         kind = next((kind for phrase, kind in PHRASES.items() if phrase in disturbance), None)

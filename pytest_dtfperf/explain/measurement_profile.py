@@ -52,14 +52,14 @@ class MeasurementProfile:
 
 
 def ms(seconds: float, like: float | None = None) -> str:
-    """Three digits, thousands apart: `1,273`, `21.5`, `0.42`. `like`: as many after the point as those seconds have."""
+    """Format milliseconds with three digits, as `1,273`, `21.5` or `0.42`, or with as many decimals as `like` has."""
     largest = abs(1000 * (seconds if like is None else like))
     decimals = 0 if largest >= 99.5 else 1 if largest >= 9.95 else 2
     return f"{1000 * seconds:z,.{decimals}f}"  # z: nothing is -0
 
 
 def signed_ms(seconds: float, like: float | None = None) -> str:
-    """The same with its sign: `+1.2`."""
+    """Format milliseconds with their sign, as `+1.2`."""
     text = ms(seconds, like)
     return text if text.startswith("-") else f"+{text}"
 
@@ -78,7 +78,7 @@ def ends_of(location: str | None) -> Sequence[str]:
 
 
 def with_host(task: str, hosts: Mapping[str, str]) -> str:
-    """`ps:1 (node07)`."""
+    """Return `ps:1 (node07)`."""
     return f"{task} ({hosts[task]})" if hosts.get(task, task) != task else task
 
 
@@ -96,7 +96,7 @@ class Times:
 
     @property
     def residual_s(self) -> float:
-        """What is left of the step beyond the workers' own work."""
+        """Return the seconds of the step beyond the workers' own work."""
         return self.step_s - compute_step_s([sum(of_worker.values()) for of_worker in self.own.values()], self.coordinated)
 
     def seconds(self, worker: str, kinds: Collection[str]) -> float:
@@ -121,11 +121,11 @@ class CandidateCause:
 
     @property
     def largest_s(self) -> float:
-        """The most that any worker's own work has changed by."""
+        """Return the largest change of any worker's own work, in seconds."""
         return max((abs(self.of(worker)) for worker in self.workers), default=0.0) + abs(self.residual_s)
 
     def largest_of(self, kinds: Collection[str]) -> float:
-        """Of these kinds of work, the most that any worker's has changed by."""
+        """Return the largest change of any worker's work of these kinds, in seconds."""
         sums = [sum(s for (each, kind), s in self.cells.items() if each == worker and kind in kinds) for worker in self.workers]
         return max(map(abs, sums), default=0.0)
 
@@ -143,8 +143,9 @@ class Gain:
 
 
 def compute_step_s(own: Sequence[float], coordinated: bool) -> float:
-    """Seconds of a step of all workers, of what each has to do in one of its own: as long as the last one takes. With a
-    coordinator, as long as all together take for as many steps as there are workers: their harmonic mean.
+    """Return the seconds of a common step, from each worker's own work: the maximum.
+
+    With a coordinator it is the time of all together for as many steps as there are workers: their harmonic mean.
     """
     if not coordinated or not own:
         return max(own, default=0.0)
@@ -168,7 +169,7 @@ def compute_gains(then: Times, candidates: Sequence[CandidateCause]) -> Sequence
 
 
 def _gain(i: int, steps: Mapping[frozenset[int], float], count: int) -> Gain:
-    """Weights: the part of all orders in which exactly these come before."""
+    """Return the change by one part, averaged over all orders in which parts can change."""
     seconds = sum(
         math.factorial(len(before))
         * math.factorial(count - len(before) - 1)
@@ -197,7 +198,7 @@ class ComparedTimes:
 
 
 def compare_times(then: MeasurementProfile, now: MeasurementProfile) -> ComparedTimes | None:
-    """None where nothing is known of what workers do now, or nobody is there to hold it against."""
+    """Return the workers' times of both sides; None if the current ones are not known, or there is nothing to compare with."""
     coordinated = now.coordinated
     if then.step_breakdown and now.step_breakdown:
         traced = _read_traced_times(then.step_breakdown, coordinated), _read_traced_times(now.step_breakdown, coordinated)
@@ -227,7 +228,7 @@ def _of_traces(
     anatomies: tuple[StepBreakdown, StepBreakdown],
     stamps: tuple[WorkerTimings | None, WorkerTimings | None],
 ) -> ComparedTimes | None:
-    """Brought to what the stamps say where they can be on both sides: what is left of a difference is then of the training."""
+    """Return traced times, scaled to step timestamps if both sides have them, so that only the training differs."""
     before, after = (
         _as_measured(times, anatomy, scores) if scores else None
         for times, anatomy, scores in zip(traced, anatomies, stamps, strict=True)
@@ -236,7 +237,7 @@ def _of_traces(
 
 
 def _like(then: Times, now: Times, basis: Basis) -> ComparedTimes | None:
-    """One who was not there before is expected to be like the others."""
+    """Return the comparison. A worker that is only on the current side is compared with a typical one."""
     if not then.own or not now.own:
         return None
     typical = _typical(then.own.values())
@@ -244,7 +245,7 @@ def _like(then: Times, now: Times, basis: Basis) -> ComparedTimes | None:
 
 
 def make_peer_times(now: Times) -> Times:
-    """What each worker would do, were it no slower than the others' median: where nothing is known of how they were."""
+    """Return the times that each worker would have if it were no slower than the others' median. Used without a baseline."""
     best = {
         worker: {
             kind: min(seconds, now.own[worker].get(kind, 0.0))
@@ -257,12 +258,12 @@ def make_peer_times(now: Times) -> Times:
 
 
 def select_worker_parts(anatomy: StepBreakdown) -> Mapping[str, Mapping[str, float]]:
-    """Task -> kind -> seconds, of all that train: those, too, that only lend their devices to another one's session."""
+    """Return the parts of all tasks that train, including tasks of which only the devices are used by another session."""
     return {task: of_task.parts for task, of_task in anatomy.tasks.items() if not is_server(task)}
 
 
 def is_single_session(anatomy: StepBreakdown | None) -> bool:
-    """Whether one session computes on several workers' devices."""
+    """Return whether one session computes on several workers' devices."""
     own = [task.cpu_s is not None for name, task in (anatomy.tasks.items() if anatomy else ()) if not is_server(name)]
     return any(own) and not all(own)
 
@@ -276,8 +277,10 @@ def _read_traced_times(anatomy: StepBreakdown, coordinated: bool) -> Times:
 
 
 def _own(parts: Mapping[str, float], coordinated: bool) -> Mapping[str, float]:
-    """Without waiting for others. A coordinator gives a worker its next step once its gradients are where they belong, and has
-    it ready by then: from the end of a batch to the next one they are on their way, which no profile of a worker tells.
+    """Return the parts without waiting for others.
+
+    A coordinator gives a worker its next step when its gradients have arrived, and has it ready by then. So the time between
+    two batches is that of sending gradients, which no profile of a worker has.
     """
     found = {kind: seconds for kind, seconds in parts.items() if kind not in WAITING}
     return found | {"send": found.get("send", 0.0) + parts.get("wait", 0.0)} if coordinated else found
@@ -292,8 +295,9 @@ def _error(kind: str, own: Mapping[str, Mapping[str, float]], anatomy: StepBreak
 
 
 def _as_measured(traced: Times, anatomy: StepBreakdown, scores: WorkerTimings) -> Times | None:
-    """Where one session computes on all workers, what it hears of the others' stamps has come over the same links as all else,
-    and says when that was there: so nothing is brought to stamps, but everything to the length of the measured steps.
+    """Return traced times, scaled to the measured steps; None if the factor is implausible.
+
+    With one session on all workers, the others' timestamps come over the same links as all else. Then only the whole is scaled.
     """
     if traced.coordinated or not is_single_session(anatomy):
         return _as_stamped(traced, scores)
@@ -308,7 +312,7 @@ def _as_measured(traced: Times, anatomy: StepBreakdown, scores: WorkerTimings) -
 
 
 def _as_stamped(traced: Times, scores: WorkerTimings) -> Times | None:
-    """The traced times, as long as the measured steps' stamps say that they were. None: of some worker they do not say it."""
+    """Return traced times, scaled to the step timestamps of the measured steps; None if a worker has none."""
     if scores.step_s is None:
         return None
     known = {worker: scores.workers[worker] for worker in traced.own if worker in scores.workers}
@@ -326,8 +330,9 @@ def _as_stamped(traced: Times, scores: WorkerTimings) -> Times | None:
 
 
 def _as_given_out(times: Times, scores: WorkerTimings) -> Times:
-    """Where a coordinator gives steps out, each worker's own are as long as their number says, and what no stamp tells of them
-    went to sending gradients.
+    """Return times of steps that a coordinator gives out: each worker's step is as long as its number of steps implies.
+
+    What has no timestamp was spent on sending gradients.
     """
     steps = {worker: scores.workers[worker].steps for worker in times.own}
     if not times.coordinated or not all(steps.values()):

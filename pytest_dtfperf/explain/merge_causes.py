@@ -52,18 +52,18 @@ class ExplainCase:
 
     @cached_property
     def hosts(self) -> Mapping[str, str]:
-        """Task -> its host."""
+        """Return the host of each task."""
         return {**self.then.hosts, **self.now.hosts}
 
     @property
     def location(self) -> str | None:
-        """Of a single worker its name: there is no other. What parameter servers do is not there."""
+        """Return the location; of a single worker its name, unless it is the work of parameter servers."""
         is_its = len(self.both.now.own) == 1 and self.candidate.what not in _OF_SERVERS
         return self.candidate.location or (next(iter(self.both.now.own)) if is_its else None)
 
     @property
     def subject(self) -> str:
-        """`worker:5 (node03)`; of many hosts' workers, that have it each for itself, only how many they are."""
+        """Return `worker:5 (node03)`; of workers on many hosts with the same change only their number."""
         if self.location:
             return with_host(self.location, self.hosts)
         return f"each of {len(self.workers)} of the {len(self.both.now.own)} workers" if self.others else "every worker"
@@ -94,14 +94,15 @@ class ExplainCase:
         return "its baseline" if self.location and self.then.name == "the baseline" else self.then.name
 
     def seconds(self, what: str) -> tuple[float, float]:
-        """Of a group of kinds, the mean of these workers: then and now."""
+        """Return the mean of these workers' seconds of a group of kinds, on the baseline side and on the current side."""
         found = (sum(side.seconds(worker, GROUPS[what]) for worker in self.workers) for side in (self.both.then, self.both.now))
         before, after = (seconds / len(self.workers) for seconds in found)
         return before, after
 
     def describe_host_pressures(self, *kinds: str) -> Sequence[str]:
-        """What is known of its hosts that speaks for such a cause. For what has no place of its own it speaks where it is known
-        of all hosts that have part in it; links and inputs are told with theirs.
+        """Return the findings of its hosts that support such a cause.
+
+        A cause without a location needs them of all hosts that take part. Links and inputs have them with their location.
         """
         at = {self.hosts.get(end, end) for end in ends_of(self.location)}
         found = [each for each in self._host_pressures if each.kind in kinds and (not at or not at.isdisjoint(each.hosts))]
@@ -112,7 +113,7 @@ class ExplainCase:
 
     @property
     def _taking_part(self) -> set[str]:
-        """The hosts that have part in it, as far as they are known."""
+        """Return the hosts that take part, as far as they are known."""
         tasks = filter(is_server, self.hosts) if self.candidate.what in _OF_SERVERS else self.workers
         return {self.hosts[task] for task in tasks if task in self.hosts}
 
@@ -121,7 +122,7 @@ class ExplainCase:
         return find_host_pressures(self.then, self.now)
 
     def reason(self, kind: str, message: str, evidence: Sequence[str], agreeing: Sequence[str] = ()) -> Reason:
-        """`agreeing`: what says the same and does not rest on the same seconds."""
+        """Return the reason. `agreeing` is evidence that does not come from the same seconds."""
         sure: Confidence = "medium" if not agreeing else "high"
         if self.both.basis == "peers":
             sure = "medium" if agreeing else "low"
@@ -143,7 +144,7 @@ def explain_compute(case: ExplainCase) -> Reason:
 
 
 def explain_starvation(case: ExplainCase) -> Reason:
-    """Of what has no core: by its arithmetic where that tells, else by what the kernel has counted."""
+    """Return the reason of work without a core: by its arithmetic if that is conclusive, and else by the kernel's counts."""
     others = case.describe_host_pressures("others")
     longer = describe_starvation(case)
     message = f"{case.subject} waits for its cores: {longer or next(iter(others), 'it was ready to work, and had none')}"
@@ -161,9 +162,9 @@ def explain_decoding(case: ExplainCase) -> Reason:
 
 
 def describe_decoding(case: ExplainCase) -> str:
-    """That the input needs more of the cores that compute: a probe says so, and the process has more of the CPU's time.
+    """Describe that the input takes more of the computing cores: by a probe, and by more CPU time of the process.
 
-    Empty: it does not, or nobody knows.
+    Return empty text if it does not, or if it is not known.
     """
     now, then = (compute_mean_cpu_s(side, case.workers) for side in (case.now, case.then))
     before, after = case.seconds("compute")
@@ -177,13 +178,13 @@ def describe_decoding(case: ExplainCase) -> str:
 
 
 def explain_software(case: ExplainCase, message: str, evidence: Sequence[str]) -> Reason:
-    """That versions differ is known, that they make it slower is not."""
+    """Return a reason with low confidence: versions differ, but it is not known whether they make it slower."""
     changed = ", ".join(case.now.software_changes)
     return replace(case.reason("software", f"{message}; versions differ: {changed}", evidence), confidence="low")
 
 
 def describe_starvation(case: ExplainCase) -> str:
-    """That the same arithmetic has waited for a core; empty: it has not, or nobody knows."""
+    """Describe that the same arithmetic waited for a core; return empty text if it did not, or if it is not known."""
     now = _compute_wall_and_cpu_s(case.both.now, case.now, case.workers)
     then = (
         _compute_wall_and_cpu_s(case.both.now, case.now, case.others)
@@ -203,7 +204,7 @@ def describe_starvation(case: ExplainCase) -> str:
 
 
 def _compute_wall_and_cpu_s(times: Times, side: MeasurementProfile, workers: Sequence[str]) -> tuple[float, float] | None:
-    """Seconds of computing and of CPU, means of these workers; None: of one of them it is not known."""
+    """Return the mean seconds of computing and of CPU of these workers; None if those of one worker are not known."""
     cpu = compute_mean_cpu_s(side, workers)
     wall = sum(times.seconds(worker, GROUPS["compute"]) for worker in workers)
     return (wall / len(workers), cpu) if cpu and wall else None
@@ -216,7 +217,7 @@ def compute_mean_cpu_s(side: MeasurementProfile, workers: Sequence[str]) -> floa
 
 
 def get_cpu_s(side: MeasurementProfile, worker: str) -> float | None:
-    """Of a worker's process in a step; what was measured in all steps before what was traced in some."""
+    """Return the CPU seconds of a worker's process per step. Measured steps take precedence over traced ones."""
     score = side.worker_timings.workers.get(worker) if side.worker_timings else None
     if score and score.cpu_s is not None:
         return score.cpu_s
@@ -273,10 +274,10 @@ def merge_causes(
 def _merge_decoding(
     found: Sequence[CandidateCause], both: ComparedTimes, then: MeasurementProfile, now: MeasurementProfile
 ) -> list[CandidateCause]:
-    """With one suspect for all input that is late or takes the cores for one reason.
+    """Return the candidates, with one for all input that is late or takes cores for the same reason.
 
-    Where several workers wait for their batches, some wait longer than others by chance, or not at all. Where a probe has it
-    slower, what computes more slowly beside its decoding is of it.
+    If several workers wait for batches, some wait longer than others by chance, or not at all. If a probe found the input
+    slower, computing that became slower beside its decoding belongs to it.
     """
     cases = [ExplainCase(then, now, both, each) for each in _select(found, "input", "compute")]
     inputs = [case for case in cases if case.candidate.what == "input"]
@@ -295,10 +296,10 @@ def _merge_starved(
     then: MeasurementProfile,
     now: MeasurementProfile,
 ) -> tuple[list[CandidateCause], CandidateCause]:
-    """With one suspect for each host whose processes had no core when they were to work: there all takes longer, what is sent
-    and received included, for somebody has to do that, too. Links that a probe found slow are slow for themselves.
+    """Return the candidates with one for each host without free cores, and the rest.
 
-    What is exchanged with parameter servers has this one reason as a whole, then: no kind of it needs to have changed for sure.
+    All work takes longer there, also sending and receiving. Links that a probe found slow stay candidates of their own. The
+    exchange with parameter servers belongs to it as a whole, even if no kind of it has changed significantly.
     """
     hosts = {**then.hosts, **now.hosts}
     at = {
@@ -337,15 +338,16 @@ def _merge_starved(
 
 
 def _exchange_of(rest: CandidateCause) -> tuple[CandidateCause, CandidateCause]:
-    """What workers and parameter servers do for each other, and what else there is."""
+    """Split the rest into the exchange of workers with parameter servers, and all else."""
     exchanged = {cell: seconds for cell, seconds in rest.cells.items() if cell[1] in _EXCHANGE}
     own = {cell: seconds for cell, seconds in rest.cells.items() if cell[1] not in _EXCHANGE}
     return replace(rest, cells=exchanged), replace(rest, cells=own, residual_s=0.0)
 
 
 def _in_proportion(parts: Sequence[CandidateCause], both: ComparedTimes) -> list[CandidateCause]:
-    """A host without its cores does all more slowly. What became longer by far more than its arithmetic, each as a part of its
-    own time, has a reason of its own: a worker that sleeps on a busy host sleeps.
+    """Return the parts that became longer in proportion to arithmetic, as a host without free cores makes all work slower.
+
+    A part that grew far more has a reason of its own: a worker that sleeps on a busy host sleeps.
     """
     arithmetic = _growth(_select(parts, "compute"), both)
     if not arithmetic:
@@ -358,7 +360,7 @@ def _in_proportion(parts: Sequence[CandidateCause], both: ComparedTimes) -> list
 
 
 def _growth(candidates: Sequence[CandidateCause], both: ComparedTimes) -> float:
-    """Of all their times together, as a part of what these were."""
+    """Return by what fraction their total time has grown."""
     cells = {cell for each in candidates for cell in each.cells}
     before = sum(both.then.own[worker].get(kind, 0.0) for worker, kind in cells)
     longer = sum(seconds for each in candidates for seconds in each.cells.values())
@@ -368,8 +370,10 @@ def _growth(candidates: Sequence[CandidateCause], both: ComparedTimes) -> float:
 def _starved_hosts(
     found: Sequence[CandidateCause], both: ComparedTimes, then: MeasurementProfile, now: MeasurementProfile
 ) -> Iterator[str]:
-    """By the kernel's counts; since a worker's arithmetic took longer for no more of the CPU's time; or since a server's own
-    operations, and probes of its host.
+    """Yield the hosts without free cores.
+
+    It is known by the kernel's counts, by arithmetic that took longer for no more CPU time, or by a server's operations
+    together with probes of its host.
     """
     hosts = {**then.hosts, **now.hosts}
     known = find_host_pressures(then, now)
@@ -389,7 +393,7 @@ def _starved_hosts(
 
 
 def _is_at(candidate: CandidateCause, ends: Collection[str]) -> bool:
-    """Whether it is of this host or its tasks; of a link, whether one end is."""
+    """Return whether the candidate is of this host or its tasks, or one end of its link is."""
     named = ends_of(candidate.location)
     return any(end in ends for end in named)
 
@@ -413,14 +417,14 @@ def _join(
 
 
 def _server_of(transfer: CandidateCause, both: ComparedTimes) -> str | None:
-    """Whose links these are, all of them: to a lone worker it has but one."""
+    """Return the server that has all these links; None if there is none. To a lone worker it has but one."""
     servers = [end for end in ends_of(transfer.location) if is_server(end)]
     is_its_only_link = transfer.location in servers or len(both.now.own) == 1
     return servers[0] if len(servers) == 1 and is_its_only_link else None
 
 
 def is_server_late(server: str, transfer: CandidateCause, then: MeasurementProfile, now: MeasurementProfile) -> bool:
-    """Whether all links of a server are slow because of itself, and not of its host's link."""
+    """Return whether all links of a server are slow because of the server, and not of its host's link."""
     ratio = compute_update_ratio(server, then, now)
     increase_s = sum(sign * (_compute_update_time(server, side) or 0.0) for sign, side in ((-1, then), (1, now)))
     gaps = sum(seconds for (_, kind), seconds in transfer.cells.items() if kind == "host")
@@ -445,7 +449,7 @@ def _compute_update_time(server: str, side: MeasurementProfile) -> float | None:
 
 
 def find_slowest_server(then: MeasurementProfile, now: MeasurementProfile) -> str | None:
-    """Whose own operations have become longer by far more than the others'; None: all alike, or not known."""
+    """Return the server with operations that became far longer than the others'; None if all are alike, or not known."""
     servers = [task for task in (now.step_breakdown.tasks if now.step_breakdown else ()) if is_server(task)]
     if len(servers) == 1:
         return servers[0]

@@ -28,13 +28,13 @@ class Slower:
 
     @property
     def loss(self) -> float:
-        """As a part of what it was before: 0.25 is a quarter less."""
+        """Return the loss as a fraction of the rate before: 0.25 is a quarter less."""
         return 1 - self.now_per_s / self.before_per_s
 
     @property
     def words(self) -> str:
-        """`matrix products on one core`."""
-        return words_of(self.name)
+        """Return `matrix products on one core`."""
+        return describe_reading(self.name)
 
     @property
     def unit(self) -> str:
@@ -55,8 +55,8 @@ _FLOPS, _BYTES, _IMAGES = "FLOP/s", "bytes/s", "images/s"
 _OPERATIONS = {"matmul": "matrix products", "convolution": "convolutions"}
 LINK = "link"
 _USUAL: Mapping[str, float | str] = {"priority": 0}  # limits that are left out where they are so
-# Every reading of a host but those of its GPUs, and that of a link: its words, and its unit.
-WORDS: Mapping[str, tuple[str, str]] = {
+# Every reading of a host but those of its GPUs, and that of a link: its name for messages, and its unit.
+READING_NAMES: Mapping[str, tuple[str, str]] = {
     **{f"core.{name}": (f"{operation} on one core", _FLOPS) for name, operation in _OPERATIONS.items()},
     **{f"cores.{name}": (f"{operation} on all cores", _FLOPS) for name, operation in _OPERATIONS.items()},
     "memory": ("copying in memory", _BYTES),
@@ -65,16 +65,16 @@ WORDS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def words_of(name: str) -> str:
-    """What a reading is of, for people."""
+def describe_reading(name: str) -> str:
+    """Describe what a reading measures."""
     if name.startswith("gpu."):
         _, index, operation = name.split(".")
         return f"{_OPERATIONS.get(operation, operation)} on GPU {index}"
-    return WORDS[name][0] if name in WORDS else name
+    return READING_NAMES[name][0] if name in READING_NAMES else name
 
 
 def unit_of(name: str) -> str:
-    return _FLOPS if name.startswith("gpu.") else WORDS.get(name, ("", ""))[1]
+    return _FLOPS if name.startswith("gpu.") else READING_NAMES.get(name, ("", ""))[1]
 
 
 def is_disturbed(probe: HostProbe) -> bool:
@@ -83,7 +83,7 @@ def is_disturbed(probe: HostProbe) -> bool:
 
 
 def merge_probes(before: Probes, now: Probes) -> Probes:
-    """What is known of both; the later word counts."""
+    """Return what is known from both. The later one takes precedence."""
     hosts = {
         name: _merge_host_probes(before.hosts[name], probe) if name in before.hosts else probe
         for name, probe in now.hosts.items()
@@ -111,17 +111,17 @@ def _merge_host_probes(before: HostProbe, now: HostProbe) -> HostProbe:
 
 
 def differences(before: Probes, now: Probes) -> Sequence[Slower]:
-    """What has become slower by more than chance explains, the largest loss first. Only like is compared with like.
+    """Return what became slower by more than chance explains, the largest loss first. Only like is compared with like.
 
-    A host or a link that was not probed before is held against the median of all that were, if they were measured in the same
-    way: on a cluster, other hosts of the same kind are lent every time.
+    A host or link without an earlier probe is compared with the median of all that were measured in the same way: a cluster
+    allocates other hosts of the same kind each time.
     """
     found = [*_hosts(before, now), *_links(before, now)]
     return sorted(found, key=lambda each: (-each.loss, each.location, each.name))
 
 
 def find_limits(before: Probes, now: Probes) -> Sequence[Limited]:
-    """Limits that hosts have now and had not, or had higher. Of hosts that did not tell theirs before nothing is known."""
+    """Return limits that hosts have now and had not before, or that were higher. Hosts without earlier limits do not count."""
     return list(_find_limits_of_host(before, now))
 
 
@@ -160,7 +160,7 @@ def _links(before: Probes, now: Probes) -> Iterator[Slower]:
 
 
 def _streams(link: str, before: Link, now: Link) -> Iterator[Slower]:
-    """Of a fan: who had a part of it that is gone, though others may have taken it, so that the sum is as it was."""
+    """Yield the hosts of a fan-in that lost their part of it, even if others took it over and the sum is as before."""
     for host, per_s in now.streams.items():
         then = before.streams.get(host, 0.0)
         if per_s < (1 - thresholds.MIN_STREAM_PROBE_LOSS) * then:
@@ -183,6 +183,6 @@ def _slower(
 
 
 def _direction(link: str) -> tuple[bool, bool]:
-    """Which of its ends is all the others."""
+    """Return which of its ends stands for all other hosts."""
     source, _, target = link.partition(">")
     return source == ALL, target == ALL

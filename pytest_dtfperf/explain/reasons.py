@@ -58,9 +58,10 @@ def explain_server(case: ExplainCase) -> Reason:
 
 
 def probed_location(case: ExplainCase) -> str | None:
-    """The link or host that all links have in common which are slower when probed, and no other does; None: nobody knows.
+    """Return the link or host that the links slower when probed, and only these, have in common; None if none.
 
-    An all-reduce goes round all workers, and each of its links waits for the others: what it took tells no link from another.
+    An all-reduce goes around all workers, and each of its links waits for the others. So its times do not show which link is
+    slow.
     """
     then, now = case.then.probes, case.now.probes
     if not then or not now:
@@ -77,7 +78,7 @@ def probed_location(case: ExplainCase) -> str | None:
 
 
 def _task_at(host: str, hosts: Mapping[str, str]) -> str:
-    """The one that is there; of several, the host."""
+    """Return the one task on this host; the host if there are several."""
     there = [task for task, at in hosts.items() if at == host]
     return there[0] if len(there) == 1 else host
 
@@ -100,7 +101,7 @@ def _growth(case: ExplainCase, rate: str) -> list[str]:
 
 
 def _subject(case: ExplainCase) -> str:
-    """Both ends and the direction."""
+    """Return both ends and the direction."""
     ends = [with_host(end, case.hosts) for end in ends_of(case.location)]
     if len(ends) == 2:
         return f"{ends[0]} and {ends[1]} exchange" if "<>" in (case.location or "") else f"{ends[0]} sends to {ends[1]}"
@@ -110,7 +111,7 @@ def _subject(case: ExplainCase) -> str:
 
 
 def _describe_direction(case: ExplainCase) -> str:
-    """Of a task or host with all others. Workers receive what parameter servers send."""
+    """Describe the direction of a task's or host's transfers with all others. Workers receive what parameter servers send."""
     sums = {kind: sum(s for (_, each), s in case.candidate.cells.items() if each == kind) for kind in ("receive", "send")}
     total = sum(sums.values())
     mainly = next((kind for kind, seconds in sums.items() if seconds > thresholds.MIN_SHARE_OF_MAIN_DIRECTION * total), None)
@@ -125,14 +126,14 @@ def _describe_direction(case: ExplainCase) -> str:
 
 
 def _tasks_at(location: str | None, hosts: Mapping[str, str]) -> Sequence[str]:
-    """A task alone, all of a host, or where none is named all parameter servers: of all tasks nobody asks what they do."""
+    """Return the one task, all tasks of a host, or without a location all parameter servers."""
     if location is None:
         return [task for task in hosts if is_server(task)] or ["ps:0"]
     return [task for task, host in hosts.items() if location == host] or [location]
 
 
 def _rate(case: ExplainCase) -> str:
-    """`at 2.1 instead of 9.8 Gbit/s`: of the links of the suspect that are slower, where both sides know it; else nothing."""
+    """Return `at 2.1 instead of 9.8 Gbit/s`, for the candidate's slower links; empty text if one side does not know them."""
     before, after = _read_links(case.then.step_breakdown), _read_links(case.now.step_breakdown)
     both = [ends for ends in after if ends in before and _concerns(ends, case.location)]
     slower = [ends for ends in both if _per_s(after[ends]) < _per_s(before[ends])]
@@ -186,7 +187,7 @@ def _python(case: ExplainCase) -> Reason:
 
 
 def _is_idle(case: ExplainCase, increase_s: float) -> bool | None:
-    """None: not known, without the CPU's time of both sides."""
+    """Return whether the workers were idle; None if it is not known, as without the CPU time of both sides."""
     if case.both.basis == "peers":
         return None
     now, then = (
@@ -218,9 +219,9 @@ def _waiting(case: ExplainCase) -> Reason:
 
 
 def _exchanging(side: MeasurementProfile) -> float | None:
-    """Of all-reduces, without waiting for the others: that of the worker that was in them for the shortest time.
+    """Return the seconds of all-reduces without waiting: those of the worker that spent the shortest time in them.
 
-    None: no step was taken apart.
+    None: no step has a breakdown.
     """
     workers = select_worker_parts(side.step_breakdown).values() if side.step_breakdown else ()
     return min((parts.get("reduce", 0.0) for parts in workers), default=None)

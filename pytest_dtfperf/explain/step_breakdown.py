@@ -64,7 +64,7 @@ class Stretch:
 
 
 def critical_path(step: ClusterStep) -> list[Stretch]:
-    """From the step's end to its begin."""
+    """Return the critical path, from the step's end to its beginning."""
     last = step.last
     walk = _Walk(step.begin, last.end)
     ended = _Ended(step.events)
@@ -114,19 +114,19 @@ class _Ended:
         self._ends = {key: [event.end for event in of_key] for key, of_key in self._events.items()}
 
     def before(self, event: Event, moment: int, *key: str) -> Event | None:
-        """What had begun before it, and ended last until then."""
+        """Return the event that began before this one, and was the last to end by that moment."""
         at = bisect.bisect_right(self._ends.get(key, []), moment)
         near = self._events[key][max(0, at - _MOST_BACK) : at] if at else []
         return next((found for found in reversed(near) if found.start < event.start), None)
 
 
 def _threads(event: Event) -> tuple[str, ...]:
-    """All CPU devices of a task have the same."""
+    """Return the threads of an event. All CPU devices of a task share theirs."""
     return (event.task if "/CPU:" in event.device else event.device,)
 
 
 def _before(event: Event, ended: _Ended) -> tuple[int, Event | None]:
-    """How far back an event itself is on the path, and what is there before it."""
+    """Return where an event begins on the path, and the event before it."""
     cause = max(event.causes, key=lambda cause: cause.end, default=None)
     if event.source:
         return event.start, cause
@@ -147,7 +147,7 @@ Span = tuple[int, int, str]  # from, until, kind
 
 
 def of_workers(step: ClusterStep) -> dict[str, Counter[str]]:
-    """Worker -> kind -> microseconds, which add up to its step."""
+    """Return for each worker the microseconds by kind, which add up to its step."""
     events: dict[str, list[Event]] = {worker.task: [] for worker in step.workers}
     for event in step.events:
         events[event.session].append(event)
@@ -155,7 +155,7 @@ def of_workers(step: ClusterStep) -> dict[str, Counter[str]]:
 
 
 def of_servers(step: ClusterStep) -> dict[str, Counter[str]]:
-    """Task that has no session of its own -> kind -> microseconds, which add up to the cluster's step."""
+    """Return for each task without its own session the microseconds by kind, which add up to the cluster's step."""
     workers = {worker.task for worker in step.workers}
     spans: dict[str, list[Span]] = {}
     for event in step.events:
@@ -166,7 +166,7 @@ def of_servers(step: ClusterStep) -> dict[str, Counter[str]]:
 
 
 def split(spans: Iterable[Span], begin: int, end: int, rest: str) -> Counter[str]:
-    """Microseconds from `begin` to `end` by kind: of the spans that go on at a moment, the kind that comes first in `WORK`."""
+    """Return the microseconds from `begin` to `end` by kind: at each moment, the active kind that comes first in `WORK`."""
     marks = []
     for start, until, kind in spans:
         start, until = max(start, begin), min(until, end)
@@ -204,7 +204,7 @@ def _of_worker(worker: WorkerStep, events: Sequence[Event], blind: bool) -> Coun
 
 
 def _in_session(worker: str, event: Event) -> Span | None:
-    """What an event of its session is to a worker."""
+    """Return what an event of its session is to a worker."""
     kind = event.kind
     if event.source:
         source = event.source.partition("/")[0]
@@ -258,7 +258,7 @@ def compute_step_breakdown(
 
 
 def _count(traces: Sequence[TaskTrace]) -> int:
-    """The steps that count."""
+    """Return the number of steps that count."""
     if not traces:
         raise InvalidTrace("is of no worker")
     least = min(len(trace.steps) for trace in traces)
@@ -268,7 +268,7 @@ def _count(traces: Sequence[TaskTrace]) -> int:
 
 
 def _check_times(traces: Sequence[TaskTrace]) -> None:
-    """A clock may be set while a step is traced: back by more than it took, and its parts would be less than nothing."""
+    """Raise `InvalidTrace` if a clock was set back during a step: its parts would be negative."""
     for trace in traces:
         if any(step.end_us < step.begin_us for step in trace.steps):
             raise InvalidTrace(f"of {trace.task} has a step that ends before it begins: its host's clock was set")
@@ -330,7 +330,7 @@ class _Sums:
         )
 
     def _errors(self) -> Mapping[str, float]:
-        """Nothing of a single step: it has no scatter."""
+        """Return the standard errors by kind; empty for a single step, which has no scatter."""
         largest: dict[str, float] = {}
         for (task, kind), squares in self._squares.items() if self._steps > 1 else ():
             variance = (squares - self._tasks[task][kind] ** 2 / self._steps) / (self._steps - 1)
@@ -371,7 +371,7 @@ class _Sums:
 
 
 def _by_link(events: Sequence[Event]) -> dict[tuple[str, str], list[Event]]:
-    """Transfers between tasks."""
+    """Return the transfers between tasks, by link."""
     found: dict[tuple[str, str], list[Event]] = {}
     for event in events:
         if event.source and (source := task_of(event.source)) != event.task:

@@ -33,7 +33,7 @@ _TOWER = re.compile(r"(^|/)tower\d+/")
 
 
 def task_of(device: str) -> str:
-    """`ps:1` of `ps:1/CPU:0`."""
+    """Return `ps:1` of `ps:1/CPU:0`."""
     return device.partition("/")[0]
 
 
@@ -42,8 +42,9 @@ def is_server(device: str) -> bool:
 
 
 def kind_of(operation: Operation) -> str:
-    """By kind and name: towers are named `tower0/...`, their gradients `tower0/gradients/...`, and what else there is makes
-    updates of them or brings them into place.
+    """Return the kind of work of an operation, by its type and name.
+
+    Towers are named `tower0/...` and their gradients `tower0/gradients/...`. All else makes updates of gradients or moves them.
     """
     kind, name = operation.type, operation.name
     if kind == "QueueDequeueV2" and _FED.search(name):
@@ -74,7 +75,7 @@ def kind_of(operation: Operation) -> str:
 
 
 def kind_of_transfer(destination: str) -> str:
-    """As workers see it: they send to parameter servers, and receive all else."""
+    """Return the kind of a transfer from the workers' view: they send to parameter servers, and receive all else."""
     return "send" if is_server(destination) else "receive"
 
 
@@ -92,12 +93,12 @@ class Clocks:
     error_us: Mapping[str, int]  # the truth is no farther from it than this
 
     def reads(self, task: str) -> bool:
-        """Whether what this task's clock says can be told in the first one's time."""
+        """Return whether this task's clock can be converted to the first task's time."""
         return task in self.ahead_us
 
 
 def align(traces: Sequence[TaskTrace], known: Bounds | None = None) -> Clocks:
-    """`known` holds what else bounds the clocks: both ways 0 for tasks of one host."""
+    """Return the offsets of all clocks. `known` has further bounds: 0 in both directions for tasks of one host."""
     bounds = _bounds(traces)
     for pair, most in (known or {}).items():
         bounds[pair] = min(bounds.get(pair, _FAR), most)
@@ -160,7 +161,7 @@ def _of_exchanges(traces: Sequence[TaskTrace], steps: Sequence[TracedStep]) -> I
 
 
 def _tighten_bounds(tasks: Sequence[str], bounds: Bounds) -> tuple["np.ndarray[tuple[int, int], np.dtype[np.int64]]", int]:
-    """The bounds of all pairs, and by how much all were loosened since some contradict others: a clock was set, or ran fast."""
+    """Return the bounds of all pairs, and by how much all were loosened since some contradict (a clock was set)."""
     index = {task: i for i, task in enumerate(tasks)}
     slack = 0
     while True:
@@ -206,7 +207,7 @@ class Event:
 
     @property
     def location(self) -> str:
-        """A task; of a transfer, the link."""
+        """Return the task; of a transfer, the link."""
         return f"{task_of(self.source)}>{self.task}" if self.source else self.task
 
 
@@ -235,12 +236,12 @@ class ClusterStep:
 
     @property
     def last(self) -> WorkerStep:
-        """Whose end is the step's."""
+        """Return the worker that ends last, with the step."""
         return max(self.workers, key=lambda worker: worker.end)
 
 
 def cluster_step(traces: Sequence[TaskTrace], number: int, clocks: Clocks) -> ClusterStep:
-    """Step `number` of all traces."""
+    """Return step `number` of all traces."""
     sessions = [_Session(trace, number, clocks) for trace in traces if clocks.reads(trace.task)]
     for session in sessions:
         session.link()
@@ -335,7 +336,7 @@ class _Session:
         return None
 
     def _brought_for(self, operation: Operation) -> str | None:
-        """The variable whose gradient this operation takes."""
+        """Return the variable of the gradient that this operation takes."""
         if not operation.inputs:
             return None
         if operation.type == "QueueEnqueueV2":
@@ -348,7 +349,7 @@ class _Session:
 
 
 def _link_queues(sessions: Sequence[_Session]) -> None:
-    """What is taken out of a queue has been put there before, mostly by another session: the last that was, if several were."""
+    """Link each element taken out of a queue with the operation that put it there; of several, with the last."""
     puts: dict[tuple[str, str], list[Event]] = {}
     for session in sessions:
         for queue, event in _at_queues(session, "QueueEnqueueV2"):

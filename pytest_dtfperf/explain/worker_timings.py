@@ -43,7 +43,7 @@ Indices = np.ndarray[Any, np.dtype[np.intp]]
 
 
 def compute_excess(durations: Numbers) -> Numbers:
-    """By how much each is longer than the median of those around it; negative where it is shorter."""
+    """Return by how much each duration is above the median of those around it; negative if it is below."""
     excess = durations.copy()
     for within in _stretches(len(durations)):
         known = durations[within][np.isfinite(durations[within])]
@@ -52,7 +52,7 @@ def compute_excess(durations: Numbers) -> Numbers:
 
 
 def find_long_steps(durations: Numbers) -> Indices:
-    """The indices of those that stand out."""
+    """Return the indices of outliers."""
     if len(durations) < thresholds.MIN_STEPS:
         return np.zeros(0, np.intp)
     out = np.zeros(len(durations), bool)
@@ -65,14 +65,14 @@ def find_long_steps(durations: Numbers) -> Indices:
 
 
 def _stretches(steps: int) -> Iterator[slice]:
-    """Of `_AROUND` steps each, the last of up to twice as many."""
+    """Yield stretches of `_AROUND` steps each; the last has up to twice as many."""
     count = max(1, steps // _AROUND)
     for number in range(count):
         yield slice(number * _AROUND, steps if number == count - 1 else (number + 1) * _AROUND)
 
 
 def find_period(indices: Indices, durations: Numbers) -> tuple[float, float, Indices] | None:
-    """The period of pauses at these indices, in steps and in the unit of durations, and the pauses that keep to it."""
+    """Return the period of pauses at these indices, in steps and in the unit of durations, and the pauses that follow it."""
     first = indices[np.flatnonzero(np.diff(indices, prepend=-2) > 1)]  # of several in a row
     if len(first) < thresholds.MIN_PAUSES_OF_PERIOD or not (found := _distance(first, len(durations))):
         return None
@@ -89,8 +89,9 @@ def find_period(indices: Indices, durations: Numbers) -> tuple[float, float, Ind
 
 
 def _distance(indices: Indices, steps: int) -> tuple[int, int] | None:
-    """Which more pairs of indices have than by chance, give or take so much. Of several the shortest, for twice a period is as
-    frequent; of those near it the least likely by chance.
+    """Return the distance that more pairs of indices have than by chance, and its tolerance.
+
+    Of several the shortest counts, as twice a period is as frequent; of those near it the one that is least likely by chance.
     """
     at = np.zeros(2 * steps)  # padded, so that what is left at the end meets nothing at the start
     at[indices] = 1
@@ -116,7 +117,7 @@ def _distance(indices: Indices, steps: int) -> tuple[int, int] | None:
 
 
 def _poisson_tail(least: int, mean: float) -> float:
-    """The probability of so many or more. The terms beyond the first are summed while they matter."""
+    """Return the probability of so many or more. The terms beyond the first are summed while they matter."""
     if mean <= 0:
         return 0.0
     if least <= mean:
@@ -131,7 +132,7 @@ def _poisson_tail(least: int, mean: float) -> float:
 
 
 def _find_chains(indices: Indices, distance: int, slack: int) -> tuple[Indices, Indices]:
-    """Those that have another so far behind them, give or take so much; and these others."""
+    """Return the indices with another one at this distance, within the tolerance, and those others."""
     at = np.searchsorted(indices, indices + distance - slack)
     has = at < np.searchsorted(indices, indices + distance + slack, side="right")
     return indices[has], indices[at[has]]
@@ -142,9 +143,9 @@ _DIGITS = 6  # of seconds: the stamps' own microseconds
 
 
 def compute_worker_timings(stamps: Sequence[Stamps], *, lockstep: bool) -> WorkerTimings | None:
-    """Score all workers that are known. `lockstep`: their steps are common ones, and each worker has as many.
+    """Return the timings of all known workers; None without workers or steps.
 
-    None where nothing is known: no worker, or no steps.
+    `lockstep`: their steps are common steps, and each worker has as many.
     """
     series = [_Series.of(each) for each in stamps if len(each)]
     if not series:
@@ -220,12 +221,12 @@ def _mean(values: Numbers) -> float | None:
 
 
 def blocks(steps: int) -> int:
-    """Into how many blocks of consecutive steps so many are divided to tell the error of their mean."""
+    """Return into how many blocks of consecutive steps so many steps are divided for the error of their mean."""
     return min(_MOST_BLOCKS, steps // _OF_STEPS)
 
 
 def _error(values: Numbers) -> float | None:
-    """Standard error of the mean, from the means of blocks; None where there are no two."""
+    """Return the standard error of the mean, from the means of blocks; None if there are fewer than two."""
     known = values[np.isfinite(values)]
     count = blocks(len(known))
     if count < 2:
@@ -235,7 +236,7 @@ def _error(values: Numbers) -> float | None:
 
 
 def _against_others(series: Sequence[_Series]) -> dict[str, dict[str, float | None]]:
-    """Of each worker `last`, `late_s`, `late_error_s`, `behind`, over the steps that are known of all of them."""
+    """Return `last`, `late_s`, `late_error_s` and `behind` of each worker, over the steps that are known of all workers."""
     waits = _reported_waits(series) if np.isfinite(series[0].between).any() else np.stack([each.finish for each in series])
     known = np.isfinite(waits).all(axis=0)
     if not known.any():
@@ -303,7 +304,7 @@ def _periods(series: Sequence[_Series], *, together: bool) -> Iterator[Period]:
 
 
 def _durations(series: Sequence[_Series], *, together: bool) -> Iterator[tuple[Numbers, Sequence[_Series]]]:
-    """Durations of steps with those whose they are: of all together, or of each alone."""
+    """Yield durations of steps with their workers: of all together, or of each alone."""
     if together:
         yield np.median([each.step for each in series], axis=0), series
     else:
@@ -311,7 +312,7 @@ def _durations(series: Sequence[_Series], *, together: bool) -> Iterator[tuple[N
 
 
 def _find_workers(series: Sequence[_Series], indices: Indices, excess: Numbers) -> list[str | None]:
-    """Of each pause the one worker whose own time, until its gradients were there, was so much longer than usual."""
+    """Return for each pause the one worker that needed so much longer than usual until its gradients were ready."""
     own = np.nan_to_num(np.stack([compute_excess(each.ready)[indices] for each in series]))  # (worker, pause)
     mine = own >= thresholds.MIN_OWN_PART_OF_PAUSE * excess[indices]
     if len(series) == 1:
@@ -367,7 +368,7 @@ def _parts(scores: WorkerTimings, worker: str) -> dict[str, float]:
 
 
 def describe_late_worker(straggler: LateWorker, host: str | None = None) -> str:
-    """One line: `worker:1 (node03) was last in 94 % of steps, by 12.0 ms: compute +11.0, receive +1.0 ms`."""
+    """Format `worker:1 (node03) was last in 94 % of steps, by 12.0 ms: compute +11.0, receive +1.0 ms`."""
     where = f" ({host})" if host else ""
     often = (
         f"was last in {_whole(straggler.last)} of steps"

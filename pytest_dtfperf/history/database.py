@@ -145,7 +145,7 @@ def find_version(connection: Connection, where: str) -> str | None:
     names = set(inspect(connection).get_table_names())
     if _version.name not in names:
         if names & set(tables.tables):
-            raise HistoryError(f"the history {where} does not say of which version it is: is it another program's?")
+            raise HistoryError(f"the history {where} has no version: is it another program's?")
         return None
     version: str | None = connection.scalar(select(_version.c.version_num))
     if version not in VERSIONS:
@@ -187,7 +187,7 @@ REFUSALS = ("authentication failed", "no pg_hba.conf entry", "does not exist")  
 LEAST_ROOM_BYTES = 64 << 10  # SQLite's index of a log takes 32 KiB at once
 SHOWN = 200  # characters of a database's message
 
-SQLITE_WORDS = {  # by the begin of the name that SQLite gives to the error
+SQLITE_MESSAGES = {  # by the begin of the name that SQLite gives to the error
     "SQLITE_FULL": "its disk is full",
     "SQLITE_READONLY": "it may not be written to",
     "SQLITE_CANTOPEN": "it cannot be opened, nor made",
@@ -306,7 +306,7 @@ def _translate_errors(address: Address) -> Iterator[None]:
     try:
         yield
     except SQLAlchemyError as exc:
-        raise HistoryError(f"the history {address} cannot be used: {_words(exc, address.path)}") from exc
+        raise HistoryError(f"the history {address} cannot be used: {_format_error(exc, address.path)}") from exc
 
 
 def _is_full(folder: Path) -> bool:
@@ -322,10 +322,10 @@ def _has_refused(exc: OperationalError) -> bool:
     return any(refusal in str(exc.orig) for refusal in REFUSALS)
 
 
-def _words(exc: SQLAlchemyError, path: Path | None) -> str:
+def _format_error(exc: SQLAlchemyError, path: Path | None) -> str:
     origin = exc.orig if isinstance(exc, DBAPIError) else exc
     name = getattr(origin, "sqlite_errorname", "")
     if path and name.startswith("SQLITE_IOERR"):
-        return SQLITE_WORDS["SQLITE_FULL"] if _is_full(path.parent) else f"its disk gives errors ({name})"
-    message = next((message for begin, message in SQLITE_WORDS.items() if name.startswith(begin)), None)
+        return SQLITE_MESSAGES["SQLITE_FULL"] if _is_full(path.parent) else f"its disk gives errors ({name})"
+    message = next((message for begin, message in SQLITE_MESSAGES.items() if name.startswith(begin)), None)
     return message or printable(mask_passwords(" ".join(str(origin).split())))[:SHOWN]

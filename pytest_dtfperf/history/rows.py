@@ -46,12 +46,12 @@ def rows_of(session: Mapping[str, Any], records: Sequence[Record], folder: str) 
     )
 
 
-_TOLD = ("id", "started", "cluster", "wall_s", "exit_code", "command", "versions", "verdicts")
+_COMMON = ("id", "started", "cluster", "wall_s", "exit_code", "command", "versions", "verdicts")
 
 
 def _session(session: Mapping[str, Any], records: Sequence[Record], folder: str) -> Row:
     costs = session.get("costs", ())
-    common = {name: session[name] for name in _TOLD}
+    common = {name: session[name] for name in _COMMON}
     return common | {
         "commit": session.get("commit"),
         "usd": sum(cost["usd"] for cost in costs) if costs else None,

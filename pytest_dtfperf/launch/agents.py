@@ -74,7 +74,7 @@ class Agents:
     def next_event(self, timeout_s: float) -> Event | None:
         """Return the next event, or None after `timeout_s`.
 
-        The loss of a host is an event, too: "lost", with `how` it was lost and its last lines as `words`. No other follows.
+        The loss of a host is an event, too: "lost", with `how` it was lost and its `last_lines`. No other follows.
         """
         deadline = time.monotonic() + timeout_s
         while (arrived := self._channel.receive(max(0.0, deadline - time.monotonic()))) is not None:
@@ -84,7 +84,7 @@ class Agents:
                     continue
                 return None  # such a host may send without end
             if isinstance(line, Lost):
-                return {"event": "lost", "host": host, "how": line, "words": self._hearing.words(host)}
+                return {"event": "lost", "host": host, "how": line, "last_lines": self._hearing.words(host)}
             try:
                 if (event := self._hearing.hear(host, line)) is not None:
                     return event
@@ -95,12 +95,12 @@ class Agents:
     def give_up(self, host: int, why: str) -> Event:
         """Ignore a host from now on that violated the protocol, and return its loss."""
         self._given_up.add(host)
-        return {"event": "lost", "host": host, "how": Lost(LossReason.PROTOCOL_ERROR, why), "words": ()}
+        return {"event": "lost", "host": host, "how": Lost(LossReason.PROTOCOL_ERROR, why), "last_lines": ()}
 
     def why_silent(self, host: int) -> Event | None:
         """Return the loss of a host that has been silent for too long, if the cluster knows of it."""
         how = self._channel.why_silent(host)
-        return {"event": "lost", "host": host, "how": how, "words": self._hearing.words(host)} if how else None
+        return {"event": "lost", "host": host, "how": how, "last_lines": self._hearing.words(host)} if how else None
 
     def are_well(self) -> bool:
         """Return whether all agents are still there, between two runs: a pytest that was stopped for a while has lost them."""
@@ -128,7 +128,7 @@ class Agents:
                 missing = [name for host, name in enumerate(self._names) if host not in hellos]
                 raise AllocationError(f"no word within {within_s:g} s from the agent on {', '.join(missing)}")
             if event["event"] == "lost":
-                raise AllocationError(loss(self._names[event["host"]], "did not start", event["how"], event["words"]))
+                raise AllocationError(loss(self._names[event["host"]], "did not start", event["how"], event["last_lines"]))
             if event["event"] == "hello":
                 hellos[event["host"]] = event
         return [hellos[host] for host in range(len(self._names))]

@@ -29,7 +29,7 @@ from pytest_dtfperf.clusters.protocol import LossReason
 from pytest_dtfperf.codec import ValidationError
 from pytest_dtfperf.datamodel.probes import HostProbe, Link, Probes, Reading
 from pytest_dtfperf.errors import HostLost
-from pytest_dtfperf.explain.probes import LINK, WORDS, is_disturbed, merge_probes
+from pytest_dtfperf.explain.probes import LINK, READING_NAMES, is_disturbed, merge_probes
 from pytest_dtfperf.launch import exposure, link_rounds
 from pytest_dtfperf.launch.agents import GPU_ORDER, Agents, Event, task_order
 from pytest_dtfperf.launch.disturbance import LEAST_S, others_s
@@ -61,7 +61,7 @@ class Answers:
     def __init__(self, hosts: Sequence[HostView], rounds: Sequence[Round]) -> None:
         self._hosts = hosts
         self._rounds = rounds
-        self._told = [_HostAnswers() for _ in hosts]
+        self._host_answers = [_HostAnswers() for _ in hosts]
         self._streams: dict[Stream, Sequence[Mapping[str, float]] | str] = {}  # the parts of each, or why there are none
         self._lost: dict[int, str] = {}
 
@@ -71,9 +71,9 @@ class Answers:
             case "reading":
                 self._reading(event)
             case "facts":
-                if self._told[event["host"]].facts:
-                    raise MessageError("told twice what limits it")
-                self._told[event["host"]].facts = event
+                if self._host_answers[event["host"]].facts:
+                    raise MessageError("reported its limits twice")
+                self._host_answers[event["host"]].facts = event
             case "stream":
                 self._stream(event)
 
@@ -81,7 +81,7 @@ class Answers:
         """Expect no more answers of a host. If it violated the protocol (`lied`), discard its earlier ones, too."""
         self._lost.setdefault(host, why)
         if lied:
-            self._told[host] = _HostAnswers()
+            self._host_answers[host] = _HostAnswers()
             self._streams = {stream: results for stream, results in self._streams.items() if host not in stream[1:]}
 
     def is_lost(self, host: int) -> bool:
@@ -90,9 +90,13 @@ class Answers:
     def probes(self, seconds: float) -> Probes:
         """Return all answers so far."""
         names = [host.name for host in self._hosts]
-        states = {name: answers.facts["state"] for name, answers in zip(names, self._told, strict=True) if answers.facts}
+        states = {
+            name: answers.facts["state"] for name, answers in zip(names, self._host_answers, strict=True) if answers.facts
+        }
         hosts = {
-            names[at]: self._host(at, states) for at, answers in enumerate(self._told) if answers.readings or answers.unknown
+            names[at]: self._host(at, states)
+            for at, answers in enumerate(self._host_answers)
+            if answers.readings or answers.unknown
         }
         fans = {fan.link(names): self._fan(number, fan) for number, each in enumerate(self._rounds) for fan in each}
         return Probes(
@@ -107,25 +111,25 @@ class Answers:
 
     def _reading(self, event: Event) -> None:
         host, name = event["host"], event["name"]
-        answers = self._told[host]
+        answers = self._host_answers[host]
         if not _is_asked(name, self._hosts[host]) or name in answers.readings or name in answers.unknown:
-            raise MessageError(f"told a {name!r} that nobody has asked it for")
+            raise MessageError(f"reported a {name!r} that was not requested")
         if (reading := event.get("reading")) is not None:
             answers.readings[name] = reading
         else:
-            answers.unknown[name] = event.get("error") or "it does not say why"
+            answers.unknown[name] = event.get("error") or "it gives no reason"
 
     def _stream(self, event: Event) -> None:
         stream = (event["round"], event["host"], event["to"])
         fans = self._rounds[stream[0]] if stream[0] < len(self._rounds) else ()
         if not any(stream[1:] in fan.streams for fan in fans) or stream in self._streams:
-            raise MessageError(f"told of a stream to host number {event['to']} that nobody has asked it for")
+            raise MessageError(f"reported a stream to host number {event['to']} that was not requested")
         if event["error"] is None and len(event["parts"]) != PARTS:
-            raise MessageError(f"told {len(event['parts'])} parts of a stream that has {PARTS}")
+            raise MessageError(f"reported {len(event['parts'])} parts of a stream that has {PARTS}")
         self._streams[stream] = event["parts"] if event["error"] is None else event["error"]
 
     def _host(self, at: int, states: Mapping[str, Mapping[str, Any]]) -> HostProbe:
-        answers, name = self._told[at], self._hosts[at].name
+        answers, name = self._host_answers[at], self._hosts[at].name
         facts = answers.facts or {}
         return HostProbe(
             readings=answers.readings,
@@ -166,7 +170,7 @@ class Answers:
 
 def _is_asked(name: str, host: HostView) -> bool:
     found = re.fullmatch(r"gpu\.(\d+)\.(matmul|convolution)", name, re.ASCII)
-    return int(found[1]) < len(host.gpus) if found else name in WORDS and name != LINK
+    return int(found[1]) < len(host.gpus) if found else name in READING_NAMES and name != LINK
 
 
 def _others_cores(host: str, states: Mapping[str, Mapping[str, Any]]) -> float | None:
@@ -368,7 +372,7 @@ class Probing:
                 self._answers.lose(host, "the zygote, which its tasks fork from, has ended")
             case "lost":
                 name = self._agents.hosts[host].name
-                why = loss(name, "is gone", event["how"], event["words"])
+                why = loss(name, "is gone", event["how"], event["last_lines"])
                 if host in self._hosts:
                     self._answers.lose(host, why.partition("\n")[0], lied=event["how"].reason is LossReason.PROTOCOL_ERROR)
             case "stopped":

@@ -96,7 +96,7 @@ class Tunnel:
         try:
             self._listener = socket.create_server((HERE, port), backlog=_BACKLOG)
         except OSError as exc:
-            hint = "Say another one, or --port=0 for any that is free"
+            hint = "Choose another one, or --port=0 for any that is free"
             raise UsageError(f"cannot listen at port {port} of this machine: {exc.strerror}. {hint}") from exc
         self.port: int = self._listener.getsockname()[1]
         self.error: Exception | None = None  # the error that ended its thread early
@@ -127,7 +127,7 @@ class Tunnel:
     # From the run's thread
 
     def begin(self, send: Callable[..., object]) -> None:
-        """Begin with `say`, which sends messages to the other end. Called once."""
+        """Begin with `send`, which sends messages to the other end. Called once."""
         self._connections = Connections(self._selector, send)
         self._thread = threading.Thread(target=self._serve, args=(send,), name="dtfperf-tunnel", daemon=True)
         self._thread.start()

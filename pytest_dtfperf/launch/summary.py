@@ -20,7 +20,7 @@ from pytest_dtfperf.spec.printed_number import UnclearNumber, parse
 # Programs are started together, so their windows begin at the same time after that: up to this part of a window, or so many
 # seconds.
 START_SKEW, START_SLACK_S = 0.25, 0.5
-HINT = "Of workers that do not wait for each other, say so: cross_replica_sync=False"
+HINT = "If workers do not wait for each other, set cross_replica_sync=False"
 APART = f"they have not stepped together, or one clock or count is wrong. {HINT}"
 
 

@@ -23,7 +23,7 @@ from pytest_dtfperf.errors import (
     PortInUse,
     TaskFailed,
     TaskStopped,
-    exit_words,
+    format_exit,
     quoted_lines,
 )
 from pytest_dtfperf.formats import printable
@@ -169,7 +169,7 @@ class Watch:
     def _on_lost(self, event: Mapping[str, Any], now: float) -> None:
         host = self.hosts[event["host"]]
         host.lost = event["how"]
-        error = HostLost(loss(host.name, "is gone", event["how"], event["words"]))
+        error = HostLost(loss(host.name, "is gone", event["how"], event["last_lines"]))
         if event["how"].reason is LossReason.PROTOCOL_ERROR:
             self.refusal = self.refusal or error
         self._fail(FailureCause.HOST, now, error)
@@ -249,7 +249,7 @@ class Watch:
     def _silent_hosts(self, now: float) -> Iterator[DtfPerfError]:
         for host in (self.hosts[number] for number in self.silent(now)):
             host.lost = Lost(LossReason.SILENT, f"has given no sign of life for {now - host.heard:.0f} s")
-            yield HostLost(f"the agent on {host.name} {host.lost.words}")
+            yield HostLost(f"the agent on {host.name} {host.lost.description}")
 
     def _overdue(self, now: float) -> Iterator[DtfPerfError]:
         """Yield the error of the task that is longest overdue, if there is one."""
@@ -261,7 +261,7 @@ class Watch:
         late = [task for task in self.tasks.values() if self._is_late(task, now)]
         if late:
             task = min(late, key=lambda each: (each.step, each.moved))
-            yield DeadlineExceeded(self._culprit(task, self._late_words(task)))
+            yield DeadlineExceeded(self._culprit(task, self._describe_lateness(task)))
         elif now - self._began > limits.run_s:
             task = min(self.tasks.values(), key=lambda each: (each.exited, each.stays, each.step))
             yield DeadlineExceeded(self._culprit(task, f"was still in its run after {limits.run_s:g} s"))
@@ -277,7 +277,7 @@ class Watch:
             case _:
                 return not task.exited and now - self._phase_began > self._limits.leave_s
 
-    def _late_words(self, task: TaskStatus) -> str:
+    def _describe_lateness(self, task: TaskStatus) -> str:
         match self._phase:
             case "start":
                 return f"was not {'ready' if task.started else 'started'} within {self._limits.ready_s:g} s"
@@ -321,10 +321,10 @@ _EVENTS: Mapping[str, Callable[[Watch, Mapping[str, Any], float], None]] = {
 def loss(host: str, what: str, how: Lost, last_lines: Sequence[str]) -> str:
     """Return what happened to the agent on a host (it "is gone"), why, and its last output."""
     if how.reason is LossReason.PROTOCOL_ERROR:
-        return given_up(host, how.words)
-    return with_last_words(f"the agent on {host} {what}: {printable(how.words)}", last_lines)
+        return given_up(host, how.description)
+    return with_last_words(f"the agent on {host} {what}: {printable(how.description)}", last_lines)
 
 
 def _how(event: Mapping[str, Any]) -> str:
     """Return how a process ended."""
-    return exit_words(event["code"] if event["signal"] is None else -event["signal"])
+    return format_exit(event["code"] if event["signal"] is None else -event["signal"])

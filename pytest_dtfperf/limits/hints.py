@@ -82,7 +82,7 @@ def find_typical_share(record: Record, resource: str) -> TypicalShare | None:
 def predict_step_s(spec: Spec, layout: Layout, probes: Probes) -> float | None:
     """Return about how many seconds a step of a training on cores takes, by its limit and the share that such a one reaches.
 
-    None where no limit of cores is known. It says nothing of a training on GPUs.
+    None where no limit of cores is known. It does not apply to a training on GPUs.
     """
     found = limit(spec, layout, probes)
     cores = next((bound for bound in found.bounds if bound.resource == CORES), None)

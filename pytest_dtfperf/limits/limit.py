@@ -323,7 +323,7 @@ _P2_8XLARGE = Hardware(
 HARDWARE: Mapping[str, Hardware] = {
     "dgx1": Hardware("Tesla P100-SXM2-16GB", source="NVIDIA, DGX-1 data sheet: eight with NVLink, in one node"),
     "ec2-p3.16xlarge": Hardware("Tesla V100-SXM2-16GB", source="AWS, P3 instances: eight with NVLink, in one node"),
-    "piz-daint": Hardware("Tesla P100-PCIE-16GB", source="the publication; what one node can send over Aries, it does not say"),
+    "piz-daint": Hardware("Tesla P100-PCIE-16GB", source="the publication; it has no rate of one node over Aries"),
     "cscs-ec2-p2.xlarge": Hardware("Tesla K80", source="the publication; its network may exceed for a while what is promised"),
     "cscs-ec2-p2.8xlarge": _P2_8XLARGE,
     "google-ec2-p2.8xlarge": _P2_8XLARGE,

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from pytest_dtfperf.errors import DtfPerfError, SessionFileError, UsageError, exit_words
+from pytest_dtfperf.errors import DtfPerfError, SessionFileError, UsageError, format_exit
 from pytest_dtfperf.formats import format_count, minute
 from pytest_dtfperf.history.database import Address, address_of, asked_for, mask_passwords
 from pytest_dtfperf.nightly import metrics, notify, summary
@@ -66,7 +66,7 @@ def run_pytest(
     if code is None:
         return DEADLINE, f"The deadline of {deadline_s / 60:g} min passed, and pytest was ended."
     if code < 0:
-        return 128 - code, f"pytest {exit_words(code)}."
+        return 128 - code, f"pytest {format_exit(code)}."
     return code, OUTCOMES.get(code, f"pytest ended with exit code {code}.")
 
 
@@ -114,7 +114,7 @@ def publish_site(out: Path, history: Address | None, results: Path) -> str:
 def hold_lock(path: Path) -> Iterator[tuple[int | None, str]]:
     """Hold a lock for the night: (descriptor, ""); or, if another has it, (None, its owner).
 
-    pytest inherits the descriptor, so that a night whose own program was killed is not over before its pytest is.
+    pytest inherits the descriptor, so that a night with a killed program is not over before its pytest ends.
     Raises `UsageError` where there can be no such file, or none that can be locked.
     """
     try:

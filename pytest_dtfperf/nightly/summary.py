@@ -49,7 +49,7 @@ class Loss:
 
 ABOUT_LOSSES = (
     f"Slower by more than {percent(MIN_LOSS)} than in the last night of the same training on the same hardware, where no "
-    f"baseline judges it. At most {percent(ERROR_RATE)} of nights without a loss tell any, if nights scatter as calibrated, "
+    f"baseline judges it. At most {percent(ERROR_RATE)} of nights without a loss report any, if nights scatter as calibrated, "
     f"or by {percent(ASSUMED_NOISE.session)} where they are not calibrated"
 )
 

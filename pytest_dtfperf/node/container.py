@@ -2,7 +2,7 @@
 
     python -P -m pytest_dtfperf.node.container "apptainer exec --nv image.sif" python3 -P -m pytest_dtfperf.node.agent ...
 
-The text is the beginning of a command line, whose last word is the image. The runner replaces this process, so that signals and
+The text is the beginning of a command line. Its last word is the image. The runner replaces this process, so that signals and
 the end of stdin reach it. What is started gets `--container DIGEST` behind its arguments.
 """
 

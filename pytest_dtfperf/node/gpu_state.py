@@ -57,7 +57,7 @@ _QUERY = {
     "power_w": "power.draw",
     "utilisation": "utilization.gpu",
 }
-_WORDS = ("index", "uuid")
+_TEXT_COLUMNS = ("index", "uuid")
 _FORMAT = "--format=csv,noheader,nounits"
 
 
@@ -73,7 +73,7 @@ def readings(rows: str, processes: str, gpus: Sequence[str]) -> list[Reading]:
         if len(cells) != len(_QUERY) or cells[0] not in gpus:
             continue
         named = dict(zip(_QUERY, cells, strict=True))
-        reading: dict[str, Any] = {name: cell if name in _WORDS else _number(cell) for name, cell in named.items()}
+        reading: dict[str, Any] = {name: cell if name in _TEXT_COLUMNS else _number(cell) for name, cell in named.items()}
         mask = _mask(named["reasons"])
         reading |= {"reasons": None if mask is None else reasons(mask), "processes": there.get(named["uuid"], [])}
         found.append(reading)

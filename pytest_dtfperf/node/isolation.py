@@ -11,7 +11,7 @@ next task can be an external command, which may need the world. The namespace go
 Without root it needs a user namespace around it, in which the same user has the right to make networks; it is given up on
 entering. Not every machine allows that to users.
 
-    python -m pytest_dtfperf.node.isolation [FD]    make one, and send its files over this Unix socket; say why it cannot be had
+    python -m pytest_dtfperf.node.isolation [FD]    make one, and send its files over this Unix socket, or the reason
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def measure(token: str, host: int, address: str, port: int, stream_s: float) -> 
         with _call(token, host, address, port, f"stream {stream_s}") as line:
             counted = _pour(line, stream_s)
     except OSError as exc:
-        return {"to": host, "error": in_words(exc)}
+        return {"to": host, "error": format_error(exc)}
     return {"to": host, "round_trip_s": statistics.median(times), "echoes": len(times), **counted}
 
 
@@ -152,10 +152,10 @@ def _stream(token: str, to: Mapping[str, Any], part_s: float, parts: int) -> dic
         with _call(token, to["host"], to["address"], to["port"], f"streams {part_s} {parts}") as line:
             return {"to": to["host"], **_pour(line, part_s * parts + TAIL_S)}
     except OSError as exc:
-        return {"to": to["host"], "error": in_words(exc)}
+        return {"to": to["host"], "error": format_error(exc)}
 
 
-def in_words(exc: OSError) -> str:
+def format_error(exc: OSError) -> str:
     """Return what kept one host from talking to another, and what that usually means."""
     if isinstance(exc, TimeoutError):
         return f"no answer within {CONNECT_S:g} s (a firewall drops it, or there is no way there)"
@@ -170,7 +170,7 @@ def _try(token: str, host: int, address: str, port: int) -> str | None:
     try:
         _call(token, host, address, port, "reach").close()
     except OSError as exc:
-        return in_words(exc)
+        return format_error(exc)
     return None
 
 
@@ -180,7 +180,7 @@ def _call(token: str, host: int, address: str, port: int, what: str) -> socket.s
         line = unless_it_answers.enter_context(socket.create_connection((address, port), timeout=CONNECT_S))
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         line.settimeout(PATIENCE_S)
-        with _report_timeouts("it takes the connection, but says nothing"):
+        with _report_timeouts("it takes the connection, but sends nothing"):
             line.sendall(f"{token} {what}\n".encode())
             output = _line(line)
         if output != str(host):

@@ -64,7 +64,7 @@ def enter(wanted: str | None, otherwise: str) -> None:
         os.chdir(folder)
     except OSError as exc:  # it is not there, or another user's
         if wanted is not None:
-            _refuse(f"there is no folder {folder} on this host that can be shown, {exc.strerror}: say --dir=..., one that can")
+            _refuse(f"there is no folder {folder} on this host that can be shown, {exc.strerror}: set --dir=..., one that can")
         os.chdir(os.path.expanduser("~"))
 
 

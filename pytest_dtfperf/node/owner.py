@@ -75,7 +75,7 @@ class Owner(_Names):
     @classmethod
     def read_or_unknown(cls, text: object) -> Self:
         """Return the owner in a text; for text that names none, an owner that cannot be seen from anywhere."""
-        return (cls.parse(text) if isinstance(text, str) else None) or cls("a machine that nobody knows", "", "", 1, 0)
+        return (cls.parse(text) if isinstance(text, str) else None) or cls("an unknown machine", "", "", 1, 0)
 
     @classmethod
     def me(cls) -> Self:

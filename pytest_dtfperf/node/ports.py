@@ -91,7 +91,7 @@ def within(network: Sequence[int], make: Callable[[], Reservation]) -> Reservati
     os.waitpid(pid, 0)
     if failed:
         held.release()
-        raise PortsTaken(failed["taken"]) if "taken" in failed else OSError(failed["number"], failed["words"])
+        raise PortsTaken(failed["taken"]) if "taken" in failed else OSError(failed["number"], failed["message"])
     return held
 
 
@@ -105,7 +105,7 @@ def _reserve_there(network: Sequence[int], make: Callable[[], Reservation], line
     except PortsTaken as exc:
         line.send(wire.encode({"failed": {"taken": exc.ports}}))
     except OSError as exc:
-        line.send(wire.encode({"failed": {"number": exc.errno, "words": exc.strerror}}))
+        line.send(wire.encode({"failed": {"number": exc.errno, "message": exc.strerror}}))
     finally:
         os._exit(0)
 

@@ -89,7 +89,7 @@ def network_bytes() -> dict[str, tuple[int, int]]:
     return found
 
 
-WITHOUT_GPUS = 'To measure on its cores say device = "cpu" in clusters.toml.'
+WITHOUT_GPUS = 'To measure on its cores, set device = "cpu" in clusters.toml.'
 
 
 class GpusUnknown(Exception):
@@ -157,10 +157,10 @@ def _list_gpus(within_s: float, environ: Mapping[str, str]) -> tuple[dict[str, G
     if code in SMI_ANSWERS and not rows and re.search("no devices (were )?found", answer, re.IGNORECASE):
         return {}, {}
     if code not in SMI_ANSWERS or not rows:
-        raise GpusUnknown(_smi_words(code, answer))
+        raise GpusUnknown(_format_smi_failure(code, answer))
     code, answer = ask([smi, "-L"], within_s, environ)
     if code not in SMI_ANSWERS:
-        raise GpusUnknown(_smi_words(code, answer))
+        raise GpusUnknown(_format_smi_failure(code, answer))
     parts = _parts(answer, {cells[4]: cells[1] for cells in rows}, rows[0][3])
     parts = {**{cells[4]: [] for cells in rows if cells[5:] == ["Enabled"]}, **parts}
     whole = {
@@ -181,8 +181,8 @@ def _cells(answer: str) -> list[list[str]]:
     return [[word.strip() for word in line.split(",")] for line in answer.splitlines()]
 
 
-def _smi_words(code: int, answer: str) -> str:
-    """Return how nvidia-smi ended, and its first words, on one line."""
+def _format_smi_failure(code: int, answer: str) -> str:
+    """Return how nvidia-smi ended, and the beginning of its output, on one line."""
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     quoted = " ".join(answer.split())[:_MOST_QUOTED]
     return f"nvidia-smi {how}, and printed {quoted!r}" if quoted else f"nvidia-smi {how}, and printed nothing"

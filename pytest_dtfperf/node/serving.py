@@ -182,7 +182,7 @@ class Agent:
         if task.line.fileno() >= 0:
             self._hear_task(task)  # what it sent before it ended comes before its end
         how = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": -code}
-        self._emit("exit", run=task.run, task=task.name, **how, last_lines=task.last_words)
+        self._emit("exit", run=task.run, task=task.name, **how, last_lines=task.last_lines)
 
     def _zygote_died(self, zygote: Zygote, code: int) -> None:
         if zygote is self._warm:

@@ -21,9 +21,9 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sessions", nargs="*", metavar="SESSION")
-    parser.add_argument("--abandoned", action="store_true", help="all of this user whose owner is gone, too")
+    parser.add_argument("--abandoned", action="store_true", help="also all of this user without a living owner")
     parser.add_argument(
-        "--grace", type=float, default=0.0, metavar="S", help="how long they have to leave by themselves, when told"
+        "--grace", type=float, default=0.0, metavar="S", help="how long they have to end by themselves after the signal"
     )
     options = parser.parse_args()
     if survivors := sweep(options.sessions, abandoned=options.abandoned, grace_s=options.grace):

@@ -100,7 +100,7 @@ class Task:
         self._lines = wire.Lines()
 
     @property
-    def last_words(self) -> list[str]:
+    def last_lines(self) -> list[str]:
         return self.reason or self.log.last_lines()
 
     def send(self, message: Mapping[str, Any]) -> None:

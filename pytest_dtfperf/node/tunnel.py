@@ -95,7 +95,7 @@ class _Connection:
         self._forget = forget
         self._may_send = self._may_come = WINDOW
         self._unwritten = bytearray()
-        self._untold = 0  # bytes that were passed on since the last "took"
+        self._unreported_bytes = 0  # bytes that were passed on since the last "took"
         self._reads = True  # data may still come from the socket
         self._heard_end = self._heard_gone = self._gone_sent = False
         if sock is None:
@@ -123,7 +123,7 @@ class _Connection:
             if not self._heard_end:
                 self._abort()
         else:
-            raise Violation(f"says that connection {self._number} {does!r}")
+            raise Violation(f"reports {does!r} of connection {self._number}")
         self._write()
         self._settle()
 
@@ -160,11 +160,11 @@ class _Connection:
                 self._abort()
                 return
             del self._unwritten[:written]
-            self._untold += written
-        if self._untold >= WINDOW // 2 and not self._heard_end:
-            self._may_come += self._untold
-            self._emit("took", bytes=self._untold)
-            self._untold = 0
+            self._unreported_bytes += written
+        if self._unreported_bytes >= WINDOW // 2 and not self._heard_end:
+            self._may_come += self._unreported_bytes
+            self._emit("took", bytes=self._unreported_bytes)
+            self._unreported_bytes = 0
 
     def _read_socket(self) -> None:
         if self._socket is None or not self._reads or not self._may_send:

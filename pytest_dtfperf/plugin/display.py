@@ -90,7 +90,7 @@ class Display:
         if self._outlook is None or worker not in self._running:
             return ""
         test = self._running[worker]
-        return self._outlook.place(test) if self._is_quiet else self._outlook.words(test)
+        return self._outlook.place(test) if self._is_quiet else self._outlook.describe_progress(test)
 
     def _progress(self) -> Progress:
         if xdist.is_worker(self._config):

@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "dtfperf(margin, efficiency, checks, min_gpus, gpus, num_ps, variable_update): what a perf test of distributed "
-        "training says of itself: how much slower it may be, how well it must scale, how many checks it makes, and what to run "
+        "training defines: how much slower it may be, how well it must scale, how many checks it makes, and what to run "
         "it with by default",
     )
     if config.getoption("xmlpath", None):

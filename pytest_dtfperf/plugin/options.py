@@ -190,7 +190,7 @@ OPTIONS = (
     Option("update-baselines", "all|new", "accept what was measured; `new`: only what has no baseline yet", _update, "all"),
     Option("allow-regression", "WHY", "let a slower rate become the baseline; the reason is kept in it", str),
     Option("explain", "always|auto|never",
-           "trace some more steps, to tell where their time goes; `auto`, the default: of new baselines and what is not green",
+           "trace some more steps, to show where their time goes; `auto`, the default: of new baselines and what is not green",
            _explain, "always"),
     Option("diagnose", "BOOL", "try out what may have made a measurement slower, by short runs on hosts that are still lent",
            _flag, "true"),
@@ -296,15 +296,15 @@ class GivenOption:
 
 
 def add_short_options(parser: pytest.Parser) -> None:
-    text = "whether the options of dtfperf may be written without their prefix, where nobody else has such an option"
+    text = "whether the options of dtfperf may be written without their prefix, unless another plugin has such an option"
     parser.addini(INI, text, type="bool", default=True)
 
 
 def write_out_long(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
     """Expand long options with their values, before conftests are searched: in `--dtfperf-dry-run test.py` it is a test."""
-    found = list(read_words(args, lambda word: False))
+    found = list(read_arguments(args, lambda word: False))
     if any(isinstance(each, GivenOption) for each in found):
-        args[:] = _words(found)
+        args[:] = _make_arguments(found)
         config.known_args_namespace.file_or_dir = parser.parse_known_args(args).file_or_dir
 
 
@@ -312,16 +312,16 @@ def write_out(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> 
     """Expand short options, once conftests have registered theirs. Raises `UsageError`."""
     args[:] = _with_files(args)
     is_free = find_unregistered(config, parser, args)
-    found = list(read_words(args, is_free))
+    found = list(read_arguments(args, is_free))
     given = [each for each in found if isinstance(each, GivenOption)]
     keep_root(config, is_free)
-    args[:] = _words(found)
+    args[:] = _make_arguments(found)
     config.stash[WRITTEN] = {each.option.field: each.name for each in given}
     if config.known_args_namespace.help:
         _show(config, parser)
 
 
-def read_words(arguments: Sequence[str], is_free: Callable[[str], bool]) -> Iterator[GivenOption | str]:
+def read_arguments(arguments: Sequence[str], is_free: Callable[[str], bool]) -> Iterator[GivenOption | str]:
     """Yield the arguments of the command line, with this plugin's options parsed.
 
     Args:
@@ -360,7 +360,7 @@ def _is_value(option: Option, word: str) -> bool:
     return True
 
 
-def _words(found: Iterable[GivenOption | str]) -> list[str]:
+def _make_arguments(found: Iterable[GivenOption | str]) -> list[str]:
     """Return the arguments for pytest's parser, which knows the long names."""
     return [each if isinstance(each, str) else each.word(PREFIX + each.option.name) for each in found]
 
@@ -396,7 +396,7 @@ def keep_root(config: pytest.Config, is_free: Callable[[str], bool]) -> None:
     restarted.
     """
     given = [*config.invocation_params.args], shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
-    own, added = (list(read_words([str(word) for word in arguments], is_free)) for arguments in given)
+    own, added = (list(read_arguments([str(word) for word in arguments], is_free)) for arguments in given)
     folder = config.invocation_params.dir
     taken = [
         each for each in (*own, *added) if isinstance(each, GivenOption) and each.apart and _is_path(folder, each.value or "")
@@ -432,7 +432,7 @@ def _show(config: pytest.Config, parser: pytest.Parser) -> None:
     """Register the short names for `--help`: nothing is collected then, so no other plugin registers options later."""
     if not config.getini(INI):
         return
-    group = parser.getgroup("dtfperf-short", "the same, where nobody else has such an option", after="dtfperf")
+    group = parser.getgroup("dtfperf-short", "the same without prefix, unless others have such an option", after="dtfperf")
     for option in OPTIONS:
         name = f"--{option.name}"
         try:

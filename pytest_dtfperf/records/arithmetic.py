@@ -163,7 +163,7 @@ def lines(measurements: Iterable[Measurement]) -> list[str]:
 
 def _not_known(measurement: Measurement) -> str:
     facts = _facts(measurement)
-    why = facts.uncounted if facts else "no run has told what it is made of"
+    why = facts.uncounted if facts else "no run has reported its operations"
     return f"{measurement.spec.model}: FLOP not known: {why}"
 
 

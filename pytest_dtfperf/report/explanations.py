@@ -90,7 +90,7 @@ def _describe_cause(cause: Cause) -> Sequence[str]:
 
 _MIN_SHARE = 0.001  # of the step: smaller parts of the path share one line
 _MAX_LINKS = 12
-NO_PATH = "Its critical path is not known: TensorFlow's profiler does not tell what waited for what."
+NO_PATH = "Its critical path is not known: TensorFlow's profiler does not show what waited for what."
 
 
 def describe_anatomy(anatomy: StepBreakdown, *, width: int, colour: bool) -> str:

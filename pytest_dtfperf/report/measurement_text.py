@@ -15,7 +15,7 @@ DISTURBED_MARK = " !"  # behind a rate
 def list_disturbed_notes(measurements: Iterable[Measurement]) -> list[str]:
     """Return the meaning of the mark behind a rate, if any rate has it."""
     message = (
-        f"{DISTURBED_MARK.strip()} behind a rate: something else disturbed every run, so that it says nothing of the training"
+        f"{DISTURBED_MARK.strip()} behind a rate: something else disturbed every run, so that it does not describe the training"
     )
     return [message] if any(measurement.disturbances for measurement in measurements) else []
 
@@ -23,7 +23,7 @@ def list_disturbed_notes(measurements: Iterable[Measurement]) -> list[str]:
 def format_rate_with_spread(measurement: Measurement) -> str:
     """Return the median rate, and half the range of the runs over it: `9.81 ±2.1 %`. A single run has no spread.
 
-    A mark says that each run was disturbed.
+    A mark shows that each run was disturbed.
     """
     mark = DISTURBED_MARK if measurement.disturbances else ""
     spread = "" if measurement.spread is None else f" ±{percent(measurement.spread)}"

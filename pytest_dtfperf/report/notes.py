@@ -21,14 +21,14 @@ class VerdictReason:
     """The reason of a verdict, once for all measurements that share it."""
 
     verdict: Verdict
-    words: str
+    message: str
     records: Sequence[Record]
 
     def __str__(self) -> str:
         if len(self.records) > 1:
-            return f"{self.verdict} ({len(self.records)} measurements): {self.words}"
+            return f"{self.verdict} ({len(self.records)} measurements): {self.message}"
         label = self.records[0].spec.label
-        return f"{self.verdict}: {self.words}" if label in self.words else f"{self.verdict}: {label}: {self.words}"
+        return f"{self.verdict}: {self.message}" if label in self.message else f"{self.verdict}: {label}: {self.message}"
 
 
 def collect_reasons(records: Iterable[Record]) -> list[VerdictReason]:

@@ -210,14 +210,14 @@ class Progress:
 
     def _bar(self) -> Table:
         if not self._steps:
-            return self._words()
+            return self._make_phase_line()
         step = min(self._steps.values())
         if not self._of:
             return _line(Text("  running", style="dim"), f"line {step}")
         message = f"step {step}/{self._of}" + (f"  {rate(self._rate)} images/sec" if self._rate is not None else "")
         return _line(ProgressBar(total=self._of, completed=step), message)
 
-    def _words(self) -> Table:
+    def _make_phase_line(self) -> Table:
         """Return the current phase, with the time that it has lasted if it is a wait."""
         waited = "" if self._waits_since is None else duration(self._clock() - self._waits_since)
         return _line(Text(f"  {self._phase}", style="dim", no_wrap=True, overflow="ellipsis"), waited)

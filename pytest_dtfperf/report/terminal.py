@@ -366,7 +366,7 @@ def _list_accepted(accepted: Sequence[AcceptedBaseline], verbose: bool) -> list[
         return []
     shown = [entry for entry in accepted if verbose or len(accepted) <= MAX_ACCEPTED or entry.old is not None]
     new = len(accepted) - len(shown)
-    counts = [f"  {new} new: their verdicts in the table say accepted"] if new else []
+    counts = [f"  {new} new: their verdicts in the table show accepted"] if new else []
     return ["Baselines written, in images/sec:", *(f"  {entry}" for entry in shown), *counts]
 
 

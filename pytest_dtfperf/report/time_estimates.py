@@ -279,7 +279,7 @@ class Outlook:
         else:
             self._unbegun_s += number * expected_s
 
-    def words(self, test: str) -> str:
+    def describe_progress(self, test: str) -> str:
         """Return `test 3 of 25, about 12 min left`, with `more than` once a test takes longer than expected."""
         if test not in self._begun:
             return ""

@@ -31,7 +31,7 @@ def accept_records(session: SessionContext, records: Sequence[Record], root: Pat
     """Make baselines of records that were compared with one, or found none; the last measurement of a spec counts.
 
     Args:
-        root: a folder of the repository whose commit the entries have.
+        root: A folder of the repository that the entries' commit is read from.
 
     Returns:
         None if the settings accept nothing.

@@ -165,7 +165,7 @@ class Experiment:
         num_ps = self._session.store.best_num_ps(system, spec)
         if num_ps is None:
             raise SpecError(
-                f"num_ps=best: no baseline of {system} says how many parameter servers are best for {spec.label}. "
+                f"num_ps=best: no baseline of {system} has the best number of parameter servers for {spec.label}. "
                 "Find out with --num-ps=sweep --update-baselines"
             )
         return spec.but(num_ps=num_ps)

@@ -152,7 +152,7 @@ def _import_name(module: ModuleType) -> str:
         name = spec.name if spec else Path(_file_of(module)).stem
     if not all(part.isidentifier() for part in name.split(".")):
         raise SpecError(
-            f"train(): {file} cannot be imported by its name: put the model into a module whose name is an identifier"
+            f"train(): {file} cannot be imported by its name: put the model into a module with an identifier as its name"
         )
     return name
 

@@ -97,7 +97,7 @@ def _check_layers(spec: Spec) -> None:
         raise SpecError(f"train(): the layers of {spec.model} do not fit together: {type(error).__name__}: {error}") from error
     if found.stages["logits"] != (classes,):
         raise SpecError(
-            f"train(): {spec.model} says classes = {classes}, and makes {show_value(found.stages['logits'])} of an image: "
+            f"train(): {spec.model} has classes = {classes}, but makes {show_value(found.stages['logits'])} of an image: "
             f"logits are one number for each class, ({classes},)"
         )
 

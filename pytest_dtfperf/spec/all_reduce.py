@@ -51,7 +51,7 @@ def check(spec: Fields) -> None:
     _check_mode(spec, ranges)
     for name, alone in (("hierarchical_copy", False), ("local_parameter_device", "cpu")):
         if getattr(spec, name) != alone:
-            raise SpecError(f"{name} and all_reduce_spec both say how gradients are added: leave one of them out")
+            raise SpecError(f"{name} and all_reduce_spec both define how gradients are added: leave one of them out")
 
 
 def _check_mode(spec: Fields, ranges: Sequence[Range]) -> None:
@@ -66,12 +66,12 @@ def _check_mode(spec: Fields, ranges: Sequence[Range]) -> None:
     if cut := next((each.algorithm for each in ranges if each.shards > 1 and each.algorithm not in able), None):
         but = f" but of {', '.join(able)}" if able else ""
         raise SpecError(
-            f"all_reduce_spec={spec.all_reduce_spec}: variable_update={spec.variable_update} knows no shards{but}: say {cut}"
+            f"all_reduce_spec={spec.all_reduce_spec}: variable_update={spec.variable_update} knows no shards{but}: set {cut}"
         )
     if len(ranges) > 1 and not spec.mode.all_reduce_by_size:
         raise SpecError(
             f"all_reduce_spec={spec.all_reduce_spec}: variable_update={spec.variable_update} adds tensors of all sizes alike: "
-            f"say one algorithm, {ranges[0].algorithm} or {ranges[-1].algorithm}"
+            f"name one algorithm, {ranges[0].algorithm} or {ranges[-1].algorithm}"
         )
 
 

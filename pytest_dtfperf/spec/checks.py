@@ -100,7 +100,7 @@ def _check_threads(spec: Fields) -> None:
 
 def _check_variable(spec: Fields, name: str, value: str) -> None:
     if name in _ADVICE:
-        raise SpecError(f"environment cannot set {name}. Say {_ADVICE[name]}.")
+        raise SpecError(f"environment cannot set {name}. Use {_ADVICE[name]}.")
     if name == ZMQ_PRODUCER:
         _check_producer(spec, value)
     elif name.startswith(_TOO_LATE):
@@ -120,7 +120,7 @@ def _check_producer(spec: Fields, command: str) -> None:
     except ValueError as exc:
         raise SpecError(f"{ZMQ_PRODUCER}={command} is no command: {exc}") from exc
     if not arguments:
-        raise SpecError(f"{ZMQ_PRODUCER} is empty: it must be a program and its words, or be left out for our own producer")
+        raise SpecError(f"{ZMQ_PRODUCER} is empty: it must be a program and its arguments; without it, our own producer runs")
 
 
 def _as_written(value: object) -> str:
@@ -207,10 +207,10 @@ def _check_number(name: str, value: object, limits: Mapping[str, float]) -> None
 
 def _check_environment(variables: object) -> None:
     if not isinstance(variables, tuple):
-        raise SpecError(f"environment must be a list of words of the form NAME=value, not {show_value(variables)}")
+        raise SpecError(f"environment must be a list of texts of the form NAME=value, not {show_value(variables)}")
     for word in variables:
         if not (isinstance(word, str) and _ASSIGNMENT.fullmatch(word)):
-            raise SpecError(f"environment must be words of the form NAME=value, not {show_value(word)}")
+            raise SpecError(f"environment must be texts of the form NAME=value, not {show_value(word)}")
 
 
 def _check_fields(spec: Fields) -> None:
@@ -236,14 +236,14 @@ def _check_mode(spec: Fields) -> None:
     if not spec.cross_replica_sync and not spec.mode.asynchronous:
         raise SpecError(f"variable_update={spec.variable_update} is always synchronous: cross_replica_sync=false is not for it")
     if spec.cross_replica_sync and not spec.mode.synchronous:
-        raise SpecError(f"variable_update={spec.variable_update} is never synchronous: say cross_replica_sync=false")
+        raise SpecError(f"variable_update={spec.variable_update} is never synchronous: set cross_replica_sync=false")
     if spec.hierarchical_copy and spec.mode.even_hierarchy and spec.gpus % 2:
         raise SpecError(
             f"hierarchical_copy of variable_update={spec.variable_update} adds the gradients of two halves of the devices, and "
             f"would leave one of {spec.gpus} out: use an even number of them, or variable_update=replicated"
         )
     if spec.fp16_enable_auto_loss_scale and not spec.mode.dynamic_loss_scale:
-        raise SpecError(f"variable_update={spec.variable_update} has no dynamic loss scale: say fp16_loss_scale, a fixed one")
+        raise SpecError(f"variable_update={spec.variable_update} has no dynamic loss scale: set fp16_loss_scale, a fixed one")
     for name in MODE_OPTIONS:
         if getattr(spec, name) != spec.__dataclass_fields__[name].default and name not in spec.mode.knows:
             knowing = [mode for mode, row in VARIABLE_UPDATES.items() if name in row.knows]

@@ -76,7 +76,7 @@ def check(spec: Fields) -> None:
         _check_absent(spec)
         return
     _check_kinds(spec)
-    _check_words(spec)
+    _check_commands(spec)
     check_rate(spec)
 
 
@@ -99,14 +99,16 @@ def _check_kinds(spec: Fields) -> None:
             continue
         if not isinstance(value, tuple) or not all(isinstance(word, str) and word for word in value):
             also = f", or {TF_CONFIG!r}" if name == "role_flags" else ""
-            raise SpecError(f"{name} must be a list of words, as in ['python', 'train.py', '--steps=20']{also}, not {value!r}")
+            raise SpecError(
+                f"{name} must be a list of arguments, as in ['python', 'train.py', '--steps=20']{also}, not {value!r}"
+            )
     if not (isinstance(spec.model, str) and _NAME.fullmatch(spec.model)):
         raise SpecError(f"model={spec.model!r} is what the program's results are called: letters, digits and ._+- only")
     if spec.evaluate:
         raise SpecError("evaluate=true is for our own training: what an external command has learnt is not known")
 
 
-def _check_words(spec: Fields) -> None:
+def _check_commands(spec: Fields) -> None:
     values = values_of(spec)
     flags = flags_of(spec.role_flags)
     for what, arguments in {"command": spec.command, "role_flags": flags, "environment": spec.environment}.items():
@@ -198,7 +200,7 @@ def check_rate(spec: Fields) -> None:
     if spec.rate_of == "each" and not spec.cross_replica_sync:
         raise SpecError(
             "rate_of='each' takes workers to step together, so that the slowest speaks for all, and cross_replica_sync=false "
-            "says that they do not. Have the program print the whole cluster's rate"
+            "defines that they do not. Have the program print the whole cluster's rate"
         )
 
 
@@ -256,9 +258,9 @@ def _check_distance(rates: Mapping[str, float]) -> None:
     slowest, fastest = _ends(rates)
     if rates[fastest] >= DISTANCE * rates[slowest]:
         raise InvalidMeasurement(
-            f"rate_of='mean' takes every worker's number for the cluster's rate, but {slowest} says {rates[slowest]:.6g} "
+            f"rate_of='mean' takes every worker's number for the cluster's rate, but {slowest} prints {rates[slowest]:.6g} "
             f"images/sec and {fastest} {rates[fastest]:.6g}: {DISTANCE:g} times as many or more cannot both be true. "
-            "If only the first worker prints it, say rate_of='chief'; if each prints its own, have it print workers x its own"
+            "If only the first worker prints it, set rate_of='chief'; if each prints its own, have it print workers x its own"
         )
 
 
@@ -267,7 +269,7 @@ def _check_consistency(of_a_device: Mapping[str, float]) -> None:
     slowest, fastest = _ends(of_a_device)
     if of_a_device[fastest] > (1 + TOLERANCE) * of_a_device[slowest]:
         raise InvalidMeasurement(
-            f"rate_of='each' takes workers to step together, but {slowest} says {of_a_device[slowest]:.6g} images/sec per "
+            f"rate_of='each' takes workers to step together, but {slowest} prints {of_a_device[slowest]:.6g} images/sec per "
             f"device and {fastest} {of_a_device[fastest]:.6g}: more than {TOLERANCE:.0%} apart"
         )
 

@@ -62,7 +62,7 @@ def check(spec: Fields) -> None:
     if spec.piecewise_learning_rate_schedule is not None:
         for name in (*_DECAY, "minimum_learning_rate"):
             if getattr(spec, name):
-                raise SpecError(f"{_SCHEDULE} says all that there is to say of the rate: {name} is not for it")
+                raise SpecError(f"{_SCHEDULE} defines the whole rate: leave out {name}")
         _parse_schedule(spec.piecewise_learning_rate_schedule)
     given = [name for name in _DECAY if getattr(spec, name)]
     if len(given) == 1:

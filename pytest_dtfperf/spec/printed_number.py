@@ -44,12 +44,12 @@ _FORTRAN = re.compile(r"[dD][+-]?\d")
 _SCALED_UNKNOWN = re.compile(r"[kKMGT][^\W\d_]{0,3}(?![^\W\d_])")
 _TIME = r"(?:[mn\u00b5\u03bcu]?s|m?secs?|(?:milli|micro)?seconds?)"
 _SUPERSCRIPTS = "\u2070-\u207f\u00b2\u00b3\u00b9"
-_IN_WORDS = "hundred|thousand|million|billion|trillion|mio|mln|mrd|bn|lakh|crore|dozen"
+_NUMBER_WORDS = "hundred|thousand|million|billion|trillion|mio|mln|mrd|bn|lakh|crore|dozen"
 _LONGER = r"(?:/|\bper\s)\s?(?:[Mm]in(?:ute)?s?|h|[Hh]rs?|[Hh]ours?|[Dd]ays?)"  # than a second
 _WRONG_AFTER = {
     re.compile(r"\s?[%\u2030]"): "a percentage",
     re.compile(rf"\s?(?:[x\u00d7*\u00b7\u22c5]\s?10\s?(?:\^|\*\*|[{_SUPERSCRIPTS}])|(?:\^|\*\*)\s?\d)"): "a power",
-    re.compile(rf"\s?(?:{_IN_WORDS})s?\b", re.IGNORECASE): "a number in words",
+    re.compile(rf"\s?(?:{_NUMBER_WORDS})s?\b", re.IGNORECASE): "a number in words",
     re.compile(rf"\s?{_TIME}(?![^\W\d_])"): "a time",
     re.compile(rf"\s?[^\W\d_]*\s?{_LONGER}\b"): "not a rate per second",
 }

@@ -48,7 +48,7 @@ class Spec(Fields, JsonData):
     def key(self) -> str:
         """The part of the spec a rate depends on, as one line: what a baseline is stored under."""
         unusual = [name for name in self._unusual if name in UNUSUAL_KEY_FIELDS]
-        return " ".join(f"{name}={word_of(self._as_trained(name))}" for name in (*KEY_FIELDS, *unusual))
+        return " ".join(f"{name}={format_value(self._as_trained(name))}" for name in (*KEY_FIELDS, *unusual))
 
     @cached_property
     def label(self) -> str:
@@ -59,8 +59,8 @@ class Spec(Fields, JsonData):
         silent = {"data_format", "optimizer", *(NOT_IN_KEY - {"evaluate", "stop_at_top_1_accuracy"}), *COMMAND_FIELDS}
         if self.command and program_name(self.command) != self.model:
             fields.append(f"command={program_name(self.command)}")
-        unusual = self._told
-        fields += [f"{name}={word_of(getattr(self, name))}" for name in unusual if name not in shown | silent]
+        unusual = self._unusual_fields
+        fields += [f"{name}={format_value(getattr(self, name))}" for name in unusual if name not in shown | silent]
         return " ".join(fields)
 
     def _as_trained(self, name: str) -> object:
@@ -75,7 +75,7 @@ class Spec(Fields, JsonData):
         return [field.name for field in fields(self) if getattr(self, field.name) != field.default]
 
     @property
-    def _told(self) -> list[str]:
+    def _unusual_fields(self) -> list[str]:
         """The same for people: of an own model, what is not as usual of such models."""
         usual = tables.OWN_MODEL_DEFAULTS[self.own_model] if self.own_model else {}
         return [field.name for field in fields(self) if self._as_trained(field.name) != usual.get(field.name, field.default)]
@@ -91,7 +91,7 @@ def labels(specs: Iterable[Spec]) -> dict[Spec, str]:
     for spec in specs:
         alike[spec.label][spec] = None
     return {
-        spec: " ".join([label, *(f"{name}={word_of(getattr(spec, name))}" for name in names)])
+        spec: " ".join([label, *(f"{name}={format_value(getattr(spec, name))}" for name in names)])
         for label, group in alike.items()
         for names in [_differing_fields(group)]
         for spec in group
@@ -104,7 +104,7 @@ def _differing_fields(specs: Iterable[Spec]) -> list[str]:
     return [name for name, found in values.items() if len(found) > 1]
 
 
-def word_of(value: object) -> str:
+def format_value(value: object) -> str:
     """Return a field's value as it is written in keys and labels."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -181,7 +181,7 @@ def task_variables(order: TaskOrder) -> dict[str, str]:
     }
     if order.spec.role_flags == TF_CONFIG and not _is_alone(order):
         task = {"type": order.job, "index": order.index}
-        cluster = {job: list(at) for job, at in order.cluster.items() if job != "evaluator"}  # which nobody trains with
+        cluster = {job: list(at) for job, at in order.cluster.items() if job != "evaluator"}  # which does not train
         variables[TF_CONFIG] = json.dumps({"cluster": cluster, "task": task})
     return variables
 

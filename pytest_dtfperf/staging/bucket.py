@@ -48,7 +48,7 @@ class Location:
         """Parse a URL of S3. Raises `UsageError`."""
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         if not url.startswith("s3://") or not bucket:
-            raise UsageError(f"{url!r} is no place in S3. Say s3://bucket or s3://bucket/prefix")
+            raise UsageError(f"{url!r} is no place in S3. Write s3://bucket or s3://bucket/prefix")
         return cls(bucket, prefix.strip("/"))
 
     def key(self, path: str) -> str:
@@ -154,10 +154,10 @@ def translate_errors(location: Location) -> Iterator[None]:
     try:
         yield
     except (BotoCoreError, ClientError) as exc:
-        raise DataError(f"{location}: {_words(exc, location)}") from exc
+        raise DataError(f"{location}: {_format_error(exc, location)}") from exc
 
 
-def _words(error: Exception, location: Location) -> str:
+def _format_error(error: Exception, location: Location) -> str:
     match error:
         case NoCredentialsError() | PartialCredentialsError():
             return f"no AWS credentials ({error}). Set AWS_PROFILE, or log in with aws configure or aws sso login"

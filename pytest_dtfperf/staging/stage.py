@@ -135,7 +135,7 @@ class _Fetching:
         self._folders: dict[int, str] = {}
         self._failed: dict[int, str] = {}
         self._due = dict.fromkeys(range(len(names)), time.monotonic() + self._limits.hello_s)  # when a host must have moved on
-        self._told = 0.0
+        self._reported_s = 0.0
 
     def carry_out(self) -> str:
         with suppress(HostLost):  # their last messages have the reason
@@ -160,7 +160,7 @@ class _Fetching:
         if host in self._folders or host in self._failed:
             return
         if isinstance(line, Lost):
-            what = f"{self._names[host]} was lost while it fetched {self._url}: {printable(line.words)}"
+            what = f"{self._names[host]} was lost while it fetched {self._url}: {printable(line.description)}"
             raise HostLost(with_last_words(what, self._hearing.words(host)))
         try:
             event = self._hearing.hear(host, line)
@@ -194,9 +194,9 @@ class _Fetching:
             )
 
     def _report_progress(self) -> None:
-        if time.monotonic() < self._told + STATUS_S:
+        if time.monotonic() < self._reported_s + STATUS_S:
             return
-        self._told = time.monotonic()
+        self._reported_s = time.monotonic()
         of = sum(file["size"] for file in self._files) * len(self._names) or 1
         done = sum(self._bytes.values()) / of
         self._on_status(
@@ -211,7 +211,7 @@ class _Fetching:
         folders = sorted(set(self._folders.values()))
         if len(folders) > 1:
             raise DataError(
-                f"{self._url} lies in different folders on the hosts: {', '.join(folders)}. Tasks are told one: give all hosts "
+                f"{self._url} lies in different folders on the hosts: {', '.join(folders)}. Tasks get one: give all hosts "
                 "the same home or set `cache_dir` in clusters.toml"
             )
         return folders[0]

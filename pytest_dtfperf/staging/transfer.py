@@ -178,7 +178,7 @@ def _growing(local: Path) -> Iterator[Path]:
 def _keep(bucket: Bucket, file: Stored, part: str, checksum: str | None, local: Path) -> None:
     """Give a file its name once it is what it should be."""
     if os.stat(part).st_size != file.size or (checksum and not matches(part, checksum)):
-        raise DataError(f"{bucket.location}: {file.path} arrives with another checksum than S3 says it has. Upload it again")
+        raise DataError(f"{bucket.location}: {file.path} arrives with another checksum than S3 has. Upload it again")
     (local / file.path).parent.mkdir(parents=True, exist_ok=True)
     put(part, local / file.path)
 

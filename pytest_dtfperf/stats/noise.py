@@ -74,7 +74,7 @@ def estimate(sessions: Sequence[Sequence[float]]) -> Noise:
     degrees_of_freedom = total - len(groups)
     if len(groups) < LEAST_SESSIONS or degrees_of_freedom < 1:
         raise ValueError(
-            f"{total} runs in {len(groups)} sessions tell no noise: there must be at least {LEAST_SESSIONS} sessions, "
+            f"{total} runs in {len(groups)} sessions are too few for noise: there must be at least {LEAST_SESSIONS} sessions, "
             "and in one of them two runs"
         )
     within = sum((log - statistics.fmean(logs)) ** 2 for logs in groups for log in logs) / degrees_of_freedom

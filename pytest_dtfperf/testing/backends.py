@@ -151,7 +151,7 @@ class BackendContract:
                 first = parrots.session
             with start_parrots(allocation) as parrots:
                 assert parrots.session != first
-                assert parrots.answers("say again") == [b"again"] * 2
+                assert parrots.answers("echo again") == [b"again"] * 2
         assert self.left_by(first) == []
 
     def test_program_in_a_folder_with_a_blank(self, cluster: Cluster, tmp_path: Path) -> None:
@@ -162,16 +162,16 @@ class BackendContract:
         program.chmod(0o755)
         with cluster.allocate(Resources(devices=2)) as allocation:
             channel = allocation.start([str(program), "two words"])
-            assert ParrotChannel(channel, 2).answers("say here") == [b"here"] * 2
+            assert ParrotChannel(channel, 2).answers("echo here") == [b"here"] * 2
             channel.close()
 
     def test_lines_go_both_ways_whole(self, parrots: ParrotChannel) -> None:
         """Short and very long lines arrive as they were sent, in order, on every host."""
         long = "y" * 300_000
-        assert parrots.answers(f"say {long}") == [long.encode()] * 2
+        assert parrots.answers(f"echo {long}") == [long.encode()] * 2
         assert parrots.answers("shout 300000") == [b"x" * 300_000] * 2
         for i in range(100):
-            parrots.channel.send(f"say {i}".encode())
+            parrots.channel.send(f"echo {i}".encode())
         heard = parrots.lines(200)
         assert [line for host, line in heard if host == 1] == [str(i).encode() for i in range(100)]
 
@@ -190,7 +190,7 @@ class BackendContract:
         if end == "exit":
             assert (1, b"bye") in heard
         assert heard[-1] == (1, EXPECTED_LOSSES[end])
-        parrots.channel.send(b"say still here")
+        parrots.channel.send(b"echo still here")
         assert parrots.lines(1) == [(0, b"still here")]
         assert parrots.channel.receive(0.05) is None
 
@@ -201,9 +201,9 @@ class BackendContract:
         wait_until("both are lost", lambda: isinstance(parrots.lines(1)[0][1], Lost))
         wait_until("both are lost", lambda: isinstance(parrots.lines(1)[0][1], Lost))
         with pytest.raises(HostLost, match=r"^no agent is left on .+: .+"):
-            parrots.channel.send(b"say hello?")
+            parrots.channel.send(b"echo hello?")
 
-    @pytest.mark.parametrize("state", ["say well", "deaf", "stop", "daemon", "kill 0"])
+    @pytest.mark.parametrize("state", ["echo well", "deaf", "stop", "daemon", "kill 0"])
     def test_close_ends_everything(self, cluster: Cluster, state: str) -> None:
         """Closing ends all processes, whether they listen, hang, are stopped, have daemonised or are dead already."""
         with cluster.allocate(Resources(devices=2)) as allocation:
@@ -224,9 +224,9 @@ class BackendContract:
         ):
             with start_parrots(second) as other:
                 assert one.session != other.session
-                assert one.answers("say one") == [b"one"] * 2
-                assert other.answers("say other") == [b"other"] * 2
-            assert one.answers("say still") == [b"still"] * 2
+                assert one.answers("echo one") == [b"one"] * 2
+                assert other.answers("echo other") == [b"other"] * 2
+            assert one.answers("echo still") == [b"still"] * 2
 
     def test_command_that_cannot_start(self, cluster: Cluster) -> None:
         """A program that is not there is an error that names it."""
@@ -241,7 +241,7 @@ class BackendContract:
         abandoned = leave_daemon(cluster)
         with cluster.allocate(Resources(devices=2)) as living, start_parrots(living) as parrots:
             with cluster.allocate(Resources(devices=1)):
-                assert parrots.answers("say alive") == [b"alive"] * 2
+                assert parrots.answers("echo alive") == [b"alive"] * 2
             wait_until("the abandoned daemon is gone", lambda: not processes.inspect(abandoned))
 
 

@@ -32,7 +32,7 @@ def main() -> None:
     for line in sys.stdin:
         word, _, rest = line.rstrip("\n").partition(" ")
         match word:
-            case "say":
+            case "echo":
                 print(rest, flush=True)
             case "shout":
                 print("x" * int(rest), flush=True)

@@ -65,7 +65,7 @@ class Program:
         print("$", shlex.join(argv), flush=True)
         if folder is not None and not os.path.isdir(folder):
             refuse(
-                f"there is no folder {folder} on this host for it to run in: say command_dir=..., a folder that is on all hosts"
+                f"there is no folder {folder} on this host for it to run in: set command_dir=..., a folder that is on all hosts"
             )
         try:
             self._process = subprocess.Popen(
@@ -230,7 +230,7 @@ def _send_stamps(order: TaskOrder, connection: AgentConnection, steps: ReportedS
 def _serve(order: TaskOrder, connection: AgentConnection) -> None:
     """Run a parameter server's program, which may end well by itself; this task stays until it is sent away."""
     program, leaving = Program(order), Event()
-    Thread(target=_end_when_told, args=(connection, program, leaving, order.grace_s), daemon=True).start()
+    Thread(target=_end_on_order, args=(connection, program, leaving, order.grace_s), daemon=True).start()
     code = program.wait(Output(rate_pattern_of(order.spec), connection, streams=order.streams))
     if not leaving.is_set():
         _end_as(code)
@@ -238,7 +238,7 @@ def _serve(order: TaskOrder, connection: AgentConnection) -> None:
     _report(order, connection, program)
 
 
-def _end_when_told(connection: AgentConnection, program: Program, leaving: Event, grace_s: float) -> None:
+def _end_on_order(connection: AgentConnection, program: Program, leaving: Event, grace_s: float) -> None:
     with suppress(ConnectionError):  # the agent is gone
         while connection.wait() != "leave":
             pass

@@ -150,10 +150,10 @@ def _device(node: Any, by_name: Mapping[str, Any]) -> str:
         if not beside:
             break
         node = by_name[beside[0]]
-    return " ".join(_device_words(node.device))
+    return " ".join(_device_parts(node.device))
 
 
-def _device_words(device: str) -> Iterator[str]:
+def _device_parts(device: str) -> Iterator[str]:
     for part in device.split("/"):
         kind, _, rest = part.partition(":")
         if kind == "job" and rest != "localhost":  # what the eager runtime calls a process that has no cluster yet

@@ -1,4 +1,4 @@
-"""Makes data sets whose classes can be learnt, in the original formats of MNIST, CIFAR-10 and ImageNet.
+"""Makes data sets with classes that can be learnt, in the original formats of MNIST, CIFAR-10 and ImageNet.
 
 Each class has a pattern of coarse squares, each picture noise of its own. The same seed makes the same bytes.
 

@@ -80,7 +80,7 @@ class Rule(NamedTuple):
 
     apply: Apply
     slots: Mapping[str, float] = {}  # of each variable, in its shape: their first values
-    powers: Sequence[str] = ()  # hyperparameters whose powers it needs, the first before the first step
+    powers: Sequence[str] = ()  # hyperparameters of which it needs powers, the first before the first step
 
 
 def sgd(common: Common, variable: tf.Variable, gradient: tf.Tensor, slots: Slots) -> tf.Operation:
@@ -248,10 +248,10 @@ class _OnDevice:
 
     def apply_if(self, finite: tf.Tensor) -> dict[int, tf.Operation]:
         with v1.device(self._device):
-            done = v1.cond(finite, self._apply_and_say_so, lambda: tf.constant(False))
+            done = v1.cond(finite, self._apply_and_confirm, lambda: tf.constant(False))
         return {id(update): done.op for update in self._updates}
 
-    def _apply_and_say_so(self) -> tf.Tensor:
+    def _apply_and_confirm(self) -> tf.Tensor:
         with v1.control_dependencies(list(self.apply().values())):
             return tf.constant(True)
 

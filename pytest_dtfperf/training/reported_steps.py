@@ -154,7 +154,7 @@ class ReportedSteps:
         if step["images"] is None and self._given is not None:
             return self._given
         if step["images"] is None:
-            raise ImpossibleSteps("has no number of images: say Steps(images_per_step=...), or batch_size=... in the perf test")
+            raise ImpossibleSteps("has no number of images: set Steps(images_per_step=...), or batch_size=... in the perf test")
         images = _number(step, "images")
         if images <= 0:
             raise ImpossibleSteps(f"has {images:g} images")

@@ -23,7 +23,7 @@ class NoAnswer(Exception):
     """Why there is none."""
 
 
-def in_words(error: Exception) -> str:
+def format_exception(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
@@ -31,7 +31,7 @@ def apart(
     function: Callable[[], Answer],
     within_s: float,
     meanwhile: Callable[[], object] = lambda: None,
-    format_error: Callable[[Exception], str] = in_words,
+    format_error: Callable[[Exception], str] = format_exception,
 ) -> Answer:
     """Run the function in a fork; return its result, a JSON object. `format_error` formats what it raises. Raises `NoAnswer`.
 

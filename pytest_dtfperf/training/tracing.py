@@ -85,7 +85,7 @@ class Profiled:
     steps: list[tuple[int, int, int, int]] = field(default_factory=list)  # begin, called, end, CPU: microseconds
 
     @contextmanager
-    def or_say_why(self) -> Iterator[None]:
+    def or_record_why(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
@@ -97,13 +97,13 @@ def profile_steps(order: TaskOrder) -> Iterator[Profiled]:
     """Profile some steps. A profiler that fails ends none of them, as other workers may wait for this one: it raises after."""
     done, clock = Profiled(), WallClock()
     with ExitStack() as held:
-        with done.or_say_why():
+        with done.or_record_why():
             stop = _way_to_stop(order)
             folder = held.enter_context(run_folder.temporary())
             tf.profiler.experimental.start(folder, tf.profiler.experimental.ProfilerOptions(**_OPTIONS))
         yield done
         if done.why_not is None:
-            with done.or_say_why():
+            with done.or_record_why():
                 stop()
                 clock.check()
                 done.profile = Profile(_read_xspace(Path(folder)), order.name)
@@ -201,7 +201,7 @@ def trace_of_batches(task: str, done: Profiled) -> TaskTrace:
 
 def _profile(done: Profiled) -> Profile:
     if done.profile is None:
-        raise done.why_not or ValueError("TensorFlow's profiler has told nothing")
+        raise done.why_not or ValueError("TensorFlow's profiler has reported nothing")
     return done.profile
 
 

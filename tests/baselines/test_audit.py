@@ -59,7 +59,7 @@ def test_a_case_that_nothing_is_stored_of() -> None:
     two = [seen(100, 1), seen(100, 2)]
     (missing,) = found(sightings=two)
     assert (missing.kind, missing.system, missing.case) == (MISSING, SYSTEM, "trivial b32 gpus=2 num_ps=1 parameter_server")
-    assert "session 20260202T000000Z-9f3c1a had nothing to compare it with" in missing.words
+    assert "session 20260202T000000Z-9f3c1a had nothing to compare it with" in missing.message
     assert found([entry_of(QUIET)], sightings=two) == []
     assert found(sightings=[seen(100, 1, test="test_gone.py::test_z")]) == []
     assert kinds(found(sightings=two, tests=None)) == [MISSING], "where nobody knows the tests, all may exist"
@@ -88,7 +88,7 @@ def test_an_entry_grows_old(now: str, old: bool) -> None:
     """After so many days an entry should be measured again."""
     findings = found([entry_of(QUIET, date="2026-01-31T02:15:03Z")], now=now)
     assert kinds(findings) == ([OLD] if old else [])
-    assert all("measured 181 days ago" in finding.words for finding in findings)
+    assert all("measured 181 days ago" in finding.message for finding in findings)
 
 
 BEATINGS: dict[str, tuple[list[Sighting], bool]] = {
@@ -106,7 +106,7 @@ def test_a_baseline_that_is_beaten(sightings: list[Sighting], beaten: bool) -> N
     """A baseline that each of the last sessions exceeded by more than the margin hides a loss of as much."""
     findings = [each for each in found([entry_of(QUIET)], sightings=sightings) if each.kind == BEATEN]
     assert bool(findings) == beaten
-    assert all("the last 3 sessions were +8.0 % to +11.0 % faster, margin 5.0 %" in finding.words for finding in findings)
+    assert all("the last 3 sessions were +8.0 % to +11.0 % faster, margin 5.0 %" in finding.message for finding in findings)
 
 
 def test_sessions_before_the_baseline_do_not_beat_it() -> None:
@@ -136,7 +136,7 @@ def test_a_margin_that_noise_forbids(entry: Entry, more: dict[str, Any], words: 
     """A margin that more than ten runs would be needed for is too tight, by what is known of the noise of the case."""
     findings = found([entry], **more)
     assert kinds(findings) == ([TIGHT] if words else [])
-    assert all(words in finding.words for finding in findings)
+    assert all(words in finding.message for finding in findings)
 
 
 LABELS = {

@@ -42,7 +42,7 @@ def test_noise_is_that_of_all_sessions() -> None:
     assert found.calibrated is not None
     assert found.calibrated.noise == estimate(SESSIONS)
     assert (found.calibrated.sessions, found.calibrated.date) == (3, "2026-01-03T00:00:00+00:00")
-    assert (found.entry, found.words) == (entry, "")
+    assert (found.entry, found.message) == (entry, "")
 
 
 def test_several_measurements_of_a_session_are_one_group() -> None:
@@ -104,7 +104,7 @@ def test_too_few_runs_of_one_case_leave_the_others() -> None:
     good, poor = calibrate(cases, lambda _: [entry_of([100, 101]), entry_of([5, 6], gpus=4)])
     assert good.entry is not None
     assert (poor.entry, poor.calibrated) == (None, None)
-    assert poor.words.startswith("2 runs in 1 sessions tell no noise")
+    assert poor.message.startswith("2 runs in 1 sessions are too few for noise")
 
 
 WITHOUT_ENTRY: dict[str, tuple[Entry, str]] = {
@@ -120,7 +120,7 @@ def test_why_nothing_is_written(entry: Entry, words: str) -> None:
     (found,) = calibrate(cases_of(sessions()), lambda _: [entry])
     assert found.calibrated is not None
     assert found.entry is None
-    assert found.words.startswith(words)
+    assert found.message.startswith(words)
     assert found.margin is not None
 
 

@@ -111,7 +111,7 @@ def test_nonsense_is_refused() -> None:
     """Another target, no target, or a threshold of zero is an error of the test with a message."""
     with pytest.raises(SpecError, match="different targets"):
         judge_learning(learnt({10: 0.9}, stop_at_top_1_accuracy=0.8), ANCHOR, ASKED)
-    with pytest.raises(SpecError, match="say stop_at_top_1_accuracy"):
+    with pytest.raises(SpecError, match="set stop_at_top_1_accuracy"):
         judge_learning(learnt({10: 0.9}, stop_at_top_1_accuracy=None), learnt({}, stop_at_top_1_accuracy=None), ASKED)
     with pytest.raises(UsageError, match="at_most must be more than 0"):
         judge_learning(ANCHOR, ANCHOR, ComparisonPolicy(threshold=0.0))

@@ -30,11 +30,11 @@ def test_all_words_must_hold(words: list[str], matches: bool) -> None:
 
 
 WRONG = {
-    "resnet50": "'resnet50' does not say which baselines: write FIELD=VALUE",
-    "gpus=": "'gpus=' does not say which baselines",
+    "resnet50": "'resnet50' is no FIELD=VALUE: write FIELD=VALUE",
+    "gpus=": "'gpus=' is no FIELD=VALUE",
     "modl=x": "unknown field of a spec 'modl'. Did you mean 'model'?",
-    "gpus=1 gpus=2": "gpus is said twice, 1 and 2: all words must hold",
-    " ": "say which baselines, as model=resnet50 or gpus=8; model=\\* is all of them",
+    "gpus=1 gpus=2": "gpus is given twice, 1 and 2: both must match",
+    " ": "give a pattern of baselines, as model=resnet50 or gpus=8; model=\\* is all of them",
 }
 
 

@@ -112,7 +112,7 @@ TEXTS = {
     "too large a number": ('{"schema": 1e999}', "1e999 is too large a number"),
     "half a character": ('{"schema": "\\ud800"}', "surrogates not allowed"),
     "a pit": ("[" * 100_000, "nested too deeply to be read"),
-    "another name": ('{"schema": 1, "system": "cpu-y"}', "system is 'cpu-y', but the file's name says 'cpu-x'"),
+    "another name": ('{"schema": 1, "system": "cpu-y"}', "system is 'cpu-y', but the file's name is 'cpu-x'"),
     "a misspelt field in a key": (
         json.dumps(baseline_file()).replace("gpus=2", "gpu=2"),
         "unknown field of a spec 'gpu'. Did you mean 'gpus'?",

@@ -40,7 +40,7 @@ def test_all_is_well(perf: PerfTests) -> None:
     code, out, err = dtfperf(perf.folder, "baselines", "audit", "perf")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        "note: perf_results has no sessions, so nobody can tell what has no baseline or is beaten (--results)",
+        "note: perf_results has no sessions, so cases without a baseline and beaten baselines are not known (--results)",
         "dtfperf: 1 baseline of 1 system, 2 tests, 0 sessions: nothing was found.",
     ]
 

@@ -87,7 +87,9 @@ def test_it_says_what_it_does_and_found(calibrated: tuple[PerfTests, Ended]) -> 
     _, ended = calibrated
     ended.line("dtfperf: session 2 of 2: pytest perf --gpus=1")
     assert ended.out.count("1 passed") == 2
-    ended.line("calibrated: cpu-", "gpus=1", ": 6 runs in 2 sessions; noise of runs 0.10%, of sessions 0.2", "can tell: 1.")
+    ended.line(
+        "calibrated: cpu-", "gpus=1", ": 6 runs in 2 sessions; noise of runs 0.10%, of sessions 0.2", "detectable margin: 1."
+    )
     assert ended.out.splitlines()[-1] == "dtfperf: 2 sessions: noise of 1 baseline written to baselines."
 
 
@@ -125,7 +127,9 @@ def test_what_a_session_measured_is_measured_again(calibrated: tuple[PerfTests, 
     assert ended.code == 0, ended.out + ended.err
     assert "pytest" not in ended.out
     ended.line(f"dtfperf: session 2 of 2: as {Path(known[0]).name}")
-    ended.line("calibrated: cpu-", "gpus=1", ": 6 runs in 2 sessions; noise of runs 0.10%, of sessions 0.2", "can tell: 1.")
+    ended.line(
+        "calibrated: cpu-", "gpus=1", ": 6 runs in 2 sessions; noise of runs 0.10%, of sessions 0.2", "detectable margin: 1."
+    )
     new = [Path(path) for path in sessions(perf) if path not in known]
     assert [len(json.loads((path / "measurements.jsonl").read_text())["runs"]) for path in new] == [3, 3]
     assert all("pytest" not in json.loads((path / "session.json").read_text())["versions"] for path in new)
@@ -172,7 +176,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "accepting": (["perf", "--update-baselines=new"], "calibrating accepts no rates; leave it out"),
     "a dry run": (["perf", "--dtfperf-dry-run"], "it takes real runs to see how they scatter; leave it out"),
     "no baselines": (["--baselines=none", "perf"], "there is no folder of baselines none"),
-    "tests and a session": (["--like=x", "perf"], "--like says what is measured: leave out --from, tests"),
+    "tests and a session": (["--like=x", "perf"], "--like defines what is measured: leave out --from, tests"),
     "clusters for tests": (["--clusters-file=x", "perf"], "--clusters-file is for --like; for tests, put it behind them"),
     "both": (["--sessions=3", "--from", "x"], "--from takes sessions as they are"),
     "one stored session": (["--from", "perf_results"], "perf_results is no session folder"),
@@ -221,7 +225,7 @@ def test_noise_that_leaves_no_margin_is_refused(tmp_path: Path, capsys: pytest.C
     assert noise_of(tmp_path, WILD, more=CALM) == 1
     wild, calm, last = capsys.readouterr().out.splitlines()
     assert wild.startswith(f"too noisy: {SYSTEM}: trivial b32 gpus=2 ")
-    assert "margin it can tell: none; 10 runs could not even tell a loss of 60%: with that noise its verdicts would be" in wild
+    assert "detectable margin: none; 10 runs could not even detect a loss of 60%: with that noise its verdicts would be" in wild
     assert wild.endswith("or write it all the same: --allow-noisy")
     assert calm.startswith("calibrated: ")
     assert last.startswith("dtfperf: 3 sessions: noise of 1 baseline written to ")

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.cli.options import SIGNALS, make_parser
-from pytest_dtfperf.cli.run import parse_words as trainings
+from pytest_dtfperf.cli.run import parse_specs as trainings
 from pytest_dtfperf.clusters.local import machines
 from pytest_dtfperf.clusters.locks import LockHolder, lock_hosts
 from pytest_dtfperf.testing.backends import wait_until
@@ -64,7 +64,7 @@ def test_help_has_examples_that_are_understood(name: str, capsys: pytest.Capture
         args, unknown = make_parser().parse_known_args(words)
         assert not unknown or args.passes_on, words
         if words[0] == "run" and not args.models:
-            assert list(trainings(args.words))
+            assert list(trainings(args.specs))
     assert capsys.readouterr() == ("", "")
 
 
@@ -239,7 +239,7 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
             [*DTFPERF, "run", "--models"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=ENDS_S, check=False
         )
     assert ended.returncode == 1
-    assert ended.stderr == "dtfperf: what there is to say cannot be written: No space left on device\n"
+    assert ended.stderr == "dtfperf: the output cannot be written: No space left on device\n"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])

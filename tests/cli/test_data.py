@@ -95,7 +95,7 @@ def test_a_public_bucket_is_warned_of(s3: S3, dtfperf: Dtfperf, session: Path) -
     ("arguments", "code", "words"),
     [
         (("push", "nothing", URL), 2, "dtfperf: there is no file or folder nothing\n"),
-        (("push", ".", "perf-data"), 2, "dtfperf: 'perf-data' is no place in S3. Say s3://bucket or s3://bucket/prefix\n"),
+        (("push", ".", "perf-data"), 2, "dtfperf: 'perf-data' is no place in S3. Write s3://bucket or s3://bucket/prefix\n"),
         (("pull", ".", f"{URL}/empty"), 1, f"dtfperf: there is nothing below {URL}/empty/\n"),
         (
             ("pull", ".", "s3://nobodys/a"),
@@ -120,11 +120,11 @@ PULL = "pull fetches to this machine: dtfperf data pull s3://BUCKET/PREFIX LOCAL
         (("pull", URL, "s3://data/b"), f"'s3://data/b' is a URL, where a file or folder of this machine must be. {PULL}"),
         (("pull", URL, "file:///sets"), f"'file:///sets' is a URL, where a file or folder of this machine must be. {PULL}"),
         (("pull", "https://a.b/c", URL), f"'https://a.b/c' is a URL, where a file or folder of this machine must be. {PULL}"),
-        (("pull", "sets", "https://a.b/c"), "'https://a.b/c' is no place in S3. Say s3://bucket or s3://bucket/prefix"),
+        (("pull", "sets", "https://a.b/c"), "'https://a.b/c' is no place in S3. Write s3://bucket or s3://bucket/prefix"),
         (("push", URL, "s3://perf-data/b"), f"'{URL}' is a URL, where a file or folder of this machine must be. {PUSH}"),
         (("push", URL, "sets"), f"'{URL}' is a URL, where a file or folder of this machine must be. {PUSH}"),
         (("push", "file:///sets", URL), f"'file:///sets' is a URL, where a file or folder of this machine must be. {PUSH}"),
-        (("push", ".", "file:///sets"), "'file:///sets' is no place in S3. Say s3://bucket or s3://bucket/prefix"),
+        (("push", ".", "file:///sets"), "'file:///sets' is no place in S3. Write s3://bucket or s3://bucket/prefix"),
     ],
     ids=[
         "pull, bucket to bucket", "pull, to a file's URL", "pull, another URL", "pull, no bucket",

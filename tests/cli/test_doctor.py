@@ -160,4 +160,4 @@ def test_hosts_by_name(tmp_path: Path) -> None:
     assert "cluster twins: 2 hosts, nothing is wrong" in ended.stdout
     ended = doctor(tmp_path, "--cluster=twins", "--hosts=twins-1", "--gpus=1")
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "--gpus and --hosts both say which hosts to look at" in ended.stderr
+    assert "--gpus and --hosts both choose hosts" in ended.stderr

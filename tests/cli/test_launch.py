@@ -293,7 +293,7 @@ def test_the_environment_tells_each_its_rank(folder: Path, workers: int) -> None
     ("word", "why"),
     [
         ("RANK={indx}", "environment asks for {indx}, which is unknown. Did you mean {index}?"),
-        ("RANK", "environment must be words of the form NAME=value, not 'RANK'"),
+        ("RANK", "environment must be texts of the form NAME=value, not 'RANK'"),
     ],
 )
 def test_a_variable_that_cannot_be_filled_in_is_refused(folder: Path, word: str, why: str) -> None:
@@ -525,7 +525,7 @@ def test_a_chief_leads_on_slurm(folder: Path, site: Site) -> None:
         (["--"], "which program?"),
         (
             ["--role-flags='--rank={index}", "a.py"],
-            "--role-flags='--rank={index}: no closing quotation; it takes words as a shell does",
+            "--role-flags='--rank={index}: no closing quotation; quote it as for a shell",
         ),
         (["--chief", "--grace=-1", "a.py"], "--grace must be a number of seconds, 0 or more, not -1"),
         (["--num-workers=0", "a.py"], "--num-workers must be 1 or more, not 0"),

@@ -337,7 +337,7 @@ def test_the_folder_shown(folder: Path) -> None:
             "",
             ["--dir=/nowhere"],
             127,
-            "there is no folder /nowhere on this host that can be shown, No such file or directory: say --dir=",
+            "there is no folder /nowhere on this host that can be shown, No such file or directory: set --dir=",
         ),
     ],
 )
@@ -466,7 +466,7 @@ def test_a_folder_that_is_anothers(folder: Path, monkeypatch: pytest.MonkeyPatch
         assert Path.cwd() == home
         with pytest.raises(SystemExit, match="127"):
             enter("closed", str(folder))
-    words = f"there is no folder {closed} on this host that can be shown, Permission denied: say --dir=..., one that can\n"
+    words = f"there is no folder {closed} on this host that can be shown, Permission denied: set --dir=..., one that can\n"
     assert capsys.readouterr().out == words
 
 

@@ -124,7 +124,7 @@ def test_what_changed_meanwhile_stays(store: BaselineStore) -> None:
 
 
 WRONG: dict[str, tuple[list[str], str]] = {
-    "a word": (["resnet50"], "'resnet50' does not say which baselines"),
+    "a word": (["resnet50"], "'resnet50' is no FIELD=VALUE"),
     "no such system": (["model=*", "--system=x"], "has none like 'x'. There are: cpu-a, cpu-b"),
 }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.cli.run import WantedSpec
-from pytest_dtfperf.cli.run import parse_words as trainings_of
+from pytest_dtfperf.cli.run import parse_specs as trainings_of
 from pytest_dtfperf.errors import UsageError
 from tests.cli.table import read
 from tests.docs.commands import understood

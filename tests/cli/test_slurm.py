@@ -34,7 +34,7 @@ def test_help_says_what_is_cancelled_and_how_it_ends(tmp_path: Path) -> None:
     """The help of `slurm reap` has its effect, its use, and its exit codes."""
     code, out, _ = dtfperf(tmp_path, "slurm", "reap", "--help")
     assert code == 0
-    for words in ("cancels those whose pytest is gone", "only on its own machine", "Exit codes: 0", "--all", "--dry-run"):
+    for words in ("cancels those without a living pytest", "only on its own machine", "Exit codes: 0", "--all", "--dry-run"):
         assert words in out
 
 

@@ -159,8 +159,8 @@ def test_mistakes_are_named_with_file_and_key(file: Path, text: str, words: str)
         ('xla = "no"', "xla must be true or false, not 'no'"),
         ("onednn = 1", "onednn must be true or false, not 1"),
         ("data_dir = 3", "data_dir must be text, not 3"),
-        ('environment = "A=b"', "environment must be a list of words of the form NAME=value, not 'A=b'"),
-        ("environment = [1]", "environment must be words of the form NAME=value, not 1"),
+        ('environment = "A=b"', "environment must be a list of texts of the form NAME=value, not 'A=b'"),
+        ("environment = [1]", "environment must be texts of the form NAME=value, not 1"),
         ('seed = "x"', "seed must be a whole number of at least 0, not 'x'"),
     ],
 )
@@ -325,7 +325,7 @@ def test_local_gpus_that_cannot_be_counted_are_an_error(
     with pytest.raises(ClusterFileError) as raised:
         capacity.count_devices(LOCAL)
     assert str(raised.value).startswith(f"cluster 'here': {words}")
-    assert str(raised.value).endswith('To measure on its cores say device = "cpu" in clusters.toml.')
+    assert str(raised.value).endswith('To measure on its cores, set device = "cpu" in clusters.toml.')
     assert capacity.predict_device(replace(LOCAL, device="cpu")) == "cpu"
 
 

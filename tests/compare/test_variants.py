@@ -60,7 +60,10 @@ def test_a_variant_is_recognised_by_its_colon(text: str, expected: bool) -> None
         ("new: setup='module", 'variant new: "setup=\'module" cannot be read: No closing quotation'),
         ("new: gpus=2", "variant new: gpus cannot differ between variants: name it with the training"),
         ("new: model=vgg16", "variant new: model cannot differ between variants: name it with the training"),
-        ("new: container=image", "variant new: container must be a command line of at least two words, not 'image'"),
+        (
+            "new: container=image",
+            "variant new: container must be a command line of a program and at least one argument, not 'image'",
+        ),
         ("new: environment=1X", "variant new: environment must be a list of variables"),
         ("new: num_intra_threads=two", "variant new: num_intra_threads"),
         ("new", "'new' is no variant"),

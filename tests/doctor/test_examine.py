@@ -158,7 +158,7 @@ def test_python_that_has_no_checkup(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     seen = examine(twins(interpreter(tmp_path / "venv")), None, silent)
     assert [host.missing for host in seen.hosts] == ["its process left with exit code 1"] * 2
-    assert "No module named 'pytest_dtfperf'" in seen.hosts[0].words[-1]
+    assert "No module named 'pytest_dtfperf'" in seen.hosts[0].last_lines[-1]
 
 
 def test_no_tensorflow(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_fixed_ports_are_the_ones_that_are_tried(tmp_path: Path) -> None:
 def test_nobody_says_how_many_hosts() -> None:
     """A cluster without a number of hosts needs --gpus."""
     config = ClusterConfig(name="alps", backend="slurm", devices_per_host=4)
-    with pytest.raises(UsageError, match="does not say how many hosts 'alps' has: --gpus=N"):
+    with pytest.raises(UsageError, match="has no number of hosts of 'alps': choose it with --gpus=N"):
         compute_resources(config, None, silent)
     assert compute_resources(config, 8, silent).devices == 8
 

@@ -76,7 +76,7 @@ ONE_THING_WRONG: dict[str, tuple[Callable[[Diagnosis], None], tuple[str, ...]]] 
         ("host node1 cannot be reached: permission denied. Fix node1, or take it out",),
     ),
     "lost": (
-        row(1, missing="its process was killed by SIGKILL", words=("last word",)),
+        row(1, missing="its process was killed by SIGKILL", last_lines=("last word",)),
         ("node1: its process was killed by SIGKILL\n    | last word",),
     ),
     "a question without an answer": (
@@ -100,7 +100,7 @@ ONE_THING_WRONG: dict[str, tuple[Callable[[Diagnosis], None], tuple[str, ...]]] 
         ),
     ),
     "tensorflow that does not import": (
-        row(1, trial=TensorFlowTrial(error="the import failed", words=("ImportError: libcudart.so.12",))),
+        row(1, trial=TensorFlowTrial(error="the import failed", last_lines=("ImportError: libcudart.so.12",))),
         ("TensorFlow 2.21.0 on node1 is installed, but: the import failed\n    | ImportError: libcudart", "Try it there"),
     ),
     "tensorflow differs": (
@@ -109,7 +109,7 @@ ONE_THING_WRONG: dict[str, tuple[Callable[[Diagnosis], None], tuple[str, ...]]] 
     ),
     "too few gpus": (
         both(facts(1, gpus=("A100",) * 3), row(1, trial=TensorFlowTrial("2.21.0", 3, 3.0))),
-        ("clusters.toml says 4 GPUs per host, but there are 3 on node1", "gpus_per_host"),
+        ("clusters.toml has 4 GPUs per host, but there are 3 on node1", "gpus_per_host"),
     ),
     "tensorflow without cuda": (
         row(1, trial=TensorFlowTrial("2.21.0", 0, 3.0)),
@@ -250,7 +250,7 @@ def test_devices_made_of_cores() -> None:
 
 def test_no_gpu_at_all() -> None:
     """GPUs in the file that do not exist are reported."""
-    assert "says 1 GPU per host, but there is none on node0, node1" in problems(healthy(2), gpus=1)[0]
+    assert "has 1 GPU per host, but there is none on node0, node1" in problems(healthy(2), gpus=1)[0]
 
 
 def test_gpus_are_no_matter_where_cores_are_meant() -> None:

@@ -127,7 +127,7 @@ def test_a_network_where_nobody_reaches_a_host(tmp_path: Path, monkeypatch: pyte
             lab["m3"].run("nft", "-f", "-", text=text)
         config = lab.config(python="python3", **CALM)
         found = examine(config, None, lambda words: None)
-    (output,) = (str(finding) for finding in findings(found, read_expectations(config)) if "reach" in finding.words)
+    (output,) = (str(finding) for finding in findings(found, read_expectations(config)) if "reach" in finding.message)
     assert output.startswith("no host can reach m3 (")
 
 

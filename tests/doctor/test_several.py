@@ -51,7 +51,7 @@ def test_those_that_answer_are_spoken_to() -> None:
         assert lent_hosts.missing == {1: "it does not answer"}
         assert lent_hosts.hosts[1] == Host("b", "b.example")
         assert lent_hosts.hosts[0].address == "127.0.0.1"
-        lent_hosts.channel.send(b"say here")
+        lent_hosts.channel.send(b"echo here")
         assert sorted([next_line(lent_hosts), next_line(lent_hosts)]) == [(0, b"here"), (2, b"here")]
 
 
@@ -61,13 +61,13 @@ def test_none_answers() -> None:
         assert lent_hosts.missing.keys() == {0, 1}
         assert lent_hosts.channel.receive(0.0) is None
         with pytest.raises(HostLost):
-            lent_hosts.channel.send(b"say hello?")
+            lent_hosts.channel.send(b"echo hello?")
 
 
 def test_lost_hosts_are_told_once() -> None:
     """A host with a process that ends is reported once; when none is left, sending raises an error."""
     with one_by_one(known("a", "b"), [well, well], PARROT_COMMAND, at_once=1, idle=IDLE) as lent_hosts:
-        lent_hosts.channel.send(b"say pid")
+        lent_hosts.channel.send(b"echo pid")
         assert {next_line(lent_hosts)[0], next_line(lent_hosts)[0]} == {0, 1}
         lent_hosts.channel.send(b"kill 0")  # every one of them is host 0 of its own allocation
         lost: list[int] = []
@@ -103,7 +103,7 @@ def test_hosts_that_wait_for_others_hear_something() -> None:
         raise AllocationError("too late")
 
     lenders: list[Lender] = [lambda: nullcontext(Told([Host("a", "127.0.0.1")])), late]
-    with one_by_one(known("a", "b"), lenders, PARROT_COMMAND, at_once=16, idle=b"say still waiting") as lent_hosts:
+    with one_by_one(known("a", "b"), lenders, PARROT_COMMAND, at_once=16, idle=b"echo still waiting") as lent_hosts:
         assert next_line(lent_hosts) == (0, b"still waiting")
         assert lent_hosts.missing == {1: "too late"}
 
@@ -119,7 +119,7 @@ def test_each_is_told_its_number() -> None:
 def test_no_thread_is_left() -> None:
     """When it is over, so are its threads, each of which has closed its channel."""
     with one_by_one(known("a"), [well], PARROT_COMMAND, at_once=16, idle=IDLE) as lent_hosts:
-        lent_hosts.channel.send(b"say here")
+        lent_hosts.channel.send(b"echo here")
         next_line(lent_hosts)
         assert any(thread.name.startswith("dtfperf-host") for thread in threading.enumerate())
     assert not any(thread.name.startswith("dtfperf-host") for thread in threading.enumerate())
@@ -137,7 +137,7 @@ def test_an_error_of_the_caller_ends_everything() -> None:
 
 def _nobody_listens(lent_hosts: LentHosts) -> bool:
     try:
-        lent_hosts.channel.send(b"say hello?")
+        lent_hosts.channel.send(b"echo hello?")
     except HostLost:
         return True
     return False

@@ -37,7 +37,7 @@ def test_notes_say_what_the_numbers_were_counted_over() -> None:
     for words in (
         "the truth is within the ±",
         "every ordered pair, 6 links in 6 rounds",
-        "median of 100 words of 64 bytes",
+        "median of 100 messages of 64 bytes",
         "counted by the receiver over 1.00 s of its own clock, after 0.25 s that are not counted",
         "whether the others see in ~ what one host writes there",
     ):

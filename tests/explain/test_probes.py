@@ -8,7 +8,7 @@ import pytest
 from pytest_dtfperf.datamodel.probes import HostProbe, Probes
 from pytest_dtfperf.explain.host_pressure import find_host_pressures
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
-from pytest_dtfperf.explain.probes import Limited, differences, find_limits, merge_probes, unit_of, words_of
+from pytest_dtfperf.explain.probes import Limited, describe_reading, differences, find_limits, merge_probes, unit_of
 from tests.explain.probed import CORE, FULL, G, link, of_hosts, reading
 
 # before, now, what is slower: (location, name, loss)
@@ -172,7 +172,7 @@ def test_limits_that_were_not_told_are_not_unlimited() -> None:
 )
 def test_words(name: str, words: str, unit: str) -> None:
     """Every reading has words for people, and a unit."""
-    assert (words_of(name), unit_of(name)) == (words, unit)
+    assert (describe_reading(name), unit_of(name)) == (words, unit)
 
 
 def test_as_json_and_back() -> None:

@@ -32,7 +32,7 @@ def test_as_many_steps_as_a_report_can_have_are_sent() -> None:
 @pytest.mark.parametrize(
     "change, why",
     [
-        ({"worker": 7}, "are of a worker whose name is no text"),
+        ({"worker": 7}, "have a worker's name that is no text"),
         ({"cpu_us": [1, 2]}, "have columns of different lengths"),
         ({"cpu_us": [1.5]}, "have cpu_us that are no whole microseconds"),
         ({"cpu_us": [True]}, "have cpu_us that are no whole microseconds"),

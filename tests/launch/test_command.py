@@ -144,7 +144,7 @@ def test_a_program_has_its_tasks_place(stage: Stage) -> None:
         ({"command": ("no-such", "x")}, TaskFailed, "", "cannot start no-such: there is no such program on this host's PATH"),
         ({"command": ("./no-such", "x")}, TaskFailed, "", "cannot start ./no-such: there is no such file"),
         ({"command": (str(PROGRAM), "x")}, TaskFailed, "", f"cannot start {PROGRAM}: Permission denied"),
-        ({"command_dir": "/no/such"}, TaskFailed, "", "there is no folder /no/such on this host .* say command_dir="),
+        ({"command_dir": "/no/such"}, TaskFailed, "", "there is no folder /no/such on this host .* set command_dir="),
     ],
     ids=[
         "exit code",

@@ -134,5 +134,5 @@ def test_other_text_is_refused(text: str, tmp_path: Path) -> None:
     """The key is a command line of a runner and an image."""
     file = tmp_path / "clusters.toml"
     file.write_text(f'[c]\nbackend = "local"\ncontainer = "{text}"\n')
-    with pytest.raises(ClusterFileError, match="container must be a command line of at least two words"):
+    with pytest.raises(ClusterFileError, match="container must be a command line of a program and at least one argument"):
         named.load(file)

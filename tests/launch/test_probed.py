@@ -124,4 +124,4 @@ def test_what_nobody_has_asked_is_refused(lie: str) -> None:
     probes = found.probes(1.0)
     assert probes.hosts.keys() == {"b"}
     assert probes.links == {}
-    assert probes.unknown["a"].startswith("given up, for it told")
+    assert probes.unknown["a"].startswith("given up, for it reported")

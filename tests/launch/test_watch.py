@@ -169,7 +169,7 @@ def test_lost_host_ends_the_run_at_once() -> None:
     """A lost agent is the cause, independent of its tasks, with its last output."""
     story = Story().train()
     story.exit("worker:0", 2.0, code=1)
-    story.hear("lost", 2.1, host=1, how=KILLED, words=[])
+    story.hear("lost", 2.1, host=1, how=KILLED, last_lines=[])
     error = story.verdict(2.1)
     assert isinstance(error, HostLost)
     assert str(error) == "the agent on bert is gone: the agent was killed by SIGKILL"
@@ -209,7 +209,7 @@ def test_how_an_agent_ended_stands_in_the_first_line(case: str) -> None:
     """The backend's reason is the message; the agent's output is below it."""
     how, words, message = ENDS[case]
     story = Story().train()
-    story.hear("lost", 2.0, host=1, how=how, words=words)
+    story.hear("lost", 2.0, host=1, how=how, last_lines=words)
     assert str(story.verdict(2.0)) == message
     assert [host.lost for host in story.watch.hosts] == [None, how]
     assert (str(story.watch.refusal) == message) is (how.reason is LossReason.PROTOCOL_ERROR), (
@@ -243,7 +243,7 @@ def test_host_that_ends_explains_what_was_terminated_on_it() -> None:
     story.exit("worker:0", 2.0, signal=15)
     story.hear("zygote_died", 2.0, host=0, signal=15, code=None, last_lines=[])
     assert story.verdict(2.0 + SETTLE_S) is None
-    story.hear("lost", 4.0, host=0, how=Lost(LossReason.TAKEN_BACK, "Slurm job 7 was cancelled (CANCELLED)"), words=[])
+    story.hear("lost", 4.0, host=0, how=Lost(LossReason.TAKEN_BACK, "Slurm job 7 was cancelled (CANCELLED)"), last_lines=[])
     assert "Slurm job 7 was cancelled" in str(story.verdict(4.0))
     alone = Story().train()
     alone.exit("worker:0", 2.0, signal=15)

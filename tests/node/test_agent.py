@@ -32,7 +32,7 @@ def test_agent_leaves_where_gpus_cannot_be_listed(tmp_path: Path) -> None:
         assert agent.words() == (
             "agent: the GPUs of this host cannot be listed: nvidia-smi ended with exit code 18, and printed 'Failed to "
             "initialize NVML: Driver/library version mismatch NVML library version: 535.129'. "
-            'To measure on its cores say device = "cpu" in clusters.toml.\n'
+            'To measure on its cores, set device = "cpu" in clusters.toml.\n'
         )
         assert agent.process.returncode == 1
     with HandheldAgent("--start", "cold", "--device", "cpu", env=env) as agent:

@@ -204,4 +204,4 @@ def test_a_closed_listener_listens_no_more() -> None:
 )
 def test_errors_in_words(error: OSError, words: str) -> None:
     """The kernel's error of a connection is shown with what it usually means."""
-    assert links.in_words(error).startswith(words)
+    assert links.format_error(error).startswith(words)

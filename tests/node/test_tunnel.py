@@ -176,7 +176,7 @@ END = {"does": "end", "connection": 1}
         ([END, END], "ended connection 1 twice"),
         ([{"does": "took", "connection": 1, "bytes": 1}], "took 1 bytes of connection 1, which it was not sent"),
         ([{"does": "took", "connection": 1, "bytes": 0}], "took 0 bytes of connection 1"),
-        ([{"does": "sings", "connection": 1}], "says that connection 1 'sings'"),
+        ([{"does": "sings", "connection": 1}], "reports 'sings' of connection 1"),
     ],
 )
 def test_what_the_other_end_may_not_say(words: list[Word], message: str) -> None:

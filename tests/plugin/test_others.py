@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.plugin.options import OPTIONS, GivenOption, read_words
+from pytest_dtfperf.plugin.options import OPTIONS, GivenOption, read_arguments
 from tests.plugin.conftest import CLUSTERS, PerfTests
 
 WANTS = "def pytest_addoption(parser): parser.addoption('--gpus', type=int, default=0, help='of theirs')\n"
@@ -206,7 +206,7 @@ def test_options_come_from_everywhere(perf: PerfTests) -> None:
 
 def names(words: list[str]) -> list[tuple[str, str | None] | str]:
     """What is read, where all short names are free."""
-    found = read_words(words, lambda word: True)
+    found = read_arguments(words, lambda word: True)
     return [(each.name, each.value) if isinstance(each, GivenOption) else each for each in found]
 
 
@@ -235,7 +235,7 @@ def test_how_words_are_read(words: list[str], expected: list[object]) -> None:
 
 def test_what_others_know_stays(perf: PerfTests) -> None:
     """A short name that is not free is unchanged; a long one always belongs to this plugin."""
-    found = list(read_words(["--gpus=2", "--dtfperf-gpus=3"], lambda word: False))
+    found = list(read_arguments(["--gpus=2", "--dtfperf-gpus=3"], lambda word: False))
     assert found[0] == "--gpus=2"
     assert isinstance(found[1], GivenOption)
 

@@ -22,7 +22,7 @@ def test_nothing_is_known_of_the_first_test_ever() -> None:
     """Where neither this session nor an earlier one tells how long tests take, the place of a test is all that is said."""
     session = Session()
     session.outlook.begin_test(A1)
-    assert session.outlook.words(A1) == "test 1 of 3"
+    assert session.outlook.describe_progress(A1) == "test 1 of 3"
 
 
 def test_what_ended_tells_of_the_rest() -> None:
@@ -31,7 +31,7 @@ def test_what_ended_tells_of_the_rest() -> None:
     session.run(B, 60.0)
     session.run(A1, 20.0)
     session.outlook.begin_test(A2)
-    assert session.outlook.words(A2) == "test 3 of 3, about 20 s left"
+    assert session.outlook.describe_progress(A2) == "test 3 of 3, about 20 s left"
     session.now_s += 5.0
     assert session.outlook.left_s() == 15.0
 
@@ -40,7 +40,7 @@ def test_earlier_sessions_go_first() -> None:
     """How long each test took in earlier sessions is known from the first test on; one that takes longer ends at any time."""
     session = Session({A1: 60.0, A2: 600.0, B: 3000.0})
     session.outlook.begin_test(A1)
-    assert session.outlook.words(A1) == "test 1 of 3, about 1 h 01 min left"
+    assert session.outlook.describe_progress(A1) == "test 1 of 3, about 1 h 01 min left"
     session.now_s += 70.0
     assert session.outlook.left_s() == 3600.0
 
@@ -50,15 +50,15 @@ def test_a_test_that_takes_longer_than_expected_promises_nothing() -> None:
     session = Session({A1: 60.0, A2: 600.0, B: 3000.0})
     session.outlook.begin_test(A1)
     session.now_s += 131.0
-    assert session.outlook.words(A1) == "test 1 of 3, more than 1 h 00 min left"
+    assert session.outlook.describe_progress(A1) == "test 1 of 3, more than 1 h 00 min left"
     session.outlook.end_test(A1)
     session.run(B, 3000.0)
     session.outlook.begin_test(A2)
-    assert session.outlook.words(A2) == "test 3 of 3, about 10 min left"
+    assert session.outlook.describe_progress(A2) == "test 3 of 3, about 10 min left"
     session.now_s += 580.0
-    assert session.outlook.words(A2) == "test 3 of 3, about 33 s left"
+    assert session.outlook.describe_progress(A2) == "test 3 of 3, about 33 s left"
     session.now_s += 60.0
-    assert session.outlook.words(A2) == "test 3 of 3"
+    assert session.outlook.describe_progress(A2) == "test 3 of 3"
 
 
 def test_what_this_session_takes_longer_the_rest_takes_longer_too() -> None:
@@ -66,7 +66,7 @@ def test_what_this_session_takes_longer_the_rest_takes_longer_too() -> None:
     session = Session({A1: 20.0, A2: 20.0, B: 100.0})
     session.run(A1, 60.0)
     session.outlook.begin_test(A2)
-    assert session.outlook.words(A2) == "test 2 of 3, about 6 min left"
+    assert session.outlook.describe_progress(A2) == "test 2 of 3, about 6 min left"
 
 
 def test_the_longest_test_decides_about_the_end() -> None:
@@ -76,7 +76,7 @@ def test_the_longest_test_decides_about_the_end() -> None:
     session.run(A1, 5.0)
     session.outlook.begin_test(A2)
     session.outlook.begin_test(B)
-    assert session.outlook.words(B) == "test 3 of 3, about 95 s left"
+    assert session.outlook.describe_progress(B) == "test 3 of 3, about 95 s left"
 
 
 def test_workers_share_what_is_left() -> None:
@@ -97,4 +97,4 @@ def test_places_are_those_in_which_tests_begin() -> None:
     session = Session()
     for position, test in enumerate((B, A2, A1), start=1):
         session.outlook.begin_test(test)
-        assert session.outlook.words(test) == f"test {position} of 3"
+        assert session.outlook.describe_progress(test) == f"test {position} of 3"

@@ -187,7 +187,7 @@ def test_of_many_new_baselines_the_table_has_the_numbers() -> None:
     brief, whole = (
         format_summary(RECORDS, width=120, accepted=[*ACCEPTED, *new], verbose=verbose) for verbose in (False, True)
     )
-    assert "9.75 -> 9.81 (+0.6 %)\n  9 new: their verdicts in the table say accepted\n" in brief
+    assert "9.75 -> 9.81 (+0.6 %)\n  9 new: their verdicts in the table show accepted\n" in brief
     assert brief.count(": new, ") == 0
     assert whole.count(": new, ") == 9
 

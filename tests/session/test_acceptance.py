@@ -95,7 +95,7 @@ def test_what_would_be_refused_is_not_advised(session: SessionContext) -> None:
     (line,) = suggest_accepting(session.folder.measurements())
     assert line == (
         f"1 measurement has no baseline to be compared with. None can be made, for every run was disturbed: {BUSY}. "
-        "Measure when the machine is quiet; where others are always at work, say alone = false in clusters.toml"
+        "Measure when the machine is quiet; if other load is normal there, set alone = false in clusters.toml"
     )
     judged(session, measurement_of([99.0], gpus=4))
     first, second = suggest_accepting(session.folder.measurements())

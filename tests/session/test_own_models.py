@@ -223,14 +223,14 @@ def test_what_cannot_be_is_refused(model: Any, wanted: dict[str, Any], words: st
 @pytest.mark.parametrize(
     "body, words",
     [
-        ("image_shape = (28, 28)", "says image_shape = (28, 28): that is (height, width, channels), three whole numbers"),
-        ("image_shape = 28", "says image_shape = 28: that is (height, width, channels), three whole numbers"),
-        ("image_shape = (28.5, 28, 1)", "says image_shape = (28.5, 28, 1): that is"),
-        ("image_shape = (0, 28, 1)", "says image_shape = (0, 28, 1): that is"),
-        ("classes = float('nan')", "says classes = nan: that is a whole number, 1 or more"),
-        ("classes = '10'", "says classes = '10': that is"),
-        ("classes = 0", "says classes = 0: that is"),
-        ("units = 7", "says classes = 10, and makes (7,) of an image: logits are one number for each class, (10,)"),
+        ("image_shape = (28, 28)", "has image_shape = (28, 28): it must be (height, width, channels), three whole numbers"),
+        ("image_shape = 28", "has image_shape = 28: it must be (height, width, channels), three whole numbers"),
+        ("image_shape = (28.5, 28, 1)", "has image_shape = (28.5, 28, 1): it must be"),
+        ("image_shape = (0, 28, 1)", "has image_shape = (0, 28, 1): it must be"),
+        ("classes = float('nan')", "has classes = nan: it must be a whole number, 1 or more"),
+        ("classes = '10'", "has classes = '10': it must be"),
+        ("classes = 0", "has classes = 0: it must be"),
+        ("units = 7", "has classes = 10, but makes (7,) of an image: logits are one number for each class, (10,)"),
     ],
 )
 def test_a_network_that_says_what_cannot_be(project: Path, body: str, words: str) -> None:
@@ -267,7 +267,7 @@ def test_a_backend_of_keras_that_is_not_installed(project: Path, monkeypatch: py
     """Where Keras cannot be imported for want of the backend that it was told, that is why, and not the module."""
     (project / "broken.py").write_text("import no_such_backend\n")
     monkeypatch.setenv("KERAS_BACKEND", "no_such_backend")
-    words = "there is no module no_such_backend, the backend of Keras that KERAS_BACKEND says: it must be tensorflow$"
+    words = "there is no module no_such_backend, the backend of Keras in KERAS_BACKEND: it must be tensorflow$"
     with pytest.raises(SpecError, match=words):
         import_model("broken:cnn")
 

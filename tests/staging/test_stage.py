@@ -99,7 +99,7 @@ def test_a_wrong_checksum_is_refused(s3: S3) -> None:
     first, *hosts = str(told.value).splitlines()
     assert first == f"{URL} was not brought to all hosts:"
     assert [line.strip().partition(": ")[2] for line in hosts] == [
-        "images arrives with another checksum than S3 says it has, twice. Upload it again"
+        "images arrives with another checksum than S3 has, twice. Upload it again"
     ] * 2
     assert "X-Amz" not in str(told.value)
 

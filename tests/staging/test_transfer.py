@@ -183,7 +183,7 @@ def test_a_wrong_checksum_is_noticed(s3: S3, tmp_path: Path) -> None:
     """A file that arrives as another one than was pushed is refused, and does not appear under its name."""
     s3.put("sets/mnist/good", b"good")
     s3.put("sets/mnist/wrong", b"wrong", Metadata={"dtfperf-sha256": hashlib.sha256(b"right").hexdigest()})
-    with pytest.raises(DataError, match=r"wrong arrives with another checksum than S3 says it has\. Upload it again"):
+    with pytest.raises(DataError, match=r"wrong arrives with another checksum than S3 has\. Upload it again"):
         _pull(tmp_path / "back")
     assert _below(tmp_path / "back") == {"good": b"good"}
 

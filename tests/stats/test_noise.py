@@ -71,9 +71,9 @@ def test_units_do_not_matter(sessions: list[list[float]], unit: float) -> None:
 @pytest.mark.parametrize(
     "sessions, words",
     [
-        ([], "0 runs in 0 sessions tell no noise"),
-        ([[1.0, 1.1, 1.2]], "3 runs in 1 sessions tell no noise: there must be at least 2 sessions"),
-        ([[1.0], [1.1], []], "2 runs in 2 sessions tell no noise"),
+        ([], "0 runs in 0 sessions are too few for noise"),
+        ([[1.0, 1.1, 1.2]], "3 runs in 1 sessions are too few for noise: there must be at least 2 sessions"),
+        ([[1.0], [1.1], []], "2 runs in 2 sessions are too few for noise"),
         ([[1.0, 1.0], [2.0, 2.0]], "the very same rate: that is no measurement"),
     ],
     ids=["nothing", "one session", "single runs", "copies"],

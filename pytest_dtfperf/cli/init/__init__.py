@@ -169,8 +169,8 @@ def _ignores(folder: Path) -> bool:
 
 def _make_nightly_file(kind: str, cluster: str, site: SlurmSite) -> ProjectFile:
     note = {
-        "github": "its head says which variables it wants of the repository",
-        "gitlab": "its head says what it wants of .gitlab-ci.yml and of the runner",
+        "github": "its first lines name the variables that it needs in the repository",
+        "gitlab": "its first lines describe what it needs in .gitlab-ci.yml and from the runner",
         "sbatch": "edit its head: nodes, time, account",
         "cron": "edit its paths, and add it with crontab -e",
     }[kind]
@@ -251,7 +251,7 @@ Writes perf tests of InceptionV3 and of the deep MNIST network into a project, a
 machine, with sizes for the processors or GPUs that it has, and with --backend another. What is there already stays as it is.
 
     dtfperf init && pytest perf_tests
-    dtfperf init --backend=slurm --cluster=daint           # partition, nodes and GPUs: what sinfo says, where there is one
+    dtfperf init --backend=slurm --cluster=daint           # partition, nodes and GPUs are those of sinfo, if there is one
     dtfperf init --backend=ssh --cluster=lab --hosts=alice,bob
     dtfperf init --nightly=github --nightly=sbatch         # or gitlab, cron
 

@@ -81,7 +81,7 @@ class Ec2Channel:
         host, what = heard
         if isinstance(what, Lost) and (why := self._why_lost(host, what.reason)):
             self._next.append((host, Lost(LossReason.TAKEN_BACK, why)))
-            return host, f"({what.words})".encode()  # the SSH error is kept among the host's last lines
+            return host, f"({what.description})".encode()  # the SSH error is kept among the host's last lines
         return heard
 
     def why_silent(self, host: int) -> Lost | None:

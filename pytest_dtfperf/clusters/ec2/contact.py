@@ -126,7 +126,7 @@ INSTANCE = "/var/lib/cloud/instance"  # of this instance, not of the one that it
 
 _TIMER = f"""\
 #!/bin/sh
-# Told MINUTES, ends this machine when they are over; without, at every further start, when what is left of them is over.
+# Given MINUTES, ends this machine when they are over; without, at every further start, when what is left of them is over.
 set -e
 ends={INSTANCE}/dtfperf-ends # minutes since 1970
 if [ "$1" ]; then
@@ -253,7 +253,7 @@ class Contact:
     def _report_waiting(self, waiting: Sequence["_Talk"], waited_s: float) -> None:
         first = waiting[0]
         others = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
-        self.on_status(f"waiting for {first.endpoint.name}{others} since {waited_s:.0f} s: {first.words}")
+        self.on_status(f"waiting for {first.endpoint.name}{others} since {waited_s:.0f} s: {first.last_error}")
 
 
 @dataclass
@@ -264,7 +264,7 @@ class _Talk:
     deadline: float
     stop: threading.Event
     hint: str
-    words: str = "nothing was tried yet"  # the last error
+    last_error: str = "nothing was tried yet"  # the last error
     is_over: bool = False
     stranger_since: float | None = None
 
@@ -278,10 +278,10 @@ class _Talk:
             lines = out.strip().splitlines()
             if code in codes and lines and is_answer(lines[-1].strip()):
                 return lines[-1].strip()
-            self.words = self._what(code, err or out)
+            self.last_error = self._what(code, err or out)
             self._refuse_stranger(err)
         raise AllocationError(
-            f"instance {self.endpoint.name} ({self.endpoint.target}) could not be logged in to in time: {self.words}"
+            f"instance {self.endpoint.name} ({self.endpoint.target}) could not be logged in to in time: {self.last_error}"
             + (f". {self.hint}" if code == _NO_LINE else "")
         )
 

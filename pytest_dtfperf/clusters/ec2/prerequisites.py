@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CHECK_IP = "https://checkip.amazonaws.com"  # returns the caller's address
 _ANSWER_S = 10.0
-# Ubuntu 24.04, whose python3 is 3.12: with NVIDIA's driver (docs.aws.amazon.com/dlami), or without.
+# Ubuntu 24.04, which has Python 3.12: with NVIDIA's driver (docs.aws.amazon.com/dlami), or without.
 _WITH_DRIVER = "/aws/service/deeplearning/ami/{}/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
 _WITHOUT = "/aws/service/canonical/ubuntu/server/24.04/stable/current/{}/hvm/ebs-gp3/ami-id"
 _CANONICALS = {"x86_64": "amd64", "arm64": "arm64"}
@@ -111,7 +111,7 @@ def find_caller_cidr(backend_keys: Mapping[str, Any], check_ip: str = CHECK_IP) 
     except (OSError, ValueError) as error:
         raise AllocationError(
             f"cannot find out from which address Amazon is reached ({check_ip}: {error}). "
-            'Say it in clusters.toml: caller_cidr = "203.0.113.7/32"'
+            'Set it in clusters.toml: caller_cidr = "203.0.113.7/32"'
         ) from error
     return f"{address}/32"
 

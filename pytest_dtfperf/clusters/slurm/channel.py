@@ -22,7 +22,7 @@ from pytest_dtfperf.clusters.process_guards import guard_against_parent_death
 from pytest_dtfperf.clusters.protocol import LossReason, Lost
 from pytest_dtfperf.clusters.slurm.request import ENDED, STARTED
 from pytest_dtfperf.clusters.slurm.states import SrunMessages
-from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost, exit_words, quoted_lines
+from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost, format_exit, quoted_lines
 from pytest_dtfperf.formats import printable_bytes
 
 PIECE = 1024  # size of pieces of labelled lines in Slurm's I/O code since 20.11
@@ -32,7 +32,7 @@ _WRITE_S = 5.0  # a working srun reads within milliseconds; one that leaves its 
 _LEAVE_S = 3.0  # agents exit at once when their stdin is closed; srun then needs a round trip to every node
 _GIVE_UP_S = 5.0  # after its signal to end the step, srun signals every node and waits for them
 _STDERR_S = 0.05  # delay of a process's last line on stderr after its last line on stdout
-_LAST_WORDS = 50  # of a node's stderr that are kept
+_LAST_LINES = 50  # of a node's stderr that are kept
 _WORD_BYTES = 4096  # of each: a report of a node's end must fit into the limit of its output
 _SILENCE_S = 2.0  # during a run, every agent sends a sign of life once a second; a suspended job stops without a message
 
@@ -91,7 +91,7 @@ class SrunChannel:
         self._deaf = False  # srun accepts no more lines
         self._closing = False
         self._arrived: deque[tuple[int, bytes | Lost]] = deque()
-        self._words = [deque[bytes](maxlen=_LAST_WORDS) for _ in nodes]  # end of each node's stderr
+        self._last_lines = [deque[bytes](maxlen=_LAST_LINES) for _ in nodes]  # end of each node's stderr
         self._messages = SrunMessages()  # from srun itself
         self._started: set[int] = set()
         self._codes: dict[int, int] = {}  # exit codes of ended processes
@@ -115,7 +115,7 @@ class SrunChannel:
 
     def send(self, line: bytes) -> None:
         if self._latest and len(self._lost) == len(self._nodes):
-            raise HostLost(f"no agent is left on {', '.join(self._nodes)}: {self._latest.words}")
+            raise HostLost(f"no agent is left on {', '.join(self._nodes)}: {self._latest.description}")
         with self._sending:
             self._deaf = self._deaf or not write_all(self._stdin.fileno(), line + b"\n", _WRITE_S)
         if self._deaf:
@@ -173,7 +173,7 @@ class SrunChannel:
             if pipe in ready:
                 self._read_pipe(pipe)
         if (self._codes.keys() | self._messages.ended) - self._lost:
-            self._hear_last_words()
+            self._receive_last_lines()
             for task in sorted((self._codes.keys() | self._messages.ended) - self._lost):
                 self._lose(task, self._taken_back() or self._how(task))
         if not self._selector.get_map():
@@ -209,7 +209,7 @@ class SrunChannel:
                 continue
             self._heard[task] = time.monotonic()
             if pipe is not self._stdout:
-                self._words[task].append(line[:_WORD_BYTES])
+                self._last_lines[task].append(line[:_WORD_BYTES])
             elif line == STARTED:
                 self._started.add(task)
             else:
@@ -225,7 +225,7 @@ class SrunChannel:
         if found[1]:
             self._arrived.append((task, found[1]))
 
-    def _hear_last_words(self) -> None:
+    def _receive_last_lines(self) -> None:
         """Read on as long as a process's last lines on stderr may still arrive."""
         deadline = time.monotonic() + _STDERR_S
         while (left_s := deadline - time.monotonic()) > 0 and self._selector.get_map():
@@ -239,13 +239,13 @@ class SrunChannel:
             return
         why = self._taken_back() or _make_srun_loss(self._srun)
         for task in left:
-            self._words[task].extend(word.encode() for word in self._messages.lines_of(task) or self._messages.of_all)
+            self._last_lines[task].extend(word.encode() for word in self._messages.lines_of(task) or self._messages.of_all)
             self._lose(task, why)
 
     def _lose(self, task: int, how: Lost) -> None:
         self._lost.add(task)
         self._latest = how
-        self._arrived += [(task, line) for line in self._words[task]]
+        self._arrived += [(task, line) for line in self._last_lines[task]]
         self._arrived.append((task, how))
 
     def _how(self, task: int) -> Lost:
@@ -287,7 +287,7 @@ class SrunChannel:
         why = self._end_of_job()
         if why:
             return AllocationOver(why)
-        lines = [printable_bytes(line) for line in self._words[task]]
+        lines = [printable_bytes(line) for line in self._last_lines[task]]
         return AllocationError(
             f"the agent on {self._nodes[task]} could not be started{quoted_lines(lines or self._messages.of_all)}"
         )
@@ -329,4 +329,4 @@ def _make_srun_loss(srun: subprocess.Popen[bytes]) -> Lost:
         code = srun.wait(_GIVE_UP_S)
     except subprocess.TimeoutExpired:
         return Lost(LossReason.CUT_OFF, "srun still runs, but prints no more")
-    return Lost(LossReason.CUT_OFF, f"srun, which connects to it, {exit_words(code)}")
+    return Lost(LossReason.CUT_OFF, f"srun, which connects to it, {format_exit(code)}")

@@ -105,7 +105,7 @@ def wait_until_running(
             raise AllocationOver(states.explain_end(client.job(job_id) or job))
         outlook = states.judge_reason(job.reason)
         if outlook.outlook is JobOutlook.HOPELESS and was_hopeless:
-            raise AllocationError(f"Slurm job {job_id} cannot start: {outlook.words} ({job.reason})")
+            raise AllocationError(f"Slurm job {job_id} cannot start: {outlook.description} ({job.reason})")
         was_hopeless = outlook.outlook is JobOutlook.HOPELESS  # Slurm's first reason is often preliminary
         if max_pending_s is not None and time.monotonic() - began > max_pending_s:
             raise AllocationError(
@@ -132,7 +132,7 @@ def _format_pending(job: SlurmJob) -> str:
             f" on {start:%Y-%m-%d}" if job.start - time.time() > 86400 / 2 else ""
         )
     if job.reason not in ("", "None"):
-        message += f": {states.judge_reason(job.reason).words} ({job.reason})"
+        message += f": {states.judge_reason(job.reason).description} ({job.reason})"
     return message
 
 

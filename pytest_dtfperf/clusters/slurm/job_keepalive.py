@@ -149,7 +149,7 @@ class Keepalive:
 
     def _wait_until_held(self) -> None:
         assert self._process.stderr
-        if not self._says_held(time.monotonic() + TAKE_S):
+        if not self._confirms_held(time.monotonic() + TAKE_S):
             messages = SrunMessages()
             for line in self._process.stderr.read().splitlines():
                 messages.feed(printable_bytes(line))
@@ -157,7 +157,7 @@ class Keepalive:
             what = f"the keep-alive step on {self._node}, the job's first node, could not be started"
             raise classify_error(" ".join(messages.of_all))(f"{what}{output}")
 
-    def _says_held(self, deadline: float) -> bool:
+    def _confirms_held(self, deadline: float) -> bool:
         """Return whether the step has started. Skips a prolog's output. Raises `AllocationError` if it is too late."""
         assert self._process.stdout
         rest = b""

@@ -30,7 +30,7 @@ class State:
     """The meaning of one of Slurm's states for a job that holds nodes and must not run twice."""
 
     phase: Phase
-    words: str  # after "Slurm job 17"
+    description: str  # after "Slurm job 17"
 
 
 # Every state, and every flag that is shown as one, of Slurm 20.11 to 25.05. A requeued job is lost: its processes have ended,
@@ -89,10 +89,12 @@ def phase_of(state: str) -> Phase:
     return STATES[state].phase if state in STATES else Phase.WAITING
 
 
-def words_of(state: str) -> str:
+def describe_state(state: str) -> str:
     """Return the meaning of a state, after "Slurm job 17"."""
     return (
-        STATES[state].words if state in STATES else f"is in a state that Slurm calls {state}, which this version does not know"
+        STATES[state].description
+        if state in STATES
+        else f"is in a state that Slurm calls {state}, which this version does not know"
     )
 
 
@@ -121,7 +123,7 @@ def _details(job: SlurmJob) -> str:
             return f"ran out of memory on {_name_nodes(job.nodes)}"
         case "FAILED":
             return f"failed with {_code(job)}{_reason(job)}"
-    return words_of(job.state)
+    return describe_state(job.state)
 
 
 def _guilty(job: SlurmJob) -> str:
@@ -155,7 +157,7 @@ class PendingReason:
     """The meaning of one reason for a job's wait."""
 
     outlook: JobOutlook
-    words: str
+    description: str
 
 
 # Families of the reasons of Slurm 20.11 to 25.05; the first match counts. Two hundred of them combine a limit (Assoc, QOS,

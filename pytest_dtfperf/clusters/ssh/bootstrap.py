@@ -45,7 +45,7 @@ trap 'dtfperf_code=$?; {{ kill -9 $dtfperf_watcher; wait $dtfperf_watcher; }} 2>
 {lines}
 trap - EXIT
 {{ kill -9 $dtfperf_watcher; wait $dtfperf_watcher; }} 2>/dev/null
-"""  # bash says on stderr that a job was killed, between any two commands
+"""  # bash reports on stderr that a job was killed, between any two commands
 
 _FAILED = f'printf "\\n{MARK}{{\\"failed\\": \\"setup\\", \\"line\\": %d, \\"code\\": %d}}\\n" $dtfperf_line $dtfperf_code >&9'
 

@@ -18,7 +18,7 @@ _SHOWN = 300  # characters of an unknown line
 class ConnectionFailure:
     """The reason why a host cannot be reached."""
 
-    words: str
+    message: str
     is_transient: bool = False  # whether trying again may help
 
 

@@ -48,12 +48,12 @@ def explain_refusal(report: Mapping[str, Any], setup: Sequence[str], python: str
             return f"has no environment for training: {why}", hint
         case {"failed": "program", "program": program}:
             return f"has no program {program}", "name its interpreter with `python`"
-    return f"says {dict(report)}", "is something else there called python?"
+    return f"reports {dict(report)}", "is something else there called python?"
 
 
-def list_hints(last_words: Iterable[bytes], host: str) -> list[bytes]:
+def list_hints(last_lines: Iterable[bytes], host: str) -> list[bytes]:
     """Return hints for errors in an agent's last output that do not state a remedy."""
-    if any(line.endswith((b"has no module 'tensorflow'", b"No module named 'tensorflow'")) for line in last_words):
+    if any(line.endswith((b"has no module 'tensorflow'", b"No module named 'tensorflow'")) for line in last_lines):
         return [
             f"TensorFlow is missing on {host}: name an interpreter that has it with `python`, load it in `setup`, "
             'or set setup = "uv" to have it installed there'.encode()
@@ -153,7 +153,7 @@ class SshProcess(Child):
                     self.survey = survey
                     self._stages.pop(self.endpoint.name, None)
                     return
-            self._stage = self._stages[self.endpoint.name] = self._in_words(message)
+            self._stage = self._stages[self.endpoint.name] = self._describe_progress(message)
 
     def order(self, order: Mapping[str, Any]) -> None:
         self.write(json.dumps(order).encode() + b"\n", _ORDER_S)
@@ -195,7 +195,7 @@ class SshProcess(Child):
             if byte == b"\n":
                 line = bytes(self._partial[:-1][-_LINE_BYTES:])
                 self._partial.clear()
-                message = self._words(line)
+                message = self._read_report(line)
                 if message is None:
                     self._noise = [*self._noise, line][-_LAST_LINES:]
                 elif "failed" in message:
@@ -206,7 +206,7 @@ class SshProcess(Child):
             if len(self._partial) > 2 * _LINE_BYTES:  # seldom, because each time it is copied
                 del self._partial[:-_LINE_BYTES]
 
-    def _words(self, line: bytes) -> Message | None:
+    def _read_report(self, line: bytes) -> Message | None:
         """Return the supervisor's message; None for another line. Raises `Unreachable` for an invalid message."""
         message = _parse_message(line)
         if message is None:
@@ -223,7 +223,7 @@ class SshProcess(Child):
             raise self._unreachable(str(exc), "is something else there called python?", self._format_noise()) from exc
         return found
 
-    def _in_words(self, report: Message) -> str:
+    def _describe_progress(self, report: Message) -> str:
         match report:
             case {"at": "setup", "line": number}:
                 return f"setup line {number} ({self._handshake.setup[number - 1]})"
@@ -258,7 +258,7 @@ class SshProcess(Child):
             return self._unreachable(f"was not reached: ssh was killed by {signal_name(-code)}", "run it again", lines)
         if code == _SSH_FAILED and not self._stage:
             failure = connection_failures.explain_failure("\n".join(lines), self.endpoint)
-            return TransientError(failure.words) if failure.is_transient else Unreachable(failure.words)
+            return TransientError(failure.message) if failure.is_transient else Unreachable(failure.message)
         if code == _NO_LOGIN and lines and not self._stage:
             return self._unreachable("lets no users in now (/etc/nologin)", "ask its administrator when it will", lines)
         where = f"while it was at {self._stage}" if self._stage else "before it did anything for us"
@@ -290,8 +290,8 @@ class SshProcess(Child):
     def stderr(self) -> bytes:
         return b"\n".join(line for line in super().stderr().splitlines() if not line.startswith(_MARK) and line)
 
-    def last_words(self) -> list[bytes]:
-        lines = super().last_words()
+    def last_lines(self) -> list[bytes]:
+        lines = super().last_lines()
         return [*lines, *list_hints(lines, self.endpoint.name)]
 
     def how_it_ended(self) -> Lost:
@@ -309,7 +309,7 @@ class SshProcess(Child):
         if ssh < 0:
             return Lost(LossReason.CUT_OFF, f"ssh, the line to {name}, was killed by {signal_name(-ssh)}")
         if ssh == _SSH_FAILED and (lines := self._stderr_lines()) and _BY_SSH.match(lines[-1]):
-            return Lost(LossReason.CUT_OFF, connection_failures.explain_failure(lines[-1], self.endpoint).words)
+            return Lost(LossReason.CUT_OFF, connection_failures.explain_failure(lines[-1], self.endpoint).message)
         return Lost(LossReason.CUT_OFF, f"what watches over the agent on {name} was killed, and the agent with it")
 
     def verdict(self, within_s: float) -> str | None:
@@ -318,7 +318,7 @@ class SshProcess(Child):
         there = self._ended_there()
         if there and there["ended"] == 0:
             return None
-        how = f"it took longer than {within_s:g} s" if there and there["late"] else f"({self.how_it_ended().words})"
+        how = f"it took longer than {within_s:g} s" if there and there["late"] else f"({self.how_it_ended().description})"
         return self._text(f"does not answer: {how}", lines=self._stderr_lines())
 
     def end(self, patience_s: float) -> bool:

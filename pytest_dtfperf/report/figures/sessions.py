@@ -103,7 +103,7 @@ def _make_maps(records: Iterable[Record]) -> dict[str, dict[tuple[int, int], Sca
 
 
 def _draw_steps(stored: StoredSession) -> Iterator[NamedFigure]:
-    """Yield the steps of each measurement: of the run whose rate is nearest to that of the measurement."""
+    """Yield the steps of each measurement: of the run with the rate nearest to that of the measurement."""
     for record in stored.records:
         measurement = record.measurement
         run = min(measurement.samples, key=lambda run: abs(run.images_per_sec - measurement.images_per_sec))

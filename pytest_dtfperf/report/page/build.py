@@ -202,7 +202,7 @@ def _join_some(names: Sequence[str], most: int) -> str:
 
 def _list_reasons(records: Sequence[Record], cards: Mapping[str, Card]) -> list[ReasonView]:
     return [
-        ReasonView(Standing.of(reason.verdict), reason.words, [cards[record.id] for record in reason.records])
+        ReasonView(Standing.of(reason.verdict), reason.message, [cards[record.id] for record in reason.records])
         for reason in collect_reasons(records)
     ]
 

@@ -52,10 +52,10 @@ def make_rerun_command(command: Sequence[str], test: str) -> str:
     """
     if not command or command[0] != "pytest":
         return shlex.join(command)
-    return shlex.join(["pytest", *_list_kept_words(command[1:], test), test])
+    return shlex.join(["pytest", *_list_kept_arguments(command[1:], test), test])
 
 
-def _list_kept_words(arguments: Sequence[str], test: str) -> list[str]:
+def _list_kept_arguments(arguments: Sequence[str], test: str) -> list[str]:
     kept: list[str] = []
     ends_value = False  # whether this argument is the value of a dropped option before it
     for word in arguments:
@@ -135,7 +135,7 @@ def make_causes(explanation: Explanation, command: str) -> Causes:
     return Causes(
         rows=[
             CauseRow(
-                words=cause.words,
+                message=cause.words,
                 seconds=f"{signed_ms(cause.seconds)} ms",
                 share=percent(cause.share),
                 width=round(100 * abs(cause.seconds) / largest, 1) if largest else 0.0,
@@ -168,7 +168,7 @@ def make_workers(
     shown = sorted(tasks, key=lambda task: -_compute_mean(run.step_s.get(task, ())))[:MOST_TASKS]
     rows = [[task, *(cell(task) for cell in columns.values())] for task in tasks if task in shown]
     left_out = len(tasks) - len(shown)
-    notes = [f"and {format_count(left_out, 'task')} more, whose steps were shorter"] if left_out else []
+    notes = [f"and {format_count(left_out, 'task')} more, with shorter steps"] if left_out else []
     notes += [_format_traffic(run), *(_list_pauses(scores) if scores else [])]
     filled = [i for i in range(1, len(columns) + 1) if any(row[i] != NONE for row in rows)]
     headings = ("task", *columns)
@@ -342,7 +342,7 @@ def _list_facts(record: Record, entry: Entry | None, around: CardContext) -> lis
 
 
 def _list_other_checks(record: Record) -> list[Any]:
-    """Return the checks whose reason is not that of the record."""
+    """Return the checks with another reason than that of the record."""
     return [check for check in record.checks if check.reason != record.reason]
 
 

@@ -14,7 +14,7 @@ from pytest_dtfperf.report.grids import Grid
 class Standing:
     """A verdict for display: its name, and a shape and a colour by the effect on the test."""
 
-    words: str
+    text: str
     outcome: str  # pass, warn, fail, error, or none
     order: int  # the gravest is 0
 
@@ -65,7 +65,7 @@ class StepsView:
 class CauseRow:
     """One cause of a longer step."""
 
-    words: str
+    message: str
     seconds: str
     share: str
     width: float  # percent of the largest
@@ -99,7 +99,7 @@ class Earlier:
     """The same training in earlier sessions."""
 
     drawing: Markup
-    words: str
+    summary: str
     change: str  # the last one; empty if none is known
     table: Grid
 
@@ -152,7 +152,7 @@ class ReasonView:
     """The reason of a verdict that is not green."""
 
     standing: Standing
-    words: str
+    message: str
     cards: Sequence[Card]
 
 

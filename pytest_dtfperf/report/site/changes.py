@@ -47,7 +47,7 @@ class EventView:
 
     anchor: str
     direction: Standing
-    words: str
+    summary: str
     kind: str
     last_good: SessionLink
     first_bad: SessionLink
@@ -64,7 +64,7 @@ def make_event_view(event: Row, pages: Mapping[str, str], sessions: Collection[s
     return EventView(
         anchor=make_event_anchor(event),
         direction=WITHDRAWN if is_withdrawn else get_direction(size_of(event)[1]),
-        words=events.line_of(event),
+        summary=events.line_of(event),
         kind=event["kind"] + (": no change after all, the rate came back" if is_withdrawn else ""),
         last_good=_make_session_link(event["last_good"], event["last_good_at"], sessions),
         first_bad=_make_session_link(event["first_bad"], event["first_bad_at"], sessions),

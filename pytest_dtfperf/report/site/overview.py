@@ -37,7 +37,7 @@ class System:
     """A kind of hardware, with some of its series or all."""
 
     name: str
-    words: str
+    summary: str
     rows: Sequence[SeriesRow]
     more: str  # page with all of them; empty if these are all
 

@@ -204,7 +204,7 @@ class ChangeStart:
 
     name: str
     direction: Standing
-    words: str
+    summary: str
     first_bad: str  # names of pages, relative to the site's first page
     last_good: str
 
@@ -241,7 +241,7 @@ class TrainingView:
 
     label: str
     key: str
-    words: str
+    summary: str
     parts: Sequence[TrainingPart]
     left_out: str
 
@@ -258,7 +258,7 @@ def make_training_view(
     return TrainingView(
         label=ordered[0].label,
         key=ordered[0].spec_key,
-        words=f"{format_count(len(ordered), 'series', '')} on {format_count(systems, 'system')}",
+        summary=f"{format_count(len(ordered), 'series', '')} on {format_count(systems, 'system')}",
         parts=[
             make_training_part(each, events.get(each.name, ()), _find_predecessor(each, ordered), contents, most)
             for each in shown
@@ -314,7 +314,7 @@ def _list_facts(series: Series, begun: Sequence[ChangeStart], before: Series | N
     facts = [
         Fact("last", f"{rate(last['images_per_sec'])} images/sec on {minute(last['started'])}{change_words}"),
         Fact("nights", f"{len(series.points)}, since {minute(first['started'])}"),
-        Fact("last change", begun[-1].words if begun else "none is known"),
+        Fact("last change", begun[-1].summary if begun else "none is known"),
         Fact("noise", _format_noise(last)),
         Fact("a new series because of", "; ".join(why)),
         Fact("it began", str(begin) if begin else ""),
@@ -353,7 +353,7 @@ def _make_change_start(name: str, event: Row, member: Row) -> ChangeStart:
     return ChangeStart(
         name=name,
         direction=get_direction(member["change"]),
-        words=events.line_of_member(event, member),
+        summary=events.line_of_member(event, member),
         first_bad=files.make_session_page_name(member["first_bad"]),
         last_good=files.make_session_page_name(member["last_good"]),
     )

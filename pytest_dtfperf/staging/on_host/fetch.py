@@ -43,7 +43,7 @@ class FetchingHost:
         self._files: list[Mapping[str, Any]] = []
         self._job: FetchJob | None = None
         self._over: Callable[[], None] | None = None  # reports the result
-        self._told = False
+        self._reported = False
 
     def serve(self) -> None:
         """Serve orders until the controller closes the line, or is silent."""
@@ -62,10 +62,10 @@ class FetchingHost:
             if now - heard > self._heartbeat_timeout_s:
                 return
             self._outbox.flush()
-            if self._over and not self._told:
-                self._told = True
+            if self._over and not self._reported:
+                self._reported = True
                 self._over()
-            elif self._job and not self._told and now - beat >= BEAT_S and not self._outbox:
+            elif self._job and not self._reported and now - beat >= BEAT_S and not self._outbox:
                 beat = now
                 self._emit("progress", bytes=self._job.there, moved=self._job.moved, waiting=self._job.waiting)
 

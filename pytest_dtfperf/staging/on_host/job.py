@@ -248,7 +248,7 @@ class FetchJob:
             self._download(file, part)
             if not self._is_right(file, part):
                 os.unlink(part)
-                raise Trouble(f"{file['path']} arrives with another checksum than S3 says it has, twice. Upload it again")
+                raise Trouble(f"{file['path']} arrives with another checksum than S3 has, twice. Upload it again")
         os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
         put(part, target)
         with self._counting:
@@ -294,7 +294,7 @@ class FetchJob:
                 try:
                     chunk = answer.read(min(CHUNK_BYTES, file["size"] - have))
                 except (OSError, http.client.HTTPException) as exc:
-                    raise _Interrupted(_words(exc)) from exc
+                    raise _Interrupted(_format_error(exc)) from exc
                 if not chunk:
                     raise _Interrupted("the connection ends early")
                 arrived.write(chunk)
@@ -328,7 +328,7 @@ def _answer(file: Mapping[str, Any], have: int) -> Any:
                 message = "it was replaced while it was being fetched. Start again"
             raise Trouble(f"{file['path']}: {message}") from exc
     except (OSError, http.client.HTTPException) as exc:
-        raise _Interrupted(_words(exc)) from exc
+        raise _Interrupted(_format_error(exc)) from exc
 
 
 def _body_of(error: urllib.error.HTTPError) -> str:
@@ -340,7 +340,7 @@ def _body_of(error: urllib.error.HTTPError) -> str:
     return ""
 
 
-def _words(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     """Return the message of a network error; an HTTPException's own message may hold the URL."""
     reason = getattr(error, "reason", error)
     return str(reason) if isinstance(reason, OSError) else type(error).__name__

@@ -68,7 +68,7 @@ def _foreign(path: Path, number: int, classes: int) -> DataError:
 
 
 def _locate_undecodable(shards: Sequence[Path], size: int | None) -> DataError:
-    """Return the first record whose JPEG cannot be decoded; `size`: of the JPEG in bytes, where TensorFlow has named it."""
+    """Return the first record with a JPEG that cannot be decoded; `size`: of the JPEG in bytes, if TensorFlow has named it."""
     about = range(size, size + AROUND_JPEG_BYTES) if size is not None else None
     with _decoder() as undecodable:
 
@@ -98,7 +98,7 @@ def _decoder() -> Iterator[Wrong]:
 
 
 def _locate_wrong_record(shards: Sequence[Path], wrong: Wrong, what: str, length: range | None = None) -> DataError:
-    """Return the first record with something wrong, of those whose content has such a length."""
+    """Return the first invalid record among those with a content of that length."""
     began, checked = monotonic(), 0
     some = (each for each in all_records(shards) if length is None or each[1].length in length)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:

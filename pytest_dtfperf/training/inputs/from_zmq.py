@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_dtfperf.errors import InfrastructureError, exit_words
+from pytest_dtfperf.errors import InfrastructureError, format_exit
 from pytest_dtfperf.node.module_command import module_command
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.spec.checks import ZMQ_PRODUCER
@@ -111,7 +111,7 @@ def batch_of(message: Sequence[Any], wanted: dict[str, Any]) -> Batch:
     try:
         batch = np.frombuffer(images, np.uint8).reshape(shape), np.frombuffer(labels, "<i4").reshape(shape[:1])
     except ValueError as exc:
-        raise InfrastructureError(f"it sent a batch whose bytes are not as many as its header says: {exc}") from exc
+        raise InfrastructureError(f"it sent a batch with another number of bytes than in its header: {exc}") from exc
     least, most = batch[1].min(), batch[1].max()
     if least < 0 or most >= wanted["classes"]:
         raise InfrastructureError(f"it sent labels from {least} to {most}, outside 0 to {wanted['classes'] - 1}")
@@ -119,5 +119,5 @@ def batch_of(message: Sequence[Any], wanted: dict[str, Any]) -> Batch:
 
 
 def _last(producer: "subprocess.Popen[bytes]") -> str:
-    how = exit_words(producer.returncode)
+    how = format_exit(producer.returncode)
     return f"the process {producer.pid} ({os.environ.get(COMMAND, 'ours')}) {how}. Its output is in this task's log."

@@ -75,7 +75,7 @@ def fitting(spec: Spec, network: Network, size: Size) -> Network:
     """Return the network, if its input can feed it. Raises `SpecError`."""
     shape, classes = image_shape_of(spec.model, network.image_shape), network.classes
     if not isinstance(classes, int) or classes < 1:
-        raise SpecError(f"{spec.model} says classes = {show_value(classes)}: that is a whole number, 1 or more")
+        raise SpecError(f"{spec.model} has classes = {show_value(classes)}: it must be a whole number, 1 or more")
     wanted = tuple(size.get("image_shape", shape))
     if shape != wanted or classes < size.get("classes", 0):
         has = f"images of {wanted}" + (f" in {size['classes']} classes" if "classes" in size else "")
@@ -94,7 +94,7 @@ def image_shape_of(model: str, given: Any) -> tuple[int, int, int]:
         height = width = channels = 0
     if min(height, width, channels) < 1:
         raise SpecError(
-            f"{model} says image_shape = {show_value(given)}: that is (height, width, channels), three whole "
+            f"{model} has image_shape = {show_value(given)}: it must be (height, width, channels), three whole "
             "numbers, each 1 or more"
         )
     return height, width, channels

@@ -1,4 +1,4 @@
-"""Networks whose layers follow one another.
+"""Sequential networks: each layer's input is the output of the layer before it.
 
 AlexNet in one column: Krizhevsky, arXiv 1404.5997, and tf_cnn_benchmarks' form of it for small images. OverFeat's fast network:
 Sermanet et al., arXiv 1312.6229, table 1. VGG with 11, 16 and 19 layers: Simonyan and Zisserman, arXiv 1409.1556, table 1.

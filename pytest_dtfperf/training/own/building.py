@@ -139,9 +139,7 @@ def _of_function(spec: Spec, function: Callable[..., Any], size: Size, host: str
     shape = asked_shape(spec, function, size)
     if shape is None:
         name = spec.model.rpartition(".")[2]  # an object may have none
-        raise SpecError(
-            f"{spec.model} does not say what it looks at: give it an attribute, {name}.image_shape = (height, width, channels)"
-        )
+        raise SpecError(f"{spec.model} does not define its image shape: set {name}.image_shape = (height, width, channels)")
     try:
         model = _of_layers(function, shape)
     except Exception as of_layers:  # operations of TensorFlow's do not take what Keras' layers are joined by

@@ -15,16 +15,16 @@ def check(model: str) -> None:
     backend, where = find_configured_backend()
     if backend != TENSORFLOW:
         raise SpecError(
-            f"{model}: on this host {where} says that Keras' backend is {show_value(backend)}, and tasks "
+            f"{model}: on this host {where} defines that Keras' backend is {show_value(backend)}, and tasks "
             f"train with {TENSORFLOW} "
-            f'alone: change it there, or say environment=["{VARIABLE}={TENSORFLOW}"]'
+            f'alone: change it there, or set environment=["{VARIABLE}={TENSORFLOW}"]'
         )
 
 
 def wants(module: str | None) -> str:
     """Return a hint for a missing package if only a Keras backend needs it; else an empty string."""
     backend, where = find_configured_backend()
-    return f", the backend of Keras that {where} says: it must be {TENSORFLOW}" if module == backend != TENSORFLOW else ""
+    return f", the backend of Keras in {where}: it must be {TENSORFLOW}" if module == backend != TENSORFLOW else ""
 
 
 def find_configured_backend() -> tuple[str, str]:

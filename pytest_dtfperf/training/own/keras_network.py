@@ -70,7 +70,7 @@ def _image_shape(spec: Spec, model: Any, asked: tuple[int, int, int] | None) -> 
     if not model.built or not getattr(model, "inputs", None):  # which a class derived from keras.Model need not have
         if asked is None:
             raise SpecError(
-                f"{spec.model} does not say what it looks at: begin it with keras.Input((height, width, channels)), or give "
+                f"{spec.model} does not define its image shape: begin it with keras.Input((height, width, channels)), or give "
                 "what makes it an attribute image_shape"
             )
         try:
@@ -90,9 +90,7 @@ def _image_shape(spec: Spec, model: Any, asked: tuple[int, int, int] | None) -> 
     if None not in shape:
         return shape
     if asked is None or any(own not in (None, other) for own, other in zip(shape, asked, strict=True)):
-        raise SpecError(
-            f"{spec.model} looks at images of {shape}: give what makes it an attribute image_shape that says all three"
-        )
+        raise SpecError(f"{spec.model} looks at images of {shape}: give what makes it an attribute image_shape with all three")
     return asked
 
 
@@ -102,7 +100,7 @@ def _check_precision(spec: Spec, model: Any) -> None:
     found = sorted({layer.compute_dtype for layer in _layers(model) if layer.weights} or {model.compute_dtype})
     if wanted not in found or (wanted == "float32" and len(found) > 1):
         asked = [name for name, dtype in COMPUTES_IN.items() if dtype in found and dtype != "float32"]
-        hint = f": say precision={asked[0]}" if asked else ", whatever Keras' dtype policy is"
+        hint = f": set precision={asked[0]}" if asked else ", whatever Keras' dtype policy is"
         raise SpecError(f"{spec.model} has layers that compute in {' and '.join(found)}, precision={spec.precision}{hint}")
 
 

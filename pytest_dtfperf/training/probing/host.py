@@ -18,12 +18,12 @@ from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.connection import AgentConnection
 from pytest_dtfperf.training.probing import readings, throughput
 from pytest_dtfperf.training.reason import reason
-from pytest_dtfperf.training.subprocess_call import NoAnswer, apart, in_words
+from pytest_dtfperf.training.subprocess_call import NoAnswer, apart, format_exception
 
 # For all that is done in one process, TensorFlow's start and the first call included.
 CORES_S, GPUS_S, MEMORY_S, INPUT_S = 20.0, 60.0, 15.0, 20.0
 
-Told = Mapping[str, Any]
+Order = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,22 @@ class Family:
     def readings(self, meanwhile: Callable[[], object]) -> dict[str, Any]:
         """Return readings by their full names: "cores.matmul", "memory"."""
         try:
-            found = apart(lambda: dict(self.measure()), self.within_s, meanwhile, _in_words)
+            found = apart(lambda: dict(self.measure()), self.within_s, meanwhile, _format_error)
         except NoAnswer as why:
             found = {member: {"error": str(why)} for member in self.members}
         return {f"{self.name}.{member}".removesuffix("."): reading for member, reading in found.items()}
 
 
-def run(order: Told, connection: AgentConnection) -> None:
+def run(order: Order, connection: AgentConnection) -> None:
     """Run a probing task."""
     connection.send("ready")
     while (word := connection.wait()) != "leave":
         what, _, number = word.partition(" ")
-        _WORDS[what]({**order, **order["probe"]}, connection, int(number or 0))
+        _ORDERS[what]({**order, **order["probe"]}, connection, int(number or 0))
         connection.send("done", phase=word)
 
 
-def _compute(order: Told, connection: AgentConnection, _: int) -> None:
+def _compute(order: Order, connection: AgentConnection, _: int) -> None:
     host = host_state.HostState()
     before = host.sample()
     clocks: list[float] = []
@@ -72,7 +72,7 @@ def _compute(order: Told, connection: AgentConnection, _: int) -> None:
     )
 
 
-def _families(order: Told) -> Iterator[Family]:
+def _families(order: Order) -> Iterator[Family]:
     cores = len(os.sched_getaffinity(0))
     operations = list(throughput.on_cores(1))
     yield Family("core", operations, partial(throughput.of_cores, 1), CORES_S)
@@ -86,8 +86,8 @@ def _families(order: Told) -> Iterator[Family]:
         yield Family("input", [""], lambda: {"": throughput.of_worker(task, order["input_cpus"])}, INPUT_S)
 
 
-def _in_words(error: Exception) -> str:
-    return (reason(error) or [in_words(error)])[0]
+def _format_error(error: Exception) -> str:
+    return (reason(error) or [format_exception(error)])[0]
 
 
 def _note_clock(clocks: list[float]) -> None:
@@ -105,15 +105,15 @@ def _free_bytes() -> int | None:
 _LISTENERS: list[links.Listener] = []  # for the rest of this process's life
 
 
-def _listen(order: Told, connection: AgentConnection, _: int) -> None:
+def _listen(order: Order, connection: AgentConnection, _: int) -> None:
     _LISTENERS.append(links.Listener(order["host"], order["token"], [order["port"]]))
 
 
-def _send(order: Told, connection: AgentConnection, number: int) -> None:
+def _send(order: Order, connection: AgentConnection, number: int) -> None:
     """Run all streams of a round that go from here, at the same time."""
     targets = [{"host": target, **order["addresses"][str(target)]} for target in order["rounds"][number][str(order["host"])]]
     for found in links.measure_at_once(order["token"], targets, order["part_s"], order["parts"]):
         connection.send("stream", round=number, to=found["to"], parts=found.get("parts", []), error=found.get("error"))
 
 
-_WORDS: Mapping[str, Callable[[Told, AgentConnection, int], None]] = {"compute": _compute, "listen": _listen, "round": _send}
+_ORDERS: Mapping[str, Callable[[Order, AgentConnection, int], None]] = {"compute": _compute, "listen": _listen, "round": _send}

@@ -169,7 +169,7 @@ def across_hosts(inner: str, outer: Algorithm) -> Algorithm:
 
 
 def hierarchical_copy(work: Work[T], values: Sequence[T], topology: Topology, *, turn: int, shards: int) -> list[T]:
-    """Two halves of the devices, each added on one of its own, then both: made for hosts whose GPUs are linked in two groups.
+    """Two halves of the devices, each added on one of its own, then both: made for hosts with GPUs in two linked groups.
 
     The devices of a half take turns in adding for it, and the halves in adding both.
     """

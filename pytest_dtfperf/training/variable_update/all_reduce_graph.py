@@ -150,7 +150,7 @@ def _task(device: str) -> tuple[str | None, int | None]:
 
 
 def cut(value: tf.Tensor, parts: int) -> list[tf.Tensor]:
-    """Flat parts whose sizes differ by one element at most, none of them empty."""
+    """Split into flat parts, none of them empty; their sizes differ by one element at most."""
     elements = value.shape.num_elements()
     parts = min(parts, elements)
     if parts <= 1:

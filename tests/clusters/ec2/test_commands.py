@@ -217,7 +217,7 @@ def test_ssh_to_a_run_whose_ledger_is_damaged(cloud: Cloud, dtfperf: Dtfperf) ->
     """Without its ledger nobody knows how to log in, and the message says why."""
     (only,) = _launch(cloud, "a", count=1)
     (state_folder() / "a.jsonl").write_text("")
-    assert "run a: its ledger here cannot be read, so nobody knows how" in dtfperf("ssh", only).err
+    assert "run a: its ledger here cannot be read, so the login of instance" in dtfperf("ssh", only).err
 
 
 def test_status_takes_the_price_of_the_cluster_file(cloud: Cloud, dtfperf: Dtfperf) -> None:
@@ -240,9 +240,7 @@ def test_status_without_a_price(cloud: Cloud, dtfperf: Dtfperf) -> None:
 
     assert output.code == 0
     assert " ? " in _line(output.out, only)
-    assert (
-        output.out.splitlines()[-1] == "dtfperf: $0.00 so far, without volumes and traffic, and what nobody knows the price of."
-    )
+    assert output.out.splitlines()[-1] == "dtfperf: $0.00 so far, without volumes and traffic, and instances of unknown price."
 
 
 def test_status_of_one_cluster(cloud: Cloud, dtfperf: Dtfperf) -> None:
@@ -356,7 +354,7 @@ def test_reap(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
     assert (output.code, output.err) == (0, "")
     assert output.out.splitlines()[-1] == (
         "dtfperf: 1 of 4 runs ended. "
-        "Of those of other-machine nobody here can tell: run this there, or add --all if you are sure."
+        "Of those of other-machine the state is not known here: run this there, or add --all if you are sure."
     )
     assert set(cloud.left().instances) == {*lives, *kept, *theirs}
 
@@ -426,10 +424,10 @@ def test_cost_of_fewer_and_of_too_many(cloud: Cloud, dtfperf: Dtfperf) -> None:
 @pytest.mark.parametrize(
     "arguments, code, words",
     [
-        (["up", "--cluster=test"], 2, "say keep = true in its table, or let `pytest --cluster=test` launch and end its own"),
+        (["up", "--cluster=test"], 2, "set keep = true in its table, or let `pytest --cluster=test` launch and end its own"),
         (["cost", "--cluster=test", "--gpus=0"], 2, "--gpus must be at least 1, not 0"),
         (["status", "--cluster=local"], 2, "cluster 'local' is one of backend 'local', not ec2"),
-        (["status", "--cluster=test", "--region=us-east-1"], 2, "--cluster says where it is: leave --region out"),
+        (["status", "--cluster=test", "--region=us-east-1"], 2, "--cluster defines the region: leave --region out"),
         (["status", "--region=us-east-9"], 2, "unknown region 'us-east-9'"),
         (["ssh"], 1, "there is no instance '0'. There are: none"),
     ],

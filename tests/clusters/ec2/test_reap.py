@@ -223,7 +223,7 @@ def test_from_another_pid_namespace(cloud: Cloud, left: Launched, tmp_path: Path
     output = subprocess.run([*in_pid_namespace(), *command], env=environment, capture_output=True, text=True, check=True)
     assert output.stdout.count("cannot be seen from here") == 2
     assert output.stdout.splitlines()[-1].startswith(
-        f"dtfperf: 0 of 2 runs ended. Of those of another container on {ME.host} (or {ME.host} before its last start) nobody"
+        f"dtfperf: 0 of 2 runs ended. Of those of another container on {ME.host} (or {ME.host} before its last start) the state"
     )
     assert len(cloud.left().instances) == 4
 

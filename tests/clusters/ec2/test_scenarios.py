@@ -267,7 +267,7 @@ def test_spot_interruption(datacenter: DataCenter) -> None:
             ParrotChannel(channel, 2)
             datacenter.interrupt_spot(allocation.hosts[1].name)
             heard = until_lost(channel, 1)
-            assert "has taken spot instance" in next(line.words for _, line in heard if isinstance(line, Lost))
+            assert "has taken spot instance" in next(line.description for _, line in heard if isinstance(line, Lost))
         with pytest.raises(AllocationOver, match="SpotInstanceTermination"):
             allocation.start(PARROT_COMMAND)
     assert datacenter.left() == NOTHING

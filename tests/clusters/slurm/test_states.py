@@ -24,7 +24,7 @@ PHASES = {
 def test_states_have_a_phase(phase: Phase, word: str) -> None:
     """Each of Slurm's states has a phase of the nodes, and a message."""
     assert states.phase_of(word) is phase
-    assert states.words_of(word)[0].islower()
+    assert states.describe_state(word)[0].islower()
 
 
 def test_every_state_is_in_the_table_above() -> None:
@@ -35,7 +35,7 @@ def test_every_state_is_in_the_table_above() -> None:
 def test_unknown_state_is_no_end() -> None:
     """An unknown state of a later Slurm loses no nodes, and is shown unchanged."""
     assert states.phase_of("PONDERING") is Phase.WAITING
-    assert states.words_of("PONDERING") == "is in a state that Slurm calls PONDERING, which this version does not know"
+    assert states.describe_state("PONDERING") == "is in a state that Slurm calls PONDERING, which this version does not know"
 
 
 WAIT = """
@@ -106,7 +106,7 @@ def test_reasons_have_an_outlook(outlook: JobOutlook, reason: str) -> None:
     """Each of Slurm's reasons has an outlook: limits of one job cannot be waited out, limits of several can."""
     found = states.judge_reason(reason)
     assert found.outlook is outlook
-    assert "does not know" not in found.words
+    assert "does not know" not in found.description
 
 
 @pytest.mark.parametrize(("reason", "outlook", "words"), SENTENCES, ids=[sentence[0] or "nothing" for sentence in SENTENCES])
@@ -114,7 +114,7 @@ def test_sentences_have_an_outlook(reason: str, outlook: JobOutlook, words: str)
     """Whole sentences, details and unknown reasons of Slurm are understood as far as possible."""
     found = states.judge_reason(reason)
     assert found.outlook is outlook
-    assert words in found.words
+    assert words in found.description
 
 
 def job(state: str, **more: Any) -> SlurmJob:

@@ -349,10 +349,10 @@ def test_what_was_recorded(what: str) -> None:
     """Each failure is one sentence with the host, the cause, and the remedy."""
     stderr, expected = RECORDED[what]
     failure = explain_failure(stderr, N1)
-    assert is_like(failure.words, expected), failure.words
+    assert is_like(failure.message, expected), failure.message
     assert failure.is_transient == (what in TRANSIENT)
-    assert "\n" not in failure.words
-    assert "\r" not in failure.words
+    assert "\n" not in failure.message
+    assert "\r" not in failure.message
 
 
 BANNER = "Permission denied to everybody but us.\nConnection refused by policy is logged.\nHost key verification failed.\n"
@@ -371,7 +371,7 @@ def test_banners_are_not_mistaken(what: str) -> None:
 
 def test_long_lines_are_cut() -> None:
     """What is quoted is not longer than can be read."""
-    assert len(explain_failure("x" * 100_000, N1).words) < 500
+    assert len(explain_failure("x" * 100_000, N1).message) < 500
 
 
 # The same with the ssh and sshd that are here.
@@ -428,8 +428,8 @@ def test_here_an_unknown_host_key(config: Config, lab: Lab, tmp_path: Path) -> N
     (tmp_path / "known").touch()
     path = config(UserKnownHostsFile=tmp_path / "known")
     failure = failure_of(path)
-    assert failure.words.startswith(f"m1 is not trusted yet: no ED25519 host key of {known_as(lab)} is known here. ")
-    assert failure.words.endswith(f"answer yes: ssh -F {path} m1")
+    assert failure.message.startswith(f"m1 is not trusted yet: no ED25519 host key of {known_as(lab)} is known here. ")
+    assert failure.message.endswith(f"answer yes: ssh -F {path} m1")
     assert not failure.is_transient
 
 
@@ -437,7 +437,7 @@ def test_here_a_changed_host_key(config: Config, lab: Lab, tmp_path: Path) -> No
     """A changed host key is reported with the new fingerprint and the line of the old key."""
     other = make_key(tmp_path / "other", "other")
     (tmp_path / "known").write_text(f"{known_as(lab)} {' '.join(other.split()[:2])}\n")
-    words = failure_of(config(UserKnownHostsFile=tmp_path / "known")).words
+    words = failure_of(config(UserKnownHostsFile=tmp_path / "known")).message
     assert re.match(r"m1 shows another host key, SHA256:\S+, than the one that is known of ", words), words
     assert f"({tmp_path}/known:1)" in words
 
@@ -445,13 +445,13 @@ def test_here_a_changed_host_key(config: Config, lab: Lab, tmp_path: Path) -> No
 def test_here_a_revoked_host_key(config: Config, lab: Lab, tmp_path: Path) -> None:
     """A revoked host key is reported."""
     (tmp_path / "known").write_text(f"@revoked {lab.known_hosts.read_text()}")
-    assert "that is marked as revoked" in failure_of(config(UserKnownHostsFile=tmp_path / "known")).words
+    assert "that is marked as revoked" in failure_of(config(UserKnownHostsFile=tmp_path / "known")).message
 
 
 def test_here_a_key_that_is_not_authorized(config: Config, lab: Lab, tmp_path: Path) -> None:
     """A refused user key is reported with the user and the accepted methods."""
     make_key(tmp_path / "mine", "mine")
-    words = failure_of(config(IdentityFile=tmp_path / "mine")).words
+    words = failure_of(config(IdentityFile=tmp_path / "mine")).message
     assert words.startswith(f"m1 does not let {lab['m1'].user} in, by publickey: is it the right user, ")
 
 
@@ -459,7 +459,7 @@ def test_here_a_key_that_others_may_read(config: Config, lab: Lab, tmp_path: Pat
     """A key that ssh does not use because others may read it is named with the cure."""
     (tmp_path / "mine").write_text(lab.identity.read_text())
     (tmp_path / "mine").chmod(0o644)
-    words = failure_of(config(IdentityFile=tmp_path / "mine")).words
+    words = failure_of(config(IdentityFile=tmp_path / "mine")).message
     assert f"others may read the key {tmp_path}/mine, so ssh does not use it; chmod 600 {tmp_path}/mine." in words
 
 
@@ -469,20 +469,22 @@ def test_here_a_port_where_nobody_listens(config: Config) -> None:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
         failure = failure_of(config(HostName="127.0.0.1", Port=str(port)))
-    assert failure.words.startswith(f"m1 cannot be reached at 127.0.0.1 port {port}: no program listens there. Is sshd running")
+    assert failure.message.startswith(
+        f"m1 cannot be reached at 127.0.0.1 port {port}: no program listens there. Is sshd running"
+    )
 
 
 def test_here_a_name_that_nobody_knows(config: Config) -> None:
     """An unknown host name is reported; the resolver decides whether the error is temporary."""
     assert re.match(
-        r"m1 (is not known to this machine|cannot be looked up now): ", failure_of(config(HostName="m1.invalid")).words
+        r"m1 (is not known to this machine|cannot be looked up now): ", failure_of(config(HostName="m1.invalid")).message
     )
 
 
 def test_here_an_option_that_does_not_exist(config: Config) -> None:
     """A line that ssh does not understand is reported with its file."""
     path = config(Nonsense="yes")
-    assert failure_of(path).words == f"this machine's ssh does not understand 'nonsense' in {path}"
+    assert failure_of(path).message == f"this machine's ssh does not understand 'nonsense' in {path}"
 
 
 @contextmanager
@@ -516,7 +518,7 @@ def test_here_a_connection_that_ends_before_the_login(config: Config, answer: Ca
     """A connection that is closed or reset at once may be taken the next time."""
     with answering(answer) as port:
         failure = failure_of(config(HostName="127.0.0.1", Port=str(port)))
-    assert re.match(r"m1 (closed|reset) the connection (at once|before the login): ", failure.words), failure.words
+    assert re.match(r"m1 (closed|reset) the connection (at once|before the login): ", failure.message), failure.message
     assert failure.is_transient
 
 
@@ -524,7 +526,7 @@ def test_here_somebody_who_says_nothing(config: Config) -> None:
     """A silent port takes no longer than the time limit, and is reported."""
     with answering(lambda connection: None) as port:
         failure = failure_of(config(HostName="127.0.0.1", Port=str(port)), connect_s=1.0)
-    assert failure.words.startswith("m1 takes connections, but did not answer in time: ")
+    assert failure.message.startswith("m1 takes connections, but did not answer in time: ")
     assert not failure.is_transient
 
 
@@ -541,7 +543,7 @@ def test_here_too_many_logins(tmp_path: Path) -> None:
 
         wait_until("somebody begins to log in", is_taken)
         failure = failure_of(lab.ssh_config)
-    assert re.match(r"m1 (closed|reset) the connection before the login: too many at once \(MaxStartups", failure.words)
+    assert re.match(r"m1 (closed|reset) the connection before the login: too many at once \(MaxStartups", failure.message)
     assert failure.is_transient
 
 
@@ -571,7 +573,7 @@ def test_here_a_jump_host(lab: Lab, tmp_path: Path, line: str, words: str) -> No
     if line.startswith("IdentityFile"):
         usual = usual.replace(f"IdentityFile {lab.identity}", "")
     (tmp_path / "config").write_text(JUMP.format(address=m1.address, port=m1.port, line=line) + usual)
-    assert failure_of(tmp_path / "config").words.startswith(words)
+    assert failure_of(tmp_path / "config").message.startswith(words)
 
 
 def test_here_a_jump_host_that_leads_nowhere(lab: Lab, tmp_path: Path) -> None:
@@ -582,7 +584,7 @@ def test_here_a_jump_host_that_leads_nowhere(lab: Lab, tmp_path: Path) -> None:
         jump = JUMP.format(address=m1.address, port=m1.port, line="")
         jump += f"    HostName 127.0.0.1\n    Port {closed.getsockname()[1]}\n"
         (tmp_path / "config").write_text(jump + lab.ssh_config.read_text())
-        words = failure_of(tmp_path / "config").words
+        words = failure_of(tmp_path / "config").message
     assert words.startswith("m1 cannot be reached from its jump host: Connection refused. ")
 
 
@@ -626,7 +628,9 @@ def test_here_a_second_factor(lab: Lab) -> None:
     with Lab(1, namespaces=False, sshd=["AuthenticationMethods publickey,password", "PasswordAuthentication yes"]) as strict:
         failure = failure_of(strict.ssh_config)
         user = strict["m1"].user
-    assert failure.words.startswith(f"m1 does not let {user} in without a person, by password alone: it wants a second factor ")
+    assert failure.message.startswith(
+        f"m1 does not let {user} in without a person, by password alone: it wants a second factor "
+    )
     assert not failure.is_transient
 
 
@@ -639,7 +643,7 @@ def test_here_an_agent_that_refuses(config: Config, lab: Lab, tmp_path: Path) ->
         environment = {**os.environ, "SSH_AUTH_SOCK": str(socket_of)}
         subprocess.run(["ssh-add", "-q", "-c", str(lab.identity)], env=environment, check=True)  # it asks a person at each use
         (tmp_path / "only.pub").write_text(lab.identity.with_suffix(".pub").read_text())
-        words = failure_of(config(IdentityFile=tmp_path / "only", IdentityAgent=socket_of)).words
+        words = failure_of(config(IdentityFile=tmp_path / "only", IdentityAgent=socket_of)).message
     finally:
         agent.kill()
         agent.wait()
@@ -649,13 +653,13 @@ def test_here_an_agent_that_refuses(config: Config, lab: Lab, tmp_path: Path) ->
 
 def test_here_a_missing_identity(config: Config, lab: Lab, tmp_path: Path) -> None:
     """A key file that is not there is named."""
-    words = failure_of(config(IdentityFile=tmp_path / "gone")).words
+    words = failure_of(config(IdentityFile=tmp_path / "gone")).message
     assert f"ssh could not use the key {tmp_path}/gone (No such file or directory)" in words
 
 
 def test_here_an_sshd_that_ends(lab: Lab) -> None:
     """A session that its sshd ends is reported."""
-    assert failure_of(lab.ssh_config, "kill -9 $PPID; sleep 1").words == (
+    assert failure_of(lab.ssh_config, "kill -9 $PPID; sleep 1").message == (
         "m1 ended the connection: its sshd, or the machine, went down"
     )
 
@@ -667,4 +671,4 @@ def test_here_a_banner(tmp_path: Path) -> None:
     (tmp_path / "banner").write_text(BANNER)
     with Lab(1, namespaces=False, sshd=[f"Banner {tmp_path}/banner"]) as lab:
         lab["m1"].folder.joinpath("authorized_keys").write_text("")
-        assert failure_of(lab.ssh_config).words.startswith(f"m1 does not let {lab['m1'].user} in, by publickey: ")
+        assert failure_of(lab.ssh_config).message.startswith(f"m1 does not let {lab['m1'].user} in, by publickey: ")

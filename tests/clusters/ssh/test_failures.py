@@ -134,7 +134,7 @@ def test_full_disk(new_lab: NewLab) -> None:
     """A host with a full home is allocated; one without any room is refused with the folder."""
     lab = new_lab(1, disk="64k")
     with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
-        assert parrots.answers("say here") == [b"here"]
+        assert parrots.answers("echo here") == [b"here"]
     words = refusal(lab.config(setup=[f"export TMPDIR={lab['m1'].home}"]), hosts=1)
     assert words.startswith(
         f"host m1 cannot keep what runs on hosts (1 MB): {lab['m1'].cache}/dtfperf: No space left on device"
@@ -148,7 +148,7 @@ def test_cache_that_cannot_be_written(new_lab: NewLab) -> None:
     lab = new_lab(1, environment={"XDG_CACHE_HOME": "/proc/none"})
     config = lab.config(setup=[*SEES_FILES, f"export TMPDIR={lab['m1'].home}"])
     with Ssh(config).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
-        assert parrots.answers("say here") == [b"here"]
+        assert parrots.answers("echo here") == [b"here"]
         assert list(lab["m1"].home.glob("dtfperf-*"))
     wait_until("the temporary folder is gone", lambda: not list(lab["m1"].home.glob("dtfperf-*")))
 
@@ -183,7 +183,7 @@ def test_shell_that_greets(new_lab: NewLab) -> None:
         with (lab["m1"].home / name).open("a") as file:
             file.write("echo Welcome; printf 'dtfperf: welcomes you too\\nand more'\n")
     with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=1)) as allocation, start_parrots(allocation) as parrots:
-        assert parrots.answers("say here") == [b"here"]
+        assert parrots.answers("echo here") == [b"here"]
 
 
 def test_busy_sshd_is_asked_again(new_lab: NewLab) -> None:
@@ -242,8 +242,8 @@ def test_killed_on_the_way(lab: Lab, whom: str) -> None:
         os.kill(find(lab, session), signal.SIGKILL)
         how = until_lost(parrots)
         assert how.reason is LossReason.CUT_OFF
-        assert words in how.words
-        parrots.channel.send(b"say still here")
+        assert words in how.description
+        parrots.channel.send(b"echo still here")
         assert parrots.lines(1) == [(1, b"still here")]
     wait_until("nothing of the session is left", lambda: sweep.left_by([session]) == [])
 
@@ -264,7 +264,7 @@ def test_hosts_that_go_away(new_lab: NewLab, monkeypatch: pytest.MonkeyPatch) ->
         lost: dict[int, str] = {}
         while len(lost) < 2:
             if (event := agents.next_event(1.0)) and event["event"] == "lost":
-                lost[event["host"]] = event["how"].words
+                lost[event["host"]] = event["how"].description
             assert time.monotonic() - began < 2 * PATIENCE_S, f"only {lost} were noticed"
         assert "m1 answers no more" in lost[0]
         assert "m2 answers no more" in lost[1]

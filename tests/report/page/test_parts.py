@@ -152,7 +152,7 @@ def test_tasks_have_the_columns_that_are_known() -> None:
     assert " ".join(bare.table.headings) == "task step ms median slowest CPU s memory MB"
     assert [row[0] for row in whole.table.rows] == [f"worker:{n}" for n in range(20 - MOST_TASKS, 20)]
     assert whole.title == "run 2 of 3"
-    assert whole.notes[0] == "and 9 tasks more, whose steps were shorter"
+    assert whole.notes[0] == "and 9 tasks more, with shorter steps"
     assert whole.notes[-1] == "2 steps of 20 stood out, step 7 by 310.0 ms by worker:1"
 
 
@@ -185,7 +185,7 @@ def test_history_comes_where_there_is_one() -> None:
     assert past
     assert past.change.startswith("since 20 October 2026: -12.3 %")
     assert 'd="M151,6v40"' in past.drawing  # between the 19th and the 20th of 30 nights, which take 228 of 240 units
-    assert past.words.startswith("30 sessions from 2026-10-01 to 2026-10-30: ")
+    assert past.summary.startswith("30 sessions from 2026-10-01 to 2026-10-30: ")
     assert len(past.table.rows) == 30
 
 
@@ -196,7 +196,7 @@ def test_what_was_disturbed_is_marked_in_its_past() -> None:
     pasts = {record.id: Past(points, is_disturbed=True)}
     past = card_of(make_page(PageInput(session=SESSION, results=SessionResults([record], pasts=pasts))), record.spec.label).past
     assert past
-    assert past.words == (
+    assert past.summary == (
         "2 sessions from 2026-10-01 to 2026-10-02: 20.00 to 21.00 images/sec, lowest 20.00, highest 21.00; "
         "this one, which something disturbed: 9.00 images/sec"
     )
@@ -213,8 +213,8 @@ def test_what_was_disturbed_is_marked_in_its_past() -> None:
 def test_verdicts_come_first() -> None:
     """The gravest measurement is the first, and what is not green is told with its reason and a way to it."""
     shown = built()
-    assert [card.standing.words for card in shown.cards] == ["REGRESSED", "INCONCLUSIVE", "NO_BASELINE", "IMPROVED", "PASSED"]
-    assert [(why.standing.words, [card.anchor for card in why.cards]) for why in shown.why] == [
+    assert [card.standing.text for card in shown.cards] == ["REGRESSED", "INCONCLUSIVE", "NO_BASELINE", "IMPROVED", "PASSED"]
+    assert [(why.standing.text, [card.anchor for card in why.cards]) for why in shown.why] == [
         ("REGRESSED", ["m1"]),
         ("INCONCLUSIVE", ["m2"]),
     ]

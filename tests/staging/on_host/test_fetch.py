@@ -162,7 +162,7 @@ def test_a_wrong_checksum_is_fetched_once_more(server: FileServer, folder: Path)
 
 def test_a_wrong_checksum_is_refused(server: FileServer, folder: Path) -> None:
     """A file that has another content than it should is not there in the end."""
-    with pytest.raises(Trouble, match="file arrives with another checksum than S3 says it has, twice"):
+    with pytest.raises(Trouble, match="file arrives with another checksum than S3 has, twice"):
         _fetched(folder, _file(server, "file", checksum="sha256:00"))
 
     assert _below(folder.parent) == {"set.lock": b""}

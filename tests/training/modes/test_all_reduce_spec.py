@@ -72,10 +72,10 @@ def test_replicated_adds_by_all_algorithms(algorithm: str) -> None:
         ("collective_all_reduce", "xring", "cannot add by xring. Allowed: collective."),
         ("distributed_all_reduce", "collective", "cannot add by collective. Allowed: nccl, nccl/xring"),
         ("distributed_all_reduce", "pscpu:1k:collective", "cannot add by collective"),
-        ("replicated", "pscpu:1k:xring", "adds tensors of all sizes alike: say one algorithm, pscpu or xring"),
+        ("replicated", "pscpu:1k:xring", "adds tensors of all sizes alike: name one algorithm, pscpu or xring"),
         ("collective_all_reduce", "collective:1k:collective#2", "adds tensors of all sizes alike"),
-        ("mirrored", "pscpu#2", "variable_update=mirrored knows no shards but of nccl: say pscpu"),
-        ("multi_worker_mirrored", "xring#2", "variable_update=multi_worker_mirrored knows no shards: say xring"),
+        ("mirrored", "pscpu#2", "variable_update=mirrored knows no shards but of nccl: set pscpu"),
+        ("multi_worker_mirrored", "xring#2", "variable_update=multi_worker_mirrored knows no shards: set xring"),
         ("independent", "xring", "means nothing to variable_update=independent"),
         ("replicated", "xrong", "Did you mean 'xring'?"),
     ],
@@ -96,5 +96,5 @@ def test_a_strategy_may_cut_what_nccl_adds() -> None:
 @pytest.mark.parametrize("other", [{"hierarchical_copy": True}, {"local_parameter_device": "gpu"}])
 def test_only_one_option_says_how_gradients_are_added(other: dict[str, object]) -> None:
     """An algorithm and another way to add are refused together: one of them would be ignored."""
-    with pytest.raises(SpecError, match="both say how gradients are added"):
+    with pytest.raises(SpecError, match="both define how gradients are added"):
         of_mode("replicated", "xring", **other)

@@ -79,15 +79,15 @@ def test_a_schedule_that_cannot_be_read_is_pointed_at(schedule: str, problem: st
         ({"minimum_learning_rate": 0.1}, "minimum_learning_rate is where decay ends: it needs num_epochs_per_decay and"),
         (
             {"piecewise_learning_rate_schedule": "0.1", "minimum_learning_rate": 0.1},
-            "says all that there is to say of the rate: minimum_learning_rate is not for it",
+            "defines the whole rate: leave out minimum_learning_rate",
         ),
         ({"forward_only": True, "gradient_clip": 1.0}, "forward_only trains nothing, so gradient_clip means nothing to it"),
         ({"forward_only": True, "staged_vars": True}, "forward_only trains nothing, so staged_vars means nothing to it"),
         ({"forward_only": True, "variable_update": "mirrored"}, "forward_only is not for variable_update=mirrored"),
         ({"gpu_thread_mode": "global", "per_gpu_thread_count": 4}, "means nothing to gpu_thread_mode=global"),
         ({"onednn": "on"}, "onednn must be true or false, not 'on'"),
-        ({"environment": ("TF_ENABLE_ONEDNN_OPTS=0",)}, "environment cannot set TF_ENABLE_ONEDNN_OPTS. Say onednn."),
-        ({"environment": ("CUDA_VISIBLE_DEVICES=0",)}, "Say gpus: every task sees its own."),
+        ({"environment": ("TF_ENABLE_ONEDNN_OPTS=0",)}, "environment cannot set TF_ENABLE_ONEDNN_OPTS. Use onednn."),
+        ({"environment": ("CUDA_VISIBLE_DEVICES=0",)}, "Use gpus: every task sees its own."),
         ({"environment": ("LD_PRELOAD=x.so",)}, "it is read when a process is started, and tasks are forked"),
         ({"environment": ("DTFPERF_SLOWDOWN=worker:0=1",)}, "it is read when a process is started, and tasks are forked"),
         (
@@ -95,7 +95,7 @@ def test_a_schedule_that_cannot_be_read_is_pointed_at(schedule: str, problem: st
             "names the program that makes images for data=zmq: it means nothing to data=synthetic",
         ),
         ({"data": "zmq", "environment": ("DTFPERF_ZMQ_PRODUCER=feed 'x",)}, "feed 'x is no command: No closing quotation"),
-        ({"data": "zmq", "environment": ("DTFPERF_ZMQ_PRODUCER=",)}, "must be a program and its words, or be left out"),
+        ({"data": "zmq", "environment": ("DTFPERF_ZMQ_PRODUCER=",)}, "must be a program and its arguments; without it"),
     ],
     ids=lambda value: "" if isinstance(value, str) else " ".join(value),
 )

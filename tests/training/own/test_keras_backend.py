@@ -12,8 +12,8 @@ from pytest_dtfperf.training.own import keras_backend
     "variable, file, where",
     [
         ("tensorflow", '{"backend": "jax"}', None),
-        ("torch", None, "KERAS_BACKEND says that Keras' backend is 'torch'"),
-        ("", '{"backend": "jax"}', "/keras.json says that Keras' backend is 'jax'"),
+        ("torch", None, "KERAS_BACKEND defines that Keras' backend is 'torch'"),
+        ("", '{"backend": "jax"}', "/keras.json defines that Keras' backend is 'jax'"),
         (None, '{"backend": "tensorflow"}', None),
         (None, '{"floatx": "float32"}', None),
         (None, "{", None),

@@ -245,14 +245,14 @@ def refusals() -> Iterator[Any]:
     for model, wanted, words in (
         (models.two_headed, {}, "has 1 inputs and 2 outputs: images go in, and logits come out"),
         (models.of_vectors, {}, "looks at inputs of shape (784,): images are (height, width, channels)"),
-        (models.shapeless, {}, "does not say what it looks at: begin it with keras.Input((height, width, channels))"),
+        (models.shapeless, {}, "does not define its image shape: begin it with keras.Input((height, width, channels))"),
         (models.a_list, {}, "makes a builtins.list, where it must make a keras.Model of Keras 3"),
         (models.broken, {}, "makes no model: OSError: no weights.h5 here"),
         (models.eager, {}, "cannot be computed within a graph: "),
         (models.required, {}, "makes no model: TypeError: required() missing 2 required positional arguments"),
         (models.weightless, {}, "has no variables to train"),
-        (models.flat, {}, "says image_shape = (28, 28): that is (height, width, channels), three whole numbers"),
-        (models.whole, {}, "says image_shape = 28: that is (height, width, channels), three whole numbers"),
+        (models.flat, {}, "has image_shape = (28, 28): it must be (height, width, channels), three whole numbers"),
+        (models.whole, {}, "has image_shape = 28: it must be (height, width, channels), three whole numbers"),
         (models.SIZELESS, {}, "SIZELESS.image_shape = (height, width, channels)"),
         (models.sizeless, {}, "sizeless.image_shape = (height, width, channels)"),
         (models.constant, {}, "makes no variables by tf.Variable or tf.compat.v1.get_variable"),
@@ -284,9 +284,9 @@ def test_a_host_with_another_backend_is_refused(tmp_path: Path) -> None:
         (failed,) = (event for event in outcome["events"] if event["kind"] == "failed")
         (line,) = failed["reason"]
         assert line == (
-            f"SpecError: {describe_model(models.plain_cnn).name}: on this host KERAS_BACKEND says that "
+            f"SpecError: {describe_model(models.plain_cnn).name}: on this host KERAS_BACKEND defines that "
             "Keras' backend is 'torch', "
-            'and tasks train with tensorflow alone: change it there, or say environment=["KERAS_BACKEND=tensorflow"]'
+            'and tasks train with tensorflow alone: change it there, or set environment=["KERAS_BACKEND=tensorflow"]'
         )
         plain = Spec(model="trivial", batch_size=BATCH, steps=1, warmup_steps=0, variable_update="independent")
         with orders_of(plain, workers=1) as orders:
