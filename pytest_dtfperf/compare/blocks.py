@@ -21,7 +21,7 @@ from pytest_dtfperf.baselines.terms import share
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.formats import change, format_count
-from pytest_dtfperf.stats.comparison import FALSE_ALARM_GAMMA
+from pytest_dtfperf.stats.comparison import FALSE_ALARM_GAMMA, convert_to_t
 
 ORDERS = ("ABBA", "BAAB")
 LEAST_BLOCKS = 4  # two of each order: fewer do not show how they scatter
@@ -155,7 +155,7 @@ def estimate_ratio(samples: Sequence[BlockSample], policy: ABPolicy, error: floa
         analyses = range(LEAST_BLOCKS, policy.max_blocks + 1)
         information = tuple(float(each) for each in analyses if each <= count)
         value = critical_values(information, error / 2, FALSE_ALARM_GAMMA, float(max(policy.max_blocks, count)))[-1]
-        width = _convert_to_t(value, degrees_of_freedom) * spread / math.sqrt(count)
+        width = convert_to_t(value, degrees_of_freedom) * spread / math.sqrt(count)
         if width < WIDEST:
             low, high = math.exp(centre - width), math.exp(centre + width)
     return ABEstimate(ratio=math.exp(centre), low=low, high=high, spread=spread, blocks=count, order_effect=order_effect)
@@ -209,7 +209,7 @@ def compute_detectable(estimate: ABEstimate, policy: ABPolicy, error: float) -> 
     if estimate.high is None:
         return None
     information = tuple(map(float, range(LEAST_BLOCKS, count + 1)))
-    value = _convert_to_t(critical_values(information, error / 2, FALSE_ALARM_GAMMA)[-1], degrees_of_freedom)
+    value = convert_to_t(critical_values(information, error / 2, FALSE_ALARM_GAMMA)[-1], degrees_of_freedom)
     return math.expm1((value + float(ndtri(POWER))) * estimate.spread / math.sqrt(count))
 
 
@@ -241,13 +241,6 @@ def _measure_spread(values: Sequence[float], cut: int, degrees_of_freedom: int) 
     squares = math.fsum((each - statistics.fmean(winsorised)) ** 2 for each in winsorised)
     variance = squares / (len(values) - 2)
     return math.sqrt(variance) * len(values) / len(kept)
-
-
-def _convert_to_t(critical: float, degrees_of_freedom: float) -> float:
-    """Return the quantile of Student's t at the significance of a critical value of the standard normal distribution."""
-    from scipy.special import ndtr, stdtrit
-
-    return -float(stdtrit(degrees_of_freedom, ndtr(-critical)))
 
 
 def _explain(verdict: ABVerdict, policy: ABPolicy) -> str:

@@ -265,8 +265,10 @@ def _plain_interval(sides: _Sides, question: Question) -> tuple[float, float]:
     analyses, here = sides.information(error, question)
     centre = _mean_log(sides.now) - _mean_log(sides.then)
     so_far, total = tuple(analyses[: here + 1]), analyses[-1]
-    below = _quantile(critical_values(so_far, question.missed, MISSED_GAMMA, total)[here], error.cautious)
-    above = _quantile(critical_values(so_far, question.false_alarm, FALSE_ALARM_GAMMA, total)[here], error.degrees_of_freedom)
+    below = convert_to_t(critical_values(so_far, question.missed, MISSED_GAMMA, total)[here], error.cautious)
+    above = convert_to_t(
+        critical_values(so_far, question.false_alarm, FALSE_ALARM_GAMMA, total)[here], error.degrees_of_freedom
+    )
     return math.exp(centre - below * error.value), math.exp(centre + above * error.value)
 
 
@@ -348,8 +350,8 @@ def _power() -> dict[bool, dict[int, dict[float, dict[int, float]]]]:
     return table
 
 
-def _quantile(critical: float, degrees_of_freedom: float) -> float:
-    """Return the quantile of Student's t, where a normal statistic would have this critical value."""
+def convert_to_t(critical: float, degrees_of_freedom: float) -> float:
+    """Return the quantile of Student's t at the significance of a critical value of the standard normal distribution."""
     from scipy.special import ndtr, stdtrit
 
     return -float(stdtrit(degrees_of_freedom, ndtr(-critical)))
