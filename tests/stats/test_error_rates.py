@@ -191,12 +191,11 @@ def test_what_is_red_leaves_its_budget_to_the_rest() -> None:
 
 def test_turns_take_drift_out_of_a_comparison() -> None:
     """While a machine loses 20 % over a session, two equal specs are equal in turn; one after the other they are not."""
-    random, cases = np.random.default_rng(SEED), SIMULATED // 5
-    rates = NoiseModel(cv=0.01).sessions(random, cases, 20) - 0.2 * np.arange(20) / 20
-    question, known = Question(floor=0.95, false_alarm=0.05), Known.alike(Noise(run=0.01, degrees_of_freedom=20), cases)
-    in_turn = [
-        answers for _, answers in analysed(rates[:, 1::2], rates[:, ::2], known, question, apart=False, then_known=known)
-    ]
-    afterwards = [answers for _, answers in analysed(rates[:, 10:], rates[:, :10], known, question)]
+    cases, noise = SIMULATED // 5, Noise(run=0.01, degrees_of_freedom=20)
+    rates = NoiseModel(cv=0.01).sessions(np.random.default_rng(SEED), SIMULATED, 20) - 0.2 * np.arange(20) / 20
+    question, few, all_known = Question(floor=0.95, false_alarm=0.05), Known.alike(noise, cases), Known.alike(noise, SIMULATED)
+    now, then = rates[:cases, 1::2], rates[:cases, ::2]
+    in_turn = [answers for _, answers in analysed(now, then, few, question, apart=False, then_known=few)]
+    afterwards = [answers for _, answers in analysed(rates[:, 10:], rates[:, :10], all_known, question)]
     assert (np.stack(in_turn) == WORSE).any(axis=0).mean() <= 0.05
     assert (np.stack(afterwards) == WORSE).any(axis=0).mean() >= 0.9
