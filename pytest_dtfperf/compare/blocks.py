@@ -55,7 +55,7 @@ class ABVerdict(StrEnum):
     @property
     def is_bad(self) -> bool:
         """Whether the variant is slower, or could not be compared."""
-        return self in (ABVerdict.SLOWER, ABVerdict.INVALID, ABVerdict.FAILED, ABVerdict.INFRASTRUCTURE)
+        return self in (ABVerdict.SLOWER, ABVerdict.TAINTED, ABVerdict.INVALID, ABVerdict.FAILED, ABVerdict.INFRASTRUCTURE)
 
 
 @dataclass(frozen=True)

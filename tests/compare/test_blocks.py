@@ -117,6 +117,7 @@ def test_disturbed_blocks_do_not_count() -> None:
     assert decide([busy] * 2, POLICY, 0.05).is_open
     found = decide([busy] * 3, POLICY, 0.05)
     assert (found.verdict, found.is_open) == (ABVerdict.TAINTED, False)
+    assert found.verdict.is_bad, "exit code 1: the variants could not be compared"
     assert found.reason == "all 3 blocks were disturbed: the host was busy"
 
 
