@@ -239,7 +239,7 @@ def judge_published(
     `entry` is the measurement's own baseline, which may have calibrated its noise.
     """
     stored = published.images_per_sec
-    if reason := find_misplaced(measurement) or _elsewhere(published, measurement.fingerprint.get("hardware", {})):
+    if reason := find_misplaced(measurement) or find_other_hardware(published, measurement.fingerprint.get("hardware", {})):
         return Judgement(Verdict.INCOMPARABLE, reason + format_rate_against(measurement, stored), baseline_rate=stored)
     if tainted := find_disturbed(measurement):
         return Judgement(Verdict.TAINTED, tainted, baseline_rate=stored)
@@ -256,7 +256,7 @@ def judge_published(
     return Judgement(VERDICTS[estimate.answer], reason, change=estimate.ratio - 1, baseline_rate=stored, estimate=estimate)
 
 
-def _elsewhere(published: PublishedRate, hardware: Mapping[str, Any]) -> str:
+def find_other_hardware(published: PublishedRate, hardware: Mapping[str, Any]) -> str:
     """Return which hardware differs from that of the publication; empty if none does."""
     gpus = Counter(gpu["name"] for gpu in hardware.get("gpus") or ())
     here = ", ".join(f"{count} x {name}" for name, count in sorted(gpus.items())) or hardware.get("cpu") or "unknown hardware"

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_dtfperf.baselines.accept import Acceptance
-from pytest_dtfperf.baselines.compare import hint
+from pytest_dtfperf.baselines.compare import PublishedRate, find_other_hardware, hint
+from pytest_dtfperf.baselines.references import references_for
 from pytest_dtfperf.baselines.verdict import LEAST_RUNS, Verdict, gravest_first
 from pytest_dtfperf.formats import change, percent, rate
 from pytest_dtfperf.limits.hints import find_hint
@@ -107,6 +108,35 @@ def list_hints(records: Iterable[Record]) -> list[str]:
 def list_hints_of(record: Record) -> list[str]:
     """Return the likely cause of a measurement far below the limit of its hosts, and the change that would help most."""
     return [text for text in (find_hint(record), find_advice(record)) if text]
+
+
+def list_published_rates(records: Iterable[Record]) -> list[str]:
+    """Return a line for each measurement without a baseline that has a published rate of the same training on equal GPUs."""
+    return list(dict.fromkeys(filter(None, map(_describe_published_rate, records))))
+
+
+def _describe_published_rate(record: Record) -> str | None:
+    spec, hardware = record.spec, record.measurement.fingerprint.get("hardware") or {}
+    if not (_lacks_baseline(record) and record.is_valid and hardware.get("gpus")):
+        return None
+    of_training = [
+        each
+        for each in references_for(spec)
+        if (each.batch_size, each.gpus, each.precision, each.data) == (spec.batch_size, spec.gpus, spec.precision, spec.data)
+        and not find_other_hardware(PublishedRate.of(each), hardware)
+    ]
+    nearest = min(
+        of_training,
+        key=lambda each: (each.variable_update != spec.variable_update, each.num_ps != spec.num_ps, -each.images_per_sec),
+        default=None,
+    )
+    if nearest is None:
+        return None
+    difference = change(record.images_per_sec / nearest.images_per_sec - 1)
+    return (
+        f"Published (no verdict): {spec.label}: {rate(nearest.images_per_sec)} images/sec on {nearest.title}, "
+        f"{nearest.citation}: here {difference}"
+    )
 
 
 def _count_without_baseline(number: int) -> str:

@@ -33,6 +33,7 @@ from pytest_dtfperf.report.notes import (
     list_error_rates,
     list_hints,
     list_injected_slowdowns,
+    list_published_rates,
     suggest_accepting,
 )
 from pytest_dtfperf.report.series import PublishedPoint, find_nearest
@@ -90,6 +91,8 @@ def format_summary(
         blocks.append(wrap_note(f"and {rest} on fewer devices: see report.html, or -v", width))
     blocks += [wrap_note(text, width) for text in list_disturbed_notes(record.measurement for record in records)]
     blocks += [wrap_note(text, width) for text in _shorten(list_hints(records), 1 if is_first else MAX_HINTS, "hint")]
+    if not verbose:  # with -v there is a table of them
+        blocks += [wrap_note(text, width) for text in _shorten(list_published_rates(records), MAX_HINTS, "published rate")]
     blocks += _make_grid_blocks(make_sweep_grids(records), ABOUT_SWEEPS, width)
     blocks += _make_detail_blocks(records, published, budget or {}, width) if verbose else []
     blocks += _make_next_steps(next_steps, width)

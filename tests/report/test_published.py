@@ -1,8 +1,16 @@
 """Which published rows are shown, out of all that there are."""
 
+from dataclasses import replace
+
+import pytest
+
 from pytest_dtfperf.baselines.references import references_for
+from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.report.notes import list_published_rates
 from pytest_dtfperf.report.series import PublishedPoint, find_nearest, take_in_turns
-from tests.records.samples import spec
+from pytest_dtfperf.report.terminal import format_summary
+from tests.records.samples import record, spec
 
 ALL = [PublishedPoint.of(reference) for reference in references_for(spec())]
 
@@ -36,3 +44,36 @@ def test_no_more_than_there_are() -> None:
 def test_in_turn() -> None:
     """The first of every kind comes before the second of any."""
     assert take_in_turns([1, 2, 3, 4, 5], ["a", "a", "a", "b", "b"]) == [1, 4, 2, 5, 3]
+
+
+def on_gpus(name: str, count: int, *, verdict: Verdict = Verdict.NO_BASELINE) -> Record:
+    """A record of InceptionV3 on 8 devices in hosts with these GPUs."""
+    found = record(spec(batch_size=64, gpus=8, num_ps=2), 950.0, verdict=verdict)
+    gpus = {"gpus": [{"name": name, "memory_gib": 16}] * count}
+    return replace(found, measurement=replace(found.measurement, fingerprint={"hardware": gpus}))
+
+
+def test_published_rate_of_equal_gpus_is_beside_a_measurement_without_a_baseline() -> None:
+    """The nearest published rate of the same training on the same GPUs has a line, once, with its source and the difference."""
+    (line,) = list_published_rates([on_gpus("Tesla P100-PCIE-16GB", 1)] * 2)
+    assert line == (
+        "Published (no verdict): inception3 b64 gpus=8 num_ps=2 parameter_server: 1018 images/sec on "
+        "Piz Daint (CSCS), E. Bugliarello (CSCS) 2017-08, Table 1: here -6.7 %"
+    )
+    assert "Published (no verdict)" in format_summary([on_gpus("Tesla P100-PCIE-16GB", 1)], width=200)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        on_gpus("NVIDIA H100 80GB HBM3", 1),
+        on_gpus("Tesla P100-PCIE-16GB", 4),
+        on_gpus("Tesla P100-PCIE-16GB", 1, verdict=Verdict.PASSED),
+        on_gpus("Tesla P100-PCIE-16GB", 1, verdict=Verdict.INVALID),
+        record(spec(batch_size=64, gpus=8, num_ps=2), 950.0, verdict=Verdict.NO_BASELINE),
+    ],
+    ids=["other GPUs", "other hosts", "with a baseline", "invalid", "cores"],
+)
+def test_published_rates_of_other_trainings_are_not_shown(other: Record) -> None:
+    """A measurement on other hardware, with a baseline or without a valid rate has no published rate beside it."""
+    assert list_published_rates([other]) == []
