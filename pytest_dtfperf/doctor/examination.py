@@ -18,7 +18,7 @@ from pytest_dtfperf.formats import format_count, printable
 from pytest_dtfperf.launch.exposure import choose_interface
 from pytest_dtfperf.launch.link_rounds import FEW, Pair, rounds, split
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT
-from pytest_dtfperf.messages.received import Hearing, MessageError
+from pytest_dtfperf.messages.received import MessageError, MessageReceiver
 from pytest_dtfperf.messages.tables import CHECKUP
 from pytest_dtfperf.node import wire
 
@@ -74,7 +74,7 @@ class Examination:
         self._on_status = on_status
         self._token = secrets.token_hex(8)
         self._heard: dict[int, float] = {}
-        self._hearing = Hearing(CHECKUP, len(seen.hosts))
+        self._receiver = MessageReceiver(CHECKUP, len(seen.hosts))
         self._given_up: set[int] = set()
 
     def carry_out(self) -> None:
@@ -169,7 +169,7 @@ class Examination:
         within_s = self._limits.hello_s
         for host, answer in self._ask("trial", within_s + _TRIAL_GRACE_S, {"within_s": within_s}).items():
             fields = {key: answer[key] for key in ("version", "gpus", "import_s", "error") if key in answer}
-            self.seen.hosts[host].trial = TensorFlowTrial(**fields, last_lines=tuple(answer.get("words", ())))
+            self.seen.hosts[host].trial = TensorFlowTrial(**fields, last_lines=tuple(answer.get("last_lines", ())))
 
     def _links(self) -> None:
         """Last, when nothing else goes on any more."""
@@ -258,7 +258,7 @@ class Examination:
                 self._miss(host, printable(line.description).replace("the agent", "its process"))
                 continue
             try:
-                if (event := self._hearing.hear(host, line)) is not None:
+                if (event := self._receiver.receive(host, line)) is not None:
                     events.append((host, {**event, "here_s": here_s}))
             except MessageError as exc:
                 self._give_up(host, str(exc))
@@ -277,7 +277,7 @@ class Examination:
     def _miss(self, host: int, why: str) -> None:
         row = self.seen.hosts[host]
         row.missing = row.missing or why
-        row.last_lines = tuple(self._hearing.words(host)[-_LAST_LINES:])
+        row.last_lines = tuple(self._receiver.last_lines(host)[-_LAST_LINES:])
 
 
 def _offset(left_s: float, arrived_s: float, answered_s: float, here_s: float) -> Offset:

@@ -19,7 +19,7 @@ from pytest_dtfperf.errors import AllocationError, HostLost, SpecError
 from pytest_dtfperf.launch.exposure import NetworkInterface, choose_interface
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, HostView, PlacedTask, Roles
 from pytest_dtfperf.launch.watch import loss
-from pytest_dtfperf.messages.received import Hearing, MessageError
+from pytest_dtfperf.messages.received import MessageError, MessageReceiver
 from pytest_dtfperf.messages.tables import AGENT
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.node.module_command import module_command
@@ -46,7 +46,7 @@ class Agents:
             argv[0] = config.container_python
             argv = module_command(python(config), "pytest_dtfperf.node.container", config.container, *argv)
         self._names = [host.name for host in allocation.hosts]
-        self._hearing = Hearing(AGENT, len(self._names))
+        self._receiver = MessageReceiver(AGENT, len(self._names))
         self._given_up: set[int] = set()  # hosts that violated the protocol
         self._over = threading.Event()
         self._channel = allocation.start(argv)
@@ -69,7 +69,7 @@ class Agents:
 
     def expect(self, run: str, tasks: Mapping[str, int], tunnel: int | None = None) -> None:
         """Accept from now on only events of a new run, of these tasks on these hosts, and of a tunnel to one of them."""
-        self._hearing.expect(run, tasks, tunnel)
+        self._receiver.expect(run, tasks, tunnel)
 
     def next_event(self, timeout_s: float) -> Event | None:
         """Return the next event, or None after `timeout_s`.
@@ -84,9 +84,9 @@ class Agents:
                     continue
                 return None  # such a host may send without end
             if isinstance(line, Lost):
-                return {"event": "lost", "host": host, "how": line, "last_lines": self._hearing.words(host)}
+                return {"event": "lost", "host": host, "how": line, "last_lines": self._receiver.last_lines(host)}
             try:
-                if (event := self._hearing.hear(host, line)) is not None:
+                if (event := self._receiver.receive(host, line)) is not None:
                     return event
             except MessageError as exc:
                 return self.give_up(host, str(exc))
@@ -100,7 +100,7 @@ class Agents:
     def why_silent(self, host: int) -> Event | None:
         """Return the loss of a host that has been silent for too long, if the cluster knows of it."""
         how = self._channel.why_silent(host)
-        return {"event": "lost", "host": host, "how": how, "last_lines": self._hearing.words(host)} if how else None
+        return {"event": "lost", "host": host, "how": how, "last_lines": self._receiver.last_lines(host)} if how else None
 
     def are_well(self) -> bool:
         """Return whether all agents are still there, between two runs: a pytest that was stopped for a while has lost them."""

@@ -19,7 +19,7 @@ from pytest_dtfperf.formats import printable, printable_bytes, printable_lines
 from pytest_dtfperf.node import wire
 
 Message = Mapping[str, Any]
-Kind = Callable[[Any], Any]  # gives the value as it may be used; raises `Misfit`
+Kind = Callable[[Any], Any]  # returns the value as it may be used; raises `ValidationError`
 Table = Mapping[str, Kind]  # name of a message -> what is in it
 
 MOST = 2**63 - 1  # of whatever is counted: files and counters of kernels go no further
@@ -30,19 +30,6 @@ class MessageError(ValueError):
     """What a host has sent cannot be used; the text goes on after "it" or the host's name."""
 
 
-class Misfit(Exception):
-    """A value is not what it must be."""
-
-    def __init__(self, must: str, value: Any) -> None:
-        super().__init__(must)
-        self.must = f"must be {must}, not {_show_value(value)}"
-        self.path = ""
-
-    def below(self, step: object) -> "Misfit":
-        self.path = f"{printable(str(step))[:40]}{'.' * bool(self.path)}{self.path}"
-        return self
-
-
 def fit(table: Table, message: Message, name: str = "event") -> dict[str, Any]:
     """Return the message, as the table entry of its `name` allows it. Raises `MessageError`."""
     name_given = message.get(name)
@@ -51,11 +38,14 @@ def fit(table: Table, message: Message, name: str = "event") -> dict[str, Any]:
         raise MessageError(f"sent a message that nobody knows: {name} is {_show_value(name_given)}")
     try:
         found: dict[str, Any] = kind({key: value for key, value in message.items() if key != name})
-    except Misfit as misfit:
-        raise MessageError(
-            f"sent a {name_given!r} that cannot be: {misfit.path}{' ' * bool(misfit.path)}{misfit.must}"
-        ) from None
+    except ValidationError as error:
+        raise MessageError(f"sent a {name_given!r} that cannot be: {describe_invalid(error)}") from None
     return {name: name_given, **found}
+
+
+def describe_invalid(error: ValidationError) -> str:
+    """Return where a value is in its message, what it must be, and what it is, with invisible characters escaped."""
+    return printable(f"{error.path}{' ' * bool(error.path)}must be {error.allowed}, not {error.shown}")
 
 
 def _show_value(value: Any) -> str:
@@ -67,7 +57,7 @@ def _show_value(value: Any) -> str:
 def whole(least: int = 0, most: int = MOST) -> Kind:
     def kind(value: Any) -> Any:
         if type(value) is not int or not least <= value <= most:
-            raise Misfit(f"a whole number from {least} to {most}", value)
+            raise ValidationError(f"a whole number from {least} to {most}", value)
         return value
 
     return kind
@@ -78,7 +68,7 @@ def number(least: float = -1e18, most: float = 1e18) -> Kind:
 
     def kind(value: Any) -> Any:
         if type(value) not in (int, float) or not least <= value <= most:  # which NaN is not
-            raise Misfit(f"a number from {least:g} to {most:g}", value)
+            raise ValidationError(f"a number from {least:g} to {most:g}", value)
         return value
 
     return kind
@@ -92,7 +82,7 @@ def number_or(kind: Kind) -> Kind:
 
 def flag(value: Any) -> Any:
     if not isinstance(value, bool):
-        raise Misfit("true or false", value)
+        raise ValidationError("true or false", value)
     return value
 
 
@@ -101,7 +91,7 @@ def text(most: int = 300) -> Kind:
 
     def kind(value: Any) -> Any:
         if not isinstance(value, str) or len(value) > most:
-            raise Misfit(f"text of at most {most} characters", shorten_value(value))
+            raise ValidationError(f"text of at most {most} characters", shorten_value(value))
         return printable(value)
 
     return kind
@@ -109,7 +99,7 @@ def text(most: int = 300) -> Kind:
 
 def lines(value: Any) -> Any:
     if not isinstance(value, str) or len(value) > _LOG_CHARACTERS:
-        raise Misfit(f"text of at most {_LOG_CHARACTERS} characters", shorten_value(value))
+        raise ValidationError(f"text of at most {_LOG_CHARACTERS} characters", shorten_value(value))
     return printable_lines(value)
 
 
@@ -118,7 +108,7 @@ def matching(pattern: str, what: str) -> Kind:
 
     def kind(value: Any) -> Any:
         if not isinstance(value, str) or not re.fullmatch(pattern, value, re.ASCII):
-            raise Misfit(what, shorten_value(value))
+            raise ValidationError(what, shorten_value(value))
         return value
 
     return kind
@@ -131,15 +121,15 @@ def optional(kind: Kind) -> Kind:
 def list_of(kind: Kind, most: int, *, least: int = 0, unique: bool = False) -> Kind:
     def each_of(value: Any) -> Any:
         if not isinstance(value, list) or not least <= len(value) <= most:
-            raise Misfit(f"a list of {least} to {most}", shorten_value(value))
+            raise ValidationError(f"a list of {least} to {most}", shorten_value(value))
         found = []
         for at, each in enumerate(value):
             try:
                 found.append(kind(each))
-            except Misfit as misfit:
-                raise misfit.below(at) from None
+            except ValidationError as error:
+                raise error.below(at) from None
         if unique and len(set(found)) < len(found):
-            raise Misfit("a list in which nothing stands twice", value)
+            raise ValidationError("a list in which nothing stands twice", value)
         return found
 
     return each_of
@@ -148,13 +138,13 @@ def list_of(kind: Kind, most: int, *, least: int = 0, unique: bool = False) -> K
 def mapping(key: Kind, kind: Kind, most: int) -> Kind:
     def all_of(value: Any) -> Any:
         if not isinstance(value, dict) or len(value) > most:
-            raise Misfit(f"an object of at most {most} keys", shorten_value(value))
+            raise ValidationError(f"an object of at most {most} keys", shorten_value(value))
         found = {}
         for name, each in value.items():
             try:
                 found[key(name)] = kind(each)
-            except Misfit as misfit:
-                raise misfit.below(name) from None
+            except ValidationError as error:
+                raise error.below(name) from None
         return found
 
     return all_of
@@ -165,17 +155,17 @@ def record(kinds: Mapping[str, Kind], may: Mapping[str, Kind] = {}) -> Kind:
 
     def all_of(value: Any) -> Any:
         if not isinstance(value, dict):
-            raise Misfit("an object", value)
+            raise ValidationError("an object", value)
         if missing := kinds.keys() - value.keys():
-            raise Misfit("there", None).below(min(missing))
+            raise ValidationError("there", None).below(min(missing))
         if unknown := value.keys() - kinds.keys() - may.keys():
-            raise Misfit(f"one of {', '.join([*kinds, *may]) or 'none'}", min(unknown)).below("key")
+            raise ValidationError(f"one of {', '.join([*kinds, *may]) or 'none'}", min(unknown)).below("key")
         found = {}
         for name, each in value.items():
             try:
                 found[name] = (kinds.get(name) or may[name])(each)
-            except Misfit as misfit:
-                raise misfit.below(name) from None
+            except ValidationError as error:
+                raise error.below(name) from None
         return found
 
     return all_of
@@ -214,13 +204,8 @@ def data_of(cls: type[JsonData]) -> Kind:
 
     def kind(value: Any) -> Any:
         if not isinstance(value, dict):
-            raise Misfit("an object", shorten_value(value))
-        try:
-            return cls.from_json(_make_printable(value))
-        except ValidationError as error:
-            misfit = Misfit(error.allowed, None)
-            misfit.must, misfit.path = f"must be {error.allowed}, not {error.shown}", error.path
-            raise misfit from None
+            raise ValidationError("an object", shorten_value(value))
+        return cls.from_json(_make_printable(value))
 
     return kind
 
@@ -231,7 +216,7 @@ def flat_data_of(cls: type[JsonData], name: str, kinds: Mapping[str, Kind]) -> K
 
     def kind(value: Any) -> Any:
         if not isinstance(value, dict):
-            raise Misfit("an object", value)
+            raise ValidationError("an object", value)
         beside = others({key: each for key, each in value.items() if key in kinds})
         return {**beside, name: of_data({key: each for key, each in value.items() if key not in kinds})}
 
@@ -256,7 +241,7 @@ def loss(value: Any) -> Any:
     """Accept a number that may be infinite or NaN: then the training is at fault, and its error is shown."""
     if type(value) is float or (type(value) is int and abs(value) <= MOST):
         return value
-    raise Misfit("a number", value)
+    raise ValidationError("a number", value)
 
 
 def packed(most: int, what: str) -> Kind:
@@ -268,7 +253,7 @@ def cpu_ranges(value: Any) -> Any:
     """Accept `0-3,8`, as the kernel writes it, with no more cores than there can be."""
     found = re.fullmatch(r"(\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*)?", value, re.ASCII) if isinstance(value, str) else None
     if not found or not _are_few_enough([part.split("-") for part in value.split(",") if part]):
-        raise Misfit('ranges of cores such as "0-3,8"', shorten_value(value))
+        raise ValidationError('ranges of cores such as "0-3,8"', shorten_value(value))
     return value
 
 
@@ -282,10 +267,10 @@ def address(value: Any) -> Any:
     try:
         return str(ipaddress.ip_address(value if isinstance(value, str) else ""))
     except ValueError:
-        raise Misfit("an address", value) from None
+        raise ValidationError("an address", value) from None
 
 
-LAST_WORDS = 20  # lines
+MAX_LAST_LINES = 20  # lines
 JUNK_BYTES = 1 << 20  # of lines that are no messages, from one host: a banner has a page, a stuck program's log would have more
 # An agent sends a beat a second and four signs of progress for each of its tasks; what it could not send comes at once later.
 MESSAGES, MESSAGES_PER_S = 20_000, 1_000.0
@@ -294,7 +279,7 @@ MESSAGES, MESSAGES_PER_S = 20_000, 1_000.0
 _ONCE = ("reserved", "started", "exit", "state", "log", "ready", "stamps", "trace", "report")
 
 
-class Hearing:
+class MessageReceiver:
     """All hosts of one channel. `table` defines what they may send."""
 
     def __init__(self, table: Table, hosts: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -312,7 +297,7 @@ class Hearing:
         """
         self._run, self._tasks, self._tunnel, self._sent = run, tasks, tunnel, set()
 
-    def hear(self, host: int, line: bytes) -> Message | None:
+    def receive(self, host: int, line: bytes) -> Message | None:
         """The message that it is; None where it is none that matters. Raises `MessageError`: then the host is not to be heard
         again.
         """
@@ -332,9 +317,9 @@ class Hearing:
             self._check(host, message)
         return message
 
-    def words(self, host: int) -> Sequence[str]:
+    def last_lines(self, host: int) -> Sequence[str]:
         """Return the last lines that were no messages, fit to be shown."""
-        return list(self._hosts[host].words)
+        return list(self._hosts[host].last_lines)
 
     def _is_carried(self, host: int, message: Message) -> bool:
         """Return whether it is a tunnel's: of those there are no more than its other end lets come."""
@@ -364,12 +349,12 @@ class _Host:
     """How much one host has sent."""
 
     def __init__(self, now: float) -> None:
-        self.words: deque[str] = deque(maxlen=LAST_WORDS)
+        self.last_lines: deque[str] = deque(maxlen=MAX_LAST_LINES)
         self._junk = 0
         self._may_send, self._counted = float(MESSAGES), now
 
     def note(self, line: bytes) -> None:
-        self.words.append(printable_bytes(line))
+        self.last_lines.append(printable_bytes(line))
         self._junk += len(line) + 1
         if self._junk > JUNK_BYTES:
             raise MessageError(f"sent more than {JUNK_BYTES >> 20} MiB of lines that are no messages")
@@ -386,6 +371,6 @@ def given_up(host: str, why: str) -> str:
     return f"host {host} was given up, for it {why}. Its agent is of another version, broken, or somebody else's"
 
 
-def with_last_words(what: str, words: Sequence[str]) -> str:
+def with_last_lines(what: str, lines: Sequence[str]) -> str:
     """Return what happened to a host, and beneath it its last output."""
-    return what + quoted_lines(words)
+    return what + quoted_lines(lines)

@@ -7,6 +7,7 @@ supervisors of SSH hosts (node/boot.py, node/supervisor.py, and the shell of clu
 from typing import Any
 
 from pytest_dtfperf import stamps, traces
+from pytest_dtfperf.codec import ValidationError
 from pytest_dtfperf.datamodel.probes import Reading
 from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.messages.received import (
@@ -30,11 +31,11 @@ from pytest_dtfperf.messages.received import (
     TASK,
     Message,
     MessageError,
-    Misfit,
     Table,
     address,
     cpu_ranges,
     data_of,
+    describe_invalid,
     fit,
     flag,
     flat_data_of,
@@ -67,7 +68,7 @@ def during(value: Any) -> Any:
     )(value)
     for why, count in found["reasons"].items():
         if count > found["samples"]:
-            raise Misfit(f"at most {found['samples']}, of so many samples", count).below(why).below("reasons")
+            raise ValidationError(f"at most {found['samples']}, of so many samples", count).below(why).below("reasons")
     return found
 
 
@@ -288,7 +289,7 @@ CHECKUP: Table = {
     ),
     "reach": or_error(record({**FROM, "reached": list_of(_REACHED, 1 << 20)})),
     "trial": or_error(
-        record({**FROM, "version": text(60), "gpus": whole(0, 1024), "import_s": SECONDS}), also={"words": LAST_LINES}
+        record({**FROM, "version": text(60), "gpus": whole(0, 1024), "import_s": SECONDS}), also={"last_lines": LAST_LINES}
     ),
     "measure": or_error(
         record({**FROM, "to": HOST, "round_trip_s": SECONDS, "echoes": COUNT, "bytes": COUNT, "counted_s": SECONDS}),
@@ -301,7 +302,7 @@ FETCH: Table = {
     "hello": record(FROM),
     "progress": record({**FROM, "bytes": COUNT, "moved": COUNT, "waiting": flag}),
     "staged": record({**FROM, "folder": FOLDER, "fetched": COUNT, "bytes": COUNT}),
-    "failed": record({**FROM, "words": REASON}),
+    "failed": record({**FROM, "reason": REASON}),
 }
 
 
@@ -339,6 +340,6 @@ def of_supervisor(words: Message) -> Message:
             return fit(table, words, name)
     try:
         ended: Message = _SUPERVISOR_ENDED(words)
-    except Misfit as misfit:
-        raise MessageError(f"sent words that nobody knows: {misfit.path} {misfit.must}") from None
+    except ValidationError as error:
+        raise MessageError(f"sent words that nobody knows: {describe_invalid(error)}") from None
     return ended

@@ -22,7 +22,7 @@ _LAST_LINES = 3
 
 
 def attempt(within_s: float) -> dict[str, Any]:
-    """Return `version`, `gpus` and `import_s`; or an `error` and the child's last lines as `words`, within `within_s`."""
+    """Return `version`, `gpus` and `import_s`; or an `error` and the child's last lines as `last_lines`, within `within_s`."""
     command = module_command(sys.executable, "pytest_dtfperf.node.trial", str(os.getpid()))
     environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}  # its warnings about plugins are no answer to anything
     try:
@@ -30,12 +30,12 @@ def attempt(within_s: float) -> dict[str, Any]:
             command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=within_s, check=False
         )
     except subprocess.TimeoutExpired:
-        return {"error": f"not imported within {within_s:g} s", "words": []}
+        return {"error": f"not imported within {within_s:g} s", "last_lines": []}
     if ended.returncode == 0:
         return wire.decode(ended.stdout.splitlines()[-1])
     how = f"was killed by signal {-ended.returncode}" if ended.returncode < 0 else "failed"
     lines = [line for line in ended.stderr.decode(errors="replace").splitlines() if line.strip()]
-    return {"error": f"the import {how}", "words": lines[-_LAST_LINES:]}
+    return {"error": f"the import {how}", "last_lines": lines[-_LAST_LINES:]}
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, Lost
 from pytest_dtfperf.errors import AllocationError, DataError, HostLost
 from pytest_dtfperf.formats import format_count, printable
-from pytest_dtfperf.messages.received import Hearing, MessageError, given_up, with_last_words
+from pytest_dtfperf.messages.received import MessageError, MessageReceiver, given_up, with_last_lines
 from pytest_dtfperf.messages.tables import FETCH
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.node.module_command import module_command
@@ -129,7 +129,7 @@ class _Fetching:
         self._names = names
         self._limits = config.limits
         self._on_status = on_status
-        self._hearing = Hearing(FETCH, len(names))
+        self._receiver = MessageReceiver(FETCH, len(names))
         self._bytes: dict[int, int] = {}
         self._moved: dict[int, int] = {}
         self._folders: dict[int, str] = {}
@@ -161,9 +161,9 @@ class _Fetching:
             return
         if isinstance(line, Lost):
             what = f"{self._names[host]} was lost while it fetched {self._url}: {printable(line.description)}"
-            raise HostLost(with_last_words(what, self._hearing.words(host)))
+            raise HostLost(with_last_lines(what, self._receiver.last_lines(host)))
         try:
-            event = self._hearing.hear(host, line)
+            event = self._receiver.receive(host, line)
         except MessageError as exc:
             raise HostLost(given_up(self._names[host], str(exc))) from exc
         if event is None:
@@ -179,17 +179,17 @@ class _Fetching:
                 self._folders[host] = event["folder"]
                 self._bytes[host] = event["bytes"]
             case "failed":
-                self._failed[host] = event["words"]
+                self._failed[host] = event["reason"]
 
     def _check_time(self) -> None:
         now = time.monotonic()
         late = [host for host in self._due if now > self._due[host] and host not in self._folders and host not in self._failed]
         if late:
             raise HostLost(
-                with_last_words(
+                with_last_lines(
                     f"{', '.join(self._names[host] for host in late)}: nothing more of {self._url} has come for a long time. "
                     "If that is right, raise limits.progress_s in clusters.toml",
-                    self._hearing.words(late[0]),
+                    self._receiver.last_lines(late[0]),
                 )
             )
 

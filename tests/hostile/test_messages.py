@@ -14,6 +14,7 @@ import pytest
 from pytest_dtfperf.baselines.files import validate
 from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.clusters.protocol import LossReason, Lost
+from pytest_dtfperf.codec import ValidationError
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostSeen
 from pytest_dtfperf.doctor.examination import Examination
@@ -26,7 +27,7 @@ from pytest_dtfperf.launch.probing import PARTS as PARTS_OF_A_STREAM
 from pytest_dtfperf.launch.probing import Answers
 from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.launch.watch import Watch
-from pytest_dtfperf.messages.received import JUNK_BYTES, MESSAGES, Hearing, MessageError, Misfit, cpu_ranges, fit
+from pytest_dtfperf.messages.received import JUNK_BYTES, MESSAGES, MessageError, MessageReceiver, cpu_ranges, fit
 from pytest_dtfperf.messages.tables import AGENT, CHECKUP, FETCH, of_supervisor
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.spec import Spec
@@ -150,13 +151,13 @@ def damaged(line: bytes, dice: random.Random) -> bytes:
 
 def lead(lines: Sequence[tuple[int, bytes]]) -> None:
     """What the controller does with what it hears. Raises `DtfPerfError`."""
-    hearing = Hearing(AGENT, 2)
-    hearing.expect("r", TASKS)
+    receiver = MessageReceiver(AGENT, 2)
+    receiver.expect("r", TASKS)
     watch = Watch(TASKS, ["anna", "bert"], Limits(silence_s=1000), now=0.0, staying=["ps:0"])
     state: dict[str, Any] = {}
     for now, (host, line) in enumerate(lines):
         try:
-            event = hearing.hear(host, line)
+            event = receiver.receive(host, line)
         except MessageError as exc:
             raise HostLost(str(exc)) from exc
         if event is None:
@@ -242,13 +243,13 @@ def probe_of_two_hosts() -> list[Message]:
 
 def lead_probe(lines: Sequence[tuple[int, bytes]]) -> Probes:
     """What the controller makes of what it hears. Raises `MessageError`."""
-    hearing = Hearing(AGENT, 2)
-    hearing.expect("r", {"probe:0": 0, "probe:1": 1})
+    receiver = MessageReceiver(AGENT, 2)
+    receiver.expect("r", {"probe:0": 0, "probe:1": 1})
     hosts = [placement.HostView(name, name, (0, 1), gpus=("0",)) for name in ("anna", "bert")]
     ring = link_rounds.plan_fans([placement.PlacedTask("worker", host, host, 0, (), 1) for host in (0, 1)])
     answers = Answers(hosts, ring)
     for host, line in lines:
-        event = hearing.hear(host, line)
+        event = receiver.receive(host, line)
         if event is not None and event["event"] == "task" and event["kind"] in ("reading", "facts", "stream"):
             answers.hear(event)
     return answers.probes(1.0)
@@ -380,7 +381,7 @@ def test_changed_words_of_those_that_fetch_and_those_that_watch() -> None:
         {"event": "hello", "host": 0},
         {"event": "progress", "host": 0, "bytes": 5, "moved": 6, "waiting": False},
         {"event": "staged", "host": 0, "folder": "/root/.cache/dtfperf/data/x", "fetched": 1, "bytes": 5},
-        {"event": "failed", "host": 0, "words": "no room"},
+        {"event": "failed", "host": 0, "reason": "no room"},
     ]
     survey = {"hostname": "n1", "addresses": ["10.0.0.1", "fd00::1"], "reached_at": "10.0.0.1", "left": {"abc 1 2": ["s"]}}
     supervisors: list[Message] = [
@@ -419,7 +420,7 @@ def test_changed_words_of_those_that_fetch_and_those_that_watch() -> None:
 def test_words_of_a_refusal(line: bytes, words: str) -> None:
     """What came and what it must be is said, in text that can be seen."""
     with pytest.raises(MessageError) as raised:
-        Hearing(CHECKUP, 1).hear(0, line)
+        MessageReceiver(CHECKUP, 1).receive(0, line)
     assert words in str(raised.value)
     assert visible(str(raised.value))
 
@@ -433,30 +434,30 @@ def test_cores_as_the_kernel_writes_them(ranges: str) -> None:
 @pytest.mark.parametrize("ranges", [",".join(["0-65535"] * 32768), "0-65536", "0-60000,0-60000", "3-1", "0-", None])
 def test_cores_that_no_machine_has(ranges: str | None) -> None:
     """Ranges that count to more cores than there can be are refused before anybody counts: it would take minutes."""
-    with pytest.raises(Misfit, match=r'^ranges of cores such as "0-3,8"'):
+    with pytest.raises(ValidationError, match=r'^must be ranges of cores such as "0-3,8"'):
         cpu_ranges(ranges)
 
 
 def test_junk_is_bounded_and_its_end_is_kept() -> None:
     """Lines that are no messages are kept as last words, twenty of them, until there are too many."""
-    hearing = Hearing(AGENT, 1)
+    receiver = MessageReceiver(AGENT, 1)
     for number in range(50):
-        assert hearing.hear(0, b"line %d \x1b[31m" % number) is None
-    assert hearing.words(0) == [f"line {number} \\x1b[31m" for number in range(30, 50)]
+        assert receiver.receive(0, b"line %d \x1b[31m" % number) is None
+    assert receiver.last_lines(0) == [f"line {number} \\x1b[31m" for number in range(30, 50)]
     with pytest.raises(MessageError, match="more than 1 MiB of lines that are no messages"):
-        hearing.hear(0, b"x" * JUNK_BYTES)
-    assert len(hearing.words(0)[-1]) < 3000
+        receiver.receive(0, b"x" * JUNK_BYTES)
+    assert len(receiver.last_lines(0)[-1]) < 3000
 
 
 def test_messages_are_counted_by_the_clock() -> None:
     """A host may say much at once, and go on as fast as agents do; not faster."""
     now = [0.0]
-    hearing = Hearing(CHECKUP, 1, clock=lambda: now[0])
+    receiver = MessageReceiver(CHECKUP, 1, clock=lambda: now[0])
     beat = wire.encode({"event": "beat", "host": 0})
     for _ in range(MESSAGES):
-        hearing.hear(0, beat)
+        receiver.receive(0, beat)
     now[0] = 1.0
     for _ in range(1000):
-        hearing.hear(0, beat)
+        receiver.receive(0, beat)
     with pytest.raises(MessageError, match="sent 20000 messages faster than 1000 a second"):
-        hearing.hear(0, beat)
+        receiver.receive(0, beat)

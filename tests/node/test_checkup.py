@@ -243,7 +243,7 @@ class TestTrial:
         """Without TensorFlow the last lines of output show it."""
         found = self.attempt(interpreter(tmp_path / "venv", None))
         assert found["error"] == "the import failed"
-        assert found["words"][-1] == "ModuleNotFoundError: No module named 'tensorflow'"
+        assert found["last_lines"][-1] == "ModuleNotFoundError: No module named 'tensorflow'"
 
     def test_one_that_takes_its_process_with_it(self, tmp_path: Path) -> None:
         """An import that crashes is reported with the signal, and nothing else crashes."""

@@ -82,7 +82,7 @@ class FetchingHost:
             job.run()
         except Exception as exc:  # whatever it is, the controller waits for a word
             message = str(exc) if isinstance(exc, Trouble) else f"{type(exc).__name__} in {job.folder}"
-            self._over = lambda: self._emit("failed", words=message)
+            self._over = lambda: self._emit("failed", reason=message)
         else:
             self._over = lambda: self._emit("staged", folder=job.folder, fetched=job.fetched, bytes=job.bytes)
 
