@@ -29,7 +29,7 @@ from pytest_dtfperf.cli.output import confirm, print_json, print_remark, write_f
 from pytest_dtfperf.cli.project import find_configured_history
 from pytest_dtfperf.errors import UsageError, show_value
 from pytest_dtfperf.formats import format_count, printable
-from pytest_dtfperf.history.database import VARIABLE, Address, address_of, asked_for
+from pytest_dtfperf.history.where import VARIABLE, Address, address_of, asked_for
 
 if TYPE_CHECKING:
     from pytest_dtfperf.history.database import Database

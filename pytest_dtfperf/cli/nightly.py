@@ -21,7 +21,7 @@ from pytest_dtfperf.cli.options import (
 from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.cli.project import find_configured_history
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.history.database import FILE, VARIABLE
+from pytest_dtfperf.history.where import FILE, VARIABLE
 
 if TYPE_CHECKING:
     from pytest_dtfperf.nightly.night import Night, NightResult

@@ -11,7 +11,7 @@ from typing import Any
 import iniconfig
 
 from pytest_dtfperf.errors import UNEXPANDED, UsageError
-from pytest_dtfperf.history.database import NEVER
+from pytest_dtfperf.history.where import NEVER
 from pytest_dtfperf.node.files import read_text
 
 Values = Mapping[str, Any]

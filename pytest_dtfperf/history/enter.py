@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pytest_dtfperf.errors import DtfPerfError, HistoryError
-from pytest_dtfperf.history.database import Address
 from pytest_dtfperf.history.past import Past, last_changes, nights_of, pasts_of, pasts_of_disturbed
 from pytest_dtfperf.history.rows import would_enter_series
 from pytest_dtfperf.history.series import Comparable
+from pytest_dtfperf.history.where import Address
 from pytest_dtfperf.records.session import SessionFolder
 
 SHOWN = timedelta(days=90)  # older events were shown often enough

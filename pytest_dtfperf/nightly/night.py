@@ -18,7 +18,7 @@ from typing import TextIO
 
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError, UsageError, format_exit
 from pytest_dtfperf.formats import format_count, minute
-from pytest_dtfperf.history.database import Address, address_of, asked_for, mask_passwords
+from pytest_dtfperf.history.where import Address, address_of, asked_for, mask_passwords
 from pytest_dtfperf.nightly import metrics, notify, summary
 from pytest_dtfperf.nightly.metrics import NightMetrics, Target
 from pytest_dtfperf.nightly.notify import Alert, Receiver

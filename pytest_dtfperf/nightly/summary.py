@@ -18,9 +18,9 @@ from pytest_dtfperf.baselines import verdict
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.formats import change, minute, percent, rate
 from pytest_dtfperf.history.comparison import ComparedTraining, compare_sessions
-from pytest_dtfperf.history.database import Address
 from pytest_dtfperf.history.enter import changes_known
 from pytest_dtfperf.history.rows import Row, SessionRows, rows_of
+from pytest_dtfperf.history.where import Address
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.markdown import format_markdown_summary
 from pytest_dtfperf.stats.noise import Noise

@@ -17,7 +17,7 @@ from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.errors import UsageError, show_value
 from pytest_dtfperf.formats import format_count
-from pytest_dtfperf.history.database import mask_passwords
+from pytest_dtfperf.history.where import mask_passwords
 from pytest_dtfperf.plugin import options as command_line
 from pytest_dtfperf.plugin.display import Display
 from pytest_dtfperf.plugin.outcome import DRY_RUN

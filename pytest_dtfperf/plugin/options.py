@@ -63,7 +63,7 @@ def _path(text: str) -> Path:
 
 def _history(text: str) -> Path | str:
     """Return a path, relative to the folder of an ini file, or a text that is no path."""
-    from pytest_dtfperf.history.database import address_of
+    from pytest_dtfperf.history.where import address_of
 
     address = address_of(text, Path())
     return Path(text) if address and address.path and "://" not in text else text

@@ -8,8 +8,8 @@ from typing import Any
 
 from pytest_dtfperf.errors import SessionFileError, UsageError, show_value
 from pytest_dtfperf.history.comparison import all_chosen
-from pytest_dtfperf.history.database import Address, address_of
 from pytest_dtfperf.history.rows import enters_series
+from pytest_dtfperf.history.where import Address, address_of
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder, each_once, session_folders
 

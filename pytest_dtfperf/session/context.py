@@ -19,8 +19,8 @@ from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import AllocationOver, DtfPerfError, first_line
 from pytest_dtfperf.explain.probes import ALL, merge_probes
-from pytest_dtfperf.history.database import Address, address_of, asked_for
 from pytest_dtfperf.history.enter import Remembered, enter, remember
+from pytest_dtfperf.history.where import Address, address_of, asked_for
 from pytest_dtfperf.limits.hints import predict_step_s
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder

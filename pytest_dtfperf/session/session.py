@@ -21,7 +21,7 @@ from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.compare.blocks import ABPolicy
 from pytest_dtfperf.compare.variants import Variant
 from pytest_dtfperf.errors import DtfPerfError, ExportFailed, SessionFileError, UsageError, unknown_name
-from pytest_dtfperf.history.database import mask_passwords
+from pytest_dtfperf.history.where import mask_passwords
 from pytest_dtfperf.node.files import is_regular_or_new, kind_of
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import new_session_id

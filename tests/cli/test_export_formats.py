@@ -24,8 +24,8 @@ from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.cli.history_data import EXPORT_FORMATS
 from pytest_dtfperf.errors import DtfPerfError
-from pytest_dtfperf.history.database import Address, address_of
 from pytest_dtfperf.history.enter import enter_all
+from pytest_dtfperf.history.where import Address, address_of
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.dataframe import COLUMNS, PUBLISHED_COLUMNS
 from tests.history.sessions import folder_of

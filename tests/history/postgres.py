@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from pytest_dtfperf.history.database import Address, address_of
+from pytest_dtfperf.history.where import Address, address_of
 
 USER = "postgres"  # whom Debian's package brings: root may not run a server
 PASSWORD = "p@ss/w:rd"

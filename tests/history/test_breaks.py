@@ -10,10 +10,11 @@ import pytest
 
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.history import store
-from pytest_dtfperf.history.database import Address, Database, address_of
+from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import enter_all, remember
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.watching import watch
+from pytest_dtfperf.history.where import Address, address_of
 from tests.history.sessions import HARDWARE, folder_of
 
 OLD = {"graph": "aaa", "operations": {"Conv2D": 94, "MatMul": 1}, "settings": {}}

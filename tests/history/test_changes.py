@@ -10,10 +10,11 @@ import pytest
 
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.history import store
-from pytest_dtfperf.history.database import Address, Database, address_of
+from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import Remembered, enter_all, remember
 from pytest_dtfperf.history.series import series_of
 from pytest_dtfperf.history.watching import watch
+from pytest_dtfperf.history.where import Address, address_of
 from pytest_dtfperf.records.session import SessionFolder
 from tests.cli.table import read
 from tests.history.sessions import HARDWARE, folder_of

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.history import events
-from pytest_dtfperf.history.database import address_of
 from pytest_dtfperf.history.enter import remember
 from pytest_dtfperf.history.past import MOST, Past, last_changes, nights_of, pasts_of
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series
+from pytest_dtfperf.history.where import address_of
 from tests.history.sessions import BEGAN, HARDWARE, folder_of
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.history.database import Address, address_of, mask_passwords
+from pytest_dtfperf.history.where import Address, address_of, mask_passwords
 
 RESULTS = Path("/results")
 

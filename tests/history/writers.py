@@ -8,8 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pytest_dtfperf.history.database import Address, address_of
 from pytest_dtfperf.history.enter import enter, folders_of
+from pytest_dtfperf.history.where import Address, address_of
 
 
 def main(url: str, *folders: str) -> None:

@@ -204,7 +204,7 @@ def test_a_wrong_program_fails_in_words(perf: PerfTests) -> None:
 
 
 REFUSED = {
-    'command="python another.py"': "command must be a list of words",
+    'command="python another.py"': "command must be a list of arguments",
     'command=["python", "another.py", "{step}"]': "command asks for {step}, which is unknown. Did you mean {steps}?",
     'command=["python", "another.py"], precision="bf16"': "precision has no effect on an external command",
     "num_ps=1": "train(): unknown model ''",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.history.database import VARIABLE
+from pytest_dtfperf.history.where import VARIABLE
 from pytest_dtfperf.plugin.options import OPTIONS
 from tests.plugin.conftest import INI, PerfTests
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.history.database import Address, address_of
+from pytest_dtfperf.history.where import Address, address_of
 from pytest_dtfperf.plugin import plugin_state
 from pytest_dtfperf.plugin.options import OPTIONS, Option
 from tests.plugin.conftest import REPOSITORY, WITHOUT, PerfTests

@@ -38,7 +38,7 @@ def test_urls(url: str, location: Location) -> None:
 @pytest.mark.parametrize("url", ["bucket/a", "s3:/bucket", "s3://", "s3:///a", "/folder", ""])
 def test_what_is_no_url(url: str) -> None:
     """Anything else is refused with what a place looks like."""
-    with pytest.raises(UsageError, match=r"is no place in S3\. Say s3://bucket or s3://bucket/prefix"):
+    with pytest.raises(UsageError, match=r"is no place in S3\. Write s3://bucket or s3://bucket/prefix"):
         Location.parse(url)
 
 

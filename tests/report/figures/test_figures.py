@@ -19,8 +19,8 @@ from matplotlib.patches import Rectangle
 
 from pytest_dtfperf.baselines.references import published_efficiency, published_overhead, references
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.history.database import address_of
 from pytest_dtfperf.history.enter import enter_all
+from pytest_dtfperf.history.where import address_of
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.figures import report_2017, sessions

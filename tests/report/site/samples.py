@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.history.database import Address, Database, address_of
+from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import enter_all
 from pytest_dtfperf.history.watching import Whole, load_history
+from pytest_dtfperf.history.where import Address, address_of
 from pytest_dtfperf.records.record import Compared, Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import line_of

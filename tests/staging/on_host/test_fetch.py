@@ -294,7 +294,7 @@ def test_it_tells_how_far_it_is_and_what_went_wrong(server: FileServer, tmp_path
         assert {"bytes", "moved", "waiting"} < set(progress)
         held.set()
         told = hand.next("staged", "failed")
-        assert (told["event"], told["words"]) == ("failed", "slow: HTTP 404")
+        assert (told["event"], told["reason"]) == ("failed", "slow: HTTP 404")
         assert SECRET not in hand.words() + str(told)
 
 

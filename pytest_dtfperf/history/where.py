@@ -1,0 +1,109 @@
+"""Where a history is kept: a file beside the session folders, or the database of a team. Pure; opens nothing."""
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from pytest_dtfperf.errors import UNEXPANDED, UsageError, show_value
+
+VARIABLE = "DTFPERF_HISTORY"  # of the environment; means the same as --history, which goes before it
+NEVER = "never"  # the value for entering sessions nowhere
+FILE = "history.sqlite"
+SECRET = "***"  # in the place of a password
+# What a URL may begin with, and what SQLAlchemy is given for it.
+SCHEMES = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+_HINT = ", a variable that nothing has expanded"
+# A name, an IPv4 address, or an IPv6 address in brackets; or nothing, which is libpq's socket.
+_SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[\w.%-]*)(:(?P<port>[^:]*))?")
+_USER_AND_PASSWORD = re.compile(r"(://[^:/?#\s]*):\S*@")  # to the last @: a password may have one
+_IN_QUERY = re.compile(r"([?&](?:ssl)?password=)[^&\s]*", re.IGNORECASE)  # libpq's two: of the user, of the client's key
+
+
+@dataclass(frozen=True)
+class Address:
+    """A database, by the URL that SQLAlchemy is given. Its `str` has no password in it."""
+
+    url: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return str(self.path) if self.path else mask_passwords(self.url.replace("postgresql+psycopg", "postgresql", 1))
+
+    @property
+    def path(self) -> Path | None:
+        """The file; None where a server keeps it."""
+        scheme, _, rest = self.url.partition(":///")
+        return Path(rest) if scheme == SCHEMES["sqlite"] else None
+
+
+def asked_for(given: str | Path | None) -> str | Path | None:
+    """Return the value of --history, else that of the environment."""
+    return given or os.environ.get(VARIABLE)
+
+
+def address_of(given: str | Path | None, results: Path) -> Address | None:
+    """Parse --history: a URL, a file, `never` (None), or nothing, which is a file in the folder of all sessions' folders.
+
+    Raises `UsageError` for a URL that is none of ours.
+    """
+    if given is None or given == "":
+        return _file(results / FILE)
+    if given == NEVER:
+        return None
+    if isinstance(given, Path) or "://" not in given:
+        return _file(Path(given))
+    scheme, _, rest = given.partition("://")
+    if scheme not in SCHEMES:
+        raise UsageError(
+            "a history is kept in a file, or at sqlite:///FILE or postgresql://USER@HOST/NAME, not at "
+            f"{mask_passwords(given)!r}"
+        )
+    if scheme == "sqlite":
+        if not rest.startswith("/") or rest == "/":
+            raise UsageError(f"a history is kept in a file: sqlite:///FILE, not {given!r}")
+        return _file(Path(rest[1:]))
+    if not re.search(r"/[^/?]", rest):
+        raise UsageError(f"{mask_passwords(given)!r} names no database: postgresql://USER@HOST/NAME")
+    if problem := _about_server(rest):
+        raise UsageError(f"{mask_passwords(given)!r} {problem}: a history is kept at postgresql://USER@HOST:PORT/NAME")
+    return Address(f"{SCHEMES[scheme]}://{rest}")
+
+
+def _about_server(rest: str) -> str | None:
+    """Return what is wrong with USER:PASSWORD@HOST:PORT/NAME?QUERY, so that no session trains and then finds no history."""
+    before, _, query = rest.partition("?")
+    user, _, behind = before.rpartition("@")
+    server, _, name = behind.partition("/")
+    found = _SERVER.fullmatch(server)
+    ports = [found["port"]] if found and found["port"] is not None else []
+    for key, values in parse_qs(query, keep_blank_values=True).items():
+        hosts = [host for value in values for host in value.split(",")]
+        if key == "port":
+            ports += hosts
+        elif key == "host":
+            ports += [port for host in hosts if not host.startswith("/") for port in re.findall(r":([^:\]]*)$", host)]
+    if wrong := next((port for port in ports if not (re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 1 << 16)), None):
+        return f"has the port {show_value(wrong)}, which is no number from 1 to 65535{_HINT if '$' in wrong else ''}"
+    if "" in ports:
+        return "has a colon behind its host, and no port"
+    if not found:
+        return f"has no host that can be one: {show_value(server)}" + (
+            "; an IPv6 address is in brackets, [::1]" if {"[", "]", ":"} & {*server} else _HINT if "$" in server else ""
+        )
+    if word := next((each for each in (user.partition(":")[0], name) if UNEXPANDED.match(each)), None):
+        return f"has {show_value(word)}{_HINT}"
+    return None
+
+
+def mask_passwords(text: str) -> str:
+    """Return the same text with no password of any URL in it."""
+    return _IN_QUERY.sub(rf"\1{SECRET}", _USER_AND_PASSWORD.sub(rf"\1:{SECRET}@", text))
+
+
+def _file(path: Path) -> Address:
+    if "\0" in str(path):
+        raise UsageError(f"--history takes a file or a URL, not {str(path)!r}")
+    if UNEXPANDED.match(str(path)):
+        raise UsageError(f"a history is kept in a file, not in {str(path)!r}: nothing expands ~ or $NAME there. Write it out")
+    return Address(f"{SCHEMES['sqlite']}:///{path.absolute()}")
