@@ -4,6 +4,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pytest_dtfperf.baselines.references import Reference, references
 from pytest_dtfperf.baselines.verdict import Verdict
@@ -158,7 +159,7 @@ def find_advice(record: Record) -> str | None:
     if link is None or not task_hosts:
         return None
     try:
-        gains = _predict_gains(record, Layout(task_hosts), link.step_s)
+        gains = _predict_gains(spec, tuple(task_hosts.items()), record.images_per_sec, link.step_s)
     except SpecError:  # of an own model that was not trained here, its variables are not known
         return None
     best = max(gains, key=lambda gain: gain.low, default=None)
@@ -170,9 +171,16 @@ def find_advice(record: Record) -> str | None:
     return f"{spec.label}: {change} is predicted to be {best.ratio:.2f} times as fast ({interval})"
 
 
-def _predict_gains(record: Record, layout: Layout, link_s: float) -> Sequence[Gain]:
-    """`link_s`: that the busiest link needs for a step."""
-    spec, bytes_per_step = record.spec, StepModel(record.spec, layout).busiest_link_bytes
+@lru_cache(maxsize=1024)  # it can take seconds, and the terminal, the page and the Markdown summary show the same hint
+def _predict_gains(spec: Spec, task_hosts: tuple[tuple[str, str], ...], images_per_sec: float, link_s: float) -> Sequence[Gain]:
+    """Return what changes of a training would bring.
+
+    Args:
+        task_hosts: each task with its host.
+        link_s: seconds of a step that the busiest link takes.
+    """
+    layout = Layout(dict(task_hosts))
+    bytes_per_step = StepModel(spec, layout).busiest_link_bytes
     if not bytes_per_step or not link_s:
         return ()
     workers = {layout.hosts[worker] for worker in layout.workers}
@@ -181,5 +189,5 @@ def _predict_gains(record: Record, layout: Layout, link_s: float) -> Sequence[Ga
         link=LinkRange.from_probe(bytes_per_step / link_s),
         ps_on_worker_hosts=all(layout.hosts[server] in workers for server in layout.servers),
     )
-    measured = MeasuredRate(spec=spec, layout=layout, images_per_sec=record.images_per_sec)
+    measured = MeasuredRate(spec=spec, layout=layout, images_per_sec=images_per_sec)
     return Predictor([measured], hosts).list_gains(spec)

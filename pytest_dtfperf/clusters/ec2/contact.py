@@ -264,7 +264,7 @@ class _Talk:
     deadline: float
     stop: threading.Event
     hint: str
-    last_error: str = "nothing was tried yet"  # the last error
+    last_error: str = "nothing was tried yet"
     is_over: bool = False
     stranger_since: float | None = None
 
