@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pytest_dtfperf.codec import JsonData, describe
+from pytest_dtfperf.datamodel.task_report import rate
 
 Resource = Literal["cores", "gpus", "link", "memory"]  # it limits a rate
 CORES: Resource = "cores"
@@ -12,7 +13,6 @@ GPUS: Resource = "gpus"
 LINK: Resource = "link"
 MEMORY: Resource = "memory"
 
-_rate: dict[str, Any] = {"unit": "images/sec", "at_least": 1e-9, "at_most": 1e12}
 _count_of_servers: dict[str, Any] = {"key_pattern": r"[1-9][0-9]{0,8}"}
 SHORT_RUN = r"[1-9][0-9]{0,8} servers, [1-9][0-9]{0,8} steps"
 
@@ -58,10 +58,10 @@ class SweepState(JsonData):
     most: int = field(metadata=describe("The largest number that was considered", at_least=1))
     tried: dict[str, float] = field(
         default_factory=dict,
-        metadata=describe("Servers and measured steps of each short run to its rate", key_pattern=SHORT_RUN, **_rate),
+        metadata=describe("Servers and measured steps of each short run to its rate", key_pattern=SHORT_RUN, **rate),
     )
     predicted: dict[str, float] = field(
-        default_factory=dict, metadata=describe("Number of servers to the predicted rate", **_count_of_servers, **_rate)
+        default_factory=dict, metadata=describe("Number of servers to the predicted rate", **_count_of_servers, **rate)
     )
     failed: dict[str, str] = field(
         default_factory=dict, metadata=describe("Number of servers to why it was excluded", **_count_of_servers)

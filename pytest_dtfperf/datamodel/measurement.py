@@ -8,7 +8,7 @@ from typing import Any, Self
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
-from pytest_dtfperf.datamodel.task_report import Evaluation, NetworkFacts, count, fraction, seconds
+from pytest_dtfperf.datamodel.task_report import Evaluation, NetworkFacts, count, fraction, rate, seconds
 from pytest_dtfperf.spec import Spec
 
 # A task may be descheduled for this long in normal operation: a few time slices of a busy Linux host.
@@ -18,7 +18,6 @@ CLOCK_SLACK_S = 0.02
 _OBJECTS: Mapping[str, Any] = {"type": "object", "additionalProperties": {"type": "object"}}
 _positive_seconds: dict[str, Any] = {"unit": "s", "above": 0, "at_most": 1e12}
 _bytes: dict[str, Any] = {"unit": "bytes", **count}
-_rate: dict[str, Any] = {"unit": "images/sec", "at_least": 1e-9, "at_most": 1e12}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +25,7 @@ class Run(JsonData):
     """One training of one spec, over all its tasks."""
 
     # Devices x batch x measured steps / the chief's elapsed time, or the rate that an external command reports.
-    images_per_sec: float = field(metadata=describe("Of the whole cluster", **_rate))
+    images_per_sec: float = field(metadata=describe("Of the whole cluster", **rate))
     elapsed_s: float = field(
         metadata=describe(
             "The chief's measured window; of an external command: its life, or the steps that it reports", **_positive_seconds

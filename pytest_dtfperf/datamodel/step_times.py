@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_dtfperf.codec import JsonData, describe
+from pytest_dtfperf.datamodel.task_report import fraction
 
 # Work that has a begin and an end. Where several kinds go on at once, the first in this order counts.
 WORK = ("forward", "backward", "compiled", "apply", "input", "copy", "reduce", "receive", "send", "wait")
@@ -17,7 +18,6 @@ MAX_PARTS, MAX_LINKS, MAX_VARIABLES = 24, 32, 4  # smaller ones are added up, or
 MAX_PAUSES = 16
 
 _seconds: dict[str, Any] = {"unit": "s", "at_least": 0}
-_fraction: dict[str, Any] = {"at_least": 0, "at_most": 1}
 _kind: dict[str, Any] = {"pattern": "|".join(KINDS)}
 _by_kind: dict[str, Any] = {"key_pattern": "|".join(KINDS), **_seconds}
 _WORKER = "The worker that caused it; null: all of them, or not known"
@@ -139,7 +139,7 @@ class WorkerTiming(JsonData):
     ready_error_s: float | None = field(metadata=describe("Standard error of ready_s", **_seconds))
     # Against the other workers, where all have common steps, else None:
     last: float | None = field(
-        default=None, metadata=describe("Fraction of the steps in which it was the last to have its gradients", **_fraction)
+        default=None, metadata=describe("Fraction of the steps in which it was the last to have its gradients", **fraction)
     )
     late_s: float | None = field(
         default=None,
@@ -147,7 +147,7 @@ class WorkerTiming(JsonData):
     )
     late_error_s: float | None = field(default=None, metadata=describe("Standard error of late_s", **_seconds))
     behind: float | None = field(
-        default=None, metadata=describe("Fraction of the steps in which it was clearly after that median", **_fraction)
+        default=None, metadata=describe("Fraction of the steps in which it was clearly after that median", **fraction)
     )
 
 

@@ -11,6 +11,7 @@ MAX_COUNT = 10**18  # of any count in a run
 seconds: dict[str, Any] = {"unit": "s", "at_least": 0, "at_most": 1e12}
 count: dict[str, Any] = {"at_least": 0, "at_most": MAX_COUNT}
 fraction: dict[str, Any] = {"at_least": 0, "at_most": 1}
+rate: dict[str, Any] = {"unit": "images/sec", "at_least": 1e-9, "at_most": 1e12}
 
 
 @dataclass(frozen=True, kw_only=True)
