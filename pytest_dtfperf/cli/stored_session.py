@@ -277,10 +277,10 @@ def _list_lines(stored: StoredExplanation) -> Iterator[str]:
     if stored.step_breakdown:
         if stored.before and stored.changes is not None:
             path = bool(stored.step_breakdown.path)
-            yield explanations.compare_anatomies(
+            yield explanations.compare_breakdowns(
                 stored.changes, printable(stored.before.id), path=path, width=width, colour=coloured
             )
-        yield explanations.describe_anatomy(stored.step_breakdown, width=width, colour=coloured)
+        yield explanations.describe_breakdown(stored.step_breakdown, width=width, colour=coloured)
     elif stored.run:
         yield f"cannot be explained: {printable(stored.run.unexplained)}"
     else:

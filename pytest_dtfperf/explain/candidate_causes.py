@@ -96,11 +96,11 @@ def _distribute_over_links(
     yield from found.items()
 
 
-def _links(worker: str, kind: str, anatomy: StepBreakdown | None) -> Sequence[Ends]:
+def _links(worker: str, kind: str, breakdown: StepBreakdown | None) -> Sequence[Ends]:
     """Return the links that these seconds can be from: the worker's own in this direction, or else all links of a session."""
-    everything = [(link.source, link.destination) for link in anatomy.links] if anatomy else []
+    everything = [(link.source, link.destination) for link in breakdown.links] if breakdown else []
     own = [ends for ends in everything if worker in ends]
-    if anatomy and len(select_worker_parts(anatomy)) > 1:  # of many links, an anatomy has the busiest
+    if breakdown and len(select_worker_parts(breakdown)) > 1:  # of many links, a breakdown has the busiest
         everything = own
     if kind == "host":
         return own or everything
@@ -112,28 +112,28 @@ def _growth(ends: Ends, worker: str, then: StepBreakdown | None, now: StepBreakd
     return max(0.0, _busy(ends, worker, now) - _busy(ends, worker, then))
 
 
-def _busy(ends: Ends, worker: str, anatomy: StepBreakdown | None) -> float:
+def _busy(ends: Ends, worker: str, breakdown: StepBreakdown | None) -> float:
     """Return the seconds of a step in which a link was busy.
 
     Without aligned clocks they are the link's share of the worker's time for such transfers, by bytes. A link that the
     breakdown left out was busy for as long as the least busy one in it, at most.
     """
-    link = _find(ends, anatomy)
-    if anatomy is None or (link is None and len(anatomy.links) < MAX_LINKS):
+    link = _find(ends, breakdown)
+    if breakdown is None or (link is None and len(breakdown.links) < MAX_LINKS):
         return 0.0
     if link is None:
-        return min((each.busy_s for each in anatomy.links if each.busy_s is not None), default=0.0)
+        return min((each.busy_s for each in breakdown.links if each.busy_s is not None), default=0.0)
     if link.busy_s is not None:
         return link.busy_s
     kind = "send" if ends[0] == worker else "receive"
-    task = anatomy.tasks.get(worker)
-    alike = [each for each in anatomy.links if worker == (each.source if kind == "send" else each.destination)]
+    task = breakdown.tasks.get(worker)
+    alike = [each for each in breakdown.links if worker == (each.source if kind == "send" else each.destination)]
     total = sum(each.size_bytes for each in alike)
     return task.parts.get(kind, 0.0) * link.size_bytes / total if task and total else 0.0
 
 
-def _find(ends: Ends, anatomy: StepBreakdown | None) -> LinkTraffic | None:
-    links = anatomy.links if anatomy else ()
+def _find(ends: Ends, breakdown: StepBreakdown | None) -> LinkTraffic | None:
+    links = breakdown.links if breakdown else ()
     return next((link for link in links if (link.source, link.destination) == ends), None)
 
 
@@ -192,9 +192,9 @@ def _end_of_more(
     return found[0] if len(found) == 1 else None
 
 
-def _pairs(anatomy: StepBreakdown | None) -> set[Pair]:
+def _pairs(breakdown: StepBreakdown | None) -> set[Pair]:
     """Return the links of workers with parameter servers. Probes do not measure what these exchange."""
-    links = [(link.source, link.destination) for link in anatomy.links] if anatomy else []
+    links = [(link.source, link.destination) for link in breakdown.links] if breakdown else []
     return {_pair(ends) for ends in links if is_server(ends[0]) != is_server(ends[1])}
 
 
@@ -214,9 +214,9 @@ def _largest(
     return None if is_all else best
 
 
-def _find_conclusive_pairs(anatomy: StepBreakdown | None) -> set[Pair]:
+def _find_conclusive_pairs(breakdown: StepBreakdown | None) -> set[Pair]:
     sizes: dict[Pair, float] = defaultdict(float)
-    for link in anatomy.links if anatomy else ():
+    for link in breakdown.links if breakdown else ():
         sizes[_pair((link.source, link.destination))] += link.size_bytes
     return {pair for pair, size in sizes.items() if size > thresholds.MIN_SHARE_OF_LARGEST_LINK * max(sizes.values())}
 

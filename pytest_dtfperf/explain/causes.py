@@ -321,9 +321,9 @@ def difference(before: StepBreakdown, after: StepBreakdown) -> Sequence[Change]:
     return sorted(changes, key=lambda change: (-abs(change.seconds), change.kind))
 
 
-def _by_location(anatomy: StepBreakdown) -> Mapping[str, Mapping[str | None, float]]:
+def _by_location(breakdown: StepBreakdown) -> Mapping[str, Mapping[str | None, float]]:
     found: dict[str, Counter[str | None]] = {}
-    for part in anatomy.parts:
+    for part in breakdown.parts:
         found.setdefault(part.kind, Counter())[part.location] += part.seconds  # type: ignore[assignment]  # typeshed: whole numbers
     return found
 

@@ -138,10 +138,10 @@ def _evidence_s(trial: ExperimentTrial, step_s: float, instead_of_s: float, then
     return step_s - own_work_s(then, forward_only=bool(trial.changes.get("forward_only")))
 
 
-def own_work_s(anatomy: StepBreakdown, *, forward_only: bool = False) -> float:
+def own_work_s(breakdown: StepBreakdown, *, forward_only: bool = False) -> float:
     """Return the own work of the slowest worker in a step: without receiving, sending, exchanging and waiting."""
     kinds = _OWN_WORK - {"backward", "apply"} if forward_only else _OWN_WORK
-    workers = [of for name, of in anatomy.tasks.items() if name.startswith("worker:")]
+    workers = [of for name, of in breakdown.tasks.items() if name.startswith("worker:")]
     return max((sum(s for kind, s in of.parts.items() if kind in kinds) for of in workers), default=0.0)
 
 

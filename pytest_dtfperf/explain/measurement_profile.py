@@ -225,13 +225,13 @@ def compare_times(then: MeasurementProfile, now: MeasurementProfile) -> Compared
 
 def _of_traces(
     traced: tuple[Times, Times],
-    anatomies: tuple[StepBreakdown, StepBreakdown],
+    breakdowns: tuple[StepBreakdown, StepBreakdown],
     stamps: tuple[WorkerTimings | None, WorkerTimings | None],
 ) -> ComparedTimes | None:
     """Return traced times, scaled to step timestamps if both sides have them, so that only the training differs."""
     before, after = (
-        _as_measured(times, anatomy, scores) if scores else None
-        for times, anatomy, scores in zip(traced, anatomies, stamps, strict=True)
+        _as_measured(times, breakdown, scores) if scores else None
+        for times, breakdown, scores in zip(traced, breakdowns, stamps, strict=True)
     )
     return _like(before, after, "traces") if before and after else _like(*traced, "traces")
 
@@ -257,23 +257,23 @@ def make_peer_times(now: Times) -> Times:
     return Times(best, step_s + now.residual_s, now.error_s, now.coordinated)
 
 
-def select_worker_parts(anatomy: StepBreakdown) -> Mapping[str, Mapping[str, float]]:
+def select_worker_parts(breakdown: StepBreakdown) -> Mapping[str, Mapping[str, float]]:
     """Return the parts of all tasks that train, including tasks of which only the devices are used by another session."""
-    return {task: of_task.parts for task, of_task in anatomy.tasks.items() if not is_server(task)}
+    return {task: of_task.parts for task, of_task in breakdown.tasks.items() if not is_server(task)}
 
 
-def is_single_session(anatomy: StepBreakdown | None) -> bool:
+def is_single_session(breakdown: StepBreakdown | None) -> bool:
     """Return whether one session computes on several workers' devices."""
-    own = [task.cpu_s is not None for name, task in (anatomy.tasks.items() if anatomy else ()) if not is_server(name)]
+    own = [task.cpu_s is not None for name, task in (breakdown.tasks.items() if breakdown else ()) if not is_server(name)]
     return any(own) and not all(own)
 
 
-def _read_traced_times(anatomy: StepBreakdown, coordinated: bool) -> Times:
-    own = {task: _own(parts, coordinated) for task, parts in select_worker_parts(anatomy).items()}
+def _read_traced_times(breakdown: StepBreakdown, coordinated: bool) -> Times:
+    own = {task: _own(parts, coordinated) for task, parts in select_worker_parts(breakdown).items()}
     kinds = sorted({kind for parts in own.values() for kind in parts})
-    # An anatomy's step is its slowest worker's, for which nobody waits where a coordinator gives steps out.
-    step_s = compute_step_s([sum(parts.values()) for parts in own.values()], coordinated) if coordinated else anatomy.wall_s
-    return Times(own, step_s, {kind: _error(kind, own, anatomy) for kind in kinds}, coordinated)
+    # A breakdown's step is its slowest worker's, for which nobody waits where a coordinator gives steps out.
+    step_s = compute_step_s([sum(parts.values()) for parts in own.values()], coordinated) if coordinated else breakdown.wall_s
+    return Times(own, step_s, {kind: _error(kind, own, breakdown) for kind in kinds}, coordinated)
 
 
 def _own(parts: Mapping[str, float], coordinated: bool) -> Mapping[str, float]:
@@ -286,20 +286,20 @@ def _own(parts: Mapping[str, float], coordinated: bool) -> Mapping[str, float]:
     return found | {"send": found.get("send", 0.0) + parts.get("wait", 0.0)} if coordinated else found
 
 
-def _error(kind: str, own: Mapping[str, Mapping[str, float]], anatomy: StepBreakdown) -> float:
+def _error(kind: str, own: Mapping[str, Mapping[str, float]], breakdown: StepBreakdown) -> float:
     most = max(parts.get(kind, 0.0) for parts in own.values())
-    error = max(anatomy.error_s.get(kind, thresholds.ASSUMED_RELATIVE_ERROR * most), thresholds.MIN_RELATIVE_ERROR * most)
+    error = max(breakdown.error_s.get(kind, thresholds.ASSUMED_RELATIVE_ERROR * most), thresholds.MIN_RELATIVE_ERROR * most)
     if kind in ("receive", "send"):  # from one clock to another; the bounds are so far apart, and the truth is between them
-        error = math.hypot(error, max(anatomy.clock_error_s.values(), default=0.0) / 2)
+        error = math.hypot(error, max(breakdown.clock_error_s.values(), default=0.0) / 2)
     return error
 
 
-def _as_measured(traced: Times, anatomy: StepBreakdown, scores: WorkerTimings) -> Times | None:
+def _as_measured(traced: Times, breakdown: StepBreakdown, scores: WorkerTimings) -> Times | None:
     """Return traced times, scaled to the measured steps; None if the factor is implausible.
 
     With one session on all workers, the others' timestamps come over the same links as all else. Then only the whole is scaled.
     """
-    if traced.coordinated or not is_single_session(anatomy):
+    if traced.coordinated or not is_single_session(breakdown):
         return _as_stamped(traced, scores)
     if (
         scores.step_s is None

@@ -93,12 +93,12 @@ _MAX_LINKS = 12
 NO_PATH = "Its critical path is not known: TensorFlow's profiler does not show what waited for what."
 
 
-def describe_anatomy(anatomy: StepBreakdown, *, width: int, colour: bool) -> str:
+def describe_breakdown(breakdown: StepBreakdown, *, width: int, colour: bool) -> str:
     """Return lines for a terminal or a log."""
-    return render([*_make_path_blocks(anatomy), *_make_task_blocks(anatomy), *_make_link_blocks(anatomy)], width, colour)
+    return render([*_make_path_blocks(breakdown), *_make_task_blocks(breakdown), *_make_link_blocks(breakdown)], width, colour)
 
 
-def compare_anatomies(changes: Sequence[Change], before: str, *, path: bool, width: int, colour: bool) -> str:
+def compare_breakdowns(changes: Sequence[Change], before: str, *, path: bool, width: int, colour: bool) -> str:
     """Return the changes since another measurement (by id). `path`: whether a critical path is known."""
     then, now = sum(change.before_s for change in changes), sum(change.after_s for change in changes)
     rows = [_make_change_row(change) for change in changes if abs(change.seconds) >= _MIN_SHARE * max(then, now)]
@@ -117,31 +117,37 @@ def _make_change_row(change: Change) -> list[str]:
     return [change.kind, in_ms(change.before_s), in_ms(change.after_s), change_in_ms(change.seconds), where]
 
 
-def _make_path_blocks(anatomy: StepBreakdown) -> Iterator[RenderableType]:
-    taken = f"{in_ms(anatomy.wall_s)} ms, the mean of {format_count(anatomy.steps, 'traced step')}"
-    if not anatomy.path:
+def _make_path_blocks(breakdown: StepBreakdown) -> Iterator[RenderableType]:
+    taken = f"{in_ms(breakdown.wall_s)} ms, the mean of {format_count(breakdown.steps, 'traced step')}"
+    if not breakdown.path:
         yield f"The slowest worker's step takes {taken}. {NO_PATH}"
         return
     yield f"A step takes {taken}. On its critical path:"
-    large = [part for part in anatomy.path if part.seconds >= _MIN_SHARE * anatomy.wall_s]
-    small = sum(part.seconds for part in anatomy.path) - sum(part.seconds for part in large)
+    large = [part for part in breakdown.path if part.seconds >= _MIN_SHARE * breakdown.wall_s]
+    small = sum(part.seconds for part in breakdown.path) - sum(part.seconds for part in large)
     rows = [
-        [part.kind, part.location or "several", part.variable or "", in_ms(part.seconds), _format_share(part.seconds, anatomy)]
+        [
+            part.kind,
+            part.location or "several",
+            part.variable or "",
+            in_ms(part.seconds),
+            _format_share(part.seconds, breakdown),
+        ]
         for part in large
     ]
-    if len(large) < len(anatomy.path):
-        rows.append(["all else", "", "", in_ms(small), _format_share(small, anatomy)])
+    if len(large) < len(breakdown.path):
+        rows.append(["all else", "", "", in_ms(small), _format_share(small, breakdown)])
     yield make_table(["kind", "where", "variable", "ms", "share"], rows, [None] * 5, text_columns=(0, 1, 2))
 
 
-def _format_share(seconds: float, anatomy: StepBreakdown) -> str:
-    return percent(seconds / anatomy.wall_s) if anatomy.wall_s else NONE
+def _format_share(seconds: float, breakdown: StepBreakdown) -> str:
+    return percent(seconds / breakdown.wall_s) if breakdown.wall_s else NONE
 
 
-def _make_task_blocks(anatomy: StepBreakdown) -> Iterator[RenderableType]:
+def _make_task_blocks(breakdown: StepBreakdown) -> Iterator[RenderableType]:
     yield "\nWhere each task's time goes, in ms of its step:"
-    kinds = [kind for kind in KINDS if any(kind in task.parts for task in anatomy.tasks.values())]
-    rows = [[name, *_list_times(task, kinds)] for name, task in anatomy.tasks.items()]
+    kinds = [kind for kind in KINDS if any(kind in task.parts for task in breakdown.tasks.values())]
+    rows = [[name, *_list_times(task, kinds)] for name, task in breakdown.tasks.items()]
     yield make_table(["task", "step", "CPU", *kinds], rows, [None] * (len(kinds) + 3), text_columns=(0,))
 
 
@@ -152,18 +158,18 @@ def _list_times(task: TaskTime, kinds: list[str]) -> Iterator[str]:
         yield in_ms(task.parts[kind]) if kind in task.parts else ""
 
 
-def _make_link_blocks(anatomy: StepBreakdown) -> Iterator[RenderableType]:
-    if anatomy.links:
+def _make_link_blocks(breakdown: StepBreakdown) -> Iterator[RenderableType]:
+    if breakdown.links:
         yield "\nWhat the tasks send each other in a step:"
         yield make_table(
-            ["link", "MB", "ms", "Gbit/s"], map(_make_link_row, anatomy.links[:_MAX_LINKS]), [None] * 4, text_columns=(0,)
+            ["link", "MB", "ms", "Gbit/s"], map(_make_link_row, breakdown.links[:_MAX_LINKS]), [None] * 4, text_columns=(0,)
         )
-        if (left_out := len(anatomy.links) - _MAX_LINKS) > 0:
-            least = "at least " if len(anatomy.links) >= MAX_LINKS else ""  # the maximum number of stored links
+        if (left_out := len(breakdown.links) - _MAX_LINKS) > 0:
+            least = "at least " if len(breakdown.links) >= MAX_LINKS else ""  # the maximum number of stored links
             yield f"and {least}{format_count(left_out, 'link')} more, less busy than these"
-    if any(anatomy.clock_error_s.values()):
-        worst = max(anatomy.clock_error_s, key=lambda task: anatomy.clock_error_s[task])
-        yield f"\nClocks are known to {in_ms(anatomy.clock_error_s[worst])} ms or better, that of {printable(worst)} least."
+    if any(breakdown.clock_error_s.values()):
+        worst = max(breakdown.clock_error_s, key=lambda task: breakdown.clock_error_s[task])
+        yield f"\nClocks are known to {in_ms(breakdown.clock_error_s[worst])} ms or better, that of {printable(worst)} least."
 
 
 def _make_link_row(link: LinkTraffic) -> list[str]:

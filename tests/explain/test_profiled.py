@@ -46,7 +46,7 @@ def test_it_travels_as_other_traces_do(mode: str) -> None:
 
 def test_what_is_shown_says_what_is_not_known() -> None:
     """No table of a path or of links: one line says why there is none."""
-    shown = report.describe_anatomy(compute_step_breakdown(profiled("multi_worker_mirrored")), width=160, colour=False)
+    shown = report.describe_breakdown(compute_step_breakdown(profiled("multi_worker_mirrored")), width=160, colour=False)
     assert report.NO_PATH in shown
     assert "reduce" in shown
     assert "link" not in shown
@@ -57,7 +57,7 @@ def test_changes_are_those_of_the_slowest_worker() -> None:
     before, after = compute_step_breakdown(profiled("multi_worker_mirrored")), compute_step_breakdown(profiled("mirrored"))
     changes = difference(before, after)
     assert math.isclose(sum(change.seconds for change in changes), after.wall_s - before.wall_s, abs_tol=2e-6)
-    assert "slowest worker" in report.compare_anatomies(changes, "abc", path=False, width=160, colour=False)
+    assert "slowest worker" in report.compare_breakdowns(changes, "abc", path=False, width=160, colour=False)
 
 
 def test_worker_that_had_too_little_to_do_is_left_out() -> None:

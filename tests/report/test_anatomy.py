@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_dtfperf.datamodel.step_times import MAX_LINKS
-from pytest_dtfperf.report.explanations import describe_anatomy
+from pytest_dtfperf.report.explanations import describe_breakdown
 from tests.report.page.samples import anatomy
 
 
@@ -21,5 +21,5 @@ from tests.report.page.samples import anatomy
 def test_links_that_are_left_out_are_counted(links: int, words: str) -> None:
     """Of many links the busiest are shown, and how many others there are; an anatomy itself has no more than the busiest."""
     many = anatomy(20)
-    text = describe_anatomy(replace(many, links=many.links[:links]), width=200, colour=False)
+    text = describe_breakdown(replace(many, links=many.links[:links]), width=200, colour=False)
     assert [line for line in text.splitlines() if "less busy" in line] == ([words] if words else [])

@@ -83,8 +83,8 @@ def make_steps(now: StepBreakdown, then: StepBreakdown | None) -> StepsView | No
     if whole_s <= 0:
         return None
     named = [("this session", now), *([("baseline", then)] if then else [])]
-    bars = [_make_bar(name, anatomy, whole_s) for name, anatomy in named]
-    found = {part.kind for _, anatomy in named for part in make_parts(anatomy)}
+    bars = [_make_bar(name, breakdown, whole_s) for name, breakdown in named]
+    found = {part.kind for _, breakdown in named for part in make_parts(breakdown)}
     return StepsView(
         f"mean of {format_count(now.steps, 'traced step')}",
         bars,
@@ -93,30 +93,30 @@ def make_steps(now: StepBreakdown, then: StepBreakdown | None) -> StepsView | No
     )
 
 
-def make_parts(anatomy: StepBreakdown) -> list[StepPart]:
+def make_parts(breakdown: StepBreakdown) -> list[StepPart]:
     """Return the parts of a step by kind, in the order of all bars."""
     sums: Counter[str] = Counter()
-    for part in anatomy.parts:
+    for part in breakdown.parts:
         sums[part.kind] += part.seconds  # type: ignore[assignment]  # typeshed: whole numbers
     return [StepPart(kind, sums[kind]) for kind in KINDS if sums[kind] > 0]
 
 
-def _make_bar(name: str, anatomy: StepBreakdown, whole_s: float) -> Bar:
-    length = f"{in_ms(anatomy.wall_s)} ms"
+def _make_bar(name: str, breakdown: StepBreakdown, whole_s: float) -> Bar:
+    length = f"{in_ms(breakdown.wall_s)} ms"
     return Bar(
         name,
         length,
-        draw_stack(make_parts(anatomy), whole_s, f"A step of {name}, {length}; its parts stand in the table below"),
+        draw_stack(make_parts(breakdown), whole_s, f"A step of {name}, {length}; its parts stand in the table below"),
     )
 
 
-def _make_path_grid(anatomy: StepBreakdown) -> Grid:
-    rows = [[part.kind, in_ms(part.seconds), percent(part.seconds / anatomy.wall_s)] for part in make_parts(anatomy)]
-    return Grid((_describe_scope(anatomy), "ms", "share"), [*rows, ["the step", in_ms(anatomy.wall_s), ""]])
+def _make_path_grid(breakdown: StepBreakdown) -> Grid:
+    rows = [[part.kind, in_ms(part.seconds), percent(part.seconds / breakdown.wall_s)] for part in make_parts(breakdown)]
+    return Grid((_describe_scope(breakdown), "ms", "share"), [*rows, ["the step", in_ms(breakdown.wall_s), ""]])
 
 
-def _describe_scope(anatomy: StepBreakdown) -> str:
-    return "on the critical path" if anatomy.path else "of the slowest worker"
+def _describe_scope(breakdown: StepBreakdown) -> str:
+    return "on the critical path" if breakdown.path else "of the slowest worker"
 
 
 def _make_comparison_grid(then: StepBreakdown, now: StepBreakdown) -> Grid:
@@ -158,13 +158,13 @@ ABOUT_WORKERS = "CPU s of a task: of a worker in its measured window, of a param
 
 
 def make_workers(
-    run: Run, scores: WorkerTimings | None, anatomy: StepBreakdown | None, *, number: int, of: int
+    run: Run, scores: WorkerTimings | None, breakdown: StepBreakdown | None, *, number: int, of: int
 ) -> Workers | None:
     """Return the numbers of each task; None for a run without data of tasks, such as that of an external command."""
     tasks = sorted({*run.step_s, *run.peak_rss_bytes, *run.cpu_s}, key=_make_task_key)
     if not tasks:
         return None
-    columns = _make_columns(run, scores, anatomy)
+    columns = _make_columns(run, scores, breakdown)
     shown = sorted(tasks, key=lambda task: -_compute_mean(run.step_s.get(task, ())))[:MOST_TASKS]
     rows = [[task, *(cell(task) for cell in columns.values())] for task in tasks if task in shown]
     left_out = len(tasks) - len(shown)
@@ -176,7 +176,9 @@ def make_workers(
     return Workers(f"run {number} of {of}" if of > 1 else "its run", table, notes)
 
 
-def _make_columns(run: Run, scores: WorkerTimings | None, anatomy: StepBreakdown | None) -> Mapping[str, Callable[[str], str]]:
+def _make_columns(
+    run: Run, scores: WorkerTimings | None, breakdown: StepBreakdown | None
+) -> Mapping[str, Callable[[str], str]]:
     scored: Mapping[str, WorkerTiming] = scores.workers if scores else {}
     return {
         "step ms": lambda task: _format_ms(run.step_s.get(task), _compute_mean),
@@ -184,8 +186,8 @@ def _make_columns(run: Run, scores: WorkerTimings | None, anatomy: StepBreakdown
         "slowest": lambda task: _format_ms(run.step_s.get(task), max),
         "CPU s": lambda task: f"{run.cpu_s[task]:.2f}" if task in run.cpu_s else NONE,
         "memory MB": lambda task: f"{run.peak_rss_bytes[task] / 1e6:.0f}" if task in run.peak_rss_bytes else NONE,
-        "sends MB": lambda task: _format_bytes(anatomy, task, "source"),
-        "receives MB": lambda task: _format_bytes(anatomy, task, "destination"),
+        "sends MB": lambda task: _format_bytes(breakdown, task, "source"),
+        "receives MB": lambda task: _format_bytes(breakdown, task, "destination"),
         "ready ms": lambda task: _format_known(scored.get(task), "ready_s", lambda seconds: f"{1000 * seconds:.2f}"),
         "late ms": lambda task: _format_known(scored.get(task), "late_s", lambda seconds: f"{1000 * seconds:+.2f}"),
         "was last": lambda task: _format_known(scored.get(task), "last", percent),
@@ -206,11 +208,11 @@ def _format_ms(values: Sequence[float] | None, of: Callable[[Sequence[float]], f
     return in_ms(of(values)) if values else NONE
 
 
-def _format_bytes(anatomy: StepBreakdown | None, task: str, end: str) -> str:
-    """Return bytes per step over all links; NONE if the anatomy has the maximum of links, as others may be missing."""
-    if anatomy is None or len(anatomy.links) >= MAX_LINKS:
+def _format_bytes(breakdown: StepBreakdown | None, task: str, end: str) -> str:
+    """Return bytes per step over all links; NONE if the breakdown has the maximum of links, as others may be missing."""
+    if breakdown is None or len(breakdown.links) >= MAX_LINKS:
         return NONE
-    found = [link.size_bytes for link in anatomy.links if getattr(link, end) == task]
+    found = [link.size_bytes for link in breakdown.links if getattr(link, end) == task]
     return f"{sum(found) / 1e6:.2f}" if found else NONE
 
 
@@ -262,7 +264,7 @@ def make_card(record: Record, anchor: str, around: CardContext, *, whole: bool =
     """Return the view of a record. `whole`: with the step, the tasks and earlier rates as numbers."""
     entry = find_entry(record)
     traced = record.measurement.traced_run
-    anatomy = traced.step_breakdown if traced else None
+    breakdown = traced.step_breakdown if traced else None
     before = entry.step_breakdown if entry else None
     baseline = record.baseline
     return Card(
@@ -284,8 +286,8 @@ def make_card(record: Record, anchor: str, around: CardContext, *, whole: bool =
         facts=_list_facts(record, entry, around),
         causes=make_causes(record.explanation, f"dtfperf explain {around.session} {record.id}") if record.explanation else None,
         no_causes=record.unexplained,
-        steps=make_steps(anatomy, before) if anatomy and whole else None,
-        no_steps=traced.unexplained if traced and anatomy is None else "",
+        steps=make_steps(breakdown, before) if breakdown and whole else None,
+        no_steps=traced.unexplained if traced and breakdown is None else "",
         workers=_make_workers_of_record(record) if whole else None,
         differences=_list_differences(record, entry),
         command=make_rerun_command(around.command, record.test),
