@@ -85,7 +85,7 @@ class Verdict(StrEnum):
     TAINTED = (
         "TAINTED",
         Row(
-            when="something else disturbed every run, and one more was no better",
+            when="other load disturbed every run, and one more run, too",
             outcome="warn",
             style="yellow",
             numbers="disturbed",
@@ -96,7 +96,7 @@ class Verdict(StrEnum):
     ANCHOR = (
         "ANCHOR",
         Row(
-            when="efficiency moved because its 1-device anchor did, and not the cluster",
+            when="the efficiency changed because of its anchor, while the cluster did not change",
             outcome="warn",
             style="yellow",
             compared=True,
@@ -107,8 +107,8 @@ class Verdict(StrEnum):
     INCONCLUSIVE = (
         "INCONCLUSIVE",
         Row(
-            when="the runs are spent and do not decide: the margin lies within what the rate may be, or too few runs confirm a "
-            "loss; or there was no steady state; or what it was held against is INVALID",
+            when="all runs are made and do not decide: the margin is within the interval of the rate, or too few runs confirm "
+            "a loss; or there was no steady state; or the measurement that it was compared with is INVALID",
             outcome="warn",
             style="yellow",
             compared=True,
@@ -118,8 +118,8 @@ class Verdict(StrEnum):
     INCOMPARABLE = (
         "INCOMPARABLE",
         Row(
-            when="what is stored was measured on [something else](fingerprints.md); the difference is shown, and the rate with "
-            "its change",
+            when="the hardware, the graph or a major version differs from the stored baseline's "
+            "([what must match](fingerprints.md#what-must-match)); the differences, the rate and its change are shown",
             outcome="warn",
             style="yellow",
             baseline="new",
@@ -128,7 +128,7 @@ class Verdict(StrEnum):
     NO_BASELINE = (
         "NO_BASELINE",
         Row(
-            when="nothing is stored for this spec on this system",
+            when="no baseline is stored for this spec on this system",
             outcome="warn",
             style="yellow",
             baseline="new",

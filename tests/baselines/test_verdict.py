@@ -60,10 +60,10 @@ TESTS = {"pass": "passes", "warn": "passes; fails with `--strict-verdicts`", "fa
 
 
 def test_the_docs_have_the_table() -> None:
-    """docs/numbers.md has every verdict in its order, when it is given and what follows."""
+    """docs/numbers.md has every verdict in its order, with its condition and its consequences."""
     wanted = [f"| {each} | {each.row.when} | {TESTS[each.row.outcome]} | {each.row.baseline} |" for each in Verdict]
     lines = NUMBERS.read_text().splitlines()
-    start = next(number for number, line in enumerate(lines) if line.startswith("| verdict |")) + 2
+    start = next(number for number, line in enumerate(lines) if line.startswith("| Verdict |")) + 2
     assert lines[start : lines.index("", start)] == wanted
 
 
