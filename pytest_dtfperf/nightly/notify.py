@@ -1,10 +1,11 @@
-"""Alerts of a night: what has become bad or well again since the last night, sent to webhooks and by mail.
+"""Alerts of a night: new and resolved problems, sent to webhooks and by mail.
 
-A state file in the results' folder has the problems that were sent last. It is replaced only when all receivers have taken the
-message, so that an alert that could not be sent is sent after the next night. No message of this module has more of a URL than
-its host: webhooks have their secret in the path.
+A state file in the results' folder has the problems of the last night, and those that each receiver knows of. A receiver that
+did not take an alert gets it after the next night, and the others do not get it again. No message of this module contains more
+of a URL than its host, because the path of a webhook is its secret.
 """
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -13,12 +14,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from email.message import EmailMessage
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, Self
 from urllib.parse import urlsplit
 
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError, UsageError
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.nightly.summary import Loss
@@ -33,12 +35,13 @@ _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})  # HTTP status codes o
 _SENDMAIL = ("sendmail", "/usr/sbin/sendmail", "/usr/lib/sendmail")
 
 LOSS, NIGHT = "loss", "night"
+_COMPARED = frozenset(str(verdict) for verdict in Verdict if verdict.turns_red)
 Kind = Literal["slack", "json", "mail"]
 
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """What an operator has to look after. The same problem of two nights has the same kind and name."""
+    """A problem that an operator has to solve. The same problem has the same kind and name in every night."""
 
     kind: str  # a verdict, `LOSS` or `NIGHT`
     name: str  # a training, or of a night the cluster
@@ -51,7 +54,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Alert:
-    """The difference between two nights."""
+    """The result of a night, with the problems that are new to a receiver and those that are resolved."""
 
     cluster: str
     outcome: str
@@ -59,10 +62,6 @@ class Alert:
     session: str | None  # the folder
     new: Sequence[Problem] = ()
     resolved: Sequence[Problem] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.new or self.resolved)
 
     def format_text(self) -> str:
         lines = [f"Performance on {self.cluster}: {self.outcome} Exit code {self.exit_code}."]
@@ -80,6 +79,11 @@ class Receiver:
 
     kind: Kind
     address: str  # a URL, or an address of mail
+
+    @property
+    def key(self) -> str:
+        """Return the key of the receiver in the state file. It is a hash, because a URL contains a secret."""
+        return hashlib.sha256(f"{self.kind} {self.address}".encode()).hexdigest()[:16]
 
     @property
     def shown(self) -> str:
@@ -105,26 +109,60 @@ def parse_receiver(text: str) -> Receiver:
     return Receiver("slack" if is_slack else "json", url)
 
 
+@dataclass(frozen=True)
+class AlertState:
+    """The state file: the problems of the last night, and those that each receiver knows of."""
+
+    problems: Sequence[Problem] = ()
+    known: Mapping[str, Sequence[Problem]] = field(default_factory=dict)  # by `Receiver.key`
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return the state; an empty one if there is no readable file, which costs a repeated alert."""
+        try:
+            content = json.loads(path.read_text("utf-8"))
+            known = {str(key): _read_problems(each) for key, each in content["known"].items()}
+            return cls(_read_problems(content["problems"]), known)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return cls()
+
+    def write(self, path: Path) -> None:
+        with replacing(path) as file:
+            file.write(json.dumps({"schema": 1, **asdict(self)}, indent=1).encode())
+
+
+def _read_problems(content: Iterable[Any]) -> list[Problem]:
+    return [Problem(str(each["kind"]), str(each["name"]), str(each["text"])) for each in content]
+
+
 def list_problems(
     cluster: str, code: int, outcome: str, session: SessionFolder | None, losses: Iterable[Loss], before: Iterable[Problem] = ()
 ) -> list[Problem]:
-    """Return the problems of a night: red measurements, losses, and a night that has ended badly with neither.
+    """Return the problems of a night: failed measurements, losses, and a night that ended badly with neither.
 
     Args:
-        before: problems of the last alert. Those of trainings that this night did not measure are still there.
+        before: problems of the last night. One remains until its training is measured, undisturbed, without it. REGRESSED
+            remains until a verdict passes or the rate is accepted: an undecided comparison does not resolve it.
     """
     found = [Problem(LOSS, loss.found.label, f"{loss}") for loss in losses]
-    measured = {problem.name for problem in found}
+    sound: set[str] = set()
+    passed: set[str] = set()
     with suppress(SessionFileError):  # an unreadable session is a night that ended badly
         for record in session.measurements() if session else ():
-            measured.add(record.spec.label)
-            if record.verdict and record.verdict.fails(strict=False) and not record.accepted:
-                reason = f"{record.verdict}: {record.spec.label}: {record.reason or 'no reason is recorded'}"
-                found.append(Problem(str(record.verdict), record.spec.label, reason))
+            if (verdict := record.verdict) is None:
+                continue
+            name = record.spec.label
+            if verdict.row.numbers == "sound":
+                sound.add(name)
+            if record.accepted or verdict.row.outcome == "pass":
+                passed.add(name)
+            elif verdict.row.outcome in ("fail", "error"):
+                reason = f"{verdict}: {name}: {record.reason or 'no reason is recorded'}"
+                found.append(Problem(str(verdict), name, reason))
     if code and not found:
         found.append(Problem(NIGHT, cluster, outcome))
-    found += [problem for problem in before if problem.kind != NIGHT and problem.name not in measured]
-    return sorted({problem.key: problem for problem in found}.values())
+    found += [each for each in before if each.kind != NIGHT and each.name not in (passed if each.kind in _COMPARED else sound)]
+    return sorted({problem.key: problem for problem in reversed(found)}.values())
 
 
 def compare_problems(before: Sequence[Problem], now: Sequence[Problem]) -> tuple[list[Problem], list[Problem]]:
@@ -134,46 +172,33 @@ def compare_problems(before: Sequence[Problem], now: Sequence[Problem]) -> tuple
 
 
 def notify(
-    receivers: Sequence[Receiver], state: Path, alert: Alert, problems: Sequence[Problem], *, pause_s: float = PAUSE_S
+    receivers: Sequence[Receiver], path: Path, night: Alert, problems: Sequence[Problem], *, pause_s: float = PAUSE_S
 ) -> list[str]:
-    """Send an alert, and note the problems; return a line for each receiver, and none if there is nothing to send.
+    """Send each receiver what is new to it, and write the state; return a line for each receiver with something new.
 
     Args:
-        state: the file for the problems. It stays as it is where a receiver has not taken the alert.
+        path: the state file.
+        night: the result of the night, without problems.
+        problems: the problems of the night.
         pause_s: seconds before the second try; each further pause is twice as long.
     """
-    if alert.is_empty:
-        return []
-    counts = f"{len(alert.new)} new, {len(alert.resolved)} resolved"
-    lines, failed = [], False
+    before = AlertState.read(path)
+    lines: list[str] = []
+    known: dict[str, Sequence[Problem]] = {}
     for receiver in receivers:
-        problem = _send(receiver, alert, pause_s)
-        failed = failed or problem is not None
-        lines.append(
-            f"{receiver.shown} was notified: {counts}" if problem is None else f"{receiver.shown} was not notified: {problem}"
-        )
-    if failed:
-        return lines
+        known[receiver.key] = before.known.get(receiver.key, ())
+        new, resolved = compare_problems(known[receiver.key], problems)
+        if new or resolved:
+            failure = _send(receiver, replace(night, new=new, resolved=resolved), pause_s)
+            result = "was notified" if failure is None else "was not notified"
+            lines.append(f"{receiver.shown} {result}: {failure or f'{len(new)} new, {len(resolved)} resolved'}")
+            if failure is None:
+                known[receiver.key] = problems
     try:
-        write_state(state, problems)
+        AlertState(problems, known).write(path)
     except OSError as error:
-        lines.append(f"{state} cannot be written: {error.strerror or error}. The next night sends the same again")
+        lines.append(f"{path} cannot be written: {error.strerror or error}. The next night sends the same again")
     return lines
-
-
-def read_state(path: Path) -> list[Problem]:
-    """Return the problems of the last alert; none where the file cannot be read."""
-    try:
-        return [
-            Problem(str(each["kind"]), str(each["name"]), str(each["text"])) for each in json.loads(path.read_text("utf-8"))
-        ]
-    except (OSError, ValueError, TypeError, KeyError):
-        return []
-
-
-def write_state(path: Path, problems: Sequence[Problem]) -> None:
-    with replacing(path) as file:
-        file.write(json.dumps([asdict(problem) for problem in problems], indent=1).encode())
 
 
 def _send(receiver: Receiver, alert: Alert, pause_s: float) -> str | None:

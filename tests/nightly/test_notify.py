@@ -16,21 +16,18 @@ from pytest_dtfperf.nightly.notify import (
     LOSS,
     NIGHT,
     Alert,
+    AlertState,
     Problem,
-    Receiver,
-    compare_problems,
     list_problems,
     notify,
     parse_receiver,
-    read_state,
-    write_state,
 )
 from pytest_dtfperf.records.session import SessionFolder
 from tests.records.samples import measurement, spec
 
 SLOW = Problem("REGRESSED", "inception3 b8 gpus=2", "REGRESSED: inception3 b8 gpus=2: -8.1 % against 100.0 images/sec")
 LOST = Problem(LOSS, "mnist b64", "mnist b64: -12.0 %")
-ALERT = Alert("daint", "Tests failed.", 1, "/results/20260131T021503Z-9f3c1a", [SLOW], [LOST])
+NIGHT_RESULT = Alert("daint", "Tests failed.", 1, "/results/20260131T021503Z-9f3c1a")
 SECRET = "T0/B0/sEcReT"
 
 
@@ -85,23 +82,39 @@ def webhook(*codes: int) -> Iterator[Webhook]:
             thread.join()
 
 
-def test_webhook_gets_what_is_new_as_json(tmp_path: Path) -> None:
+def send(state: Path, problems: Sequence[Problem], *receivers: str) -> list[str]:
+    """Return the lines of a night with these problems."""
+    return notify([parse_receiver(each) for each in receivers], state, NIGHT_RESULT, problems, pause_s=0.0)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "alerts.json"
+
+
+def knows(state: Path, *receivers: str) -> None:
+    """Let the receivers know of `LOST` from the night before."""
+    AlertState([LOST], {parse_receiver(each).key: [LOST] for each in receivers}).write(state)
+
+
+def test_webhook_gets_what_is_new_as_json(state: Path) -> None:
     """A generic webhook gets one JSON object, and the problems are noted for the next night."""
-    state = tmp_path / "alerts.json"
     with webhook() as server:
-        lines = notify([parse_receiver(server.url)], state, ALERT, [SLOW])
+        knows(state, server.url)
+        lines = send(state, [SLOW], server.url)
     (posted,) = server.posted
     assert posted["schema"] == 1
     assert (posted["cluster"], posted["exit_code"]) == ("daint", 1)
     assert [each["kind"] for each in (*posted["new"], *posted["resolved"])] == ["REGRESSED", "loss"]
     assert lines == ["127.0.0.1 was notified: 1 new, 1 resolved"]
-    assert read_state(state) == [SLOW]
+    assert AlertState.read(state).problems == [SLOW]
 
 
-def test_slack_gets_text(tmp_path: Path) -> None:
+def test_slack_gets_text(state: Path) -> None:
     """A receiver that is compatible with Slack gets one text, with a line for each problem."""
     with webhook() as server:
-        notify([parse_receiver(f"slack+{server.url}")], tmp_path / "alerts.json", ALERT, [SLOW])
+        knows(state, f"slack+{server.url}")
+        send(state, [SLOW], f"slack+{server.url}")
     (posted,) = server.posted
     assert posted.keys() == {"text"}
     assert posted["text"].splitlines() == [
@@ -115,54 +128,73 @@ def test_slack_gets_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("codes", "tries", "line"),
     [
-        ((503, 429), 3, "127.0.0.1 was notified: 1 new, 1 resolved"),
+        ((503, 429), 3, "127.0.0.1 was notified: 1 new, 0 resolved"),
         ((500, 502, 504), 3, "127.0.0.1 was not notified: HTTP status 504, 3 times"),
         ((404,), 1, "127.0.0.1 was not notified: HTTP status 404"),
         ((302,), 1, "127.0.0.1 was not notified: HTTP status 302"),
     ],
     ids=["busy for a while", "broken", "no such webhook", "moved"],
 )
-def test_failed_alert_is_sent_again(codes: Sequence[int], tries: int, line: str, tmp_path: Path) -> None:
-    """A receiver that may take it later is tried three times. What was not taken stays new, and no line has the secret."""
-    state = tmp_path / "alerts.json"
+def test_failed_alert_is_sent_again(codes: Sequence[int], tries: int, line: str, state: Path) -> None:
+    """A receiver that may take it later is tried three times. After the next night it gets what it did not take, and no line or
+    file has the secret."""
     with webhook(*codes) as server:
-        lines = notify([parse_receiver(server.url)], state, ALERT, [SLOW], pause_s=0.0)
-    assert len(server.posted) == tries
+        lines = send(state, [SLOW], server.url)
+        assert len(server.posted) == tries
+        send(state, [SLOW], server.url)
+        assert len(server.posted) == tries + ("not notified" in line)
     assert lines == [line]
-    assert state.exists() == ("not notified" not in line)
-    assert SECRET not in str(lines)
+    assert SECRET not in f"{lines} {state.read_text()}"
 
 
-def test_silent_host_is_one_line(tmp_path: Path) -> None:
+def test_one_failed_receiver_costs_the_others_nothing(state: Path) -> None:
+    """A receiver that took an alert does not get it again because another one did not, and each gets what it does not know."""
+    with webhook() as working, webhook(404) as broken:
+        send(state, [SLOW], working.url, broken.url)
+        assert send(state, [SLOW], working.url, broken.url) == ["127.0.0.1 was notified: 1 new, 0 resolved"]
+        send(state, [], working.url, broken.url)
+        assert [[(len(each["new"]), len(each["resolved"])) for each in server.posted] for server in (working, broken)] == [
+            [(1, 0), (0, 1)],
+            [(1, 0), (1, 0), (0, 1)],
+        ]
+
+
+def test_silent_host_is_one_line(state: Path) -> None:
     """Where nothing listens, the line has the reason of the operating system."""
     with webhook() as server:
         gone = server.url
-    lines = notify([parse_receiver(gone)], tmp_path / "alerts.json", ALERT, [SLOW], pause_s=0.0)
-    assert lines == ["127.0.0.1 was not notified: Connection refused, 3 times"]
+    assert send(state, [SLOW], gone) == ["127.0.0.1 was not notified: Connection refused, 3 times"]
 
 
-def test_nothing_new_is_not_sent(tmp_path: Path) -> None:
-    """The same problems as last night are no alert."""
-    new, resolved = compare_problems([SLOW], [Problem(SLOW.kind, SLOW.name, "REGRESSED: another number")])
-    assert not new
-    assert not resolved
-    assert notify([Receiver("json", "http://127.0.0.1:1/")], tmp_path / "s", Alert("daint", "", 1, None), [SLOW]) == []
+def test_full_disk_is_one_line(tmp_path: Path) -> None:
+    """A state that cannot be written is a line, and the alert has been sent."""
+    with webhook() as server:
+        lines = send(tmp_path / "gone" / "alerts.json", [SLOW], server.url)
+    assert len(server.posted) == 1
+    assert lines[1].endswith("cannot be written: No such file or directory. The next night sends the same again")
 
 
-def test_mail_goes_through_sendmail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """sendmail gets a message with its receiver and subject; one that fails is a line with its first words."""
+def test_nothing_new_is_not_sent(state: Path) -> None:
+    """The same problem as last night is no alert, whatever its numbers are."""
+    with webhook() as server:
+        send(state, [SLOW], server.url)
+        assert send(state, [Problem(SLOW.kind, SLOW.name, "REGRESSED: another number")], server.url) == []
+    assert len(server.posted) == 1
+
+
+def test_mail_goes_through_sendmail(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sendmail gets a message with its receiver and subject; one that fails is a line with the first line of its output."""
     program = tmp_path / "sendmail"
     program.write_text(f'#!/bin/sh\n[ "$*" = "-i -t" ] && exec cat > {tmp_path}/mail\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    receiver = parse_receiver("mailto:ops@example.org")
-    assert notify([receiver], tmp_path / "s", ALERT, [SLOW]) == ["ops@example.org was notified: 1 new, 1 resolved"]
+    assert send(state, [SLOW], "mailto:ops@example.org") == ["ops@example.org was notified: 1 new, 0 resolved"]
     mail = (tmp_path / "mail").read_text()
     assert "To: ops@example.org\n" in mail
-    assert "Subject: Performance on daint: 1 new, 1 resolved\n" in mail
+    assert "Subject: Performance on daint: 1 new, 0 resolved\n" in mail
     assert SLOW.text in mail
     program.write_text("#!/bin/sh\necho 'no route to ops' >&2\nexit 75\n")
-    (line,) = notify([receiver], tmp_path / "s2", ALERT, [SLOW])
+    (line,) = send(state, [], "mailto:ops@example.org")
     assert line == f"ops@example.org was not notified: {program} ended with 75: no route to ops"
 
 
@@ -225,22 +257,52 @@ def test_problems_of_a_night(tmp_path: Path) -> None:
     assert night == Problem(NIGHT, "daint", "The deadline passed.")
 
 
+def remaining(night: SessionFolder, *before: Problem) -> list[str]:
+    """Return the kinds of the problems after a night."""
+    return [each.kind for each in list_problems("daint", 0, "All tests passed.", night, [], before)]
+
+
+OLD = Problem("REGRESSED", spec().label, "REGRESSED: -8 %")
+OLD_LOSS = Problem(LOSS, spec().label, "-8 %")
+OLD_FAILURE = Problem("INFRASTRUCTURE", spec().label, "INFRASTRUCTURE: nid00012 does not answer")
+
+
 def test_problem_stays_until_its_training_is_measured(tmp_path: Path) -> None:
-    """A night that did not measure a training says nothing of it; one that measured it green resolves its problem."""
-    old = Problem("REGRESSED", spec().label, "REGRESSED: -8 %")
+    """A night that did not measure a training keeps its problem; one that measured it without a failure resolves it."""
     other = Problem("REGRESSED", "vgg16 b64", "REGRESSED: -9 %")
-    before = [old, other, Problem(NIGHT, "daint", "The deadline passed.")]
-    now = list_problems("daint", 0, "All tests passed.", session_with(tmp_path, Verdict.PASSED), [], before)
-    assert now == [other]
-    _, resolved = compare_problems(before, now)
-    assert [each.kind for each in resolved] == ["REGRESSED", NIGHT]
+    before = [OLD, OLD_LOSS, other, Problem(NIGHT, "daint", "The deadline passed.")]
+    assert list_problems("daint", 0, "All tests passed.", session_with(tmp_path, Verdict.PASSED), [], before) == [other]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", '[{"kind": 1}]'])
-def test_damaged_state_counts_as_none(content: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("verdict", "kinds"),
+    [
+        (Verdict.TAINTED, ["INFRASTRUCTURE", "REGRESSED", LOSS]),
+        (Verdict.INCONCLUSIVE, ["REGRESSED"]),
+        (Verdict.NO_BASELINE, ["REGRESSED"]),
+        (Verdict.INVALID, ["INFRASTRUCTURE", "INVALID", "REGRESSED", LOSS]),
+        (Verdict.PASSED, []),
+    ],
+    ids=str,
+)
+def test_undecided_night_resolves_no_regression(verdict: Verdict, kinds: list[str], tmp_path: Path) -> None:
+    """A training that was REGRESSED is not well again because the next night was disturbed or did not decide."""
+    assert remaining(session_with(tmp_path, verdict), OLD, OLD_LOSS, OLD_FAILURE) == kinds
+
+
+def test_acceptance_resolves_a_regression(tmp_path: Path) -> None:
+    """A slower rate that was accepted as the new baseline is no problem any more."""
+    session = session_with(tmp_path, Verdict.REGRESSED)
+    session.accept([record.id for record in session.measurements()])
+    assert remaining(session, OLD) == []
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[1]", '{"problems": [{"kind": 1}], "known": {}}', '{"problems": [], "known": []}']
+)
+def test_damaged_state_counts_as_none(content: str, state: Path) -> None:
     """A state that cannot be read costs a repeated alert, and no night."""
-    state = tmp_path / "alerts.json"
     state.write_text(content)
-    assert read_state(state) == []
-    write_state(state, [SLOW])
-    assert read_state(state) == [SLOW]
+    assert AlertState.read(state) == AlertState()
+    AlertState([SLOW], {"a": [SLOW]}).write(state)
+    assert AlertState.read(state) == AlertState([SLOW], {"a": [SLOW]})
