@@ -228,7 +228,7 @@ def run_night(night: Night, output: TextIO | None = None) -> NightResult:
 def _notify(night: Night, done: NightResult) -> list[str]:
     """Send each receiver what is new to it; return a line for each receiver with something new."""
     state = night.results / f"nightly.{night.cluster}.alerts.json"
-    session, before = SessionFolder(done.session) if done.session else None, notify.AlertState.read(state).problems
+    session, before = SessionFolder(done.session) if done.session else None, notify.AlertState.load(state).problems
     problems = notify.list_problems(night.cluster, done.code, done.outcome, session, done.losses, before)
     alert = Alert(night.cluster, done.outcome, done.code, str(done.session) if done.session else None)
     return notify.notify(night.receivers, state, alert, problems)

@@ -117,7 +117,7 @@ class AlertState:
     known: Mapping[str, Sequence[Problem]] = field(default_factory=dict)  # by `Receiver.key`
 
     @classmethod
-    def read(cls, path: Path) -> Self:
+    def load(cls, path: Path) -> Self:
         """Return the state; an empty one if there is no readable file, which costs a repeated alert."""
         try:
             content = json.loads(path.read_text("utf-8"))
@@ -126,7 +126,7 @@ class AlertState:
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return cls()
 
-    def write(self, path: Path) -> None:
+    def save(self, path: Path) -> None:
         with replacing(path) as file:
             file.write(json.dumps({"schema": 1, **asdict(self)}, indent=1).encode())
 
@@ -182,7 +182,7 @@ def notify(
         problems: the problems of the night.
         pause_s: seconds before the second try; each further pause is twice as long.
     """
-    before = AlertState.read(path)
+    before = AlertState.load(path)
     lines: list[str] = []
     known: dict[str, Sequence[Problem]] = {}
     for receiver in receivers:
@@ -195,7 +195,7 @@ def notify(
             if failure is None:
                 known[receiver.key] = problems
     try:
-        AlertState(problems, known).write(path)
+        AlertState(problems, known).save(path)
     except OSError as error:
         lines.append(f"{path} cannot be written: {error.strerror or error}. The next night sends the same again")
     return lines

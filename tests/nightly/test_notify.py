@@ -94,7 +94,7 @@ def state(tmp_path: Path) -> Path:
 
 def knows(state: Path, *receivers: str) -> None:
     """Let the receivers know of `LOST` from the night before."""
-    AlertState([LOST], {parse_receiver(each).key: [LOST] for each in receivers}).write(state)
+    AlertState([LOST], {parse_receiver(each).key: [LOST] for each in receivers}).save(state)
 
 
 def test_webhook_gets_what_is_new_as_json(state: Path) -> None:
@@ -107,7 +107,7 @@ def test_webhook_gets_what_is_new_as_json(state: Path) -> None:
     assert (posted["cluster"], posted["exit_code"]) == ("daint", 1)
     assert [each["kind"] for each in (*posted["new"], *posted["resolved"])] == ["REGRESSED", "loss"]
     assert lines == ["127.0.0.1 was notified: 1 new, 1 resolved"]
-    assert AlertState.read(state).problems == [SLOW]
+    assert AlertState.load(state).problems == [SLOW]
 
 
 def test_slack_gets_text(state: Path) -> None:
@@ -303,6 +303,6 @@ def test_acceptance_resolves_a_regression(tmp_path: Path) -> None:
 def test_damaged_state_counts_as_none(content: str, state: Path) -> None:
     """A state that cannot be read costs a repeated alert, and no night."""
     state.write_text(content)
-    assert AlertState.read(state) == AlertState()
-    AlertState([SLOW], {"a": [SLOW]}).write(state)
-    assert AlertState.read(state) == AlertState([SLOW], {"a": [SLOW]})
+    assert AlertState.load(state) == AlertState()
+    AlertState([SLOW], {"a": [SLOW]}).save(state)
+    assert AlertState.load(state) == AlertState([SLOW], {"a": [SLOW]})
