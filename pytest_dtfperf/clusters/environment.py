@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from pytest_dtfperf.clusters.file import Validator
+from pytest_dtfperf.node.container import SECRETS
 
 # Variables that training and its libraries read, on every host.
 TRAINING = ("DTFPERF_*", "TF_*", "NCCL_*", "XLA_*", "GRPC_*", "OMP_*", "KMP_*")
@@ -50,7 +51,7 @@ ENVIRONMENT = Validator(
 def select_variables(environment: Mapping[str, str], *names: Iterable[str]) -> dict[str, str]:
     """Return the variables of these names, `BEGINNING_*` included, and those that are given with a value.
 
-    A variable with a role in a run (`ROLES`) must be named in full: a pattern does not match it.
+    A variable with a role in a run (`ROLES`) or with secrets of the controller must be named in full: no pattern matches it.
     """
     wanted = [each.partition("=") for some in names for each in some]
     whole = {name for name, assigned, _ in wanted if not assigned}
@@ -58,6 +59,6 @@ def select_variables(environment: Mapping[str, str], *names: Iterable[str]) -> d
     found = {
         name: value
         for name, value in environment.items()
-        if name in whole or (name.startswith(beginnings) and not ROLES.fullmatch(name))
+        if name in whole or (name.startswith(beginnings) and name not in SECRETS and not ROLES.fullmatch(name))
     }
     return {**found, **{name: value for name, assigned, value in wanted if assigned}}

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 CANNOT_START = 127  # as a shell has it for a program that it cannot find
 ENGINES = ("docker", "podman")  # pass no variable of the environment unless its name is given, and know images by name
+# Variables of the controller that may contain passwords: neither hosts nor the records of a container engine get them.
+SECRETS = frozenset(("DTFPERF_HISTORY", "DTFPERF_METRICS", "DTFPERF_NOTIFY"))
 _FILE = re.compile(r"\.(sif|simg|sqsh|sqfs|squashfs|img)\Z")
 _PASSED = re.compile(r"(DTFPERF_\w+|PYTHONPATH|TMPDIR|XDG_\w+|CUDA_\w+|TF_\w+|NCCL_\w+)\Z")
 _INSPECT_S = 60.0
@@ -61,7 +63,7 @@ def make_command(text: str, command: Iterable[str], environment: Mapping[str, st
     is_engine = os.path.basename(prefix[0]) in ENGINES
     found = inspect_image(runner, image) if is_engine else digest_of(image)
     if is_engine and len(prefix) > 2:
-        names = sorted(name for name in {*environment, "PYTHONPATH"} if _PASSED.match(name))
+        names = sorted(name for name in {*environment, "PYTHONPATH"} if _PASSED.match(name) and name not in SECRETS)
         prefix[2:2] = [word for name in names for word in ("--env", name)]
     return [runner, *prefix[1:], *command, *(["--container", found] if found else [])]
 

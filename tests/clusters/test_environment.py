@@ -41,6 +41,9 @@ def test_names(names: Sequence[str], found: Mapping[str, str]) -> None:
         "PGPASSWORD",
         "WANDB_API_KEY",
         "PATHOLOGY",
+        "DTFPERF_HISTORY",
+        "DTFPERF_METRICS",
+        "DTFPERF_NOTIFY",
     ],
 )
 def test_a_secret_has_no_name_that_is_let_through(name: str) -> None:

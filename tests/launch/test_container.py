@@ -101,7 +101,8 @@ def test_command_of_each_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         Path(name).write_text(ENGINE)
         Path(name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    environment: Mapping[str, str] = {"DTFPERF_SESSION": "s", "PYTHONPATH": "/p", "SECRET": "x", "XDG_CACHE_HOME": "/c"}
+    passed = {"DTFPERF_SESSION": "s", "PYTHONPATH": "/p", "XDG_CACHE_HOME": "/c"}
+    environment: Mapping[str, str] = {**passed, "SECRET": "x", "DTFPERF_HISTORY": "postgresql://me:secret@host/perf"}
     sha256 = "6105d6cc76af400325e94d588ce511be5bfdbb73b437dc51eca43917d7a43e3d"
     assert make_command("apptainer exec --nv tf.sif", ["python3", "-m", "a"], environment) == [
         f"{tmp_path}/apptainer", "exec", "--nv", "tf.sif", "python3", "-m", "a", "--container", f"tf.sif sha256:{sha256}",

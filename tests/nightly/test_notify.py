@@ -12,6 +12,8 @@ import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.history import where
+from pytest_dtfperf.nightly.night import SECRETS
 from pytest_dtfperf.nightly.notify import (
     LOSS,
     NIGHT,
@@ -22,6 +24,7 @@ from pytest_dtfperf.nightly.notify import (
     notify,
     parse_receiver,
 )
+from pytest_dtfperf.node import container
 from pytest_dtfperf.records.session import SessionFolder
 from tests.records.samples import measurement, spec
 
@@ -306,3 +309,8 @@ def test_damaged_state_counts_as_none(content: str, state: Path) -> None:
     assert AlertState.load(state) == AlertState()
     AlertState([SLOW], {"a": [SLOW]}).save(state)
     assert AlertState.load(state) == AlertState([SLOW], {"a": [SLOW]})
+
+
+def test_variables_with_secrets_reach_no_host() -> None:
+    """The variables of a night that contain passwords are among those that no host gets."""
+    assert {where.VARIABLE, *SECRETS} <= container.SECRETS
