@@ -1,0 +1,139 @@
+"""Which candidate of a series is the slow one: posteriors of blocks, and simulated searches (benchmarks/bisect.py)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from random import Random
+from statistics import median
+
+import pytest
+
+from benchmarks.bisect import CANDIDATES, EFFECT, is_right, simulate
+from pytest_dtfperf.compare.bisection import (
+    LEAST_EQUIVALENT,
+    BisectionEnd,
+    BisectionPolicy,
+    Observation,
+    compute_posterior,
+    decide_bisection,
+)
+
+POLICY = BisectionPolicy()
+SEED = 7
+CASES = 40
+
+
+def observe(levels: Mapping[int, Sequence[float]]) -> list[Observation]:
+    """Return blocks with these log-ratios, in both orders in turn."""
+    return [
+        Observation(candidate, value, at % 2 == 0) for candidate, values in levels.items() for at, value in enumerate(values)
+    ]
+
+
+def test_the_slow_candidate_follows_from_levels_on_both_sides_of_it() -> None:
+    """Blocks at level 0 before the change and at the level of the last candidate after it locate it, with its effect."""
+    seen = observe({9: [-0.031, -0.029, -0.03], 4: [-0.03, -0.032], 3: [0.001, -0.001]})
+    found = compute_posterior(10, seen)
+    decision = decide_bisection(found, POLICY, len(seen))
+    assert decision.end is BisectionEnd.FOUND
+    assert not decision.is_open
+    (change,) = found.describe_changes(0.95)
+    assert (change.first, change.last) == (4, 4)
+    assert change.low < math.exp(-0.03) < change.high
+    assert change.ratio == pytest.approx(math.exp(-0.03), abs=0.003)
+    assert found.inclusion[4] > 0.95
+    assert found.inclusion.sum() == pytest.approx(found.changes[1] + 2 * found.changes[2])
+
+
+def test_candidates_that_cannot_be_built_stay_in_the_result() -> None:
+    """The change is one of those that cannot be built, or the first after them."""
+    seen = observe({9: [-0.031, -0.029, -0.03], 6: [-0.03, -0.032], 3: [0.001, -0.001]})
+    assert decide_bisection(compute_posterior(10, seen), POLICY, len(seen)).is_open
+    found = compute_posterior(10, seen, broken={4, 5})
+    assert decide_bisection(found, POLICY, len(seen)).end is BisectionEnd.FOUND
+    (change,) = found.describe_changes(0.95)
+    assert (change.first, change.last) == (4, 6)
+
+
+def test_two_changes_are_reported_with_their_own_effects() -> None:
+    """A level between those of the first and the last candidate means two changes; each has its effect."""
+    seen = observe({3: [-0.06, -0.061, -0.059], 2: [-0.02, -0.021, -0.019], 1: [-0.02, -0.02, -0.021]})
+    found = compute_posterior(4, seen)
+    assert decide_bisection(found, POLICY, len(seen)).end is BisectionEnd.SEVERAL
+    first, second = found.describe_changes(0.95)
+    assert (first.first, first.last, second.first, second.last) == (1, 1, 3, 3)
+    assert first.ratio == pytest.approx(math.exp(-0.02), abs=0.002)
+    assert second.ratio == pytest.approx(math.exp(-0.04), abs=0.003)
+
+
+def test_good_and_bad_that_are_equal_are_no_difference() -> None:
+    """The search ends with the reason if the last candidate is as fast as the first, and not after two blocks."""
+    values = [0.002, -0.003, 0.001, 0.0, -0.001, 0.002]
+    found = [decide_bisection(compute_posterior(10, observe({9: values[:n]})), POLICY, n) for n in (2, len(values))]
+    assert found[0].is_open
+    assert found[1].end is BisectionEnd.NO_DIFFERENCE
+    assert len(values) > LEAST_EQUIVALENT
+
+
+def test_a_single_slow_block_does_not_decide() -> None:
+    """An outlier among blocks at level 0 moves the change less than the other blocks do."""
+    seen = observe({9: [-0.03, -0.031, -0.03], 4: [0.001, -0.3, -0.001, 0.0]})
+    assert compute_posterior(10, seen).inclusion[5:].sum() > 0.95
+
+
+def test_the_effect_of_the_order_is_removed() -> None:
+    """Blocks that begin with the reference are all faster by 1 %, and the change is found as without that."""
+    levels = {9: [-0.03] * 4, 4: [-0.03] * 4, 3: [0.0] * 4}
+    shifted = [
+        Observation(each.candidate, each.log_ratio + (0.01 if each.reference_first else -0.01), each.reference_first)
+        for each in observe(levels)
+    ]
+    found = compute_posterior(10, shifted)
+    assert found.inclusion[4] > 0.95
+    assert found.noise < 0.006
+
+
+def test_the_last_candidate_is_measured_first() -> None:
+    """Its level must be known before others can be told from it."""
+    assert compute_posterior(10, []).choose_next(dict.fromkeys(range(10), 1.0)) == 9
+
+
+def test_the_next_candidate_halves_the_interval() -> None:
+    """With equal costs, the middle one shows most."""
+    found = compute_posterior(65, observe({64: [-0.03, -0.031, -0.03]}))
+    assert 28 <= found.choose_next(dict.fromkeys(range(65), 1.0)) <= 36
+
+
+def test_a_warm_candidate_is_preferred_to_a_build() -> None:
+    """One off the middle that needs no build shows more for each second."""
+    found = compute_posterior(65, observe({64: [-0.03, -0.031, -0.03]}))
+    costs = {each: 60.0 if each in (0, 24, 64) else 600.0 for each in range(65)}
+    # Options of a gap are evenly spread: each but the warm one costs ten times as much.
+    assert found.choose_next(costs, warm=(24,)) == 24
+
+
+def test_a_candidate_that_cannot_be_built_is_not_chosen() -> None:
+    """Its neighbours are measured instead."""
+    seen = observe({4: [-0.03, -0.031, -0.03]})
+    chosen = compute_posterior(5, seen, broken={1, 3}).choose_next(dict.fromkeys(range(5), 1.0))
+    assert chosen in (2, 4)
+
+
+def test_one_slow_candidate_of_64_is_found() -> None:
+    """With an effect of 3 % and runs that scatter by 1 %, the candidate is right, in 2.5 blocks for each halving."""
+    found = simulate(Random(SEED), CASES)
+    assert sum(is_right(*each) for each in found) / CASES >= 0.95
+    assert median(result.blocks for _, result in found) <= 2.5 * math.log2(CANDIDATES)
+
+
+@pytest.mark.campaign(only=True)
+def test_one_slow_candidate_is_found_where_builds_fail() -> None:
+    """A fifth of the candidates cannot be built: the change is in the range that is reported."""
+    found = simulate(Random(SEED), CASES, broken=0.2)
+    assert sum(is_right(*each) for each in found) / CASES >= 0.95
+
+
+@pytest.mark.campaign(only=True)
+def test_two_slow_candidates_are_reported() -> None:
+    """Two changes of 3 % each are SEVERAL, and not one wrong candidate."""
+    found = simulate(Random(SEED), CASES, (EFFECT, EFFECT))
+    assert sum(result.end is BisectionEnd.SEVERAL for _, result in found) / CASES >= 0.9
