@@ -1,0 +1,152 @@
+"""The rates of groups of hosts, and the test of whether one of them is slower than others. Pure.
+
+Each question is a sequential probability ratio test of "as fast as fit groups" against "slower by `smallest`" (A. Wald, Annals
+of Mathematical Statistics 16, 1945, 117-186), on the logarithms of rates. The spread comes from groups that were trained
+several times, and is widened by Student's t where few were. No run alone decides that a group is slow: its part of the log
+likelihood ratio is limited.
+"""
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pytest_dtfperf.codec import JsonData, describe
+from pytest_dtfperf.stats.comparison import convert_to_t
+from pytest_dtfperf.stats.noise import Noise
+
+Group = tuple[str, ...]
+
+UNKNOWN_NOISE = Noise(run=0.003)  # the least spread that is assumed, without any degree of freedom
+LEAST_DEGREES = 2.0  # of freedom, below which no question is answered
+MOST_OF_LIMIT = 0.75  # of the log likelihood ratio that is needed, which one run contributes at most
+SLOW_PENALTY = 4.0  # log likelihood by which a group must be better explained as slow than as fit
+SEARCH_ERROR = 0.02  # of a question that only leads to the next one
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPolicy(JsonData):
+    """What a search finds, and how often it may be wrong."""
+
+    smallest: float = field(
+        default=0.05, metadata=describe("Smallest loss that is searched for, as a fraction", at_least=0.001, below=1)
+    )
+    error: float = field(
+        default=0.02, metadata=describe("Largest probability that any fit host or link is named", at_least=1e-9, below=0.5)
+    )
+    missed: float = field(
+        default=0.02,
+        metadata=describe("Largest probability that a slow group is taken for a fit one", at_least=1e-9, below=0.5),
+    )
+    most_repeats: int = field(default=12, metadata=describe("Runs of one group for one question", at_least=2, at_most=1000))
+    layouts: int = field(
+        default=2,
+        metadata=describe("Ways to divide all hosts into groups; 1: links between groups are not compared", at_least=1),
+    )
+
+
+class GroupAnswer(StrEnum):
+    SLOW = "slow"
+    FIT = "fit"
+    OPEN = "open"
+
+
+@dataclass(eq=False)
+class GroupQuestion:
+    """Whether a training with these hosts is slow: its runs up to now."""
+
+    hosts: Group
+    error: float = SEARCH_ERROR
+    is_confirmation: bool = False
+    rates: list[float | None] = field(default_factory=list)  # logarithms; None: the training failed
+    controls: list[float | None] = field(default_factory=list)  # of fit groups in the same rounds; None: there was none
+    answer: GroupAnswer = GroupAnswer.OPEN
+
+    @property
+    def known(self) -> list[float]:
+        return [each for each in self.rates if each is not None]
+
+
+class GroupRates:
+    """The rates of all groups that were trained, as logarithms."""
+
+    def __init__(self, policy: SearchPolicy, noise: Noise) -> None:
+        self.noise = noise
+        self.of: dict[Group, list[float]] = {}
+        self._policy = policy
+
+    def find_fastest(self, questions: Sequence[GroupQuestion]) -> list[float]:
+        """Return the runs of the groups that are fit together: as many of the fastest as one rate explains best."""
+        spread = self._widened_spread(SEARCH_ERROR)
+        ordered = sorted((each.known for each in questions if each.known), key=lambda rates: -statistics.fmean(rates))
+        best, chosen = -math.inf, 0
+        for count in range(1, len(ordered) + 1):
+            runs = [rate for rates in ordered[:count] for rate in rates]
+            centre = statistics.fmean(runs)
+            misfit = sum(len(each) * (statistics.fmean(each) - centre) ** 2 for each in ordered[:count]) / (2 * spread**2)
+            if (likelihood := -misfit - SLOW_PENALTY * (len(ordered) - count)) > best:
+                best, chosen = likelihood, count
+        return [rate for rates in ordered[:chosen] for rate in rates]
+
+    def answer(self, question: GroupQuestion, reference: Sequence[float]) -> GroupAnswer:
+        """Return whether the question's group is slow, by Wald's test."""
+        _, degrees_of_freedom = self.pool_spread()
+        if degrees_of_freedom < LEAST_DEGREES and len(question.rates) < self._policy.most_repeats:
+            return GroupAnswer.OPEN
+        slow_at = math.log((1 - self._policy.missed) / question.error)
+        fit_at = math.log(self._policy.missed / (1 - question.error))
+        delta = -math.log(1 - self._policy.smallest)
+        spread = self._widened_spread(question.error)
+        total = 0.0
+        for difference, runs in self._list_differences(question, reference):
+            ratio = math.inf if difference is None else delta * (-difference - delta / 2) / (spread**2 * runs)
+            total += min(ratio, MOST_OF_LIMIT * slow_at)
+        if total >= slow_at:
+            return GroupAnswer.SLOW
+        if total <= fit_at:
+            return GroupAnswer.FIT
+        if len(question.rates) < self._policy.most_repeats:
+            return GroupAnswer.OPEN
+        return GroupAnswer.SLOW if total > 0 and not question.is_confirmation else GroupAnswer.FIT
+
+    def _list_differences(self, question: GroupQuestion, reference: Sequence[float]) -> Iterator[tuple[float | None, float]]:
+        """Yield each run's log-ratio to fit groups, None of a failed one, and its variance in those of one run."""
+        centre = statistics.fmean(reference) if reference else None
+        shared = 1 + len(question.rates) / len(reference) if reference else 1.0
+        for at, rate in enumerate(question.rates):
+            control = question.controls[at] if question.is_confirmation else None
+            if rate is None:
+                yield None, 1.0
+            elif control is not None:
+                yield rate - control, 2.0
+            elif centre is not None:
+                yield rate - centre, shared
+
+    def compare(self, question: GroupQuestion, reference: Sequence[float]) -> tuple[float, int]:
+        """Return the loss that a question's runs show, 1 if all failed, and their number."""
+        known = [difference for difference, _ in self._list_differences(question, reference) if difference is not None]
+        return (1 - math.exp(statistics.fmean(known)) if known else 1.0), len(question.rates)
+
+    def is_slower(self, runs: Sequence[float], others: Sequence[float]) -> bool:
+        """Return whether the mean of runs is lower than that of others, by half of the smallest loss, and clearly."""
+        difference = statistics.fmean(others) - statistics.fmean(runs)
+        spread = self._widened_spread(self._policy.error) * math.sqrt(1 / len(runs) + 1 / len(others))
+        return difference > max(-math.log(1 - self._policy.smallest) / 2, 3 * spread)
+
+    def pool_spread(self) -> tuple[float, float]:
+        """Return the spread of runs of the same group, and its degrees of freedom."""
+        squares, degrees_of_freedom = self.noise.degrees_of_freedom * self.noise.run**2, self.noise.degrees_of_freedom
+        for rates in self.of.values():
+            if len(rates) > 1:
+                centre = statistics.fmean(rates)
+                squares += sum((rate - centre) ** 2 for rate in rates)
+                degrees_of_freedom += len(rates) - 1
+        spread = math.sqrt(squares / degrees_of_freedom) if degrees_of_freedom else 0.0
+        return max(spread, UNKNOWN_NOISE.run if self.noise.degrees_of_freedom else self.noise.run), degrees_of_freedom
+
+    def _widened_spread(self, error: float) -> float:
+        """Return the spread, multiplied by Student's quantile over the normal one."""
+        spread, degrees_of_freedom = self.pool_spread()
+        normal = statistics.NormalDist().inv_cdf(1 - error)
+        return spread * convert_to_t(normal, max(1.0, degrees_of_freedom)) / normal
