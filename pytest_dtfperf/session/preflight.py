@@ -31,7 +31,7 @@ class Need:
 
 def results(folder: Path) -> Need:
     """Return the requirements of a session folder: some megabytes for a long session, in three files for each run."""
-    return Need(folder, "results", "--perf-results names another folder", 16 * MIB, 1000)
+    return Need(folder, "results", "choose another folder with --perf-results (pytest) or --results (dtfperf)", 16 * MIB, 1000)
 
 
 def logs(folder: Path) -> Need:
