@@ -9,6 +9,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from email.message import EmailMessage
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -30,7 +32,9 @@ from pytest_dtfperf.records.session import SessionFolder
 
 VARIABLE = "DTFPERF_NOTIFY"  # receivers, separated by spaces, so that secrets are in no list of processes
 FORMS = "https://..., slack+https://..., json+https://... or mailto:NAME@HOST"
-TRIES, PAUSE_S, LONGEST_PAUSE_S, TIMEOUT_S = 3, 2.0, 60.0, 10.0
+TRIES, PAUSE_S, LONGEST_PAUSE_S = 3, 2.0, 60.0
+TIMEOUT_S = 10.0  # for a connection, and for each part of an answer
+ANSWER_S = 30.0  # for the whole answer: the next night must not wait for a receiver that sends a byte now and then
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})  # HTTP status codes of a receiver that may take it later
 _SENDMAIL = ("sendmail", "/usr/sbin/sendmail", "/usr/lib/sendmail")
 
@@ -239,6 +243,15 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 def _try_request(request: urllib.request.Request) -> tuple[str | None, bool]:
     """Return why a receiver did not take the request, or None; and whether another try may help."""
+    results: list[tuple[str | None, bool]] = []
+    # A daemon, which does not keep this process from its end.
+    thread = threading.Thread(target=lambda: results.append(_request(request)), daemon=True)
+    thread.start()
+    thread.join(ANSWER_S)
+    return results[0] if results else (f"no answer within {ANSWER_S:g} s", False)
+
+
+def _request(request: urllib.request.Request) -> tuple[str | None, bool]:
     try:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S):
             return None, False
@@ -247,7 +260,7 @@ def _try_request(request: urllib.request.Request) -> tuple[str | None, bool]:
             return f"HTTP status {error.code}", error.code in _RETRIED
     except urllib.error.URLError as error:
         return f"{getattr(error.reason, 'strerror', None) or type(error.reason).__name__}", True
-    except (OSError, ValueError) as error:  # a time limit while it answers; a broken answer
+    except (OSError, ValueError, HTTPException) as error:  # a time limit while it answers; a broken answer
         return type(error).__name__, True
 
 

@@ -1,9 +1,11 @@
 """Alerts of a night: only what is new, to a real HTTP server and a real program for mail, and again where they failed."""
 
 import json
+import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -167,6 +169,39 @@ def test_silent_host_is_one_line(state: Path) -> None:
     with webhook() as server:
         gone = server.url
     assert send(state, [SLOW], gone) == ["127.0.0.1 was not notified: Connection refused, 3 times"]
+
+
+@contextmanager
+def answering(answer: bytes, *, endless: bool = False) -> Iterator[str]:
+    """Listen, and answer each request with these bytes, once or again and again; yield the URL."""
+
+    def serve() -> None:
+        with suppress(OSError):  # the end of the test closes the listener
+            while True:
+                connection, _ = listener.accept()
+                with connection, suppress(OSError):
+                    connection.recv(10_000)
+                    connection.sendall(answer)
+                    while endless:
+                        time.sleep(0.01)
+                        connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/{SECRET}"
+
+
+def test_endless_answer_ends(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receiver that never ends its answer does not keep the night, and its lock, from ending."""
+    monkeypatch.setattr("pytest_dtfperf.nightly.notify.ANSWER_S", 0.3)
+    with answering(b"H", endless=True) as url:
+        assert send(state, [SLOW], url) == ["127.0.0.1 was not notified: no answer within 0.3 s"]
+
+
+def test_broken_answer_is_one_line(state: Path) -> None:
+    """What answers in another protocol than HTTP is a line."""
+    with answering(b"220 mail.example.org ESMTP\r\n") as url:
+        assert send(state, [SLOW], url) == ["127.0.0.1 was not notified: BadStatusLine, 3 times"]
 
 
 def test_full_disk_is_one_line(tmp_path: Path) -> None:
