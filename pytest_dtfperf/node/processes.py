@@ -147,6 +147,16 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
+def end_group_with_parent() -> None:
+    """Have the kernel signal this process when its parent ends, and then kill the whole process group that it leads.
+
+    A program may have started others, which would survive it.
+    """
+    if os.getpgrp() == os.getpid():
+        signal.signal(signal.SIGHUP, lambda *_: os.killpg(0, signal.SIGKILL))
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGHUP, 0, 0, 0)
+
+
 def go_on_after_parent() -> None:
     """Have the kernel continue this process when the parent ends, if stopped by then: else it would stay stopped.
 

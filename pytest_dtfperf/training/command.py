@@ -1,13 +1,12 @@
-"""A task that runs an external command and reports it as our own training. Needs no TensorFlow.
+"""Run an external command as a task, and report it as a training. This module needs no TensorFlow.
 
     agent -- forks --> this task -- starts --> the program, in the task's process group
                        log, progress, report <-- its output
 
-Whatever ends the task ends the program: it is killed with its parent, and where the kernel kills the task, the task takes its
-whole process group along.
+The program never outlives the task: it is killed with its parent, and where the kernel kills the task, the task takes its whole
+process group along.
 """
 
-import ctypes
 import os
 import re
 import resource
@@ -24,6 +23,7 @@ from time import perf_counter
 from typing import Any, NoReturn
 
 from pytest_dtfperf.datamodel.task_report import TaskReport
+from pytest_dtfperf.node import processes
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.spec.command import rate_pattern_of
 from pytest_dtfperf.spec.spec import task_arguments, task_variables
@@ -37,7 +37,6 @@ CANNOT_START = 127  # the exit code of shells where a program does not exist
 _TICK_S = 0.1  # how late the end of a program that has left its output to somebody else may be noticed
 _REST_S = 2.0  # for output that was printed and not yet read, where a child of the program prints on and on
 _READ_BYTES = 1 << 16
-_PR_SET_PDEATHSIG = 1
 # What this process was given for our own TensorFlow and numpy (node/zygote.py), and the program's user has not set.
 _OURS = ("OPENBLAS_NUM_THREADS", "TF_CPP_MIN_LOG_LEVEL", "TF_GRPC_REUSE_PORT")
 
@@ -48,13 +47,12 @@ _OF_THE_AGENT = re.compile(
     r"|SLURM_(?:PROCID|LOCALID|NODEID|GTIDS|TASK_PID|NTASKS.*|NPROCS|TASKS_PER_NODE|STEP.*|SRUN_.*|DISTRIBUTION|CPU_BIND.*)"
 )
 
-_libc = ctypes.CDLL(None)
-
 
 class Program:
-    """Start the program. Where it cannot start, write the reason to the log and end this process.
+    """The program of a task's command, started in a process of its own.
 
-    What it reports of its steps, if it does, comes through `steps`.
+    Where it cannot start, the reason is written to the log and this process ends. `steps` receives what the program reports of
+    its steps.
     """
 
     def __init__(self, order: TaskOrder, steps: ReportedSteps | None = None) -> None:
@@ -75,7 +73,7 @@ class Program:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                preexec_fn=partial(_die_with, os.getpid()),
+                preexec_fn=partial(processes.die_with, os.getpid()),
             )
         except OSError as exc:
             refuse(_why_not(argv[0], environment["PATH"], exc))
@@ -84,7 +82,10 @@ class Program:
         self.peak_rss_bytes = 0  # of this process, not of those that it starts
 
     def wait(self, output: Output) -> int:
-        """Feed `output` to the end. Returns the exit code, or minus the signal. What outlives the program is not waited for."""
+        """Feed `output` until the program ends, and return its exit code, or minus the signal that ended it.
+
+        Processes that outlive the program are not waited for.
+        """
         pipes: list[Any] = [self._output, *([self._steps] if self._steps else [])]
         ended_at: float | None = None
         while True:
@@ -109,7 +110,10 @@ class Program:
         return self._process.wait()
 
     def end(self, own_s: float, grace_s: float) -> None:
-        """Let it go on for `own_s`; then end it by SIGTERM, or by SIGKILL if that takes too long."""
+        """Let the program go on for `own_s` seconds.
+
+        Then end it by SIGTERM, or by SIGKILL if that takes more than `grace_s`.
+        """
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(own_s)
         self._process.terminate()
@@ -119,28 +123,14 @@ class Program:
             self._process.kill()
 
     def _note_memory(self) -> None:
-        """Its highest memory so far. The kernel's account of dead children would do, but a child begins with its parent's."""
+        """Note the program's highest memory so far.
+
+        The kernel's account of dead children would not do: a child begins with the memory of its parent.
+        """
         with suppress(OSError), open(f"/proc/{self._process.pid}/status", "rb") as file:
             for line in file:
                 if line.startswith(b"VmHWM:"):
                     self.peak_rss_bytes = int(line.split()[1]) * 1024
-
-
-def take_group_along() -> None:
-    """Have the kernel signal this process when its parent ends, and then end the whole process group.
-
-    A program may have started others, which would survive it.
-    """
-    if os.getpgrp() == os.getpid():
-        signal.signal(signal.SIGHUP, lambda *_: os.killpg(0, signal.SIGKILL))
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGHUP, 0, 0, 0)
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this fork with the task."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the kernel had the request
-        os._exit(CANNOT_START)
 
 
 def _environment(order: TaskOrder) -> dict[str, str]:
@@ -183,7 +173,7 @@ def run(order: Mapping[str, Any], connection: AgentConnection) -> None:
             "entry = 'pytest_dtfperf.training.command:run' is for other programs alone, and this spec has no command: "
             "pytest_dtfperf.training.task:run, which is usual, trains, too"
         )
-    take_group_along()
+    processes.end_group_with_parent()
     connection.send("ready")  # nothing is prepared: programs start together and wait for each other, as TensorFlow's do
     if connection.wait() != "leave":
         (_serve if task.stays else _work)(task, connection)
@@ -228,7 +218,7 @@ def _send_stamps(order: TaskOrder, connection: AgentConnection, steps: ReportedS
 
 
 def _serve(order: TaskOrder, connection: AgentConnection) -> None:
-    """Run a parameter server's program, which may end well by itself; this task stays until it is sent away."""
+    """Run a parameter server's program, and stay until the agent sends this task away. The program may end before."""
     program, leaving = Program(order), Event()
     Thread(target=_end_on_order, args=(connection, program, leaving, order.grace_s), daemon=True).start()
     code = program.wait(Output(rate_pattern_of(order.spec), connection, streams=order.streams))
@@ -247,7 +237,7 @@ def _end_on_order(connection: AgentConnection, program: Program, leaving: Event,
 
 
 def _end_as(code: int) -> None:
-    """Return after a good end; else end this task with the same exit code or signal, so that reports about it are right."""
+    """End this task with the program's exit code or signal, for correct reports; after exit code 0, only return."""
     if code > 0:
         sys.exit(code)
     if code < 0:

@@ -1,4 +1,4 @@
-"""The devices, settings and memory of a task's TensorFlow."""
+"""Describe the devices, settings and memory of a task's TensorFlow."""
 
 import ctypes
 import os
@@ -65,9 +65,9 @@ def _task(order: TaskOrder, worker: int) -> str:
 
 
 def _devices_of_workers(order: TaskOrder) -> dict[int, int]:
-    """Worker -> how many devices this task's graph uses there: only its own, unless one session computes on all.
+    """Return the number of devices that this task's graph uses on each worker: only its own, or all in a single session.
 
-    Workers have as many each, but for the last, which has what remains.
+    Workers have equally many devices, except for the last, which has the remaining ones.
     """
     if not order.spec.mode.single_session:
         return {order.index: order.num_devices}
@@ -119,9 +119,9 @@ def config_of(order: TaskOrder) -> tf.compat.v1.ConfigProto:
 def _inter_op_threads(order: TaskOrder) -> int:
     """Return the number of inter-op threads: at least two between hosts, unless the spec sets it.
 
-    TensorFlow's threads begin with what became ready last. A single one goes all the way back through the network before it
-    computes the weights' gradients that it has passed, the last layers' after all others, and sends them; until then the links
-    are idle. A second one takes what became ready first.
+    TensorFlow's threads begin with the operation that became ready last. A single thread goes back through the whole network
+    before it computes the weights' gradients that it has passed, and the links are idle until then. A second thread computes
+    what became ready first.
     """
     asked = order.spec.num_inter_threads
     threads = asked or order.threads
@@ -131,7 +131,7 @@ def _inter_op_threads(order: TaskOrder) -> int:
 
 
 def variables_of(order: TaskOrder) -> dict[str, str]:
-    """Return what TensorFlow reads from the environment when it makes its first device, and compiles its first graph."""
+    """Return the environment variables that TensorFlow reads when it makes its first device and compiles its first graph."""
     spec = order.spec
     variables: dict[str, str] = {}
     if spec.xla:  # of itself, TensorFlow compiles for GPUs alone
@@ -170,7 +170,7 @@ _NO_MATTER = ("GRPC_DEFAULT_SSL_", "GRPC_SSL_", "GRPC_TRACE", "GRPC_VERBOSITY", 
 
 
 def settings_of(order: TaskOrder) -> dict[str, str]:
-    """Name -> value, as text, of all that is not as TensorFlow has it by itself."""
+    """Return the settings that differ from TensorFlow's defaults, by name and as text."""
     config = dict(_fields(config_of(order)))
     return {
         "malloc": MEMORY_SETTING,

@@ -1,4 +1,4 @@
-"""The interface between a task and its training engine, and the result of a training."""
+"""Define the interface between a task and its training engine, and write the variables of a training."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,70 +15,91 @@ from pytest_dtfperf.traces import TaskTrace
 
 
 class Training(Protocol):
-    """One worker's part of a training. Made with its `TaskOrder`; its methods are called in the order of this page."""
+    """One worker's part of a training, made with its `TaskOrder`. Methods are called in the order in which they are defined."""
 
     def serve(self) -> None:
-        """Bind the task's port, if others talk to it."""
+        """Bind the task's port, if other tasks connect to it."""
 
     def build(self) -> None:
-        """Make the graph or the functions. No other task need be there yet."""
+        """Make the graph or the functions. Other tasks need not have started yet."""
 
     def initialise(self) -> None:
-        """Give all variables their first values. Returns once every worker has what it needs for its first step."""
+        """Give all variables their first values, and return once every worker can make its first step."""
 
     def step(self) -> float:
-        """Train one step, and return its loss: cross-entropy, the mean over this worker's towers. The warm-up's steps first."""
+        """Train one step, and return its loss: the cross-entropy, as the mean over this worker's towers.
+
+        Warm-up steps come first.
+        """
 
     def barrier(self, name: str) -> None:
-        """Return in no worker before all have called it. "start" is before the measured steps, "end" after them."""
+        """Block until all workers have called this. "start" is before the measured steps, "end" after them."""
 
     def evaluate(self) -> Score:
-        """Evaluate on the test set. The chief does, if the spec asks for it; the others wait."""
+        """Return the score on the test set. Only the chief calls this, if the spec asks for it; the other workers wait."""
 
     def broadcast(self, value: bool) -> bool:
-        """The chief's word, for all. Called by every worker when the chief has looked at the test set, to go on together."""
+        """Return the chief's value in all workers. Every worker calls this after each evaluation, to go on or stop together."""
 
     def save(self, path: Path) -> None:
-        """Write the trained variables by name, whole or not at all. Raises `InvalidMeasurement` if copies of one differ."""
+        """Write the trained variables by name, atomically. Raise `InvalidMeasurement` if copies of one variable differ."""
 
     def stamps(self, step_s: Sequence[float]) -> Sequence[Stamps]:
-        """When what was there in the last steps, which took so long, in each worker that this one's session computes on. Empty
-        where that is not known. Called when all steps are measured.
+        """Return the timestamps of the last steps, for each worker that this one's session computes on.
+
+        Called when all steps are measured. `step_s` are the durations of these steps. The result is empty where they are not
+        known.
         """
 
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace | None:
-        """Train `traced_steps` more steps, and return their trace; None where it cannot be recorded. Called by every
-        worker, the last before `shut_down`. Raises what TensorFlow raises, and where a step takes longer than `patience_s`:
-        then there is no trace, and the training is as it was.
+        """Train `traced_steps` more steps, and return their trace; None where it cannot be recorded.
+
+        Every worker calls this, last before `shut_down`. Raises TensorFlow's errors, also where a step takes longer than
+        `patience_s`: then there is no trace, and the training is unchanged.
         """
 
     def shut_down(self) -> None:
-        """Leave the training: once it has returned, no other worker needs this one. Called last, by every worker."""
+        """Leave the training: once this has returned, no other worker needs this one. Every worker calls it last."""
 
     @property
     def devices(self) -> Sequence[str]:
-        """Where the gradients are computed, known after the first step."""
+        """Return the devices on which gradients are computed, known after the first step."""
 
     @property
     def variable_bytes(self) -> Mapping[str, int]:
-        """Bytes of trained variables on each device."""
+        """Return the bytes of trained variables by device."""
 
     @property
     def computed(self) -> StepGraph | None:
-        """What a step computes; None for a worker with devices that the chief computes on. Takes a tenth of a second."""
+        """Return the computation of a step; None for a worker with devices that the chief computes on. Takes about 0.1 s."""
+
+
+_AT_SHUTDOWN: list[Callable[[], object]] = []
+
+
+def at_shutdown(callback: Callable[[], object]) -> None:
+    """Have `callback` called when no other task needs this one any more, and before its process ends without cleanup."""
+    _AT_SHUTDOWN.append(callback)
+
+
+def run_at_shutdown() -> None:
+    """Call all registered callbacks, the last one first."""
+    while _AT_SHUTDOWN:
+        _AT_SHUTDOWN.pop()()
 
 
 def save(
     session: tf.compat.v1.Session, variables: Mapping[str, Sequence[tf.Tensor]], path: Path, sent_as: tf.DType = tf.float32
 ) -> None:
-    """Write what a session holds, as `write` does."""
+    """Write the values of variables in a session, as `write` does."""
     write(session.run({name: list(copies) for name, copies in variables.items()}), path, sent_as)
 
 
 def write(variables: Mapping[str, Sequence[Any]], path: Path, sent_as: tf.DType = tf.float32) -> None:
-    """Write variables by name, whole or not at all. `sent_as` is what copies may have been sent in: of these, the first is it.
+    """Write the values of variables by name, atomically.
 
-    Raises `InvalidMeasurement` if copies of one differ.
+    `sent_as` is the type in which copies may have been sent: then they need only agree in it, and the first one is written.
+    Raises `InvalidMeasurement` if copies of one variable differ.
     """
     values: dict[str, Any] = {}
     for name, copies in variables.items():

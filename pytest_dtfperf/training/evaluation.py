@@ -1,4 +1,4 @@
-"""How well the test set is answered: the graph that counts it, batch by batch, and the sums it comes to."""
+"""Compute the accuracy and the loss on the test set: the graph for one batch, and the sums over all batches."""
 
 import math
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ TOP = 5  # the right answer is among so many
 
 @dataclass(frozen=True)
 class EvaluationTensors:
-    """What a session is asked for, again and again until the test set is through."""
+    """The tensors that a session fetches, batch by batch, until the test set ends."""
 
     test_set: TestSet
     sums: tf.Tensor  # float32 (4,): a batch's images, their cross-entropy, right answers, right ones among the best five
@@ -25,7 +25,10 @@ class EvaluationTensors:
 
 
 def evaluation_of(spec: Spec, logits: tf.Tensor, test_set: TestSet, values: Mapping[str, tf.Tensor]) -> EvaluationTensors:
-    """`logits` (images, classes) are the network's for a batch of the test set, `values` its variables by name."""
+    """Return the tensors of an evaluation.
+
+    `logits` (images, classes) are the network's for a batch of the test set, `values` its variables by name.
+    """
     entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=test_set.labels, logits=logits)
     counts = [tf.ones_like(entropy), entropy, *(tf.cast(_right(logits, test_set.labels, k), tf.float32) for k in (1, TOP))]
     squares = [tf.nn.l2_loss(value) for name, value in values.items() if decays(name)]
@@ -33,7 +36,10 @@ def evaluation_of(spec: Spec, logits: tf.Tensor, test_set: TestSet, values: Mapp
 
 
 def _right(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
-    """Whether fewer than k other classes are thought likelier, or as likely: a network that knows nothing is not right."""
+    """Return for each image whether fewer than k other classes have a logit as high as the right one.
+
+    So a network with equal logits for all classes has no right answers.
+    """
     of_label = tf.gather(logits, labels, batch_dims=1)
     return tf.reduce_sum(tf.cast(logits >= of_label[:, None], tf.int32), axis=1) <= k
 

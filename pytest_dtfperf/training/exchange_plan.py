@@ -1,4 +1,4 @@
-"""How variables are exchanged: packs of small ones, parts of large ones, and the waves in which values are sent. Pure.
+"""Plan how variables are exchanged: packs of small ones, parts of large ones, and the waves in which values are sent. Pure.
 
 Small variables share a tensor because a tensor costs some 40 microseconds on the network, however small it is. InceptionV3 has
 190 trained variables, 96 of them of less than 16 KiB, which together are 0.08 MB of its 95.
@@ -33,7 +33,7 @@ PACK_BYTES = 1 << 20  # of a whole pack, likewise
 
 @dataclass(frozen=True)
 class Pack:
-    """Variables that are one, flat and in this order."""
+    """Several variables that are exchanged as one, flat and in this order."""
 
     name: str
     members: tuple[Variable, ...]
@@ -46,9 +46,10 @@ class Pack:
 def plan(
     variables: Iterable[Variable], *, small_bytes: int = SMALL_BYTES, most: int | None = None, servers: int = 1
 ) -> list[Pack]:
-    """Pack all variables of at most `small_bytes`, no more than `most` in one. What would be alone in a pack stays as it is.
+    """Pack all variables of at most `small_bytes`, no more than `most` in one. A pack of a single variable is left out.
 
-    No pack is more than a parameter server's even part of them. Batch norm's are apart, for weight decay is not for them.
+    No pack is larger than one parameter server's even share of all packs. The variables of batch norm have packs of their own,
+    as weight decay does not apply to them.
     """
     small = [variable for variable in variables if _bytes([variable]) <= small_bytes]
     full_bytes = min(PACK_BYTES, -(-_bytes(small) // servers))
@@ -71,7 +72,7 @@ def _bytes(variables: Iterable[Variable]) -> int:
 
 
 def packs_of(order: TaskOrder) -> list[Pack]:
-    """If they can help, or if the spec asks for them."""
+    """Return the packs of a task's variables: those that the spec asks for, or by default those that save time."""
     return _packs(order.spec, crosses_the_wire=bool(order.cluster))
 
 
@@ -105,7 +106,7 @@ def parts_of(order: TaskOrder) -> dict[str, dict[str, int]]:
 
 
 def servers_of(order: TaskOrder, servers: int) -> dict[str, int]:
-    """Return the server that holds each variable, pack or part, of so many."""
+    """Return the number of the server that holds each variable, pack or part."""
     return {
         part: piece.server
         for name, pieces in _assign_pieces(order, servers).items()
@@ -114,7 +115,7 @@ def servers_of(order: TaskOrder, servers: int) -> dict[str, int]:
 
 
 def sizes_of(order: TaskOrder) -> dict[str, int]:
-    """Return bytes of each variable, pack or part that parameter servers hold, in the order in which the network makes them."""
+    """Return the bytes of each variable, pack or part on parameter servers, in the order in which the network makes them."""
     parts = parts_of(order)
     return {
         part: size_of((rows, *shape[1:]))
@@ -124,12 +125,12 @@ def sizes_of(order: TaskOrder) -> dict[str, int]:
 
 
 def part_names(name: str, parts: int) -> list[str]:
-    """`dense0/weights/part2of7`; what is not cut keeps its name."""
+    """Return the names of a variable's parts, as `dense0/weights/part2of7`; a single part keeps the variable's name."""
     return [name] if parts == 1 else [f"{name}/part{number}of{parts}" for number in range(1, parts + 1)]
 
 
 def bytes_on_servers(spec: Spec) -> list[int]:
-    """Return what each of the spec's parameter servers holds of the trained variables, when several tasks share them."""
+    """Return the bytes of trained variables on each of the spec's parameter servers, when several tasks share them."""
     variables = outline_of(spec).trained
     if spec.mode.engine != VariableUpdate.engine and not VARIABLE_PLACEMENTS[spec.variable_placement].in_strategies:
         whole = [variable.shape for variable in variables]
@@ -147,9 +148,9 @@ class Exchange(NamedTuple):
 
 
 def list_exchanges(spec: Spec) -> list[Exchange]:
-    """Return what the spec's workers exchange with parameter servers on other hosts, in the order of the network.
+    """Return the exchanges of the spec's workers with parameter servers on other hosts, in the order of the network.
 
-    Without parameter servers all are of server 0.
+    Without parameter servers all belong to server 0.
     """
     variables = outline_of(spec).trained
     packs = _packs(spec, crosses_the_wire=True)
@@ -190,7 +191,10 @@ def _cut_between_hosts(spec: Spec, shapes: Sequence[Shape], placed: Placed, serv
 
 
 def _pieces_of(spec: Spec, shapes: Sequence[Shape], servers: int) -> Placed:
-    """Return the pieces. A single process counts its own devices as servers: it sends nothing, and would have no parts."""
+    """Return the pieces of each variable.
+
+    A single process counts its own devices as servers. It sends nothing, so that its variables are not cut.
+    """
     row = VARIABLE_PLACEMENTS[spec.variable_placement if spec.num_ps else Spec.variable_placement]
     pieces = spec.mode.pieces_per_server
     placement: Placement = load(row.implementation)
@@ -207,14 +211,14 @@ BEYOND = 0.12
 
 
 class Wave(NamedTuple):
-    """Values that are sent when others have come, by name."""
+    """The names of values that are sent together, once others have arrived."""
 
     awaited: frozenset[str]
     held_back: frozenset[str]  # until all of those have come
 
 
 def waves_of(sizes: Mapping[str, int], servers: Mapping[str, int]) -> list[Wave]:
-    """Return the waves of values of these sizes, in the network's order. What is in no wave is sent at once."""
+    """Return the waves of values of these sizes, in the network's order. Values in no wave are sent immediately."""
     awaited = [names for names in dict.fromkeys(_first(sizes, part) for part in AWAITED) if names]
     before = [_sent_until(sizes, servers, names) for names in awaited]  # so many of each server are sent before the wave
     held_back: list[list[str]] = [[] for _ in awaited]
@@ -227,7 +231,7 @@ def waves_of(sizes: Mapping[str, int], servers: Mapping[str, int]) -> list[Wave]
 
 
 def _first(sizes: Mapping[str, int], part: float) -> tuple[str, ...]:
-    """Return names of those that are within this part of all, in their order."""
+    """Return the names of the first values whose sizes add up to at most this part of all bytes."""
     total, before = sum(sizes.values()), 0
     found = []
     for name, size in sizes.items():
@@ -239,7 +243,7 @@ def _first(sizes: Mapping[str, int], part: float) -> tuple[str, ...]:
 
 
 def _sent_until(sizes: Mapping[str, int], servers: Mapping[str, int], awaited: Iterable[str]) -> float:
-    """Return what keeps a server's link busy until these have come from all of them."""
+    """Return the bytes that keep a server's link busy until these values have come from all servers."""
     theirs: Counter[int] = Counter()
     for name in awaited:
         theirs[servers[name]] += sizes[name]

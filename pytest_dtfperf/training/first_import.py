@@ -1,8 +1,8 @@
-"""Imports TensorFlow for the first time in a process: import this before anything else that does.
+"""Import TensorFlow for the first time in a process. Import this module before any other that imports TensorFlow.
 
-Keras, which comes with it, looks for packages that it has a use for and we have not. Where they are installed they would take
-3 of the import's 6.7 CPU seconds, and 120 MB of every host's zygote. Whatever backend the host's environment asks it for, it
-gets TensorFlow's: another would be imported, too, and one that it does not know would end every import of TensorFlow.
+Keras, which TensorFlow imports, looks for optional packages that tasks do not use. Where they are installed they would take 3
+of the import's 6.7 CPU seconds, and 120 MB of every host's zygote. Keras also gets TensorFlow as its backend, whatever the
+host's environment sets: another backend would be imported, too, and an unknown one would end every import of TensorFlow.
 """
 
 import os
@@ -15,7 +15,7 @@ HIDDEN = ("matplotlib", "pandas", "scipy", "sklearn")
 
 @contextmanager
 def hidden(names: tuple[str, ...]) -> Iterator[None]:
-    """Within the context, treat what has not been imported yet as if it were not installed."""
+    """Within the context, treat packages that have not been imported yet as if they were not installed."""
     added = [name for name in names if name not in sys.modules]
     sys.modules.update(dict.fromkeys(added))  # type: ignore[arg-type]  # None: Python's own mark for "not to be had"
     try:
@@ -27,7 +27,7 @@ def hidden(names: tuple[str, ...]) -> Iterator[None]:
 
 @contextmanager
 def keras_on_tensorflow() -> Iterator[None]:
-    """Within the context, name TensorFlow as Keras' backend; another backend is refused where a Keras model is trained."""
+    """Within the context, set TensorFlow as Keras' backend. Other backends are refused where a Keras model is trained."""
     before = os.environ.get("KERAS_BACKEND")
     os.environ["KERAS_BACKEND"] = "tensorflow"
     try:

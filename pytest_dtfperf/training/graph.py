@@ -35,7 +35,7 @@ class GraphTraining:
     _step: Step
 
     def __init__(self, order: TaskOrder, *, lends: bool | None = None) -> None:
-        """`lends`: whether somebody else computes on its devices, so that it only comes to the meetings."""
+        """Make the training. With `lends`, another session computes on this task's devices."""
         self._order = order
         self._lends = order.lends_devices if lends is None else lends
         self._graph = tf.Graph()

@@ -1,12 +1,12 @@
-"""What a graph computes, as a hash: two graphs have the same if they differ in names, in order and in seeds alone.
+"""Compute a hash of what a graph computes. Graphs that differ only in names, order and seeds have the same hash.
 
-What counts of an operation: its kind, its attributes, the kind of device and of task that it is for, and its neighbours. By
-Weisfeiler and Leman's colour refinement ("A reduction of a graph to a canonical form", 1968) each operation begins with a
-colour of its own, and takes in those of its neighbours eight times over; the hash is of the sorted colours. Values of constants
-count where they shape what is computed (axes, paddings, sizes: int32), and not where they are only calculated with: another
-learning rate makes no other program.
+The hash covers of an operation its kind, its attributes, the kind of its device and task, and its neighbours. By Weisfeiler and
+Leman's colour refinement ("A reduction of a graph to a canonical form", 1968) each operation begins with a colour of its own,
+and takes in those of its neighbours eight times over; the hash is of the sorted colours. Constants count by value where they
+set what is computed (axes, paddings, sizes: int32), and not where they are operands: another learning rate makes no other
+program.
 
-Pure: needs numpy and the protocol buffers that it is given, and nothing of TensorFlow's run time.
+Pure: needs numpy and the protocol buffers that it is given, but not TensorFlow's run time.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ Colours = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 def describe_computation(graph: Any, fetches: Collection[str] = (), *, without: Collection[str] = ()) -> StepGraph:
-    """Describe what is needed for these operations of a `GraphDef`, or all of it but for those that compute nothing."""
+    """Describe the operations of a `GraphDef` that `fetches` need, or all of them except for `without`."""
     functions = _Functions(graph.library.function)
     nodes = _find_needed_nodes(graph.node, fetches) if fetches else [node for node in graph.node if node.name not in without]
     colours, operations = _refine_colours(nodes, functions, arguments=())
@@ -61,7 +61,7 @@ def _find_needed_nodes(nodes: Sequence[Any], fetches: Collection[str]) -> list[A
 
 
 def _source(text: str) -> tuple[str, str]:
-    """Return an input's operation, and which of its outputs: "^" for none of them, a control input."""
+    """Return an input's operation and the number of its output; "^" stands for a control input."""
     if text.startswith("^"):
         return text[1:], "^"
     name, _, output = text.partition(":")
@@ -70,7 +70,7 @@ def _source(text: str) -> tuple[str, str]:
 
 @dataclass
 class _Functions:
-    """The functions that a graph calls, each hashed once. Within one that calls itself, that call counts as one of nothing."""
+    """The functions that a graph calls, each hashed once. A recursive call counts as a function without operations."""
 
     definitions: Sequence[Any]
     _known: dict[str, tuple[str, Counter[str]]] = field(default_factory=dict)
@@ -118,7 +118,7 @@ def _refine_colours(nodes: Sequence[Any], functions: _Functions, arguments: Sequ
 
 
 def _spread(colours: Colours, sources: Any, consumers: Any, hows: Colours) -> Colours:
-    """Combine each colour with those of its inputs, by place, and of its consumers, as sums: their order does not count."""
+    """Combine each colour with those of its inputs, by position, and of its consumers, as sums without an order."""
     for _ in range(ROUNDS):
         inputs, outputs = np.zeros_like(colours), np.zeros_like(colours)
         np.add.at(inputs, consumers, _mix_bits(colours[sources] ^ hows))
@@ -128,7 +128,7 @@ def _spread(colours: Colours, sources: Any, consumers: Any, hows: Colours) -> Co
 
 
 def _mix_bits(values: Colours) -> Colours:
-    """SplitMix64's finaliser (Steele, Lea and Flood, 2014): every bit of a value decides over every bit of the result."""
+    """Let every bit of a value decide over every bit of the result: SplitMix64's finaliser (Steele, Lea and Flood, 2014)."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -141,7 +141,7 @@ def _keys(nodes: Sequence[Any]) -> set[str]:
 
 
 def _device(node: Any, by_name: Mapping[str, Any]) -> str:
-    """Return the kind of device and the job, without numbers; of one to be beside another (`_class`), the other's."""
+    """Return the kind of device and the job, without numbers. A node that is colocated (`_class`) has the other node's."""
     seen = set()
     while not node.device and node.name not in seen:
         seen.add(node.name)
@@ -193,7 +193,7 @@ def _tensor(tensor: Any, *, valued: bool) -> str:
 
 
 def _digest(*parts: object) -> bytes:
-    """Eight bytes."""
+    """Return a hash of eight bytes."""
     return hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=8).digest()
 
 

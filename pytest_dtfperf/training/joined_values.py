@@ -1,6 +1,6 @@
-"""Values that come in parts along their first axis, and operations on them.
+"""Join values that come in parts along their first axis, and multiply by them.
 
-A value is joined only where an operation needs it whole. Dense layers multiply by its parts, so that they begin when the first
+A value is joined only where an operation needs all of it. Dense layers multiply by its parts, so that they begin when the first
 part has arrived and copy nothing: VGG16's largest value has 411 MB, and a step over four servers at 0.5 Gbit/s waited 1.9 s for
 the copy that joined its parts and for the gradient that was cut.
 """
@@ -11,12 +11,12 @@ import tensorflow as tf
 
 
 def join_parts(parts: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return all rows, one part's after the other's."""
+    """Return one tensor with the rows of all parts, in their order."""
     return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
 
 
 def parts_in(value: tf.Tensor) -> list[tf.Tensor]:
-    """Return the tensors that are joined to this one; itself if it is not of several."""
+    """Return the tensors that are joined to this one; the tensor itself where it is not joined."""
     if not tf.is_symbolic_tensor(value) or value.op.type != "ConcatV2":
         return [value]
     *parts, axis = value.op.inputs
@@ -24,9 +24,9 @@ def parts_in(value: tf.Tensor) -> list[tf.Tensor]:
 
 
 def product_by_parts(vectors: tf.Tensor, matrices: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Vectors (batch, rows) times the matrix (rows, columns) that these would be if they were joined: (batch, columns).
+    """Return vectors (batch, rows) times the joined matrices (rows, columns), as (batch, columns).
 
-    The parts' products are added in float32, whatever they are in.
+    The products of the parts are added in float32, whatever their type.
     """
     if len(matrices) == 1:
         return tf.raw_ops.MatMul(a=vectors, b=matrices[0])

@@ -1,9 +1,10 @@
-"""float16 has no numbers below 6e-8: gradients that small come out as zero. So the loss, and with it all of them, is scaled.
+"""Scale the loss for float16, which has no numbers below 6e-8: smaller gradients would become zero.
 
-    tower: loss x scale -> gradients in float16 -> float32 / scale      what leaves a tower is a true gradient, or inf or nan
+    tower: loss x scale -> gradients in float16 -> float32 / scale      each tower's result is a true gradient, or inf or nan
     where variables are: all finite? -> update; grow the scale now and then. If not -> no update; halve the scale
 
-As the decision is made about what is applied, it is the same for all towers and workers of one training, in every mode.
+The decision depends on the gradients that are applied. So it is the same for all towers and workers of one training, in every
+mode.
 """
 
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 from pytest_dtfperf.spec import Spec, TaskOrder
+from pytest_dtfperf.training.models.tensors import make_variable
 
 v1 = tf.compat.v1
 
@@ -21,7 +23,7 @@ _KEY = "dtfperf_loss_scale"  # the graph's collection of its one dynamic scale
 
 
 class LossScale:
-    """A number, which stays as it is."""
+    """A constant loss scale."""
 
     def __init__(self, value: float | tf.Tensor) -> None:
         self._value = value
@@ -35,7 +37,11 @@ class LossScale:
 
 
 class DynamicLossScale(LossScale):
-    """A variable: on the first parameter server, for all workers, or else with each worker, all of which decide alike."""
+    """A loss scale that adapts, kept in a variable.
+
+    It is on the first parameter server for all workers. Without one each worker has its own, and all of these make the same
+    decisions.
+    """
 
     def __init__(self, order: TaskOrder) -> None:
         self._every_n = order.spec.fp16_inc_loss_scale_every_n
@@ -49,7 +55,7 @@ class DynamicLossScale(LossScale):
             super().__init__(tf.identity(value))
 
     def are_finite(self, gradients: Iterable[tuple[str, tf.Tensor]]) -> tf.Tensor:
-        """Return whether no value of these is inf or nan; they are looked at on their devices, named with them."""
+        """Return whether no value of these gradients is inf or nan. Each is checked on its device, given beside it."""
         by_device: dict[str, list[tf.Tensor]] = {}
         for device, gradient in gradients:
             with v1.device(device):
@@ -63,7 +69,7 @@ class DynamicLossScale(LossScale):
             return tf.reduce_all(there)
 
     def learn(self, finite: tf.Tensor) -> tf.Operation:
-        """Halve the scale after a step that overflowed, double it after so many in a row that did not."""
+        """Halve the scale after a step that overflowed, and double it after so many consecutive steps that did not."""
         with v1.device(self._device):
             before, scale = self._finite_steps.read_value() + 1.0, self._scale.read_value()
             is_time = before >= self._every_n
@@ -77,7 +83,7 @@ class DynamicLossScale(LossScale):
 
 
 def loss_scale_of(order: TaskOrder) -> LossScale | None:
-    """Return what a tower of the current graph scales its loss by; None where nothing can vanish."""
+    """Return the loss scale of the current graph's towers; None in a precision that needs none."""
     if order.spec.precision != "fp16":
         return None
     if not order.spec.fp16_enable_auto_loss_scale:
@@ -103,12 +109,5 @@ def _host(order: TaskOrder) -> str:
 
 
 def _variable(name: str, start: float, device: str, *, shared: bool) -> tf.Variable:
-    keys = v1.GraphKeys
     with v1.device(device), v1.name_scope(None):
-        return v1.Variable(
-            start,
-            name=name,
-            trainable=False,
-            use_resource=True,
-            collections=[keys.GLOBAL_VARIABLES if shared else keys.LOCAL_VARIABLES],
-        )
+        return make_variable(start, name, shared=shared)

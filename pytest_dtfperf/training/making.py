@@ -1,4 +1,4 @@
-"""Makes data sets with classes that can be learnt, in the original formats of MNIST, CIFAR-10 and ImageNet.
+"""Make data sets with classes that can be learnt, in the original formats of MNIST, CIFAR-10 and ImageNet.
 
 Each class has a pattern of coarse squares, each picture noise of its own. The same seed makes the same bytes.
 
@@ -27,7 +27,7 @@ NOISE = 25.0  # of a picture: deviation of a grey value from the middle of 0 to 
 
 
 def labels_of(images: int, classes: int, seed: int, part: int) -> Iterator[tuple[int, int]]:
-    """Yield image and class, as many of each class, in random order."""
+    """Yield the number and the class of each image, in random order, with equally many images of each class."""
     for image in np.random.default_rng((seed, part)).permutation(images).tolist():
         yield image, image % classes
 
@@ -44,7 +44,7 @@ def enlarge_squares(small: NDArray[np.float64], height: int, width: int) -> NDAr
 
 
 def noisy(values: NDArray[np.float64], chance: np.random.Generator) -> Pixels:
-    """Return grey values, 0 to 255, of values around 0, with the noise of one picture."""
+    """Return `values` around 0 as grey values from 0 to 255, with one picture's noise."""
     noise = chance.standard_normal(values.shape, np.float32) * NOISE
     return np.clip(values + noise + 127.5, 0, 255).astype(np.uint8)
 

@@ -1,4 +1,4 @@
-"""A data set in ImageNet's original layout: TFRecord files of tf.train.Example with a JPEG, its label and a bounding box."""
+"""Make a data set in ImageNet's original layout: TFRecord files of tf.train.Example, each a JPEG, its label and a box."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def make_imagenet(
 def _example(
     part: str, image: int, label: int, size: tuple[int, int], pattern_of: NDArray[np.float64], chance: np.random.Generator
 ) -> bytes:
-    """Return it serialised, with the features that the scripts of 2016 wrote. Labels begin at 1: 0 is the background."""
+    """Return a serialised Example with the features that the scripts of 2016 wrote. Labels begin at 1: 0 is the background."""
     height, width = size
     pixels, (top, left, bottom, right) = _picture(size, pattern_of, chance)
     features = {

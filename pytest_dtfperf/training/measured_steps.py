@@ -1,4 +1,4 @@
-"""The measured part of a training: one window, or several with evaluations between them, outside of their time."""
+"""Train the measured steps: in one window, or in several windows with evaluations between them, which are not measured."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ _SUMMED = ("bytes_sent", "bytes_received", "cpu_s")
 
 @dataclass
 class MeasuredSteps:
-    """What was measured so far."""
+    """The durations, losses, evaluations and resources of the steps measured so far."""
 
     step_s: list[float] = field(default_factory=list)
     loss: list[float] = field(default_factory=list)
@@ -75,14 +75,14 @@ def lend_devices(order: TaskOrder, training: Training, counters: Callable[[], Co
 
 
 def _windows(steps: int, every: int | None) -> Iterator[tuple[bool, int]]:
-    """Yield whether a window is the last, and its steps."""
+    """Yield for each window whether it is the last, and the number of its steps."""
     every = every or steps
     for start in range(0, steps, every):
         yield start + every >= steps, min(every, steps - start)
 
 
 def _has_learnt(order: TaskOrder, training: Training, measured: MeasuredSteps) -> bool:
-    """Have the chief evaluate, and send to all workers whether the accuracy is enough."""
+    """Return in all workers whether the accuracy is enough. The chief evaluates and sends the result to the others."""
     enough = False
     if order.is_chief:
         target = order.spec.stop_at_top_1_accuracy

@@ -1,4 +1,4 @@
-"""How gradients change variables: update rules, learning rate and updates compiled into one pass through memory.
+"""Apply gradients to variables: update rules, learning rates, and updates compiled into one pass through memory.
 
 All state of an optimizer is on the device of its variable, so that an update never crosses the network.
 
@@ -16,10 +16,11 @@ from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.learning_rate import LearningRate, learning_rate_of
 from pytest_dtfperf.training.loss_scale import DynamicLossScale, dynamic_loss_scale
 from pytest_dtfperf.training.models.layers import decays
+from pytest_dtfperf.training.models.tensors import make_variable
 
 
 def rate_after(rule: LearningRate, step: tf.Tensor) -> tf.Tensor:
-    """Return the value of `rule.at` after so many steps (int64 scalar): float32, on the current device."""
+    """Return the learning rate `rule.at` after `step` steps (int64 scalar), as float32 on the current device."""
     rate = tf.constant(rule.values[0])
     for start, value in zip(rule.starts[1:], rule.values[1:], strict=True):
         rate = tf.where(step >= start, tf.constant(value), rate)
@@ -42,19 +43,25 @@ CompiledUpdate = Callable[[Sequence[tf.Tensor]], tf.Operation]  # an update by t
 
 
 def in_one_pass(variable: tf.Variable, gradients: Sequence[tf.Tensor], apply: CompiledUpdate) -> tf.Operation:
-    """What `apply` does to the variable, as one operation where that is worth it. The current device is the variable's."""
+    """Apply an update as one compiled operation where that is faster. The current device must be the variable's."""
     return _compile_update(apply, gradients) if _is_worth_it(variable) else apply(gradients)
 
 
 def _is_worth_it(variable: tf.Variable) -> bool:
-    """Return whether it is on a CPU: GPUs have ten times the bandwidth, and their compiler needs more of CUDA."""
+    """Return whether a compiled update is faster: that of a large variable on a CPU.
+
+    GPUs have ten times the bandwidth, and their compiler needs more of CUDA.
+    """
     size_bytes = variable.shape.num_elements() * variable.dtype.size
     on_cpu = tf.DeviceSpec.from_string(variable.device).device_type in (None, "CPU")
     return size_bytes >= LARGE_BYTES and on_cpu and bool(tf.test.is_built_with_xla())
 
 
 def _compile_update(apply: CompiledUpdate, gradients: Sequence[tf.Tensor]) -> tf.Operation:
-    """XLA holds the variable's lock from reading it to writing it, as TensorFlow's own operations do with `use_locking`."""
+    """Return the update as one function of XLA's.
+
+    XLA holds the variable's lock from reading it to writing it, as TensorFlow's own operations do with `use_locking`.
+    """
 
     def update(values: Sequence[tf.Tensor]) -> tf.Tensor:
         with tf.control_dependencies([apply(values)]):
@@ -64,7 +71,7 @@ def _compile_update(apply: CompiledUpdate, gradients: Sequence[tf.Tensor]) -> tf
 
 
 class Common(NamedTuple):
-    """What the updates on one device share."""
+    """The values that all updates on one device share."""
 
     spec: Spec
     rate: float | tf.Tensor
@@ -76,7 +83,7 @@ Apply = Callable[[Common, tf.Variable, tf.Tensor, Slots], tf.Operation]
 
 
 class Rule(NamedTuple):
-    """An optimizer: what it does, and what it keeps."""
+    """The update rule of an optimizer, and the state that it keeps."""
 
     apply: Apply
     slots: Mapping[str, float] = {}  # of each variable, in its shape: their first values
@@ -88,7 +95,7 @@ def sgd(common: Common, variable: tf.Variable, gradient: tf.Tensor, slots: Slots
 
 
 def momentum(common: Common, variable: tf.Variable, gradient: tf.Tensor, slots: Slots) -> tf.Operation:
-    """Nesterov's, as in tf_cnn_benchmarks."""
+    """Apply Nesterov's momentum, as tf_cnn_benchmarks does."""
     return tf.raw_ops.ResourceApplyMomentum(
         var=variable.handle,
         accum=slots["momentum"].handle,
@@ -101,7 +108,7 @@ def momentum(common: Common, variable: tf.Variable, gradient: tf.Tensor, slots: 
 
 
 def rmsprop(common: Common, variable: tf.Variable, gradient: tf.Tensor, slots: Slots) -> tf.Operation:
-    """Tieleman and Hinton, Coursera "Neural Networks for Machine Learning", lecture 6e, with momentum."""
+    """Apply RMSProp with momentum (Tieleman and Hinton, Coursera "Neural Networks for Machine Learning", lecture 6e)."""
     return tf.raw_ops.ResourceApplyRMSProp(
         var=variable.handle,
         ms=slots["rmsprop_square"].handle,
@@ -116,7 +123,7 @@ def rmsprop(common: Common, variable: tf.Variable, gradient: tf.Tensor, slots: S
 
 
 def adam(common: Common, variable: tf.Variable, gradient: tf.Tensor, slots: Slots) -> tf.Operation:
-    """Kingma and Ba, arXiv 1412.6980, algorithm 1."""
+    """Apply Adam (Kingma and Ba, arXiv 1412.6980, algorithm 1)."""
     return tf.raw_ops.ResourceApplyAdam(
         var=variable.handle,
         m=slots["adam_mean"].handle,
@@ -144,7 +151,7 @@ v1 = tf.compat.v1
 
 
 class Update(NamedTuple):
-    """A variable, or one of its copies, and its gradients, whose mean is that over all towers that train together."""
+    """A variable, or one of its copies, with gradients of which the mean is that over all towers that train together."""
 
     name: str  # of the trained variable
     variable: tf.Variable
@@ -161,26 +168,25 @@ def mean_of(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def beside(variable: tf.Variable, name: str, shape: Sequence[int], start: float) -> tf.Variable:
-    """Return the state in a graph, made by the process that makes the variable: the chief, or each worker for itself."""
-    keys = v1.GraphKeys
-    local = any(variable is each for each in v1.get_collection(keys.LOCAL_VARIABLES))
+    """Return optimizer state in a graph, on the variable's device.
+
+    The process that makes the variable makes it, too: the chief, or each worker for itself.
+    """
+    is_local = any(variable is each for each in v1.get_collection(v1.GraphKeys.LOCAL_VARIABLES))
+    kind = tf.float32 if isinstance(start, float) else tf.int64
     with v1.name_scope(None), v1.device(variable.device):
-        return v1.Variable(
-            lambda: tf.fill(shape, tf.constant(start, tf.float32 if isinstance(start, float) else tf.int64)),
-            name=f"{variable.op.name}/{name}",
-            trainable=False,
-            use_resource=True,
-            collections=[keys.LOCAL_VARIABLES if local else keys.GLOBAL_VARIABLES],
+        return make_variable(
+            lambda: tf.fill(shape, tf.constant(start, kind)), f"{variable.op.name}/{name}", shared=not is_local
         )
 
 
 def apply_all(
     spec: Spec, updates: Iterable[Update], *, devices: int | None = None, state: State = beside
 ) -> list[tf.Operation]:
-    """Return one update of each variable, on its own device: an operation for each, in their order.
+    """Return one update operation of each variable, on the variable's device and in the given order.
 
-    `devices` is of how many the gradients are; None: of all that train. With a dynamic loss scale, nothing changes if any of
-    the gradients is not finite.
+    `devices` is the number of devices that the gradients come from; None: all that train. With a dynamic loss scale, no
+    variable changes if any gradient is not finite.
     """
     updates = list(updates)
     on_devices = [_OnDevice(spec, theirs, devices or spec.gpus, state) for theirs in _by_device(updates).values()]
@@ -201,7 +207,7 @@ def _by_device(updates: Iterable[Update]) -> dict[str, list[Update]]:
 
 
 def _once(updates: Iterable[Update]) -> list[tuple[str, tf.Tensor]]:
-    """Return each gradient with a device that needs it: copies of a variable share theirs."""
+    """Return each gradient once with a device that needs it: copies of a variable share their gradient."""
     return list({id(each): (update.variable.device, each) for update in updates for each in update.gradients}.values())
 
 
@@ -211,9 +217,9 @@ def _with_learning(last: tf.Operation, scale: DynamicLossScale | None, finite: t
 
 
 class _OnDevice:
-    """The updates on one device, with what they share: the learning rate, Adam's powers, and the step counter.
+    """The updates on one device, with the state that they share: the learning rate, Adam's powers, and the step counter.
 
-    It is counted there and not elsewhere: what is common to all devices would tie all parameter servers to one of them.
+    Steps are counted on each device: one counter for all would tie all parameter servers to one of them.
     """
 
     def __init__(self, spec: Spec, updates: Sequence[Update], devices: int, state: State) -> None:
@@ -234,7 +240,7 @@ class _OnDevice:
             self._batches = None if self._rate.is_constant else state(first, "batches", (), 0)
 
     def apply(self) -> dict[int, tf.Operation]:
-        """Return an operation for each update, by its id."""
+        """Return an update operation by the id of each `Update`."""
         with v1.device(self._device):
             powers = [power.read_value() for power in self._powers]
             common = Common(self._spec, self._rate_now(), powers)
@@ -265,10 +271,10 @@ class _OnDevice:
         return self._rule.apply(common, update.variable, self._add_weight_decay(update, mean_of(whole)), slots)
 
     def _add_weight_decay(self, update: Update, gradient: tf.Tensor) -> tf.Tensor:
-        """Add weight decay's gradient, and then clip, as in tf_cnn_benchmarks.
+        """Add weight decay's gradient, and then clip, as tf_cnn_benchmarks does.
 
-        Decay's is known, so the loss it belongs to, which is not reported, is never computed. As there, all variables decay
-        but batch norm's. Towers need not: where the variable is, once is enough.
+        The gradient of the decay is known, so its loss, which is not reported, is never computed. All variables decay, except
+        for those of batch norm. It is added once, where the variable is, and not in each tower.
         """
         spec = self._spec
         if spec.weight_decay and decays(update.name):
@@ -276,7 +282,7 @@ class _OnDevice:
         return gradient if spec.gradient_clip is None else tf.clip_by_value(gradient, -spec.gradient_clip, spec.gradient_clip)
 
     def _count_step(self, applied: Sequence[tf.Operation], powers: Sequence[tf.Tensor]) -> tf.Operation:
-        """Return the last operation, with the count of the step after all of them."""
+        """Return one operation that counts the step after all updates."""
         with v1.control_dependencies(applied):
             counted = [
                 variable.assign(power * getattr(self._spec, name), read_value=False)

@@ -1,4 +1,4 @@
-"""The output of an external command: written to the task's log, and read line by line as a terminal would show it.
+"""Write the output of an external command to the task's log, and read it line by line as a terminal would show it.
 
 Colours, titles and links are left out, backspaces take characters back, and a movement of the cursor begins another line.
 """
@@ -29,7 +29,7 @@ _WIDEST = 4096  # columns that a sequence may skip
 
 
 def lines(data: bytes) -> list[str]:
-    """Return what is seen of a line of bytes: one line, or several in the order of writing, where it moves the cursor."""
+    """Return the visible text of a line of bytes: one line, or several in the order of writing, where it moves the cursor."""
     text = data.decode(errors="surrogateescape")
     if _PLAIN.fullmatch(text):
         return [text]
@@ -109,10 +109,10 @@ _STDOUT = 1
 
 
 class Output:
-    """The output of a program: each line shows that the program is alive, and may contain the rate.
+    """The output of a program. Each line shows that the program is alive, and may contain the rate.
 
-    With `streams`, lines go to the controller as they come: `flush` is to be called ten times a second or oftener. Of what
-    comes faster than it is sent, only the number of lines is reported.
+    With `streams`, lines go to the controller as they come: call `flush` ten times a second or more often. Where lines come
+    faster than they are sent, only the number of the other lines is reported.
     """
 
     def __init__(self, pattern: str, connection: AgentConnection, *, streams: bool = False) -> None:
@@ -140,7 +140,7 @@ class Output:
             self._kept, self._rest = (self._kept + self._rest)[-KEPT_BYTES:], b""
 
     def end(self) -> None:
-        """Read what is left: nothing comes any more."""
+        """Read the incomplete last line, after the end of the output."""
         self._read_line(self._rest)
         self._rest = b""
         self.flush(now=True)
@@ -150,7 +150,7 @@ class Output:
         self._kept = b""
 
     def flush(self, *, now: bool = False) -> None:
-        """Send what waits to be sent, if the last message is long enough ago."""
+        """Send the waiting lines, unless the last message was less than `STREAM_S` ago."""
         if (self._waiting or self._left_out) and (now or perf_counter() - self._streamed_at >= STREAM_S):
             self._streamed_at = perf_counter()
             self._connection.send("output", lines=self._waiting, left_out=self._left_out)
@@ -190,7 +190,7 @@ class Output:
         self.flush()
 
     def sign_of_life(self) -> None:
-        """Note a line, or a step that was reported without one."""
+        """Report progress, for a line or for a step that was reported without one."""
         self._signs += 1
         now = perf_counter()
         if now - self._told_at >= PROGRESS_S:
@@ -199,6 +199,6 @@ class Output:
 
 
 def _excerpt(line: str, at: int) -> str:
-    """Return what is around the number that begins at `at`."""
+    """Return the text around the number that begins at `at`."""
     begin, end = max(0, at - _QUOTED), at + _QUOTED
     return f"{'...' * (begin > 0)}{line[begin:end]}{'...' * (end < len(line))}"

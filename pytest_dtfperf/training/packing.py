@@ -1,4 +1,4 @@
-"""Wrappers of a variable update: small variables in packs, large ones in parts."""
+"""Wrap a variable update: exchange small variables in packs, and large ones in parts."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -15,13 +15,13 @@ v1 = tf.compat.v1
 
 
 def packed(update: UpdateStrategy, order: TaskOrder) -> UpdateStrategy:
-    """The variable update, with small variables packed if that can help, or if the spec asks for it."""
+    """Return the variable update, with small variables packed if that is faster or the spec asks for it."""
     packs = packs_of(order)
     return Packed(update, packs, order.spec.seed) if packs else update
 
 
 class Packed:
-    """A variable update that gets packs in the place of their members. See `VariableUpdate` for its members."""
+    """A variable update that receives packs instead of their members. See `UpdateStrategy` for its members."""
 
     def __init__(self, update: UpdateStrategy, packs: Iterable[Pack], seed: int) -> None:
         self._update = update
@@ -32,7 +32,7 @@ class Packed:
 
     @property
     def variables(self) -> Mapping[str, Sequence[tf.Tensor]]:
-        """Of packed ones the pieces, where their pack is."""
+        """Return the copies of each variable. Those of a packed one are its pieces, on the device of the pack."""
         found: dict[str, list[tf.Tensor]] = {}
         for name, copies in self._update.variables.items():
             for copy in copies:
@@ -65,7 +65,7 @@ class Packed:
         return {m.name: tf.reshape(piece, m.shape) for m, piece in zip(pack.members, flat, strict=True)}
 
     def _join_gradients(self, gradients: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return one gradient per pack, in the place of its first member's."""
+        """Return the gradients with one for each pack, at the position of its first member's."""
         joined: dict[str, tf.Tensor] = {}
         for name, gradient in gradients.items():
             pack = self._pack_of.get(name)
@@ -88,7 +88,7 @@ def split_large_variables(update: UpdateStrategy, order: TaskOrder, devices: Dev
 
 
 class Parted:
-    """A variable update that gets parts in the place of variables that are cut. See `VariableUpdate` for its members."""
+    """A variable update that receives parts instead of the variables that are cut. See `UpdateStrategy` for its members."""
 
     def __init__(self, update: UpdateStrategy, parts: Parts, host: str) -> None:
         self._update = update
@@ -99,7 +99,7 @@ class Parted:
 
     @property
     def variables(self) -> Mapping[str, Sequence[tf.Tensor]]:
-        """Of what is cut, each copy's parts joined on the worker's host."""
+        """Return the copies of each variable. The parts of a copy are joined on the worker's host."""
         theirs = self._update.variables
         found: dict[str, Sequence[tf.Tensor]] = {}
         of_cut = {part for parts in self._parts.values() for part in parts}
@@ -127,8 +127,10 @@ class Parted:
         return self._update.update([cut(of_tower, self._parts) for of_tower in gradients])
 
     def _first_value(self, name: str, initial: Callable[[], tf.Tensor], begin: int, rows: int) -> Callable[[], tf.Tensor]:
-        """The rows of what the whole variable would start with. That is drawn once, where the first part is, and sent to where
-        the others are: drawn once per part, AlexNet's session took 19 s to start instead of 2.
+        """Return a function that makes the first value of some rows.
+
+        The whole variable is drawn once, where the first part is, and its rows are sent to the other parts. Drawn once per
+        part, AlexNet's session took 19 s to start instead of 2.
         """
 
         def first() -> tf.Tensor:
@@ -142,7 +144,7 @@ class Parted:
 
 
 def cut(gradients: Mapping[str, tf.Tensor], parts: Parts) -> dict[str, tf.Tensor]:
-    """Gradients of the parts, in the places of those of what is cut."""
+    """Return the gradients with those of the parts at the position of each variable that is cut."""
     found: dict[str, tf.Tensor] = {}
     for name, gradient in gradients.items():
         if name not in parts:

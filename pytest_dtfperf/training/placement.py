@@ -1,7 +1,7 @@
-"""Which parameter server, or device, holds which variable. Pure: every worker counts alike, so all come to the same answer.
+"""Place variables on parameter servers or devices. Pure: every worker computes the same placement.
 
-A row of `VARIABLE_PLACEMENTS` names a function of (the shapes of all, in the order in which the network makes them; how many
-servers there are), which returns the pieces of each.
+A row of `VARIABLE_PLACEMENTS` names a function of (the shapes of all variables, in the order in which the network makes them;
+the number of servers), which returns the pieces of each variable.
 """
 
 import math
@@ -21,7 +21,7 @@ LEAST_PIECE_BYTES = 4 << 20  # what is smaller is not updated in one pass throug
 
 
 class Piece(NamedTuple):
-    """Some rows of a variable along its first axis, behind those of the pieces before it. What is not cut is one piece."""
+    """Rows of a variable along its first axis, after those of the pieces before it. An uncut variable is one piece."""
 
     server: int
     rows: int
@@ -32,7 +32,7 @@ Placement = Callable[[Sequence[Shape], int], Placed]
 
 
 def size_of(shape: Shape) -> int:
-    """Return bytes of a variable."""
+    """Return the bytes of a variable."""
     return math.prod(shape) * FLOAT_BYTES
 
 
@@ -41,7 +41,7 @@ def rows_of(shape: Shape) -> int:
 
 
 class GreedyLoadBalancing:
-    """Places one by one: each goes to the server that holds the fewest bytes so far; the first of several."""
+    """A placement of variables one by one: each goes to the first of the servers with the fewest bytes so far."""
 
     def __init__(self, num_ps: int) -> None:
         self.held = [0] * num_ps  # bytes of each server
@@ -57,7 +57,7 @@ class GreedyLoadBalancing:
 
 
 def greedy(shapes: Sequence[Shape], servers: int) -> Placed:
-    """Put variables, in the network's order, where the fewest bytes are so far: tf_cnn_benchmarks' rule."""
+    """Place each variable, in the network's order, on the server with the fewest bytes so far, as tf_cnn_benchmarks does."""
     balance = GreedyLoadBalancing(servers)
     return _whole(shapes, (balance.place(size_of(shape)) for shape in shapes))
 
@@ -68,10 +68,10 @@ def round_robin(shapes: Sequence[Shape], servers: int) -> Placed:
 
 
 def largest_first(shapes: Sequence[Shape], servers: int) -> Placed:
-    """Place as `greedy` does, but the largest first; of equal ones, those that the network makes first.
+    """Place as `greedy` does, but the largest first; of equal variables, those first that the network makes first.
 
-    The fullest server has at most 4/3 - 1/(3 servers) of what the best placement of whole variables would leave there (Graham,
-    SIAM J. Appl. Math. 17, 1969).
+    The fullest server has at most 4/3 - 1/(3 servers) times as much as in the best placement of whole variables (Graham, SIAM
+    J. Appl. Math. 17, 1969).
     """
     balance = GreedyLoadBalancing(servers)
     found = {number: balance.place(size_of(shapes[number])) for number in _descending(map(size_of, shapes))}
@@ -79,11 +79,11 @@ def largest_first(shapes: Sequence[Shape], servers: int) -> Placed:
 
 
 def split(shapes: Sequence[Shape], servers: int) -> Placed:
-    """As `largest_first` where that leaves no server farther from the mean than 2 % of it. Else the largest variables are cut
-    where their servers are full, no more of them than it takes, and every server holds the mean within 2 %, or within the
-    largest row of any.
+    """Place as `largest_first` does, and cut the largest variables where a server would be more than 2 % off the mean.
 
-    What has one row cannot be cut: 1 x 1 convolutions, (1, 1, inputs, filters), for example.
+    Variables are cut where their servers are full, as few as possible. Then every server holds the mean within 2 %, or within
+    the largest row of any variable. A variable of one row cannot be cut, for example a 1 x 1 convolution, (1, 1, inputs,
+    filters).
 
     VGG16 has 553 MB of variables, 411 of them in one: the server that has it whole moves three quarters of all bytes.
     """
@@ -100,9 +100,9 @@ def split(shapes: Sequence[Shape], servers: int) -> Placed:
 
 
 def _cuts(shapes: Sequence[Shape], mean: float) -> Iterator[list[int]]:
-    """Yield what to cut: first only what no server may have whole, then twice as many of the largest, again and again.
+    """Yield the variables to cut: first those that no server may have whole, then repeatedly twice as many of the largest.
 
-    Each that is cut costs a copy: a worker that fetches it joins its parts.
+    Each variable that is cut costs a copy: a worker that fetches it joins its parts.
     """
     sizes = [size_of(shape) for shape in shapes]
     can_be_cut = [i for i in _descending(sizes) if rows_of(shapes[i]) > 1 and sizes[i] > BALANCE * mean]
@@ -114,12 +114,11 @@ def _cuts(shapes: Sequence[Shape], mean: float) -> Iterator[list[int]]:
 
 
 def _cut(shapes: Sequence[Shape], servers: int, cut: Sequence[int], rounding: Callable[[float], int]) -> Placed:
-    """All others are placed whole, as by `largest_first`; then these fill up the servers, those of large rows first, so that
-    those of fine rows even out what is left.
+    """Place the other variables whole, as `largest_first` does; then fill up the servers with the rows of these.
 
-    `rounding` is whether a server has the row that goes beyond the mean: if so, the last server has less; if not, rows are
-    left that are parts of their own, each on the lightest server. With these, a server that is beyond the mean is so by less
-    than a row, and all others had at least as much as it had before.
+    Variables of large rows come first, so that those of fine rows even out the rest. `rounding` decides whether a server gets
+    the row that goes beyond the mean. If so, the last server has less. If not, the remaining rows are parts of their own, each
+    on the lightest server: then a server is beyond the mean by less than a row, and all others had at least as much before.
     """
     sizes = [size_of(shape) for shape in shapes]
     mean = sum(sizes) / servers
@@ -140,7 +139,7 @@ def _cut(shapes: Sequence[Shape], servers: int, cut: Sequence[int], rounding: Ca
 
 
 def finer(shapes: Sequence[Shape], placed: Placed, servers: int, pieces: int) -> Placed:
-    """Return the same rows on the same servers, in so many pieces for each server as far as these have at least 4 MiB."""
+    """Return the same rows on the same servers, in `pieces` pieces for each server where these have at least 4 MiB."""
     mean = sum(map(size_of, shapes)) / servers
     found = []
     for shape, theirs in zip(shapes, placed, strict=True):
@@ -153,11 +152,11 @@ def finer(shapes: Sequence[Shape], placed: Placed, servers: int, pieces: int) ->
 
 
 def in_parts(shapes: Sequence[Shape], placed: Placed, servers: int, pieces: int) -> Placed:
-    """Each on the server where it is, but in pieces what has more bytes than a server's mean, so that one is computed, added up
-    or applied while the next is under way.
+    """Cut each variable that has more bytes than a server's mean into pieces, all on the server where it is.
 
-    Over 8 servers at 1 Gbit/s VGG16's step with `greedy` takes 14.4 s with its largest variable in parts, 15.5 s with it whole;
-    with `distributed_replicated` 9.1 and 15.1 s.
+    So one piece is computed, added up or applied while the next one is sent. Over 8 servers at 1 Gbit/s VGG16's step with
+    `greedy` takes 14.4 s with its largest variable in parts, 15.5 s with it whole; with `distributed_replicated` 9.1 and 15.1
+    s.
     """
     mean = sum(map(size_of, shapes)) / servers
     fine = finer(shapes, placed, servers, pieces)
@@ -165,14 +164,14 @@ def in_parts(shapes: Sequence[Shape], placed: Placed, servers: int, pieces: int)
 
 
 def _evenly(rows: int, row_bytes: int, mean: float, pieces: int = PIECES_PER_SERVER) -> Iterator[int]:
-    """Return the rows of one server, in parts."""
+    """Return the rows of each part of one server's rows."""
     least_bytes = max(mean / pieces, LEAST_PIECE_BYTES)
     parts = max(1, min(rows, int(rows * row_bytes // least_bytes)))
     return (rows * (part + 1) // parts - rows * part // parts for part in range(parts))
 
 
 def _descending(sizes: Iterable[int]) -> list[int]:
-    """Return the numbers of the largest first. Equal ones stay in their order."""
+    """Return the indices of the sizes, the largest first. Equal sizes stay in their order."""
     return [number for number, _ in sorted(enumerate(sizes), key=lambda pair: -pair[1])]
 
 
@@ -190,6 +189,6 @@ def held_by(shapes: Sequence[Shape], placed: Placed, servers: int) -> list[int]:
 
 
 def _distance(shapes: Sequence[Shape], placed: Placed, servers: int) -> float:
-    """Return bytes between the mean and the server that is farthest from it."""
+    """Return the bytes between the mean and the server that is farthest from it."""
     held = held_by(shapes, placed, servers)
     return max(abs(each - sum(held) / servers) for each in held)

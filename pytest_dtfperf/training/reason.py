@@ -1,4 +1,4 @@
-"""Why a task failed, in a few lines: the quote in a run's failure. All the rest is in the task's log."""
+"""Format the reason of a task's failure in a few lines, which a run's failure quotes. The task's log has the rest."""
 
 import re
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"^\s*\(\d+\) (?=[A-Z_]+: )")
 
 
 def reason(error: BaseException) -> list[str]:
-    """Return the reason of an error on purpose, or of TensorFlow's; none of others: their traceback matters."""
+    """Return the reason of an error of this package or TensorFlow's in lines; none of others, which need their traceback."""
     if isinstance(error, DtfPerfError):
         return [_cut(line, MOST_OF_OURS) for line in f"{type(error).__name__}: {error}".splitlines()[:MOST_LINES]]
     if isinstance(error, tf.errors.OpError | UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""The graph of a worker: one tower per device, and what makes them one training."""
+"""Build the graph of a worker: one tower per device, and the variable update that joins them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,7 @@ BARRIERS = ("initialised", "start", "end")
 
 @dataclass(frozen=True, kw_only=True)
 class Replica:
-    """What a worker's session is asked for. A worker that lends its devices is asked for the meetings alone."""
+    """The operations and tensors that a worker's session runs. Without towers of its own, a worker runs only the barriers."""
 
     barriers: Mapping[str, tf.Operation]
     broadcast: Broadcast

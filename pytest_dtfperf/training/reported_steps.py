@@ -1,4 +1,4 @@
-"""The steps that an external command reports with `pytest_dtfperf.steps`, believed only where they can be true."""
+"""Receive the steps that an external command reports with `pytest_dtfperf.steps`, and refuse impossible ones."""
 
 import json
 import os
@@ -16,21 +16,21 @@ _KEYS = {"pid", "began", "ended", "images", "warmup"}
 
 
 class StepListener(Protocol):
-    """The receiver of each step as a sign of life."""
+    """A receiver of each reported step as a sign of life."""
 
     def sign_of_life(self) -> None:
         """Note that a step has been reported."""
 
 
 class ImpossibleSteps(Exception):
-    """A reported line cannot be true; the text has the reason."""
+    """An error for a reported line that cannot be true; the text has the reason."""
 
 
 class ReportedSteps:
-    """A pipe that a program finds by `path`, and what has come through it.
+    """The pipe into which a program reports its steps, found by its `path`, and the reported steps.
 
-    `images` is how many a step has where the program does not report it, and the most that it can have; None: the perf test
-    has none either. All clocks are this host's CLOCK_MONOTONIC, the program's too.
+    `images` is the number of images of a step where the program does not report it, and the maximum that it can have; None: the
+    perf test does not set one. All clocks are this host's CLOCK_MONOTONIC, also the program's.
     """
 
     def __init__(self, images: int | None, clock: Callable[[], float] = monotonic) -> None:
@@ -52,14 +52,14 @@ class ReportedSteps:
 
     @property
     def window_at_s(self) -> float:
-        """When the window began, in seconds after this pipe was made."""
+        """Return the seconds from the pipe's creation to the begin of the measured window."""
         return 0.0 if self._window_began is None else self._window_began - self._opened
 
     def fileno(self) -> int:
         return self._read
 
     def take(self, listener: StepListener | None = None) -> None:
-        """Read whatever has come."""
+        """Read all data that has arrived."""
         with suppress(BlockingIOError):
             while data := os.read(self._read, _READ_BYTES):
                 *lines, self._rest = (self._rest + data).split(b"\n")
@@ -72,7 +72,7 @@ class ReportedSteps:
                     self._refuse(f"a line of more than {_LINE_BYTES} bytes")
 
     def stamps(self, worker: str) -> Stamps:
-        """Begin and end of each measured step: what happens within is not known."""
+        """Return the timestamps of the begin and end of each measured step; those within a step are unknown."""
         unknown = [None] * len(self.step_s)
         return Stamps(
             worker=worker,
@@ -85,7 +85,7 @@ class ReportedSteps:
         )
 
     def end(self) -> None:
-        """Nothing comes any more."""
+        """Read the remaining data and check all steps together, after the program has ended."""
         self.take()
         if self._rest:
             self._refuse("its last line is cut")

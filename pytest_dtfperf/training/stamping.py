@@ -1,7 +1,7 @@
-"""Two timestamps in every step's graph, and Python's own around them: when variables and gradients were there.
+"""Record two timestamps in every step's graph, and Python's own around the step: when variables and gradients were there.
 
-A Timestamp has no inputs, and runs once what it is to come after has run: nothing of the step waits for it, and nothing of what
-is computed takes its value. It is stateful, so that TensorFlow neither folds it nor makes one of two.
+A Timestamp operation has no inputs, and runs once the operations before it have run: nothing of the step waits for it, and
+nothing that is computed takes its value. It is stateful, so that TensorFlow neither folds it nor merges two of them.
 """
 
 from array import array
@@ -30,15 +30,16 @@ Pair = tuple[tf.Tensor | None, tf.Tensor]  # when variables and when gradients w
 
 
 def stamp(after: Sequence[tf.Operation], device: str) -> tf.Tensor:
-    """Return the time on a CPU when all of these have run. Of other devices, each sends one message of no bytes."""
+    """Return the time at which all of these operations have run, on a CPU. Each other device sends one empty message."""
     with v1.device(device), v1.control_dependencies(after):
         return tf.raw_ops.Timestamp()
 
 
 def stamps_of(order: TaskOrder, towers: Sequence[Tower], devices: Devices) -> Mapping[str, Pair]:
-    """Return the stamps of each worker that this task's session computes on; all on this one's clock.
+    """Return the timestamps of each worker that this task's session computes on; all are on this task's clock.
 
-    Where XLA makes one operation of all that it finds, values of variables are known to be there only when that is over.
+    Where XLA makes one operation of all that it finds, the values of variables are only known to be there when that is over,
+    and there is no timestamp for them.
     """
     found: dict[str, Pair] = {}
     for host, of_host in groupby(zip(devices.hosts, towers, strict=True), key=lambda pair: pair[0]):
@@ -52,7 +53,7 @@ def stamps_of(order: TaskOrder, towers: Sequence[Tower], devices: Devices) -> Ma
 
 
 def _join_tensors(tensors: Sequence[tf.Tensor], host: str, own: str) -> list[tf.Operation]:
-    """Return one per device; of another worker, one in all."""
+    """Return one operation per device; for another worker, one in all."""
     joined = _joined_of(tensors)
     if host == own:
         return joined
@@ -61,13 +62,15 @@ def _join_tensors(tensors: Sequence[tf.Tensor], host: str, own: str) -> list[tf.
 
 
 def fetches_of(pairs: Mapping[str, Pair]) -> list[tf.Tensor]:
-    """Return what a step is asked for to have them."""
+    """Return the tensors that a step fetches for these pairs."""
     return [tensor for pair in pairs.values() for tensor in pair if tensor is not None]
 
 
 def added_to_function(values: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor], device: str) -> tuple[Pair, Sequence[str]]:
-    """A pair in the function that is being traced, and the names of all operations that this takes. Added last, they come
-    before nothing: TensorFlow lets what is stateful run in the order in which it was added.
+    """Add a pair of timestamps to the function that is being traced, and return it with the names of all added operations.
+
+    They are added last, so that no operation waits for them: TensorFlow runs stateful operations in the order in which they
+    were added.
     """
     graph = v1.get_default_graph()
     before = len(graph.get_operations())
@@ -76,33 +79,39 @@ def added_to_function(values: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor
 
 
 def _joined_of(tensors: Sequence[tf.Tensor]) -> list[tf.Operation]:
-    """What is in parts is there when they are: it may never be joined."""
+    """Return one operation per device that runs when all tensors are there. Joined values count by their parts."""
     return one_per_device(list(dict.fromkeys(_maker(part.op) for tensor in tensors for part in parts_in(tensor))))
 
 
 def _maker(operation: tf.Operation) -> tf.Operation:
-    """Return what makes a value on this device. Its copies by name would be pruned if no operation followed them."""
+    """Return the operation that makes a value on this device, before its copies under other names.
+
+    These would be pruned if no operation followed them.
+    """
     while operation.type == "Identity" and operation.inputs[0].op.device == operation.device:
         operation = operation.inputs[0].op
     return operation
 
 
 class StampLog:
-    """Of every step the clocks before and after, and its stamps: as few Python operations as that takes."""
+    """The clocks before and after every step, and its timestamps, noted with as few Python operations as possible."""
 
     def __init__(self, own: str, pairs: Mapping[str, Pair]) -> None:
-        """`own` is this task's name, `pairs` those of all workers that its session computes on, by theirs."""
+        """Make an empty log.
+
+        `own` is this task's name, `pairs` are by the names of all workers that its session computes on.
+        """
         self._own = own
         self._have_variables = {worker: variables is not None for worker, (variables, _) in pairs.items()}
         self._width = _FIXED + len(fetches_of(pairs))
         self._noted = array("d")  # of each step the five numbers of `note`, and the fetches
 
     def note(self, cpu_s: float, called: float, called_s: float, stamps: Sequence[float]) -> None:
-        """Note a step: the CPU time used before it, the times of its call, and what it has fetched."""
+        """Note a step: the CPU time used before it, the times of its call, and the fetched timestamps."""
         self._noted.extend((called, called_s, time(), perf_counter(), process_time() - cpu_s, *stamps))
 
     def of(self, step_s: Sequence[float]) -> list[Stamps]:
-        """Return the stamps of the last steps, given their whole durations; none where so many were not noted."""
+        """Return the timestamps of the last steps, given their whole durations; none where fewer steps were noted."""
         width = self._width
         first = len(self._noted) - width * len(step_s)
         if first < 0 or not step_s:
@@ -128,7 +137,7 @@ class StampLog:
 
 
 def of_batches(worker: str, batches: Sequence[Sequence[float]]) -> Stamps:
-    """Return the stamps of others' batches on a worker: of each when it began there, and its pair."""
+    """Return a worker's timestamps of the batches that a coordinator gave it: of each its begin and its pair."""
     unknown = [None] * len(batches)
     variables = [_us(there - begun) if begun <= there <= done else None for begun, there, done in batches]
     gradients = [_us(done - begun) if begun <= done else None for begun, _, done in batches]
@@ -138,7 +147,7 @@ def of_batches(worker: str, batches: Sequence[Sequence[float]]) -> Stamps:
 
 
 class _Step:
-    """What was noted of one."""
+    """The numbers that were noted of one step."""
 
     def __init__(self, whole_s: float, noted: Sequence[float]) -> None:
         self._noted = noted
@@ -150,7 +159,7 @@ class _Step:
         self.cpu_us = _us(cpu_s)
 
     def until(self, *columns: int) -> int | None:
-        """Return the time from the call to the earliest of these stamps, which may arrive late. None: a clock was set."""
+        """Return the microseconds from the call to the earliest of these timestamps; None: a clock was set."""
         return None if self._is_set else min(self.end_us, _us(min(self._noted[column] for column in columns) - self._called))
 
 

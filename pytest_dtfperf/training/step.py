@@ -1,4 +1,4 @@
-"""One training step: the call of a session, as fast as Python can start it."""
+"""Run one training step: the call of a session, as fast as Python can start it."""
 
 from collections.abc import Collection, Iterable, Sequence
 from time import perf_counter, process_time, sleep, time
@@ -17,7 +17,7 @@ XLA_CLUSTER = "_XlaRun"  # the operation in the place of all that XLA has compil
 
 
 class Step:
-    """Call it for a step; returns the loss. The first call also finds out where TensorFlow computes."""
+    """A callable that trains one step and returns its loss. The first call also finds out where TensorFlow computes."""
 
     def __init__(self, session: tf.compat.v1.Session, replica: Replica, order: TaskOrder) -> None:
         self.devices: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Step:
         return float(self._run(stamped=False)[0])
 
     def _sleep(self) -> None:
-        """Before the work, so that the others of a synchronous step wait for it, in the last step too."""
+        """Sleep before the work, so that the other workers of a synchronous step wait for it, also in the last step."""
         if self._order.sleep_s:
             sleep(self._order.sleep_s)
 
@@ -59,7 +59,7 @@ class Step:
 
     @property
     def operations(self) -> list[str]:
-        """Names of those that a step asks for; its stamps, which compute nothing, are not among them."""
+        """Return the names of the operations that a step fetches, without its timestamps, which compute nothing."""
         return [fetch.name if isinstance(fetch, tf.Operation) else fetch.op.name for fetch in self._fetches[False]]
 
     def _first(self, fetches: Sequence[Any]) -> list[Any]:
@@ -70,7 +70,10 @@ class Step:
         return results
 
     def _find_tower_devices(self, metadata: tf.compat.v1.RunMetadata) -> tuple[str, ...]:
-        """Return the towers' devices in the graphs TensorFlow runs, one per tower. Raises `InvalidMeasurement` if others."""
+        """Return the devices of the towers in the graphs that TensorFlow runs.
+
+        Raises `InvalidMeasurement` if they are others.
+        """
         names = {tensor.op.name for tensor in self._replica.computed}
         asked = self._replica.towers
         nodes = [node for graph in metadata.partition_graphs for node in graph.node]
@@ -81,7 +84,10 @@ class Step:
 
 
 def as_asked(task: str, found: Collection[str], asked: Collection[str]) -> tuple[str, ...]:
-    """The devices on which gradients are computed, in order. Raises `InvalidMeasurement` if those asked for are others."""
+    """Return the devices on which gradients are computed, sorted.
+
+    Raises `InvalidMeasurement` unless they are those requested.
+    """
     if len(found) != len(asked) or not all(is_one_of(device, asked) for device in found):
         raise InvalidMeasurement(
             f"{task} was to compute its gradients on {', '.join(sorted(asked))}, "
@@ -91,7 +97,10 @@ def as_asked(task: str, found: Collection[str], asked: Collection[str]) -> tuple
 
 
 def is_one_of(device: str, asked: Iterable[str]) -> bool:
-    """Asked-for names are short: they leave out the replica, and in a lone process the job and the task."""
+    """Return whether the device is among the requested ones.
+
+    Their names are short: they leave out the replica, and in a single process the job and the task.
+    """
     have = tf.DeviceSpec.from_string(device)
     wants = [tf.DeviceSpec.from_string(short) for short in asked]
     parts = ("job", "task", "device_type", "device_index")

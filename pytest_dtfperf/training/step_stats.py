@@ -1,13 +1,13 @@
-"""TensorFlow's own account of a traced step (`RunMetadata.step_stats`) as a `TaskTrace`.
+"""Convert TensorFlow's account of a traced step (`RunMetadata.step_stats`) to a `TaskTrace`.
 
-Pure: needs the protocol buffers that it is given, and nothing of TensorFlow's run time. Their layout in 2.21:
+Pure: needs the protocol buffers that it is given, but not TensorFlow's run time. Their layout in TensorFlow 2.21:
 
-* an operation's kind and inputs stand in its `timeline_label` alone, `[memory] name = Kind(input, input:1, ^control)`; control
-  edges that TensorFlow's own passes have added are missing there, and stand in the partition graphs;
+* an operation's kind and inputs are only in its `timeline_label`, `[memory] name = Kind(input, input:1, ^control)`; control
+  edges that TensorFlow's own passes have added are missing there, and are in the partition graphs;
 * a transfer is an entry of the receiving device, `[12.2MB] [4.6Gb/s] edge_41_NAME from DEVICE to DEVICE`, and its size to the
   byte is that of its output;
 * all times are Unix microseconds on the clock of the task that the operation ran in;
-* what a GPU did is under devices without a job: `/device:GPU:0/stream:13` has kernels, named after the operation that
+* the work of a GPU is under devices without a job: `/device:GPU:0/stream:13` has kernels, named after the operation that
   launched them where TensorFlow knows it, `/device:GPU:0/stream:14<MemcpyH2D>` copies. Other such devices (`stream:all`,
   `memcpy`, `sync`) repeat these. The operation itself ends when its kernels are launched: here it lasts until they are done.
 """
@@ -28,7 +28,7 @@ _EDGE = re.compile(r"^edge_\d+_")
 
 
 class Tracer:
-    """Collects the traced steps of a worker."""
+    """A collector of the traced steps of a worker."""
 
     def __init__(self, task: str) -> None:
         self._task = task
@@ -38,11 +38,11 @@ class Tracer:
         self._edges: dict[str, tuple[str, ...]] = {}
 
     def note_graphs(self, graphs: Sequence[Any]) -> None:
-        """Take the edges of `RunMetadata.partition_graphs`, from before the steps are added."""
+        """Note the edges of `RunMetadata.partition_graphs`. Call it before steps are added."""
         self._edges |= {node.name: tuple(map(_operation_of, node.input)) for graph in graphs for node in graph.node}
 
     def add(self, step_stats: Any, *, begin_us: int, called_us: int, end_us: int, cpu_us: int) -> None:
-        """Take in one step."""
+        """Add one step. Its times are in Unix microseconds, `cpu_us` in microseconds."""
         ran: list[Ran] = []
         received: list[Received] = []
         kernels = _Kernels(self._task, step_stats.dev_stats)
@@ -63,7 +63,7 @@ class Tracer:
         self._steps.append(TracedStep(begin_us, called_us, end_us, cpu_us, ran, received))
 
     def trace(self, queues: Mapping[str, str]) -> TaskTrace:
-        """Return all that was added. `queues` maps each queue's operation to its shared name."""
+        """Return the trace of all added steps. `queues` maps each queue's operation to its shared name."""
         return TaskTrace(self._task, list(self._operations), list(self._tensors), self._steps, queues)
 
     def _index(self, operation: Operation) -> int:
@@ -86,7 +86,7 @@ class Tracer:
         return Tensor(_EDGE.sub("", name), self._short(source), self._short(destination), size)
 
     def _short(self, device: str) -> str:
-        """`ps:1/CPU:0`. A lone process does not know its task's name."""
+        """Return the short name of a device, such as `ps:1/CPU:0`. A single process does not know its task's name."""
         match = _DEVICE.match(device)
         if not match:
             return f"{self._task}/{device}"
@@ -95,7 +95,7 @@ class Tracer:
 
 
 class _Kernels:
-    """What a task's GPUs' streams have run in a step, by device and operation."""
+    """The kernels that a task's GPUs ran in a step, by device and operation."""
 
     def __init__(self, task: str, devices: Sequence[Any]) -> None:
         self._task = task
@@ -117,7 +117,7 @@ class _Kernels:
         self._spans[device, node.node_name] = min(first, begin), max(last, end)
 
     def of(self, device: str, operation: str) -> tuple[int, int] | None:
-        """Return when an operation's kernels ran; None where it has none, or ran in another task, with streams unknown here."""
+        """Return when an operation's kernels ran; None where it has none, or ran in another task with streams unknown here."""
         task, _, gpu = device.partition("/")
         if task != self._task:
             return None
@@ -126,7 +126,7 @@ class _Kernels:
         return self._spans.get(key)
 
     def iterate_other_spans(self) -> Iterator[tuple[str, str, str, tuple[int, int]]]:
-        """Device, name, kind and span of what belongs to no operation that has been asked for."""
+        """Yield device, name, kind and span of the kernels that belong to no operation passed to `of`."""
         yield from self._others
         for key, span in self._spans.items():
             if key not in self._taken:

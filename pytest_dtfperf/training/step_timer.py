@@ -1,4 +1,4 @@
-"""The measured loop: a straight line, so that nothing in it can be left out of the time."""
+"""Time the measured steps in a loop without branches, so that all of its work is in the measured time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from pytest_dtfperf.errors import InvalidMeasurement
 
 @dataclass(frozen=True)
 class Window:
-    """Steps that were timed back to back."""
+    """Consecutive steps that were timed without a gap."""
 
     started: float  # perf_counter seconds
     step_s: tuple[float, ...]  # adds up to the whole window: a step lasts until the next begins
@@ -18,7 +18,7 @@ class Window:
 
 
 def time_steps(step: Callable[[], float], steps: int, after_each: Callable[[], None]) -> Window:
-    """Run `step`, which returns its loss, so many times; `after_each` is called within the next one's time.
+    """Run `step`, which returns its loss, `steps` times. `after_each` is called within the next step's time.
 
     Raises `InvalidMeasurement` if the count is wrong.
     """

@@ -1,7 +1,7 @@
-"""Something done in a process of its own: it may take too long, run out of memory or crash, and leaves no threads behind.
+"""Call a function in a process of its own, which may take too long, run out of memory or crash, and leaves no threads behind.
 
-A TensorFlow that has computed with one thread never computes with more, so that each such thing has a fresh one. What would
-end a task by an error of somebody else's ends only the process that it is done in.
+A TensorFlow that has computed with one thread never computes with more, so that each such call has a fresh process. An error
+that would end the task ends only the process of the call.
 """
 
 import json
@@ -20,7 +20,7 @@ POLL_S = 0.05
 
 
 class NoAnswer(Exception):
-    """Why there is none."""
+    """An error for a call without a result; the text has the reason."""
 
 
 def format_exception(error: Exception) -> str:
@@ -33,10 +33,11 @@ def apart(
     meanwhile: Callable[[], object] = lambda: None,
     format_error: Callable[[Exception], str] = format_exception,
 ) -> Answer:
-    """Run the function in a fork; return its result, a JSON object. `format_error` formats what it raises. Raises `NoAnswer`.
+    """Call the function in a fork, and return its result, a JSON object. Raises `NoAnswer`.
 
-    Of this process' threads the other one has the calling one alone: what another holds meanwhile is never let go, and there is
-    no answer in time. `meanwhile` is called now and then.
+    The fork has only the calling thread of this process: locks that other threads hold at that time are never released, and
+    then there is no answer within `within_s` seconds. `meanwhile` is called repeatedly until the answer comes, and
+    `format_error` formats errors of the function.
     """
     answer, theirs = os.pipe()
     parent = os.getpid()
@@ -77,7 +78,7 @@ def _answer(data: bytes, code: int, late_s: float | None) -> Answer:
 
 
 def _work(function: Callable[[], Answer], format_error: Callable[[Exception], str], output: int, parent: int) -> NoReturn:
-    """Run the function in the fork."""
+    """Call the function in the fork, write its result to `output`, and end the process."""
     code = 1
     try:
         processes.die_with(parent)

@@ -1,9 +1,9 @@
-"""A task's life, from its port to its report."""
+"""Run a task, from binding its port to sending its report."""
 
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -19,15 +19,15 @@ from pytest_dtfperf.traces import pack
 from pytest_dtfperf.training import command
 from pytest_dtfperf.training.connection import AgentConnection
 from pytest_dtfperf.training.devices import keep_freed_memory, settings_of, start_server
-from pytest_dtfperf.training.engine import Training
+from pytest_dtfperf.training.engine import Training, run_at_shutdown
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.measured_steps import MeasuredSteps, lend_devices, run_measured_steps
 from pytest_dtfperf.training.models.outline import facts_of
 from pytest_dtfperf.training.own import building
 from pytest_dtfperf.training.probing import host
 from pytest_dtfperf.training.reason import reason
-from pytest_dtfperf.training.shutdown import run_at_shutdown
 from pytest_dtfperf.training.step_timer import time_steps
+from pytest_dtfperf.training.subprocess_call import format_exception
 
 # Imported now, so that a zygote has them before it forks.
 _ENGINES = {engine: load(engine) for engine in {mode.engine for mode in VARIABLE_UPDATES.values()}}
@@ -38,7 +38,7 @@ PATIENCE_S, PATIENCE_STEPS = 10.0, 5
 
 
 def run(order: Mapping[str, Any], connection: AgentConnection) -> None:
-    """Run a task. The caller then ends the process at once: closing a session would wait for tasks that are gone."""
+    """Run a task. The caller then ends the process immediately: closing a session would wait for tasks that are gone."""
     if "probe" in order:
         host.run(order, connection)
         return
@@ -59,7 +59,10 @@ def run(order: Mapping[str, Any], connection: AgentConnection) -> None:
 
 
 def _lacking(order: Mapping[str, Any]) -> tuple[str, str] | None:
-    """What this host lacks, as kind and name: what another package has added to a table, or a module that a mode needs."""
+    """Return the kind and name of what this host lacks for the order; None: it has everything.
+
+    It may lack a row that another package has added to a table, or a module that the mode needs.
+    """
     spec, own = order["spec"], order.get("own")
     if spec.get("command"):
         return None
@@ -79,12 +82,12 @@ def _live(task: TaskOrder, connection: AgentConnection) -> None:
 
 
 def _has_module(name: str) -> bool:
-    """Return whether a module is on this host. If it is, and broken, its import reports it."""
+    """Return whether a module is installed on this host. A broken one is found when it is imported."""
     return importlib.util.find_spec(name.partition(".")[0]) is not None
 
 
 def _serve(order: TaskOrder, connection: AgentConnection) -> None:
-    """Run a parameter server until it is sent away."""
+    """Run a parameter server until the agent sends it away."""
     phases = _Phases()
     start_server(order)
     phases.end("server")
@@ -104,7 +107,7 @@ def _serve(order: TaskOrder, connection: AgentConnection) -> None:
 
 
 def _train(order: TaskOrder, connection: AgentConnection) -> None:
-    """Run a worker: build, initialise, warm up, meet the others, measure, report."""
+    """Run a worker: build, initialise, warm up, pass the barriers, measure, report."""
     phases = _Phases()
     training: Training = _ENGINES[order.spec.mode.engine](order)
     training.serve()
@@ -163,34 +166,37 @@ def _measure(order: TaskOrder, training: Training, connection: AgentConnection, 
 
 
 def _send_stamps(training: Training, connection: AgentConnection, step_s: Sequence[float]) -> None:
-    """Send the step timestamps. Any error is reported, and costs the timestamps alone."""
-    try:
+    """Send the step timestamps. An error is reported, and costs only the timestamps."""
+    with _reporting_error(connection, "stamps"):
         if stamps := training.stamps(step_s):
             connection.send("stamps", data=pack_stamps(stamps))
-    except Exception as error:
-        why = str(error).strip().partition("\n")[0]
-        print(f"no stamps: {type(error).__name__}: {why}", flush=True)
-        connection.send("stamps", error=f"{type(error).__name__}: {why}"[:300])
 
 
 def _trace(order: TaskOrder, training: Training, connection: AgentConnection, slowest_s: float) -> None:
-    """Send the trace. What was measured is safe: any error is reported, and costs the trace alone."""
+    """Send the trace. An error is reported, and costs only the trace."""
     steps = order.spec.warmup_steps + order.spec.steps
 
     def still_there() -> None:
         connection.send("progress", step=steps, of=steps)
 
-    try:
+    with _reporting_error(connection, "trace"):
         if trace := training.trace(PATIENCE_S + PATIENCE_STEPS * slowest_s, still_there):
             connection.send("trace", data=pack(trace))
+
+
+@contextmanager
+def _reporting_error(connection: AgentConnection, kind: str) -> Iterator[None]:
+    """Within the context, report any error as the message of this kind: the measurement is complete without it."""
+    try:
+        yield
     except Exception as error:
-        why = str(error).strip().partition("\n")[0]
-        print(f"no trace: {type(error).__name__}: {why}", flush=True)
-        connection.send("trace", error=f"{type(error).__name__}: {why}"[:300])
+        why = format_exception(error)
+        print(f"no {kind}: {why}", flush=True)
+        connection.send(kind, error=why[:300])
 
 
 class _Phases:
-    """How long each phase of a start-up took, one after the other."""
+    """The durations of the consecutive phases of a start-up."""
 
     def __init__(self) -> None:
         self.taken_s: dict[str, float] = {}
@@ -205,7 +211,7 @@ class _Phases:
 
 
 class TaskProgress:
-    """Called after each step, warm-up included; speaks now and then."""
+    """A callable that counts steps, warm-up included, and reports progress at most every `PROGRESS_S`."""
 
     def __init__(self, order: TaskOrder, connection: AgentConnection) -> None:
         self._connection = connection

@@ -1,9 +1,9 @@
-"""One replica of the network on one device: its loss and its gradients, weights' gradients first.
+"""Build one replica of the network on one device: its loss and its gradients, those of the weights first.
 
-Gradients of a layer's weights are computed before those of its inputs. Both need the same tensor, and TensorFlow computes them
-side by side. Where several towers share the cores of a CPU, each then finds its data in the caches: AlexNet on two logical
-devices of two cores trains 1.1 times as fast, deeper networks as fast as before. It is not for towers with threads of their
-own: with a single thread, TensorFlow would send weights' gradients only when all of them are there.
+The gradients of a layer's weights are computed before those of its inputs. Both need the same tensor, and TensorFlow computes
+them side by side. Where several towers share the cores of a CPU, each then finds its data in the caches: AlexNet on two logical
+devices of two cores trains 1.1 times as fast, deeper networks as fast as before. This does not apply to towers with threads of
+their own: with a single thread, TensorFlow would send weights' gradients only when all of them are there.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,10 @@ _GRADIENTS = {"Conv2D": "DtfperfWeightsFirstConv2D", "MatMul": "DtfperfWeightsFi
 
 @contextmanager
 def weights_first() -> Iterator[None]:
-    """For the convolutions and matrix products that are added to the current graph within. Weights are their second operand."""
+    """Within the context, compute gradients of weights first for new convolutions and matrix products of the current graph.
+
+    Weights are their second operand.
+    """
     with v1.get_default_graph().gradient_override_map(_GRADIENTS):
         yield
 
@@ -59,7 +62,7 @@ DTYPES = {"fp32": tf.float32, "fp16": tf.float16, "bf16": tf.bfloat16}
 
 
 class Pass(NamedTuple):
-    """What a batch has come to on a tower."""
+    """The results of a batch on a tower."""
 
     loss: tf.Tensor  # cross-entropy, float32
     gradients: dict[str, tf.Tensor]  # by variable, float32
@@ -68,14 +71,17 @@ class Pass(NamedTuple):
 
 
 class TowerVariables(Protocol):
-    """The object that knows the values to compute with: a `VariableUpdate`, or a strategy."""
+    """The source of the values that a tower computes with: an `UpdateStrategy`, or the variables of a strategy."""
 
     def variable(self, tower: int, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
-        """See `VariableUpdate.variable`."""
+        """Return a variable's value, as `UpdateStrategy.variable` does."""
 
 
 class Tower:
-    """Made on its device. `number` is its place among the towers of this task's graph, `local` among those of its worker."""
+    """One replica of the network, made on its device.
+
+    `number` is its index among the towers of this task's graph, `local` that among the towers of its worker.
+    """
 
     def __init__(
         self,
@@ -109,7 +115,7 @@ class Tower:
         self.computed = done.computed
 
     def _pass(self, images: tf.Tensor, labels: tf.Tensor) -> "Pass":
-        """Compute the forward pass, and unless that is all, the backward pass."""
+        """Compute the forward pass, and the backward pass unless the spec is `forward_only`."""
         forward_only = self._order.spec.forward_only
         net = self._layers(training=not forward_only)
         with weights_first() if self._shares_cores and not isinstance(self._network, Outlined) else nullcontext():
@@ -124,11 +130,11 @@ class Tower:
 
     @property
     def _shares_cores(self) -> bool:
-        """With other towers of its worker."""
+        """Return whether other towers of the worker compute on the same cores."""
         return self._order.device == "cpu" and self._order.num_devices > 1
 
     def _gradients(self, loss: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return gradients by the parts of the values, so that each is known when it is computed."""
+        """Return gradients by the parts of values, so that each is known when it is computed."""
         parts = {name: parts_in(value) for name, value in self._values.items()}
         values = [part for theirs in parts.values() for part in theirs]
         found = _dense(tf.gradients(self._scale.scale_loss(loss) if self._scale else loss, values), values)
@@ -178,11 +184,11 @@ class Tower:
 
     @property
     def values(self) -> Sequence[tf.Tensor]:
-        """Of the variables, which it computes with."""
+        """Return the values of all variables, with which this tower computes."""
         return list(self._values.values())
 
     def evaluate(self) -> EvaluationTensors:
-        """Return the same variables in a second network, without dropout and with batch norm's moving averages."""
+        """Return an evaluation with the same variables, without dropout and with batch norm's moving averages."""
         test_set = self.feed.test_set()
         with v1.device(self._device), v1.name_scope("evaluation"):
             logits = self._layers(training=False).logits_of(self._network, test_set.images)
@@ -195,7 +201,10 @@ def _host_of(device: str) -> str:
 
 
 def _dense(gradients: Sequence[tf.Tensor | tf.IndexedSlices | None], values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """As tensors of the values' shapes: those of an own model's embeddings are slices, and of what it does not use nothing."""
+    """Return gradients as tensors in the values' shapes.
+
+    Those of an own model's embeddings are slices, and those of variables that it does not use are None.
+    """
     return [
         tf.zeros_like(value) if gradient is None else tf.convert_to_tensor(gradient)
         for gradient, value in zip(gradients, values, strict=True)
@@ -203,5 +212,8 @@ def _dense(gradients: Sequence[tf.Tensor | tf.IndexedSlices | None], values: Seq
 
 
 def _before_cast(gradient: tf.Tensor) -> tf.Tensor:
-    """As it was computed, in bf16 for one: TensorFlow may move the cast to wherever it is cheaper, under another name."""
+    """Return the gradient as it was computed, for example in bf16.
+
+    TensorFlow may move the cast to wherever it is cheaper, under another name.
+    """
     return gradient.op.inputs[0] if gradient.op.type == "Cast" else gradient

@@ -1,4 +1,4 @@
-"""Further steps after the measured ones that are traced: by sessions, and by TensorFlow's profiler for its own strategies.
+"""Trace further steps after the measured ones: by sessions, and by TensorFlow's profiler for its own strategies.
 
 TensorFlow's own strategies have no account of a step (`RunMetadata`); the profiler is used for them. A profile has the time of
 each operation, but not what the operation waited for.
@@ -33,9 +33,11 @@ v1 = tf.compat.v1
 def trace_steps(
     session: tf.compat.v1.Session, replica: Replica, order: TaskOrder, patience_s: float, after_each: Callable[[], None]
 ) -> TaskTrace:
-    """Train `order.traced_steps` steps as `training.step` does, traced. Raises what TensorFlow raises, also if a step takes
-    more than `patience_s`: a worker that cannot trace makes no step, and those of a synchronous training wait for each other.
-    After the steps `InvalidTrace`, where this host's clock was set during them.
+    """Train `order.traced_steps` steps as `training.step` does, traced.
+
+    Raises TensorFlow's errors, also if a step takes more than `patience_s`: a worker that cannot trace makes no step, and those
+    of a synchronous training wait for each other. Raises `InvalidTrace` after the steps, where this host's clock was set during
+    them.
     """
     run = session.make_callable([replica.loss, *replica.updates], accept_options=True)
     tracer = Tracer(order.name)
@@ -78,7 +80,7 @@ _OPTIONS = {"host_tracer_level": 2, "python_tracer_level": 0, "device_tracer_lev
 
 @dataclass
 class Profiled:
-    """What a profiled stretch of work has left, once it is over."""
+    """The result of a profiled stretch of work, once it is over."""
 
     profile: Profile | None = None
     why_not: Exception | None = None
@@ -94,7 +96,10 @@ class Profiled:
 
 @contextmanager
 def profile_steps(order: TaskOrder) -> Iterator[Profiled]:
-    """Profile some steps. A profiler that fails ends none of them, as other workers may wait for this one: it raises after."""
+    """Profile the steps within the context.
+
+    Errors of the profiler are kept until later, as other workers wait for the steps.
+    """
     done, clock = Profiled(), WallClock()
     with ExitStack() as held:
         with done.or_record_why():
@@ -110,7 +115,7 @@ def profile_steps(order: TaskOrder) -> Iterator[Profiled]:
 
 
 def _way_to_stop(order: TaskOrder) -> Callable[[], None]:
-    """Return how this task's profiler is stopped without an end of the task. Raises `ValueError` where there is no such way."""
+    """Return a function that stops this task's profiler without ending the task. Raise `ValueError` where there is none."""
     if order.is_chief or not order.spec.mode.workers_communicate:
         return _stop_here
     if order.device == "gpu":
@@ -123,9 +128,9 @@ def _stop_here() -> None:
 
 
 def _stop_apart() -> None:
-    """In a copy of this process, which writes the profile and may be aborted. Here the profiler goes on until the task ends.
+    """Stop the profiler in a fork of this process, which writes the profile and may be aborted.
 
-    Raises `ValueError` if no copy has written it.
+    Here the profiler goes on until the task ends. Raises `ValueError` if no fork has written the profile.
     """
     until_s = time.monotonic() + _STOPS_S
     for more_threads in _MORE_THREADS:
@@ -142,7 +147,7 @@ def _stop_apart() -> None:
 
 
 def _stop(more_threads: int) -> Answer:
-    """After so many threads have recorded something."""
+    """Stop the profiler after `more_threads` threads have recorded something."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a known failure needs no gigabytes of core dump
     threads = [threading.Thread(target=_record) for _ in range(more_threads)]
     for thread in threads:
@@ -159,7 +164,7 @@ def _record() -> None:
 
 
 def _read_xspace(folder: Path) -> object:
-    """Return the `XSpace` that the profiler has written. Raises `ValueError` if it has written too much, or nothing."""
+    """Return the `XSpace` that the profiler has written. Raise `ValueError` if it is too large, or missing."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     files = sorted(folder.rglob("*.xplane.pb"))
@@ -171,7 +176,7 @@ def _read_xspace(folder: Path) -> object:
 
 
 def run_steps(done: Profiled, steps: int, step: Callable[[], object], sleep_s: float, after_each: Callable[[], None]) -> None:
-    """Train so many steps, and note when each was."""
+    """Train `steps` steps, and note the times of each."""
     ended = time.time_ns()
     for _ in range(steps):
         begun, used = ended, time.process_time_ns()
@@ -183,13 +188,16 @@ def run_steps(done: Profiled, steps: int, step: Callable[[], object], sleep_s: f
 
 
 def trace_of_steps(task: str, done: Profiled) -> TaskTrace:
-    """Return the trace of a worker that steps itself. Raises what has kept the profiler from its work."""
+    """Return the trace of a worker that makes its own steps. Raise the profiler's error if there is no profile."""
     profile = _profile(done)
     return _trace(task, profile.activities(), done.steps)
 
 
 def trace_of_batches(task: str, done: Profiled) -> TaskTrace:
-    """Return the trace of a worker that gets batches from a coordinator: each is a step, with the wait for it. Likewise."""
+    """Return the trace of a worker that gets batches from a coordinator. Raise the profiler's error if there is no profile.
+
+    Each batch is a step, with the wait for it.
+    """
     profile = _profile(done)
     batches = profile.batches()
     idle = Operation("", NO_BATCH, f"{task}/CPU:0", ())

@@ -1,4 +1,4 @@
-"""Whether this host's clock was set while something was traced: a trace is invalid if it was."""
+"""Check whether this host's clock was set during a trace, which is then invalid."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ SLACK_NS = 1_000_000  # both clocks are slewed alike, and their difference stays
 
 
 class WallClock:
-    """The difference to the monotonic clock, which is never set, from when it is made on."""
+    """The difference between the wall clock and the monotonic clock, which is never set, since this object was made."""
 
     def __init__(self, wall_ns: Callable[[], int] = time.time_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._wall_ns = wall_ns
@@ -17,7 +17,7 @@ class WallClock:
         self._before = self._ahead()
 
     def check(self) -> None:
-        """Raise `InvalidTrace` where the clock was set since."""
+        """Raise `InvalidTrace` if the wall clock was set since this object was made."""
         (least, most), (now_least, now_most) = self._before, self._ahead()
         if now_least > most + SLACK_NS or now_most < least - SLACK_NS:
             by_s = (now_least + now_most - least - most) / 2e9
@@ -26,7 +26,7 @@ class WallClock:
             )
 
     def _ahead(self) -> tuple[int, int]:
-        """Return how far it is ahead, at least and at most: the reader of both may be off its core in between."""
+        """Return by how many nanoseconds the wall clock is ahead: a lower and an upper bound, as reading both takes time."""
         before = self._monotonic_ns()
         wall = self._wall_ns()
         return wall - self._monotonic_ns(), wall - before

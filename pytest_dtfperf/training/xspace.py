@@ -1,17 +1,17 @@
-"""What TensorFlow's profiler has recorded of a process (an `XSpace`), as operations that ran.
+"""Convert the profile of a process by TensorFlow's profiler (an `XSpace`) to operations that ran.
 
-Pure: needs the protocol buffers that it is given, and nothing of TensorFlow's run time. Their layout in 2.21:
+Pure: needs the protocol buffers that it is given, but not TensorFlow's run time. Their layout in TensorFlow 2.21:
 
-* a plane `/host:CPU` with a line per thread. An operation is an event `name:Type`; what an executor, the eager runtime or the
-  collectives note of themselves has other names. Thousands of them are not used here;
-* what a worker asks another task for is no event: the executor notes when it began to wait
+* a plane `/host:CPU` with a line per thread. An operation is an event `name:Type`; an executor's, the eager runtime's or the
+  collectives' own events have other names. Thousands of them are not used here;
+* a request for another task's tensor is no event: the executor notes when it began to wait
   (`ExecutorState::ProcessAsync::Start` of a `_Recv`) and when it had it (`...::Done`), with the names in statistics;
-* what XLA has compiled notes its instructions, with the module's name in `hlo_module`;
+* code that XLA has compiled notes its instructions, with the module's name in `hlo_module`;
 * a plane `/device:GPU:0` per GPU with a line per stream, `Stream #13(Compute)`: kernels, with their operation in `tf_op`, and
   copies, `MemcpyH2D`. The host's event of such an operation is its launch, and is left out. Other lines repeat these;
 * times are from the begin of the profile on, which is in the plane `Task Environment`.
 
-No event has its inputs, nor when it was ready: there are no edges.
+No event has its inputs, nor the time at which it was ready: there are no edges.
 """
 
 import re
@@ -35,7 +35,7 @@ _NANOSECONDS_OF_1980 = 315_532_800 * 10**9  # a line's begin that is larger is n
 
 
 class Activity(NamedTuple):
-    """Something ran. Unix microseconds."""
+    """An operation with the time of its run, in Unix microseconds."""
 
     operation: Operation
     start_us: int
@@ -43,7 +43,7 @@ class Activity(NamedTuple):
 
 
 class _Event(NamedTuple):
-    """Of one thread or stream. Nanoseconds since 1970."""
+    """An event of one thread or stream, in nanoseconds since 1970."""
 
     name: str
     start_ns: int
@@ -52,7 +52,7 @@ class _Event(NamedTuple):
 
 
 class Profile:
-    """An `XSpace`. Raises `ValueError` where it has more events than anybody can use."""
+    """The operations in an `XSpace`. Raises `ValueError` where it has more events than can be used."""
 
     def __init__(self, space: Any, task: str) -> None:
         events = sum(len(line.events) for plane in space.planes for line in plane.lines)
@@ -63,19 +63,19 @@ class Profile:
         self._began_ns = self._begin()
 
     def activities(self) -> list[Activity]:
-        """Return all that ran, by its start."""
+        """Return all operations that ran, sorted by their start."""
         on_gpus = [activity for plane in self._space.planes for activity in self._on_gpu(plane)]
         launched = {activity.operation.name for activity in on_gpus}
         on_host = [each for each in self._on_host() if each.operation.name not in launched]
         return sorted([*on_host, *on_gpus], key=lambda each: (each.start_us, each.end_us))
 
     def batches(self) -> list[tuple[int, int]]:
-        """Return when this process began and ended each batch of a coordinator. Unix microseconds."""
+        """Return the begin and end of each batch that a coordinator gave this process, in Unix microseconds."""
         found = [(e.start_ns, e.end_ns) for line in self._host_lines() for e in line if _GIVEN_BATCH.match(e.name)]
         return [(start // 1000, end // 1000) for start, end in sorted(found)]
 
     def _begin(self) -> int:
-        """Return when the profile began: nanoseconds since 1970."""
+        """Return the begin of the profile in nanoseconds since 1970."""
         for plane in self._space.planes:
             if plane.name == "Task Environment":
                 return int(_stats(plane, plane.stats).get("profile_start_time", 0))
@@ -110,7 +110,10 @@ class Profile:
                 yield self._activity(event, found[1], found[2])
 
     def _find_received(self, lines: list[list[_Event]]) -> Iterator[Activity]:
-        """What came from other tasks, from when this one began to wait for it. What its own devices hand over is none of it."""
+        """Yield transfers from other tasks, each from when this task began to wait for it.
+
+        Transfers between this task's own devices are left out.
+        """
         asked: dict[tuple[Any, Any], int] = {}
         had: dict[tuple[Any, Any], int] = {}
         within = {_EDGE.sub("", event.name) for line in lines for event in line if _is_handed_over(event)}
@@ -126,7 +129,7 @@ class Profile:
     # -- XLA
 
     def _find_compiled_runs(self, line: list[_Event], device: str) -> Iterator[Activity]:
-        """Runs of what XLA has compiled: instructions of one module, one after the other."""
+        """Yield the runs of XLA modules. A run is a series of instructions of one module."""
         run: Activity | None = None
         for event in sorted((e for e in line if e.stats.get("hlo_module")), key=lambda e: e.start_ns):
             module = str(event.stats["hlo_module"])
@@ -164,7 +167,10 @@ class Profile:
 
 
 def _is_handed_over(event: _Event) -> bool:
-    """Whether it sends to another device of its own task. The key of a rendezvous is `source;incarnation;destination;...`."""
+    """Return whether the event sends to another device of its own task.
+
+    The key of a rendezvous is `source;incarnation;destination;...`.
+    """
     if not event.name.endswith(":_Send"):
         return False
     parts = str(event.stats.get("key", "")).split(";")
@@ -172,7 +178,7 @@ def _is_handed_over(event: _Event) -> bool:
 
 
 def _stats(plane: Any, stats: Any) -> dict[str, Any]:
-    """Name -> value. Texts may be references to names, which the plane holds once."""
+    """Return statistics by name. Texts may be references to names, which the plane has once."""
     found = {}
     for stat in stats:
         kind = stat.WhichOneof("value")
@@ -182,7 +188,7 @@ def _stats(plane: Any, stats: Any) -> dict[str, Any]:
 
 
 class _Stats(Mapping[str, Any]):
-    """An event's statistics, read when they are first asked for: most never are. Its kind's count, too."""
+    """The statistics of an event and of its kind, read on first use: most are never used."""
 
     def __init__(self, plane: Any, event: Any) -> None:
         self._plane, self._event = plane, event

@@ -199,10 +199,10 @@ def test_who_outlives_a_program_is_not_waited_for(stage: Stage, tmp_path: Path, 
 
 WRAPPED = """
 import os, signal, subprocess, sys
-from pytest_dtfperf.training.command import take_group_along
+from pytest_dtfperf.node.processes import end_group_with_parent
 if os.fork() == 0:
     os.setpgid(0, 0)
-    take_group_along()
+    end_group_with_parent()
     subprocess.Popen(["sh", "-c", "sleep 600; :"])
     print(os.getpid(), flush=True)
 signal.pause()

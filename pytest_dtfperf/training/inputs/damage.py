@@ -1,4 +1,4 @@
-"""The file and the place in it that caused an error of the pipeline that reads ImageNet."""
+"""Find the file, and the position in it, that caused an error of the pipeline that reads ImageNet."""
 
 import os
 import re
@@ -34,7 +34,7 @@ Wrong = Callable[[bytes], str | None]  # what is wrong with a record's content
 
 
 def behind(message: str, shards: Sequence[Path], classes: int) -> DataError | None:
-    """Return what TensorFlow's message is about, if it is about one of these files."""
+    """Return the cause of TensorFlow's message, if it is in one of these files."""
     try:
         if match := _ASSERTED.search(message):
             return _foreign(_path_of(match[1]), int(match[2]), classes)
@@ -58,7 +58,7 @@ def _locate_corruption(shards: Sequence[Path], offset: int) -> DataError:
 
 
 def _path_of(quoted: str) -> Path:
-    """TensorFlow writes quotation marks and the like in a name as C has them: `bob\\'s/train-00000-of-00001`."""
+    r"""Return the path in a message, where TensorFlow escapes quotation marks as C does: `bob\'s/train-00000-of-00001`."""
     return Path(os.fsdecode(quoted.encode().decode("unicode_escape").encode("latin-1")))
 
 
@@ -68,7 +68,7 @@ def _foreign(path: Path, number: int, classes: int) -> DataError:
 
 
 def _locate_undecodable(shards: Sequence[Path], size: int | None) -> DataError:
-    """Return the first record with a JPEG that cannot be decoded; `size`: of the JPEG in bytes, if TensorFlow has named it."""
+    """Return the error for the first JPEG that cannot be decoded, of `size` bytes if TensorFlow has named its size."""
     about = range(size, size + AROUND_JPEG_BYTES) if size is not None else None
     with _decoder() as undecodable:
 
@@ -81,7 +81,7 @@ def _locate_undecodable(shards: Sequence[Path], size: int | None) -> DataError:
 
 @contextmanager
 def _decoder() -> Iterator[Wrong]:
-    """Yield a function that decodes a JPEG whole, and returns what is wrong with it. Any thread may call it."""
+    """Yield a function that decodes a JPEG, and returns what is wrong with it. Any thread may call it."""
     with tf.Graph().as_default(), tf.device("/cpu:0"):
         jpeg = tf.compat.v1.placeholder(tf.string, ())
         decoded = tf.shape(tf.io.decode_jpeg(jpeg, channels=3, ratio=8))  # an eighth of the size has the same errors
@@ -121,7 +121,7 @@ def _in(path: Path, record: TFRecord, what: str) -> DataError:
 
 
 def problem(content: bytes, classes: int) -> str | None:
-    """Return what a record lacks of a labelled image, if anything."""
+    """Return why a record is no labelled image; None if it is one."""
     try:
         features = tf.train.Example.FromString(content).features.feature
     except Exception:  # protobuf's own, which it moves about
@@ -174,7 +174,7 @@ def _jpeg(content: bytes) -> bytes:
 
 @contextmanager
 def asking(feeds: Iterable[TrainingInput]) -> Iterator[None]:
-    """If TensorFlow fails here, the inputs are asked first whether they know why."""
+    """Within the context, replace TensorFlow's errors by the cause that one of the inputs finds."""
     try:
         yield
     except (tf.errors.OpError, UnicodeDecodeError) as error:

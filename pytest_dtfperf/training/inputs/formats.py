@@ -1,4 +1,4 @@
-"""The file formats of MNIST (idx) and CIFAR-10 (binary), and how files of other formats are recognised. Needs no TensorFlow."""
+"""Read the file formats of MNIST (idx) and CIFAR-10 (binary), and recognise files of other formats. Needs no TensorFlow."""
 
 import math
 import os
@@ -52,13 +52,13 @@ _FOLDERS: tuple[tuple[Callable[[str], object], str], ...] = (  # which name show
 
 
 def format_of(beginning: bytes) -> str | None:
-    """Return what a file that begins with these bytes is, to be put behind "it is"; None if it is not known."""
+    """Return the format of a file that begins with these bytes, as text after "it is"; None if it is unknown."""
     lower = beginning.lstrip(b"\xef\xbb\xbf \t\r\n").lower() or beginning
     return next((what for start, what in _BEGINNINGS if lower.startswith(start) or beginning.lower().startswith(start)), None)
 
 
 def format_found(beginning: bytes) -> str:
-    """Return `: it is an HTML page, ...`, to be put behind what a file should be and is not; empty where it is not known."""
+    """Return `: it is an HTML page, ...`, as the end of a message about a wrong file; empty if the format is unknown."""
     found = format_of(beginning)
     return f": it is {found}" if found else ""
 
@@ -74,9 +74,9 @@ def names_in(folder: Path) -> list[str]:
 
 
 def folder_found(folder: Path, inner: Sequence[str] = ()) -> str:
-    """Return ` The folder has ...`: which other data set a folder, or one of these in it, holds, or its first names.
+    """Return ` The folder has ...`: another data set in this folder or these inner ones, or else the first names in it.
 
-    Empty where there is nothing. Raises `SpecError` where a folder cannot be read.
+    An empty or missing folder is reported as such. Raises `SpecError` where a folder cannot be read.
     """
     names = [name for each in (folder, *(folder / name for name in inner)) if each.is_dir() for name in names_in(each)]
     if not names:
@@ -88,7 +88,7 @@ def folder_found(folder: Path, inner: Sequence[str] = ()) -> str:
 
 
 def candidates(folder: Path, inner: Sequence[str]) -> Iterator[Path]:
-    """Yield the folder, and those of these folders in it that exist."""
+    """Yield the folder, and those of the named folders in it that exist."""
     yield folder
     yield from (folder / name for name in inner if (folder / name).is_dir())
 
@@ -164,7 +164,7 @@ def _find(folder: Path, name: str) -> Path:
 
 
 def _beginning(path: Path, count: int) -> tuple[bytes, int]:
-    """Return the first bytes of its content, at most `count`, and how many bytes there are; of gzip, of what is compressed."""
+    """Return the first bytes of a file's content, at most `count`, and the size of the content; that of gzip is unpacked."""
     if _is_gzip(path):
         content = content_of(path)
         return content[:count], len(content)
@@ -194,7 +194,7 @@ def content_of(path: Path) -> bytes:
 
 
 def _members(path: Path, compressed: bytes) -> Iterator[bytes]:
-    """RFC 1952: a gzip file is one or more members, one after the other."""
+    """Yield the content of each member of a gzip file, which has one or more of them (RFC 1952)."""
     rest = compressed
     while rest:
         began = len(compressed) - len(rest)
@@ -214,7 +214,7 @@ def _members(path: Path, compressed: bytes) -> Iterator[bytes]:
 
 
 def open_pair(folder: Path, part: str, image_shape: tuple[int, int, int], classes: int) -> tuple[IdxFile, IdxFile]:
-    """Return images and labels of a part, "train" or "t10k", that belong together and fit a network. Raises `SpecError`."""
+    """Return the files of images and labels of a part, "train" or "t10k". Raises `SpecError` if they do not fit the network."""
     images = open_idx(folder, f"{part}-images-idx3-ubyte", dimensions=3)
     labels = open_idx(folder, f"{part}-labels-idx1-ubyte", dimensions=1)
     if images.shape[0] != labels.shape[0]:
@@ -248,9 +248,9 @@ TEST_FILES = ("test_batch.bin",)
 
 
 def open_files(folder: Path, names: tuple[str, ...]) -> dict[Path, int]:
-    """Return the files, and how many images each holds. They are in the folder, or in cifar-10-batches-bin below it.
+    """Return the number of images by file. The files are in the folder, or in cifar-10-batches-bin in it.
 
-    Raises `SpecError` if one is missing, cut short, empty or something else.
+    Raises `SpecError` if one is missing, cut short, empty or of another format.
     """
     inner = next((each for each in candidates(folder, CIFAR_FOLDERS) if (each / names[0]).exists()), folder)
     return {path: _images(path, folder) for path in (inner / name for name in names)}

@@ -1,4 +1,4 @@
-"""Images from another process, which may be written in any language: docs/inputs.md has what goes over the socket."""
+"""Receive images from another process, which may be written in any language: docs/inputs.md describes the messages."""
 
 import json
 import os
@@ -31,7 +31,7 @@ _NEVER_ENDED: list[Any] = []
 
 
 class ZmqProducer(FedInput):
-    """The worker starts a producer, which sends batches for all of its towers in turn, and ends with the worker."""
+    """An input from a producer that the worker starts. It sends batches for all of the worker's towers, and ends with it."""
 
     def __init__(self, order: TaskOrder, network: Network, host: str) -> None:
         super().__init__(order, network, host)
@@ -81,7 +81,10 @@ class ZmqProducer(FedInput):
 
 
 def start(wanted: dict[str, Any]) -> "subprocess.Popen[bytes]":
-    """Return a producer. The kernel ends it with the thread that started it, and so with this process, however that ends."""
+    """Start a producer, and return its process.
+
+    The kernel ends it with the thread that started it, and so with this process.
+    """
     other = shlex.split(os.environ.get(COMMAND, ""))
     if other and shutil.which(other[0]) is None:
         raise InfrastructureError(f"there is no program {other[0]}, which {COMMAND}={shlex.join(other)} names as the producer")
@@ -96,7 +99,7 @@ def start(wanted: dict[str, Any]) -> "subprocess.Popen[bytes]":
 
 
 def batch_of(message: Sequence[Any], wanted: dict[str, Any]) -> Batch:
-    """Return images and labels of a message. Raises `InfrastructureError` if it is not what was asked for."""
+    """Return the images and labels in a message. Raises `InfrastructureError` if they are not those requested."""
     shape = [wanted["batch_size"], *wanted["image_shape"]]
     right = {"version": VERSION, "images": {"dtype": "uint8", "shape": shape}, "labels": {"dtype": "int32", "shape": shape[:1]}}
     try:

@@ -1,4 +1,4 @@
-"""ImageNet from TFRecord files in the original layout: train-00000-of-01024, validation-00000-of-00128."""
+"""Read ImageNet from TFRecord files in the original layout: train-00000-of-01024, validation-00000-of-00128."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +29,10 @@ _FEATURES = {
 
 
 class TFRecords(PipelineInput):
-    """Shards read in turn, shuffled, decoded, distorted if so wanted. Pixels from -1 to 1, as tf_cnn_benchmarks has them."""
+    """An input from TFRecord shards: shuffled, decoded, and distorted if the spec asks for it.
+
+    Pixels are from -1 to 1, as in tf_cnn_benchmarks.
+    """
 
     def __init__(self, order: TaskOrder, network: Network, host: str) -> None:
         if network.image_shape[2] != 3:
@@ -82,7 +85,7 @@ class TFRecords(PipelineInput):
         return whole(jpeg, self._size, self._spec.resize_method, position), label
 
     def _parse_record(self, path: tf.Tensor, number: tf.Tensor, content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the JPEG, its label and its bounding boxes (1, how many, 4)."""
+        """Return a record's JPEG, its label and its bounding boxes (1, boxes, 4)."""
         found = tf.io.parse_single_example(content, _FEATURES)
         jpeg, label = found[IMAGE], found[LABEL]
         sides = [tf.sparse.to_dense(found[name]) for name in BOX]
@@ -96,7 +99,7 @@ class TFRecords(PipelineInput):
 
 
 def _are_boxes(sides: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return whether there are as many of each side, all within the image, and each minimum is less than its maximum."""
+    """Return whether there are equally many of each side, all within the image, and each minimum is less than its maximum."""
     values = tf.concat(sides, 0)
     sizes = [tf.size(side) for side in sides]
     shortest = tf.reduce_min(sizes)  # compared up to there, so that sides of unlike number are no error of TensorFlow's
@@ -111,7 +114,7 @@ def _positions(share: Share) -> tf.data.Dataset:
 
 
 def _sequence(shards: list[Path], mine: ShardReading, seed: int) -> tf.data.Dataset:
-    """Return a tower's records without end: path of the shard, number in the shard, content."""
+    """Return an endless series of a tower's records: path of the shard, number in the shard, content."""
     lanes = tf.constant([[str(shards[number]) for number in lane] for lane in mine.lanes])
     count, of_lane = lanes.shape
     room = max(1, SHUFFLED * of_lane // len(shards))
@@ -125,7 +128,7 @@ def _sequence(shards: list[Path], mine: ShardReading, seed: int) -> tf.data.Data
 
 
 def _in_turn(paths: tf.data.Dataset) -> tf.data.Dataset:
-    """Return all records of one file after the other."""
+    """Return all records of one file after the other: path, number in the file, content."""
 
     @mark_unconverted
     def content(path: tf.Tensor) -> tf.data.Dataset:

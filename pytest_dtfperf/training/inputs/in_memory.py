@@ -1,4 +1,4 @@
-"""Data sets that fit into memory, which are read once: MNIST from idx files and CIFAR-10 from its binary files."""
+"""Keep data sets in memory that fit into it: MNIST from idx files and CIFAR-10 from its binary files."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -25,11 +25,11 @@ from pytest_dtfperf.training.models import Network
 ROUNDS = 4  # of the cipher that shuffles; TensorFlow's default
 
 
-def drawn(pixels: tf.Tensor, labels: tf.Tensor, share: Share, seed: int) -> tf.data.Dataset:
-    """Return a tower's batches of `pixels` and `labels`, each with one row per image, and the images' positions, int64.
+def draw_batches(pixels: tf.Tensor, labels: tf.Tensor, share: Share, seed: int) -> tf.data.Dataset:
+    """Return a tower's batches of `pixels` and `labels`, one row per image, and the images' positions, int64.
 
-    The order of a pass is computed where it is needed, number by number, instead of by a buffer that is filled and shuffled:
-    a batch costs a gather, and no more with other workers.
+    The order of a pass is computed number by number, not by a buffer that is filled and shuffled. So a batch costs a gather,
+    with any number of workers.
     """
     images = int(pixels.shape[0])
 
@@ -43,7 +43,7 @@ def drawn(pixels: tf.Tensor, labels: tf.Tensor, share: Share, seed: int) -> tf.d
 
 
 def _shuffle_positions(positions: tf.Tensor, images: int, seed: int) -> tf.Tensor:
-    """Places in the sequence -> numbers of images: every number once in each pass, in an order of the pass's own."""
+    """Return the number of the image at each position: each number once in a pass, in another order in each pass."""
     epochs = positions // images
     seeds = tf.stack([tf.fill(tf.shape(epochs), tf.constant(seed, tf.int64)), epochs, tf.zeros_like(epochs)], axis=1)
     return tf.raw_ops.RandomIndexShuffle(
@@ -52,7 +52,7 @@ def _shuffle_positions(positions: tf.Tensor, images: int, seed: int) -> tf.Tenso
 
 
 def chance(positions: tf.Tensor, seed: int) -> tf.Tensor:
-    """Return a number from 0 to 2^40 for each place in the sequence, that looks like chance and follows from the seed, int64.
+    """Return a pseudo-random number, int64 from 0 to 2^40, for each position, determined by the seed.
 
     So the distortions of an image do not depend on which worker it went to.
     """
@@ -62,76 +62,79 @@ def chance(positions: tf.Tensor, seed: int) -> tf.Tensor:
 
 v1 = tf.compat.v1
 
-TEST_BATCH = 500  # images per step of the evaluation; divides the original test set of 10,000
+TEST_BATCH = 500  # images per step of the evaluation; divides the original test sets of 10,000
 
 
-class IdxFiles(PipelineInput):
-    """The training files in memory, shuffled anew in every pass. Pixels from 0 to 1, as in the TensorFlow tutorial."""
+class InMemoryInput(PipelineInput):
+    """The base of inputs in memory, which are shuffled anew in every pass."""
 
     def __init__(self, order: TaskOrder, network: Network, host: str) -> None:
         self._order = order
+        self._network = network
         self._host = host
-        self._shape, self._classes = network.image_shape, network.classes
         self._folder = Path(order.spec.data_dir or ".")
 
     def dataset(self, tower: int) -> tf.data.Dataset:
-        return drawn(*self._held, share_of(self._order, tower), self._order.spec.seed).map(self._decode)
-
-    @cached_property
-    def _held(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """All towers draw from the same."""
-        images, labels = open_pair(self._folder, "train", self._shape, self._classes)
-        return _content(images), _content(labels)
+        return draw_batches(*self._training_set, share_of(self._order, tower), self._order.spec.seed).map(self._distort)
 
     def test_set(self) -> TestSet:
-        images, labels = open_pair(self._folder, "t10k", self._shape, self._classes)
         with on_host(self._host):
-            pairs = tf.data.Dataset.from_tensor_slices((_content(images), _content(labels)))
+            pairs = tf.data.Dataset.from_tensor_slices(self._read(training=False))
             iterator = v1.data.make_initializable_iterator(pairs.batch(TEST_BATCH).map(self._decode))
             return TestSet(iterator.initializer, *iterator.get_next())
 
+    @cached_property
+    def _training_set(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the images and labels from which all towers draw."""
+        return self._read(training=True)
+
+    def _read(self, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the images and labels of the training set or the test set, unsigned bytes or whole numbers."""
+        raise NotImplementedError
+
     @mark_unconverted
-    def _decode(self, pixels: tf.Tensor, answers: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        images = tf.cast(tf.reshape(pixels, [-1, *self._shape]), tf.float32) * (1 / 255)
-        return in_format(images, self._order.spec.data_format), tf.cast(answers, tf.int32)
+    def _distort(self, pixels: tf.Tensor, labels: tf.Tensor, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return self._decode(pixels, labels)
+
+    @mark_unconverted
+    def _decode(self, pixels: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return images as float32 in the spec's format, and labels as int32."""
+        return in_format(around_zero(pixels), self._order.spec.data_format), tf.cast(labels, tf.int32)
+
+
+class IdxFiles(InMemoryInput):
+    """MNIST's files. Pixels are from 0 to 1, as in TensorFlow's tutorial."""
+
+    def _read(self, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        part = "train" if training else "t10k"
+        images, labels = open_pair(self._folder, part, self._network.image_shape, self._network.classes)
+        return _content(images), _content(labels)
+
+    @mark_unconverted
+    def _decode(self, pixels: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        images = tf.cast(tf.reshape(pixels, [-1, *self._network.image_shape]), tf.float32) * (1 / 255)
+        return in_format(images, self._order.spec.data_format), tf.cast(labels, tf.int32)
 
 
 def _content(file: IdxFile) -> tf.Tensor:
-    """Return unsigned bytes in the shape of the header, read when the training begins."""
+    """Return a file's unsigned bytes in the shape of its header, read when the training begins."""
     content = tf.io.read_file(str(file.path))
     if file.is_gzip:
         content = tf.io.decode_compressed(content, "GZIP")
     return tf.reshape(tf.io.decode_raw(content, tf.uint8)[file.header_bytes :], file.shape)
 
 
-CIFAR_TEST_BATCH = 500  # images per step of the evaluation; divides the original test set of 10,000
 MARGIN = 4  # pixels on each side, within which a distorted image is shifted: tf_cnn_benchmarks', after arXiv 1512.03385
 
 
-class BinaryFiles(PipelineInput):
-    """The training files in memory, shuffled anew in every pass. Pixels from -1 to 1, as tf_cnn_benchmarks has them."""
+class BinaryFiles(InMemoryInput):
+    """CIFAR-10's binary files. Pixels are from -1 to 1, as in tf_cnn_benchmarks."""
 
-    def __init__(self, order: TaskOrder, network: Network, host: str) -> None:
-        self._order = order
-        self._host = host
-        self._folder = Path(order.spec.data_dir or ".")
-
-    def dataset(self, tower: int) -> tf.data.Dataset:
-        return drawn(*self._held, share_of(self._order, tower), self._order.spec.seed).map(self._training)
-
-    @cached_property
-    def _held(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """All towers draw from the same."""
-        return _cifar_content(open_files(self._folder, TRAINING_FILES))
-
-    def test_set(self) -> TestSet:
-        with on_host(self._host):
-            pairs = tf.data.Dataset.from_tensor_slices(_cifar_content(open_files(self._folder, TEST_FILES)))
-            iterator = v1.data.make_initializable_iterator(pairs.batch(CIFAR_TEST_BATCH).map(self._decode))
-            return TestSet(iterator.initializer, *iterator.get_next())
+    def _read(self, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        return _cifar_content(open_files(self._folder, TRAINING_FILES if training else TEST_FILES))
 
     @mark_unconverted
-    def _training(self, pixels: tf.Tensor, labels: tf.Tensor, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _distort(self, pixels: tf.Tensor, labels: tf.Tensor, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return self._decode(self._shift_images(pixels, positions) if self._order.spec.distortions else pixels, labels)
 
     @mark_unconverted
@@ -142,7 +145,7 @@ class BinaryFiles(PipelineInput):
         return images, tf.cast(labels, tf.int32)
 
     def _shift_images(self, pixels: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        """Shifted by up to `MARGIN` pixels each way, black where there was nothing, and one in two mirrored."""
+        """Shift images by up to `MARGIN` pixels each way, with a black border, and mirror half of them."""
         chances = chance(positions, self._order.spec.seed)[:, None]
         span = 2 * MARGIN + 1
         inside = tf.range(EDGE, dtype=tf.int64)

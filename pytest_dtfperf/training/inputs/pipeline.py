@@ -1,4 +1,4 @@
-"""What all inputs on tf.data share: where it runs, how far it reads ahead, and how its batches come into the graph."""
+"""Share between all inputs on tf.data where they run, how far they read ahead, and how batches come into the graph."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,19 +16,19 @@ R = TypeVar("R")
 
 
 def mark_unconverted(function: Callable[P, R]) -> Callable[P, R]:
-    """Mark a function for tf.data as free of `if` and `for` over tensors: AutoGraph takes time to look for them."""
+    """Mark a function for tf.data as free of `if` and `for` over tensors, which AutoGraph would spend time to look for."""
     return cast("Callable[P, R]", tf.autograph.experimental.do_not_convert(function))
 
 
 @contextmanager
 def on_host(host: str) -> Iterator[None]:
-    """On the worker's own CPU, whatever device the tower has."""
+    """Within the context, place operations on the worker's own CPU, whatever the tower's device."""
     with v1.device(None), v1.device(host):
         yield
 
 
 class PipelineInput(TrainingInput):
-    """The base of inputs that are a tf.data pipeline: derived classes define a tower's batches in `dataset`."""
+    """The base of inputs that are a tf.data pipeline. Derived classes define a tower's batches in `dataset`."""
 
     _order: TaskOrder
     _host: str
@@ -39,7 +39,7 @@ class PipelineInput(TrainingInput):
 
 
 def ahead(dataset: tf.data.Dataset, spec: Spec, pipelines: int) -> tf.data.Dataset:
-    """Some batches ahead of their use. `pipelines` is how many of the kind a worker has, which share its private threads."""
+    """Return the data set with batches prefetched. A worker's `pipelines` data sets share its private threads."""
     options = tf.data.Options()
     options.deterministic = True
     if spec.datasets_num_private_threads:
@@ -48,7 +48,7 @@ def ahead(dataset: tf.data.Dataset, spec: Spec, pipelines: int) -> tf.data.Datas
 
 
 def next_of(dataset: tf.data.Dataset, spec: Spec, pipelines: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a step's images and labels, in a graph. See `ahead`."""
+    """Return a step's images and labels from a data set, in a graph. See `ahead`."""
     iterator = v1.data.make_initializable_iterator(ahead(dataset, spec, pipelines))
     v1.add_to_collection(v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
     batch: tuple[tf.Tensor, tf.Tensor] = iterator.get_next()

@@ -1,7 +1,7 @@
-"""From a JPEG to what a network looks at: whole, or distorted as Inception's training does it (arXiv 1409.4842, section 6).
+"""Convert a JPEG to a network's image: uncropped, or distorted as for Inception (arXiv 1409.4842, section 6).
 
-Numbers are tf_cnn_benchmarks'. Chance follows from a seed, a pair of int64, so that an image's distortion does not depend on
-which worker it went to. Images are (height, width, 3), float32 from 0 to 255.
+Numbers are tf_cnn_benchmarks'. Random numbers follow from a seed, a pair of int64, so that an image's distortion does not
+depend on which worker it went to. Images are (height, width, 3), float32 from 0 to 255.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ Size = tuple[int, int]  # height, width
 
 
 def whole(jpeg: tf.Tensor, size: Size, method: str, position: tf.Tensor) -> tf.Tensor:
-    """Return the largest part of the network's proportions from the middle, less a margin. Only that is decoded."""
+    """Return the largest central part with the network's proportions, less a margin. Only this part is decoded."""
     height, width = size
     have = tf.cast(tf.io.extract_jpeg_shape(jpeg)[:2], tf.float32)
     scale = tf.minimum(have[0] / height, have[1] / width) / SURROUNDINGS
@@ -62,7 +62,7 @@ def distort_image(
 
 
 def resize_image(image: tf.Tensor, size: Size, method: str, position: tf.Tensor) -> tf.Tensor:
-    """Resize an image. With round_robin, the method follows from the image's place in the sequence."""
+    """Resize an image. With round_robin, the method follows from the image's position in the sequence."""
 
     def by(way: str) -> Callable[[], tf.Tensor]:
         return lambda: tf.cast(tf.image.resize(image, size, way), tf.float32)
@@ -75,7 +75,7 @@ def resize_image(image: tf.Tensor, size: Size, method: str, position: tf.Tensor)
 
 
 def _distort_colours(image: tf.Tensor, position: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Change the colours of an image with values from 0 to 1. Every other image has its contrast changed first."""
+    """Change the colours of an image with values from 0 to 1. Every second image has its contrast changed first."""
     image = tf.image.stateless_random_brightness(image, BRIGHTNESS, _seed(seed, 2))
 
     def contrast(it: tf.Tensor) -> tf.Tensor:
@@ -90,10 +90,10 @@ def _distort_colours(image: tf.Tensor, position: tf.Tensor, seed: tf.Tensor) -> 
 
 
 def _decode_jpeg(jpeg: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """Decode a window (top, left, height, width) by the fast DCT: training is no worse for it."""
+    """Decode a window (top, left, height, width) by the fast DCT, which is exact enough for training."""
     return tf.image.decode_and_crop_jpeg(jpeg, window, channels=3, dct_method="INTEGER_FAST")
 
 
 def _seed(seed: tf.Tensor, number: int) -> tf.Tensor:
-    """Return another seed for every use."""
+    """Return a seed of its own for each use."""
     return seed + tf.constant([number << 32, 0], tf.int64)

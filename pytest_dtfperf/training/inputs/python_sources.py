@@ -1,4 +1,4 @@
-"""Images from Python: threads that fill TensorFlow's queues, and generators through tf.data."""
+"""Feed images from Python: by threads that fill TensorFlow's queues, and by generators through tf.data."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -23,9 +23,10 @@ ENDED = EOFError("it has ended")
 
 
 class FedInput(TrainingInput):
-    """Each tower takes its batches from a queue of its own. Derived classes define in `feeds` which thread fills which queues.
+    """The base of inputs that threads feed: each tower takes its batches from a queue of its own.
 
-    Bytes cross over to the tower's device, and become numbers from -1 to 1 there.
+    Derived classes define in `feeds` which thread fills which queues. Images are sent to the tower's device as bytes, and
+    scaled to numbers from -1 to 1 there.
     """
 
     def __init__(self, order: TaskOrder, network: Network, host: str) -> None:
@@ -36,7 +37,7 @@ class FedInput(TrainingInput):
         self._failures: list[Failure] = []
 
     def feeds(self) -> Sequence[tuple[Sequence[int], Callable[[], Iterator[Batch]]]]:
-        """Return for each thread the towers that it fills in turn, and the function that makes their batches, called in it."""
+        """Return for each thread its towers, and the function that yields their batches in turn, called in that thread."""
         raise NotImplementedError
 
     def batch(self, tower: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -56,7 +57,7 @@ class FedInput(TrainingInput):
         return self._failures[0].error(self._order.name) if self._failures else None
 
     def _fill(self, queues: Sequence["_Filler"], make: Callable[[], Iterator[Batch]]) -> None:
-        """Fill the queues until the batches end, which they should not: then a step that waits for one fails at once."""
+        """Fill the queues until the batches end. They should not: a step that waits for one then fails immediately."""
         delivered = 0
         cause: Exception = ENDED
         try:
@@ -73,7 +74,7 @@ class FedInput(TrainingInput):
 
 
 class Failure:
-    """Why a producer delivers no more, and since when."""
+    """The reason why a producer has stopped, and when it did."""
 
     def __init__(self, cause: Exception, batches: int, at: float) -> None:
         self._cause = cause
@@ -91,7 +92,7 @@ class Failure:
 
 
 class _Queue:
-    """The graph's part: a queue of batches, and what a thread needs to fill it."""
+    """A queue of batches in the graph, with the operations that fill and empty it."""
 
     def __init__(self, shape: tuple[int, ...], capacity: int, tower: int) -> None:
         kinds, shapes = [tf.uint8, tf.int32], [shape, shape[:1]]
@@ -104,7 +105,7 @@ class _Queue:
 
 
 class _Filler:
-    """A queue in a session."""
+    """The filling end of a queue in a session."""
 
     def __init__(self, session: tf.compat.v1.Session, queue: _Queue) -> None:
         self._session = session
@@ -112,7 +113,7 @@ class _Filler:
         self.put = session.make_callable(queue.enqueue, feed_list=queue.given)
 
     def close(self) -> None:
-        """What it still holds is thrown away: the next step fails, not one that comes after it."""
+        """Close the queue and discard its batches, so that the very next step fails."""
         self._session.run(self._queue.close)
         try:
             while True:
@@ -122,20 +123,25 @@ class _Filler:
 
 
 class PythonQueue(FedInput):
-    """A thread and a queue per tower; the queue holds `datasets_prefetch_buffer_size` batches."""
+    """An input with a thread and a queue per tower; the queue has `datasets_prefetch_buffer_size` batches."""
 
     def feeds(self) -> Sequence[tuple[Sequence[int], Callable[[], Iterator[Batch]]]]:
         return [([tower], partial(self.batches, tower)) for tower in range(self._order.num_devices)]
 
     def batches(self, tower: int) -> Iterator[Batch]:
-        """Return a tower's batches, without end."""
-        return make_batches(
-            share_of(self._order, tower), self._network.image_shape, self._network.classes, self._order.spec.seed
-        )
+        """Return an endless iterator over a tower's batches."""
+        return _make_batches(self._order, self._network, tower)
+
+
+def _make_batches(order: TaskOrder, network: Network, tower: int) -> Iterator[Batch]:
+    return make_batches(share_of(order, tower), network.image_shape, network.classes, order.spec.seed)
 
 
 class PythonDataset(PipelineInput):
-    """A generator per tower, asked by `tf.data.Dataset.from_generator`, `datasets_prefetch_buffer_size` batches ahead."""
+    """An input from a generator per tower, by `tf.data.Dataset.from_generator`.
+
+    It is `datasets_prefetch_buffer_size` batches ahead.
+    """
 
     def __init__(self, order: TaskOrder, network: Network, host: str) -> None:
         if order.spec.mode.single_session and order.workers > 1:
@@ -157,10 +163,8 @@ class PythonDataset(PipelineInput):
         return tf.data.Dataset.from_generator(partial(self._check_batches, tower), output_signature=kinds).map(self._numbers)
 
     def batches(self, tower: int) -> Iterator[Batch]:
-        """Return a tower's batches, without end."""
-        return make_batches(
-            share_of(self._order, tower), self._network.image_shape, self._network.classes, self._order.spec.seed
-        )
+        """Return an endless iterator over a tower's batches."""
+        return _make_batches(self._order, self._network, tower)
 
     def explain(self, message: str) -> InfrastructureError | None:
         return self._failures[0].error(self._order.name) if self._failures else None

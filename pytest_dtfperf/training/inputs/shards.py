@@ -1,4 +1,4 @@
-"""The TFRecord files of ImageNet's original layout, and what is wrong with one. Needs no TensorFlow.
+"""Read TFRecord files of ImageNet's original layout, and check them. Needs no TensorFlow.
 
 A TFRecord is the length of its content (uint64), a checksum of that, the content and a checksum of it; numbers are
 little-endian: https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details".
@@ -24,7 +24,7 @@ _MASK_DELTA = 0xA282EAD8  # as the format's description has it
 
 @dataclass(frozen=True)
 class TFRecord:
-    """The place of a record in its file."""
+    """The position of a record in its file, in bytes."""
 
     offset: int  # of its header
     length: int  # of its content
@@ -39,7 +39,10 @@ class TFRecord:
 
 
 def records(path: Path) -> Iterator[TFRecord]:
-    """Read from header to header, without the content. Raises `DataError` where there is no header, or the file ends."""
+    """Yield the records of a file from header to header, without reading the content.
+
+    Raises `DataError` where there is no header, or the file ends within a record.
+    """
     try:
         file = path.open("rb", buffering=0)
     except OSError as exc:
@@ -61,7 +64,7 @@ def records(path: Path) -> Iterator[TFRecord]:
 
 
 def check_content(path: Path, record: TFRecord) -> None:
-    """Raise `DataError` if a record's content is not what was written."""
+    """Raise `DataError` if a record's checksum does not match its content."""
     content, footer = _read_record(path, record)
     if struct.unpack("<I", footer)[0] != masked_crc(content):
         raise DataError(f"{path} is damaged: the checksum of the record at byte {record.offset} is wrong. Fetch it again.")
@@ -114,7 +117,7 @@ _NAME = re.compile(r"(?P<part>[a-z]+)-(?P<number>\d{5})-of-(?P<of>\d{5})(?P<end>
 def find(folder: Path, part: str) -> list[Path]:
     """Return all shards of "train" or "validation", in their order.
 
-    They are in the folder or in one of the part's name below it (`train/`), and may end in .tfrecord or .tfrecords. Raises
+    They are in the folder or in one with the part's name in it (`train/`), and may end in .tfrecord or .tfrecords. Raises
     `SpecError` if there are none, or not all of one set.
     """
     for each in candidates(folder, (part,)):
@@ -144,12 +147,12 @@ def _whole_set(folder: Path, part: str, matches: Sequence[re.Match[str]]) -> lis
 
 @dataclass(frozen=True)
 class ShardReading:
-    """What a tower reads: some lanes in turn, and of that every so manieth record.
+    """The records that a tower reads: some lanes in turn, and of these every `every`-th record from `first` on.
 
-    The shards are dealt out to lanes, their number depending on nothing but how many shards there are. The sequence of all
-    images takes one from each lane in turn. So with as many shards as towers, or a multiple, a tower reads its own lanes
-    alone, and with any number of workers each step sees what a single process would see. Lanes with fewer images begin
-    their next pass earlier than others: by one image in a thousand in the original set.
+    Shards are distributed over lanes, of which the number depends only on the number of shards. The sequence of all images
+    takes one from each lane in turn. With as many shards as towers, or a multiple, a tower reads only its own lanes, and with
+    any number of workers each step has the images that a single process would have. Lanes with fewer images begin their next
+    pass earlier than others: by one image in a thousand in the original set.
     """
 
     lanes: Sequence[Sequence[int]]  # shards by number
@@ -165,7 +168,7 @@ def reading(shards: int, share: Share) -> ShardReading:
 
 
 def check_shards(shards: Sequence[Path]) -> None:
-    """Check that no shard is empty, cut short, or of another format, as far as is quick. Raises `DataError`."""
+    """Check that no shard is empty, cut short, or of another format, as far as this is quick. Raises `DataError`."""
     whole = sum(map(_size, shards)) <= WALKED_BYTES
     for path in shards:
         for _ in records(path):
@@ -174,7 +177,7 @@ def check_shards(shards: Sequence[Path]) -> None:
 
 
 def _size(path: Path) -> int:
-    """Return the number of records; 0 for a shard that cannot be read, for which `records` raises the reason."""
+    """Return the size of a shard in bytes; 0 if it cannot be read, for which `records` then raises the reason."""
     try:
         return path.stat().st_size
     except OSError:

@@ -1,7 +1,7 @@
-"""Which images go to which tower. Pure, so that all workers come to the same answer without asking each other.
+"""Distribute images over towers. Pure, so that all workers compute the same result without a message.
 
-All images of a data set, in a new order for every pass, make one endless sequence. A step takes the next batches of all towers
-of all workers from it, so that together they see what a single process with their batches' sum would see.
+All images of a data set, in a new order for every pass, are one endless sequence. A step takes the next batches of all towers
+of all workers from it. So together they have the images of a single process with the sum of their batches.
 """
 
 from collections.abc import Iterator
@@ -23,19 +23,22 @@ class Share:
     batch_size: int
 
     def start(self, step: Any) -> Any:
-        """Return where in the sequence the tower's batch of a step begins. A step is a number, or a tensor of one."""
+        """Return the position in the sequence at which the tower's batch of a step begins.
+
+        `step` is a number or a tensor of one.
+        """
         return (step * self.towers + self.tower) * self.batch_size
 
 
 def share_of(order: TaskOrder, tower: int) -> Share:
-    """Return the share of a worker's tower. All workers have equally many, but for the last, which may have fewer."""
+    """Return the share of a worker's tower. All workers have equally many towers, but for the last, which may have fewer."""
     last = order.index == order.workers - 1
     first = order.spec.gpus - order.num_devices if last else order.index * order.num_devices
     return Share(first + tower, order.spec.gpus, order.spec.batch_size)
 
 
 def batches(share: Share, images: int, seed: int) -> Iterator[list[int]]:
-    """Return the images of each of a tower's batches, as numbers from 0 to `images`, without end."""
+    """Yield the images of each of a tower's batches, as numbers below `images`, without end."""
     step = 0
     while True:
         start = share.start(step)

@@ -1,25 +1,22 @@
-"""Synthetic images: made once and kept on the device, or kept in the host's memory and copied in every step."""
+"""Make synthetic images: once, kept on the device, or kept in the host's memory and copied in every step."""
 
 from collections.abc import Callable
-from functools import cached_property
 
 import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.inputs import TrainingInput
-from pytest_dtfperf.training.inputs.in_memory import drawn
-from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, mark_unconverted
-from pytest_dtfperf.training.inputs.share import share_of
+from pytest_dtfperf.training.inputs import TestSet, TrainingInput
+from pytest_dtfperf.training.inputs.in_memory import InMemoryInput
+from pytest_dtfperf.training.inputs.pipeline import on_host
 from pytest_dtfperf.training.models import Network
-
-v1 = tf.compat.v1
+from pytest_dtfperf.training.models.tensors import make_variable
 
 
 class Synthetic(TrainingInput):
-    """One batch per tower in variables, as tf_cnn_benchmarks has it: a constant would be folded into the graph.
+    """One batch per tower in variables, as in tf_cnn_benchmarks: a constant would be folded into the graph.
 
-    Pixels lie evenly between -1 and 1, as those of preprocessed images do: with positive ones alone, a narrow ReLU may be dead
-    from the start; normally distributed ones would take five times as long to draw.
+    Pixels are uniform between -1 and 1, as those of preprocessed images are about: with positive ones alone, a narrow ReLU may
+    be dead from the start; normally distributed ones would take five times as long to draw.
     """
 
     resident = True
@@ -31,9 +28,9 @@ class Synthetic(TrainingInput):
 
     def batch(self, tower: int) -> tuple[tf.Tensor, tf.Tensor]:
         images, labels = self._drawn(tower)
-        with v1.device(None), v1.device(self._host):  # GPUs keep no variables of int32
-            kept_labels = _keep_variable(labels, "synthetic_labels")
-        return _keep_variable(images, "synthetic_images"), kept_labels
+        with on_host(self._host):  # GPUs keep no variables of int32
+            kept_labels = make_variable(labels, "synthetic_labels").read_value()
+        return make_variable(images, "synthetic_images").read_value(), kept_labels
 
     def dataset(self, tower: int) -> tf.data.Dataset:
         images, labels = self._drawn(tower)
@@ -54,37 +51,21 @@ class Synthetic(TrainingInput):
         return images, labels
 
 
-def _keep_variable(initial: object, name: str) -> tf.Tensor:
-    variable = v1.Variable(initial, name=name, trainable=False, use_resource=True, collections=[v1.GraphKeys.LOCAL_VARIABLES])
-    return variable.read_value()
-
-
 IMAGES = 256  # 69 MB at 299 x 299 x 3
 
 
-class SyntheticHost(PipelineInput):
-    """A made-up data set, the same in all workers: what any input costs at least that brings new images for every step.
+class SyntheticHost(InMemoryInput):
+    """A random data set, the same in all workers: it has the least cost of any input with new images in every step.
 
-    Drawn by TensorFlow when the training begins, and kept as bytes. In each step a pipeline on the CPU chooses images, turns
-    them into numbers from -1 to 1, and TensorFlow copies them to the tower's device.
+    TensorFlow draws it when the training begins, and keeps it as bytes. In each step a pipeline on the CPU chooses images and
+    scales them to numbers from -1 to 1, and TensorFlow copies them to the tower's device.
     """
 
-    def __init__(self, order: TaskOrder, network: Network, host: str) -> None:
-        self._order = order
-        self._network = network
-        self._host = host
+    def test_set(self) -> TestSet:
+        return TrainingInput.test_set(self)  # which refuses: it has none
 
-    def dataset(self, tower: int) -> tf.data.Dataset:
-        return drawn(*self._held, share_of(self._order, tower), self._order.spec.seed).map(self._decode)
-
-    @cached_property
-    def _held(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """All towers draw from the same."""
+    def _read(self, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
         seeds = {"seed": self._order.spec.seed, "seed2": 1}
         shape = (IMAGES, *self._network.image_shape)
         pixels = tf.cast(tf.raw_ops.RandomUniformInt(shape=shape, minval=0, maxval=256, **seeds), tf.uint8)
         return pixels, tf.range(IMAGES) % self._network.classes
-
-    @mark_unconverted
-    def _decode(self, pixels: tf.Tensor, labels: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return in_format(around_zero(pixels), self._order.spec.data_format), labels

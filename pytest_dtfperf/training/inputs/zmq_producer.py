@@ -1,14 +1,12 @@
-"""A producer of images, as data=zmq starts one beside each worker: docs/inputs.md has what goes over the socket.
+"""Produce images in a process beside each worker, as data=zmq starts it: docs/inputs.md describes the messages.
 
     python -m pytest_dtfperf.training.inputs.zmq_producer PID [COMMAND...]
 
-PID is the worker's: the kernel ends this process with it. Another producer's command takes this one's place.
+PID is the worker's: the kernel ends this process with it. The command of another producer replaces this process.
 """
 
-import ctypes
 import json
 import os
-import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -18,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_dtfperf.node import processes
 from pytest_dtfperf.training.inputs.share import Share, batches
 
 Batch = tuple[NDArray[np.uint8], NDArray[np.int32]]  # images (batch, height, width, channels), labels (batch,)
@@ -27,7 +26,7 @@ STRIDE = 16  # bytes from one image to the next: all differ, and making one cost
 
 
 def make_batches(share: Share, image_shape: tuple[int, int, int], classes: int, seed: int) -> Iterator[Batch]:
-    """Return a tower's batches of a made-up data set, without end. Each image is a window on the same noise."""
+    """Yield a tower's batches of a random data set, without end. Each image is a window on the same noise."""
     size = int(np.prod(image_shape))
     noise = np.random.default_rng(seed).integers(0, 256, size + STRIDE * IMAGES, np.uint8)
     windows = np.lib.stride_tricks.as_strided(noise, (IMAGES, size), (STRIDE, 1), writeable=False)
@@ -39,13 +38,8 @@ AHEAD = 2  # batches that wait to be taken
 OTHERS_PATH = "DTFPERF_OTHERS_PYTHONPATH"  # what PYTHONPATH was before it was set to where our modules are
 
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h; survives exec
-
-
 def main(worker: int, command: Sequence[str]) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != worker:  # it was gone before we could ask
-        sys.exit(1)
+    processes.die_with(worker)  # which survives exec
     others_path = os.environ.pop(OTHERS_PATH, "")
     if command:
         _find_modules_in(others_path)
@@ -54,7 +48,7 @@ def main(worker: int, command: Sequence[str]) -> None:
 
 
 def _find_modules_in(path: str) -> None:
-    """As the task's own environment has it: another program may be of another Python, which ours are not for."""
+    """Restore the task's own PYTHONPATH: another producer may need another Python, for which our modules are wrong."""
     if path:
         os.environ["PYTHONPATH"] = path
     else:

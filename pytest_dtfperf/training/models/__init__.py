@@ -1,6 +1,8 @@
-"""The networks that can be trained: one file per family, each with the members of `Network`. None imports TensorFlow."""
+"""Define the networks that can be trained: one module per family, each with the members of `Network`.
 
-import importlib
+None imports TensorFlow.
+"""
+
 import inspect
 from collections.abc import Callable, Mapping
 from operator import index
@@ -8,6 +10,7 @@ from typing import Any, Protocol, cast
 
 from pytest_dtfperf.errors import SpecError, show_value
 from pytest_dtfperf.spec import INPUTS, MODELS, Spec
+from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models.layers import Layers, T
 
 
@@ -16,11 +19,11 @@ class Network(Protocol):
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """Height, width, channels."""
+        """Return the shape of an image: height, width, channels."""
 
     @property
     def classes(self) -> int:
-        """The number of classes."""
+        """Return the number of classes."""
 
     def __hash__(self) -> int: ...
 
@@ -36,17 +39,17 @@ _builders: list[Builder] = []  # of the others; none but in a task
 
 
 def keep(name: str, model: Any) -> None:
-    """An own model as it was given, so that it need not be imported again."""
+    """Keep an own model as it was given, so that it need not be imported again."""
     _kept[name] = model
 
 
 def build_with(builder: Builder) -> None:
-    """Let this process make own models that it was not given."""
+    """Set the builder of own models that this process was not given."""
     _builders[:] = [builder]
 
 
 def network_of(spec: Spec) -> Network:
-    """Return the network of a spec, in the size of its input where that fixes one. Raises `SpecError` of an own model."""
+    """Return the network of a spec, for its input's images and classes. Raises `SpecError` for an unusable own model."""
     fed = INPUTS[spec.data]
     fixed = {"image_shape": fed.image_shape, "classes": fed.classes}
     size = {name: value for name, value in fixed.items() if value is not None}
@@ -56,23 +59,23 @@ def network_of(spec: Spec) -> Network:
 
 
 def default_network(model: str) -> Network:
-    """Return a model at its own size: on synthetic images and on ImageNet."""
+    """Return a model at its default size, as for synthetic images and ImageNet."""
     return make_network(model)
 
 
 def make_network(model: str, **size: object) -> Network:
     """Return a model for images of another `image_shape`, or for other `classes`."""
-    return cast("Network", _implementation(model)(**size))
+    return cast("Network", load(MODELS[model].implementation)(**size))
 
 
 def call_with_size(model: Any, size: Size) -> Any:
-    """Return what a class or function makes, called with the sizes that it has parameters for."""
+    """Call a class or function with those sizes that it has parameters for, and return the result."""
     named = inspect.signature(model).parameters
     return model(**{name: value for name, value in size.items() if name in named})
 
 
 def fitting(spec: Spec, network: Network, size: Size) -> Network:
-    """Return the network, if its input can feed it. Raises `SpecError`."""
+    """Return the network if its input can feed it. Raises `SpecError` otherwise."""
     shape, classes = image_shape_of(spec.model, network.image_shape), network.classes
     if not isinstance(classes, int) or classes < 1:
         raise SpecError(f"{spec.model} has classes = {show_value(classes)}: it must be a whole number, 1 or more")
@@ -87,7 +90,7 @@ def fitting(spec: Spec, network: Network, size: Size) -> Network:
 
 
 def image_shape_of(model: str, given: Any) -> tuple[int, int, int]:
-    """Return the image shape that an own model declares. Raises `SpecError` if there are no such images."""
+    """Return the image shape that an own model declares. Raises `SpecError` if it is no shape of images."""
     try:
         height, width, channels = map(index, given)
     except (TypeError, ValueError):
@@ -107,8 +110,3 @@ def _own(spec: Spec, size: Size) -> Network:
     if not _builders:
         raise SpecError(f"what {spec.model} is made of is not known here before it has been trained in this session")
     return _builders[0](spec, size)
-
-
-def _implementation(model: str) -> Any:
-    module, _, name = MODELS[model].implementation.partition(":")
-    return getattr(importlib.import_module(module), name)

@@ -1,4 +1,7 @@
-"""DenseNet for images of CIFAR's size (Huang et al., arXiv 1608.06993): 40 or 100 layers that each add 12 or 24 channels."""
+"""Define DenseNet for images of CIFAR's size (Huang et al., arXiv 1608.06993).
+
+Its 40 or 100 layers each add 12 or 24 channels.
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +38,7 @@ def _transition(net: Layers[T], x: T, channels: int) -> T:
 
 
 def _normed_conv(net: Layers[T], x: T, filters: int, size: int) -> T:
-    """Batch norm and ReLU come before the convolution."""
+    """Apply batch norm and ReLU, and then the convolution."""
     return net.conv(net.relu(net.batch_norm(x, _NORM)), filters, size, size, weights=by_outputs_of_relu)
 
 

@@ -1,4 +1,4 @@
-"""The Inception family as tf_cnn_benchmarks trains it, without auxiliary heads.
+"""Define the Inception family as tf_cnn_benchmarks trains it, without auxiliary heads.
 
 GoogLeNet: Szegedy et al., arXiv 1409.4842, table 1. InceptionV3: arXiv 1512.00567. InceptionV4: arXiv 1602.07261, figures 3 to
 9.
@@ -13,7 +13,10 @@ _NORM = BatchNorm(decay=0.999, epsilon=0.001, scale=False)  # tf_cnn_benchmarks'
 
 @dataclass(frozen=True)
 class InceptionV3:
-    """23,851,784 parameters at 1000 classes, batch norm's moving averages included. Blocks are named as in Keras."""
+    """InceptionV3: 23,851,784 parameters at 1000 classes, batch norm's moving averages included.
+
+    Blocks are named as in Keras.
+    """
 
     image_shape: tuple[int, int, int] = (299, 299, 3)
     classes: int = 1001  # ImageNet's, and tf_cnn_benchmarks' one for "nothing of it"
@@ -45,7 +48,7 @@ def _stem(net: Layers[T], images: T) -> T:
 
 
 def _wide(net: Layers[T], x: T, pooled: int) -> T:
-    """Filters of 5 x 5, and of 3 x 3 twice; `pooled` is the width of the branch behind the pool."""
+    """Apply a block with filters of 5 x 5, and of 3 x 3 twice; `pooled` is the width of the branch behind the pool."""
     single = _conv(net, x, 64, 1, 1)
     five = _conv(net, _conv(net, x, 48, 1, 1), 64, 5, 5)
     threes = _conv(net, _conv(net, _conv(net, x, 64, 1, 1), 96, 3, 3), 96, 3, 3)
@@ -61,7 +64,7 @@ def _shrink_to_17(net: Layers[T], x: T) -> T:
 
 
 def _apply_factorised(net: Layers[T], x: T, width: int) -> T:
-    """7 x 7 filters as 1 x 7 after 7 x 1; `width` is that of the convolutions between."""
+    """Apply a block with 7 x 7 filters as 1 x 7 after 7 x 1; `width` is that of the convolutions between."""
     single = _conv(net, x, 192, 1, 1)
     seven = _conv(net, _conv(net, _conv(net, x, width, 1, 1), width, 1, 7), 192, 7, 1)
     sevens = _conv(net, _conv(net, _conv(net, x, width, 1, 1), width, 7, 1), width, 1, 7)
@@ -78,7 +81,7 @@ def _shrink_to_8(net: Layers[T], x: T) -> T:
 
 
 def _apply_expanded(net: Layers[T], x: T, pooled: T) -> T:
-    """3 x 3 filters as 1 x 3 beside 3 x 1."""
+    """Apply a block with 3 x 3 filters as 1 x 3 beside 3 x 1."""
     single = _conv(net, x, 320, 1, 1)
     three = _conv(net, x, 384, 1, 1)
     threes = _conv(net, _conv(net, x, 448, 1, 1), 384, 3, 3)
@@ -92,7 +95,7 @@ def _conv(net: Layers[T], x: T, filters: int, height: int, width: int, *, stride
 
 @dataclass(frozen=True)
 class GoogLeNet:
-    """6,998,552 parameters at 1000 classes. Blocks are named as in the paper."""
+    """GoogLeNet: 6,998,552 parameters at 1000 classes. Blocks are named as in the paper."""
 
     image_shape: tuple[int, int, int] = (224, 224, 3)
     classes: int = 1001
@@ -121,7 +124,10 @@ def _googlenet_stem(net: Layers[T], images: T) -> T:
 
 
 def _inception(net: Layers[T], x: T, single: int, three: tuple[int, int], five: tuple[int, int], pooled: int) -> T:
-    """Widths of 1 x 1, of 3 x 3 and 5 x 5 with what comes before them, and behind the pool."""
+    """Apply a block with branches of 1 x 1, 3 x 3 and 5 x 5 convolutions and of a pool.
+
+    Widths are of 1 x 1, of 3 x 3 and 5 x 5 with the convolutions before them, and of the branch behind the pool.
+    """
     branches = [
         _googlenet_conv(net, x, single, 1),
         _googlenet_conv(net, _googlenet_conv(net, x, three[0], 1), three[1], 3),
@@ -137,7 +143,7 @@ def _googlenet_conv(net: Layers[T], x: T, filters: int, size: int, *, stride: in
 
 @dataclass(frozen=True)
 class InceptionV4:
-    """42,648,232 trained parameters at 1000 classes, and 63,168 moving averages."""
+    """InceptionV4: 42,648,232 trained parameters at 1000 classes, and 63,168 moving averages."""
 
     image_shape: tuple[int, int, int] = (299, 299, 3)
     classes: int = 1001

@@ -1,4 +1,4 @@
-"""What networks are made of. Needs no TensorFlow: `tensors` computes with these layers, `outline` counts them."""
+"""Define the layers of networks. Needs no TensorFlow: `tensors` computes with these layers, `outline` counts them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,28 +20,28 @@ def deviation(value: float) -> Deviation:
 
 
 def by_inputs(shape: Sequence[int]) -> float:
-    """Keeps the variance of what passes through a linear layer: tf_cnn_benchmarks' choice for logits."""
+    """Return the deviation that keeps the variance through a linear layer: tf_cnn_benchmarks' choice for logits."""
     return math.sqrt(1.0 / math.prod(shape[:-1]))
 
 
 def by_inputs_of_relu(shape: Sequence[int]) -> float:
-    """Makes up for the half that a ReLU takes away (He et al., arXiv 1502.01852)."""
+    """Return the deviation that also makes up for the half that a ReLU removes (He et al., arXiv 1502.01852)."""
     return math.sqrt(2.0 / math.prod(shape[:-1]))
 
 
 def by_inputs_exactly(shape: Sequence[int]) -> float:
-    """Return `by_inputs` before a cut-off that leaves 0.8796 of it: TensorFlow's variance scaling, its default."""
+    """Return `by_inputs` before a cut-off that leaves 0.8796 of it: TensorFlow's default, variance scaling."""
     return by_inputs(shape) / 0.87962566103423978
 
 
 def by_outputs_of_relu(shape: Sequence[int]) -> float:
-    """Return the same as `by_inputs_of_relu`, for the variance of gradients on their way back."""
+    """Return the deviation of `by_inputs_of_relu` for the variance of gradients in the backward pass."""
     return math.sqrt(2.0 / (math.prod(shape[:-2]) * shape[-1]))
 
 
 @dataclass(frozen=True)
 class BatchNorm:
-    """How batch norm is done."""
+    """The settings of batch norm."""
 
     decay: float  # of its moving averages
     epsilon: float  # added to its variances
@@ -49,7 +49,7 @@ class BatchNorm:
 
 
 def decays(variable: str) -> bool:
-    """Return whether weight decay holds for a variable of this name: as in tf_cnn_benchmarks, for all but batch norm's."""
+    """Return whether weight decay applies to the variable of this name: to all except batch norm's, as in tf_cnn_benchmarks."""
     return not variable.startswith(BATCH_NORM)
 
 
@@ -68,13 +68,13 @@ class Layers(Protocol[T]):
         weights: Deviation = by_inputs_exactly,
         bias: float | None = None,
     ) -> T:
-        """Convolution, linear; a bias is added where its first value is given. `padding` is one of `paddings`."""
+        """Convolve, without an activation; a bias is added where its first value is given. `padding` is one of `paddings`."""
 
     def batch_norm(self, images: T, settings: BatchNorm) -> T:
         """Normalise over batch and space."""
 
     def lrn(self, images: T, *, radius: int, bias: float, alpha: float, beta: float) -> T:
-        """Local response normalisation over 2 x `radius` + 1 channels (Krizhevsky et al., 2012)."""
+        """Normalise the local response over 2 x `radius` + 1 channels (Krizhevsky et al., 2012)."""
 
     def relu(self, x: T) -> T: ...
 
@@ -89,26 +89,29 @@ class Layers(Protocol[T]):
         """Return the mean over space: (batch, channels)."""
 
     def concat(self, branches: Sequence[T]) -> T:
-        """Along the channels."""
+        """Concatenate branches along the channels."""
 
     def widen(self, images: T, by: int) -> T:
-        """Add channels of zeros: half of them before, half behind. `by` is even."""
+        """Add `by` channels of zeros: half of them before, half after the others. `by` is even."""
 
     def flatten(self, images: T) -> T:
-        """(batch, height x width x channels), in this order in all data formats, so that what follows has the same weights."""
+        """Return (batch, height x width x channels), in this order in all data formats.
+
+        So the layers behind it have the same weights in all of them.
+        """
 
     def dense(self, vectors: T, units: int, *, weights: Deviation = by_inputs, bias: float = 0.0) -> T:
-        """Return (batch, units), linear."""
+        """Return (batch, units), without an activation."""
 
     def dropout(self, vectors: T, rate: float) -> T:
-        """Set `rate` of the values to zero in training, and scale the others up in turn."""
+        """Set `rate` of the values to zero in training, and scale up the others accordingly."""
 
     def stage(self, name: str, x: T) -> T:
-        """Return the same tensor, remembered under a name."""
+        """Note the tensor under a name, and return it unchanged."""
 
 
 def paddings(padding: str, size: int, height_or_width: int, stride: int) -> tuple[int, int]:
-    """Return pixels added before and after: "VALID" none; "SAME" what makes the result ceil(pixels / stride) large.
+    """Return the pixels added before and after: "VALID" none; "SAME" so that the result is ceil(pixels / stride) large.
 
     "SAME_RESNET", tf_cnn_benchmarks' name, adds the same before and after, whatever the stride, as ResNet's authors do.
     """

@@ -1,4 +1,4 @@
-"""What a network is, without TensorFlow: its variables, its stages' shapes, and how much arithmetic an image takes."""
+"""Outline a network without TensorFlow: its variables, the shapes of its stages, and its arithmetic for an image."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,17 @@ Shape = tuple[int, ...]  # of one image: (height, width, channels), or (units,)
 
 
 class Values(Protocol):
-    """First values that somebody has already."""
+    """First values that are known before the graph is built."""
 
     def prepare(self) -> None:
-        """Let the current graph have them, before a variable is made of them there."""
+        """Add the values to the current graph, before a variable with them is made there."""
 
     def __call__(self) -> Any:
-        """A tensor of them."""
+        """Return the values as a tensor."""
 
 
 class Variable(NamedTuple):
-    """A variable of a network."""
+    """The description of a variable of a network."""
 
     name: str
     shape: Shape
@@ -43,7 +43,7 @@ class Variable(NamedTuple):
 
 @dataclass(frozen=True)
 class Outline:
-    """A network, seen from outside."""
+    """The variables, stages and arithmetic of a network."""
 
     variables: tuple[Variable, ...]  # in the order in which it makes them
     stages: Mapping[str, Shape]
@@ -58,18 +58,18 @@ class Outline:
 
     @property
     def parameters(self) -> int:
-        """Of all variables, batch norm's moving averages included, as Keras counts them."""
+        """Return the number of parameters, batch norm's moving averages included, as Keras counts them."""
         return sum(variable.size for variable in self.variables)
 
     @property
     def trained_parameters(self) -> int:
-        """What replicas exchange."""
+        """Return the number of trained parameters, which replicas exchange."""
         return sum(variable.size for variable in self.trained)
 
 
 @runtime_checkable
 class Outlined(Protocol):
-    """A network that is not made of layers, and has its outline from its creator."""
+    """A network that is not made of layers, and gets its outline from its creator."""
 
     outline: Outline
 
@@ -88,7 +88,7 @@ def _code_and_input(spec: Spec) -> tuple[str, ...]:
 
 
 def outline_of(spec: Spec) -> Outline:
-    """Return the outline of its network. Raises `SpecError` for an own model with no reported outline yet."""
+    """Return the outline of the spec's network. Raises `SpecError` for an own model with no reported outline yet."""
     found = _seen.get(_code_and_input(spec)) if spec.own_model else None
     return found or outline(network_of(spec))
 
@@ -104,14 +104,14 @@ def outline(network: Network) -> Outline:
 
 
 def multiply_adds(model: str) -> int:
-    """Count the forward multiply-adds per image, of a model of the tables at its own size."""
+    """Return the forward multiply-adds per image of a model at its default size."""
     found = outline(default_network(model)).multiply_adds
     assert found is not None  # of layers all is counted
     return found
 
 
 class Shapes:
-    """`Layers` of shapes: each layer gives the shape of what it would compute, and is counted."""
+    """`Layers` that compute shapes, and count variables and multiply-adds."""
 
     def __init__(self) -> None:
         self.variables: list[Variable] = []
@@ -209,7 +209,7 @@ class Shapes:
 
 
 def _slid(pixels: int, size: int, stride: int, padding: str) -> int:
-    """Return how many places a window of `size` has along a side of so many pixels."""
+    """Return the number of positions of a window of `size` along a side of `pixels`."""
     positions = (pixels + sum(paddings(padding, size, pixels, stride)) - size) // stride + 1
     if positions < 1:
         raise SpecError(f"images are too small for this network: a window of {size} does not fit into {pixels} pixels")
@@ -217,7 +217,7 @@ def _slid(pixels: int, size: int, stride: int, padding: str) -> int:
 
 
 def facts_of(spec: Spec) -> NetworkFacts:
-    """Return the facts of the spec's network."""
+    """Return the facts about the spec's network that its task reports."""
     network = network_of(spec)
     found = outline(network)
     return NetworkFacts(
@@ -232,6 +232,6 @@ def facts_of(spec: Spec) -> NetworkFacts:
 
 
 def outline_in(facts: NetworkFacts) -> Outline:
-    """Return the outline as far as planning needs it: of what is trained."""
+    """Return the part of an outline that planning needs, from reported facts: the trained variables."""
     variables = tuple(Variable(name, tuple(shape)) for name, shape in facts.variables.items())
     return Outline(variables, {"logits": (facts.classes,)}, facts.multiply_adds, facts.uncounted)

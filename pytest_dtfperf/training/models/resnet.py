@@ -1,4 +1,4 @@
-"""ResNet with 50, 101 and 152 layers: v1 (He et al., arXiv 1512.03385), v2 (arXiv 1603.05027), and v1.5 between them."""
+"""Define ResNet with 50, 101 and 152 layers: v1 (He et al., arXiv 1512.03385), v2 (arXiv 1603.05027), and v1.5 between them."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,10 @@ _FILTERS = (64, 128, 256, 512)  # of a unit's 3 x 3 convolution, in the four sta
 
 @dataclass(frozen=True)
 class ResNet:
-    """25,559,081, 44,551,209 and 60,194,857 trained parameters in v1 and v1.5; 25,536,361, 44,511,081 and 60,139,369 in v2."""
+    """ResNet for ImageNet.
+
+    Trained parameters: 25,559,081, 44,551,209 and 60,194,857 in v1 and v1.5; 25,536,361, 44,511,081 and 60,139,369 in v2.
+    """
 
     image_shape: tuple[int, int, int] = (224, 224, 3)
     classes: int = 1001
@@ -39,10 +42,10 @@ class ResNet:
 
 
 def _unit_v1(net: Layers[T], x: T, filters: int, first_stride: int, second_stride: int, projected: bool) -> T:
-    """1 x 1, 3 x 3 and 1 x 1, and a way around them, which is projected where the shape changes.
+    """Apply 1 x 1, 3 x 3 and 1 x 1 convolutions, and a shortcut, which is projected where the shape changes.
 
-    v1 steps by two in the first convolution and leaves out three quarters of what it is given; v1.5 (Goyal et al., arXiv
-    1706.02677) does so in the second, at 6 % more arithmetic in 50 layers.
+    v1 steps by two in the first convolution, and so ignores three quarters of its input; v1.5 (Goyal et al., arXiv 1706.02677)
+    does so in the second, at 6 % more arithmetic in 50 layers.
     """
     stride = first_stride * second_stride
     shortcut = net.batch_norm(_conv(net, x, 4 * filters, 1, stride=stride), _NORM) if projected else x
@@ -53,7 +56,7 @@ def _unit_v1(net: Layers[T], x: T, filters: int, first_stride: int, second_strid
 
 
 def _unit_v2(net: Layers[T], x: T, filters: int, stride: int, projected: bool) -> T:
-    """Put batch norm and ReLU before the convolutions, so that the identity path around them stays free."""
+    """Apply batch norm and ReLU before the convolutions, so that the shortcut stays an identity."""
     before = net.relu(net.batch_norm(x, _BEFORE))
     shortcut = _conv(net, before, 4 * filters, 1, stride=stride) if projected else x
     x = net.relu(net.batch_norm(_conv(net, before, filters, 1, stride=stride), _NORM))

@@ -1,4 +1,4 @@
-"""ResNet for images of CIFAR's size, 20 to 110 layers: v1 (He et al., arXiv 1512.03385, section 4.2), v2 (arXiv 1603.05027)."""
+"""Define ResNet for images of CIFAR's size, 20 to 110 layers: v1 (arXiv 1512.03385, section 4.2), v2 (arXiv 1603.05027)."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,10 @@ _FILTERS = (16, 32, 64)  # in the three stages
 
 @dataclass(frozen=True)
 class CifarResNet:
-    """269,722 trained parameters with 20 layers in v1, 269,402 in v2; 1,727,962 and 1,725,962 with 110."""
+    """ResNet for CIFAR.
+
+    Trained parameters: 269,722 with 20 layers in v1, 269,402 in v2; 1,727,962 and 1,725,962 with 110.
+    """
 
     image_shape: tuple[int, int, int] = (32, 32, 3)
     classes: int = 10
@@ -41,7 +44,7 @@ def _unit_v1(net: Layers[T], x: T, channels: int, filters: int) -> T:
 
 
 def _unit_v2(net: Layers[T], x: T, channels: int, filters: int) -> T:
-    """Put batch norm and ReLU before the convolutions, so that the identity path around them stays free."""
+    """Apply batch norm and ReLU before the convolutions, so that the shortcut stays an identity."""
     shortcut = _shortcut(net, x, channels, filters)
     x = net.relu(net.batch_norm(x, _BEFORE))
     x = net.relu(_normed_conv(net, x, filters, stride=_stride(channels, filters)))
@@ -49,14 +52,14 @@ def _unit_v2(net: Layers[T], x: T, channels: int, filters: int) -> T:
 
 
 def _shortcut(net: Layers[T], x: T, channels: int, filters: int) -> T:
-    """The paper's option A, which has no variables: one pixel in four, and zeros for the channels that there were not."""
+    """Apply the paper's option A, which has no variables: one pixel in four, and zeros for additional channels."""
     if channels == filters:
         return x
     return net.widen(net.avg_pool(x, 1, stride=_stride(channels, filters)), filters - channels)
 
 
 def _stride(channels: int, filters: int) -> int:
-    """A stage begins with more channels and fewer pixels."""
+    """Return the stride of a unit: a stage begins with more channels and fewer pixels."""
     return 1 if channels == filters else 2
 
 

@@ -1,8 +1,7 @@
-"""Sequential networks: each layer's input is the output of the layer before it.
+"""Define sequential networks: each layer's input is the output of the layer before it.
 
 AlexNet in one column: Krizhevsky, arXiv 1404.5997, and tf_cnn_benchmarks' form of it for small images. OverFeat's fast network:
 Sermanet et al., arXiv 1312.6229, table 1. VGG with 11, 16 and 19 layers: Simonyan and Zisserman, arXiv 1409.1556, table 1.
-TensorFlow's MNIST tutorials, which the 2017 report trains, LeNet-5, and tf_cnn_benchmarks' trivial model.
 """
 
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ LEAST_PIXELS = 67  # of a side: below, the last of three pools has nothing left 
 
 @dataclass(frozen=True)
 class AlexNet:
-    """61,838,248 parameters at 1000 classes. Its 3 pixels more than 224 stand for the first layer's padding."""
+    """AlexNet: 61,838,248 parameters at 1000 classes. Its 3 pixels more than 224 replace the first layer's padding."""
 
     image_shape: tuple[int, int, int] = (227, 227, 3)
     classes: int = 1001
@@ -55,7 +54,7 @@ def _of_cifar10(net: Layers[T], images: T) -> T:
 
 @dataclass(frozen=True)
 class OverFeat:
-    """145,920,872 parameters at 1000 classes: the paper says 145 million."""
+    """OverFeat: 145,920,872 parameters at 1000 classes; the paper gives 145 million."""
 
     image_shape: tuple[int, int, int] = (231, 231, 3)
     classes: int = 1001
@@ -79,7 +78,7 @@ _FILTERS = (64, 128, 256, 512, 512)  # of the five stages, each of which ends wi
 
 @dataclass(frozen=True)
 class Vgg:
-    """132,863,336, 138,357,544 and 143,667,240 parameters at 1000 classes."""
+    """VGG: 132,863,336, 138,357,544 and 143,667,240 parameters at 1000 classes."""
 
     image_shape: tuple[int, int, int] = (224, 224, 3)
     classes: int = 1001
@@ -108,7 +107,7 @@ _BIAS = 0.1  # slightly positive, lest a ReLU be dead from the start
 
 @dataclass(frozen=True)
 class DeepMnist:
-    """Two convolutions with pools, 1024 hidden units, dropout: 3,274,634 parameters."""
+    """Two convolutions with pools, 1024 hidden units and dropout: 3,274,634 parameters."""
 
     image_shape: tuple[int, int, int] = (28, 28, 1)
     classes: int = 10
@@ -135,7 +134,7 @@ class MnistSoftmax:
 
 @dataclass(frozen=True)
 class LeNet:
-    """1,663,370 parameters on MNIST. On synthetic images it is as large as in tf_cnn_benchmarks, which has no MNIST."""
+    """LeNet: 1,663,370 parameters on MNIST. On synthetic images it is as large as in tf_cnn_benchmarks, which has no MNIST."""
 
     image_shape: tuple[int, int, int] = (28, 28, 3)
     classes: int = 1001

@@ -1,4 +1,4 @@
-"""Layers that TensorFlow computes, in NHWC and NCHW, over variables that somebody else places."""
+"""Compute layers in TensorFlow, in NHWC and NCHW, over variables that the caller places."""
 
 import math
 import zlib
@@ -17,27 +17,28 @@ v1 = tf.compat.v1
 
 
 class MovingAverage(Protocol):
-    """What a layer needs of one: a TensorFlow variable has it."""
+    """The part of a TensorFlow variable that layers use for a moving average."""
 
     def read_value(self) -> tf.Tensor:
         """Return the value before this step."""
 
     def assign(self, value: tf.Tensor, read_value: bool) -> tf.Operation | None:
-        """Move it. Returns what a step must run for that, if anything. `read_value` is always False."""
+        """Assign the moved value. Returns the operation that a step must run for it, if any. `read_value` is always False."""
 
 
 Average = Callable[[str, int, float], MovingAverage]  # (name, channels, first value) -> the moving average of this name
 
 
 class PackedAverages:
-    """All of a tower's in one variable.
+    """All moving averages of a tower in one variable.
 
     InceptionV3 has 188. As variables of their own, they would be a third of its graph's operations: each takes ten to make, to
-    initialise, to read and to write. What is not float32, as the state of a random generator of an own model, is one by itself.
+    initialise, to read and to write. State that is not float32, such as that of an own model's random generator, has a variable
+    of its own.
     """
 
     def __init__(self, outline: Outline, host: str = "") -> None:
-        """`host`: the CPU beside the tower."""
+        """Plan the variable. `host` is the CPU beside the tower."""
         self._host = host
         states = [variable for variable in outline.variables if not variable.trainable]
         self._members = [variable for variable in states if variable.dtype == "float32"]
@@ -47,7 +48,7 @@ class PackedAverages:
         self._made: dict[str, tf.Variable] = {}  # of the others
 
     def __call__(self, name: str, channels: int, start: float) -> MovingAverage:
-        """Made on the device on which the first is asked for."""
+        """Return one moving average. The first call makes the variable on the current device."""
         if name in self._others:
             return self._other(self._others[name])
         if not self._values:
@@ -58,7 +59,7 @@ class PackedAverages:
         return self._values[name]
 
     def move(self, name: str, value: tf.Tensor) -> tf.Operation | None:
-        """All are written at once, with the last of them."""
+        """Note a moved value. The last one of a step writes all at once, by the returned operation."""
         self._moved[name] = value
         if len(self._moved) < len(self._members):
             return None
@@ -67,7 +68,7 @@ class PackedAverages:
 
     def _make(self) -> None:
         sizes = [member.size for member in self._members]
-        self._variable = _local(self._first_values, "averages")
+        self._variable = make_variable(self._first_values, "averages")
         values = tf.split(self._variable.read_value(), sizes)
         self._values = {
             member.name: tf.reshape(value, member.shape) for member, value in zip(self._members, values, strict=True)
@@ -79,20 +80,23 @@ class PackedAverages:
         return tf.concat([tf.reshape(member.values(), [-1]) for member in self._members if member.values], 0)
 
     def _other(self, variable: Variable) -> MovingAverage:
-        """Return the variable on the CPU beside its tower: GPUs keep few kinds of whole numbers."""
+        """Return a variable of its own on the CPU beside the tower: GPUs support few integer types."""
         if variable.name not in self._made:
             with v1.device(None), v1.device(self._host):
-                self._made[variable.name] = _local(variable.values, variable.name)
+                assert variable.values is not None
+                self._made[variable.name] = make_variable(variable.values, variable.name)
         found: MovingAverage = self._made[variable.name]
         return found
 
 
-def _local(first: Callable[[], tf.Tensor] | None, name: str) -> tf.Variable:
-    return v1.Variable(first, name=name, trainable=False, use_resource=True, collections=[v1.GraphKeys.LOCAL_VARIABLES])
+def make_variable(first: Callable[[], tf.Tensor] | float, name: str, *, shared: bool = False) -> tf.Variable:
+    """Return a variable on the current device, which the chief initialises if it is shared, and else each worker its own."""
+    collection = v1.GraphKeys.GLOBAL_VARIABLES if shared else v1.GraphKeys.LOCAL_VARIABLES
+    return v1.Variable(first, name=name, trainable=False, use_resource=True, collections=[collection])
 
 
 class _Member:
-    """One of them."""
+    """One moving average of a pack."""
 
     def __init__(self, pack: PackedAverages, name: str) -> None:
         self._pack = pack
@@ -111,11 +115,11 @@ Trained = Callable[[str, Sequence[int], Callable[[], tf.Tensor]], tf.Tensor]
 
 
 class TensorLayers:
-    """The layers of one tower. A second object over the same two stores sees the same variables: for evaluation.
+    """The layers of one tower. A second object over the same two stores sees the same variables, for evaluation.
 
     Images are (batch, height, width, channels) in NHWC and (batch, channels, height, width) in NCHW. Variables are float32:
-    with a shorter `dtype`, what is read of them is cast. Batch norm and means, which add up many values, do so in float32.
-    `device` is "cpu" or "gpu": the kernels there are.
+    with a shorter `dtype`, their values are cast. Batch norm and means, which add up many values, compute in float32. `device`
+    is "cpu" or "gpu", which have different kernels.
     """
 
     def __init__(
@@ -144,7 +148,7 @@ class TensorLayers:
         self.penalties: list[tf.Tensor] = []  # that an own model adds to its loss
 
     def logits_of(self, network: Network, images: tf.Tensor) -> tf.Tensor:
-        """Return (batch, classes), float32 whatever the layers compute in, so that a loss of them is."""
+        """Return (batch, classes) in float32, whatever the layers compute in, so that the loss is float32, too."""
         logits: tf.Tensor = network.logits(self, self._cast(images))
         return logits if self._dtype == tf.float32 else tf.cast(logits, tf.float32)
 
@@ -156,7 +160,7 @@ class TensorLayers:
 
     @property
     def tower(self) -> str:
-        """Its task and its number there."""
+        """Return the name of the tower's task and the tower's number there."""
         return self._tower
 
     def variable(self, variable: Variable) -> tf.Tensor:
@@ -164,11 +168,11 @@ class TensorLayers:
         return self._trained(variable.name, variable.shape, partial(first_value, variable, self._seed))
 
     def state(self, variable: Variable) -> MovingAverage:
-        """Return a variable that is not trained, in its own type and shape: state of this tower, as a moving average is."""
+        """Return a variable that is not trained, in its own type and shape: it is a tower's own, as a moving average is."""
         return self._average(variable.name, variable.size, variable.start)
 
     def move(self, state: MovingAverage, value: tf.Tensor) -> None:
-        """Once per step, which has read it before."""
+        """Assign a new value to a state, once per step, after the step has read it."""
         if (update := state.assign(value, read_value=False)) is not None:
             self.updates.append(update)
 
@@ -265,7 +269,7 @@ class TensorLayers:
         return tf.raw_ops.BiasAdd(value=product, bias=self._bias(name, units, bias))
 
     def dropout(self, vectors: tf.Tensor, rate: float) -> tf.Tensor:
-        """Drop values: every tower its own, and the same in every run under one seed."""
+        """Drop values: other ones in every tower, and the same in every run with one seed."""
         if not self._training:
             return vectors
         return tf.nn.dropout(vectors, rate, seed=_op_seed(f"{self._name('dropout')} of tower {self._tower}"))
@@ -287,14 +291,16 @@ class TensorLayers:
         )
 
     def _spatially(self, images: tf.Tensor, op: Callable[[tf.Tensor, str], tf.Tensor]) -> tf.Tensor:
-        """`op` in the model's format, or around a pair of transpositions where there is no such kernel."""
+        """Apply `op` in the model's format, or between two transpositions where no kernel has that format."""
         if self._format == "NHWC" or self._device == "gpu":
             return op(images, self._format)
         return tf.transpose(op(tf.transpose(images, [0, 2, 3, 1]), "NHWC"), [0, 3, 1, 2])
 
     def _multiplies(self, kernel: tf.Tensor, layout: str, stride: int) -> bool:
-        """Whether a convolution is a matrix product, and that is the faster: on CPUs, where oneDNN computes the gradient of
-        weights of 1 x 1 1.3 times as fast so, and the rest as fast. In float16, which CPUs are slow at, it was not measured.
+        """Return whether a convolution is computed as a matrix product: where it is one, and on CPUs.
+
+        There oneDNN computes the gradient of weights of 1 x 1 1.3 times as fast so, and the rest as fast. In float16, which
+        CPUs are slow at, it was not measured.
         """
         pointwise = list(kernel.shape[:2]) == [1, 1] and stride == 1
         return pointwise and layout == "NHWC" and self._device == "cpu" and self._dtype != tf.float16
@@ -325,7 +331,7 @@ class TensorLayers:
 
 
 def first_value(variable: Variable, seed: int) -> tf.Tensor:
-    """Return what a variable of a network starts with, the same as its layer would give it."""
+    """Return the first value of a network's variable, the same as its layer would give it."""
     if variable.values is not None:
         return variable.values()
     if variable.stddev is None:
@@ -334,9 +340,9 @@ def first_value(variable: Variable, seed: int) -> tf.Tensor:
 
 
 def _drawn(shape: Sequence[int], stddev: float, seed: int, op_seed: int) -> tf.Tensor:
-    """Drawn once per process by an operation of its own, so that it depends on the seeds alone, not on where it lives.
+    """Draw values by an operation of its own, once per process, so that they depend only on the seeds, not on the device.
 
-    Not by TensorFlow's stateless one: of that, the graph optimiser computes all values again, and throws them away.
+    TensorFlow's stateless operation is not used: the graph optimiser computes all of its values again, and discards them.
     """
     return tf.raw_ops.TruncatedNormal(shape=shape, dtype=tf.float32, seed=seed, seed2=op_seed) * stddev
 
@@ -347,7 +353,7 @@ def _spatial(size: int, layout: str) -> list[int]:
 
 
 def _convolve_by_product(images: tf.Tensor, kernel: tf.Tensor, name: str) -> tf.Tensor:
-    """Return a convolution of 1 x 1 over (batch, height, width, channels): each pixel by itself."""
+    """Return a convolution of 1 x 1 over (batch, height, width, channels), as a matrix product over pixels."""
     inputs, filters = kernel.shape[2:]
     product = tf.raw_ops.MatMul(a=tf.reshape(images, [-1, inputs]), b=tf.reshape(kernel, [inputs, filters]), name=name)
     return tf.reshape(product, [-1, *images.shape[1:3], filters])

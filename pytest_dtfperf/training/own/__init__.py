@@ -1,4 +1,4 @@
-"""The user's own models: Keras models, and functions of tensors."""
+"""Train the user's own models: Keras models, and functions of tensors."""
 
 from pytest_dtfperf.errors import DtfPerfError
 

@@ -1,8 +1,8 @@
-"""From the name of an own model to a network, in the task that trains it.
+"""Build a network from the name of an own model, in the task that trains it.
 
-It is made once, in a thread of its own: there TensorFlow is eager whatever is under way elsewhere, no strategy takes hold of
-new variables, and Keras' settings hold for no other thread. First values and arithmetic of what is made then count. Variables
-of its own are never trained: those of each tower, wherever its mode keeps them, take their places.
+It is made once, in a thread of its own: there TensorFlow is eager in any case, no strategy captures new variables, and Keras'
+settings apply to no other thread. Only the first values and the arithmetic of this model are used. Its own variables are never
+trained: each tower replaces them by those of the mode.
 """
 
 import importlib.util
@@ -30,7 +30,7 @@ POLICIES = {"fp32": "float32", "fp16": "mixed_float16", "bf16": "mixed_bfloat16"
 
 
 def expect(order: TaskOrder) -> None:
-    """Let this process know the order's own model, if it has one."""
+    """Register the order's own model in this process, if it has one."""
     if order.own is None:
         return
     tables.add_own_model(order.own)
@@ -40,12 +40,12 @@ def expect(order: TaskOrder) -> None:
 
 
 def lacking(model: OwnModel) -> bool:
-    """Return whether it belongs to a package that this host has not."""
+    """Return whether the model belongs to a package that is not installed on this host."""
     return not model.packed and importlib.util.find_spec(model.module.partition(".")[0]) is None
 
 
 class _Builder:
-    """Makes each network of a task once."""
+    """A builder that makes each network of a task once."""
 
     def __init__(self, order: TaskOrder) -> None:
         self._order = order
@@ -102,7 +102,7 @@ def _import_model(spec: Spec) -> Any:
 
 
 def _takes_images(model: Any) -> bool:
-    """Return whether it is called with images, not without anything to make a model."""
+    """Return whether a callable is a function of images, and not one that makes a model."""
     if isinstance(model, type):
         return False
     parameters = inspect.signature(model).parameters.values()
@@ -112,7 +112,7 @@ def _takes_images(model: Any) -> bool:
 
 
 def asked_shape(spec: Spec, model: Any, size: Size) -> tuple[int, int, int] | None:
-    """Return the image shape of its input or its own attribute. Raises `SpecError`."""
+    """Return the image shape of the model's input, or else of its own attribute. Raises `SpecError`."""
     found = size.get("image_shape") or getattr(model, "image_shape", None)
     return None if found is None else image_shape_of(spec.model, found)
 
@@ -135,7 +135,7 @@ def _keras_model(spec: Spec, model: Any, size: Size) -> Any:
 
 
 def _of_function(spec: Spec, function: Callable[..., Any], size: Size, host: str) -> Network:
-    """Make a network from a function: a Keras model of Keras layers; else it is called anew for each tower."""
+    """Make a network from a function: a Keras model if it has only Keras layers; else it is called anew for each tower."""
     shape = asked_shape(spec, function, size)
     if shape is None:
         name = spec.model.rpartition(".")[2]  # an object may have none
@@ -151,10 +151,10 @@ def _of_function(spec: Spec, function: Callable[..., Any], size: Size, host: str
 
 
 def _of_layers(function: Callable[..., Any], shape: tuple[int, int, int]) -> Any:
-    """Raises whatever it raises if it is not of Keras' layers alone: a variable of its own would be a constant there.
+    """Return a function of Keras layers as a Keras model, or raise any error if it has other operations or variables.
 
-    It is called once, as while it is trained: layers get the argument anew whenever they are computed, and there are
-    no more of them than it has made then.
+    A variable of its own would be a constant in the model. The function is called once, as in training: layers get the argument
+    again whenever they are computed, and have only the variables that they make in this call.
     """
     import keras
 
@@ -175,5 +175,5 @@ def _of_layers(function: Callable[..., Any], shape: tuple[int, int, int]) -> Any
 
 
 def _network(found: KerasNetwork | FunctionNetwork) -> Network:
-    """Return the network of a function of tensors alone, where others are of shapes, too."""
+    """Return the network, typed as one of shapes, too, although its function only takes tensors."""
     return cast("Network", found)

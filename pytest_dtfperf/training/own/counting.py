@@ -1,6 +1,6 @@
-"""The graph of an own model: its classes, its first values, and its multiply-adds as `models/outline.py` counts layers.
+"""Trace the graph of an own model: its classes, its first values, and its multiply-adds as `models/outline.py` counts layers.
 
-An operation that is neither counted nor known to be light leaves the whole unknown: a number that is too low is worse.
+An operation that is neither counted nor known to be cheap makes the whole count unknown: too low a count would be worse.
 """
 
 import math
@@ -14,11 +14,11 @@ from pytest_dtfperf.training.own import describe_error
 
 
 class Uncounted(Exception):
-    """Operations in the graph that are not counted."""
+    """An error for operations in the graph that are not counted."""
 
 
 def multiply_adds(result: tf.Tensor) -> int:
-    """Count the multiply-adds of all that the result needs, for one image. Raises `Uncounted`."""
+    """Count the multiply-adds for one image of all operations that the result needs. Raises `Uncounted`."""
     return sum(_of(operation) for operation in _iterate_needed(result.op))
 
 
@@ -59,7 +59,7 @@ def _conv(operation: tf.Operation) -> int:
 
 
 def _conv_transposed(operation: tf.Operation) -> int:
-    """Count a convolution's gradient, used as a layer: as much as that convolution."""
+    """Count a convolution's gradient, used as a layer: as many as of that convolution."""
     filters = _shape(operation, operation.inputs[1])
     return _size(operation, operation.inputs[2]) * math.prod(filters[:-1])
 
@@ -120,7 +120,7 @@ v1 = tf.compat.v1
 
 
 class Traced(NamedTuple):
-    """A model, seen in a graph."""
+    """The facts of a model that its graph shows."""
 
     classes: int
     multiply_adds: int | None  # forward, per image
@@ -134,7 +134,7 @@ def trace_model(
     forward: Callable[[tf.Tensor], Any],
     fetched: Callable[[], Sequence[tf.Tensor]] = lambda: (),
 ) -> Traced:
-    """Return what `forward` makes of one image, in a graph of its own. Raises `SpecError` if that is no model of images."""
+    """Return the facts of `forward` for one image, from a graph of its own. Raises `SpecError` if it is no model of images."""
     with tf.Graph().as_default() as graph:
         images = v1.placeholder(tf.float32, (1, *image_shape))
         try:
@@ -157,7 +157,7 @@ def trace_model(
 
 
 def logits_of(out: Any) -> tf.Tensor:
-    """Return what a softmax was made of, if that is the last: cross-entropy is of logits."""
+    """Return the input of a final softmax, or else the tensor itself: cross-entropy needs logits."""
     if not isinstance(out, tf.Tensor):
         raise SpecError(f"a model of images returns one tensor, (batch, classes), not a {type(out).__qualname__}")
     last = out
@@ -167,10 +167,11 @@ def logits_of(out: Any) -> tf.Tensor:
 
 
 class FirstValue:
-    """Of a variable that a model has made. Eagerly they are a constant, which would make a graph as large as they are.
+    """The first values of a variable that a model has made.
 
-    There they are fetched out of this process, by an operation that must be in it, on `host`: made by `prepare`, for a
-    variable that lives elsewhere wants whatever is made within it beside itself.
+    Eagerly they are a constant. In a graph, a constant would make the graph as large as the values. So they are fetched out of
+    this process by an operation on `host`, made by `prepare`: a variable elsewhere colocates whatever is made in its
+    initialiser.
     """
 
     def __init__(self, values: Any, host: str) -> None:
@@ -179,7 +180,7 @@ class FirstValue:
         self._prepared: dict[tf.Graph, tf.Tensor] = {}
 
     def prepare(self) -> None:
-        """Let the current graph have them."""
+        """Add the values to the current graph."""
         graph = v1.get_default_graph()
         if graph not in self._prepared:
             with v1.device(None), v1.device(self._host):

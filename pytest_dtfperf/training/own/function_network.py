@@ -1,4 +1,4 @@
-"""A function from images to logits, of TensorFlow's operations: called anew for each tower, with that tower's variables."""
+"""Make a network from a function of TensorFlow operations, called anew for each tower with that tower's variables."""
 
 import inspect
 from collections.abc import Callable
@@ -78,7 +78,7 @@ class FunctionNetwork:
                 is_ours = False
 
         def create_variable(create: Any, **wanted: Any) -> Any:
-            """Create a variable of the mode as usual, and use its value in the place of ours."""
+            """Create one of the mode's variables as usual, and return its value instead of the model's own variable."""
             return create(**wanted) if is_ours else value()
 
         known: dict[str, tf.Tensor] = {}
@@ -104,14 +104,14 @@ def _call_function(
     creator: Callable[..., Any],
     getter: Callable[..., Any] | None = None,
 ) -> Any:
-    """Names of `get_variable` are free in each call; `getter` answers it, whatever a strategy would have it use again."""
+    """Call the function in a variable scope of its own. `getter` answers `get_variable`, and `creator` makes variables."""
     arguments = {"training": training} if "training" in inspect.signature(function).parameters else {}
     with v1.variable_scope(None, default_name="own", custom_getter=getter), tf.variable_creator_scope(creator):
         return function(images, **arguments)
 
 
 def _free(name: str, made: list[tuple[str, Any]]) -> str:
-    """Return the name without the scope that is ours, and a number where it is taken."""
+    """Return the name without our scope, and with a number if it is taken."""
     name = name.removeprefix("own/").partition(":")[0]
     taken, found, number = {each for each, _ in made}, name, 0
     while found in taken:

@@ -1,4 +1,4 @@
-"""Which backend Keras takes on this host, found without importing it: of another than TensorFlow its import may fail."""
+"""Find the configured backend of Keras on this host, without importing Keras: its import may fail with another backend."""
 
 import json
 import os
@@ -11,7 +11,7 @@ TENSORFLOW = "tensorflow"
 
 
 def check(model: str) -> None:
-    """Raise `SpecError` where the backend is not TensorFlow."""
+    """Raise `SpecError` if the backend is not TensorFlow."""
     backend, where = find_configured_backend()
     if backend != TENSORFLOW:
         raise SpecError(

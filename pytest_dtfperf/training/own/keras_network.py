@@ -1,4 +1,4 @@
-"""A Keras 3 model as a network, computed by `stateless_call`: it is given all values, and gives back those that have moved."""
+"""Make a network from a Keras 3 model, computed by `stateless_call`, which takes all values and returns the changed ones."""
 
 import inspect
 import zlib
@@ -36,7 +36,7 @@ class KerasNetwork:
 
     @classmethod
     def of(cls, spec: Spec, model: Any, asked: tuple[int, int, int] | None, host: str) -> "KerasNetwork":
-        """`asked`: the images' shape where the model leaves it open. Raises `SpecError`."""
+        """Make a network from a model. `asked` is the images' shape where the model leaves it open. Raises `SpecError`."""
         shape = _image_shape(spec, model, asked)
         _check_precision(spec, model)
         variables = [*_variables(spec, model, host)]
@@ -105,7 +105,7 @@ def _check_precision(spec: Spec, model: Any) -> None:
 
 
 def _layers(model: Any) -> Iterator[Any]:
-    """Yield all layers, those within others too."""
+    """Yield all layers, including nested ones."""
     for layer in model.layers:
         yield layer
         if hasattr(layer, "layers"):
@@ -133,7 +133,7 @@ def _variables(spec: Spec, model: Any, host: str) -> Sequence[Variable]:
 
 
 def _forward(model: Any, images: tf.Tensor) -> tf.Tensor:
-    """Return the model with variables that have no values yet."""
+    """Return the model's result, with placeholders as its variables."""
     trained, states = (
         [v1.placeholder(str(each.dtype), each.shape) for each in group]
         for group in (model.trainable_variables, model.non_trainable_variables)
@@ -143,12 +143,12 @@ def _forward(model: Any, images: tf.Tensor) -> tf.Tensor:
 
 
 def _make_training_argument(model: Any, training: bool) -> dict[str, bool]:
-    """Return whether it trains, where its `call` wants to know: as Keras' own training does."""
+    """Return the argument `training` if the model's `call` takes it, as Keras' own training does."""
     return {"training": training} if "training" in inspect.signature(model.call).parameters else {}
 
 
 def _own_to_tower(variable: Variable, value: tf.Tensor, tower: str) -> tf.Tensor:
-    """Every tower drops its own, and the first what the model would drop by itself."""
+    """Return a random seed of the tower's own, so that each drops other values. The first tower's is the model's."""
     return value + _offset(value, tower) if _is_seed(variable, tower) else value
 
 

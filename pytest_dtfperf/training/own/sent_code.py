@@ -1,4 +1,4 @@
-"""Modules that came with an order: imported as if they were in a folder, which is never written."""
+"""Import modules that came with an order, as if they were in a folder. They are never written to disk."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,10 +9,10 @@ from types import CodeType, ModuleType
 
 
 class SentCode(MetaPathFinder, InspectLoader):
-    """Goes before what is installed: a module of the same name as another's is the one that its importer meant."""
+    """A finder of sent modules. It precedes installed modules of the same name: the importer meant the sent one."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
-        """`sources`: paths of files to their text."""
+        """Make a finder of `sources`, the text of each file by its path."""
         self._sources = {_module_of(path): (path, text) for path, text in sources.items()}
         self._packages = {_module_of(path) for path in sources if path.endswith("__init__.py")}
         # A module in a folder that is no package is found below its name all the same.
@@ -43,7 +43,7 @@ class SentCode(MetaPathFinder, InspectLoader):
         super().exec_module(module)
 
     def _origin(self, name: str) -> str:
-        """Return the source for tracebacks, which Python reads from here."""
+        """Return the file name in tracebacks, which Python asks for here."""
         return f"<sent>/{self._sources[name][0]}"
 
 

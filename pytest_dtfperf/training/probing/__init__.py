@@ -1,1 +1,1 @@
-"""What a host can do, measured while nothing trains by a task of its own, which is `host.py`."""
+"""Measure what hosts and links can do, while nothing trains. `host` is the task that does so."""

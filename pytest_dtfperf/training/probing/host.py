@@ -1,4 +1,4 @@
-"""A task that measures what its host and its links can do, on orders of the controller: nothing of it goes on by itself.
+"""Measure what a host and its links can do, in a task that follows the controller's orders.
 
 controller         this task
 "compute"    ->    a "reading" of each thing that is measured here, then "facts", then "done"
@@ -28,7 +28,7 @@ Order = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Family:
-    """What is measured in one process: readings or errors by the last part of their names."""
+    """Readings that one process measures, with the last parts of their names."""
 
     name: str
     members: Sequence[str]
@@ -110,7 +110,7 @@ def _listen(order: Order, connection: AgentConnection, _: int) -> None:
 
 
 def _send(order: Order, connection: AgentConnection, number: int) -> None:
-    """Run all streams of a round that go from here, at the same time."""
+    """Run all streams of a round that begin on this host, at the same time."""
     targets = [{"host": target, **order["addresses"][str(target)]} for target in order["rounds"][number][str(order["host"])]]
     for found in links.measure_at_once(order["token"], targets, order["part_s"], order["parts"]):
         connection.send("stream", round=number, to=found["to"], parts=found.get("parts", []), error=found.get("error"))

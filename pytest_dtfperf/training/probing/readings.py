@@ -1,8 +1,8 @@
-"""One thing done again and again, and how fast: the median of some windows, and how far they are apart.
+"""Measure the rate of a repeated call: the median of several windows, and their spread.
 
-The median, and not the best: what limits a host for good, as a quota does or somebody else's work, limits a training, too, and
-is in most windows; what passes is in few. A window is as long as the period that Linux gives out quotas by, so that each has
-as much of it as any other.
+The median is used, and not the best: a permanent limit of a host, such as a quota or other processes, limits a training, too,
+and is in most windows; a short disturbance is in few. A window is as long as the period of Linux' CPU quotas, so that all
+windows have the same part of a quota.
 """
 
 import statistics
@@ -33,10 +33,10 @@ def measure_repeatedly(
     clock: Callable[[], float] = time.perf_counter,
     cpu_clock: Callable[[], float] = time.process_time,
 ) -> Reading:
-    """Measure how many units of work a second `call` does, which does `units` of them each time.
+    """Measure how many units of work per second `call` does, if each call does `units` of them.
 
-    `cores`: how many cores it may use; None where it does not use this host's cores. `clock` and `cpu_clock` return seconds.
-    Raises `TimeoutError` where three windows of 0.1 s take more than 10 s.
+    `cores` is the number of cores that it may use; None where it does not use this host's cores. `clock` and `cpu_clock` return
+    seconds. Raises `TimeoutError` where three windows of 0.1 s take more than 10 s.
     """
     began = clock()
     call()  # the first one allocates and compiles
@@ -60,7 +60,7 @@ def measure_repeatedly(
 
 
 def _window(call: Callable[[], object], clock: Callable[[], float]) -> float:
-    """Calls per second."""
+    """Return the calls per second in one window."""
     count, began = 0, clock()
     while True:
         call()
@@ -76,7 +76,10 @@ _LEAST_LEFT = 4  # a probe must not make others wait for memory: a quarter of wh
 
 
 def of_all(cores: int, free_bytes: int | None) -> Reading:
-    """Bytes read and bytes written per second. Raises `MemoryError` where there is too little of it, and `TimeoutError`."""
+    """Measure memory bandwidth: bytes read and written per second by all cores together.
+
+    Raises `MemoryError` where too little memory is free, and `TimeoutError`.
+    """
     size = min(BUFFER_BYTES, MOST_BYTES // cores // 2)
     if free_bytes is not None and 2 * size * cores > free_bytes // _LEAST_LEFT:
         raise MemoryError(f"{free_bytes >> 20} MiB are free, and it takes {2 * size * cores * _LEAST_LEFT >> 20}")
@@ -95,7 +98,7 @@ def of_all(cores: int, free_bytes: int | None) -> Reading:
 
 
 class _Copier(threading.Thread):
-    """One core's part. numpy lets others run while it copies."""
+    """A thread that copies on one core: numpy releases the interpreter's lock while it copies."""
 
     def __init__(self, size: int) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""How fast a device computes in TensorFlow, and how fast an input delivers images without training."""
+"""Measure how fast a device computes in TensorFlow, and how fast an input delivers images without training."""
 
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -24,7 +24,7 @@ CHAIN = 4  # operations of one call on a GPU, each on what the last one gave: to
 
 @dataclass(frozen=True)
 class ProbeOperation:
-    """Something that is computed in a chain: what it is fed, what it is multiplied with, and what it does with both."""
+    """An operation that is computed in a chain: the shapes of its operands, and how it combines them."""
 
     shape: tuple[int, ...]
     weights: tuple[int, ...]
@@ -39,7 +39,7 @@ def matmul(size: int) -> ProbeOperation:
 
 
 def convolution(batch: int, side: int, channels: int, data_format: str) -> ProbeOperation:
-    """3x3, of stride 1, as most of a ResNet's: (batch, height, width, channels), or with the channels before the height."""
+    """Return a 3x3 convolution of stride 1, as in a ResNet: (batch, height, width, channels), or channels before the height."""
     image = (side, side, channels) if data_format == "NHWC" else (channels, side, side)
 
     def convolve(images: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
@@ -51,7 +51,7 @@ def convolution(batch: int, side: int, channels: int, data_format: str) -> Probe
 
 
 def on_cores(threads: int) -> Mapping[str, ProbeOperation]:
-    """Return operations that keep many threads busy, and that one thread finishes in some milliseconds."""
+    """Return operations that keep many threads busy, and that one thread finishes within milliseconds."""
     wide = threads > 8
     return {
         "matmul": matmul(512 if threads == 1 else 2048 if wide else 1024),
@@ -60,18 +60,18 @@ def on_cores(threads: int) -> Mapping[str, ProbeOperation]:
 
 
 def on_gpu() -> Mapping[str, ProbeOperation]:
-    """Return operations that keep a GPU of any year busy for a while."""
+    """Return operations that are large enough for any GPU."""
     return {"matmul": matmul(4096), "convolution": convolution(64, 28, 256, "NCHW")}
 
 
 def of_cores(threads: int) -> Mapping[str, Any]:
-    """Return readings and errors by operation, of so many threads of this process, which has not computed before."""
+    """Return readings and errors by operation, with this many threads, in a process that has not computed before."""
     config = v1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=1, device_count={"GPU": 0})
     return {name: try_operation(each, "/device:CPU:0", config, threads) for name, each in on_cores(threads).items()}
 
 
 def of_gpus(count: int) -> Mapping[str, Any]:
-    """Return readings and errors, by GPU and operation: "0.matmul"."""
+    """Return readings and errors by GPU and operation, such as "0.matmul"."""
     seen = len(tf.config.list_physical_devices("GPU"))
     if seen < count:
         raise RuntimeError(f"TensorFlow {tf.__version__} sees {seen} of {count} GPUs")
@@ -100,9 +100,9 @@ def try_operation(
 
 
 def _build_chain(operation: ProbeOperation, chain: int) -> tuple[tf.Operation, tf.Tensor]:
-    """Return what prepares it, and one number that is there once all of it is computed.
+    """Return the operation that initialises a chain, and one number that is known once all of it is computed.
 
-    From variables: constants would be folded. A number that is fetched must have been waited for.
+    Its operands are variables, because constants would be folded.
     """
     fed = v1.Variable(lambda: tf.random.normal(operation.shape, seed=1), use_resource=True)
     weights = v1.Variable(lambda: tf.random.normal(operation.weights, stddev=0.01, seed=2), use_resource=True)
@@ -118,7 +118,10 @@ _CPU = "/device:CPU:0"
 
 
 def of_worker(order: TaskOrder, cpus: Collection[int]) -> Reading:
-    """Fetch all towers' batches, on these cores if not all, and discard them. Raises as its input does."""
+    """Fetch the batches of all towers on these cores, or on all if none are given, and discard them.
+
+    Raises the input's errors.
+    """
     if cpus:
         os.sched_setaffinity(0, cpus)
     building.expect(order)

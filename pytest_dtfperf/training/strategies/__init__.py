@@ -1,0 +1,1 @@
+"""Train with TensorFlow 2's own distribution strategies."""

@@ -1,4 +1,4 @@
-"""Shared parts of the engines on TensorFlow 2's own strategies, and the settings of its eager runtime."""
+"""Train with TensorFlow 2's mirrored strategies, and set up its eager runtime."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -29,9 +29,9 @@ from pytest_dtfperf.training.tracing import profile_steps, run_steps, trace_of_s
 
 
 def set_up(order: TaskOrder, *, computes: bool = True) -> None:
-    """`computes`: whether this process's eager runtime does the arithmetic itself, or a server beside it.
+    """Set up this process's eager runtime. Without `computes`, a server beside it does the arithmetic.
 
-    Raises `InfrastructureError` if the task was promised GPUs that TensorFlow does not see.
+    Raises `InfrastructureError` if TensorFlow does not see the GPUs that the task was given.
     """
     devices_of(order)
     config = config_of(order)
@@ -50,7 +50,10 @@ def set_up(order: TaskOrder, *, computes: bool = True) -> None:
 
 
 class MirroredTraining:
-    """A copy of all variables on each device, and steps of all devices together. Derived classes define how they meet."""
+    """A training with a copy of all variables on each device, and steps of all devices together.
+
+    Derived classes define the strategy and the barriers.
+    """
 
     _variables: Variables
     _feed: TrainingInput
@@ -113,7 +116,7 @@ class MirroredTraining:
         return describe_computation(self._run.graph.as_graph_def(), without={*self._added_ops, *returned})
 
     def _make(self, strategy: tf.distribute.Strategy) -> None:
-        """Variables, inputs, and the function that is a step."""
+        """Make the variables, the inputs, and the function that is a step."""
         order, devices = self._order, devices_of(self._order)
         self._variables = Variables(strategy, order)
         self._feed = load(order.spec.input.implementation)(order, network_of(order.spec), devices.host)

@@ -1,4 +1,4 @@
-"""The test set, answered by what a strategy has trained: in a graph of its own, which is filled with the variables' values."""
+"""Evaluate the variables of a strategy on the test set, in a graph of its own that gets their values."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ _NEVER_CLOSED: list[tf.compat.v1.Session] = []
 
 
 class Evaluator:
-    """A network without dropout, with batch norm's moving averages. It computes in this process alone."""
+    """A network without dropout and with batch norm's moving averages, which computes in this process alone."""
 
     def __init__(self, order: TaskOrder) -> None:
         self._order = order
@@ -57,14 +57,14 @@ class Evaluator:
         self._session.run(ready)
 
     def _variable(self, name: str, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Variable:
-        """Never initialised, but loaded before it is read."""
+        """Return a variable that is never initialised, but loaded before it is read."""
         variable = v1.Variable(lambda: tf.zeros(shape, dtype), name=name, use_resource=True)
         given = v1.placeholder(dtype, shape)
         self._loads[name] = (given, variable.assign(given, read_value=False))
         return variable
 
     def score(self, values: Mapping[str, Any]) -> Score:
-        """Return the score of variables by name, moving averages included: numpy arrays."""
+        """Return the score of variables, given as numpy arrays by name, moving averages included."""
         feeds = {given: values[name] for name, (given, _) in self._loads.items()}
         self._session.run([load for _, load in self._loads.values()], feeds)
         with asking([self._feed]):

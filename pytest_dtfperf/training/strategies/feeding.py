@@ -1,4 +1,4 @@
-"""How a strategy's replicas get their images: one source for each."""
+"""Feed a strategy's replicas with images, each from a source of its own."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ Batch = tuple[tf.Tensor, tf.Tensor]  # images and labels, as `Input.batch` gives
 
 
 class Given(TrainingInput):
-    """To a `Tower`, the input: a batch that somebody else has fetched."""
+    """An input for a `Tower` that has one batch, which was fetched before."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
@@ -22,11 +22,11 @@ class Given(TrainingInput):
         return self._batch
 
     def start(self, session: object) -> None:
-        """It has been."""
+        """Do nothing: the batch is there."""
 
 
 def sources(order: TaskOrder, feed: TrainingInput, devices: Devices) -> list[Callable[[], Batch]]:
-    """Return for each of a worker's towers what gives its next batch within a function."""
+    """Return for each of a worker's towers a function that returns its next batch, to be called within a `tf.function`."""
     if feed.resident:
         return [_resident(feed, tower, device) for tower, device in enumerate(devices.towers)]
     with tf.device(devices.host):
@@ -45,7 +45,10 @@ def _pipeline(order: TaskOrder, feed: TrainingInput, tower: int) -> Callable[[],
 
 
 def dataset_of_worker(order: TaskOrder, feed: TrainingInput, worker: tf.Tensor) -> tf.data.Dataset:
-    """Return a worker's batches, where each has one device. It is made on the worker, by one function for all of them."""
+    """Return a worker's batches, where each worker has one device.
+
+    It is made on the worker, by one function for all workers.
+    """
     towers = [feed.dataset(tower) for tower in range(order.spec.gpus)]
     own = tf.data.Dataset.from_tensors(tf.cast(worker, tf.int64)).repeat()
     return ahead(tf.data.Dataset.choose_from_datasets(towers, own, stop_on_empty_dataset=False), order.spec, 1)

@@ -1,4 +1,4 @@
-"""mirrored and multi_worker_mirrored: a copy of all variables on each device of one process, or of all workers."""
+"""Train with `mirrored` and `multi_worker_mirrored`: a copy of all variables on each device of one process, or of all."""
 
 from contextlib import suppress
 
@@ -11,7 +11,7 @@ from pytest_dtfperf.training.strategies.base import MirroredTraining
 
 
 class Mirrored(MirroredTraining):
-    """The mean of the gradients is applied to each copy, so that all stay equal."""
+    """A training in one process: the mean of the gradients is applied to each copy, so that all stay equal."""
 
     def build(self) -> None:
         self._make(tf.distribute.MirroredStrategy(devices_of(self._order).towers, cross_device_ops(self._order.spec)))
@@ -30,9 +30,9 @@ class Mirrored(MirroredTraining):
 
 
 def cross_device_ops(spec: Spec) -> tf.distribute.CrossDeviceOps | None:
-    """Return how gradients are added. None: as TensorFlow chooses, NCCL on GPUs, and on the first of several CPUs.
+    """Return how gradients are added; None: TensorFlow's default, NCCL on GPUs, and on the first of several CPUs.
 
-    tf_cnn_benchmarks' names: nccl; pscpu, on the CPU; psgpu, on the first device; hierarchical_copy, as in a DGX-1.
+    The names are tf_cnn_benchmarks': nccl; pscpu, on the CPU; psgpu, on the first device; hierarchical_copy, as in a DGX-1.
     """
     if spec.hierarchical_copy:
         return tf.distribute.HierarchicalCopyAllReduce()
@@ -45,10 +45,10 @@ def cross_device_ops(spec: Spec) -> tf.distribute.CrossDeviceOps | None:
 
 
 class MultiWorkerMirrored(MirroredTraining):
-    """Workers add their gradients by collective operations. They meet and agree by adding a number."""
+    """A training in several processes: workers add their gradients, and pass barriers, by collective operations."""
 
     def build(self) -> None:
-        """Do nothing: `initialise` makes all, for the strategy's own server must start first, and waits for all others."""
+        """Do nothing: `initialise` makes all, because the strategy's own server must start first and waits for all workers."""
 
     def initialise(self) -> None:
         order = self._order
@@ -61,11 +61,14 @@ class MultiWorkerMirrored(MirroredTraining):
         self.broadcast(False)
 
     def broadcast(self, value: bool) -> bool:
-        """Return whether the sum of all workers' values is positive: the others' are False."""
+        """Return whether the sum of all workers' values is positive: only the chief's may be True."""
         return float(self._sum(tf.constant(float(value)))) > 0
 
     def shut_down(self) -> None:
-        """Pass two barriers: a worker at the second needs no more of the first. There, a slow worker may find others gone."""
+        """Pass two barriers.
+
+        A worker at the second one needs no other any more, so a slow worker may find others gone there.
+        """
         self.barrier("shutdown")
         with suppress(tf.errors.OpError):
             self.barrier("gone")
@@ -86,7 +89,7 @@ def cluster_of(order: TaskOrder) -> tf.distribute.cluster_resolver.ClusterResolv
 
 
 def communication_of(spec: Spec) -> tf.distribute.experimental.CommunicationOptions:
-    """Return how gradients are added. By default as TensorFlow chooses: NCCL on GPUs, a ring on CPUs."""
+    """Return how gradients are added; by default TensorFlow's choice: NCCL on GPUs, a ring on CPUs."""
     kinds = tf.distribute.experimental.CommunicationImplementation
     implementation = kinds.AUTO
     if spec.all_reduce_spec is not None:

@@ -1,10 +1,10 @@
-"""parameter_server_v2: `tf.distribute.ParameterServerStrategy`: its coordinator gives batches to workers as they get free.
+"""Train with parameter_server_v2 (`tf.distribute.ParameterServerStrategy`): a coordinator gives batches to idle workers.
 
     chief (worker:0)   the coordinator, and beside it, in the same process, a server as every worker has
     worker:1, ...      a server: what the coordinator schedules there reads the variables from the parameter servers, computes
                        the gradients of a batch, and applies them to the variables, without waiting for other workers
 
-A step of the measured loop is as many batches as there are devices, on any workers. It ends when those scheduled for it
+A step of the measured loop is as many batches as there are devices, on any workers. It ends when the batches scheduled for it
 are done; those of the next steps are scheduled by then, so that no worker waits for the coordinator. The last step of a window
 ends with its last batch: exactly the images that are counted were trained within it.
 """
@@ -45,12 +45,12 @@ READ_AHEAD = 16
 
 
 def training(order: TaskOrder) -> Training:
-    """Return the training of this task. Workers but the chief serve what is scheduled on them, and only join barriers."""
+    """Return the training of this task. All workers but the chief serve scheduled batches, and only pass barriers."""
     return Served(order) if order.lends_devices else Coordinator(order)
 
 
 class Served(GraphTraining):
-    """A worker but the chief. While others' batches are trained on its server, it can count them."""
+    """A worker that is not the chief. It can trace the batches that are trained on its server."""
 
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace:
         with profile_steps(self._order) as done:
@@ -60,7 +60,7 @@ class Served(GraphTraining):
 
 
 class Coordinator(GraphTraining):
-    """The chief. Its graph holds the meetings with the other workers, and nothing else."""
+    """The chief. Its graph has only the barriers."""
 
     _variables: Variables
     _traced: tf.Graph
@@ -94,7 +94,7 @@ class Coordinator(GraphTraining):
         return dataset_of_worker(self._order, self._feed, tf.distribute.coordinator.experimental_get_current_worker_index())
 
     def _train(self, batches: tf.data.Iterator) -> tuple[tf.Tensor, tf.Tensor, Sequence[tf.Tensor]]:
-        """Train a batch on a worker; return its loss, a scalar on the device of its gradients, and its stamps."""
+        """Train a batch on a worker. Return its loss, a scalar on the device of its gradients, and its timestamps."""
         self._traced = tf.compat.v1.get_default_graph()
         done = self._replicas.train([next(batches)])
         (computed,) = done.computed
@@ -120,7 +120,7 @@ class Coordinator(GraphTraining):
             return sum(self._done(self._scheduled.popleft()) for _ in range(spec.gpus)) / spec.gpus
 
     def _done(self, batch: tf.distribute.experimental.coordinator.RemoteValue) -> float:
-        """Return its loss, when it has been trained."""
+        """Wait until the batch has been trained, and return its loss."""
         there = batch._get_values()  # before the fetch: a worker that fails in it trains the batch anew, and has none before
         loss, _, stamps = batch.fetch()
         device = there[1].backing_device  # what is fetched is a copy, which is here
@@ -129,7 +129,7 @@ class Coordinator(GraphTraining):
         return float(loss)
 
     def stamps(self, step_s: Sequence[float]) -> Sequence[Stamps]:
-        """Return each batch's stamps from its begin on its worker: that clock has no time of the coordinator's order."""
+        """Return each batch's timestamps from its begin on its worker, as that clock has no time of the coordinator's order."""
         if not any(self._order.stamped):
             return ()
         found: dict[str, list[Sequence[float]]] = {}
@@ -138,7 +138,10 @@ class Coordinator(GraphTraining):
         return [of_batches(worker, found[worker]) for worker in sorted(found)]
 
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace:
-        """Return the trace of the batches that this process trained. It passes both barriers in any case: others wait there."""
+        """Return the trace of the batches that this process trained.
+
+        Both barriers are passed in any case: other workers wait there.
+        """
         order = self._order
         with profile_steps(order) as done:
             self.barrier("start")
@@ -162,7 +165,7 @@ class Coordinator(GraphTraining):
 
     @property
     def devices(self) -> Sequence[str]:
-        """Return the workers that had a batch to train: a slow worker may have got none."""
+        """Return the workers that had a batch to train, sorted: a slow worker may have had none."""
         asked = devices_of(self._order).towers
         if wrong := [device for device in self._seen if not is_one_of(device, asked)]:
             raise InvalidMeasurement(f"{', '.join(asked)} were to compute gradients, TensorFlow has computed some on {wrong}")
@@ -180,7 +183,7 @@ class Coordinator(GraphTraining):
 
 
 def steps_left(spec: Spec, done: int) -> int:
-    """Return the steps left of the warm-up, or of the measured window that is under way, after so many steps."""
+    """Return the steps left of the warm-up, or of the current measured window, after `done` steps."""
     if done < spec.warmup_steps:
         return spec.warmup_steps - done
     measured = done - spec.warmup_steps

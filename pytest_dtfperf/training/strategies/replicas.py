@@ -1,4 +1,4 @@
-"""A step as a function: each replica computes gradients, the strategy adds them up, and every copy of a variable is updated."""
+"""Train a step as a function: each replica computes gradients, the strategy adds them up, and all copies are updated."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from pytest_dtfperf.training.tower import Tower
 
 
 class Trained(NamedTuple):
-    """What a step of all replicas of a process has."""
+    """The results of a step of all replicas of a process."""
 
     loss: tf.Tensor  # their mean
     computed: Sequence[tf.Tensor]  # one on the device of each of them
@@ -23,7 +23,7 @@ class Trained(NamedTuple):
 
 
 class Replicas:
-    """What a strategy runs. Its methods are called within a function that is being traced."""
+    """The replicas that a strategy runs. Methods are called within a function that is being traced."""
 
     def __init__(self, order: TaskOrder, strategy: tf.distribute.Strategy, variables: Variables) -> None:
         self._order = order
@@ -32,7 +32,7 @@ class Replicas:
         self._variables = variables
 
     def train(self, batches: Sequence[Batch]) -> "Trained":
-        """Return one step on a batch for each replica of this process."""
+        """Train one step on a batch for each replica of this process."""
         losses, gradients, computed, values = self._strategy.run(self._compute, args=(self._dealt(batches),))
         self._apply(self._variables.cut(gradients))
         local = self._strategy.experimental_local_results
@@ -44,7 +44,7 @@ class Replicas:
         )
 
     def _dealt(self, batches: Sequence[Batch]) -> Any:
-        """To each replica its own. A worker's are numbered one after the other."""
+        """Distribute the batches to the replicas. The replicas of a worker have consecutive numbers."""
         if len(batches) == 1:
             return batches[0]
         return self._strategy.experimental_distribute_values_from_function(
@@ -52,8 +52,9 @@ class Replicas:
         )
 
     def _compute(self, batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor, list[tf.Tensor]]:
-        """On one replica: its loss, its gradients by the names of their variables, the last thing it computes, and the values
-        that it computes with.
+        """Compute one replica's gradients.
+
+        Returns its loss, its gradients by variable, the last tensor computed, and the variables' values.
         """
         number = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
         tower = Tower(
@@ -73,7 +74,7 @@ class Replicas:
             apply_all(self._order.spec, updates, devices=self._strategy.num_replicas_in_sync, state=self._variables.state)
 
     def _means(self, gradients: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the mean over the replicas that train together: of a single one, or one that waits for no other, its own."""
+        """Return the mean gradients over the replicas that train together; the replica's own where it waits for no other."""
         if not gradients or self._strategy.num_replicas_in_sync == 1:
             return gradients
         pairs = [(gradient, self._variables[name]) for name, gradient in gradients.items()]

@@ -1,4 +1,4 @@
-"""A network's variables where a strategy wants them, and the optimizer's state beside each of their copies."""
+"""Make a network's variables in a strategy's scope, and the optimizer's state beside each of their copies."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,10 +17,10 @@ from pytest_dtfperf.training.packing import cut
 
 
 class Variables:
-    """Made all at once, before the functions that use them. To a `Tower`, this is its variable update.
+    """All variables of a network, made before the functions that use them. A `Tower` uses this as its variable update.
 
     On parameter servers, a strategy places variables in turn, unless it gets another one to colocate with. So where the spec's
-    placement is for it, there is a number on each server first, and every variable is beside one of these.
+    placement applies to strategies, there is a number on each server first, and every variable is colocated with one of these.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, order: TaskOrder) -> None:
@@ -50,7 +50,7 @@ class Variables:
         }
 
     def _make(self, variable: Variable, name: str, first: Callable[[], tf.Tensor]) -> tf.Variable:
-        """Averages of batch norm are each replica's own; they are the mean of all only where one is read."""
+        """Make a variable. Moving averages belong to each replica, and their mean is taken only where one is read."""
         synchronization, aggregation = tf.VariableSynchronization, tf.VariableAggregation
         with self._on_its_server(name):
             return tf.Variable(
@@ -69,12 +69,12 @@ class Variables:
 
     @property
     def copies(self) -> Mapping[str, Sequence[tf.Variable]]:
-        """Every trained variable or part by name, with all its copies that this task knows."""
+        """Return all copies known to this task, by the names of trained variables or parts."""
         return {name: self._copies(self._made[name]) for name in self._trained}
 
     @property
     def trained(self) -> dict[str, list[Any]]:
-        """Every trained variable by name, with the values of all its copies: numpy arrays."""
+        """Return the values of all copies as numpy arrays, by the names of trained variables."""
         copies = {name: [copy.numpy() for copy in copies] for name, copies in self.copies.items()}
         whole = {
             name: [np.concatenate(of_copy) for of_copy in zip(*(copies.pop(part) for part in parts), strict=True)]
@@ -84,13 +84,13 @@ class Variables:
 
     @property
     def values(self) -> dict[str, Any]:
-        """Of all variables, moving averages included, as the first replica has them: numpy arrays."""
+        """Return the first replica's values of all variables as numpy arrays by name, moving averages included."""
         found = {name: self._copies(made)[0].read_value().numpy() for name, made in self._made.items()}
         whole = {name: np.concatenate([found.pop(part) for part in parts]) for name, parts in self._parts.items()}
         return found | whole
 
     def cut(self, gradients: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
-        """Return the values with parts in the place of what is cut."""
+        """Return the gradients with those of the parts at the position of each variable that is cut."""
         return cut(gradients, self._parts) if self._parts else gradients
 
     def _copies(self, variable: tf.Variable) -> Sequence[tf.Variable]:
@@ -110,7 +110,7 @@ class Variables:
         return self._made[name]
 
     def state(self, variable: tf.Variable, name: str, shape: Sequence[int], start: float) -> tf.Variable:
-        """Return a variable of the optimizer, beside one copy. Made while tracing, so it is lifted out of the function."""
+        """Return a variable of the optimizer, beside one copy. It is made while tracing, and lifted out of the function."""
         key = (id(variable), name)
         if key not in self._state:
             with tf.init_scope(), self._beside(variable):

@@ -1,4 +1,4 @@
-"""Algorithms that turn the gradients of many devices into their mean on each: ring, halving, shuffle and two levels. Pure."""
+"""Reduce the gradients of many devices to their mean on each: ring, halving, shuffle and two levels. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,60 +10,60 @@ T = TypeVar("T")  # a tensor on a device, or its stand-in. Used on another devic
 
 
 class Work(Protocol[T]):
-    """What can be done with tensors."""
+    """The operations on tensors that algorithms use."""
 
     def add(self, values: Sequence[T], device: str) -> T:
-        """Return the sum of at least one."""
+        """Return the sum of one or more values."""
 
     def mean(self, total: T, device: str) -> T:
-        """The mean over all towers, of their sum. Each algorithm does it once for every element, where the sum is complete."""
+        """Return the mean over all towers from their sum. An algorithm calls it once for each element, on the complete sum."""
 
     def copy(self, value: T, device: str) -> T:
-        """Return the same on that device, from where others get it."""
+        """Return the value on that device, from where others fetch it."""
 
     def cut(self, value: T, parts: int, device: str) -> list[T]:
-        """Into so many parts of about the same size, or fewer if it has fewer elements."""
+        """Cut the value into `parts` parts of about the same size, or fewer if it has fewer elements."""
 
     def join(self, parts: Sequence[T], like: T, device: str) -> T:
-        """Return what `cut` has cut, in the shape of `like`."""
+        """Join the parts that `cut` returned, in the shape of `like`."""
 
     def nccl(self, values: Sequence[T], devices: Sequence[str]) -> list[T]:
-        """Their sum on each of these GPUs of one process, by Nvidia's library."""
+        """Return the sum on each of these GPUs of one process, by Nvidia's library."""
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Where towers are, and the CPU beside each."""
+    """The devices of towers, and the CPU beside each."""
 
     towers: tuple[str, ...]
     hosts: tuple[str, ...]
 
     @property
     def all_hosts(self) -> tuple[str, ...]:
-        """Each once."""
+        """Return each CPU once."""
         return tuple(dict.fromkeys(self.hosts))
 
     @property
     def by_host(self) -> list[list[int]]:
-        """The numbers of the towers beside each CPU."""
+        """Return the numbers of the towers beside each CPU."""
         return [[tower for tower, host in enumerate(self.hosts) if host == each] for each in self.all_hosts]
 
 
 class Algorithm(Protocol):
-    """Makes the gradients of one variable into their mean."""
+    """An algorithm that reduces the gradients of one variable to their mean."""
 
     def __call__(self, work: Work[T], values: Sequence[T], topology: Topology, *, turn: int, shards: int) -> list[T]:
-        """One gradient from each tower; the mean for each, there or where it can fetch it.
+        """Return the mean for each tower, on its device or where it can fetch it, from one gradient of each tower.
 
-        `turn` counts the variables, so that their adding can be shared out. `shards` is the number behind '#' in the spec.
+        `turn` counts the variables, so that devices take turns in adding. `shards` is the number after '#' in the spec.
         """
 
 
 def xring(work: Work[T], values: Sequence[T], topology: Topology, *, turn: int, shards: int) -> list[T]:
-    """Each of n parts is added up on its way around the ring, and the mean goes around again.
+    """Add each of n parts on its way around the ring, and send the mean around again.
 
     So every tower sends 2 (n - 1) / n of a gradient's bytes (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009). With
-    several shards there are as many rings, each for its share; every second one turns the other way.
+    several shards there are as many rings, each for its part; every second one turns the other way.
     """
     towers = topology.towers
     rings = [work.cut(value, shards, device) for value, device in zip(values, towers, strict=True)]
@@ -92,10 +92,11 @@ def _ring(work: Work[T], values: Sequence[T], towers: Sequence[str], *, backward
 
 
 def rechd(work: Work[T], values: Sequence[T], topology: Topology, *, turn: int, shards: int) -> list[T]:
-    """Recursive halving and doubling (Thakur, Rabenseifner and Gropp, Int. J. High Perform. Comput. Appl. 19, 2005).
+    """Reduce by recursive halving and doubling.
 
-    In each round, every tower gives one half of what it still has to its partner, adds the partner's other half to its own, and
-    takes the next nearer partner. The means come back on the same way. Raises `SpecError` unless 1, 2, 4, 8, ... take part.
+    Thakur, Rabenseifner and Gropp, Int. J. High Perform. Comput. Appl. 19, 2005. In each round, every tower sends one half of
+    what it still has to its partner, adds the partner's other half to its own, and takes the next nearer partner. The means
+    come back on the same way. Raises `SpecError` unless the number of towers is a power of two.
     """
     n = len(values)
     if n & (n - 1):
@@ -117,8 +118,9 @@ def _halve(work: Work[T], values: list[T], towers: Sequence[str], distance: int)
 
 
 def _of_one_number(work: Work[T], values: Sequence[T], towers: Sequence[str], members: int) -> list[T]:
-    """Of each group of so many neighbours the first adds for all: were each to add what others have sent, and so may have
-    rounded, to its own, they would not have the same mean.
+    """Let the first of each group of neighbours add for all.
+
+    If each added its own value to received ones, which may have been rounded, they would not all have the same mean.
     """
     found: list[T] = []
     for first in range(0, len(towers), members):
@@ -141,7 +143,7 @@ def psgpu(work: Work[T], values: Sequence[T], topology: Topology, *, turn: int, 
 def _shuffle(
     work: Work[T], values: Sequence[T], towers: Sequence[str], adders: Sequence[str], turn: int, shards: int
 ) -> list[T]:
-    """More shards than there are places go round again."""
+    """Add each shard on another device, which take turns over all variables."""
     cut = [work.cut(value, shards, device) for value, device in zip(values, towers, strict=True)]
     means = []
     for number, parts in enumerate(zip(*cut, strict=True)):
@@ -151,7 +153,10 @@ def _shuffle(
 
 
 def across_hosts(inner: str, outer: Algorithm) -> Algorithm:
-    """`inner` within each worker, "pscpu" or "nccl"; `outer`, with all the shards, between one place of each."""
+    """Return an algorithm of two levels.
+
+    `inner`, "pscpu" or "nccl", reduces within each worker; `outer`, with all the shards, between one device of each.
+    """
 
     def reduce(work: Work[T], values: Sequence[T], topology: Topology, *, turn: int, shards: int) -> list[T]:
         leaders, sums = [], []
@@ -169,7 +174,7 @@ def across_hosts(inner: str, outer: Algorithm) -> Algorithm:
 
 
 def hierarchical_copy(work: Work[T], values: Sequence[T], topology: Topology, *, turn: int, shards: int) -> list[T]:
-    """Two halves of the devices, each added on one of its own, then both: made for hosts with GPUs in two linked groups.
+    """Add each half of the devices on one of its own, then both sums: made for hosts with GPUs in two linked groups.
 
     The devices of a half take turns in adding for it, and the halves in adding both.
     """
@@ -184,7 +189,7 @@ def hierarchical_copy(work: Work[T], values: Sequence[T], topology: Topology, *,
 
 
 def nccl(work: Work[T], values: Sequence[T], topology: Topology, *, turn: int, shards: int) -> list[T]:
-    """All at once. The towers are GPUs of one process."""
+    """Reduce by one operation of NCCL. The towers are GPUs of one process."""
     sums = work.nccl(values, topology.towers)
     return [work.mean(total, device) for total, device in zip(sums, topology.towers, strict=True)]
 
@@ -196,5 +201,5 @@ CHUNK_BYTES = 1 << 20
 
 
 def subdivisions(size_bytes: int, devices: int, shards: int = 1) -> int:
-    """Return the number of rings of a tensor: each has one chunk per device. `shards` is the number behind '#' in the spec."""
+    """Return the number of rings for a tensor, each with one chunk per device. `shards` is the number after '#' in the spec."""
     return shards * max(1, round(size_bytes / (devices * CHUNK_BYTES)))

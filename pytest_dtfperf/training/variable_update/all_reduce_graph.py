@@ -1,4 +1,4 @@
-"""All-reduce as TensorFlow operations: the algorithms' work in a graph, and TensorFlow's own collective operations."""
+"""All-reduce with TensorFlow operations: the algorithms' work in a graph, and TensorFlow's own collective operations."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -41,10 +41,10 @@ Reduce = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]  # a variable's gradie
 
 
 class Reduction:
-    """Called once for each variable, or for whatever piece of them is added at once."""
+    """A callable that reduces one variable's gradients, or one piece of them, by the algorithm for its size."""
 
     def __init__(self, order: TaskOrder, devices: Devices, ranges: Sequence[Range]) -> None:
-        """Raises `SpecError` if these devices cannot add so."""
+        """Choose the algorithms. Raises `SpecError` if these devices cannot run them."""
         self._topology = Topology(devices.towers, devices.hosts)
         self._ranges = ranges
         self._wire = Wire(order)
@@ -85,10 +85,10 @@ v1 = tf.compat.v1
 
 
 class GraphWork:
-    """Adds operations to the current graph. A tensor that is used on another device is sent there by TensorFlow, once.
+    """Algorithms' work as operations in the current graph. TensorFlow sends a tensor once to each device that uses it.
 
-    To another task it may be sent in fewer bytes: then the task that made a mean rounds its own copy, so that all have the
-    same. Sums stay as they are until they are sent.
+    To another task it may be sent in fewer bytes. Then the task that made a mean rounds its own copy, so that all copies are
+    equal. Sums are not rounded before they are sent.
     """
 
     def __init__(self, towers: int, name: str, wire: Wire) -> None:
@@ -99,7 +99,7 @@ class GraphWork:
         self._fetched: dict[tuple[Any, str], tf.Tensor] = {}
 
     def fetch(self, value: tf.Tensor, device: str) -> tf.Tensor:
-        """Return the tensor, or on another task's device what comes there of it."""
+        """Return the tensor, or on another task's device the value that arrives there."""
         if not self._wire.narrows or _task(value.device) == _task(device):
             return value
         key = value.ref()
@@ -150,7 +150,7 @@ def _task(device: str) -> tuple[str | None, int | None]:
 
 
 def cut(value: tf.Tensor, parts: int) -> list[tf.Tensor]:
-    """Split into flat parts, none of them empty; their sizes differ by one element at most."""
+    """Split a tensor into flat parts, none of them empty; their sizes differ by one element at most."""
     elements = value.shape.num_elements()
     parts = min(parts, elements)
     if parts <= 1:
@@ -163,7 +163,7 @@ Towers = list[list[tf.Tensor]]  # of each tower, one tensor per variable
 
 
 def repack(reduce: Reduce, towers: Towers, devices: Sequence[str], *, parts: int) -> Towers:
-    """Return the means, reduced in so many parts; 0: variable by variable."""
+    """Return the means, reduced in `parts` parts of all gradients together; 0: variable by variable."""
     if not parts:
         return _reduce_towers(reduce, towers)
     joined = [_cut(gradients, device, parts) for gradients, device in zip(towers, devices, strict=True)]
@@ -191,10 +191,13 @@ GROUP = 1  # there is one group of devices, and all its members are in it
 
 
 class Collective:
-    """Called for each variable, in the same order by all processes: the number of the call is what they know it by."""
+    """A callable that reduces each variable by TensorFlow's collective operations.
+
+    All processes must call it in the same order: the number of the call identifies the variable.
+    """
 
     def __init__(self, devices: Sequence[str], *, size: int, shards: int = 1, divides: bool = True) -> None:
-        """The devices of this process, of `size` in all processes. `divides`: the mean is asked for, and not the sum."""
+        """Take the devices of this process, of `size` in all processes. With `divides` it returns the mean, else the sum."""
         self._devices = devices
         self._size = size
         self._shards = shards
@@ -202,7 +205,7 @@ class Collective:
         self._calls = 0
 
     def __call__(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The mean of all, or their sum, on each device. It starts as soon as its gradient is there, beside all others."""
+        """Return the mean or sum on each device. It begins as soon as its gradients are known, beside all others."""
         if self._size == 1:
             return list(gradients)
         self._calls += 1

@@ -1,4 +1,4 @@
-"""Where workers wait for each other: queues on a device that all of them see."""
+"""Let workers wait for each other, by queues on a device that all of them can reach."""
 
 from dataclasses import dataclass
 
@@ -11,14 +11,14 @@ v1 = tf.compat.v1
 
 @dataclass(frozen=True)
 class Broadcast:
-    """The chief's word for all."""
+    """The tensors that send the chief's value to all workers."""
 
     sent: tf.Tensor  # fed by the chief
     received: tf.Tensor  # fetched by all
 
 
 class Barrier:
-    """Queues on the first parameter server or, without any, on the chief's CPU."""
+    """Barriers from queues on the first parameter server or, without any, on the chief's CPU."""
 
     def __init__(self, order: TaskOrder) -> None:
         self._order = order
@@ -26,7 +26,7 @@ class Barrier:
         self._device = "/job:ps/task:0/device:CPU:0" if order.cluster.get("ps") else "/job:worker/task:0/device:CPU:0"
 
     def wait(self, name: str) -> tf.Operation:
-        """Put a token into every worker's queue, and take as many from the own queue."""
+        """Return an operation that puts a token into every worker's queue, and takes as many from this worker's own."""
         if self._workers == 1:
             return tf.no_op()
         with v1.device(self._device):
@@ -35,7 +35,10 @@ class Barrier:
             return tf.group(*arrivals, queues[self._order.index].dequeue_many(self._workers))
 
     def broadcast(self) -> Broadcast:
-        """The chief puts its word into every worker's queue, and each takes it from its own."""
+        """Return the tensors of a broadcast.
+
+        The chief puts a value into every worker's queue, and each takes it from its own.
+        """
         sent = v1.placeholder_with_default(False, ())
         if self._workers == 1:
             return Broadcast(sent, tf.identity(sent))
@@ -46,7 +49,7 @@ class Barrier:
                 return Broadcast(sent, queues[self._order.index].dequeue())
 
     def shutdown(self) -> tf.Operation:
-        """Have the chief, with the queues on its CPU, wait until all others have reported that they are through."""
+        """Return an operation that lets the chief, which has the queues on its CPU, wait until all others are done."""
         if self._workers == 1:
             return tf.no_op()
         with v1.device(self._device), v1.control_dependencies(self._before_leaving()):
@@ -54,10 +57,10 @@ class Barrier:
             return queue.dequeue_many(self._workers - 1)[0].op if self._order.is_chief else queue.enqueue(True)
 
     def _before_leaving(self) -> list[tf.Operation]:
-        """Keep workers with devices that the chief's session uses until it has no more need of them.
+        """Return the operations that keep workers alive as long as others use their devices.
 
-        Those that talk to each other stay until all are through: the end of one's last step may be something that another is
-        still about to fetch.
+        Workers that communicate with each other stay until all are done: another one may still fetch a result of one's last
+        step.
         """
         mode = self._order.spec.mode
         if not mode.single_session:
@@ -68,6 +71,6 @@ class Barrier:
         return [queues[self._order.index].dequeue().op]
 
     def queue(self, purpose: str, worker: int) -> tf.queue.FIFOQueue:
-        """Return a worker's own: from a common one, a fast worker would take a slow one's token."""
+        """Return one worker's queue: from a common one, a fast worker would take a slow one's token."""
         with v1.device(self._device):
             return v1.FIFOQueue(self._workers, tf.bool, shapes=[()], shared_name=f"{purpose} of worker {worker}")

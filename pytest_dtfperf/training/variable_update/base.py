@@ -1,4 +1,4 @@
-"""What a variable update is: the one place where replicas of a network differ from a single one."""
+"""Define a variable update: the one interface by which the replicas of a network differ from a single one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -7,32 +7,35 @@ import tensorflow as tf
 
 
 class UpdateStrategy(Protocol):
-    """How the towers of all workers share their variables. One object per task, made with (order, devices).
+    """The way in which the towers of all workers share their variables. One object per task, made with (order, devices).
 
-    A tower is a replica of the network on one device. Everything here builds graph; nothing runs before the session.
+    A tower is a replica of the network on one device. All methods build the graph; nothing runs before the session does.
 
-    Variables in TensorFlow's collection of global ones are given their first values by the chief, local ones by each worker.
+    The chief initialises variables in TensorFlow's collection of global ones, and each worker its local ones.
     """
 
     @property
     def variables(self) -> Mapping[str, Sequence[tf.Variable]]:
-        """Every trained variable by name, with all its copies that this task knows."""
+        """Return all copies known to this task, by the names of trained variables."""
 
     def variable(self, tower: int, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
-        """The value of a variable, to compute with on a tower of this task. Called once per tower and name, in one order."""
+        """Return the value of a variable on a tower of this task. Called once per tower and name, in the same order."""
 
     def begin(self) -> tf.Operation:
-        """Return what every worker runs once, when the chief has given the shared variables their first values."""
+        """Return the operation that every worker runs once, after the chief has initialised the shared variables."""
 
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
-        """Return what a step runs beside the loss: one gradient per variable from each tower of this task becomes one update.
+        """Return the operations of a step beside the loss, which make one update of each tower's gradients.
 
-        Once a worker's step has run, the variables it reads next have seen this step.
+        Once a worker's step has run, the variables it reads next include this step.
         """
 
 
 def one_per_device(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
-    """Return one operation per device that waits for all there: waiting for each from afar would cost a message apiece."""
+    """Return one operation per device that waits for all operations there.
+
+    To wait for each of them from another device would cost a message each.
+    """
     by_device: dict[str, list[tf.Operation]] = {}
     for operation in operations:
         by_device.setdefault(operation.device, []).append(operation)

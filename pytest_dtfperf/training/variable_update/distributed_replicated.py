@@ -1,4 +1,4 @@
-"""Variables on parameter servers, and a copy of them on every device of every worker."""
+"""Keep variables on parameter servers, and a copy of them on every device of every worker."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -6,19 +6,20 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
+from pytest_dtfperf.training.models.tensors import make_variable
 from pytest_dtfperf.training.variable_update.parameter_server import Servers, widen_value
 
 v1 = tf.compat.v1
 
 
 class DistributedReplicated:
-    """Towers compute with their own copies. A step ends when all copies are those of after the update. Always synchronous.
+    """A synchronous update: towers compute with their own copies, and a step ends when all copies have been updated.
 
     The mean over a worker's towers is pushed to the variable's server. There the chief applies the mean over the workers, and
-    puts the new value into a queue for each of them, which waits for it there. So a value is on its way as soon as it is
-    there, while gradients of others still come; what ends a worker's step are the values themselves; and nothing but one
-    gradient and one value per variable is on the wire. Between hosts large gradients go up in turn, so that values of the first
-    come down while the others go up: a link carries both at once. A lone process is its own parameter server.
+    puts the new value into a queue for each worker, which waits for it there. So a value is sent as soon as it is known, while
+    gradients of others still arrive. A worker's step ends with the last value, and only one gradient and one value per variable
+    are sent. Between hosts large gradients are sent in turn, so that the first values come back meanwhile: a link carries both
+    directions at once. A single process is its own parameter server.
     """
 
     def __init__(self, order: TaskOrder, devices: Devices) -> None:
@@ -35,13 +36,7 @@ class DistributedReplicated:
         if name not in self._copies:
             self._servers.hold(name, shape, initial)
         with v1.device(self._devices.towers[tower]), v1.name_scope(None):
-            copy = v1.Variable(
-                lambda: tf.zeros(shape),  # `begin` fetches the first value
-                name=f"copy{tower}/{name}",
-                trainable=False,
-                use_resource=True,
-                collections=[v1.GraphKeys.LOCAL_VARIABLES],
-            )
+            copy = make_variable(lambda: tf.zeros(shape), f"copy{tower}/{name}")  # `begin` fetches the first value
             self._copies.setdefault(name, []).append(copy)
             return copy.read_value()
 
@@ -63,7 +58,7 @@ class DistributedReplicated:
         return [*pushes, *sends, *self._refresh_all({name: self._await(name) for name in self._copies})]
 
     def _send(self) -> list[tf.Operation]:
-        """Send each variable's value into every worker's queue, as soon as it is updated."""
+        """Return operations that send each variable's value into every worker's queue, as soon as it is updated."""
         sends = []
         for name, update in self._servers.apply_means().items():
             value = self._servers.send_variable(name, after=[update])
@@ -74,7 +69,10 @@ class DistributedReplicated:
         return self._queue(name, self._order.index).dequeue()
 
     def _queue(self, name: str, worker: int) -> tf.queue.FIFOQueue:
-        """Beside the variable. A worker's next value cannot come before it has taken this one, and pushed a gradient of it."""
+        """Return a worker's queue of new values, on the variable's device.
+
+        A worker's next value cannot come before it has taken this one, and pushed its next gradient.
+        """
         variable = self._servers.variables[name]
         with v1.device(variable.device):
             return v1.FIFOQueue(1, self._servers.wire.dtype, shapes=[variable.shape], shared_name=f"{name} for worker {worker}")
@@ -83,7 +81,7 @@ class DistributedReplicated:
         return [op for name, value in values.items() for op in self._refresh(name, value)]
 
     def _refresh(self, name: str, value: tf.Tensor) -> list[tf.Operation]:
-        """Return the value, fetched once by the worker: its towers copy it from there."""
+        """Return the updates of all copies by a value, which the worker fetches once and its towers copy from there."""
         if len(self._copies[name]) > 1:
             with v1.device(self._devices.host):
                 value = widen_value(tf.identity(value))

@@ -1,9 +1,8 @@
-"""Horovod averages the gradients (https://horovod.ai): one process per device, each with its own variables.
+"""Average gradients with Horovod (https://horovod.ai): one process per device, each with its own variables.
 
-Horovod is started by us, as every training is, and not by mpirun: see `horovod_start`.
-
-Horovod's processes find each other over Gloo and a rendezvous in the chief, as with `horovodrun --gloo`. The variables and the
-server are those of horovod/runner/gloo_run.py and horovod/runner/http/http_server.py, version 0.28.
+The processes are started as in every training, and not by mpirun. They find each other over Gloo and a rendezvous in the chief,
+as with `horovodrun --gloo`. The environment variables and the server are those of horovod/runner/gloo_run.py and
+horovod/runner/http/http_server.py, version 0.28.
 """
 
 import importlib
@@ -15,7 +14,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices, config_of
-from pytest_dtfperf.training.shutdown import at_shutdown
+from pytest_dtfperf.training.engine import at_shutdown
 from pytest_dtfperf.training.variable_update.horovod_slots import interface_of, slots
 from pytest_dtfperf.training.variable_update.replicated import Copies
 
@@ -23,7 +22,7 @@ v1 = tf.compat.v1
 
 
 def start(order: TaskOrder) -> Any:
-    """Return the module horovod.tensorflow, initialised. Returns when all workers have come here."""
+    """Initialise Horovod, and return the module horovod.tensorflow once all workers have done so."""
     hosts = _hosts(order)
     found = slots(hosts)
     os.environ |= {f"HOROVOD_{name.upper()}": str(value) for name, value in found[order.index].items()}
@@ -46,7 +45,7 @@ def _hosts(order: TaskOrder) -> list[str]:
 
 
 def _rendezvous(found: Sequence[Mapping[str, Any]]) -> int:
-    """Start the server, for the rest of the process's life. Returns its port."""
+    """Start the server, for the rest of the process's life, and return its port."""
     server = importlib.import_module("horovod.runner.http.http_server").RendezvousServer()
     slot_info = importlib.import_module("horovod.runner.common.util.hosts").SlotInfo
     port: int = server.start()
@@ -55,7 +54,10 @@ def _rendezvous(found: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _broadcast(port: int, order: TaskOrder) -> int:
-    """Return the chief's port, for all: through a queue on its CPU, as TensorFlow's servers already know each other."""
+    """Return the chief's port in all workers.
+
+    It is sent through a queue on the chief's CPU, as TensorFlow's servers are connected already.
+    """
     with tf.Graph().as_default(), v1.device("/job:worker/task:0/device:CPU:0"):
         queue = v1.FIFOQueue(order.workers, tf.int32, shapes=[()], shared_name="horovod's rendezvous")
         enqueue, dequeue = queue.enqueue_many([tf.fill([order.workers], port)]), queue.dequeue()
@@ -66,7 +68,7 @@ def _broadcast(port: int, order: TaskOrder) -> int:
 
 
 class Horovod(Copies):
-    """Every gradient is averaged by itself under its variable's name: small ones are put together by Horovod's own fusion."""
+    """A variable update that averages every gradient by itself under its variable's name. Horovod fuses small ones."""
 
     def __init__(self, order: TaskOrder, devices: Devices) -> None:
         super().__init__(order, devices)
@@ -74,7 +76,10 @@ class Horovod(Copies):
         at_shutdown(self._horovod.shutdown)
 
     def begin(self) -> tf.Operation:
-        """All have the chief's first values. They were equal before, but for a user's Horovod, this is where they become so."""
+        """Return an operation that gives all workers the chief's first values.
+
+        They are equal before. It is done nevertheless, as Horovod's users do it.
+        """
         return tf.group(*(self._broadcast(name, copy) for name, (copy,) in self._copies.items()))
 
     def _broadcast(self, name: str, copy: tf.Variable) -> tf.Operation:
@@ -93,5 +98,5 @@ class Horovod(Copies):
 
 
 def _plain(name: str) -> str:
-    """Return a name outside of all scopes. It must be the same in all processes, because Horovod matches operations by it."""
+    """Return a name without scopes. It must be the same in all processes, because Horovod matches operations by it."""
     return f"horovod_{name.replace('/', '_')}"

@@ -1,4 +1,4 @@
-"""Horovod's processes and the interfaces that they use. Needs no TensorFlow."""
+"""Describe Horovod's processes and the interfaces that they use. Needs no TensorFlow."""
 
 import fcntl
 import socket
@@ -11,7 +11,10 @@ _NAME_BYTES = 16  # IFNAMSIZ
 
 
 def slots(hosts: Sequence[str]) -> list[Mapping[str, Any]]:
-    """Return each worker's slot, as Horovod counts: its rank in all, on its host, and among equal ranks on other hosts."""
+    """Return each worker's slot in Horovod's terms.
+
+    A slot has the rank in all, on its host, and among equal local ranks on other hosts.
+    """
     local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
     return [
         {
@@ -28,7 +31,7 @@ def slots(hosts: Sequence[str]) -> list[Mapping[str, Any]]:
 
 
 def interface_of(address: str) -> str | None:
-    """Return the network interface that has this IPv4 address or name, if one has."""
+    """Return the network interface with this IPv4 address or host name; None if there is none."""
     try:
         wanted = socket.inet_aton(socket.gethostbyname(address))
     except OSError:  # an IPv6 address, or none of this host's: Horovod may find out for itself

@@ -1,8 +1,8 @@
-"""Variables on parameter servers: workers fetch values and send gradients, and servers apply the updates.
+"""Keep variables on parameter servers: workers fetch values and send gradients, and servers apply the updates.
 
 Between tasks, values and gradients may be sent in fewer bytes (`wire_precision`). The sender rounds to the nearest, ties to
-even, and the receiver makes them float32 again. TensorFlow's own option, `enable_bfloat16_sendrecv`, cuts the lower half off
-instead, so that what arrives is always nearer to zero.
+even, and the receiver converts to float32 again. TensorFlow's own option, `enable_bfloat16_sendrecv`, cuts off the lower half
+instead, so that all received values are nearer to zero.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ DTYPES = {"fp32": tf.float32, "bf16": tf.bfloat16}
 
 
 class Wire:
-    """Where nothing crosses between tasks, nothing is made shorter."""
+    """The type in which values are sent between tasks. Values that are not sent to another task are not converted."""
 
     def __init__(self, order: TaskOrder) -> None:
         self.dtype: tf.DType = DTYPES[order.spec.wire_precision] if order.cluster else tf.float32
@@ -33,7 +33,7 @@ class Wire:
         return bool(self.dtype != tf.float32)
 
     def narrow(self, value: tf.Tensor) -> tf.Tensor:
-        """Return what is sent in the place of a value, where that is."""
+        """Return the value in the type in which it is sent, on its own device."""
         if value.dtype == self.dtype:
             return value
         with v1.device(value.device):
@@ -41,12 +41,12 @@ class Wire:
             return tf.cast(value, self.dtype, name=f"{value.op.name.rpartition('/')[2]}_{self.dtype.name}")
 
     def round_value(self, value: tf.Tensor) -> tf.Tensor:
-        """Return the value as its receivers get it, on its own device: for copies that must stay equal."""
+        """Return the value as its receivers get it, on its own device, for copies that must stay equal."""
         return widen_value(self.narrow(value)) if self.narrows else value
 
 
 def widen_value(value: tf.Tensor) -> tf.Tensor:
-    """Return what has come over the wire, on the current device."""
+    """Return a received value as float32, on the current device."""
     return value if value.dtype == tf.float32 else tf.cast(value, tf.float32)
 
 
@@ -54,12 +54,12 @@ TURN_BYTES = 1 << 20  # of a gradient: smaller ones are over before it is known 
 
 
 class Servers:
-    """Variables on parameter servers. Everything here is done where a variable is: only values and gradients are on the wire.
+    """The variables on parameter servers. All operations run where a variable is: only values and gradients are sent.
 
     Workers that step together put each gradient into a queue of their own. The chief takes one from each queue as soon as they
-    are there, adds them in the workers' order, not in that of arrival, and applies their mean.
-    A queue keeps what it is given as it is, where TensorFlow's accumulators would copy it once and divide it again. Whoever may
-    not wait applies each gradient alone.
+    are there, adds them in the workers' order, not in that of arrival, and applies their mean. A queue needs no copy of a
+    gradient, where TensorFlow's accumulators would copy it once and divide it again. In asynchronous trainings each gradient is
+    applied alone.
     """
 
     def __init__(self, order: TaskOrder, devices: Sequence[str]) -> None:
@@ -73,7 +73,7 @@ class Servers:
 
     @property
     def together(self) -> bool:
-        """Whether an update is of all workers."""
+        """Return whether an update is of all workers."""
         return self._order.workers > 1 and self._order.spec.cross_replica_sync
 
     def hold(self, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Variable:
@@ -93,12 +93,12 @@ class Servers:
         return self.wire.narrow(self.read_variable(name, after))
 
     def mean(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return what leaves the current device for a variable's gradients from each tower of this worker."""
+        """Return the mean of a worker's gradients from each tower, as it is sent from the current device."""
         mean = mean_of(gradients)
         return self.wire.narrow(mean if self._weight == 1 else mean * self._weight)
 
     def apply(self, gradients: Mapping[str, tf.Tensor]) -> dict[str, tf.Operation]:
-        """Return one update of each variable, by what `mean` gives."""
+        """Return one update of each variable by the results of `mean`."""
         return self._apply_means_of({name: [gradient] for name, gradient in gradients.items()})
 
     def _apply_means_of(self, gradients: Mapping[str, Sequence[tf.Tensor]]) -> dict[str, tf.Operation]:
@@ -107,10 +107,10 @@ class Servers:
         return dict(zip(gradients, apply_all(self._order.spec, updates, devices=devices), strict=True))
 
     def push(self, gradients: Mapping[str, tf.Tensor], *, in_turn: bool = False) -> list[tf.Operation]:
-        """Bring this worker's gradients, of which each is what `mean` gives, to their servers.
+        """Return operations that send this worker's gradients, the results of `mean`, to their servers.
 
-        `in_turn`: to each server one large gradient after another, the last variables' first, whose gradients are known first.
-        Several that are on their way at once share the link, and are all there only when the last one is.
+        With `in_turn`, each server gets one large gradient after another, beginning with the last variables, whose gradients
+        are known first. Several gradients sent at once would share the link, and all arrive when the last one does.
         """
         pushes: dict[str, tf.Operation] = {}
         last_large: dict[str, tf.Operation] = {}  # by server
@@ -127,7 +127,7 @@ class Servers:
         return [pushes[name] for name in gradients]
 
     def apply_means(self) -> dict[str, tf.Operation]:
-        """Apply one update of each variable on the chief, as soon as every worker has pushed its gradient."""
+        """Return one update of each variable on the chief, which runs as soon as every worker has pushed its gradient."""
         return self._apply_means_of({name: self._dequeue_gradients(name) for name in self.variables})
 
     def _dequeue_gradients(self, name: str) -> list[tf.Tensor]:
@@ -135,21 +135,21 @@ class Servers:
             return [self._queue(name, worker).dequeue() for worker in range(self._order.workers)]
 
     def _queue(self, name: str, worker: int) -> tf.queue.FIFOQueue:
-        """A worker's next gradient waits here until the chief has taken its last."""
+        """Return a worker's queue of one gradient. The next one waits until the chief has taken the last."""
         shape = self.variables[name].shape
         return v1.FIFOQueue(1, self.wire.dtype, shapes=[shape], shared_name=f"{name}/gradient of worker {worker}")
 
 
 class ValueWaves:
-    """Holds values back on their servers, so that they come in about the order in which a forward pass uses them.
+    """Waves of values: servers send values in about the order in which a forward pass uses them.
 
-    A worker requests all values of a step at once, and their order on the wire is chance. The forward pass would wait for
-    almost the last. So servers hold most values back and send them in waves, each when the values before it have come. The
-    values between two waves are on their way then, so that each server's link is busy.
+    A worker requests all values of a step at once, and TensorFlow sends them in random order, so that the forward pass would
+    wait for almost the last. So servers hold most values back and send them in waves, each when the values before it have
+    arrived. The values between two waves are sent meanwhile, so that each server's link is busy.
     """
 
     def __init__(self, order: TaskOrder, host: str) -> None:
-        """Plan the waves. `host`: the worker's CPU."""
+        """Plan the waves. `host` is the worker's CPU."""
         # Not measured on GPUs; no step waits for staged values.
         is_used = order.device == "cpu" and order.is_between_hosts and not order.spec.staged_vars
         servers = order.spec.num_ps if is_used else 0
@@ -157,7 +157,7 @@ class ValueWaves:
         self._waits = [_Wait(wave, host) for wave in waves]
 
     def hold_back(self, name: str, value: tf.Tensor) -> tf.Tensor:
-        """Return the value as it is sent, where it is, once its wave may begin."""
+        """Return the value as it is sent, on its own device, once its wave may begin."""
         for wait in self._waits:
             if name in wait.wave.held_back:
                 with v1.device(value.device), v1.control_dependencies([wait.get_end()]):
@@ -181,7 +181,7 @@ class _Wait:
         self._end: tf.Operation | None = None
 
     def get_end(self) -> tf.Operation:
-        """Return the operation on the worker's host that runs when all values have come."""
+        """Return the operation on the worker's host that runs when all awaited values have arrived."""
         if self._end is None:
             with v1.device(self._host), v1.control_dependencies(self.arrivals):
                 self._end = tf.no_op(name="awaited")
@@ -189,22 +189,23 @@ class _Wait:
 
 
 class ParameterServer:
-    """Synchronous: the mean over all devices of all workers is applied once per step. Asynchronous: each applies its own.
+    """An update on parameter servers: synchronous, of the mean over all devices once per step, or asynchronous, by each worker.
 
-    A synchronous step: every worker reads the variables, and pushes its gradients. When all means are applied, the chief puts
-    a token into each other worker's queue, and that ends their step. Nothing but values, gradients and tokens is on the wire.
+    In a synchronous step, every worker reads the variables and pushes its gradients. When all means are applied, the chief puts
+    a token into each other worker's queue, and that ends their step. Only values, gradients and tokens are sent.
 
     A value is fetched once per step and worker, to the host or to one of its towers (`local_parameter_device`), the first
-    layers' before the others, and gradients are averaged there. Without parameter servers, in a lone process, the variables
-    themselves lie there.
+    layers' before the others, and gradients are averaged there. In a single process, without parameter servers, these devices
+    have the variables themselves.
 
-    With `staged_vars` the network computes with values that were fetched while the step before computed, so the variables w
-    after step t, of gradients g, are those of delayed gradient descent, the first two steps being from the same variables:
+    With `staged_vars` the network computes with values that were fetched during the step before. So the variables w after step
+    t, of gradients g, are those of delayed gradient descent, where the first two steps have the same variables:
 
         w[t + 1] = w[t] - learning_rate * g(w[t - 1])        w[-1] = w[0]
 
-    It is exactly so in any synchronous training: an update waits until every worker has read what it replaces. Asynchronous,
-    a value is older than all of its own worker's last gradient, and may be younger or older than those of others.
+    This is exact in any synchronous training: an update waits until every worker has read the values that it replaces. In an
+    asynchronous one, a value is older than all of its own worker's last gradient, and may be younger or older than those of
+    others.
     """
 
     def __init__(self, order: TaskOrder, devices: Devices) -> None:

@@ -1,4 +1,4 @@
-"""Variable updates without parameter servers: every device has a copy of all variables."""
+"""Update variables without parameter servers: every device has a copy of all variables."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -7,6 +7,7 @@ import tensorflow as tf
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.spec.all_reduce import Range, parse
 from pytest_dtfperf.training.devices import Devices
+from pytest_dtfperf.training.models.tensors import make_variable
 from pytest_dtfperf.training.optimizers import Update, apply_all, mean_of
 from pytest_dtfperf.training.variable_update.all_reduce_graph import HIERARCHICAL_COPY, Collective, Reduction, Towers, repack
 from pytest_dtfperf.training.variable_update.base import one_per_device
@@ -17,7 +18,7 @@ v1 = tf.compat.v1
 
 
 class Copies:
-    """What modes have in common where towers have their own variables. Each mode defines how gradients become updates."""
+    """The base of modes with variables on every tower. Each mode defines how gradients become updates."""
 
     def __init__(self, order: TaskOrder, devices: Devices) -> None:
         self._order = order
@@ -30,10 +31,9 @@ class Copies:
         return self._copies
 
     def variable(self, tower: int, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
-        """Return the variable on the tower. The first value follows from the name, so all copies start equal."""
+        """Return a variable of the tower. The first value follows from the name, so that all copies start equal."""
         with v1.device(self._devices.towers[tower]), v1.name_scope(None):
-            collections = [v1.GraphKeys.LOCAL_VARIABLES]
-            copy = v1.Variable(initial, name=f"copy{tower}/{name}", use_resource=True, collections=collections)
+            copy = make_variable(initial, f"copy{tower}/{name}")
             self._copies.setdefault(name, []).append(copy)
             return copy.read_value()
 
@@ -41,7 +41,7 @@ class Copies:
         return tf.no_op()
 
     def _apply(self, gradients: Mapping[str, Sequence[tf.Tensor]]) -> list[tf.Operation]:
-        """Return a gradient for each copy."""
+        """Return the updates of all copies by their gradients."""
         updates = [
             Update(name, copy, [gradient])
             for name, copies in self._copies.items()
@@ -51,10 +51,10 @@ class Copies:
 
 
 class Replicated(Copies):
-    """Gradients are averaged over the devices, and the same update is applied to each copy, so that all stay equal.
+    """An update of all copies by the mean gradient over the devices, so that all stay equal.
 
-    Relaxed, a step applies the gradients of the step before: adding them need not wait for the backward pass. The first step
-    has none to apply; weight decay, which is no part of them, it applies.
+    With relaxed consistency, a step applies the gradients of the step before, so that adding them need not wait for the
+    backward pass. The first step has no gradients to apply; it still applies weight decay, which is not part of them.
     """
 
     def __init__(self, order: TaskOrder, devices: Devices) -> None:
@@ -74,7 +74,7 @@ class Replicated(Copies):
         return repack(self._reduce, towers, self._devices.towers, parts=self._spec.gradient_repacking)
 
     def _late_means(self, towers: Towers) -> Towers:
-        """Return the means of the step before. Applied once this step has its own gradients, and so has read the variables."""
+        """Return the means of the step before, applied once this step has its own gradients, and so has read the variables."""
         at = zip(self._devices.towers, towers, strict=True)
         staged = [[stage(gradient, device, f"gradient{i}") for i, gradient in enumerate(tower)] for device, tower in at]
         self._fill += [each.fill for tower in staged for each in tower]
@@ -83,7 +83,7 @@ class Replicated(Copies):
 
 
 def _ranges(spec: Spec) -> Sequence[Range]:
-    """Unless an algorithm is named, one device adds for all: the CPU, or the towers' devices in turn."""
+    """Return the algorithms of the spec; by default one device adds for all: the CPU, or the towers' devices in turn."""
     if spec.all_reduce_spec:
         return parse(spec.all_reduce_spec)
     if spec.hierarchical_copy:
@@ -92,11 +92,11 @@ def _ranges(spec: Spec) -> Sequence[Range]:
 
 
 class Independent(Copies):
-    """Nothing is exchanged: workers only start and end their measured steps together. Networks drift apart, as is meant."""
+    """An update without any exchange, so that networks drift apart. Workers only begin and end the measured steps together."""
 
     @property
     def variables(self) -> Mapping[str, Sequence[tf.Variable]]:
-        """Those of the first tower: the others are other networks."""
+        """Return the variables of the first tower: those of the others are other networks."""
         return {name: copies[:1] for name, copies in self._copies.items()}
 
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
@@ -104,10 +104,10 @@ class Independent(Copies):
 
 
 class CollectiveAllReduce(Copies):
-    """Each worker has a graph of its own, and TensorFlow's collectives join them: all devices apply the same mean.
+    """An update by TensorFlow's collectives, which join the workers' graphs: all devices apply the same mean.
 
-    A worker's first device adds for all of its devices, and is its place in the ring: what crosses the wire is as much as if
-    there were no others.
+    A worker's first device adds for all of its devices, and takes part in the ring: as much is sent as with one device per
+    worker.
 
     In bf16, TensorFlow's ring adds what it sends: the sum so far is rounded wherever it passes.
     """
@@ -136,7 +136,7 @@ class CollectiveAllReduce(Copies):
 
 
 class DistributedAllReduce(Copies):
-    """The chief's graph has a tower on every device there is, those of other workers too. Every tower has all variables."""
+    """An update in the chief's graph, which has a tower on every device of every worker. Every tower has all variables."""
 
     def __init__(self, order: TaskOrder, devices: Devices) -> None:
         super().__init__(order, devices)

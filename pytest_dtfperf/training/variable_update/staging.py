@@ -1,4 +1,4 @@
-"""Values that wait for the next step, and where a worker keeps what it fetches from parameter servers."""
+"""Stage values for the next step, and choose the devices for values that a worker fetches from parameter servers."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,26 +7,27 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
+from pytest_dtfperf.training.models.tensors import make_variable
 from pytest_dtfperf.training.placement import FLOAT_BYTES, GreedyLoadBalancing, size_of
 
 v1 = tf.compat.v1
 
 
 class Staged(NamedTuple):
-    """A tensor that is put away in the step that computes it, and taken out in the step after."""
+    """A tensor that is staged in the step that computes it, and taken out in the next step."""
 
     old: tf.Tensor  # that of the step before, without waiting for this step's
     put: tf.Operation
     fill: tf.Operation  # to be run before the first step, which finds zeros then
 
     def then(self, value: tf.Tensor) -> tf.Tensor:
-        """The value, but not before the new tensor is put away, and so computed: what it is computed from may change then."""
+        """Return the value, but not before the new tensor is staged, and so computed: its operands may change afterwards."""
         with v1.device(self.put.device), v1.control_dependencies([self.put]):
             return tf.identity(value)
 
 
 def stage(tensor: tf.Tensor, device: str, area: str) -> Staged:
-    """An area is for one tensor of a device."""
+    """Stage a tensor in an area of its own on a device."""
     with v1.device(device):
         fill = tf.raw_ops.Stage(values=[tf.zeros(tensor.shape, tensor.dtype)], shared_name=area)
         put = tf.raw_ops.Stage(values=[tensor], shared_name=area)
@@ -36,9 +37,9 @@ def stage(tensor: tf.Tensor, device: str, area: str) -> Staged:
 
 
 class Stage:
-    """Every tower's values of this step, which give place to those of the next one once they are read.
+    """Every tower's values of this step, replaced by those of the next step once they are read.
 
-    Local variables rather than staging areas: what evaluates between two steps may read them, too.
+    They are in local variables rather than in staging areas: an evaluation between two steps may read them, too.
     """
 
     def __init__(self, towers: Sequence[str]) -> None:
@@ -46,21 +47,15 @@ class Stage:
         self._puts: list[tuple[tf.Variable, tf.Tensor, tf.Tensor]] = []
 
     def pass_through(self, tower: int, name: str, fetched: tf.Tensor) -> tf.Tensor:
-        """Return what `fetched` was a step ago, on a tower."""
+        """Return the value that `fetched` had a step ago, on a tower."""
         with v1.device(self._towers[tower]), v1.name_scope(None):
-            kept = v1.Variable(
-                lambda: tf.zeros(fetched.shape),
-                name=f"stage{tower}/{name}",
-                trainable=False,
-                use_resource=True,
-                collections=[v1.GraphKeys.LOCAL_VARIABLES],
-            )
+            kept = make_variable(lambda: tf.zeros(fetched.shape), f"stage{tower}/{name}")
             value = tf.raw_ops.ReadVariableOp(resource=kept.handle, dtype=kept.dtype)
         self._puts.append((kept, value, fetched))
         return value
 
     def fill(self) -> list[tf.Operation]:
-        """Keep what is fetched now."""
+        """Return operations that store the fetched values."""
         filled = []
         for kept, value, fetched in self._puts:
             with v1.device(kept.device), v1.control_dependencies([value.op]):  # what was kept has been read
@@ -77,9 +72,9 @@ class LocalDevices:
     """The device of each variable's value, by `local_parameter_device`.
 
     `cpu`: on the host, from where towers copy it. `gpu`: on the tower that has the fewest bytes so far, from where the others
-    copy it, over their own links; what is small stays on the host. Never is one fetched twice: the wire is the slowest.
+    copy it, over their own links; small values stay on the host. No value is fetched twice: the network is the slowest link.
 
-    A lone process has no wire: its variables themselves are on these devices, the small ones as well.
+    A single process sends nothing: its variables themselves are on these devices, the small ones as well.
     """
 
     def __init__(self, order: TaskOrder, devices: Devices) -> None:
