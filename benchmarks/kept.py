@@ -2,7 +2,7 @@
 
     DIR/017.json.gz     {"case": ..., "strength": ..., "then": ..., "now": ..., "sent": {"then": [...], "now": [...]}}
 
-`then` and `now` are measurements as a session's records have them; `sent` is what tasks traced and stamped in each of their
+`then` and `now` are measurements as a session's records have them; `sent` is what tasks traced and timestamped in each of their
 runs, as they sent it, so that steps are taken apart anew. Every third case is held out: rules are found on the others, and what
 they are worth is told by those that nobody has looked at meanwhile.
 
@@ -32,7 +32,7 @@ HELD_OUT = 3  # one of so many
 PARTS = ("all", "found", "held-out")
 ARCHIVE = Path(__file__).with_name("causes.jsonl.xz")
 
-Sent = Mapping[str, Mapping[str, str]]  # "traces", "stamps" -> task -> text
+Sent = Mapping[str, Mapping[str, str]]  # "traces", "timestamps" -> task -> text
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _again(spec: Any, run: Run, sent: Sent) -> Run:
     tracing, scoring = Tracing(spec, run.task_hosts, bool(sent["traces"])), Scoring(spec, run.task_hosts)
     for task, text in sent["traces"].items():
         tracing.hear(task, text, None)
-    for task, text in sent["stamps"].items():
+    for task, text in sent["timestamps"].items():
         scoring.hear(task, text, None)
     (anatomy, unexplained), (scores, _) = tracing.outcome(), scoring.outcome()
     scores = with_cpu(scores, run.cpu_s, len(run.step_s["worker:0"]))

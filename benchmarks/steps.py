@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from benchmarks.cells import cluster_of
-from benchmarks.stamps import line
+from benchmarks.timestamps import line
 from pytest_dtfperf.clusters.local import Local
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.datamodel.task_report import TaskReport

@@ -1,21 +1,117 @@
-"""The trace of a worker's session in some steps: the time of each operation and transfer, as plain numbers.
+"""The timestamps and the traces of a worker's steps, as plain numbers. Made on hosts, sent as JSON, analysed in `explain/`.
 
-Made on the hosts from TensorFlow's step statistics (`training/step_stats.py`), sent as JSON, and analysed in `explain/`.
-A session records only its own operations, on all tasks: the traces of all workers together are the whole step.
+Timestamps are of every measured step (`training/step_timestamps.py`). All of one worker's step are on one clock:
 
-All times are whole microseconds since 1970, each on the clock of its task.
+    begin ---- python ----> called -------> variables there -------> last gradient there -------> end
+
+A trace has the time of each operation and transfer in some steps (`training/step_stats.py`). A session records only its own
+operations, on all tasks: the traces of all workers together are the whole step.
+
+All times are whole microseconds: in timestamps within a step, in traces since 1970, each on the clock of its task.
 """
 
 import base64
 import json
+import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-MOST_CHARACTERS = 8 << 20  # of a packed trace: half of the maximum of a line
-_MOST_BYTES = 32 << 20  # of its JSON: the names and times of 100,000 operations
-_MOST = 2**53  # microseconds (until 2255) or bytes: above any clock or tensor
+MOST_CHARACTERS = 8 << 20  # of packed timestamps or a packed trace: half of the maximum of a line
+_MOST_BYTES = 32 << 20  # of their JSON: five numbers for each of 400,000 steps, or names and times of 100,000 operations
+MOST_STEPS = 400_000  # with timestamps, of one worker, as in a report
+_MOST_US = 10**13  # of a timestamp: four months, more than any step takes
+_MOST = 2**53  # microseconds (until 2255) or bytes in a trace: above any clock or tensor
+
+Column = Sequence[int | None]  # a number for each step; None: unknown
+
+
+class InvalidTimestamps(ValueError):
+    """An error for invalid timestamps: the text follows "the timestamps"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimestamps:
+    """The timestamps of one worker in the measured steps, in their order. Columns are equally long."""
+
+    worker: str  # "worker:0"
+    python_us: Column  # from the step's begin until the call of its session
+    variables_us: Column  # from there until all values of its variables had arrived
+    gradients_us: Column  # from there, too: until its last gradient was computed
+    end_us: Column  # from there, too: until the session returned
+    cpu_us: Column  # user and system time of its process in the step
+    between_us: Column = ()  # of a program that reports only begin and end: from the previous step's end to its begin
+
+    def __len__(self) -> int:
+        return len(self.python_us)
+
+    def to_json(self) -> dict[str, Any]:
+        columns = (*COLUMNS, *(["between_us"] if self.between_us else []))
+        return {"worker": self.worker, **{name: list(getattr(self, name)) for name in columns}}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Self:
+        """Read and validate timestamps, which may come from a broken or malicious host. Raises `InvalidTimestamps`."""
+        if not isinstance(data, dict) or set(data) - {"between_us"} != {"worker", *COLUMNS}:
+            raise InvalidTimestamps(f"have keys other than worker, {', '.join(COLUMNS)}")
+        if not isinstance(data["worker"], str):
+            raise InvalidTimestamps("have a worker's name that is no text")
+        columns = [name for name in data if name != "worker"]
+        found = cls(worker=data["worker"], **{name: _column(data[name], name) for name in columns})
+        if len({len(data[name]) for name in columns}) != 1:
+            raise InvalidTimestamps("have columns of different lengths")
+        for row in zip(found.variables_us, found.gradients_us, found.end_us, strict=True):
+            known = [each for each in row if each is not None]
+            if known != sorted(known):
+                raise InvalidTimestamps("go back in time")
+        return found
+
+
+COLUMNS = ("python_us", "variables_us", "gradients_us", "end_us", "cpu_us")
+
+
+def _column(value: Any, name: str) -> list[int | None]:
+    if not isinstance(value, list) or len(value) > MOST_STEPS:
+        raise InvalidTimestamps(f"have {name} that are no list of at most {MOST_STEPS}")
+    if not all(each is None or (type(each) is int and 0 <= each <= _MOST_US) for each in value):
+        raise InvalidTimestamps(f"have {name} that are no whole microseconds")
+    return value
+
+
+def pack_timestamps(timestamps: Sequence[StepTimestamps]) -> str:
+    """Return timestamps as text for a message. Raises `InvalidTimestamps` if they are too large for one."""
+    packed = _pack([each.to_json() for each in timestamps])
+    if packed is None:
+        raise InvalidTimestamps("are too many to be sent")
+    return packed
+
+
+def unpack_timestamps(text: str) -> list[StepTimestamps]:
+    """Return the packed timestamps. Raises `InvalidTimestamps`."""
+    data = _unpack(text, InvalidTimestamps, "are cut off, or no list")
+    if not isinstance(data, list):
+        raise InvalidTimestamps("are cut off, or no list")
+    return [StepTimestamps.from_json(each) for each in data]
+
+
+def _pack(data: Any) -> str | None:
+    """Return data as text for a message; None if they are too large for one."""
+    text = json.dumps(data, separators=(",", ":")).encode()
+    packed = base64.b64encode(zlib.compress(text)).decode()
+    return packed if len(text) <= _MOST_BYTES and len(packed) <= MOST_CHARACTERS else None
+
+
+def _unpack(text: str, error: Callable[[str], ValueError], cut_off: str) -> Any:
+    """Return the packed data, or raise the error. A small text cannot expand beyond the limit of the data."""
+    try:
+        unzip = zlib.decompressobj()
+        data = unzip.decompress(base64.b64decode(text, validate=True), _MOST_BYTES)
+        if unzip.eof:
+            return json.loads(data)
+    except (ValueError, zlib.error, RecursionError) as exc:
+        raise error("cannot be unpacked") from exc
+    raise error(cut_off)
 
 
 # Types of events that are no operations of a graph.
@@ -26,7 +122,7 @@ FED_QUEUE = "images_of_tower"  # followed by its number: a queue of batches that
 
 
 class InvalidTrace(ValueError):
-    """The trace is invalid: the text follows "the trace"."""
+    """An error for an invalid trace: the text follows "the trace"."""
 
 
 class Operation(NamedTuple):
@@ -131,26 +227,17 @@ class TaskTrace:
         return cls(_text(of["task"], "task"), operations, tensors, steps, queues, of.get("edges", True))
 
 
-def pack(trace: TaskTrace) -> str:
+def pack_trace(trace: TaskTrace) -> str:
     """Return a trace as text for a message. Raises `InvalidTrace` if it is too large for one."""
-    text = base64.b64encode(zlib.compress(json.dumps(trace.to_json(), separators=(",", ":")).encode())).decode()
-    if len(text) > MOST_CHARACTERS:
-        raise InvalidTrace(f"is too large to be sent: {len(text) >> 20} MiB")
-    return text
+    packed = _pack(trace.to_json())
+    if packed is None:
+        raise InvalidTrace(f"is too large to be sent: more than {MOST_CHARACTERS >> 20} MiB")
+    return packed
 
 
-def unpack(text: str) -> TaskTrace:
-    """Return the packed trace. Raises `InvalidTrace`; a small text cannot expand beyond the limits of a trace."""
-    try:
-        unzip = zlib.decompressobj()
-        data = unzip.decompress(base64.b64decode(text, validate=True), _MOST_BYTES)
-        if not unzip.eof:
-            raise InvalidTrace("is cut off, or too large")
-        return TaskTrace.from_json(json.loads(data))
-    except InvalidTrace:
-        raise
-    except (ValueError, zlib.error, RecursionError) as exc:
-        raise InvalidTrace("cannot be unpacked") from exc
+def unpack_trace(text: str) -> TaskTrace:
+    """Return the packed trace. Raises `InvalidTrace`."""
+    return TaskTrace.from_json(_unpack(text, InvalidTrace, "is cut off, or too large"))
 
 
 def _step_to_json(step: TracedStep) -> dict[str, Any]:
@@ -230,3 +317,30 @@ def _is_index(value: Any, length: int, where: str) -> bool:
 def _at(devices: Sequence[str], number: Any) -> str:
     _is_index(number, len(devices), "a device")
     return str(devices[number])
+
+
+CLOCK_SET_NS = 1_000_000  # both clocks are slewed alike, and their difference stays; no step of a clock is so small
+
+
+class WallClock:
+    """The difference between the wall clock and the monotonic clock, which is never set, since this object was made."""
+
+    def __init__(self, wall_ns: Callable[[], int] = time.time_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._wall_ns = wall_ns
+        self._monotonic_ns = monotonic_ns
+        self._before = self._ahead()
+
+    def check(self) -> None:
+        """Raise `InvalidTrace` if the wall clock was set since this object was made."""
+        (least, most), (now_least, now_most) = self._before, self._ahead()
+        if now_least > most + CLOCK_SET_NS or now_most < least - CLOCK_SET_NS:
+            by_s = (now_least + now_most - least - most) / 2e9
+            raise InvalidTrace(
+                f"its host's clock was set by {by_s:+.3g} s while steps were traced, so that where their time went is not known"
+            )
+
+    def _ahead(self) -> tuple[int, int]:
+        """Return by how many nanoseconds the wall clock is ahead: a lower and an upper bound, as reading both takes time."""
+        before = self._monotonic_ns()
+        wall = self._wall_ns()
+        return wall - self._monotonic_ns(), wall - before

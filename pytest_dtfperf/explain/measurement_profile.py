@@ -182,10 +182,10 @@ def _gain(i: int, steps: Mapping[frozenset[int], float], count: int) -> Gain:
     return Gain(seconds, steps[frozenset({i})] - steps[frozenset()], steps[everyone] - steps[everyone - {i}])
 
 
-Basis = Literal["traces", "stamps", "peers"]
+Basis = Literal["traces", "timestamps", "peers"]
 
 WAITING = ("wait", "reduce", "late")  # for others: no worker's own work
-_STAMPED = ("receive", "input", "forward", "backward", "compiled")  # what goes on until the last gradient is there, mostly
+_TIMESTAMPED = ("receive", "input", "forward", "backward", "compiled")  # what goes on until the last gradient is there, mostly
 
 
 @dataclass(frozen=True)
@@ -212,26 +212,26 @@ def compare_times(then: MeasurementProfile, now: MeasurementProfile) -> Compared
         return _like(
             _read_stamped_times(then.worker_timings, coordinated),
             _read_stamped_times(now.worker_timings, coordinated),
-            "stamps",
+            "timestamps",
         )
-    stamped = (
+    timestamped = (
         _read_stamped_times(now.worker_timings, coordinated)
         if now.worker_timings and _has_step_parts(now.worker_timings)
         else None
     )
-    alone = _read_traced_times(now.step_breakdown, coordinated) if now.step_breakdown else stamped
+    alone = _read_traced_times(now.step_breakdown, coordinated) if now.step_breakdown else timestamped
     return ComparedTimes(make_peer_times(alone), alone, "peers") if alone and len(alone.own) > 1 else None
 
 
 def _of_traces(
     traced: tuple[Times, Times],
     breakdowns: tuple[StepBreakdown, StepBreakdown],
-    stamps: tuple[WorkerTimings | None, WorkerTimings | None],
+    timestamps: tuple[WorkerTimings | None, WorkerTimings | None],
 ) -> ComparedTimes | None:
     """Return traced times, scaled to step timestamps if both sides have them, so that only the training differs."""
     before, after = (
         _as_measured(times, breakdown, scores) if scores else None
-        for times, breakdown, scores in zip(traced, breakdowns, stamps, strict=True)
+        for times, breakdown, scores in zip(traced, breakdowns, timestamps, strict=True)
     )
     return _like(before, after, "traces") if before and after else _like(*traced, "traces")
 
@@ -300,7 +300,7 @@ def _as_measured(traced: Times, breakdown: StepBreakdown, scores: WorkerTimings)
     With one session on all workers, the others' timestamps come over the same links as all else. Then only the whole is scaled.
     """
     if traced.coordinated or not is_single_session(breakdown):
-        return _as_stamped(traced, scores)
+        return _scale_to_timestamps(traced, scores)
     if (
         scores.step_s is None
         or not traced.step_s
@@ -311,7 +311,7 @@ def _as_measured(traced: Times, breakdown: StepBreakdown, scores: WorkerTimings)
     return Times(own, scores.step_s, {kind: factor * error for kind, error in traced.error_s.items()})
 
 
-def _as_stamped(traced: Times, scores: WorkerTimings) -> Times | None:
+def _scale_to_timestamps(traced: Times, scores: WorkerTimings) -> Times | None:
     """Return traced times, scaled to the step timestamps of the measured steps; None if a worker has none."""
     if scores.step_s is None:
         return None
@@ -323,7 +323,7 @@ def _as_stamped(traced: Times, scores: WorkerTimings) -> Times | None:
         return None
     own = {worker: _scale_parts(parts, factors[worker], known[worker]) for worker, parts in traced.own.items()}
     errors = {
-        kind: error * (thresholds.REMAINING_TRACE_ERROR if kind in (*_STAMPED, "host", "python") else 1)
+        kind: error * (thresholds.REMAINING_TRACE_ERROR if kind in (*_TIMESTAMPED, "host", "python") else 1)
         for kind, error in traced.error_s.items()
     }
     return _as_given_out(Times(own, scores.step_s, errors, traced.coordinated), scores)
@@ -347,13 +347,13 @@ def _as_given_out(times: Times, scores: WorkerTimings) -> Times:
 
 
 def _factor(parts: Mapping[str, float], score: WorkerTiming) -> float:
-    stamped = (score.receive_s or 0.0) + (score.compute_s or 0.0)
-    traced = sum(parts.get(kind, 0.0) for kind in (*_STAMPED, "host"))
-    return stamped / traced if traced and stamped else math.inf
+    timestamped = (score.receive_s or 0.0) + (score.compute_s or 0.0)
+    traced = sum(parts.get(kind, 0.0) for kind in (*_TIMESTAMPED, "host"))
+    return timestamped / traced if traced and timestamped else math.inf
 
 
 def _scale_parts(parts: Mapping[str, float], factor: float, score: WorkerTiming) -> Mapping[str, float]:
-    found = {kind: seconds * (factor if kind in (*_STAMPED, "host") else 1) for kind, seconds in parts.items()}
+    found = {kind: seconds * (factor if kind in (*_TIMESTAMPED, "host") else 1) for kind, seconds in parts.items()}
     return found | ({"python": score.python_s} if score.python_s is not None else {})
 
 

@@ -82,7 +82,7 @@ def kind_of_transfer(destination: str) -> str:
 Bounds = Mapping[tuple[str, str], int]  # (a, b) -> the most that a's clock may be ahead of b's, in us
 
 _FAR = 2**60  # no bound
-_FIRST_SLACK_US = 8  # stamps are rounded, and taken a moment after what they say
+_FIRST_SLACK_US = 8  # timestamps are rounded, and taken a moment after what they say
 
 
 @dataclass(frozen=True)

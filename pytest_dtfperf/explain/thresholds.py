@@ -21,7 +21,7 @@ REMAINING_TRACE_ERROR = 0.5  # of the traced kinds' error, once their sum is kno
 
 # Changes of workers' own work
 # Of the same work in the baseline. Hosts of one kind differ by 5 %; workers of one step by more, as the chief does more
-MIN_RELATIVE_CHANGE: Mapping[str, float] = {"traces": 0.05, "stamps": 0.05, "peers": 0.2}
+MIN_RELATIVE_CHANGE: Mapping[str, float] = {"traces": 0.05, "timestamps": 0.05, "peers": 0.2}
 MAX_EXCESS_OVER_COMMON = 0.35  # of the change that all workers have: what one has beyond that is its own
 MAX_SINGLE_HOSTS = 3  # hosts. If more are slow, each on its own, the cause is the cluster's
 

@@ -33,7 +33,7 @@ import numpy as np
 from pytest_dtfperf.codec import JsonData
 from pytest_dtfperf.datamodel.step_times import MAX_PAUSES, Pause, Period, WorkerTiming, WorkerTimings
 from pytest_dtfperf.explain import thresholds
-from pytest_dtfperf.stamps import Column, Stamps
+from pytest_dtfperf.traces import Column, StepTimestamps
 
 _AROUND = 101  # steps that a step is compared with
 _OF_NORMAL = 1.4826  # a normal distribution's standard deviation, in median absolute deviations
@@ -139,15 +139,15 @@ def _find_chains(indices: Indices, distance: int, slack: int) -> tuple[Indices, 
 
 
 _MOST_BLOCKS, _OF_STEPS = 10, 5  # whose means tell the error of the whole's: steps beside each other are alike
-_DIGITS = 6  # of seconds: the stamps' own microseconds
+_DIGITS = 6  # of seconds: the timestamps' own microseconds
 
 
-def compute_worker_timings(stamps: Sequence[Stamps], *, lockstep: bool) -> WorkerTimings | None:
+def compute_worker_timings(timestamps: Sequence[StepTimestamps], *, lockstep: bool) -> WorkerTimings | None:
     """Return the timings of all known workers; None without workers or steps.
 
     `lockstep`: their steps are common steps, and each worker has as many.
     """
-    series = [_Series.of(each) for each in stamps if len(each)]
+    series = [_Series.of(each) for each in timestamps if len(each)]
     if not series:
         return None
     together = lockstep and len({len(each.step) for each in series}) == 1
@@ -177,18 +177,18 @@ class _Series(NamedTuple):
     between: Numbers  # of a program that tells begin and end alone: before each step
 
     @classmethod
-    def of(cls, stamps: Stamps) -> Self:
-        python, variables, gradients = map(_seconds, (stamps.python_us, stamps.variables_us, stamps.gradients_us))
-        end = _seconds(stamps.end_us)
-        is_reported = bool(stamps.between_us)
-        between = _seconds(stamps.between_us) if is_reported else np.full(len(end), np.nan)
+    def of(cls, timestamps: StepTimestamps) -> Self:
+        python, variables, gradients = map(_seconds, (timestamps.python_us, timestamps.variables_us, timestamps.gradients_us))
+        end = _seconds(timestamps.end_us)
+        is_reported = bool(timestamps.between_us)
+        between = _seconds(timestamps.between_us) if is_reported else np.full(len(end), np.nan)
         return cls(
-            worker=stamps.worker,
+            worker=timestamps.worker,
             python=between if is_reported else python,
             receive=variables,
             compute=gradients - variables,
             finish=end - gradients,
-            cpu=_seconds(stamps.cpu_us),
+            cpu=_seconds(timestamps.cpu_us),
             ready=python + gradients,
             step=end if is_reported else python + end,  # what is between reported ones is in no rate
             between=between,

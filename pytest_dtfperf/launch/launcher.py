@@ -24,7 +24,7 @@ from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.staging.stage import Staging
 
-OnSent = Callable[[Mapping[str, Mapping[str, str]]], object]  # "traces", "stamps" -> task -> text
+OnSent = Callable[[Mapping[str, Mapping[str, str]]], object]  # "traces", "timestamps" -> task -> text
 
 _LAST_LINES = 20
 
@@ -81,7 +81,7 @@ class Launcher:
         on_progress: OnProgress = lambda task, step, of, images_per_sec: None,
         checkpoint: str | None = None,
         explain: bool = False,
-        stamped: Sequence[bool] = (True,),
+        timestamped: Sequence[bool] = (True,),
         without: Collection[str] = (),
         on_sent: OnSent = lambda sent: None,
     ) -> Run:
@@ -92,7 +92,7 @@ class Launcher:
             injected_slowdowns: task -> seconds that it sleeps in every step.
             checkpoint: where the chief saves its model.
             explain: trace some more steps after the measured ones; the file with all of them is beside the logs.
-            stamped: see `TaskOrder`.
+            timestamped: see `TaskOrder`.
             without: hosts that are not used.
             on_sent: called with the traces and timestamps of tasks, as received.
 
@@ -110,7 +110,7 @@ class Launcher:
             on_progress=on_progress,
             checkpoint=checkpoint,
             explain=explain,
-            stamped=stamped,
+            timestamped=timestamped,
             without=without,
         )
         self._carry_out(controller, log_dir)

@@ -213,7 +213,7 @@ class MeasuredRun(RunController):
         on_progress: OnProgress,
         checkpoint: str | None,
         explain: bool,
-        stamped: Sequence[bool],
+        timestamped: Sequence[bool],
         without: Collection[str],
     ) -> None:
         """Place the tasks; see `Launcher.run` for the arguments. Raises `SpecError`."""
@@ -221,7 +221,7 @@ class MeasuredRun(RunController):
         self._injected_slowdowns = injected_slowdowns
         self._on_progress = on_progress
         self._checkpoint = checkpoint
-        self._stamped = stamped
+        self._timestamped = timestamped
         self._tracing = Tracing(spec, self._task_hosts, explain)
         self._scoring = Scoring(spec, self._task_hosts)
         self._state: dict[str, Mapping[str, Any]] = {}  # by host
@@ -238,7 +238,7 @@ class MeasuredRun(RunController):
     @property
     def sent(self) -> Mapping[str, Mapping[str, str]]:
         """The traces and timestamps of tasks, as received: task -> text."""
-        return {"traces": self._tracing.packed, "stamps": self._scoring.packed}
+        return {"traces": self._tracing.packed, "timestamps": self._scoring.packed}
 
     def summary(self) -> Run:
         """Return the results of the run.
@@ -272,7 +272,7 @@ class MeasuredRun(RunController):
             "injected_slowdowns": self._injected_slowdowns,
             "checkpoint": self._checkpoint,
             "traced_steps": self._tracing.steps,
-            "stamped": self._stamped,
+            "timestamped": self._timestamped,
         }
 
     def _receive(self, event: Event) -> None:
@@ -282,7 +282,7 @@ class MeasuredRun(RunController):
                 self._state[self._agents.hosts[event["host"]].name] = event["state"]
             case "task", "trace":
                 self._tracing.hear(event["task"], event.get("data"), event.get("error"))
-            case "task", "stamps":
+            case "task", "timestamps":
                 self._scoring.hear(event["task"], event.get("data"), event.get("error"))
             case "task", "progress" if not self._is_over:
                 self._on_progress(event["task"], event["step"], event["of"], event.get("images_per_sec"))

@@ -12,9 +12,15 @@ from pytest_dtfperf.explain.step_events import align, write_perfetto
 from pytest_dtfperf.explain.worker_timings import compute_worker_timings
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.stamps import MOST_STEPS, InvalidStamps, Stamps
-from pytest_dtfperf.stamps import unpack as unpack_stamps
-from pytest_dtfperf.traces import InvalidTrace, TaskTrace, unpack
+from pytest_dtfperf.traces import (
+    MOST_STEPS,
+    InvalidTimestamps,
+    InvalidTrace,
+    StepTimestamps,
+    TaskTrace,
+    unpack_timestamps,
+    unpack_trace,
+)
 
 TRACED_STEPS = 6  # the first of them does not count
 FILE = "trace.json.gz"  # beside the tasks' logs
@@ -75,7 +81,7 @@ class Tracing:
         return sorted(found, key=lambda trace: int(trace.task.partition(":")[2]))
 
     def _unpack_trace(self, task: str, packed: str) -> TaskTrace:
-        trace = unpack(packed)
+        trace = unpack_trace(packed)
         if trace.task != task:
             raise InvalidTrace(f"of {task} is that of {trace.task}")
         if strangers := trace.tasks - self.hosts.keys():
@@ -110,37 +116,37 @@ class Scoring:
         if data is not None:
             self.packed[task] = data
         else:
-            self._refused = self._refused or f"{task} has no stamps: {error}"
+            self._refused = self._refused or f"{task} has no timestamps: {error}"
 
     def outcome(self) -> tuple[WorkerTimings | None, str]:
         """Return the worker timings, and an error. Both are empty if there are no timestamps."""
         if self._refused:
             return None, self._refused
         try:
-            return compute_worker_timings(self._stamps(), lockstep=self.spec.in_lockstep), ""
-        except InvalidStamps as error:
-            return None, f"the stamps {error}"
+            return compute_worker_timings(self._timestamps(), lockstep=self.spec.in_lockstep), ""
+        except InvalidTimestamps as error:
+            return None, f"the timestamps {error}"
 
-    def _stamps(self) -> list[Stamps]:
+    def _timestamps(self) -> list[StepTimestamps]:
         """Return the timestamps by the workers' numbers. Raises `InvalidStamps`."""
-        found: dict[str, Stamps] = {}
+        found: dict[str, StepTimestamps] = {}
         for task, packed in self.packed.items():
-            for stamps in unpack_stamps(packed):
-                self._check(task, stamps, found)
-                found[stamps.worker] = stamps
-        return sorted(found.values(), key=lambda stamps: int(stamps.worker.partition(":")[2]))
+            for timestamps in unpack_timestamps(packed):
+                self._check(task, timestamps, found)
+                found[timestamps.worker] = timestamps
+        return sorted(found.values(), key=lambda timestamps: int(timestamps.worker.partition(":")[2]))
 
-    def _check(self, task: str, stamps: Stamps, found: Collection[str]) -> None:
-        if stamps.worker != task and not self.spec.mode.single_session:
-            raise InvalidStamps(f"of {task} are those of {stamps.worker}")
-        if stamps.worker not in self.tasks or not stamps.worker.startswith("worker:"):
-            raise InvalidStamps(f"of {task} name {stamps.worker}, which is no worker of this run")
-        if stamps.worker in found:
-            raise InvalidStamps(f"of {stamps.worker} are there twice")
+    def _check(self, task: str, timestamps: StepTimestamps, found: Collection[str]) -> None:
+        if timestamps.worker != task and not self.spec.mode.single_session:
+            raise InvalidTimestamps(f"of {task} are those of {timestamps.worker}")
+        if timestamps.worker not in self.tasks or not timestamps.worker.startswith("worker:"):
+            raise InvalidTimestamps(f"of {task} name {timestamps.worker}, which is no worker of this run")
+        if timestamps.worker in found:
+            raise InvalidTimestamps(f"of {timestamps.worker} are there twice")
         # All of a coordinator's batches may go to one worker; an external program may make any number of steps.
         most = MOST_STEPS if self.spec.command else self.spec.steps * self.spec.gpus
-        if len(stamps) > most:
-            raise InvalidStamps(f"of {stamps.worker} are of {len(stamps)} steps, there are {most}")
+        if len(timestamps) > most:
+            raise InvalidTimestamps(f"of {timestamps.worker} are of {len(timestamps)} steps, there are {most}")
 
 
 def with_cpu(timings: WorkerTimings | None, cpu_s: Mapping[str, float], steps: int) -> WorkerTimings | None:

@@ -276,7 +276,7 @@ JUNK_BYTES = 1 << 20  # of lines that are no messages, from one host: a banner h
 MESSAGES, MESSAGES_PER_S = 20_000, 1_000.0
 
 # What is sent once in a run, or once of each task of it.
-_ONCE = ("reserved", "started", "exit", "state", "log", "ready", "stamps", "trace", "report")
+_ONCE = ("reserved", "started", "exit", "state", "log", "ready", "timestamps", "trace", "report")
 
 
 class MessageReceiver:

@@ -6,7 +6,7 @@ supervisors of SSH hosts (node/boot.py, node/supervisor.py, and the shell of clu
 
 from typing import Any
 
-from pytest_dtfperf import stamps, traces
+from pytest_dtfperf import traces
 from pytest_dtfperf.codec import ValidationError
 from pytest_dtfperf.datamodel.probes import Reading
 from pytest_dtfperf.datamodel.task_report import TaskReport
@@ -168,7 +168,7 @@ _TASK_SAYS: Table = {
             "name": matching(r"\w[\w.-]{0,99}", "a name"),
         }
     ),
-    "stamps": record(OF_TASK, may={"data": packed(stamps.MOST_CHARACTERS, "packed stamps"), "error": text()}),
+    "timestamps": record(OF_TASK, may={"data": packed(traces.MOST_CHARACTERS, "packed timestamps"), "error": text()}),
     "trace": record(OF_TASK, may={"data": packed(traces.MOST_CHARACTERS, "a packed trace"), "error": text()}),
     "report": flat_data_of(TaskReport, "report", OF_TASK),
     # Of a task that probes its host: training/probing/host.py.

@@ -83,7 +83,7 @@ class Connection:
         self._incoming = to_agent.makefile("rb")
 
     def send(self, kind: str, **data: Any) -> None:
-        """Send the controller "ready" (the port is bound), "progress", "output", "stamps", "trace", "report"; or "failed"
+        """Send the controller "ready" (the port is bound), "progress", "output", "timestamps", "trace", "report"; or "failed"
         (reason: lines).
         """
         self._socket.sendall(encode({**data, "kind": kind}) + b"\n")

@@ -130,7 +130,9 @@ class TaskOrder(JsonData):
     num_devices: int = 1  # of this task
     threads: int = 1  # intra_op and inter_op threads of the task: its share of the host's cores
     sleep_s: float = 0.0  # an injected slow-down: sleep so long within every step, to see that the alarm works
-    stamped: tuple[bool, ...] = (True,)  # whether a step has stamps, over and over. All have, but where their cost is measured
+    timestamped: tuple[bool, ...] = (
+        True,
+    )  # whether a step has timestamps, over and over. All have, but where their cost is measured
     traced_steps: int = 0  # to train after the measured ones, each with TensorFlow's full account of it
     streams: bool = False  # what an external command prints goes to the controller line by line, too
     stays: bool = False  # until it is sent away, though an external command may have ended: a ps, and a server for a chief

@@ -27,8 +27,8 @@ from pytest_dtfperf.node import processes
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.spec.command import rate_pattern_of
 from pytest_dtfperf.spec.spec import task_arguments, task_variables
-from pytest_dtfperf.stamps import InvalidStamps, pack
 from pytest_dtfperf.steps import VARIABLE
+from pytest_dtfperf.traces import InvalidTimestamps, pack_timestamps
 from pytest_dtfperf.training.connection import AgentConnection
 from pytest_dtfperf.training.output import Output
 from pytest_dtfperf.training.reported_steps import ReportedSteps
@@ -187,7 +187,7 @@ def _work(order: TaskOrder, connection: AgentConnection) -> None:
     code = program.wait(output)
     elapsed_s, used = perf_counter() - began, connection.counters().since(before)
     _end_as(code)
-    _send_stamps(order, connection, steps)
+    _send_timestamps(order, connection, steps)
     _report(
         order,
         connection,
@@ -207,14 +207,14 @@ def _work(order: TaskOrder, connection: AgentConnection) -> None:
     )
 
 
-def _send_stamps(order: TaskOrder, connection: AgentConnection, steps: ReportedSteps) -> None:
-    """Send the stamps of a program that reports its steps. Too many for a message are logged; the rate stays valid."""
+def _send_timestamps(order: TaskOrder, connection: AgentConnection, steps: ReportedSteps) -> None:
+    """Send the timestamps of a program that reports its steps. Too many for a message are logged; the rate stays valid."""
     if steps.wrong or not steps.step_s or order.job != "worker":
         return
     try:
-        connection.send("stamps", data=pack([steps.stamps(order.name)]))
-    except InvalidStamps as error:
-        connection.send("stamps", error=f"they {error}")
+        connection.send("timestamps", data=pack_timestamps([steps.timestamps(order.name)]))
+    except InvalidTimestamps as error:
+        connection.send("timestamps", error=f"they {error}")
 
 
 def _serve(order: TaskOrder, connection: AgentConnection) -> None:

@@ -1,29 +1,8 @@
 """The connection between a task and the agent that started it, as a task sees it."""
 
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
-
-class Counters(Protocol):
-    """The resources that a host and this process have used since they started."""
-
-    @property
-    def bytes_sent(self) -> int:
-        """Return the bytes that the host has sent over all its interfaces."""
-
-    @property
-    def bytes_received(self) -> int:
-        """Return the bytes that the host has received over all its interfaces."""
-
-    @property
-    def cpu_s(self) -> float:
-        """Return the user and system time of this process, in seconds."""
-
-    @property
-    def peak_rss_bytes(self) -> int:
-        """Return the highest resident memory of this process."""
-
-    def since(self, before: Self) -> Self:
-        """Return the resources used after `before`, never negative. The peak stays that of the whole process."""
+from pytest_dtfperf.node.probes import Counters
 
 
 class AgentConnection(Protocol):
@@ -32,7 +11,7 @@ class AgentConnection(Protocol):
     def send(self, kind: str, **data: Any) -> None:
         """Send a message of one kind.
 
-        The kinds are "ready" (the port is bound), "progress", "stamps", "trace" and "report". Two more are a task's last
+        The kinds are "ready" (the port is bound), "progress", "timestamps", "trace" and "report". Two more are a task's last
         message: "missing", a module that the mode needs, and "failed", the reason in lines that replace the last lines of the
         log.
         """

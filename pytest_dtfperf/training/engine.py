@@ -10,8 +10,7 @@ import tensorflow as tf
 from pytest_dtfperf.datamodel.task_report import Score, StepGraph
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.node.files import replacing
-from pytest_dtfperf.stamps import Stamps
-from pytest_dtfperf.traces import TaskTrace
+from pytest_dtfperf.traces import StepTimestamps, TaskTrace
 
 
 class Training(Protocol):
@@ -44,7 +43,7 @@ class Training(Protocol):
     def save(self, path: Path) -> None:
         """Write the trained variables by name, atomically. Raise `InvalidMeasurement` if copies of one variable differ."""
 
-    def stamps(self, step_s: Sequence[float]) -> Sequence[Stamps]:
+    def timestamps(self, step_s: Sequence[float]) -> Sequence[StepTimestamps]:
         """Return the timestamps of the last steps, for each worker that this one's session computes on.
 
         Called when all steps are measured. `step_s` are the durations of these steps. The result is empty where they are not

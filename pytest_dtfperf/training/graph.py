@@ -7,8 +7,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.datamodel.task_report import Score, StepGraph
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.stamps import Stamps
-from pytest_dtfperf.traces import TaskTrace
+from pytest_dtfperf.traces import StepTimestamps, TaskTrace
 from pytest_dtfperf.training import engine
 from pytest_dtfperf.training.devices import config_of, devices_of, start_server
 from pytest_dtfperf.training.evaluation import score
@@ -79,8 +78,8 @@ class GraphTraining:
     def save(self, path: Path) -> None:
         engine.save(self._session, self._replica.variables, path, Wire(self._order).dtype)
 
-    def stamps(self, step_s: Sequence[float]) -> Sequence[Stamps]:
-        return self._step.log.of(step_s) if not self._lends and all(self._order.stamped) else ()
+    def timestamps(self, step_s: Sequence[float]) -> Sequence[StepTimestamps]:
+        return self._step.log.of(step_s) if not self._lends and all(self._order.timestamped) else ()
 
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace | None:
         if self._lends:

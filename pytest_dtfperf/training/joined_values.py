@@ -33,6 +33,3 @@ def product_by_parts(vectors: tf.Tensor, matrices: Sequence[tf.Tensor]) -> tf.Te
     columns = tf.split(vectors, [int(matrix.shape[0]) for matrix in matrices], axis=1)
     products = [tf.raw_ops.MatMul(a=theirs, b=matrix) for theirs, matrix in zip(columns, matrices, strict=True)]
     return tf.cast(tf.add_n([tf.cast(each, tf.float32) for each in products]), vectors.dtype)
-
-
-v1 = tf.compat.v1

@@ -7,8 +7,8 @@ from time import perf_counter
 from typing import Any
 
 from pytest_dtfperf.datamodel.task_report import Evaluation
+from pytest_dtfperf.node.probes import Counters
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.connection import Counters
 from pytest_dtfperf.training.engine import Training
 from pytest_dtfperf.training.step_timer import time_steps
 

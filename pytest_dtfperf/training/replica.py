@@ -14,7 +14,7 @@ from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.packing import packed, split_large_variables
-from pytest_dtfperf.training.stamping import Pair, stamps_of
+from pytest_dtfperf.training.step_timestamps import Pair, add_worker_timestamps
 from pytest_dtfperf.training.tower import Tower
 from pytest_dtfperf.training.variable_update.barrier import Barrier, Broadcast
 from pytest_dtfperf.training.variable_update.base import UpdateStrategy
@@ -42,7 +42,7 @@ class Replica:
     begin: tf.Operation  # by all, after the two
     evaluation: EvaluationTensors | None = None
     feeds: Sequence[TrainingInput] = ()  # what brings the images
-    stamps: Mapping[str, Pair] = field(default_factory=dict)  # by worker
+    timestamps: Mapping[str, Pair] = field(default_factory=dict)  # by worker
 
 
 def build(order: TaskOrder, devices: Devices) -> Replica:
@@ -71,7 +71,9 @@ def build(order: TaskOrder, devices: Devices) -> Replica:
         begin=update.begin(),
         evaluation=evaluation,
         feeds=tuple({id(tower.feed): tower.feed for tower in towers}.values()),
-        stamps=stamps_of(order, towers, devices) if any(order.stamped) else {},  # last: they number nothing else anew
+        timestamps=add_worker_timestamps(order, towers, devices)
+        if any(order.timestamped)
+        else {},  # last: they number nothing else anew
     )
 
 

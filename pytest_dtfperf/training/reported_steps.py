@@ -7,7 +7,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, Protocol
 
-from pytest_dtfperf.stamps import Stamps
+from pytest_dtfperf.traces import StepTimestamps
 
 MOST_STEPS = 400_000  # as many as a report may hold (`messages/received.py`)
 _LINE_BYTES = 4096  # of which a program's line needs 200
@@ -71,10 +71,10 @@ class ReportedSteps:
                     self._rest = b""
                     self._refuse(f"a line of more than {_LINE_BYTES} bytes")
 
-    def stamps(self, worker: str) -> Stamps:
+    def timestamps(self, worker: str) -> StepTimestamps:
         """Return the timestamps of the begin and end of each measured step; those within a step are unknown."""
         unknown = [None] * len(self.step_s)
-        return Stamps(
+        return StepTimestamps(
             worker=worker,
             python_us=unknown,
             variables_us=unknown,

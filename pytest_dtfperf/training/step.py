@@ -9,7 +9,7 @@ import tensorflow as tf
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.replica import Replica
-from pytest_dtfperf.training.stamping import StampLog, fetches_of
+from pytest_dtfperf.training.step_timestamps import TimestampLog, list_fetches
 
 v1 = tf.compat.v1
 
@@ -21,40 +21,40 @@ class Step:
 
     def __init__(self, session: tf.compat.v1.Session, replica: Replica, order: TaskOrder) -> None:
         self.devices: tuple[str, ...] = ()
-        self.log = StampLog(order.name, replica.stamps)
-        self._stamps = fetches_of(replica.stamps)
+        self.log = TimestampLog(order.name, replica.timestamps)
+        self._timestamps = list_fetches(replica.timestamps)
         self._session = session
         self._replica = replica
         self._order = order
         self._begun = 0
-        self._fetches = {True: [replica.loss, *self._stamps, *replica.updates], False: [replica.loss, *replica.updates]}
+        self._fetches = {True: [replica.loss, *self._timestamps, *replica.updates], False: [replica.loss, *replica.updates]}
         # Spares taking the fetches apart in every step. TensorFlow makes a graph of each, so only what is needed is made.
-        self._runs = {stamped: session.make_callable(self._fetches[stamped]) for stamped in set(order.stamped)}
+        self._runs = {timestamped: session.make_callable(self._fetches[timestamped]) for timestamped in set(order.timestamped)}
 
     def __call__(self) -> float:
-        stamped = self._order.stamped[self._begun % len(self._order.stamped)]
+        timestamped = self._order.timestamped[self._begun % len(self._order.timestamped)]
         self._begun += 1
-        return self._run_stamped_step() if stamped else self._plain()
+        return self._run_timestamped_step() if timestamped else self._plain()
 
-    def _run_stamped_step(self) -> float:
+    def _run_timestamped_step(self) -> float:
         cpu_s = process_time()
         self._sleep()
         called, called_s = time(), perf_counter()
-        results = self._run(stamped=True)
-        self.log.note(cpu_s, called, called_s, results[1 : 1 + len(self._stamps)])
+        results = self._run(timestamped=True)
+        self.log.note(cpu_s, called, called_s, results[1 : 1 + len(self._timestamps)])
         return float(results[0])
 
     def _plain(self) -> float:
         self._sleep()
-        return float(self._run(stamped=False)[0])
+        return float(self._run(timestamped=False)[0])
 
     def _sleep(self) -> None:
         """Sleep before the work, so that the other workers of a synchronous step wait for it, also in the last step."""
         if self._order.sleep_s:
             sleep(self._order.sleep_s)
 
-    def _run(self, *, stamped: bool) -> list[Any]:
-        results: list[Any] = self._runs[stamped]() if self.devices else self._first(self._fetches[stamped])
+    def _run(self, *, timestamped: bool) -> list[Any]:
+        results: list[Any] = self._runs[timestamped]() if self.devices else self._first(self._fetches[timestamped])
         return results
 
     @property

@@ -22,13 +22,13 @@ def time_steps(step: Callable[[], float], steps: int, after_each: Callable[[], N
 
     Raises `InvalidMeasurement` if the count is wrong.
     """
-    stamps = [perf_counter()]
+    timestamps = [perf_counter()]
     losses = []
     for _ in range(steps):
         losses.append(step())
-        stamps.append(perf_counter())
+        timestamps.append(perf_counter())
         after_each()
-    step_s = tuple(end - begin for begin, end in pairwise(stamps))
+    step_s = tuple(end - begin for begin, end in pairwise(timestamps))
     if not len(step_s) == len(losses) == steps:
         raise InvalidMeasurement(f"{len(step_s)} times and {len(losses)} losses were taken, {steps} steps were asked for")
-    return Window(stamps[0], step_s, tuple(losses))
+    return Window(timestamps[0], step_s, tuple(losses))

@@ -14,8 +14,7 @@ import pytest_dtfperf.training.first_import  # noqa: F401 - before all others
 from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES, TaskOrder
 from pytest_dtfperf.spec.tables import OwnModel
-from pytest_dtfperf.stamps import pack as pack_stamps
-from pytest_dtfperf.traces import pack
+from pytest_dtfperf.traces import pack_timestamps, pack_trace
 from pytest_dtfperf.training import command
 from pytest_dtfperf.training.connection import AgentConnection
 from pytest_dtfperf.training.devices import keep_freed_memory, settings_of, start_server
@@ -127,7 +126,7 @@ def _train(order: TaskOrder, connection: AgentConnection) -> None:
         if order.lends_devices
         else _measure(order, training, connection, phases)
     )
-    _send_stamps(training, connection, measured.step_s)
+    _send_timestamps(training, connection, measured.step_s)
     if order.traced_steps:
         _trace(order, training, connection, slowest_s=max(measured.step_s, default=0.0))
     training.shut_down()
@@ -165,11 +164,11 @@ def _measure(order: TaskOrder, training: Training, connection: AgentConnection, 
     return measured
 
 
-def _send_stamps(training: Training, connection: AgentConnection, step_s: Sequence[float]) -> None:
+def _send_timestamps(training: Training, connection: AgentConnection, step_s: Sequence[float]) -> None:
     """Send the step timestamps. An error is reported, and costs only the timestamps."""
-    with _reporting_error(connection, "stamps"):
-        if stamps := training.stamps(step_s):
-            connection.send("stamps", data=pack_stamps(stamps))
+    with _reporting_error(connection, "timestamps"):
+        if timestamps := training.timestamps(step_s):
+            connection.send("timestamps", data=pack_timestamps(timestamps))
 
 
 def _trace(order: TaskOrder, training: Training, connection: AgentConnection, slowest_s: float) -> None:
@@ -181,7 +180,7 @@ def _trace(order: TaskOrder, training: Training, connection: AgentConnection, sl
 
     with _reporting_error(connection, "trace"):
         if trace := training.trace(PATIENCE_S + PATIENCE_STEPS * slowest_s, still_there):
-            connection.send("trace", data=pack(trace))
+            connection.send("trace", data=pack_trace(trace))
 
 
 @contextmanager

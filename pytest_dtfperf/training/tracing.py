@@ -19,12 +19,11 @@ import tensorflow as tf
 
 from pytest_dtfperf.node import run_folder
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.traces import NO_BATCH, Operation, Ran, TaskTrace, TracedStep
+from pytest_dtfperf.traces import NO_BATCH, Operation, Ran, TaskTrace, TracedStep, WallClock
 from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.replica import Replica
 from pytest_dtfperf.training.step_stats import Tracer, queues_of
 from pytest_dtfperf.training.subprocess_call import Answer, NoAnswer, apart
-from pytest_dtfperf.training.wall_clock import WallClock
 from pytest_dtfperf.training.xspace import Activity, Profile
 
 v1 = tf.compat.v1

@@ -104,7 +104,7 @@ class Sleeping:
 
     def run(self, spec: Spec, changes: Changes, on_sent: OnSent) -> Run:
         self.slept += changes.sleeps.values()
-        on_sent({"traces": {}, "stamps": {}})
+        on_sent({"traces": {}, "timestamps": {}})
         return self._of(0.1 + self.factor * sum(changes.sleeps.values()))
 
     def good(self, spec: Spec) -> Good:

@@ -71,7 +71,7 @@ def alike(of: int = 2, **ms: float) -> list[dict[str, float]]:
     return [{kind: USUAL.get(kind, 0.0) + each for kind, each in ms.items()}] * of
 
 
-def stamped(*workers: Mapping[str, float], step_ms: float) -> MeasurementProfile:
+def timestamped(*workers: Mapping[str, float], step_ms: float) -> MeasurementProfile:
     """Of scores alone, without any anatomy."""
     usual = {"python_s": 1.0, "receive_s": 20.0, "compute_s": 95.0, "finish_s": 20.0, "cpu_s": 90.0}
     scores = {

@@ -20,7 +20,7 @@ from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from tests.explain.made import linked
 from tests.explain.made import real as traced
-from tests.explain.sides import FLOOR_MS, USUAL, alike, side, slower, stamped, told, top
+from tests.explain.sides import FLOOR_MS, USUAL, alike, side, slower, timestamped, told, top
 from tests.explain.test_scores import ending_apart, reported, reported_steps
 
 HOSTS = {"worker:0": "a", "worker:1": "b", "worker:2": "c", "ps:0": "d", "ps:1": "e"}
@@ -763,7 +763,7 @@ def test_who_was_told_to_sleep_no_longer_does_something_else(then_s: float, now_
 
 def test_what_nobody_knows_of_the_cpu_is_not_said() -> None:
     """Whether a worker is busy or asleep before it asks for its step tells its CPU's time; without that it is not said."""
-    then, now = stamped({}, {}, step_ms=136), stamped({"finish_s": 60.0}, {"python_s": 41.0}, step_ms=176)
+    then, now = timestamped({}, {}, step_ms=136), timestamped({"finish_s": 60.0}, {"python_s": 41.0}, step_ms=176)
     assert then.worker_timings
     unknown = {name: replace(score, cpu_s=None) for name, score in then.worker_timings.workers.items()}
     then = replace(then, worker_timings=replace(then.worker_timings, workers=unknown))
@@ -773,23 +773,23 @@ def test_what_nobody_knows_of_the_cpu_is_not_said() -> None:
 
 
 def test_stamps_alone_find_the_worker() -> None:
-    """Without any traced step, what every step stamps tells whose arithmetic, transfers or Python take longer."""
-    then = stamped({}, {}, step_ms=136)
+    """Without any traced step, what every step timestamps tells whose arithmetic, transfers or Python take longer."""
+    then = timestamped({}, {}, step_ms=136)
     for name, kind in (("python_s", "straggler"), ("compute_s", "compute")):
         usual = {"python_s": 1.0, "compute_s": 95.0}[name]
-        now = stamped({"finish_s": 60.0}, {name: usual + 40.0, "cpu_s": 130.0}, step_ms=176)
+        now = timestamped({"finish_s": 60.0}, {name: usual + 40.0, "cpu_s": 130.0}, step_ms=176)
         assert (top(then, now).kind, top(then, now).location) == (kind, "worker:1")
         assert 1e3 * top(then, now).seconds == pytest.approx(40, abs=4)
 
 
 def test_stamps_tell_how_long_and_traces_what() -> None:
-    """Traced steps that met a bad moment, twice as slow as the measured ones: stamps tell how long it really took."""
-    then = replace(side(), worker_timings=stamped({}, {}, step_ms=140).worker_timings)
+    """Traced steps that met a bad moment, twice as slow as the measured ones: timestamps tell how long it really took."""
+    then = replace(side(), worker_timings=timestamped({}, {}, step_ms=140).worker_timings)
     slow = {"receive": 30.0, "forward": 60.0, "backward": 120.0, "host": 18.0}
     bad = side({**slow, "python": 41.0}, slow, cpu_ms=[95.0, 95.0])
     now = replace(
         bad,
-        worker_timings=stamped({"python_s": 41.0}, {"finish_s": 60.0}, step_ms=180).worker_timings,
+        worker_timings=timestamped({"python_s": 41.0}, {"finish_s": 60.0}, step_ms=180).worker_timings,
         step_s=[0.179, 0.18, 0.181],
     )
     (cause,) = told(then, now).causes
@@ -802,10 +802,10 @@ def test_stamps_tell_how_long_and_traces_what() -> None:
 )
 def test_a_coordinator_gives_slow_workers_fewer_steps(slow: dict[str, float], kind: str) -> None:
     """Of two workers with a coordinator one takes twice as long, and does half as many steps: a step of both is longer by a
-    third. What no stamp tells of its steps is the sending of gradients; nobody waits for it.
+    third. What no timestamp tells of its steps is the sending of gradients; nobody waits for it.
     """
-    then = given_out(stamped({}, {}, step_ms=150), 100, 100)
-    now = given_out(stamped({}, slow, step_ms=200), 100, 50)
+    then = given_out(timestamped({}, {}, step_ms=150), 100, 100)
+    now = given_out(timestamped({}, slow, step_ms=200), 100, 50)
     (cause,) = told(then, now).causes
     assert (cause.kind, cause.location) == (kind, "worker:1")
     assert 1e3 * cause.seconds == pytest.approx(50, abs=1)
@@ -844,11 +844,11 @@ def given_out(of: MeasurementProfile, *steps: int) -> MeasurementProfile:
 
 
 @pytest.mark.parametrize(
-    "then", [MeasurementProfile(step_s=side().step_s), stamped({}, {}, step_ms=140)], ids=["nothing", "stamps"]
+    "then", [MeasurementProfile(step_s=side().step_s), timestamped({}, {}, step_ms=140)], ids=["nothing", "timestamps"]
 )
 def test_a_slow_link_where_no_link_is_known_of_the_baseline(then: MeasurementProfile) -> None:
     """A worker whose transfers take longer is found by its links of now alone."""
-    scores = stamped({"finish_s": 70.0}, {"receive_s": 120.0}, step_ms=240).worker_timings
+    scores = timestamped({"finish_s": 70.0}, {"receive_s": 120.0}, step_ms=240).worker_timings
     now = replace(side(*slower(receive=50, send=50), servers=TWO, busy_ms=PAIR), worker_timings=scores)
     found = top(then, now)
     assert (found.kind, found.location) == ("link", "worker:1")
@@ -856,8 +856,8 @@ def test_a_slow_link_where_no_link_is_known_of_the_baseline(then: MeasurementPro
 
 
 def test_what_was_exchanged_then_is_not_nothing_where_nobody_knows() -> None:
-    """Steps of a baseline that were only stamped do not tell how long its all-reduces took: a later one is no slower link."""
-    then, now = stamped({}, {}, step_ms=140), stamped({"finish_s": 60.0}, {"finish_s": 60.0}, step_ms=180)
+    """A baseline with timestamps alone does not show how long its all-reduces took: a later one is no slower link."""
+    then, now = timestamped({}, {}, step_ms=140), timestamped({"finish_s": 60.0}, {"finish_s": 60.0}, step_ms=180)
     traced_now = replace(now, step_breakdown=side({"reduce": 55.0}, {"reduce": 56.0}, servers=()).step_breakdown)
     found = top(then, traced_now)
     assert (found.kind, found.confidence) == ("waiting", "low")

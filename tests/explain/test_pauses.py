@@ -5,7 +5,7 @@ import pytest
 
 from pytest_dtfperf.datamodel.step_times import WorkerTimings
 from pytest_dtfperf.explain.worker_timings import compute_worker_timings, find_long_steps, find_period
-from tests.explain.stamped import in_lockstep, noise
+from tests.explain.timestamped import in_lockstep, noise
 
 
 def scored(worker: int | None, steps: int, indices: slice, seconds: float = 0.3) -> WorkerTimings:

@@ -10,7 +10,7 @@ from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.explain.causes import difference
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.report import explanations as report
-from pytest_dtfperf.traces import InvalidTrace, TaskTrace, TracedStep, pack, unpack
+from pytest_dtfperf.traces import InvalidTrace, TaskTrace, TracedStep, pack_trace, unpack_trace
 from tests.explain.made import PROFILED, profiled
 from tests.explain.test_anatomy import SCHEMA
 
@@ -39,7 +39,7 @@ def test_each_workers_time_adds_up_and_no_path_is_claimed(mode: str) -> None:
 def test_it_travels_as_other_traces_do(mode: str) -> None:
     """Packed and unpacked, a profile's trace is what it was, and says that it has no edges."""
     for trace in profiled(mode):
-        again = unpack(pack(trace))
+        again = unpack_trace(pack_trace(trace))
         assert again.to_json() == trace.to_json()
         assert not again.edges
 

@@ -16,8 +16,8 @@ from pytest_dtfperf.explain.worker_timings import (
     describe_late_worker,
     find_late_workers,
 )
-from pytest_dtfperf.stamps import Stamps
-from tests.explain.stamped import PYTHON_S, RECEIVE_S, UPDATE_S, in_lockstep, noise, of
+from pytest_dtfperf.traces import StepTimestamps
+from tests.explain.timestamped import PYTHON_S, RECEIVE_S, UPDATE_S, in_lockstep, noise, of
 
 ALIKE = np.full((3, 40), 0.1)
 
@@ -84,7 +84,7 @@ def test_few_steps_name_nobody() -> None:
 
 
 def test_steps_that_not_all_know_are_left_out() -> None:
-    """Where the stamps of a step are not known of one worker, all are compared in the other steps."""
+    """Where the timestamps of a step are not known of one worker, all are compared in the other steps."""
     sleeper = scored(with_extra(1, 0.012)).workers["worker:1"]
     given = in_lockstep(with_extra(1, 0.012))
     holes = dataclasses.replace(given[0], gradients_us=[None, None, *given[0].gradients_us[2:]])
@@ -96,13 +96,13 @@ def test_steps_that_not_all_know_are_left_out() -> None:
 
 def test_without_a_common_step_nobody_is_compared() -> None:
     """Asynchronous workers have their own means, and nothing against the others, be their steps as many or not."""
-    stamps = in_lockstep(with_extra(1, 0.05))
+    timestamps = in_lockstep(with_extra(1, 0.05))
     shorter = dataclasses.replace(
-        stamps[0], **{name: getattr(stamps[0], name)[:30] for name in stamps[0].to_json() if name != "worker"}
+        timestamps[0], **{name: getattr(timestamps[0], name)[:30] for name in timestamps[0].to_json() if name != "worker"}
     )
     for scores in (
-        compute_worker_timings(stamps, lockstep=False),
-        compute_worker_timings([shorter, *stamps[1:]], lockstep=True),
+        compute_worker_timings(timestamps, lockstep=False),
+        compute_worker_timings([shorter, *timestamps[1:]], lockstep=True),
     ):
         assert scores is not None
         assert {score.last for score in scores.workers.values()} == {None}
@@ -172,15 +172,15 @@ def test_lone_worker_has_nobody_to_wait_for_it() -> None:
 def reported(begin: Numbers, end: Numbers) -> WorkerTimings:
     """Of workers (rows) that tell when each of their steps (columns) begins and ends, each on a clock of its own."""
     unknown = [None] * begin.shape[1]
-    stamps = [
-        Stamps(
+    timestamps = [
+        StepTimestamps(
             worker=f"worker:{number}", python_us=unknown, variables_us=unknown, gradients_us=unknown, cpu_us=unknown,
             end_us=[int(each) for each in np.rint(1e6 * (ends - begins))],
             between_us=[None, *(int(each) for each in np.rint(1e6 * (begins[1:] - ends[:-1])))],
         )
         for number, (begins, ends) in enumerate(zip(begin, end, strict=True))
     ]  # fmt: skip
-    scores = compute_worker_timings(stamps, lockstep=True)
+    scores = compute_worker_timings(timestamps, lockstep=True)
     assert scores is not None
     return scores
 

@@ -1,4 +1,4 @@
-"""From what tasks have stamped to a run's scores, or to the words why there are none."""
+"""From what tasks have timestamped to a run's scores, or to the words why there are none."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,18 +8,18 @@ import pytest
 
 from pytest_dtfperf.launch.tracing import Scoring, with_cpu
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.stamps import Stamps, pack
-from tests.explain.stamped import in_lockstep
+from pytest_dtfperf.traces import StepTimestamps, pack_timestamps
+from tests.explain.timestamped import in_lockstep
 
 SPEC = Spec(model="mnist", batch_size=16, gpus=2, num_ps=1, steps=30)
 TASKS = ("ps:0", "worker:0", "worker:1")
 CHIEF, OTHER = in_lockstep(0.1 + np.array([[0.0], [0.05]]) + np.zeros((2, 30)))
 
 
-def heard(sent: Mapping[str, str | list[Stamps]], spec: Spec = SPEC) -> Scoring:
+def heard(sent: Mapping[str, str | list[StepTimestamps]], spec: Spec = SPEC) -> Scoring:
     scoring = Scoring(spec, TASKS)
-    for task, stamps in sent.items():
-        scoring.hear(task, stamps if isinstance(stamps, str) else pack(stamps), None)
+    for task, timestamps in sent.items():
+        scoring.hear(task, timestamps if isinstance(timestamps, str) else pack_timestamps(timestamps), None)
     return scoring
 
 
@@ -40,7 +40,7 @@ def test_asynchronous_workers_are_not_compared() -> None:
 
 
 def test_one_session_speaks_for_others() -> None:
-    """In a mode of one session the chief sends the stamps of all."""
+    """In a mode of one session the chief sends the timestamps of all."""
     spec = SPEC.but(variable_update="distributed_all_reduce", num_ps=0)
     scores, _ = heard({"worker:0": [CHIEF, OTHER]}, spec).outcome()
     assert scores is not None
@@ -48,7 +48,7 @@ def test_one_session_speaks_for_others() -> None:
 
 
 def test_lent_workers_have_the_cpu_time_that_they_report() -> None:
-    """Nobody stamps the CPU time of a worker that another's session computes on: it is that of its report, by step."""
+    """Nobody timestamps the CPU time of a worker that another's session computes on: it is that of its report, by step."""
     spec = SPEC.but(variable_update="distributed_all_reduce", num_ps=0)
     lent = dataclasses.replace(OTHER, cpu_us=[None] * 30)
     scores, _ = heard({"worker:0": [CHIEF, lent]}, spec).outcome()
@@ -71,15 +71,17 @@ def test_cpu_time_of_a_batch_is_of_the_batches_that_a_worker_had() -> None:
     assert [found.workers[worker].cpu_s for worker in TASKS[1:]] == [0.2, 0.4]
 
 
-def of_batches(worker: str, batches: list[list[float]]) -> Stamps:
-    """As `training.stamping` makes them: when each was begun, had its variables, and was done."""
+def of_batches(worker: str, batches: list[list[float]]) -> StepTimestamps:
+    """As `training.step_timestamps` makes them: when each was begun, had its variables, and was done."""
     nothing = [None] * len(batches)
     there, done = ([round(1e6 * (batch[at] - batch[0])) for batch in batches] for at in (1, 2))
-    return Stamps(worker=worker, python_us=nothing, variables_us=there, gradients_us=done, end_us=nothing, cpu_us=nothing)
+    return StepTimestamps(
+        worker=worker, python_us=nothing, variables_us=there, gradients_us=done, end_us=nothing, cpu_us=nothing
+    )
 
 
 def test_nothing_sent_is_nothing_known() -> None:
-    """Others' programs send no stamps: neither scores, nor a word of why."""
+    """Others' programs send no timestamps: neither scores, nor a word of why."""
     assert heard({}).outcome() == (None, "")
 
 
@@ -88,20 +90,23 @@ def test_failure_of_one_task_is_told_once() -> None:
     scoring = heard({"worker:0": [CHIEF]})
     scoring.hear("worker:1", None, "InvalidStamps: are too many")
     scoring.hear("worker:0", None, "another")
-    assert scoring.outcome() == (None, "worker:1 has no stamps: InvalidStamps: are too many")
+    assert scoring.outcome() == (None, "worker:1 has no timestamps: InvalidStamps: are too many")
 
 
 @pytest.mark.parametrize(
     "sent, why",
     [
-        ({"worker:0": "AAAA"}, "the stamps cannot be unpacked"),
-        ({"worker:0": [OTHER]}, "the stamps of worker:0 are those of worker:1"),
-        ({"worker:0": [CHIEF, CHIEF]}, "the stamps of worker:0 are there twice"),
-        ({"ps:0": [dataclasses.replace(CHIEF, worker="ps:0")]}, "the stamps of ps:0 name ps:0, which is no worker of this run"),
-        ({"worker:0": in_lockstep(np.full((1, 61), 0.1))}, "the stamps of worker:0 are of 61 steps, there are 60"),
+        ({"worker:0": "AAAA"}, "the timestamps cannot be unpacked"),
+        ({"worker:0": [OTHER]}, "the timestamps of worker:0 are those of worker:1"),
+        ({"worker:0": [CHIEF, CHIEF]}, "the timestamps of worker:0 are there twice"),
+        (
+            {"ps:0": [dataclasses.replace(CHIEF, worker="ps:0")]},
+            "the timestamps of ps:0 name ps:0, which is no worker of this run",
+        ),
+        ({"worker:0": in_lockstep(np.full((1, 61), 0.1))}, "the timestamps of worker:0 are of 61 steps, there are 60"),
     ],
     ids=["text", "another's", "twice", "a server's", "too many"],
 )
-def test_what_cannot_be_costs_the_scores_alone(sent: dict[str, str | list[Stamps]], why: str) -> None:
+def test_what_cannot_be_costs_the_scores_alone(sent: dict[str, str | list[StepTimestamps]], why: str) -> None:
     """Whatever a host sends, the run goes on without scores, and says why."""
     assert heard(sent).outcome() == (None, why)

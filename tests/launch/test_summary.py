@@ -133,8 +133,8 @@ def test_accuracy_is_the_last_evaluations() -> None:
 
 def test_why_a_run_is_not_explained_is_told_of_both() -> None:
     """A run without step breakdown and worker timings has a reason for each."""
-    run = run_of(report(0), report(1), ps(), explained=(None, "no trace"), scored=(None, "no stamps"))
-    assert (run.step_breakdown, run.worker_timings, run.unexplained) == (None, None, "no trace; no stamps")
+    run = run_of(report(0), report(1), ps(), explained=(None, "no trace"), scored=(None, "no timestamps"))
+    assert (run.step_breakdown, run.worker_timings, run.unexplained) == (None, None, "no trace; no timestamps")
 
 
 def test_the_last_step_may_end_a_quarter_later_elsewhere() -> None:

@@ -20,7 +20,7 @@ from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
 from pytest_dtfperf.launch.disturbance import disturbances
 from pytest_dtfperf.session.explanation import describe_cause, profile_entry, profile_measurement
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of, spec_of
-from tests.explain.sides import side, slower, stamped
+from tests.explain.sides import side, slower, timestamped
 
 
 def traced(
@@ -73,7 +73,7 @@ def test_all_wait_only_where_steps_are_common(how: dict[str, Any], waited_for: b
 def test_what_a_baseline_keeps_is_small() -> None:
     """Of a hundred workers it keeps as many as tell what is usual, in six digits."""
     many = side(*[{}] * 100)
-    scores = stamped(*[{}] * 100, step_ms=130).worker_timings
+    scores = timestamped(*[{}] * 100, step_ms=130).worker_timings
     entry = accepted(traced([457.0, 457.0], many.step_breakdown, scores))
     assert entry.step_breakdown
     assert entry.worker_timings

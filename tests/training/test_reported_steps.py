@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf import steps as steps_file
-from pytest_dtfperf.stamps import pack, unpack
 from pytest_dtfperf.steps import VARIABLE, Steps
+from pytest_dtfperf.traces import pack_timestamps, unpack_timestamps
 from pytest_dtfperf.training.reported_steps import ReportedSteps
 
 
@@ -40,11 +40,11 @@ def test_what_lies_between_steps_is_not_counted() -> None:
 
 def test_stamps_are_begin_and_end_alone() -> None:
     """Of each measured step how long it took and how long after the one before it began; what happens within is not known."""
-    found = heard(line(110, 115, warmup=True), line(116, 117), line(124, 126)).stamps("worker:1")
+    found = heard(line(110, 115, warmup=True), line(116, 117), line(124, 126)).timestamps("worker:1")
     assert (found.worker, found.end_us, found.between_us) == ("worker:1", [1_000_000, 2_000_000], [1_000_000, 7_000_000])
     assert found.python_us == found.variables_us == found.gradients_us == found.cpu_us == [None, None]
-    assert unpack(pack([found])) == [found]
-    assert heard(line(116, 117), line(124, 126)).stamps("worker:1").between_us == [None, 7_000_000]
+    assert unpack_timestamps(pack_timestamps([found])) == [found]
+    assert heard(line(116, 117), line(124, 126)).timestamps("worker:1").between_us == [None, 7_000_000]
 
 
 IMPOSSIBLE: Mapping[str, tuple[list[bytes], str]] = {

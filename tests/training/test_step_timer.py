@@ -19,15 +19,15 @@ def test_every_step_is_timed_and_its_loss_kept() -> None:
 
 def test_the_steps_add_up_to_the_window() -> None:
     """No time falls between two steps: what comes after one is in the next one's time."""
-    stamps: list[float] = []
+    timestamps: list[float] = []
 
     def step() -> float:
-        stamps.append(perf_counter())
+        timestamps.append(perf_counter())
         return 0.0
 
     window = time_steps(step, 100, lambda: None)
-    assert window.started <= stamps[0]
-    assert window.started + math.fsum(window.step_s) >= stamps[-1]
+    assert window.started <= timestamps[0]
+    assert window.started + math.fsum(window.step_s) >= timestamps[-1]
     assert math.fsum(window.step_s) <= perf_counter() - window.started
 
 

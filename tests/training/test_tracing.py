@@ -11,7 +11,7 @@ import pytest
 from pytest_dtfperf.datamodel.task_report import TaskReport
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, VariableUpdate
-from pytest_dtfperf.traces import TaskTrace, unpack
+from pytest_dtfperf.traces import TaskTrace, unpack_trace
 from tests.training.conftest import RunTasks, Trained, driver, orders_of, report_of
 from tests.training.programs import told
 
@@ -78,7 +78,9 @@ def measured(
     reports = [report_of(outcome) for outcome in outcomes]
     stepping = [report for report in reports if report.step_s]
     assert {len(report.step_s) for report in stepping} == {spec.steps}
-    return reports, [unpack(event["data"]) for outcome in outcomes for event in outcome["events"] if event["kind"] == "trace"]
+    return reports, [
+        unpack_trace(event["data"]) for outcome in outcomes for event in outcome["events"] if event["kind"] == "trace"
+    ]
 
 
 @pytest.mark.parametrize("servers_host, waits", [("localhost", True), ("127.0.0.1", False)], ids=["between hosts", "on one"])
@@ -178,8 +180,8 @@ def test_every_mode_tells_what_it_computes(run: Run) -> None:
 @pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("run", [way for way in WAYS if way in VARIABLE_UPDATES], indirect=True)
 def test_another_run_computes_the_same(trained: Trained, run: Run) -> None:
-    """Neither stamped nor traced, each worker's graph is that of the run that was."""
-    again = trained(run.spec, workers=run.workers, stamped=(False,))
+    """Neither timestamped nor traced, each worker's graph is that of the run that was."""
+    again = trained(run.spec, workers=run.workers, timestamped=(False,))
     assert {report.name: report.graph for report in run.reports} == {report.name: report.graph for report in again}
 
 
@@ -203,7 +205,7 @@ def test_injected_sleep_is_python(run_tasks: RunTasks, tiny: Spec) -> None:
     with orders_of(spec, workers=2, sleep_s={"worker:1": 0.3}, traced_steps=TRACED) as orders:
         outcomes = run_tasks(orders)
     packed = [event["data"] for outcome in outcomes for event in outcome["events"] if event["kind"] == "trace"]
-    anatomy = compute_step_breakdown([unpack(each) for each in packed])
+    anatomy = compute_step_breakdown([unpack_trace(each) for each in packed])
     # Not the longest part: another program may have kept the server from its core for longer.
     assert ("python", "worker:1") in {(part.kind, part.location) for part in anatomy.path}
     assert anatomy.tasks["worker:1"].parts["python"] >= 0.3  # a sleep is never shorter than it was asked to be

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.traces import InvalidTrace
-from pytest_dtfperf.training.wall_clock import WallClock
+from pytest_dtfperf.traces import InvalidTrace, WallClock
 from tests.training.programs import told
 
 S = 1_000_000_000
@@ -46,7 +45,7 @@ import time
 from functools import partial
 from types import SimpleNamespace
 from pytest_dtfperf.training import tracing
-from pytest_dtfperf.training.wall_clock import WallClock
+from pytest_dtfperf.traces import WallClock
 ahead = [0]
 tracing.WallClock = partial(WallClock, lambda: time.time_ns() + ahead[0])
 def step(**_):

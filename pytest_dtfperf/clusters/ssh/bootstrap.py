@@ -155,7 +155,6 @@ BUNDLE_CONTENT = (
     "node",
     "codec.py",
     "spec",
-    "stamps.py",
     "staging/__init__.py",
     "staging/on_host",
     "steps.py",

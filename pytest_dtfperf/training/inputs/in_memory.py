@@ -79,16 +79,16 @@ class InMemoryInput(PipelineInput):
 
     def test_set(self) -> TestSet:
         with on_host(self._host):
-            pairs = tf.data.Dataset.from_tensor_slices(self._read(training=False))
+            pairs = tf.data.Dataset.from_tensor_slices(self._load_set(training=False))
             iterator = v1.data.make_initializable_iterator(pairs.batch(TEST_BATCH).map(self._decode))
             return TestSet(iterator.initializer, *iterator.get_next())
 
     @cached_property
     def _training_set(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the images and labels from which all towers draw."""
-        return self._read(training=True)
+        return self._load_set(training=True)
 
-    def _read(self, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+    def _load_set(self, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the images and labels of the training set or the test set, unsigned bytes or whole numbers."""
         raise NotImplementedError
 
@@ -105,7 +105,7 @@ class InMemoryInput(PipelineInput):
 class IdxFiles(InMemoryInput):
     """MNIST's files. Pixels are from 0 to 1, as in TensorFlow's tutorial."""
 
-    def _read(self, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+    def _load_set(self, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
         part = "train" if training else "t10k"
         images, labels = open_pair(self._folder, part, self._network.image_shape, self._network.classes)
         return _content(images), _content(labels)
@@ -130,7 +130,7 @@ MARGIN = 4  # pixels on each side, within which a distorted image is shifted: tf
 class BinaryFiles(InMemoryInput):
     """CIFAR-10's binary files. Pixels are from -1 to 1, as in tf_cnn_benchmarks."""
 
-    def _read(self, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+    def _load_set(self, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
         return _cifar_content(open_files(self._folder, TRAINING_FILES if training else TEST_FILES))
 
     @mark_unconverted

@@ -64,7 +64,7 @@ class SyntheticHost(InMemoryInput):
     def test_set(self) -> TestSet:
         return TrainingInput.test_set(self)  # which refuses: it has none
 
-    def _read(self, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+    def _load_set(self, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
         seeds = {"seed": self._order.spec.seed, "seed2": 1}
         shape = (IMAGES, *self._network.image_shape)
         pixels = tf.cast(tf.raw_ops.RandomUniformInt(shape=shape, minval=0, maxval=256, **seeds), tf.uint8)

@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.datamodel.task_report import Score, StepGraph
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.stamps import Stamps
-from pytest_dtfperf.traces import TaskTrace
+from pytest_dtfperf.traces import StepTimestamps, TaskTrace
 from pytest_dtfperf.training import engine
 from pytest_dtfperf.training.devices import config_of, devices_of
 from pytest_dtfperf.training.graph_hash import describe_computation
@@ -19,8 +18,8 @@ from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.stamping import StampLog, added_to_function, fetches_of
 from pytest_dtfperf.training.step import as_asked
+from pytest_dtfperf.training.step_timestamps import TimestampLog, add_to_function, list_fetches
 from pytest_dtfperf.training.strategies.evaluation import Evaluator
 from pytest_dtfperf.training.strategies.feeding import sources
 from pytest_dtfperf.training.strategies.replicas import Replicas
@@ -57,9 +56,9 @@ class MirroredTraining:
 
     _variables: Variables
     _feed: TrainingInput
-    _run: Any  # a concrete function: () -> the loss, a tensor on the device of each replica, and stamps
-    _log: StampLog
-    _added_ops: Sequence[str]  # names of what stamps have added to the function
+    _run: Any  # a concrete function: () -> the loss, a tensor on the device of each replica, and timestamps
+    _log: TimestampLog
+    _added_ops: Sequence[str]  # names of what timestamps have added to the function
 
     def __init__(self, order: TaskOrder) -> None:
         self._order = order
@@ -74,9 +73,9 @@ class MirroredTraining:
             sleep(self._order.sleep_s)
         called, called_s = time(), perf_counter()
         with asking([self._feed]):
-            loss, computed, stamps = self._run()
+            loss, computed, timestamps = self._run()
             value = float(loss)
-        self._log.note(cpu_s, called, called_s, [float(each) for each in stamps])
+        self._log.note(cpu_s, called, called_s, [float(each) for each in timestamps])
         if not self.devices:
             found = {self._full_name(tensor.backing_device) for tensor in computed}
             self.devices = as_asked(self._order.name, found, devices_of(self._order).towers)
@@ -92,8 +91,8 @@ class MirroredTraining:
     def save(self, path: Path) -> None:
         engine.write(self._variables.trained, path)
 
-    def stamps(self, step_s: Sequence[float]) -> Sequence[Stamps]:
-        return self._log.of(step_s) if any(self._order.stamped) else ()
+    def timestamps(self, step_s: Sequence[float]) -> Sequence[StepTimestamps]:
+        return self._log.of(step_s) if any(self._order.timestamped) else ()
 
     def barrier(self, name: str) -> None:
         raise NotImplementedError
@@ -127,10 +126,10 @@ class MirroredTraining:
             done = replicas.train([feed() for feed in feeds])
             pairs = {}
             self._added_ops = ()
-            if any(order.stamped):
-                pairs[order.name], self._added_ops = added_to_function(done.values, done.gradients, devices.host)
-            self._log = StampLog(order.name, pairs)
-            return done.loss, done.computed, fetches_of(pairs)
+            if any(order.timestamped):
+                pairs[order.name], self._added_ops = add_to_function(done.values, done.gradients, devices.host)
+            self._log = TimestampLog(order.name, pairs)
+            return done.loss, done.computed, list_fetches(pairs)
 
         self._run = tf.function(step, autograph=False).get_concrete_function()
 

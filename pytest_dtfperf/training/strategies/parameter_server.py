@@ -20,8 +20,7 @@ import tensorflow as tf
 from pytest_dtfperf.datamodel.task_report import Score, StepGraph
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.spec import Spec, TaskOrder
-from pytest_dtfperf.stamps import Stamps
-from pytest_dtfperf.traces import TaskTrace
+from pytest_dtfperf.traces import StepTimestamps, TaskTrace
 from pytest_dtfperf.training import engine
 from pytest_dtfperf.training.devices import devices_of
 from pytest_dtfperf.training.engine import Training
@@ -31,8 +30,8 @@ from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.damage import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.stamping import added_to_function, fetches_of, of_batches, stamp
 from pytest_dtfperf.training.step import is_one_of
+from pytest_dtfperf.training.step_timestamps import add_timestamp, add_to_function, convert_batches, list_fetches
 from pytest_dtfperf.training.strategies.base import set_up
 from pytest_dtfperf.training.strategies.evaluation import Evaluator
 from pytest_dtfperf.training.strategies.feeding import dataset_of_worker
@@ -71,8 +70,8 @@ class Coordinator(GraphTraining):
         self._steps = 0
         self._traced_left: int | None = None  # steps; None: it measures
         self._seen: set[str] = set()
-        self._stamped: list[tuple[str, Sequence[float]]] = []  # of each batch its device and its stamps
-        self._added_ops: Sequence[str] = ()  # names of what stamps have added to the function
+        self._batch_timestamps: list[tuple[str, Sequence[float]]] = []  # of each batch its device and its timestamps
+        self._added_ops: Sequence[str] = ()  # names of what timestamps have added to the function
 
     def serve(self) -> None:
         set_up(self._order, computes=False)
@@ -99,13 +98,13 @@ class Coordinator(GraphTraining):
         done = self._replicas.train([next(batches)])
         (computed,) = done.computed
         scalar = tf.reshape(computed, [-1])[0]
-        stamps: Sequence[tf.Tensor] = ()
-        if any(self._order.stamped):
-            begin = stamp([], "")  # wherever the coordinator has this run
-            pair, self._added_ops = added_to_function(done.values, done.gradients, "")
-            stamps = [begin, *fetches_of({"": pair})]
+        timestamps: Sequence[tf.Tensor] = ()
+        if any(self._order.timestamped):
+            begin = add_timestamp([], "")  # wherever the coordinator has this run
+            pair, self._added_ops = add_to_function(done.values, done.gradients, "")
+            timestamps = [begin, *list_fetches({"": pair})]
             self._added_ops = [begin.op.name, *self._added_ops]
-        return done.loss, scalar, stamps
+        return done.loss, scalar, timestamps
 
     def step(self) -> float:
         if self._order.sleep_s:
@@ -122,20 +121,20 @@ class Coordinator(GraphTraining):
     def _done(self, batch: tf.distribute.experimental.coordinator.RemoteValue) -> float:
         """Wait until the batch has been trained, and return its loss."""
         there = batch._get_values()  # before the fetch: a worker that fails in it trains the batch anew, and has none before
-        loss, _, stamps = batch.fetch()
+        loss, _, timestamps = batch.fetch()
         device = there[1].backing_device  # what is fetched is a copy, which is here
         self._seen.add(device)
-        self._stamped.append((device, [float(each) for each in stamps]))
+        self._batch_timestamps.append((device, [float(each) for each in timestamps]))
         return float(loss)
 
-    def stamps(self, step_s: Sequence[float]) -> Sequence[Stamps]:
+    def timestamps(self, step_s: Sequence[float]) -> Sequence[StepTimestamps]:
         """Return each batch's timestamps from its begin on its worker, as that clock has no time of the coordinator's order."""
-        if not any(self._order.stamped):
+        if not any(self._order.timestamped):
             return ()
         found: dict[str, list[Sequence[float]]] = {}
-        for device, stamps in self._stamped[-len(step_s) * self._order.spec.gpus :]:
-            found.setdefault(f"worker:{tf.DeviceSpec.from_string(device).task}", []).append(stamps)
-        return [of_batches(worker, found[worker]) for worker in sorted(found)]
+        for device, timestamps in self._batch_timestamps[-len(step_s) * self._order.spec.gpus :]:
+            found.setdefault(f"worker:{tf.DeviceSpec.from_string(device).task}", []).append(timestamps)
+        return [convert_batches(worker, found[worker]) for worker in sorted(found)]
 
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace:
         """Return the trace of the batches that this process trained.

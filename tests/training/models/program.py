@@ -25,7 +25,7 @@ from pytest_dtfperf.training.joined_values import join_parts, parts_in, product_
 from pytest_dtfperf.training.models import Network, default_network, make_network
 from pytest_dtfperf.training.models.tensors import TensorLayers
 from pytest_dtfperf.training.replica import build
-from pytest_dtfperf.training.stamping import fetches_of
+from pytest_dtfperf.training.step_timestamps import list_fetches
 from pytest_dtfperf.training.tower import weights_first
 
 v1 = tf.compat.v1
@@ -182,16 +182,16 @@ def products(precision: str) -> dict[str, Any]:
     return found
 
 
-def step(placement: str, between_hosts: bool, stamped: bool, **changes: Any) -> dict[str, Any]:
+def step(placement: str, between_hosts: bool, timestamped: bool, **changes: Any) -> dict[str, Any]:
     """How often a worker's step on VGG16 computes a tensor of so many rows, of those as wide as its largest matrix."""
     spec = Spec(model="vgg16", batch_size=1, gpus=2, num_ps=2, variable_placement=placement, **changes)
     tasks = {job: [f"{job}{i}" for i in range(2)] for job in ("ps", "worker")}
     cluster = {job: tuple(f"{task if between_hosts else 'here'}:{task[-1]}" for task in tasks[job]) for job in tasks}
-    order = TaskOrder(run="x", job="worker", index=0, spec=spec, cluster=cluster, stamped=(stamped,))
+    order = TaskOrder(run="x", job="worker", index=0, spec=spec, cluster=cluster, timestamped=(timestamped,))
     with tf.Graph().as_default():
         replica = build(order, devices_of(order))
     assert replica.loss is not None
-    front = [replica.loss.op, *replica.updates, *(tensor.op for tensor in fetches_of(replica.stamps))]
+    front = [replica.loss.op, *replica.updates, *(tensor.op for tensor in list_fetches(replica.timestamps))]
     seen: set[tf.Operation] = set()
     while front:
         if (op := front.pop()) not in seen:

@@ -108,16 +108,16 @@ def test_parts_multiply_as_the_matrix_that_they_are(ask: Ask, precision: str, rt
         np.testing.assert_allclose(parts, whole, rtol=rtol, atol=rtol * np.abs(whole).max())
 
 
-@pytest.mark.parametrize("stamped", [False, True])
+@pytest.mark.parametrize("timestamped", [False, True])
 @pytest.mark.parametrize(
     "changes", [{"variable_update": "parameter_server"}, {"variable_update": "distributed_replicated"}, {"precision": "fp16"}]
 )
-def test_a_dense_layer_s_parts_are_never_joined(ask: Ask, changes: dict[str, str], stamped: bool) -> None:
+def test_a_dense_layer_s_parts_are_never_joined(ask: Ask, changes: dict[str, str], timestamped: bool) -> None:
     """A step on VGG16 makes no tensor of its largest matrix, of 25,088 rows, if this lies in parts, on several servers or,
     between hosts, on one; whole, it makes several.
     """
     whole, spread, together = (
-        ask("step", placement=placement, between_hosts=between_hosts, stamped=stamped, **changes)
+        ask("step", placement=placement, between_hosts=between_hosts, timestamped=timestamped, **changes)
         for placement, between_hosts in (("greedy", False), ("split", False), ("greedy", True))
     )
     assert whole["25088"] >= 2  # the value and the gradient

@@ -1,12 +1,12 @@
-"""What the stamps of every measured step cost: steps and whole runs with and without them, on this machine.
+"""What the timestamps of every measured step cost: steps and whole runs with and without them, on this machine.
 
-    python -m benchmarks.stamps                       # mnist on two workers and two parameter servers
-    python -m benchmarks.stamps --gpus 1 --num-ps 1   # where two cores are enough for all tasks: steps scatter less
-    python -m benchmarks.stamps --model resnet50 --batch 2 --steps 40 --rounds 5
+    python -m benchmarks.timestamps                       # mnist on two workers and two parameter servers
+    python -m benchmarks.timestamps --gpus 1 --num-ps 1   # where two cores are enough for all tasks: steps scatter less
+    python -m benchmarks.timestamps --model resnet50 --batch 2 --steps 40 --rounds 5
 
-Within a run, four steps at a time: of the first two and the next two, one half is stamped on every worker, drawn by lot for
+Within a run, four steps at a time: of the first two and the next two, one half is timestamped on every worker, drawn by lot for
 each four. So what else makes steps longer, every second one or later ones, falls to either. Runs of which all steps are
-stamped and runs of which none is, turn by turn, tell the CPU seconds of all workers. Medians of ratios, with the interval that
+timestamped and runs of which none is, in turns, show the CPU seconds of all workers. Medians of ratios, with the interval that
 holds the true median 19 times of 20, whatever they are distributed by: it is between two of the ratios (the sign test's).
 """
 
@@ -28,9 +28,9 @@ from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.tables import VARIABLE_UPDATES, VariableUpdate
 
 ERROR = 0.05
-BLOCK = 2  # steps that are all stamped or none is: few, for what else makes them longer lasts
+BLOCK = 2  # steps that are all timestamped or none is: few, for what else makes them longer lasts
 WARMUP_STEPS = 10
-# Those with parameter servers whose steps are a session's: a function of TensorFlow 2's strategies has stamps in all or none.
+# Those with parameter servers and sessions: a function of TensorFlow 2's strategies has timestamps in all steps or in none.
 MODES = [name for name, mode in VARIABLE_UPDATES.items() if mode.parameter_servers and mode.engine == VariableUpdate.engine]
 
 
@@ -55,36 +55,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         Launcher(allocation, config) as launcher,
     ):
 
-        def trained(stamped: Sequence[bool]) -> Run:
-            return launcher.run(spec, log_dir=Path(folder), stamped=stamped)
+        def trained(timestamped: Sequence[bool]) -> Run:
+            return launcher.run(spec, log_dir=Path(folder), timestamped=timestamped)
 
         for number in range(options.rounds):
             lots = drawn(options.steps, Random(number))
             steps += by_lot(trained([True] * WARMUP_STEPS + lots).step_s["worker:0"], lots)
             first, second = (True, False) if number % 2 else (False, True)  # neither always meets the warmer machine
-            runs = {stamped: trained([stamped]) for stamped in (first, second)}
+            runs = {timestamped: trained([timestamped]) for timestamped in (first, second)}
             cpu.append(_cpu_s(runs[True]) / _cpu_s(runs[False]))
             rates.append(runs[True].images_per_sec / runs[False].images_per_sec)
             print(f"{number + 1} of {options.rounds}", file=sys.stderr, flush=True)
-    print(f"{spec.label}: with stamps / without")
+    print(f"{spec.label}: with timestamps / without")
     for what, ratios in ((f"seconds of {BLOCK} steps", steps), ("CPU seconds of a run", cpu), ("images/sec of a run", rates)):
         print(f"{what:<22} {line(ratios)}")
     return 0
 
 
 def drawn(steps: int, lot: Random) -> list[bool]:
-    """Whether a step is stamped: of each two blocks one is. What is left over after the last two is not."""
+    """Whether a step is timestamped: of each two blocks one is. What is left over after the last two is not."""
     halves = [lot.choice((True, False)) for _ in range(steps // (2 * BLOCK))]
-    stamped = [of_block for first in halves for of_block in (first, not first) for _ in range(BLOCK)]
-    return stamped + [False] * (steps - len(stamped))
+    timestamped = [of_block for first in halves for of_block in (first, not first) for _ in range(BLOCK)]
+    return timestamped + [False] * (steps - len(timestamped))
 
 
-def by_lot(step_s: Sequence[float], stamped: Sequence[bool]) -> list[float]:
-    """Seconds of each stamped block by those of its neighbour, which is not."""
+def by_lot(step_s: Sequence[float], timestamped: Sequence[bool]) -> list[float]:
+    """Seconds of each timestamped block by those of its neighbour, which is not."""
     ratios = []
     for begin in range(0, len(step_s) - 2 * BLOCK + 1, 2 * BLOCK):
         first, second = (sum(step_s[at : at + BLOCK]) for at in (begin, begin + BLOCK))
-        ratios.append(first / second if stamped[begin] else second / first)
+        ratios.append(first / second if timestamped[begin] else second / first)
     return ratios
 
 
@@ -110,7 +110,7 @@ def interval(ratios: Sequence[float]) -> tuple[float, float]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="What stamps cost, on this machine.")
+    parser = argparse.ArgumentParser(description="What timestamps cost, on this machine.")
     parser.add_argument("--model", default="mnist")
     parser.add_argument("--batch", type=int, default=64, metavar="N", help="images per device and step (default %(default)s)")
     parser.add_argument("--gpus", type=int, default=2, metavar="N", help="workers (default %(default)s)")

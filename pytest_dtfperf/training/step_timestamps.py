@@ -12,7 +12,7 @@ from time import perf_counter, process_time, time
 import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.stamps import Stamps
+from pytest_dtfperf.traces import StepTimestamps
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.joined_values import parts_in
 from pytest_dtfperf.training.tower import Tower
@@ -20,22 +20,22 @@ from pytest_dtfperf.training.variable_update.base import one_per_device
 
 v1 = tf.compat.v1
 
-# How much longer or shorter a step may be by the host's clock of the day than by one that is never set, or its stamps do not
-# count: clocks are slewed by 0.05 % at most, and both are read within microseconds unless the process loses its core there.
+# How much longer or shorter a step may be by the wall clock than by the monotonic clock. Else the wall clock was set, and the
+# timestamps are invalid: clocks are slewed by 0.05 % at most, and read within microseconds unless the process loses its core.
 _SET_S, _SET_PART = 0.001, 0.001
 
-_FIXED = 5  # numbers that are noted of each step beside its stamps
+_FIXED = 5  # numbers that are noted of each step beside its timestamps
 
 Pair = tuple[tf.Tensor | None, tf.Tensor]  # when variables and when gradients were there: seconds since 1970, float64
 
 
-def stamp(after: Sequence[tf.Operation], device: str) -> tf.Tensor:
+def add_timestamp(after: Sequence[tf.Operation], device: str) -> tf.Tensor:
     """Return the time at which all of these operations have run, on a CPU. Each other device sends one empty message."""
     with v1.device(device), v1.control_dependencies(after):
         return tf.raw_ops.Timestamp()
 
 
-def stamps_of(order: TaskOrder, towers: Sequence[Tower], devices: Devices) -> Mapping[str, Pair]:
+def add_worker_timestamps(order: TaskOrder, towers: Sequence[Tower], devices: Devices) -> Mapping[str, Pair]:
     """Return the timestamps of each worker that this task's session computes on; all are on this task's clock.
 
     Where XLA makes one operation of all that it finds, the values of variables are only known to be there when that is over,
@@ -46,9 +46,9 @@ def stamps_of(order: TaskOrder, towers: Sequence[Tower], devices: Devices) -> Ma
         theirs = [tower for _, tower in of_host]
         values = [value for tower in theirs for value in tower.values]
         computed = [tensor for tower in theirs for tensor in tower.computed]
-        there = None if order.spec.xla else stamp(_join_tensors(values, host, devices.host), devices.host)
+        there = None if order.spec.xla else add_timestamp(_join_tensors(values, host, devices.host), devices.host)
         task = tf.DeviceSpec.from_string(host).task if order.cluster else order.index
-        found[f"worker:{task}"] = there, stamp(_join_tensors(computed, host, devices.host), devices.host)
+        found[f"worker:{task}"] = there, add_timestamp(_join_tensors(computed, host, devices.host), devices.host)
     return found
 
 
@@ -61,12 +61,12 @@ def _join_tensors(tensors: Sequence[tf.Tensor], host: str, own: str) -> list[tf.
         return [tf.no_op()]
 
 
-def fetches_of(pairs: Mapping[str, Pair]) -> list[tf.Tensor]:
+def list_fetches(pairs: Mapping[str, Pair]) -> list[tf.Tensor]:
     """Return the tensors that a step fetches for these pairs."""
     return [tensor for pair in pairs.values() for tensor in pair if tensor is not None]
 
 
-def added_to_function(values: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor], device: str) -> tuple[Pair, Sequence[str]]:
+def add_to_function(values: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor], device: str) -> tuple[Pair, Sequence[str]]:
     """Add a pair of timestamps to the function that is being traced, and return it with the names of all added operations.
 
     They are added last, so that no operation waits for them: TensorFlow runs stateful operations in the order in which they
@@ -74,7 +74,7 @@ def added_to_function(values: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor
     """
     graph = v1.get_default_graph()
     before = len(graph.get_operations())
-    pair = (stamp(_joined_of(values), device), stamp(_joined_of(gradients), device))
+    pair = (add_timestamp(_joined_of(values), device), add_timestamp(_joined_of(gradients), device))
     return pair, [operation.name for operation in graph.get_operations()[before:]]
 
 
@@ -93,7 +93,7 @@ def _maker(operation: tf.Operation) -> tf.Operation:
     return operation
 
 
-class StampLog:
+class TimestampLog:
     """The clocks before and after every step, and its timestamps, noted with as few Python operations as possible."""
 
     def __init__(self, own: str, pairs: Mapping[str, Pair]) -> None:
@@ -103,14 +103,14 @@ class StampLog:
         """
         self._own = own
         self._have_variables = {worker: variables is not None for worker, (variables, _) in pairs.items()}
-        self._width = _FIXED + len(fetches_of(pairs))
+        self._width = _FIXED + len(list_fetches(pairs))
         self._noted = array("d")  # of each step the five numbers of `note`, and the fetches
 
-    def note(self, cpu_s: float, called: float, called_s: float, stamps: Sequence[float]) -> None:
+    def note(self, cpu_s: float, called: float, called_s: float, timestamps: Sequence[float]) -> None:
         """Note a step: the CPU time used before it, the times of its call, and the fetched timestamps."""
-        self._noted.extend((called, called_s, time(), perf_counter(), process_time() - cpu_s, *stamps))
+        self._noted.extend((called, called_s, time(), perf_counter(), process_time() - cpu_s, *timestamps))
 
-    def of(self, step_s: Sequence[float]) -> list[Stamps]:
+    def of(self, step_s: Sequence[float]) -> list[StepTimestamps]:
         """Return the timestamps of the last steps, given their whole durations; none where fewer steps were noted."""
         width = self._width
         first = len(self._noted) - width * len(step_s)
@@ -121,12 +121,12 @@ class StampLog:
             self._by_worker([_Step(whole_s, self._noted[at : at + width]) for whole_s, at in zip(step_s, starts, strict=True)])
         )
 
-    def _by_worker(self, steps: Sequence["_Step"]) -> Iterator[Stamps]:
+    def _by_worker(self, steps: Sequence["_Step"]) -> Iterator[StepTimestamps]:
         columns = iter(range(_FIXED, self._width))
         for worker, has_variables in self._have_variables.items():
             there = next(columns) if has_variables else None
             done = next(columns)
-            yield Stamps(
+            yield StepTimestamps(
                 worker=worker,
                 python_us=[step.python_us for step in steps],
                 variables_us=[None if there is None else step.until(there, done) for step in steps],
@@ -136,12 +136,12 @@ class StampLog:
             )
 
 
-def of_batches(worker: str, batches: Sequence[Sequence[float]]) -> Stamps:
+def convert_batches(worker: str, batches: Sequence[Sequence[float]]) -> StepTimestamps:
     """Return a worker's timestamps of the batches that a coordinator gave it: of each its begin and its pair."""
     unknown = [None] * len(batches)
     variables = [_us(there - begun) if begun <= there <= done else None for begun, there, done in batches]
     gradients = [_us(done - begun) if begun <= done else None for begun, _, done in batches]
-    return Stamps(
+    return StepTimestamps(
         worker=worker, python_us=unknown, variables_us=variables, gradients_us=gradients, end_us=unknown, cpu_us=unknown
     )
 

@@ -1,22 +1,22 @@
-"""Stamps of workers that were never there."""
+"""Timestamps of workers that were never there."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from pytest_dtfperf.explain.worker_timings import Numbers
-from pytest_dtfperf.stamps import Stamps
+from pytest_dtfperf.traces import StepTimestamps
 
 PYTHON_S, RECEIVE_S, UPDATE_S = 0.001, 0.004, 0.003
 
 
-def in_lockstep(ready: Numbers) -> list[Stamps]:
+def in_lockstep(ready: Numbers) -> list[StepTimestamps]:
     """Of a synchronous training: when each worker (row) had its gradients in each step (column), seconds after its begin."""
     return [of(f"worker:{number}", theirs, ready.max(axis=0) + UPDATE_S) for number, theirs in enumerate(ready)]
 
 
-def of(worker: str, ready: Numbers, end: Numbers) -> Stamps:
-    return Stamps(
+def of(worker: str, ready: Numbers, end: Numbers) -> StepTimestamps:
+    return StepTimestamps(
         worker=worker,
         python_us=_us(np.full_like(ready, PYTHON_S)),
         variables_us=_us(np.full_like(ready, RECEIVE_S)),

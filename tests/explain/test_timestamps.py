@@ -1,4 +1,4 @@
-"""Stamps as they travel, and what is refused of them."""
+"""Timestamps as they travel, and what is refused of them."""
 
 import base64
 import json
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_dtfperf.stamps import InvalidStamps, Stamps, pack, unpack
-from tests.explain.stamped import in_lockstep
+from pytest_dtfperf.traces import InvalidTimestamps, StepTimestamps, pack_timestamps, unpack_timestamps
+from tests.explain.timestamped import in_lockstep
 
 GIVEN: dict[str, Any] = {
     "worker": "worker:0", "python_us": [1], "variables_us": [None], "gradients_us": [3], "end_us": [4], "cpu_us": [0]
@@ -17,16 +17,16 @@ GIVEN: dict[str, Any] = {
 
 
 def test_stamps_come_back_as_they_were_sent() -> None:
-    """Packed and unpacked, stamps of several workers are the same, what is not known among them."""
-    given = [*in_lockstep(np.full((2, 5), 0.1)), Stamps(**GIVEN)]
-    assert unpack(pack(given)) == given
+    """Packed and unpacked, timestamps of several workers are the same, what is not known among them."""
+    given = [*in_lockstep(np.full((2, 5), 0.1)), StepTimestamps(**GIVEN)]
+    assert unpack_timestamps(pack_timestamps(given)) == given
 
 
 def test_as_many_steps_as_a_report_can_have_are_sent() -> None:
     """400,000 steps of numbers that do not repeat fit into a message."""
     random = np.random.default_rng(1)
-    (stamps,) = in_lockstep(0.01 * (1 + 0.05 * random.standard_normal((1, 400_000))))
-    assert len(unpack(pack([stamps]))[0]) == 400_000
+    (timestamps,) = in_lockstep(0.01 * (1 + 0.05 * random.standard_normal((1, 400_000))))
+    assert len(unpack_timestamps(pack_timestamps([timestamps]))[0]) == 400_000
 
 
 @pytest.mark.parametrize(
@@ -45,22 +45,22 @@ def test_as_many_steps_as_a_report_can_have_are_sent() -> None:
     ids=str,
 )
 def test_what_cannot_be_is_refused(change: dict[str, Any], why: str) -> None:
-    """A host may send anything: each thing that stamps cannot be is said."""
+    """A host may send anything: each thing that timestamps cannot be is said."""
     packed = base64.b64encode(zlib.compress(json.dumps([GIVEN | change]).encode())).decode()
-    with pytest.raises(InvalidStamps) as refused:
-        unpack(packed)
+    with pytest.raises(InvalidTimestamps) as refused:
+        unpack_timestamps(packed)
     assert str(refused.value) == why
 
 
 @pytest.mark.parametrize("text", ["x", "AAAA", base64.b64encode(zlib.compress(b"{}")).decode()])
 def test_what_is_nothing_of_ours_is_refused(text: str) -> None:
     """Neither base64 nor a compressed list: refused."""
-    with pytest.raises(InvalidStamps):
-        unpack(text)
+    with pytest.raises(InvalidTimestamps):
+        unpack_timestamps(text)
 
 
 def test_small_text_becomes_no_more_than_stamps_may_be() -> None:
     """A gigabyte of blanks that is a small text is not made."""
     bomb = base64.b64encode(zlib.compress(b"[" + b" " * (200 << 20), 9)).decode()
-    with pytest.raises(InvalidStamps):
-        unpack(bomb)
+    with pytest.raises(InvalidTimestamps):
+        unpack_timestamps(bomb)

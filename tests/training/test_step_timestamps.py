@@ -1,4 +1,4 @@
-"""Stamps of the measured steps, by real tasks in all modes, and what they come to."""
+"""Timestamps of the measured steps, by real tasks in all modes, and what they come to."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ import pytest
 
 from pytest_dtfperf.explain.worker_timings import compute_worker_timings
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.stamps import Column, Stamps, unpack
+from pytest_dtfperf.traces import Column, StepTimestamps, unpack_timestamps
 from tests.training.conftest import RunTasks, orders_of, report_of
 
 PAIR: dict[str, Any] = {"gpus": 2}
 STEPS = 10
 SLEEP_S = 0.2  # forty times what a step takes: on a busy machine, too, the others are there first in most steps
 
-Told = list[tuple[list[float], list[Stamps]]]  # of each task that has sent stamps its measured steps, and them
+Told = list[tuple[list[float], list[StepTimestamps]]]  # of each task that has sent timestamps its measured steps, and them
 
 
 def told(run_tasks: RunTasks, spec: Spec, workers: int, **order: Any) -> Told:
@@ -21,10 +21,10 @@ def told(run_tasks: RunTasks, spec: Spec, workers: int, **order: Any) -> Told:
         outcomes = run_tasks(orders)
     assert [outcome["code"] for outcome in outcomes] == [0] * len(outcomes), [o["events"][-1:] for o in outcomes]
     return [
-        (list(report_of(outcome).step_s), unpack(event["data"]))
+        (list(report_of(outcome).step_s), unpack_timestamps(event["data"]))
         for outcome in outcomes
         for event in outcome["events"]
-        if event["kind"] == "stamps"
+        if event["kind"] == "timestamps"
     ]
 
 
@@ -34,9 +34,11 @@ def known(column: Column) -> list[int]:
     return [each for each in column if each is not None]
 
 
-def check_parts(step_s: list[float], stamps: Stamps) -> None:
+def check_parts(step_s: list[float], timestamps: StepTimestamps) -> None:
     """All is known of every step, in its order, and adds up to what the step took by the clock that measures."""
-    python, variables, gradients, end = map(known, (stamps.python_us, stamps.variables_us, stamps.gradients_us, stamps.end_us))
+    python, variables, gradients, end = map(
+        known, (timestamps.python_us, timestamps.variables_us, timestamps.gradients_us, timestamps.end_us)
+    )
     assert [p + e for p, e in zip(python, end, strict=True)] == pytest.approx([1e6 * whole_s for whole_s in step_s], abs=2)
     assert all(0 <= v <= g <= e for v, g, e in zip(variables, gradients, end, strict=True))
 
@@ -54,11 +56,11 @@ def test_who_sleeps_is_last(run_tasks: RunTasks, tiny: Spec, mode: str, layout: 
     """Where all workers have a common step, the one that sleeps before each of its own is last, by its sleep, in Python."""
     spec = tiny.but(variable_update=mode, warmup_steps=1, steps=STEPS, **PAIR, **layout)
     sent = told(run_tasks, spec, 2, sleep_s={"worker:1": SLEEP_S})
-    assert [stamps.worker for _, (stamps,) in sent] == ["worker:0", "worker:1"]
-    for step_s, (stamps,) in sent:
-        check_parts(step_s, stamps)
-        known(stamps.cpu_us)
-    scores = compute_worker_timings([stamps for _, (stamps,) in sent], lockstep=spec.in_lockstep)
+    assert [timestamps.worker for _, (timestamps,) in sent] == ["worker:0", "worker:1"]
+    for step_s, (timestamps,) in sent:
+        check_parts(step_s, timestamps)
+        known(timestamps.cpu_us)
+    scores = compute_worker_timings([timestamps for _, (timestamps,) in sent], lockstep=spec.in_lockstep)
     assert scores is not None
     sleeper, other = scores.workers["worker:1"], scores.workers["worker:0"]
     assert (sleeper.last or 0) > (other.last or 0)
@@ -70,9 +72,9 @@ def test_who_waits_for_nobody_has_a_score_of_its_own_alone(run_tasks: RunTasks, 
     """Workers without a common step are compared with nobody, and tell their own times."""
     spec = tiny.but(num_ps=1, cross_replica_sync=False, warmup_steps=1, steps=STEPS, **PAIR)
     sent = told(run_tasks, spec, 2, sleep_s={"worker:1": SLEEP_S})
-    for step_s, (stamps,) in sent:
-        check_parts(step_s, stamps)
-    scores = compute_worker_timings([stamps for _, (stamps,) in sent], lockstep=spec.in_lockstep)
+    for step_s, (timestamps,) in sent:
+        check_parts(step_s, timestamps)
+    scores = compute_worker_timings([timestamps for _, (timestamps,) in sent], lockstep=spec.in_lockstep)
     assert scores is not None
     assert all(score.last is None and score.late_s is None for score in scores.workers.values())
     sleeper, other = scores.workers["worker:1"], scores.workers["worker:0"]
@@ -82,12 +84,12 @@ def test_who_waits_for_nobody_has_a_score_of_its_own_alone(run_tasks: RunTasks, 
 
 
 def test_one_session_tells_of_all_workers(run_tasks: RunTasks, tiny: Spec) -> None:
-    """The chief's session stamps the other worker's devices on its own clock; of that one's CPU it knows nothing."""
+    """The chief's session timestamps the other worker's devices on its own clock; of that one's CPU it knows nothing."""
     spec = tiny.but(variable_update="distributed_all_reduce", warmup_steps=1, steps=3, **PAIR)
     ((step_s, both),) = told(run_tasks, spec, 2)
-    assert [stamps.worker for stamps in both] == ["worker:0", "worker:1"]
-    for stamps in both:
-        check_parts(step_s, stamps)
+    assert [timestamps.worker for timestamps in both] == ["worker:0", "worker:1"]
+    for timestamps in both:
+        check_parts(step_s, timestamps)
     known(both[0].cpu_us)
     assert set(both[1].cpu_us) == {None}
 
@@ -96,21 +98,21 @@ def test_one_session_tells_of_all_workers(run_tasks: RunTasks, tiny: Spec) -> No
 def test_lone_process_tells_its_own(run_tasks: RunTasks, tiny: Spec, mode: str) -> None:
     """A worker with several devices has its gradients when the last of them has."""
     spec = tiny.but(variable_update=mode, warmup_steps=0, steps=3, **PAIR)
-    ((step_s, (stamps,)),) = told(run_tasks, spec, 1)
-    check_parts(step_s, stamps)
+    ((step_s, (timestamps,)),) = told(run_tasks, spec, 1)
+    check_parts(step_s, timestamps)
 
 
 def test_coordinator_tells_of_its_workers_batches(run_tasks: RunTasks, tiny: Spec) -> None:
     """Of what was scheduled on each worker it is known how long variables and gradients took there, and nothing else."""
     spec = tiny.but(variable_update="parameter_server_v2", cross_replica_sync=False, num_ps=1, steps=10, **PAIR)
     ((_, of_workers),) = told(run_tasks, spec, 2)
-    assert sum(len(stamps) for stamps in of_workers) == 2 * spec.steps
-    for stamps in of_workers:
-        assert all(0 <= v <= g for v, g in zip(known(stamps.variables_us), known(stamps.gradients_us), strict=True))
-        assert set(stamps.python_us) | set(stamps.end_us) | set(stamps.cpu_us) == {None}
+    assert sum(len(timestamps) for timestamps in of_workers) == 2 * spec.steps
+    for timestamps in of_workers:
+        assert all(0 <= v <= g for v, g in zip(known(timestamps.variables_us), known(timestamps.gradients_us), strict=True))
+        assert set(timestamps.python_us) | set(timestamps.end_us) | set(timestamps.cpu_us) == {None}
 
 
 def test_without_stamps_nothing_is_sent(run_tasks: RunTasks, tiny: Spec) -> None:
-    """Told to stamp no step, or every second one, a task sends none."""
-    for stamped in ((False,), (False, True)):
-        assert told(run_tasks, tiny.but(warmup_steps=1), 1, stamped=stamped) == []
+    """Told to timestamp no step, or every second one, a task sends none."""
+    for timestamped in ((False,), (False, True)):
+        assert told(run_tasks, tiny.but(warmup_steps=1), 1, timestamped=timestamped) == []
