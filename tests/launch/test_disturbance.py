@@ -176,10 +176,10 @@ def test_documented_limits() -> None:
         "other processes": f"{disturbance.OTHERS_SHARE:.0%} of their time, and {disturbance.LEAST_S:g} s",
         "steal": f"{disturbance.STEAL_SHARE:.0%} of the cores' time, and {disturbance.LEAST_S:g} s",
         "some process waits": f"{disturbance.MEMORY_STALL_SHARE:.0%} of the run, and {disturbance.LEAST_S:g} s",
-        "pages come back": f"{disturbance.SWAP_MIB_PER_S} MiB/s",
+        "memory is read from swap": f"{disturbance.SWAP_MIB_PER_S} MiB/s",
         "a core's clock": f"{disturbance.CORE_HEAT_SHARE:.0%} of the run, and {disturbance.LEAST_S:g} s",
         "a GPU's clocks": f"{disturbance.GPU_HEAT_SHARE:.0%} of the samples",
-        "a GPU that others": f"{disturbance.GPU_OTHERS_PERCENT} % in use before the run",
+        "others compute on a GPU": f"{disturbance.GPU_OTHERS_PERCENT} % in use before the run",
     }.items():
         (line,) = (line for line in table.splitlines() if line.startswith(f"| {row}"))
         assert limits.replace("%", " %").replace("  ", " ") in line
