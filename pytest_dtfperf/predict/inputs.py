@@ -116,6 +116,7 @@ def select_measured(records: Iterable[Record], spec: Spec) -> list[MeasuredRate]
     """Return the valid measurements of the same training, with any number of devices and servers; of each size the latest.
 
     The data format, which is that of the devices, may differ, and on one host the placement of variables, which sends nothing.
+    Measurements with injected slow-downs are left out.
     """
     found: dict[tuple[int, int], MeasuredRate] = {}
     for record in records:
@@ -124,7 +125,7 @@ def select_measured(records: Iterable[Record], spec: Spec) -> list[MeasuredRate]
         same = spec.but(gpus=size[0], num_ps=size[1], data_format=record.spec.data_format)
         if len(set(layout.hosts.values())) == 1:
             same = same.but(variable_placement=record.spec.variable_placement)
-        if record.is_valid and same.key == record.spec.key:
+        if record.is_valid and not record.measurement.injected_slowdowns and same.key == record.spec.key:
             rates = record.measurement.rates
             noise = statistics.stdev(rates) / record.images_per_sec / len(rates) ** 0.5 if len(rates) > 1 else 0.0
             found[size] = MeasuredRate(spec=record.spec, layout=layout, images_per_sec=record.images_per_sec, noise=noise)

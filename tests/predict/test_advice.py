@@ -77,7 +77,8 @@ def test_injected_slow_downs_have_none() -> None:
 
 
 def test_measurements_of_the_same_training_are_selected() -> None:
-    """The latest valid one of each size counts, in the devices' own data format; other trainings and void rates do not."""
+    """The latest valid one of each size counts, in the devices' own data format. Other trainings, void rates and injected
+    slow-downs do not."""
     spec = samples.spec(variable_update="parameter_server", num_ps=1)
     local = spec.but(gpus=2, variable_placement="greedy")
     records = [
@@ -85,6 +86,7 @@ def test_measurements_of_the_same_training_are_selected() -> None:
         samples.record(local, 19.0, 21.0),
         samples.record(spec.but(gpus=4, batch_size=4), 40.0),
         samples.record(spec.but(gpus=8), 80.0, verdict=Verdict.INVALID),
+        samples.record(spec.but(gpus=16), 16.0, injected_slowdowns={"worker:1": 0.5}),
     ]
     (found,) = select_measured(records, spec.but(data_format="NCHW", variable_placement="split"))
     assert (found.spec, found.images_per_sec) == (local, records[1].images_per_sec)
