@@ -97,7 +97,7 @@ def _distribute_over_links(
 
 
 def _links(worker: str, kind: str, breakdown: StepBreakdown | None) -> Sequence[Ends]:
-    """Return the links that these seconds can be from: the worker's own in this direction, or else all links of a session."""
+    """Return the links that these seconds can come from: the worker's own in this direction, or else all links of a session."""
     everything = [(link.source, link.destination) for link in breakdown.links] if breakdown else []
     own = [ends for ends in everything if worker in ends]
     if breakdown and len(select_worker_parts(breakdown)) > 1:  # of many links, a breakdown has the busiest
@@ -291,7 +291,7 @@ def _slow_when_probed(then: MeasurementProfile, now: MeasurementProfile) -> Sequ
 
 
 def append_rest(found: Sequence[CandidateCause], changes: Changes, residual_s: float) -> list[CandidateCause]:
-    """Return the largest candidates, and one for all that is left."""
+    """Return the largest candidates, and one candidate for all other changes."""
     kept = sorted(found, key=lambda candidate: -candidate.largest_s)[: thresholds.MAX_CANDIDATES - 1]
     left: dict[Cell, float] = {(worker, kind): seconds for worker, kinds in changes.items() for kind, seconds in kinds.items()}
     for candidate in kept:
@@ -337,7 +337,7 @@ def _has_servers(side: MeasurementProfile) -> bool:
 
 
 def _groups(both: ComparedTimes, changes: Changes, has_servers: bool) -> Mapping[str, Mapping[Cell, float]]:
-    """Group -> its changes. TensorFlow's own host code on a worker takes longer with whatever else of it does."""
+    """Return the changes by group. TensorFlow's host code on a worker belongs to the group that became longer there."""
     found: dict[str, dict[Cell, float]] = defaultdict(dict)
     for worker, kinds in changes.items():
         host = _choose_group_of_host_code(both, worker, kinds)
@@ -350,7 +350,7 @@ def _groups(both: ComparedTimes, changes: Changes, has_servers: bool) -> Mapping
 
 
 def _choose_group_of_host_code(both: ComparedTimes, worker: str, kinds: Mapping[str, float]) -> str:
-    """Return the group that a worker's host code belongs to: one that is significantly longer, if there is one."""
+    """Return the group that a worker's host code belongs to: the one that is significantly longer, if there is one."""
     changes = {what: sum(kinds.get(kind, 0.0) for kind in GROUPS[what]) for what in ("compute", "transfer")}
     longer = {what: seconds for what, seconds in changes.items() if seconds > compute_least_change(both, worker, GROUPS[what])}
     return max(longer, key=lambda what: longer[what]) if longer and kinds.get("host", 0.0) > 0 else "host"
@@ -387,7 +387,7 @@ def _group_workers(
 
 
 def _common(seconds: Sequence[float]) -> float:
-    """Return what all of them have: of two the smaller, of more the lower median."""
+    """Return the seconds that all have in common: of two the smaller, of more the lower median."""
     return min(seconds) if len(seconds) < 3 else statistics.median_low(seconds)
 
 

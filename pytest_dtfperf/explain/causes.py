@@ -2,18 +2,18 @@
 
     explain(then, now)      the one entry point
 
-The seconds of a cause are those that the step would gain without it. They are found on the model of a step
-(`measurement_profile.py`): put the candidate's times into the good step, take them out of the bad one, and all the ways
-between. What these seconds do not reach of the step's measured change is reported as not explained. What is smaller than the
-noise is not reported.
+The seconds of a cause are those by which the step would be shorter without it. They are computed by the model of a step
+(`measurement_profile.py`): the candidate's times are added to the good step and removed from the bad one, in all orders. The
+rest of the step's measured change is reported as not explained. Causes smaller than the noise are not reported.
 
 The change of a step is measured over all steps of all runs, and its parts only in the few traced ones. Where the two do not
-agree, each part takes of the difference what its own error allows (least squares), and no more. Traced steps follow each other
-and may all be of a bad moment that was not there in the measured steps: of too much, more is taken, up to all that the step
-did not become longer by.
+agree, each part is adjusted by as much of the difference as its own error allows (least squares), and no more. Traced steps are
+consecutive, and may all be of a bad moment that was not in the measured steps: where the parts add up to too much, more is
+removed from them, until they add up to the step's change.
 
-Where no step of either side was traced, known differences are all there is. One of them may have caused the whole change,
-which is reported with low confidence. Of several the cause cannot be told: they are noted, and the change stays unexplained.
+Where no step of either side was traced, only known differences can be causes. A single one may have caused the whole change,
+which is reported with low confidence. Of several the cause cannot be determined: they are noted, and the change stays
+unexplained.
 """
 
 import math
@@ -78,7 +78,7 @@ def settle_seconds(
 ) -> list[float]:
     """Return the seconds, adjusted within their errors so that they add up to the change and to no more than it.
 
-    `shorter_s` are the seconds that other work became significantly shorter by: they hide as much that became longer.
+    `shorter_s` are the seconds by which other work became significantly shorter: they hide as much that became longer.
     """
     return _within(_distribute_difference(seconds, errors, change_s, change_error_s), change_s + change_error_s + shorter_s)
 
@@ -171,7 +171,7 @@ def _causes(then: MeasurementProfile, now: MeasurementProfile, change_s: float, 
 
 
 def _late(then: MeasurementProfile, now: MeasurementProfile, change_s: float, noise: float) -> Iterator[Cause]:
-    """Yield the workers that the others wait for, where it is known of a step that they are late, and not what in it is longer.
+    """Yield the workers that the others wait for, where only their lateness is known and not the parts of their steps.
 
     That is so of programs that report when their steps begin and end.
     """
@@ -205,7 +205,7 @@ def _late(then: MeasurementProfile, now: MeasurementProfile, change_s: float, no
 def _list_single_difference(
     then: MeasurementProfile, now: MeasurementProfile, change_s: float, noise: float
 ) -> Iterator[Cause]:
-    """Yield the one known difference as a cause, for sides with steps that cannot be compared."""
+    """Yield the single known difference as a cause, for sides with steps that cannot be compared."""
     found = list(find_low_confidence_causes(then, now))
     if len(found) == 1 and (found[0].most_s is None or found[0].most_s >= noise):
         (difference_found,) = found
@@ -293,7 +293,7 @@ def _step_s(side: MeasurementProfile) -> float | None:
 
 @dataclass(frozen=True)
 class Change(JsonData):
-    """One kind of work on the critical path, or of the slowest worker where none is known, then and now. Seconds per step."""
+    """The change of one kind of work, in seconds per step: on the critical path, or of the slowest worker."""
 
     kind: str
     before_s: float
@@ -314,7 +314,7 @@ class Change(JsonData):
 def difference(before: StepBreakdown, after: StepBreakdown) -> Sequence[Change]:
     """Return the changes by kind of work, the largest first. They add up to `after.wall_s - before.wall_s`.
 
-    They are not by location: which of several equal workers is on the path is chance, and differs from step to step.
+    They are not by location: which of several equal workers is on the path is random, and differs from step to step.
     """
     then, now = _by_location(before), _by_location(after)
     changes = [_change(kind, then.get(kind, {}), now.get(kind, {})) for kind in {**then, **now}]

@@ -1,12 +1,12 @@
-"""Which experiment confirms or refutes a cause: the same training with one thing changed, and how its outcome is read.
+"""Choose the experiment that confirms or refutes a cause: the same training with one thing changed. Judge its outcome.
 
-Two ways of reading, both against half of the cause's seconds, so that noise decides little:
+There are two ways of judging. Both compare with half of the cause's seconds, so that noise decides little:
 
-    GONE    what was changed takes the suspect away. The step is shorter by at least that much: confirmed
-    STAYS   what was changed leaves only the suspect. It still takes so much longer than it did then: confirmed
+    GONE    the change removes the candidate cause. The step is shorter by at least that much: confirmed
+    STAYS   the change leaves only the candidate cause. The step is still longer than then by as much: confirmed
 
-By neither an innocent cause is found guilty for certain: without its input or its exchange any step is somewhat shorter.
-That is why a gain is asked for that is large against what the cause is said to cost.
+Neither of them finds a wrong cause guilty for certain: without its input or its exchange any step is somewhat shorter. So the
+gain must be large in comparison with the cause's seconds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ class ExperimentTrial:
     leaves_out: bool = False  # the host of the cause, in whose place another one is taken
 
     def applies(self, spec: Mapping[str, Any], location: str | None) -> bool:
-        """Return whether this is another training than the explained one, and whether all that it needs is known."""
+        """Return whether the experiment differs from the explained training, and whether all that it needs is known."""
         return location is not None if self.leaves_out else any(spec.get(name) != value for name, value in self.changes.items())
 
 
@@ -67,7 +67,7 @@ TRIALS: Mapping[str, Sequence[ExperimentTrial]] = {
 
 @dataclass(frozen=True)
 class ExperimentSubject:
-    """A cause, as far as it matters here."""
+    """The facts of a cause that an experiment needs."""
 
     kind: str  # one of `causes.KINDS`
     seconds: float  # that it makes a step longer
@@ -76,7 +76,7 @@ class ExperimentSubject:
 
 @dataclass(frozen=True)
 class Planned:
-    """An experiment on one suspect."""
+    """An experiment for one candidate cause."""
 
     subject: ExperimentSubject
     trial: ExperimentTrial
@@ -101,13 +101,13 @@ def _possible(subject: ExperimentSubject, spec: Mapping[str, Any], spare_hosts: 
 
 
 def judge_experiment(plan: Planned, *, step_s: float, instead_of_s: float, noise_s: float, then: StepBreakdown | None) -> Tried:
-    """Return what an experiment shows of a cause, by the length of its step.
+    """Return the result of an experiment for its cause, by the duration of a step.
 
     Args:
-        step_s: seconds of a step of the experiment.
-        instead_of_s: seconds of a step of the slow measurement.
-        noise_s: seconds by which steps differ by chance.
-        then: the step breakdown of the baseline.
+        step_s: Seconds of a step of the experiment.
+        instead_of_s: Seconds of a step of the slow measurement.
+        noise_s: Seconds by which steps differ by chance.
+        then: The step breakdown of the baseline.
     """
     subject, trial = plan.subject, plan.trial
     seconds = _evidence_s(trial, step_s, instead_of_s, then)
@@ -130,7 +130,7 @@ def failed(plan: Planned, instead_of_s: float, why: str) -> Tried:
 
 
 def _evidence_s(trial: ExperimentTrial, step_s: float, instead_of_s: float, then: StepBreakdown | None) -> float | None:
-    """Return the seconds of the cause that went away with the change, or that stayed."""
+    """Return the seconds of the cause that disappeared with the change, or that stayed."""
     if trial.reading == "gone":
         return instead_of_s - step_s
     if then is None:

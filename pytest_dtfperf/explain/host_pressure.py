@@ -17,7 +17,7 @@ _QUOTA = "cpu_quota_cores"  # as probes tell of it
 
 @dataclass(frozen=True)
 class HostPressure:
-    """Of one host, or of the link between two."""
+    """A finding about one host, or about the link between two."""
 
     hosts: Sequence[str]
     kind: str  # of the cause that it speaks for
@@ -89,9 +89,9 @@ def _find_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> It
 
 
 def _had_quota(host: str, then: MeasurementProfile, now: MeasurementProfile) -> bool:
-    """Return whether the host had a quota before that was not larger, as far as is known, and that has no stored costs.
+    """Return whether the host had a quota before that was not larger, as far as is known, and no stored effect of it.
 
-    A baseline has its hosts' limits, but not what their kernels counted.
+    A baseline has its hosts' limits, but not the counts of their kernels.
     """
     if host in then.states or _QUOTA not in _limits(host, then):
         return False
@@ -121,7 +121,7 @@ def _waited_for_each(state: Mapping[str, Any] | None) -> float | None:
 
 
 def _stood_idle(state: Mapping[str, Any]) -> bool:
-    """Return whether its cores were idle most of the time, with no quota that kept the run from them."""
+    """Return whether its cores were idle most of the time, and no quota kept the run from them."""
     busy_s, cores_s = state["cpu"].get("busy_s"), state["window_s"] * state["cores"]
     if busy_s is None or not cores_s or state.get("quota") or (_limited_part(state) or 0.0) > thresholds.MIN_QUOTA_SHARE:
         return False
@@ -150,7 +150,7 @@ def _had_no_core(found: Slower) -> bool:
 
 
 def _find_disturbances(disturbances: Sequence[str]) -> Iterator[HostPressure]:
-    """Yield those of `host node03: other processes used ...`, `gpu 0 of node03: clocks lowered by heat ...`."""
+    """Yield the findings in texts such as `host node03: other processes used ...` and `gpu 0 of node03: clocks lowered ...`."""
     for disturbance in dict.fromkeys(disturbances):
         where, _, what = disturbance.partition(": ")
         kind = next((kind for phrase, kind in PHRASES.items() if phrase in disturbance), None)

@@ -28,7 +28,7 @@ from pytest_dtfperf.explain.step_events import is_server
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementProfile:
-    """Of one side. All of it is optional, and what is there twice agrees or is said not to."""
+    """The facts of one side of a comparison. All are optional; facts that are known twice must agree."""
 
     name: str = "the baseline"  # in messages: "62 % slower than the anchor"
     when: str = "then"  # in messages: "2.00 ms then", "2.00 ms in the anchor"
@@ -73,12 +73,12 @@ def percent_longer(before: float, after: float) -> str:
 
 
 def ends_of(location: str | None) -> Sequence[str]:
-    """Return both ends of a link, the one task or host, or none."""
+    """Return both ends of a link, the one task or host, or no end."""
     return [end for end in re.split("<?>", location) if end] if location else []
 
 
 def with_host(task: str, hosts: Mapping[str, str]) -> str:
-    """Return `ps:1 (node07)`."""
+    """Return a task with its host, as `ps:1 (node07)`."""
     return f"{task} ({hosts[task]})" if hosts.get(task, task) != task else task
 
 
@@ -87,7 +87,7 @@ Cell = tuple[str, str]  # worker, kind of work
 
 @dataclass(frozen=True)
 class Times:
-    """Where the workers' time goes on one side: seconds of a step."""
+    """The seconds of workers' work on one side, by kind."""
 
     own: Mapping[str, Mapping[str, float]]  # worker -> kind -> seconds, without waiting for others
     step_s: float
@@ -190,7 +190,7 @@ _TIMESTAMPED = ("receive", "input", "forward", "backward", "compiled")  # what g
 
 @dataclass(frozen=True)
 class ComparedTimes:
-    """Of the same workers, then and now, and what that rests on: the other side, or the other workers of this one."""
+    """The times of the same workers on both sides, and the basis of the comparison."""
 
     then: Times
     now: Times

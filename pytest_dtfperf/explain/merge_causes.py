@@ -1,7 +1,7 @@
-"""Merge candidate causes of several kinds of work that have one cause, and say why arithmetic takes longer.
+"""Merge candidate causes of several kinds of work that have one cause, and find the reason why arithmetic takes longer.
 
 Such causes are a host without free cores or with an input that takes them, a late server, another graph, a lower clock, less
-memory and other software. A case is one candidate cause with both sides, from which its reason is read.
+memory and other software. A case is one candidate cause with both sides, from which its reason follows.
 """
 
 import math
@@ -45,6 +45,8 @@ class Reason:
 
 @dataclass(frozen=True)
 class ExplainCase:
+    """A candidate cause with the facts of both sides."""
+
     then: MeasurementProfile
     now: MeasurementProfile
     both: ComparedTimes
@@ -63,7 +65,10 @@ class ExplainCase:
 
     @property
     def subject(self) -> str:
-        """Return `worker:5 (node03)`; of workers on many hosts with the same change only their number."""
+        """Return the subject of messages, as `worker:5 (node03)`.
+
+        Workers on many hosts with the same change are only counted.
+        """
         if self.location:
             return with_host(self.location, self.hosts)
         return f"each of {len(self.workers)} of the {len(self.both.now.own)} workers" if self.others else "every worker"
@@ -83,12 +88,12 @@ class ExplainCase:
 
     @property
     def before(self) -> str:
-        """Return what the numbers of the other side are of."""
+        """Return the phrase for the side of the earlier numbers."""
         return "the others" if self.both.basis == "peers" else self.then.when
 
     @property
     def than(self) -> str:
-        """Return what it is slower than."""
+        """Return the phrase for the times that it is slower than."""
         if self.both.basis == "peers":
             return "the others"
         return "its baseline" if self.location and self.then.name == "the baseline" else self.then.name
@@ -211,7 +216,7 @@ def _compute_wall_and_cpu_s(times: Times, side: MeasurementProfile, workers: Seq
 
 
 def compute_mean_cpu_s(side: MeasurementProfile, workers: Sequence[str]) -> float | None:
-    """Return the mean over these workers; None: of one of them it is not known."""
+    """Return the mean CPU seconds of these workers; None if those of one of them are not known."""
     known = [cpu for worker in workers if (cpu := get_cpu_s(side, worker))]
     return sum(known) / len(known) if known and len(known) == len(workers) else None
 
@@ -393,7 +398,7 @@ def _starved_hosts(
 
 
 def _is_at(candidate: CandidateCause, ends: Collection[str]) -> bool:
-    """Return whether the candidate is of this host or its tasks, or one end of its link is."""
+    """Return whether the candidate belongs to this host or its tasks, or one end of its link does."""
     named = ends_of(candidate.location)
     return any(end in ends for end in named)
 
@@ -417,7 +422,7 @@ def _join(
 
 
 def _server_of(transfer: CandidateCause, both: ComparedTimes) -> str | None:
-    """Return the server that has all these links; None if there is none. To a lone worker it has but one."""
+    """Return the server that has all these links; None if there is none. With a single worker it has only one link."""
     servers = [end for end in ends_of(transfer.location) if is_server(end)]
     is_its_only_link = transfer.location in servers or len(both.now.own) == 1
     return servers[0] if len(servers) == 1 and is_its_only_link else None
@@ -449,7 +454,7 @@ def _compute_update_time(server: str, side: MeasurementProfile) -> float | None:
 
 
 def find_slowest_server(then: MeasurementProfile, now: MeasurementProfile) -> str | None:
-    """Return the server with operations that became far longer than the others'; None if all are alike, or not known."""
+    """Return the server with operations that became far longer than the others'; None if all are alike, or unknown."""
     servers = [task for task in (now.step_breakdown.tasks if now.step_breakdown else ()) if is_server(task)]
     if len(servers) == 1:
         return servers[0]

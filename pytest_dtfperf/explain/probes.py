@@ -1,7 +1,7 @@
-"""What hosts and the links between them can do, as probed, and what of it has become less. Pure: accounts in, differences out.
+"""Compare probes of hosts and links, and find what became slower. Pure: probes in, differences out.
 
-A probe is a small benchmark of one thing, made while nothing trains: `launch/probing.py` has it made, and docs/explaining.md
-says how each number is measured. What could not be measured is not there, and stands among the `unknown` with the reason.
+A probe is a small benchmark of one thing, made while nothing trains: `launch/probing.py` makes it, and docs/explaining.md
+describes how each number is measured. A reading that could not be measured is absent, and among the `unknown` with the reason.
 """
 
 import statistics
@@ -16,7 +16,7 @@ ALL = "*"  # in the name of a link: all the others at once, as in "*>node07"
 
 @dataclass(frozen=True)
 class Slower:
-    """Something can do less than before."""
+    """A reading that is lower than before."""
 
     location: str  # a host, or a link as "node01>node07", "*>node07"
     name: str  # of the reading: "core.matmul", "memory", ...; "link"
@@ -111,7 +111,9 @@ def _merge_host_probes(before: HostProbe, now: HostProbe) -> HostProbe:
 
 
 def differences(before: Probes, now: Probes) -> Sequence[Slower]:
-    """Return what became slower by more than chance explains, the largest loss first. Only like is compared with like.
+    """Return the readings that became lower by more than chance explains, the largest loss first.
+
+    Only like is compared with like.
 
     A host or link without an earlier probe is compared with the median of all that were measured in the same way: a cluster
     allocates other hosts of the same kind each time.
@@ -121,7 +123,10 @@ def differences(before: Probes, now: Probes) -> Sequence[Slower]:
 
 
 def find_limits(before: Probes, now: Probes) -> Sequence[Limited]:
-    """Return limits that hosts have now and had not before, or that were higher. Hosts without earlier limits do not count."""
+    """Return limits that hosts have now and did not have before, or that were higher.
+
+    Hosts without earlier limits do not count.
+    """
     return list(_find_limits_of_host(before, now))
 
 
@@ -160,7 +165,7 @@ def _links(before: Probes, now: Probes) -> Iterator[Slower]:
 
 
 def _streams(link: str, before: Link, now: Link) -> Iterator[Slower]:
-    """Yield the hosts of a fan-in that lost their part of it, even if others took it over and the sum is as before."""
+    """Yield the hosts of a fan-in that lost their part of it, even if others took it over and the sum is unchanged."""
     for host, per_s in now.streams.items():
         then = before.streams.get(host, 0.0)
         if per_s < (1 - thresholds.MIN_STREAM_PROBE_LOSS) * then:
@@ -183,6 +188,6 @@ def _slower(
 
 
 def _direction(link: str) -> tuple[bool, bool]:
-    """Return which of its ends stands for all other hosts."""
+    """Return for each end of a link whether it stands for all other hosts."""
     source, _, target = link.partition(">")
     return source == ALL, target == ALL

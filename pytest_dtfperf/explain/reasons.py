@@ -58,7 +58,7 @@ def explain_server(case: ExplainCase) -> Reason:
 
 
 def probed_location(case: ExplainCase) -> str | None:
-    """Return the link or host that the links slower when probed, and only these, have in common; None if none.
+    """Return the link or host that the links slower when probed, and only these, have in common; None if there is none.
 
     An all-reduce goes around all workers, and each of its links waits for the others. So its times do not show which link is
     slow.
@@ -101,7 +101,7 @@ def _growth(case: ExplainCase, rate: str) -> list[str]:
 
 
 def _subject(case: ExplainCase) -> str:
-    """Return both ends and the direction."""
+    """Return both ends of the link and its direction."""
     ends = [with_host(end, case.hosts) for end in ends_of(case.location)]
     if len(ends) == 2:
         return f"{ends[0]} and {ends[1]} exchange" if "<>" in (case.location or "") else f"{ends[0]} sends to {ends[1]}"

@@ -5,7 +5,7 @@
     links   bytes and rate between tasks, and the variables that they are
 
 The first traced step is dropped: it is often longer for being the first. All seconds and bytes are means over the others, so
-that what adds up in each step adds up here. What a trace cannot tell is absent or None, and never 0.
+that parts that add up in each step add up here. Facts that are not in a trace are absent or None, and never 0.
 
 Every moment of a task's step is of exactly one kind of work, so that the kinds add up to the step. A worker's step lasts from
 the end of its step before to its own end. A task that only serves (a parameter server, a worker whose devices others use) is
@@ -86,7 +86,7 @@ def critical_path(step: ClusterStep) -> list[Stretch]:
 
 
 class _Walk:
-    """Goes from the end to the begin, never forward and never too far, whatever clocks say."""
+    """A walk from the end of a step to its begin, which never turns and stays within the step, whatever the clocks show."""
 
     def __init__(self, begin: int, end: int) -> None:
         self.stretches: list[Stretch] = []
@@ -204,7 +204,7 @@ def _of_worker(worker: WorkerStep, events: Sequence[Event], blind: bool) -> Coun
 
 
 def _in_session(worker: str, event: Event) -> Span | None:
-    """Return what an event of its session is to a worker."""
+    """Return the kind of work that an event of its session is to a worker."""
     kind = event.kind
     if event.source:
         source = event.source.partition("/")[0]
@@ -229,11 +229,12 @@ _DIGITS = 7  # of seconds: a tenth of a microsecond
 def compute_step_breakdown(
     traces: Sequence[TaskTrace], *, lockstep: bool = True, clocks: Bounds | None = None
 ) -> StepBreakdown:
-    """Take steps apart. `lockstep`: a step of all workers is one step; else each has its own, and the path is the slowest's.
+    """Break the traced steps down. Raises `InvalidTrace`.
 
-    `clocks` bounds how far tasks' clocks are apart, where that is known from elsewhere. Traces without edges have no path, and
-    each worker is told of by itself; one that had too little to do is left out. So is told, beside the path, of a worker whose
-    clock nothing ties to the chief's. Raises `InvalidTrace`.
+    With `lockstep`, a step of all workers is one step; else each worker has its own, and the path is the slowest's. `clocks`
+    bounds how far tasks' clocks are apart, where that is known from elsewhere. Traces without edges have no path, and each
+    worker has its own times; a worker that had too little to do is left out. A worker whose clock is not tied to the chief's
+    has its own times, too, beside the path.
     """
     edges = all(trace.edges for trace in traces)
     if not edges:

@@ -1,11 +1,11 @@
 """Place all operations of one step of the cluster on one clock, each with its kind of work and what it waited for.
 
-How far hosts' clocks are apart follows from order alone. A task has a value after the other task made it. Work that a session
-runs elsewhere begins after the session asked for it, and ends before the session has the answer. No task's part of an
-all-reduce ends before all have begun theirs. Each of these bounds the difference of two clocks from one side. Together they
-are a system of difference constraints, made as tight as possible by shortest paths (Bellman 1958, Floyd 1962). Between the
-bounds every difference explains the trace equally well. The mean of the middles over all tasks as a reference is taken: it
-keeps all constraints, because they are convex, and prefers no task.
+The differences of hosts' clocks follow from order alone. A task has a value after the other task made it. Work that a session
+runs elsewhere begins after the session requested it, and ends before the session has the answer. No task's part of an
+all-reduce ends before all have begun theirs. Each of these bounds the difference of two clocks from one side. Together they are
+a system of difference constraints, made as tight as possible by shortest paths (Bellman 1958, Floyd 1962). Between the bounds
+every difference explains the trace equally well. The mean of the middles over all tasks as a reference is used: it keeps all
+constraints, because they are convex, and prefers no task.
 """
 
 import bisect
@@ -87,7 +87,7 @@ _FIRST_SLACK_US = 8  # timestamps are rounded, and taken a moment after what the
 
 @dataclass(frozen=True)
 class Clocks:
-    """Tasks' clocks against that of the first trace's task. A task that nothing ties to it is in neither."""
+    """The differences of tasks' clocks from that of the first trace's task. Tasks with an unknown difference are absent."""
 
     ahead_us: Mapping[str, int]
     error_us: Mapping[str, int]  # the truth is no farther from it than this
@@ -236,7 +236,7 @@ class ClusterStep:
 
     @property
     def last(self) -> WorkerStep:
-        """Return the worker that ends last, with the step."""
+        """Return the worker that ends last, with its step."""
         return max(self.workers, key=lambda worker: worker.end)
 
 
@@ -255,7 +255,7 @@ def cluster_step(traces: Sequence[TaskTrace], number: int, clocks: Clocks) -> Cl
 
 
 class _Session:
-    """What one worker's session ran."""
+    """The events that one worker's session ran in a step."""
 
     def __init__(self, trace: TaskTrace, number: int, clocks: Clocks) -> None:
         of, ahead = trace.steps[number], clocks.ahead_us
@@ -298,7 +298,7 @@ class _Session:
         return [*(event for _, event in self.ran), *self._transfers]
 
     def link(self) -> None:
-        """Find what each event had to wait for within the session, when transfers began, and what they brought."""
+        """Find the events that each event waited for within the session, when transfers began, and their variables."""
         for transfer in self._transfers:
             if sent := self._by_location.get((transfer.source, transfer.name)):
                 transfer.causes = [sent]
@@ -320,7 +320,7 @@ class _Session:
         return self._by_name[name][1] if name in self._by_name else None
 
     def _find_variable(self, transfer: Event) -> str | None:
-        """Return the name of the variable that a transfer has the value of."""
+        """Return the name of the variable of which a transfer has the value."""
         name = transfer.name
         for _ in range(_HOPS):
             if name not in self._by_name:

@@ -1,7 +1,7 @@
 """Define the thresholds which distinguish causes of a slow-down from chance, each with its unit and its reason.
 
-"Evidence" and "Definition" in a comment are what is known of a value on its own. For all others none was recorded. The rules
-as a whole are checked against `benchmarks/causes.jsonl.xz`, 242 recorded cases with injected causes: rules were found on two
+"Evidence" and "Definition" in a comment are what is known of a value on its own. For all others none was recorded. The rules as
+a whole are checked against `benchmarks/causes.jsonl.xz`, 242 recorded cases with injected causes: rules were found on two
 thirds of them, and the other third shows how well they work (docs/causes.md).
 """
 

@@ -4,20 +4,20 @@
                   begin ----> called ----------> variables ----------> gradients ------> end
 
 Each of the four is a duration on one clock, that of the worker's host; times of two hosts are never subtracted. A synchronous
-step ends for all workers at once, so whoever waits least after its last gradient was last.
+step ends for all workers at once, so that the worker with the shortest wait after its last gradient was last.
 
-Of a program that reports its steps, begin and end alone are known. If its workers' steps end at once, the worker with the
-shortest step began it last. If they begin at once, the worker with the longest step ends it last. What it has computed within,
-and for which worker it has waited there, is not known.
+Of a program that reports its steps, only begin and end are known. If its workers' steps end at once, the worker with the
+shortest step began it last. If they begin at once, the worker with the longest step ends it last. Its parts of a step, and the
+worker that it waited for, are not known.
 
-A step stands out if it is longer than usual by `MIN_PAUSE_PART` of the usual time, and by `MIN_PAUSE_SPREADS` times the
-scatter of steps. The usual time is the median of the steps around it, and the scatter their median absolute deviation, so that
-neither the pauses themselves nor a machine that slows down on the way counts. Of normally distributed steps one in 10^9 stands
-out, of ones with an exponential tail seven in a thousand.
+A step stands out if it is longer than usual by `MIN_PAUSE_PART` of the usual time, and by `MIN_PAUSE_SPREADS` times the scatter
+of steps. The usual time is the median of the steps around it, and the scatter their median absolute deviation, so that neither
+the pauses themselves nor a machine that slows down gradually count. Of normally distributed steps one in 10^9 stands out, of
+ones with an exponential tail seven in a thousand.
 
 A period is a distance that far more pairs of pauses have than by chance: of k pauses among n steps, if all steps are alike, (n
 - p) k (k - 1) / (n (n - 1)) pairs are p steps apart, and the number has a Poisson distribution. Where pauses come in clusters,
-as other work on the host makes them, distances near p are as frequent, and p is compared with those. A period is reported
+as other work on the host causes them, distances near p are as frequent, and p is compared with those. A period is reported
 where chance would give it in `MAX_FALSE_PERIODS` of all runs at most, with all tried distances taken together (Bonferroni).
 """
 
@@ -52,7 +52,7 @@ def compute_excess(durations: Numbers) -> Numbers:
 
 
 def find_long_steps(durations: Numbers) -> Indices:
-    """Return the indices of outliers."""
+    """Return the indices of steps that stand out."""
     if len(durations) < thresholds.MIN_STEPS:
         return np.zeros(0, np.intp)
     out = np.zeros(len(durations), bool)
@@ -117,7 +117,7 @@ def _distance(indices: Indices, steps: int) -> tuple[int, int] | None:
 
 
 def _poisson_tail(least: int, mean: float) -> float:
-    """Return the probability of so many or more. The terms beyond the first are summed while they matter."""
+    """Return the probability of `least` or more. The terms beyond the first are summed while they matter."""
     if mean <= 0:
         return 0.0
     if least <= mean:
@@ -145,7 +145,7 @@ _DIGITS = 6  # of seconds: the timestamps' own microseconds
 def compute_worker_timings(timestamps: Sequence[StepTimestamps], *, lockstep: bool) -> WorkerTimings | None:
     """Return the timings of all known workers; None without workers or steps.
 
-    `lockstep`: their steps are common steps, and each worker has as many.
+    With `lockstep`, their steps are common steps, and each worker has equally many.
     """
     series = [_Series.of(each) for each in timestamps if len(each)]
     if not series:
@@ -164,7 +164,7 @@ def compute_worker_timings(timestamps: Sequence[StepTimestamps], *, lockstep: bo
 
 
 class _Series(NamedTuple):
-    """One worker's steps, in seconds; not a number: not known."""
+    """The columns of one worker's steps, in seconds; not a number: not known."""
 
     worker: str
     python: Numbers
@@ -221,7 +221,7 @@ def _mean(values: Numbers) -> float | None:
 
 
 def blocks(steps: int) -> int:
-    """Return into how many blocks of consecutive steps so many steps are divided for the error of their mean."""
+    """Return the number of blocks of consecutive steps for the error of a mean over this many steps."""
     return min(_MOST_BLOCKS, steps // _OF_STEPS)
 
 
@@ -276,8 +276,9 @@ def _apart(intervals: Numbers) -> float:
 
 
 def _median_of_others(values: Numbers) -> Numbers:
-    """Return for each row of each column the lower median of the column's other rows: from the sorted column, without its own
-    place.
+    """Return for each row of each column the lower median of the column's other rows.
+
+    It is found in the sorted column, without the row's own place.
     """
     others = len(values) - 1
     ordered = np.sort(values, axis=0)
@@ -381,9 +382,9 @@ def describe_late_worker(straggler: LateWorker, host: str | None = None) -> str:
 
 
 def compute_lateness_increases(then: WorkerTimings | None, now: WorkerTimings) -> Mapping[str, float]:
-    """Return how many seconds later each clear straggler is than it was on the other side, the most first.
+    """Return by how many seconds each clearly late worker is later than on the other side, the largest increase first.
 
-    On a side that is not known, or where its lateness is not, it is expected to be on time.
+    Where the other side's lateness is not known, it is assumed to be zero.
     """
     known = then.workers if then else {}
     late_s = {name: max(0.0, (score.late_s or 0.0) if (score := known.get(name)) else 0.0) for name in now.workers}

@@ -1,1 +1,1 @@
-"""How fast a training could be at most, by what its devices, links and memory can do. Pure: specs and probes in, rates out."""
+"""Compute the highest rate that a training's devices, links and memory allow. Pure: specs and probes in, rates out."""

@@ -1,8 +1,7 @@
-"""Hints for a measurement that is far below what its hosts allow: how near such a training comes elsewhere, and what is likely.
+"""Give a hint for a measurement that is far below the limit of its hosts: the usual share of the limit, and a likely cause.
 
 A hint is no verdict, and needs no baseline. It compares the share of the limit with shares that were measured before, and looks
-for a cause in what the runs recorded: idle cores, other processes, memory, the data format, or a link that allows less than the
-devices.
+for a cause in what the runs recorded.
 """
 
 import statistics
@@ -65,7 +64,7 @@ TYPICAL: Sequence[TypicalShare] = (
 
 
 def find_typical_share(record: Record, resource: str) -> TypicalShare | None:
-    """Return the share that trainings of this model and mode reach where the same resource sets the limit, if it is known."""
+    """Return the share that trainings of this model and mode reach with the same limiting resource, if it is known."""
     spec = record.spec
     return next(
         (
@@ -80,7 +79,7 @@ def find_typical_share(record: Record, resource: str) -> TypicalShare | None:
 
 
 def predict_step_s(spec: Spec, layout: Layout, probes: Probes) -> float | None:
-    """Return about how many seconds a step of a training on cores takes, by its limit and the share that such a one reaches.
+    """Return about how many seconds a step of a training on cores takes, by its limit and the usual share of it.
 
     None where no limit of cores is known. It does not apply to a training on GPUs.
     """
@@ -125,7 +124,7 @@ def _format_range(typical: TypicalShare) -> str:
 
 
 def _find_tight(found: Limit) -> str | None:
-    """Return what a link or the memory allows, where the devices allow much more."""
+    """Return the rate that a link or the memory allows, where the devices allow much more."""
     binding = found.binding
     devices = next((bound for bound in found.bounds if bound.resource in (CORES, GPUS)), None)
     if binding is None or devices is None or binding.resource not in (LINK, MEMORY):
@@ -142,7 +141,7 @@ def _allow(devices: Bound) -> str:
 
 
 def _find_own_causes(record: Record) -> Iterator[str]:
-    """Yield what the training itself may have done to compute less than its devices could."""
+    """Yield causes in the training itself for which it computed less than its devices could."""
     on_cores = not list_gpus(record.measurement.fingerprint)
     if on_cores and not record.measurement.disturbances and (idle := _find_idle_cores(record, record.measurement.samples)):
         yield idle

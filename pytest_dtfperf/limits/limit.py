@@ -1,22 +1,22 @@
-"""The highest rate that devices, links and memory allow, and which of them it is that allows no more.
+"""Compute the highest rate that devices, links and memory allow, and which of them is the limit.
 
     step >= max(FLOP / peak of a host's devices, bytes / rate of a host's link, update bytes / memory of a server's host)
 
 Each is a bound by itself: a step may compute and send at the same time, and nothing more is known of how they overlap. So a
-rate may be below the limit for good reasons, and is above it only where a probe was too low, or a step needs less than
-is counted (docs/numbers.md).
+rate may be below the limit for good reasons. It is above the limit only where a probe was too low, or a step needs less than is
+counted (docs/numbers.md).
 
 Published rates have limits where the data sheets of their hardware are known, because it cannot be probed.
 
-For the number of parameter servers, a step is predicted from its computation, t, a third of it forward, and from what the
-busiest link takes for values, `down`, and gradients, `up`:
+For the number of parameter servers, a step is predicted from its computation, t, of which a third is forward, and from the
+times of the busiest link for values, `down`, and gradients, `up`:
 
-    parameter_server, synchronous       max(t / 3, down) + max(2 t / 3, up)     values come while it goes forward
-    distributed_replicated              t + max(0, up - 2 t / 3) + down         gradients leave while it goes backward
+    parameter_server, synchronous       max(t / 3, down) + max(2 t / 3, up)     values come during the forward pass
+    distributed_replicated              t + max(0, up - 2 t / 3) + down         gradients leave during the backward pass
     asynchronous, or staged_vars        max(t, down + up)
 
-t follows from one measured step. With two fitted numbers this gives the rates that the report of 2017 has of Piz Daint within
-7 % (InceptionV3 on 2 to 128 GPUs), where scaling without links is 92 % off. It ranks candidates, which are then measured.
+t follows from one measured step. With two fitted numbers this gives the rates that the report of 2017 has of Piz Daint within 7
+% (InceptionV3 on 2 to 128 GPUs), where scaling without links is 92 % off. It ranks candidates, which are then measured.
 """
 
 import math
@@ -50,7 +50,10 @@ Found = Bound | str  # a bound, or why there is none
 
 
 def limit(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str] = ()) -> Limit:
-    """Return the limit from what is known. `gpus`: all kinds' names, as nvidia-smi gives them; none: hosts' cores compute."""
+    """Return the limit from what is known.
+
+    `gpus` are the names of all kinds, as nvidia-smi gives them; without any, hosts' cores compute.
+    """
     bounds: list[Bound] = []
     unknown: dict[str, str] = {}
     for resource, found in (
@@ -116,7 +119,7 @@ def _arithmetic(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str
 
 
 def _of_cores(spec: Spec, host: str, probes: Probes, cores: int) -> tuple[float | None, str]:
-    """Return FLOP/s of so many cores together, and the source; or None, and why."""
+    """Return the FLOP/s of so many cores together, and their source; or None, and the reason."""
     if spec.precision != "fp32":
         return None, f"cores were probed in fp32, and this computes in {spec.precision}"
     if not cores:
@@ -127,7 +130,7 @@ def _of_cores(spec: Spec, host: str, probes: Probes, cores: int) -> tuple[float 
 
 
 def _of_gpu(spec: Spec, host: str, probes: Probes, gpus: Collection[str]) -> tuple[float | None, str]:
-    """Return FLOP/s of the fastest of a host's GPUs, as probed, or by its maker's data; or None, and why."""
+    """Return the FLOP/s of the fastest of a host's GPUs, as probed, or by its maker's data; or None, and the reason."""
     is_as_probed = spec.precision == "fp32" and NO_TF32 not in spec.environment
     if is_as_probed and (found := _fastest(probes, host, "gpu.")):
         return found, "as probed"
@@ -139,7 +142,7 @@ def _of_gpu(spec: Spec, host: str, probes: Probes, gpus: Collection[str]) -> tup
 
 
 def _fastest(probes: Probes, host: str, prefix: str) -> float | None:
-    """Return the higher of products and convolutions; of a host that was not probed, the median of all that were."""
+    """Return the higher rate of matrix products and convolutions; for an unprobed host, the median of all probed ones."""
 
     def of(probe: HostProbe) -> float | None:
         return max((reading.per_s for name, reading in probe.readings.items() if name.startswith(prefix)), default=None)
@@ -175,9 +178,9 @@ def _links(spec: Spec, layout: Layout, probes: Probes) -> Iterator[Found]:
 
 
 class Links:
-    """Bytes/s of hosts' links in each direction: to or from all others at once, or the best with one of them.
+    """The rates of hosts' links in bytes/s in each direction: to or from all others at once, or the best with one of them.
 
-    Of a host that was not probed, the median of all that were; None where nothing is known.
+    A host that was not probed has the median of all that were; None where nothing is known.
     """
 
     def __init__(self, probes: Probes) -> None:
@@ -192,12 +195,12 @@ class Links:
         return self._into.get(host) if host in self._probed else self._usual_into
 
     def flow_s(self, host: str, flow: Flow) -> float:
-        """Both directions at once; one that was not probed counts for nothing."""
+        """Return the seconds of a flow, in both directions at the same time. A direction that was not probed takes no time."""
         out, into = self.out(host), self.into(host)
         return max(flow.sent / out if out else 0.0, flow.received / into if into else 0.0)
 
     def phase_s(self, phase: Phase) -> float:
-        """Return the time until the last host has sent and received what is its own."""
+        """Return the seconds until the last host has sent and received all of its bytes."""
         return max((self.flow_s(host, flow) for host, flow in phase.items()), default=0.0)
 
 
@@ -210,7 +213,10 @@ def _by_host(probes: Probes, *, outward: bool) -> dict[str, float]:
 
 
 def _ends(name: str, link: Link, *, outward: bool) -> Collection[str]:
-    """Return the hosts with the link that a reading has filled. A stream of several has only what the others have left."""
+    """Return the hosts for which a reading is the rate of their whole link.
+
+    One stream of several has only what the others have left.
+    """
     ends = name.split(">")[0 if outward else 1]
     if ends != ALL:
         return [ends]
@@ -228,7 +234,7 @@ def _memory(spec: Spec, layout: Layout, probes: Probes) -> Iterator[Found]:
 
 
 def _at(amount: float, what: str, per_s: float, unit: str) -> str:
-    """`190 MB sent at 117 MB/s`."""
+    """Return an amount with its rate, as `190 MB sent at 117 MB/s`."""
     return f"{with_prefix(amount, what)} at {with_prefix(per_s, unit)}"
 
 
@@ -257,7 +263,7 @@ def counts(most: int) -> list[int]:
 
 
 def step_s(spec: Spec, layout: Layout, links: Links, compute_s: float) -> float:
-    """Return the step time of a training that would compute for `compute_s` if nothing kept it waiting."""
+    """Return the seconds of a step that would compute for `compute_s` without waiting."""
     phases = with_servers(spec, layout) if len(set(layout.hosts.values())) > 1 else ({}, {})
     down, up = (links.phase_s(phase) for phase in phases)
     if pulls_before_it_pushes(spec):
@@ -268,7 +274,7 @@ def step_s(spec: Spec, layout: Layout, links: Links, compute_s: float) -> float:
 
 
 def compute_s(spec: Spec, layout: Layout, links: Links, measured_s: float) -> float:
-    """The least time that a step computes, if it takes so long in all: where links decide, it may be anything up to that."""
+    """Return the shortest time that a step of `measured_s` computes: where links decide, it may be anything up to that."""
     low, high = 0.0, measured_s
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -280,7 +286,7 @@ def compute_s(spec: Spec, layout: Layout, links: Links, measured_s: float) -> fl
 
 
 def predict_rates(spec: Spec, layouts: Mapping[int, Layout], links: Links, compute: float) -> dict[int, float]:
-    """images/sec by number of parameter servers, each with its layout."""
+    """Return images/sec by number of parameter servers, each with its layout."""
     images = spec.gpus * spec.batch_size
     return {count: images / step_s(spec.but(num_ps=count), layout, links, compute) for count, layout in layouts.items()}
 
@@ -288,8 +294,8 @@ def predict_rates(spec: Spec, layouts: Mapping[int, Layout], links: Links, compu
 def worth_trying(rates: Mapping[int, float], most: int = MOST_TRIED) -> list[int]:
     """Return the counts to try, the most promising first: the fewest servers of the best rate, then others near it.
 
-    `rates`: as predicted. A count that is predicted to be more than 10 % slower than the best is left out; of the others those
-    are chosen that are far from each other.
+    `rates` are the predicted ones. A count that is predicted to be more than 10 % slower than the best is left out; of the
+    others those are chosen that are far from each other.
     """
     near = [count for count in sorted(rates) if rates[count] >= (1 - WITHIN) * max(rates.values())]
     chosen = [propose_count(rates)]
@@ -300,7 +306,7 @@ def worth_trying(rates: Mapping[int, float], most: int = MOST_TRIED) -> list[int
 
 
 def propose_count(rates: Mapping[int, float]) -> int:
-    """Return the fewest servers with a rate within a hundredth of the best: each one more is a process more."""
+    """Return the fewest servers with a rate within a hundredth of the best: each further one is another process."""
     return min(count for count, rate in rates.items() if rate >= 0.99 * max(rates.values()))
 
 
@@ -310,7 +316,7 @@ def _distance(count: int, chosen: Sequence[int]) -> float:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a publication's system is made of. `gpu`: as nvidia-smi names it, for records/arithmetic.py."""
+    """The hardware of a publication's system. `gpu` is named as nvidia-smi does, for records/arithmetic.py."""
 
     gpu: str
     link_bytes_per_s: float | None = None  # of a node, in each direction; None: not published
@@ -333,7 +339,7 @@ HARDWARE: Mapping[str, Hardware] = {
 
 
 def published_limit(reference: Reference) -> Limit:
-    """Return a published row's limit, taking tasks as in 2017: a worker per node, parameter servers beside them in turn."""
+    """Return a published row's limit, with the tasks of 2017: a worker per node, and parameter servers beside them in turn."""
     hardware = HARDWARE.get(reference.system)
     if hardware is None or not reference.gpus or reference.mode != "training" or reference.model not in MODELS:
         return Limit(unknown={"gpus": f"what {reference.system} can do is not written down"})
@@ -346,7 +352,7 @@ def published_limit(reference: Reference) -> Limit:
 
 
 def describe_published(reference: Reference) -> tuple[Spec, Layout]:
-    """Return the spec of a published row and where its tasks were, as of 2017. Raises `SpecError` if no spec is like that."""
+    """Return the spec of a published row and the layout of its tasks in 2017. Raises `SpecError` if no spec is like that."""
     spec, nodes = _spec(reference), reference.nodes or 1
     tasks = {f"ps:{number}": f"node {number % nodes + 1}" for number in range(spec.num_ps)}
     return spec, Layout({**tasks, **{f"worker:{number}": f"node {number + 1}" for number in range(nodes)}})
@@ -367,7 +373,7 @@ def _spec(reference: Reference) -> Spec:
 
 
 def knows_bytes(reference: Reference) -> bool:
-    """Return whether the publication has all that bytes per step follow from."""
+    """Return whether the publication has all that determines the bytes of a step."""
     return None not in (reference.batch_size, reference.nodes, reference.variable_update, reference.num_ps)
 
 

@@ -1,6 +1,6 @@
-"""What a step of a training needs of hosts: arithmetic, bytes over their links, bytes of their memory. Pure.
+"""Compute what a step needs of hosts: arithmetic, bytes over their links, bytes of their memory. Pure.
 
-docs/numbers.md has the formulas. Counted is what cannot be avoided: what a step needs beyond that makes it slower.
+docs/numbers.md has the formulas. They count only what cannot be avoided: further work makes a step slower.
 """
 
 from collections import Counter, defaultdict
@@ -23,7 +23,7 @@ SLOTS: Mapping[str, int] = {
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a training's tasks are."""
+    """The hosts, cores and devices of a training's tasks."""
 
     hosts: Mapping[str, str]  # task -> host, parameter servers among them
     threads: Mapping[str, int] = field(default_factory=dict)  # task -> cores that it may use; where that is not known, absent
@@ -43,7 +43,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Flow:
-    """Bytes through the link of one host."""
+    """The bytes through the link of one host."""
 
     sent: float = 0.0
     received: float = 0.0
@@ -53,7 +53,7 @@ Phase = Mapping[str, Flow]  # by host; what belongs to one phase may all be unde
 
 
 def devices_of(spec: Spec, layout: Layout) -> dict[str, int]:
-    """Return each worker's devices; where not known, all have as many, but for the last, which may have fewer."""
+    """Return each worker's devices; where not known, all have equally many, but for the last, which may have fewer."""
     if layout.devices:
         return {worker: layout.devices.get(worker, 0) for worker in layout.workers}
     each = -(-spec.gpus // len(layout.workers))
@@ -61,16 +61,16 @@ def devices_of(spec: Spec, layout: Layout) -> dict[str, int]:
 
 
 def flop(spec: Spec) -> float | None:
-    """Return the FLOP of one device in a step. None: those of an external command are not known."""
+    """Return the FLOP of one device in a step; None for an external command, of which they are not known."""
     found = None if spec.command else flop_per_image(spec)
     return None if found is None else float(found * spec.batch_size)
 
 
 def traffic(spec: Spec, layout: Layout) -> list[Phase]:
-    """Return what each host sends to others and receives from them in a step, phase after phase.
+    """Return the bytes that each host sends to others and receives from them in a step, phase after phase.
 
-    A synchronous step of `parameter_server` has two: no gradient is there before all values are, and no new value before all
-    gradients are. Otherwise both directions are busy at the same time.
+    A synchronous step of `parameter_server` has two phases: no gradient is there before all values are, and no new value before
+    all gradients are. Otherwise both directions are busy at the same time.
     """
     if spec.command or len(set(layout.hosts.values())) == 1:
         return []
@@ -83,7 +83,7 @@ def traffic(spec: Spec, layout: Layout) -> list[Phase]:
 
 
 def update_bytes(spec: Spec, layout: Layout) -> dict[str, float]:
-    """Return what each host with parameter servers reads and writes of its memory in a step, to apply the workers' gradients.
+    """Return the bytes of memory that each host with parameter servers reads and writes to apply the gradients of a step.
 
     A synchronous update reads all workers' gradients, and reads and writes the variable and the optimizer's state; an
     asynchronous one does so for each worker.
@@ -99,7 +99,7 @@ def update_bytes(spec: Spec, layout: Layout) -> dict[str, float]:
 
 
 def pulls_before_it_pushes(spec: Spec) -> bool:
-    """Return whether no worker has gradients to push before all values have come to it."""
+    """Return whether workers have no gradients to push before they have all values."""
     return spec.variable_update == "parameter_server" and spec.cross_replica_sync and not spec.staged_vars
 
 
@@ -128,7 +128,7 @@ def _together(one: Phase, other: Phase) -> Phase:
 
 
 def _all_reduce(spec: Spec, layout: Layout) -> Phase:
-    """2 (n - 1) / n of the gradients through the link of each of n hosts, which no algorithm can do without.
+    """Return 2 (n - 1) / n of the gradients through the link of each of n hosts, the least of any algorithm.
 
     Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009, section 3. Within a host nothing is counted.
     """
@@ -139,5 +139,5 @@ def _all_reduce(spec: Spec, layout: Layout) -> Phase:
 
 
 def _wire_part(spec: Spec) -> float:
-    """Return how long a value is on the wire, as a part of what it is in memory."""
+    """Return the size of a value as it is sent, as a fraction of its size in memory."""
     return 0.5 if spec.wire_precision == "bf16" else 1.0

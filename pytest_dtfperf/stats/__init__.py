@@ -1,4 +1,4 @@
-"""Numbers in, numbers out: which conclusions noisy rates allow, and with which error rates. Knows nothing of training.
+"""Compute which conclusions noisy rates allow, and with which error rates. Numbers in, numbers out: independent of training.
 
-scipy is imported when something is judged. It takes half a second, for which no collecting of tests need wait.
+scipy is imported when something is judged. It takes half a second, which collecting of tests need not wait for.
 """

@@ -1,11 +1,11 @@
-"""Find steps and drifts in series of nights, night by night, with one promised rate of false events over all series.
+"""Find steps and drifts in series of nights, night by night, with one promised rate of false events over all series. Pure.
 
-Pure. A night is a number: the logarithm of a rate. Each night, each series that was measured is searched back to its last
-change (`scan`), at its share of the promise: with n series watched, the part of all horizons in which any of them has a false
-event is at most n times that of one (Bonferroni). How nights scatter is estimated from the nights themselves (`nights`): each
-kind of nights counts by its probability, and how well a variance is known as in Student's t.
+A night is a number: the logarithm of a rate. Each night, each series that was measured is searched back to its last change
+(`nights`), at its share of the promise: with n series watched, the part of all horizons in which any of them has a false event
+is at most n times that of one (Bonferroni). The scatter of nights is estimated from the nights themselves (`nights`): each kind
+of nights counts by its probability, and the uncertainty of a variance as in Student's t.
 
-Where a series took the place of another one, their nights are compared across that break, at the same share of the promise.
+Where a series replaced another one, their nights are compared across that break, at the same share of the promise.
 """
 
 import math
@@ -58,19 +58,19 @@ KNOWN_NIGHTS = 60  # fewer do not show how nights scatter; the promise is checke
 
 @dataclass(frozen=True)
 class Promise:
-    """What is promised of false events."""
+    """The promised rate of false events."""
 
     share: float = 0.05  # of all horizons, in which there is any false event, in any series
     nights: int = HORIZON  # of each series: a quarter of a year
 
     def level(self, series: int) -> float:
-        """Return the error level of each of so many series."""
+        """Return the error level of each series, with so many series."""
         return self.share / max(1, series)
 
 
 @dataclass
 class RateChange:
-    """One, in one series. Positions count the nights of the series, from 0."""
+    """A change in one series. Positions count the nights of the series, from 0."""
 
     found: int
     first_bad: int
@@ -84,7 +84,10 @@ class RateChange:
 
 @dataclass
 class Track:
-    """A series as far as it is known. `kept`: positions of the nights that count; those of an outlier do not."""
+    """The nights of a series and its changes.
+
+    `kept` are the positions of the nights that count, without those of an outlier.
+    """
 
     values: list[float] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
@@ -97,17 +100,17 @@ class Track:
     rough: float = 0.0
 
     def stretch(self, number: int) -> Array:
-        """Return values between two changes, the latest for -1."""
+        """Return the values between two changes; -1 is the latest stretch."""
         bounds = [*self.begins, len(self.kept)]
         number = number % len(self.begins)
         return self.between(bounds[number], bounds[number + 1])
 
     def between(self, begin: int, end: int) -> Array:
-        """Return the values of some nights: never more than those of the last WINDOW or MEMORY nights."""
+        """Return the values of the kept nights from `begin` to `end`."""
         return np.array([self.values[position] for position in self.kept[begin:end]], dtype=float)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all but the values, which are elsewhere."""
+        """Return everything except for the values, which are stored elsewhere."""
         return {
             "skipped": sorted(set(range(len(self.values))) - set(self.kept)),
             "begins": self.begins,
@@ -119,7 +122,7 @@ class Track:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], values: Sequence[float]) -> Self:
-        """As it was, with the values that it had then."""
+        """Return a stored series with its values at that time."""
         skipped, changes = set(data["skipped"]), list[RateChange]()
         for each in data["changes"]:
             change = RateChange(**each)
@@ -138,7 +141,7 @@ class Track:
 
 
 class ChangeWatch:
-    """All series, and what was found in them. Feed it the nights in their order."""
+    """All series, and the changes that were found in them. Add nights in their order."""
 
     def __init__(self, promise: Promise | None = None) -> None:
         self.promise = promise or Promise()
@@ -147,19 +150,19 @@ class ChangeWatch:
         self._usual = 0.0  # scale of a series
 
     def resume(self, tracks: Mapping[str, Track]) -> None:
-        """Continue series as they were, with noise that is estimated anew."""
+        """Continue stored series, and estimate their noise again."""
         self.tracks.update(tracks)
         self._learn(dict.fromkeys(tracks, 0.0))
 
     def night(
         self, rates: Mapping[str, float], watched: int | None = None, ended: Mapping[str, str] | None = None
     ) -> dict[str, RateChange]:
-        """Take the logarithms of the rates of a night, by series; return the changes that it has confirmed.
+        """Add the logarithms of a night's rates, by series, and return the changes that this night has confirmed.
 
         Args:
-            rates: natural logarithms, by the names of series.
-            watched: how many series share the promise, by default all that have existed.
-            ended: of a series the one that it took the place of, and that was not measured since.
+            rates: Natural logarithms, by the names of series.
+            watched: The number of series that share the promise, by default all that have existed.
+            ended: The predecessor of each series that replaced another one, which was not measured since.
         """
         for name, rate in rates.items():
             track = self.tracks.setdefault(name, Track())
@@ -172,12 +175,12 @@ class ChangeWatch:
         return {name: change for name, change in found.items() if change}
 
     def may_cross(self, name: str) -> bool:
-        """Whether a series has no change of its own yet, and few nights: only then it is compared with the one before it."""
+        """Return whether a series has no change of its own and few nights, so that it is compared with its predecessor."""
         track = self.tracks.get(name)
         return track is None or (len(track.begins) == 1 and len(track.kept) < self.promise.nights)
 
     def _learn(self, names: Mapping[str, float]) -> None:
-        """Add tonight's nights to what is known of the noise."""
+        """Update the estimates of the noise with the nights of these series."""
         for name in names:
             self.tracks[name].rough = rough_scale(self.tracks[name].stretches())
         self._usual = usual_scale(track.rough for track in self.tracks.values())
@@ -195,7 +198,7 @@ class ChangeWatch:
         return self.together.noise(track.shown) if self.together and track.shown else None
 
     def knows_noise(self) -> bool:
-        """Return whether it is known how slowly rates wander without a change; until then, only large changes are found."""
+        """Return whether the noise is known well enough to find small changes; until then, only large ones are found."""
         known = [noise.is_known() for name in self.tracks if (noise := self.noise(name))]
         longest = max((len(track.kept) for track in self.tracks.values()), default=0)
         return longest >= KNOWN_NIGHTS and sum(known) >= MOST_KNOWN * len(known)
@@ -214,7 +217,7 @@ class ChangeWatch:
         return self._add(track, len(track.kept) - after, noise)
 
     def _cross(self, track: Track, name: str, level: float) -> RateChange | None:
-        """Compare a series with the one that it took the place of; return the change where it is confirmed now."""
+        """Compare a series with its predecessor, and return the change if it is confirmed now."""
         ended = self.tracks[name]
         before, after = ended.stretch(-1)[-WINDOW:], track.stretch(0)[:WINDOW]
         stretches = [*ended.stretches(), *track.stretches()]
@@ -232,7 +235,7 @@ class ChangeWatch:
         return track.crossing
 
     def _add(self, track: Track, begin: int, noise: NightNoise) -> RateChange | None:
-        """Return a change at a position of `kept`; None where it is the end of an outlier, or more of a drift that is known."""
+        """Add a change at a position of `kept`, and return it; None for the end of an outlier, or a part of a known drift."""
         change = RateChange(found=track.kept[-1], first_bad=track.kept[begin], last_good=track.kept[begin - 1])
         track.begins.append(begin)
         track.changes.append(change)
@@ -242,7 +245,7 @@ class ChangeWatch:
         return None if _join_drift(track, noise) else change
 
     def _refine(self, track: Track, noise: NightNoise) -> None:
-        """Estimate anew where the last change was, and how large, now that more nights are known."""
+        """Estimate the position and size of the last change again, from the nights since then."""
         if len(track.begins) < 2:
             return
         begin, least, end = track.begins[-1], track.begins[-2], len(track.kept)
@@ -258,7 +261,10 @@ class ChangeWatch:
 
 
 def _is_of_many(window: Array, after: int, noise: NightNoise) -> bool:
-    """Return whether the nights after a split differ without the LEAST - 1 that differ most: a few bad nights are no change."""
+    """Return whether the nights after a split still differ without the LEAST - 1 that differ most.
+
+    A few bad nights are no change.
+    """
     values = clip_nights(window, noise.scale)
     return _is_seen_in_many(values[-after:] - float(values[:-after].mean()))
 
@@ -275,7 +281,7 @@ def _is_seen_in_many(differences_after: Array) -> bool:
 
 
 def _chance_of_difference(before: Array, after: Array, noise: NightNoise) -> float:
-    """Return how probable so large a difference is where nothing changed, in any night that one break is looked at."""
+    """Return the probability of so large a difference without a change, in any night on which one break is tested."""
     from scipy.special import ndtr
 
     variance, weights = noise.infer_kinds(noise.shown.squares)
@@ -286,10 +292,10 @@ def _chance_of_difference(before: Array, after: Array, noise: NightNoise) -> flo
 
 
 def _search_stretch(stretch: Array, noise: NightNoise, level: float) -> tuple[int, float]:
-    """Return the nights after the best split, and how probable its difference is within the horizon where nothing changes.
+    """Return the nights after the best split, and the probability of its difference within the horizon without a change.
 
-    Each kind of nights has an answer, which counts by the probability of the kind: with a change at that split, and without
-    one, for what looks like a step may be nights that wander slowly. It is 1 where no kind's is below `level`.
+    Each kind of nights has a probability of its own. They are weighted by the probability of the kind: with a change at that
+    split, and without one, as nights that wander slowly may look like a step. The result is 1 if no kind's is below `level`.
     """
     values = clip_nights(stretch, noise.scale)
     window = values[-WINDOW:]
@@ -305,7 +311,7 @@ def _search_stretch(stretch: Array, noise: NightNoise, level: float) -> tuple[in
 
 
 def _weigh_splits(values: Array, squared: Array, noise: NightNoise) -> Array:
-    """Return by split the probability over all kinds of nights, with a step, with a ramp, and with no change."""
+    """Return by split the probabilities of all kinds of nights, with a step, with a ramp, and with no change."""
     squares = noise.shown.squares[:, None]
     taken, spread = changes_in(values)
     rest = np.maximum(squares - taken, LEFT * squares)
@@ -319,7 +325,7 @@ def _weigh_splits(values: Array, squared: Array, noise: NightNoise) -> Array:
 
 
 def _chances(squared: Array, squares: Array, noise: NightNoise) -> Array:
-    """Return probabilities without a change by kind and split, of squared differences and the squares for the variance."""
+    """Return probabilities without a change by kind and split, from squared differences and the squares for the variance."""
     ratios = np.sqrt(squared / noise.variances(squares))
     found: Array = np.exp(log_probabilities(_normal(ratios, noise.degrees_of_freedom)))
     return found
@@ -332,7 +338,10 @@ def _normal(ratios: Array, degrees: float) -> Array:
 
 
 def _forget_outlier(track: Track, noise: NightNoise) -> bool:
-    """Whether the last two changes took the rate away and back: then there was none, and the nights between do not count."""
+    """Return whether the last two changes were an outlier, and remove them if so.
+
+    They were if the second one reverted the first: then there was no change, and the nights between do not count.
+    """
     if len(track.begins) < 3 or track.begins[-1] - track.begins[-2] > REVERTED:
         return False
     before, after = track.stretch(-3)[-WINDOW:], track.stretch(-1)
@@ -348,7 +357,7 @@ def _forget_outlier(track: Track, noise: NightNoise) -> bool:
 
 
 def _mean(values: Array, noise: NightNoise) -> float:
-    """Clipped, so that single bad nights count for little."""
+    """Return the mean of clipped values, so that single bad nights count little."""
     return float(clip_nights(values, noise.scale).mean())
 
 
@@ -358,7 +367,7 @@ def _error(before: Array, after: Array, noise: NightNoise) -> float:
 
 
 def _measure(track: Track, number: int, noise: NightNoise) -> None:
-    """Size and interval of the change that a stretch began with, and between which nights it was."""
+    """Measure the change at the begin of a stretch: its size with an interval, and the nights between which it was."""
     change = track.changes[number - 1]
     first = next(index for index, each in enumerate(track.changes, 1) if each is change)  # of a drift that went on
     change.first_bad, change.last_good = track.kept[track.begins[first]], track.kept[track.begins[first] - 1]
@@ -368,7 +377,7 @@ def _measure(track: Track, number: int, noise: NightNoise) -> None:
 
 
 def _measure_crossing(change: RateChange, before: Array, after: Array, noise: NightNoise) -> None:
-    """Size and interval of the change across a break. It was none where the first nights after it went wrong."""
+    """Measure the change across a break: its size and interval. It was none if the first nights after the break went wrong."""
     _size(change, before, after, noise)
     if len(after) <= REVERTED:
         change.is_reverted = change.low < 0 < change.high
@@ -383,13 +392,13 @@ def _size(change: RateChange, before: Array, after: Array, noise: NightNoise) ->
 
 
 def _is_drift(before: Array, after: Array) -> bool:
-    """Return whether a straight line from some night on leaves less of the nights' scatter than a step."""
+    """Return whether a straight line from some night on leaves less of the scatter than a step."""
     step = float(((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum())
     return _squares_of_hinge(np.concatenate([before, after])) < BETTER * step
 
 
 def _squares_of_hinge(values: Array) -> float:
-    """Left by a level that becomes a straight line at the best of some nights."""
+    """Return the squares that remain for a level that becomes a straight line at the best night."""
     nights = np.arange(len(values), dtype=float)
     least = math.inf
     for begin in range(0, max(1, len(values) - 2 * LEAST), max(1, len(values) // 20)):
@@ -402,7 +411,7 @@ def _squares_of_hinge(values: Array) -> float:
 
 
 def _join_drift(track: Track, noise: NightNoise) -> bool:
-    """Return whether the last change is more of the one before, which then is a drift that goes on."""
+    """Return whether the last change continues the one before, which then is a drift."""
     if len(track.begins) < 3:
         return False
     last, one_before = track.changes[-1], track.changes[-2]

@@ -1,15 +1,14 @@
-"""Is one rate, measured over and over, at least so many times another? Yes, no, better than that, or not known yet.
+"""Decide whether one rate is at least so many times another, from repeated measurements of both.
 
-The samples are runs: one rate each. A ratio of rates is a difference of the means of their logarithms, so the means are
-geometric. The scatter is what the runs show, together with what was calibrated; it is never taken to be less than the latter.
-Two measurements of the same training scatter alike, and their runs are pooled. Any other two each have their own scatter, and
-the error of their difference is that of B. L. Welch (Biometrika 34, 1947, 28-35). Student's t makes up for few runs.
+The samples are runs: one rate each. A ratio of rates is a difference of the means of their logarithms, so that the means are
+geometric. The scatter is that of the runs, together with the calibrated one, and never less than the latter. Two measurements
+of the same training scatter alike, and their runs are pooled. Any other two each have their own scatter, and the error of their
+difference is that of B. L. Welch (Biometrika 34, 1947, 28-35). Student's t makes up for few runs.
 
 The interval is a repeated confidence interval (C. Jennison and B. W. Turnbull, Journal of the Royal Statistical Society B 51,
-1989, 305-361): the answer is read from it after every run, and may be believed at whichever one stops. Critical values of a
-normal statistic are turned into those of Student's t at equal significance (Jennison and Turnbull, Group Sequential Methods
-with Applications to Clinical Trials, 2000, section 11.4); benchmarks/verdicts.py holds the error rates that come of it against
-those that are stated.
+1989, 305-361): it is valid after every run, and measuring may stop at any of them. Critical values of a normal statistic are
+converted to those of Student's t at equal significance (Jennison and Turnbull, Group Sequential Methods with Applications to
+Clinical Trials, 2000, section 11.4); benchmarks/verdicts.py compares the resulting error rates with the stated ones.
 """
 
 import json
@@ -43,6 +42,8 @@ MOST_NEEDED = 1000  # runs, beyond which they are as good as infinitely many
 
 
 class Answer(StrEnum):
+    """The possible answers to a question about a ratio."""
+
     HOLDS = "holds"  # the ratio reaches the floor
     BETTER = "better"  # it even exceeds the ceiling
     WORSE = "worse"  # it does not reach the floor, more runs agree than can be rare, and the last one has confirmed it
@@ -52,7 +53,7 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked, and how often the answer may be wrong."""
+    """A question about a ratio of rates, and the permitted error rates of its answer."""
 
     floor: float  # the ratio that must be reached: 0.95 where 5 % may be lost
     ceiling: float = math.inf  # above it is better
@@ -70,7 +71,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class RatioEstimate:
-    """A ratio as far as it is known."""
+    """An estimate of a ratio with its interval, and the answer to the question."""
 
     ratio: float  # of the geometric means
     low: float  # it is at least this, unless by a miss; 0: unknown
@@ -87,7 +88,7 @@ def against_stored(
 ) -> RatioEstimate:
     """Compare `now`, run by run, with `then`, which was measured in another session and gets no further runs.
 
-    `then_noise`: the noise of `then`, if it is another training or was measured by others; None: both scatter alike.
+    `then_noise` is the noise of `then`, if it is another training or was measured by others; None: both scatter alike.
     """
     return _ask(_Sides(now, then, noise, then_noise or noise, alike=then_noise is None, apart=True), question)
 
@@ -102,10 +103,10 @@ def against_each_other(
 def against_drifting(
     now: Sequence[Sequence[float]], then: Sequence[Sequence[float]], noise: Noise, then_noise: Noise, question: Question
 ) -> RatioEstimate:
-    """Compare two trainings of one session, of which one was measured before and after the other: it has two groups of runs.
+    """Compare two trainings of one session, of which one was measured before and after the other, in two groups of runs.
 
-    What the machine did in between is taken to lie between the groups. So each is compared for itself, only what both answer
-    is an answer, and the interval reaches from the lower of their ends to the higher.
+    Any drift of the machine is assumed to be between the groups. So each group is compared by itself, only a common answer
+    counts, and the interval reaches from the lower of their ends to the higher.
     """
     within, then_within = replace(noise, session=0.0), replace(then_noise, session=0.0)
     found = []
@@ -127,7 +128,7 @@ def against_drifting(
 
 
 def _joint_answer(answers: Set[Answer]) -> Answer:
-    """Return the common conclusion of all of these."""
+    """Return the common conclusion of all answers."""
     for weaker, either in ((Answer.HOLDS, Answer.BETTER), (Answer.UNCONFIRMED, Answer.WORSE)):
         if answers <= {weaker, either}:
             return either if answers == {either} else weaker
@@ -147,29 +148,29 @@ class _Sides:
 
     @property
     def analyses(self) -> int:
-        """How often there was something new to look at."""
+        """Return the number of analyses so far, one after each new run."""
         return self.analysis_count or (len(self.now) if self.apart else min(len(self.now), len(self.then)))
 
     def one_analysis_before(self) -> "_Sides":
-        """Without the last run; where both sides grow, without the last of the longer one, or of both."""
+        """Return the sides without the last run; where both grow, without the last of the longer one, or of both."""
         shorter_now = self.now[:-1] if self.apart or len(self.now) >= len(self.then) else self.now
         shorter_then = self.then[:-1] if not self.apart and len(self.then) >= len(self.now) else self.then
         return replace(self, now=shorter_now, then=shorter_then)
 
     def slow(self, question: Question) -> tuple[SlowRuns, SlowRuns]:
-        """Return what is known of the slowest runs of either side."""
+        """Return the slowest runs of either side."""
         then = slow_runs(self.then, self.then_noise, question.missed)
         others = [without_slowest(self.then, then.doubtful)] if self.alike else []
         return slow_runs(self.now, self.now_noise, question.false_alarm, others), then
 
     def without(self, now: int, then: int) -> "_Sides":
-        """Leave out so many of the slowest runs of either side."""
+        """Return the sides without so many of the slowest runs of either."""
         return replace(
             self, now=without_slowest(self.now, now), then=without_slowest(self.then, then), analysis_count=self.analyses
         )
 
     def error(self) -> "_Error":
-        """Return how far the difference of means may be off."""
+        """Return the error of the difference of means."""
         if self.alike:
             spread, degrees_of_freedom = pool_spreads([self.now, self.then], self.now_noise)
             now, then, cautious = spread, spread, degrees_of_freedom
@@ -182,7 +183,7 @@ class _Sides:
         return _Error(len(self.now), len(self.then), now, then, sessions, degrees_of_freedom, cautious)
 
     def information(self, error: "_Error", question: Question) -> tuple[list[float], int]:
-        """Return the information at each analysis that there was or may be, and which of them this is."""
+        """Return the information at each past and future analysis, and the index of the current one."""
         this = 1 / error.relative_variance()
         counts = range(question.least, question.most + 1)
         of = {count: replace(error, now_runs=count, then_runs=len(self.then) if self.apart else count) for count in counts}
@@ -194,7 +195,7 @@ class _Sides:
 
 @dataclass(frozen=True)
 class _Error:
-    """What the variance of a difference of means is made of."""
+    """The parts of the variance of a difference of means."""
 
     now_runs: int
     then_runs: int
@@ -246,7 +247,7 @@ def _ask(sides: _Sides, question: Question) -> RatioEstimate:
 
 
 def _interval(sides: _Sides, question: Question) -> tuple[float, float]:
-    """Return the interval without rare runs, as wide as it becomes without the runs that may be such."""
+    """Return the interval without rare runs, as wide as it becomes without the runs that may be rare ones."""
     now, then = sides.slow(question)
     low, high = _plain_interval(sides.without(now.rare, then.rare), question)
     if now.doubtful > now.rare:
@@ -273,10 +274,11 @@ def _plain_interval(sides: _Sides, question: Question) -> tuple[float, float]:
 
 
 def _is_confirmed(sides: _Sides, high: float, question: Question) -> bool:
-    """Return whether a loss is certain: it was seen without the last run, that run alone shows it, and rare runs do not.
+    """Return whether a loss is certain.
 
-    `high`: the interval's upper end. Where there may be fewer runs than that takes, a loss is certain that is seen although
-    the runs were rare ones, which take up to `RARE_SLOWDOWN` times as long, if the noise is known.
+    It is if it was seen without the last run, that run shows it by itself, and rare runs do not explain it. `high` is the
+    interval's upper end. Where fewer runs are permitted than that takes, a loss is certain that would be seen even if all runs
+    were rare ones, which take up to `RARE_SLOWDOWN` times as long, and if the noise is known.
     """
     needed = runs_to_confirm(question.false_alarm) - sum(map(len, sides.beside[0]))
     if question.most < max(needed, question.least + 1):
@@ -293,13 +295,15 @@ def _is_confirmed(sides: _Sides, high: float, question: Question) -> bool:
 
 
 def runs_needed(then: int, noise: Noise, margin: float, false_alarm: float) -> int | None:
-    """Return how many runs must be allowed to find a loss of twice the margin in 95 of 100 cases; None: no number suffices.
+    """Return the number of runs that finds a loss of twice the margin in 95 of 100 cases; None: no number suffices.
 
-    What the test needs was simulated (benchmarks/power.py). Between the values of that table the safe side is taken.
+    The power of the test was simulated (benchmarks/power.py). Between the values of that table the safe side is used.
 
     Args:
-        then: how many runs the baseline has.
-        false_alarm: what the check may spend, as `baselines.terms.share` has it.
+        then: The number of runs of the baseline.
+        noise: The noise of both sides.
+        margin: The tolerated loss, as a fraction.
+        false_alarm: The error rate that the check may spend, as `baselines.terms.share` returns it.
     """
     loss = math.log1p(-margin) - math.log1p(-2 * margin) if margin < 0.5 else math.inf
     is_known = noise.degrees_of_freedom >= DEGREES_FOR_ONE_RUN
@@ -342,7 +346,7 @@ def _errors_needed(is_known: bool, then: int, runs: int, false_alarm: float) -> 
 
 @lru_cache(maxsize=1)
 def _power() -> dict[bool, dict[int, dict[float, dict[int, float]]]]:
-    """Return the table: by whether noise is known, runs of the baseline, level of false alarms, and runs."""
+    """Return the table of power: by whether noise is known, runs of the baseline, level of false alarms, and runs."""
     table: dict[bool, dict[int, dict[float, dict[int, float]]]] = {}
     for row in json.loads(Path(__file__).with_name("power.json").read_text(encoding="utf-8")):
         levels = table.setdefault(row["calibrated"], {}).setdefault(row["baseline"], {})

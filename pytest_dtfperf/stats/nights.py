@@ -1,22 +1,22 @@
 """Estimate how the nights of series scatter: by how much, and how slowly.
 
-Each series is compared with every kind of `scan.KINDS`, from nights that are independent of each other to nights that wander
-slowly. Its likelihood under a kind is that of its cosine coefficients, which are nearly independent under all of them, each
-with the variance that it has under that kind (after P. Whittle, Journal of the Royal Statistical Society B 15, 1953,
-125-139). So variation at low frequencies counts, and not only the differences of neighbouring nights.
+Each series is compared with every kind of `KINDS`, from nights that are independent of each other to nights that wander slowly.
+Its likelihood under a kind is that of its cosine coefficients, which are nearly independent under all kinds, each with the
+variance that it has under that kind (after P. Whittle, Journal of the Royal Statistical Society B 15, 1953, 125-139). So
+variation at low frequencies counts, and not only the differences of neighbouring nights.
 
-How usual each kind is comes from all series together (empirical Bayes); from that, each series has its own probability of each
-kind, so that unlike series stay unlike. The prior (`BEFOREHAND`) takes slow parts to be usual: a history that is too short to
-exclude them is careful. The variance of a series is drawn towards that of the others as far as they are alike (G. K. Smyth,
-Statistical Applications in Genetics and Molecular Biology 3, 2004, article 3).
+The frequency of each kind is estimated from all series together (empirical Bayes); from that, each series has its own
+probability of each kind, so that unlike series stay unlike. The prior (`BEFOREHAND`) expects slow parts: a history that is too
+short to exclude them is judged carefully. The variance of a series is drawn towards that of the others as far as they are alike
+(G. K. Smyth, Statistical Applications in Genetics and Molecular Biology 3, 2004, article 3).
 
 Nights are clipped first: a heavy tail, or a night that went wrong, counts as CLIP standard deviations from those around it.
 
 A change is searched for by the generalised likelihood ratio scan. For every split of the nights into before and after, the
 difference of the two means is divided by its standard error; the largest of these ratios is the statistic (D. Siegmund and E.
-S. Venkatraman, Annals of Statistics 23, 1995, 255-271). A night is the sum of two parts: one that is new each night, and a
-slow one, an autoregression of first order, AR(1), in which each night is like the one before. `KINDS` are the mixtures that
-are compared. How large the statistic becomes within a number of nights without any change was simulated for each kind, with a
+S. Venkatraman, Annals of Statistics 23, 1995, 255-271). A night is the sum of two parts: one that is new each night, and a slow
+one, an autoregression of first order, AR(1), in which each night is like the one before. `KINDS` are the mixtures that are
+compared. The distribution of the statistic within a number of nights without any change was simulated for each kind, with a
 seed (`TAILS`).
 """
 
@@ -43,7 +43,7 @@ TAIL = 0.5  # of the tail h^TAIL exp(-h^2 / 2): simulations of a million series 
 
 @dataclass(frozen=True)
 class Kind:
-    """How nights scatter, but for their variance."""
+    """A kind of scatter, without its variance."""
 
     slow: float  # the slow part's share of the variance of a night
     correlation: float  # of neighbouring nights of the slow part
@@ -67,14 +67,14 @@ TAILS = np.array(
 
 @lru_cache(maxsize=512)
 def afters(nights: int) -> Counts:
-    """Return how many nights are after the split, of those that are tried."""
+    """Return the numbers of nights after each split that is tried."""
     further = np.round(WHOLE * GROWTH ** np.arange(1, 20)).astype(np.int64)
     sizes = np.unique(np.concatenate([np.arange(LEAST, WHOLE + 1), further]))
     return sizes[sizes <= nights - LEAST]
 
 
 def variance_of_mean(count: Array, correlation: float) -> Array:
-    """Return the variance of the mean of so many neighbouring nights, in variances of one. AR(1): lag j has correlation^j."""
+    """Return the variance of the mean of `count` neighbouring nights, in variances of one. AR(1): lag j has correlation^j."""
     if not correlation:
         return 1 / count
     r = correlation
@@ -89,7 +89,7 @@ def variance_of_difference(before: Array, after: Array, correlation: float) -> A
 
 
 def variances(before: Array, after: Array) -> Array:
-    """(kind, split): the same of each kind."""
+    """Return `variance_of_difference` of each kind: (kind, split)."""
     alone = 1 / before + 1 / after
     slow = {r: variance_of_difference(before, after, r) for r in CORRELATIONS}
     return np.stack([(1 - kind.slow) * alone + (kind.slow * slow[kind.correlation] if kind.slow else 0) for kind in KINDS])
@@ -97,7 +97,7 @@ def variances(before: Array, after: Array) -> Array:
 
 @lru_cache(maxsize=512)
 def variances_of_splits(nights: int) -> Array:
-    """(kind, split) for each split that is tried."""
+    """Return `variances` for each split that is tried: (kind, split)."""
     after = afters(nights)
     return variances((nights - after).astype(float), after.astype(float))
 
@@ -111,14 +111,14 @@ def differences(nights: Array, after: Counts) -> Array:
 
 
 def log_probabilities(ratios: Array) -> Array:
-    """Return the logarithm of the part of all series with a larger maximum, where nothing changes. `ratios`: (kind, split)."""
+    """Return the logarithm of the fraction of series without a change that have a larger maximum. `ratios`: (kind, split)."""
     anchors, ratios = TAILS[:, None], np.maximum(ratios, 1.0)
     found: Array = math.log(ANCHOR) + TAIL * np.log(ratios / anchors) - (ratios**2 - anchors**2) / 2
     return np.minimum(0.0, found)
 
 
 def simulate_threshold(kind: Kind, *, series: int = SERIES, seed: int = SEED) -> float:
-    """What ANCHOR of all series exceed that nothing happens to: KNOWN nights, then HORIZON, each of which is searched."""
+    """Return the statistic that a fraction ANCHOR of series without a change exceeds within HORIZON, after KNOWN nights."""
     random = np.random.default_rng([seed, HORIZON, KINDS.index(kind)])
     slow = autoregressive(random, series, KNOWN + HORIZON, kind.correlation)
     alone = random.standard_normal((series, KNOWN + HORIZON))
@@ -136,7 +136,7 @@ def simulate_threshold(kind: Kind, *, series: int = SERIES, seed: int = SEED) ->
 
 
 def autoregressive(random: np.random.Generator, series: int, nights: int, correlation: float) -> Array:
-    """(series, night): normal, each of variance 1, and each night like the one before."""
+    """Return normal nights of variance 1, each like the one before: (series, night)."""
     found = random.standard_normal((series, nights))
     for night in range(1, nights if correlation else 0):
         found[:, night] = correlation * found[:, night - 1] + math.sqrt(1 - correlation**2) * found[:, night]
@@ -166,7 +166,7 @@ NEIGHBOURS = np.array([1 - kind.slow * kind.correlation for kind in KINDS])  # h
 
 @dataclass(frozen=True)
 class Scatter:
-    """What one series shows."""
+    """The scatter of one series."""
 
     nights: int
     scale: float  # standard deviation of a night by the median of differences: where to clip
@@ -177,13 +177,13 @@ class Scatter:
 
     @property
     def degrees_of_freedom(self) -> float:
-        """Of q1: neighbouring differences share a night, so that they are worth two thirds of their number."""
+        """Return those of q1: neighbouring differences share a night, so that they are worth two thirds of their number."""
         return max(1.0, 2 * (self.nights - 1) / 3)
 
 
 @dataclass(frozen=True)
 class NightNoise:
-    """The noise of one series, with the information of the others."""
+    """The noise of one series, estimated with information from the others."""
 
     scale: float  # where to clip, as a standard deviation
     usual: Array  # (kind): its probability before the series was looked at
@@ -192,18 +192,18 @@ class NightNoise:
     prior_degrees: float
 
     def variances(self, squares: Array) -> Array:
-        """Of a night. `squares`: (kind, ...), as of `shown`."""
+        """Return the variances of a night by kind. `squares`: (kind, ...), as in `shown`."""
         found: Array = (self.prior_degrees * _by_kind(self.prior, squares) + squares) / self.degrees_of_freedom
         return found
 
     def infer_kinds(self, squares: Array) -> tuple[Array, Array]:
-        """Return of each kind the variance of a night, and the probability of the kind."""
+        """Return by kind the variance of a night, and the probability of the kind."""
         logs = self.log_likelihoods(squares)
         weights = np.exp(logs - logs.max(axis=0))
         return self.variances(squares), weights / weights.sum(axis=0)
 
     def log_likelihoods(self, squares: Array) -> Array:
-        """Return of each kind the logarithm of its probability and likelihood, but for what all kinds have in common."""
+        """Return by kind the logarithm of its probability and likelihood, without a constant that all kinds share."""
         logs = np.log(self.usual) + self.prior_degrees / 2 * np.log(self.prior) - self.shown.log_variances / 2
         found: Array = _by_kind(logs, squares) - self.degrees_of_freedom / 2 * np.log(self.variances(squares))
         return found
@@ -233,7 +233,10 @@ def _by_kind(values: Array, like: Array) -> Array:
 
 
 def rough_scale(stretches: Sequence[Array]) -> float:
-    """Standard deviation of a night by the median difference of neighbours; 0: not known. Of stretches without a change."""
+    """Return the standard deviation of a night from the median difference of neighbours; 0: not known.
+
+    The stretches must be without a change.
+    """
     steps = [np.diff(each) for each in stretches if len(each) > 1]
     if not steps:
         return 0.0
@@ -255,8 +258,11 @@ def clip_nights(nights: Array, scale: float) -> Array:
 
 @lru_cache(maxsize=96)
 def _cosines(nights: int) -> tuple[Array, Array, Array]:
-    """Of so many nights: (night, coefficient), orthonormal, without the mean; (coefficient, kind) one over each's variance in
-    variances of a night, and (kind) the sum of their logarithms."""
+    """Return the orthonormal cosines of so many nights, without the mean: (night, coefficient).
+
+    Also returns the inverse variance of each coefficient in variances of a night, (coefficient, kind), and the sum of the
+    logarithms of these variances, (kind).
+    """
     positions = np.arange(nights)
     basis = math.sqrt(2 / nights) * np.cos(math.pi * np.outer(positions + 0.5, np.arange(1, nights)) / nights)
     distance = np.abs(positions[:, None] - positions)
@@ -267,7 +273,7 @@ def _cosines(nights: int) -> tuple[Array, Array, Array]:
 
 @lru_cache(maxsize=96)
 def _shapes(nights: int) -> tuple[Array, Array]:
-    """Of a step and a ramp to one from each split on: (shape, coefficient, split), and their information by kind."""
+    """Return a step and a ramp to one from each split on: (shape, coefficient, split), and their information by kind."""
     basis, weights, _ = _cosines(nights)
     after = afters(min(nights, WINDOW))
     sums = np.cumsum(basis[::-1], axis=0)
@@ -276,10 +282,10 @@ def _shapes(nights: int) -> tuple[Array, Array]:
 
 
 def changes_in(clipped_nights: Array) -> tuple[Array, Array]:
-    """Return what a step and a ramp from each split on take away of the squares, and the variance of their sizes.
+    """Return by how much a step and a ramp from each split on reduce the squares, and the variance of their sizes.
 
     Args:
-        clipped_nights: a whole stretch.
+        clipped_nights: A whole stretch.
 
     Returns:
         Two arrays (shape, kind, split), by generalised least squares: as `Scatter.squares`, and in variances of a night.
@@ -291,7 +297,7 @@ def changes_in(clipped_nights: Array) -> tuple[Array, Array]:
 
 
 def scatter(stretches: Sequence[Array], scale: float) -> Scatter:
-    """Estimate the scatter of stretches without a change. `scale`: where to clip."""
+    """Return the scatter of stretches without a change. `scale` is the scale for clipping."""
     flat = [clip_nights(each, scale) for each in stretches if len(each)]
     ones = np.clip(np.concatenate([np.diff(each) for each in flat]), -JUMP * scale, JUMP * scale)
     q1 = max(float(ones @ ones) / 2 / max(1, len(ones)), ROUNDING**2)
@@ -304,19 +310,19 @@ def scatter(stretches: Sequence[Array], scale: float) -> Scatter:
 
 
 def usual_scale(scales: Iterable[float]) -> float:
-    """Return the median of those that are known; 0: none is."""
+    """Return the median of the known scales; 0: none is known."""
     known = [each for each in scales if each > 0]
     return float(np.median(known)) if known else 0.0
 
 
 def shared_scale(own: float, nights: int, usual: float) -> float:
-    """Return where to clip a series that has few nights: between its own scale and the usual one."""
+    """Return the scale for clipping a series of few nights: between its own scale and the usual one."""
     weight = nights / (nights + PRIOR_NIGHTS) if own > 0 else 0.0
     return max(float(own**weight * usual ** (1 - weight)), ROUNDING)
 
 
 class Together:
-    """What all series show together."""
+    """The scatter of all series together."""
 
     def __init__(self, all_series: Sequence[Scatter]) -> None:
         q1, self._prior_degrees = _prior(all_series)
@@ -341,7 +347,7 @@ class Together:
 
 
 def _prior(all_series: Sequence[Scatter]) -> tuple[float, float]:
-    """Return q1 as it usually is, and its degrees of freedom: 0 where there are too few series to estimate it."""
+    """Return the usual q1 and its degrees of freedom: 0 where there are too few series to estimate it."""
     if len(all_series) < LEAST_SERIES:
         return 1.0, 0.0
     from scipy.special import digamma, polygamma

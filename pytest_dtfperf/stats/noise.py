@@ -1,11 +1,11 @@
 """Estimate how much rates scatter, from run to run and from session to session, and set rare slow runs aside.
 
-Everything is computed with logarithms of rates, so that it is about fractions of a rate.
+All computations are with logarithms of rates, so that they are about fractions of a rate.
 
 The model of rare slow runs: at most one run in ten (`RARE`) is slow by any amount, independently of the others; all others are
 normally distributed. A run that is clearly slower than the rest of its sample counts as rare and is set aside, as long as no
-more than one run in five is. Several slow runs may also be rare ones by chance: a loss must hold without as many of the
-slowest as could be rare. benchmarks/verdicts.py and docs/statistics.md have the error rates with and without such runs.
+more than one run in five is. Several slow runs may also be rare ones by chance: a loss must hold without as many of the slowest
+as could be rare. benchmarks/verdicts.py and docs/statistics.md have the error rates with and without such runs.
 """
 
 import math
@@ -24,7 +24,7 @@ PERMUTATIONS = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """Standard deviations of the logarithm of a rate. 0.02 is a coefficient of variation of about 2 %."""
+    """The standard deviations of the logarithm of a rate. 0.02 is a coefficient of variation of about 2 %."""
 
     run: float  # of the runs of one session, and the least that is assumed
     degrees_of_freedom: float = 0.0  # degrees of freedom that `run` was estimated with; 0: it was assumed
@@ -36,7 +36,10 @@ class Noise:
 
 
 def pool_spreads(groups: Iterable[Sequence[float]], noise: Noise) -> tuple[float, float]:
-    """The spread of single runs, and its degrees of freedom: what the groups show and what was known, by their freedom."""
+    """Return the spread of single runs, and its degrees of freedom.
+
+    The spreads of the groups and the known noise are weighted by their degrees of freedom.
+    """
     squares, degrees_of_freedom = noise.degrees_of_freedom * noise.run**2, noise.degrees_of_freedom
     for group in groups:
         logs = [math.log(rate) for rate in group]
@@ -64,10 +67,10 @@ def welch(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, 
 
 
 def estimate(sessions: Sequence[Sequence[float]]) -> Noise:
-    """The noise of sessions between which nothing changed, one sequence of rates each. Raises `ValueError` if they are too few.
+    """Return the noise of sessions between which nothing changed, from one sequence of rates each.
 
     Random effects, one way, with groups of any size: S. R. Searle, G. Casella, C. E. McCulloch, Variance Components, 1992,
-    section 3.6. A negative estimate of the variance between sessions is 0, as usual.
+    section 3.6. A negative estimate of the variance between sessions is 0, as usual. Raises `ValueError` for too few rates.
     """
     groups = [[math.log(rate) for rate in rates] for rates in sessions if rates]
     total = sum(map(len, groups))
@@ -89,10 +92,10 @@ def estimate(sessions: Sequence[Sequence[float]]) -> Noise:
 
 
 def correlation(sessions: Sequence[Sequence[float]]) -> float | None:
-    """Return how much runs resemble the run before them in their session, as a correlation; None if that may be chance.
+    """Return the correlation of runs with the run before them in their session; None if it may be chance.
 
-    By permutation of the runs within their sessions (E. S. Edgington, Randomization Tests, 1980), one-sided: where runs are
-    independent, `BY_CHANCE` of all cases are reported. The estimate allows for the sessions' means, which are estimated, too.
+    By permutation of the runs within their sessions (E. S. Edgington, Randomization Tests, 1980), one-sided: of independent
+    runs, a fraction `BY_CHANCE` is reported. The estimate corrects for the sessions' means, which are estimated, too.
     """
     import numpy as np
 
@@ -135,7 +138,7 @@ PERHAPS = 0.02  # likewise: a loss must be seen without it, too
 
 @dataclass(frozen=True, kw_only=True)
 class SlowRuns:
-    """What is known of the slowest runs of a sample."""
+    """The slowest runs of a sample."""
 
     of: int = 0  # runs that there are
     slow: int = 0  # of them that are clearly slower than the rest
@@ -144,7 +147,7 @@ class SlowRuns:
 
     @property
     def rare(self) -> int:
-        """Return how many of the slowest are set aside."""
+        """Return the number of the slowest runs that are set aside."""
         return self.slow if self.slow * RUNS_FOR_EACH <= self.of else 0
 
 

@@ -1,12 +1,12 @@
-"""Critical values of a test that looks at its data after every run, so that looking often does not raise its error rate.
+"""Compute critical values of a test that analyses its data after every run, without a higher error rate.
 
-An error rate is a budget that every analysis spends a part of: alpha spending (K. K. G. Lan and D. L. DeMets, Biometrika 70,
-1983, 659-663), here by the family of I. K. Hwang, W. J. Shih and J. S. DeCani (Statistics in Medicine 9, 1990, 1439-1445). What
-an analysis may spend is turned into a critical value by following the distribution of the sum of the data that has not crossed
+An error rate is a budget of which every analysis spends a part: alpha spending (K. K. G. Lan and D. L. DeMets, Biometrika 70,
+1983, 659-663), here by the family of I. K. Hwang, W. J. Shih and J. S. DeCani (Statistics in Medicine 9, 1990, 1439-1445). The
+part of an analysis is converted to a critical value by following the distribution of the sum of the data that has not crossed
 any earlier one (P. Armitage, C. K. McPherson and B. C. Rowe, Journal of the Royal Statistical Society A 132, 1969, 235-244).
 
-Only that the information (the inverse of the variance of what is estimated) grows from look to look is needed: the test may end
-at any look, for any other reason, and makes fewer errors then.
+Only the information (the inverse of the variance of the estimate) must grow from analysis to analysis: the test may end at any
+of them, for any other reason, and then makes fewer errors.
 """
 
 import math
@@ -27,7 +27,7 @@ LEAST_STEP = 0.01  # of all steps until then: shorter ones are taken to be so lo
 
 
 def spent(fraction: float, gamma: float) -> float:
-    """The part of an error rate that is spent when `fraction` of the information is in. The greater `gamma`, the earlier."""
+    """Return the part of an error rate that is spent at `fraction` of the information. A greater `gamma` spends earlier."""
     if gamma == 0:
         return fraction
     return math.expm1(-gamma * fraction) / math.expm1(-gamma)
@@ -37,10 +37,10 @@ def spent(fraction: float, gamma: float) -> float:
 def critical_values(
     information: tuple[float, ...], level: float, gamma: float, total: float | None = None
 ) -> tuple[float, ...]:
-    """Return critical values of a standard normal statistic: with no effect, it exceeds any with probability `level`.
+    """Return critical values of a standard normal statistic.
 
-    `information`: at each analysis, increasing, in any unit. All of `level` is spent when it has come to `total`: by default,
-    at the last analysis.
+    Without an effect, it exceeds any of them with probability `level`. `information` is that at each analysis, increasing, in
+    any unit. All of `level` is spent when it has come to `total`, by default at the last analysis.
     """
     total = information[-1] if total is None and information else total
     _check(information, level, total)
@@ -51,7 +51,7 @@ def critical_values(
 
 @lru_cache(maxsize=512)
 def _follow(information: tuple[float, ...], level: float, gamma: float, total: float) -> tuple[tuple[float, ...], Array, Array]:
-    """Return the values of analyses that many later ones have in common, and the distribution before the last of them.
+    """Return the critical values that many analyses have in common, and the distribution before the last of them.
 
     Its points and their masses are those of the sums that had crossed no value by then.
     """
@@ -85,7 +85,7 @@ def _density(deviation: Array, scale: float) -> Array:
 
 
 def _grid(bottom: float, top: float, distance: float) -> tuple[Array, Array]:
-    """Points from bottom to top, so far apart, and the weights of a Gauss-Legendre integral over them."""
+    """Return points from bottom to top with a distance, and the weights of a Gauss-Legendre integral over them."""
     points, weights = _legendre(16 * math.ceil((top - bottom) / distance / 16))
     half = (top - bottom) / 2
     return bottom + half * (points + 1), half * weights

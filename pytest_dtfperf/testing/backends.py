@@ -1,14 +1,14 @@
-"""What every cluster backend must do: a backend's test module derives from `BackendContract` and opens its cluster.
+"""Check that a cluster backend fulfils the contract: a test module derives from `BackendContract` and opens its cluster.
 
     class TestDesk(BackendContract):
-        \"\"\"The desk backend does what every backend must.\"\"\"
+        \"\"\"The desk backend fulfils the contract.\"\"\"
 
         @pytest.fixture
         def cluster(self):
             config = ClusterConfig(name="desks", backend="desk", backend_keys={"desks": 2}, devices_per_host=1)
             return named.open_cluster(config)
 
-The hosts' processes are found by their session in /proc of this machine, so these are backends with hosts on it.
+The hosts' processes are found by their session in /proc of this machine, so that its hosts must be on this machine.
 """
 
 import os
@@ -58,7 +58,7 @@ EXPECTED_LOSSES = {
 
 
 class ParrotChannel:
-    """One parrot per host."""
+    """A channel to one parrot per host."""
 
     def __init__(self, channel: Channel, hosts: int) -> None:
         self.channel = channel
@@ -87,7 +87,7 @@ class ParrotChannel:
 
 
 class BackendContract:
-    """Derive, and define `cluster` as a cluster of two hosts with one device each."""
+    """The tests of a backend. Derive from it, and define `cluster` as a cluster of two hosts with one device each."""
 
     keeps_secrets = True  # hosts are handed a part of the environment alone
 
@@ -255,13 +255,13 @@ def start_parrots(allocation: Allocation) -> Iterator[ParrotChannel]:
 
 
 def leave_daemon(cluster: Cluster) -> int:
-    """Return the process id of a daemon that another controller has started before it died without closing."""
+    """Return the process id of a daemon that another controller started before it died without closing."""
     command = project_command(sys.executable, "pytest_dtfperf.testing.backends")
     return int(subprocess.run(command, input=pickle.dumps(cluster), stdout=subprocess.PIPE, check=True).stdout)
 
 
 def leave_orphan(kill: Callable[[ParrotChannel, str], object]) -> NoReturn:
-    """Die after `kill` has ended the session, except for its daemon: its process id is printed."""
+    """Die after `kill` has ended the session, except for its daemon, and print the daemon's process id."""
     cluster: Cluster = pickle.load(sys.stdin.buffer)
     with cluster.allocate(Resources(devices=1)) as allocation:
         parrots = ParrotChannel(allocation.start(PARROT_COMMAND), 1)

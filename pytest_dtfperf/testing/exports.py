@@ -1,11 +1,11 @@
-"""What every export must do: a test module derives from `ExportContract` and names the export.
+"""Check that an export fulfils the contract: a test module derives from `ExportContract` and names the export.
 
     class TestRates(ExportContract):
         \"\"\"rates is an export as all others are.\"\"\"
 
         export = "rates"
 
-It is handed a session of two made-up measurements, and one of none.
+It gets a session of two artificial measurements, and one of none.
 """
 
 import re
@@ -42,7 +42,7 @@ def make_measurement(spec: Spec, images_per_sec: float) -> Measurement:
 
 
 class ExportContract:
-    """Derive, and set `export`."""
+    """The tests of an export. Derive from it, and set `export`."""
 
     export: ClassVar[str]
 

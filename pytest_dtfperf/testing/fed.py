@@ -1,4 +1,4 @@
-"""A program that prints the first two batches of an input for each spec in a list on stdin."""
+"""Print the first two batches of an input for each spec in a list on stdin."""
 
 import json
 import sys

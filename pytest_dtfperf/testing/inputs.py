@@ -1,11 +1,11 @@
-"""What every input must bring: a test module derives from `InputContract` and names the input and its model.
+"""Check that an input fulfils the contract: a test module derives from `InputContract` and names the input and its model.
 
     class TestStripes(InputContract):
         \"\"\"stripes is an input as all others are.\"\"\"
 
         data, model = "stripes", "lenet"
 
-What brings its batches is run by TensorFlow on this machine, alone and in training.
+TensorFlow runs the input on this machine, alone and in training.
 """
 
 import json
@@ -26,7 +26,7 @@ STEPS, BATCH_SIZE = 3, 4
 
 
 class InputContract:
-    """Derive, and set `data` and `model`; `data_dir`, where it needs one."""
+    """The tests of an input. Derive from it, and set `data`, `model`, and `data_dir` where it needs one."""
 
     data: ClassVar[str]
     model: ClassVar[str]

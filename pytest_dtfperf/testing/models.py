@@ -1,11 +1,11 @@
-"""What every model must be: a test module derives from `ModelContract` and names the model.
+"""Check that a model fulfils the contract: a test module derives from `ModelContract` and names the model.
 
     class TestLinear(ModelContract):
         \"\"\"linear is a model as all others are.\"\"\"
 
         model = "linear"
 
-It is trained by TensorFlow on this machine, a few steps of a small batch.
+TensorFlow trains it on this machine, for a few steps of a small batch.
 """
 
 import math
@@ -25,7 +25,7 @@ STEPS, BATCH_SIZE = 3, 2
 
 
 class ModelContract:
-    """Derive, and set `model`."""
+    """The tests of a model. Derive from it, and set `model`."""
 
     model: ClassVar[str]
     variable_updates: ClassVar[tuple[str, ...]] = ("parameter_server", "collective_all_reduce", "replicated")

@@ -1,4 +1,4 @@
-"""The program that the contract of backends starts on each host: it prints hello, and answers lines.
+"""Print hello, and answer lines: the program that the contract of backends starts on each host.
 
 Its text is passed to the Python of a host (`python -c`), which finds `pytest_dtfperf.node` there and needs no other module.
 """
