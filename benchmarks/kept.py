@@ -25,7 +25,7 @@ from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.explain.causes import explain
 from pytest_dtfperf.launch.disturbance import cores_of, disturbances
 from pytest_dtfperf.launch.tracing import Scoring, Tracing, with_cpu
-from pytest_dtfperf.node.files import replacing
+from pytest_dtfperf.node.files import replace_file
 from pytest_dtfperf.session.explanation import add_changes, profile_measurement
 
 HELD_OUT = 3  # one of so many
@@ -117,7 +117,7 @@ class Kept:
         return cls(Case(**data["case"]), data["strength"], Side.from_json(data["then"]), Side.from_json(data["now"]))
 
     def write(self, path: Path) -> None:
-        with replacing(path) as file:
+        with replace_file(path) as file:
             file.write(gzip.compress(json.dumps(self.to_json()).encode(), mtime=0))
 
     @classmethod
@@ -160,7 +160,7 @@ def _archived(path: Path) -> Iterator[tuple[int, Kept]]:
 def archive(cases: Iterable[tuple[int, Kept]], path: Path) -> None:
     """Write them as one file, with steps as they are taken apart today and without what they were taken from."""
     lines = [json.dumps({"number": number, **_without_sent(one).to_json()}) + "\n" for number, one in cases]
-    with replacing(path) as file:
+    with replace_file(path) as file:
         file.write(lzma.compress("".join(lines).encode(), preset=9))
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 from benchmarks.injected import Rig
 from pytest_dtfperf.datamodel.probes import Link, Probes
 from pytest_dtfperf.limits.limit import limit
-from pytest_dtfperf.node.probes import cpu
+from pytest_dtfperf.node.probes import read_cpu
 from pytest_dtfperf.spec import Spec
 from tests.machines.machine import bit_per_s
 
@@ -38,7 +38,7 @@ def kept(path: Path, from_json: Callable[[str], Line]) -> list[Line]:
 
 def processor() -> str:
     """`AMD EPYC 9R14, family 26, model 2`: what seconds of arithmetic can be compared on."""
-    return ", ".join(filter(None, cpu()))
+    return ", ".join(filter(None, read_cpu()))
 
 
 def today() -> str:

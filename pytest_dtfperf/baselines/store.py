@@ -24,7 +24,7 @@ from pytest_dtfperf.baselines.files import (
 )
 from pytest_dtfperf.datamodel.measurement import Measurement
 from pytest_dtfperf.errors import BaselineFileError, UsageError, unknown_name
-from pytest_dtfperf.node.files import replacing
+from pytest_dtfperf.node.files import replace_file
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
 from pytest_dtfperf.spec.spec import format_value
 
@@ -182,7 +182,7 @@ class BaselineStore:
                 return made
             text = canonical(data)
             content_of(text, path)  # fails before a file is written that could not be read again
-            with replacing(target) as file:
+            with replace_file(target) as file:
                 file.write(text.encode())
         return made
 

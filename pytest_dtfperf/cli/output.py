@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.node.files import replacing
+from pytest_dtfperf.node.files import replace_file
 
 _YES = ("y", "yes")
 _for_programs: TextIO | None = None  # stdout, while other output is redirected
@@ -47,7 +47,7 @@ def write_file(path: Path, content: bytes) -> None:
         if path.exists() and not path.is_file():  # a pipe or a device is written to, not replaced
             path.write_bytes(content)
         else:
-            with replacing(path) as file:
+            with replace_file(path) as file:
                 file.write(content)
     print_remark(f"written: {path}")
 
@@ -58,7 +58,7 @@ def write_new_file(path: Path, content: bytes) -> bool:
         if path.exists() or path.is_symlink():
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
+        with replace_file(path) as file:
             file.write(content)
     return True
 

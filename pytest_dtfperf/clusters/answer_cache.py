@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.node.files import read_file, replacing
+from pytest_dtfperf.node.files import read_file, replace_file
 
 
 def cached(name: str, max_age_s: float, make: Callable[[], Any], *, folder: Path | None = None) -> Any:
@@ -68,5 +68,5 @@ def _read_answer(path: Path, name: str) -> dict[str, Any] | None:
 def _write(path: Path, kept: dict[str, Any]) -> None:
     text = json.dumps(kept)  # before anything is made: what is no JSON is a mistake of the caller
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with replacing(path) as file:
+    with replace_file(path) as file:
         file.write(text.encode())

@@ -115,7 +115,7 @@ def _local_gpus(config: ClusterConfig) -> int:
         raise ClusterFileError(
             f"cluster {config.name!r}: the GPUs of this machine cannot be listed: {exc}. {probes.WITHOUT_GPUS}"
         ) from exc
-    if not found and (named := environ.get("CUDA_VISIBLE_DEVICES")) and not probes.hides_all(named):
+    if not found and (named := environ.get("CUDA_VISIBLE_DEVICES")) and not probes.hides_all_gpus(named):
         raise ClusterFileError(
             f"cluster {config.name!r}: CUDA_VISIBLE_DEVICES={named} names GPUs, but this machine has none that works. "
             f"Load its driver, or unset the variable. {probes.WITHOUT_GPUS}"
@@ -127,4 +127,4 @@ def _local_gpus(config: ClusterConfig) -> int:
 def _gpus(values: tuple[str | None, ...]) -> int:
     given = {name: value for name, value in zip(_COUNTED_BY, values, strict=True) if value is not None}
     others = {name: value for name, value in os.environ.items() if name not in _COUNTED_BY}
-    return len(probes.gpus(environ={**others, **given}))
+    return len(probes.list_gpus(environ={**others, **given}))

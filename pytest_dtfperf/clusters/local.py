@@ -195,7 +195,7 @@ def _make_isolation(config: ClusterConfig) -> Iterator[Sequence[int]]:
     if config.container:
         raise _NotIsolated("tasks in a container cannot enter a network of their own")
     try:
-        files = isolation.made_in_a_thread() or _made_by_a_process()
+        files = isolation.make_in_thread() or _made_by_a_process()
     except isolation.IsolationUnavailable as exc:
         raise _NotIsolated(str(exc)) from exc
     with ExitStack() as closing:

@@ -319,7 +319,7 @@ def _is_held(path: Path) -> bool:
 def _is_stopped(path: Path) -> bool:
     """Return whether the waiting process has been stopped (Ctrl-Z), as far as it is visible from here."""
     holder = _read_holder(path)
-    seen = processes.inspect(holder.owner.pid) if holder and holder.owner.is_of_here else None
+    seen = processes.inspect(holder.owner.pid) if holder and holder.owner.is_local else None
     return seen is not None and seen.stopped
 
 

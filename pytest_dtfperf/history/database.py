@@ -25,8 +25,8 @@ from pytest_dtfperf.errors import HistoryError
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.history.tables import tables
 from pytest_dtfperf.history.where import Address, mask_passwords
-from pytest_dtfperf.node.files import kind_of
-from pytest_dtfperf.node.retry import pause_s
+from pytest_dtfperf.node.files import format_kind
+from pytest_dtfperf.node.retry import compute_pause_s
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 VERSIONS = ("0001",)  # names of files in migrations/versions/, the oldest first
@@ -144,7 +144,7 @@ class Database:
                 if self.address.path or time.monotonic() >= until_s or _has_refused(exc):
                     raise
             asked += 1
-            time.sleep(pause_s(asked, FIRST_PAUSE_S, MOST_PAUSE_S, spread=0.5))
+            time.sleep(compute_pause_s(asked, FIRST_PAUSE_S, MOST_PAUSE_S, spread=0.5))
 
 
 def _is_there(path: Path) -> bool:
@@ -156,7 +156,7 @@ def _is_there(path: Path) -> bool:
     except OSError as exc:
         raise HistoryError(f"the history {path} cannot be used: {exc.strerror}") from exc
     if not stat.S_ISREG(found.st_mode):
-        raise HistoryError(f"the history {path} cannot be used: it is {kind_of(found.st_mode)}, and no regular file")
+        raise HistoryError(f"the history {path} cannot be used: it is {format_kind(found.st_mode)}, not a regular file")
     return True
 
 

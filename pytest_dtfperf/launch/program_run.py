@@ -25,7 +25,7 @@ from pytest_dtfperf.errors import HostLost, UsageError
 from pytest_dtfperf.launch.agents import Agents, Event
 from pytest_dtfperf.launch.placement import Roles, place
 from pytest_dtfperf.launch.run_controller import RunController
-from pytest_dtfperf.node.tunnel import Connections, Violation
+from pytest_dtfperf.node.tunnel import Connections, TunnelProtocolError
 from pytest_dtfperf.spec import Spec
 
 HERE = "127.0.0.1"
@@ -75,7 +75,7 @@ class ProgramRun(RunController):
     def _check_connection(self) -> None:
         """Close the tunnel if its host violated the protocol; raise any other error that ended the tunnel."""
         error = self._tunnel.error if self._tunnel else None
-        if isinstance(error, Violation) and self._tunnel_host is not None:
+        if isinstance(error, TunnelProtocolError) and self._tunnel_host is not None:
             self._receive(self._agents.give_up(self._tunnel_host, str(error)))
         elif error:
             raise error
@@ -83,7 +83,7 @@ class ProgramRun(RunController):
     def _receive(self, event: Event) -> None:
         super()._receive(event)
         if event["event"] == "tunnel" and self._tunnel:
-            self._tunnel.hear(event)
+            self._tunnel.receive(event)
         elif event["event"] == "task" and event["kind"] == "output" and self._on_output:
             self._on_output(event["task"], event["lines"], event["left_out"])
 
@@ -106,7 +106,7 @@ class Tunnel:
         self._wakes, self._wake = socket.socketpair()
         self._wakes.setblocking(False)
         self._wake.setblocking(False)
-        self._heard: deque[Mapping[str, Any]] = deque()
+        self._received: deque[Mapping[str, Any]] = deque()
         self._numbers = itertools.count(1)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wakes, selectors.EVENT_READ, self._drain)
@@ -132,11 +132,11 @@ class Tunnel:
         self._thread = threading.Thread(target=self._serve, args=(send,), name="dtfperf-tunnel", daemon=True)
         self._thread.start()
 
-    def hear(self, word: Mapping[str, Any]) -> None:
+    def receive(self, message: Mapping[str, Any]) -> None:
         """Process a message of the other end."""
-        self._heard.append(word)
+        self._received.append(message)
         self._notify()
-        if word["does"] == "ready" and not self._is_ready:
+        if message["does"] == "ready" and not self._is_ready:
             self._is_ready = True
             self.on_ready()
 
@@ -148,19 +148,19 @@ class Tunnel:
                 for key, _ in self._selector.select():
                     if self._selector.get_map().get(key.fd) is key:  # an earlier call may have closed it
                         key.data()
-                while self._heard:
-                    self._obey(self._heard.popleft(), send)
+                while self._received:
+                    self._handle(self._received.popleft(), send)
                 self._watch_listener(send)
         except HostLost:
             pass  # the run's thread notices it, too
         except Exception as exc:  # raised in the run's thread, because errors of this thread are not shown
             self.error = exc
 
-    def _obey(self, word: Mapping[str, Any], send: Callable[..., object]) -> None:
-        if word["does"] != "ready":
-            self._connections.hear(word)
+    def _handle(self, message: Mapping[str, Any], send: Callable[..., object]) -> None:
+        if message["does"] != "ready":
+            self._connections.receive(message)
         elif self._serves:
-            raise Violation("said twice that its program listens")
+            raise TunnelProtocolError("sent twice that its program listens")
         else:
             self._serves = True
 

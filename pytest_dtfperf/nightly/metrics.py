@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from pytest_dtfperf.errors import SessionFileError, UsageError
 from pytest_dtfperf.nightly.notify import PAUSE_S, send_request
-from pytest_dtfperf.node.files import replacing
+from pytest_dtfperf.node.files import replace_file
 from pytest_dtfperf.report.export_formats import format_gauges, format_prometheus
 from pytest_dtfperf.report.sources import load_sessions
 
@@ -93,7 +93,7 @@ def publish_metrics(targets: Sequence[Target], metrics: NightMetrics, *, pause_s
 def _write(path: str, cluster: str, content: bytes, pause_s: float) -> str | None:
     """Replace the file as a whole, so that the collector never reads a part; return why not, or None."""
     try:
-        with replacing(path) as file:
+        with replace_file(path) as file:
             file.write(content)
     except OSError as error:
         return f"{error.strerror or error}"

@@ -23,7 +23,7 @@ from pytest_dtfperf.nightly import metrics, notify, summary
 from pytest_dtfperf.nightly.metrics import NightMetrics, Target
 from pytest_dtfperf.nightly.notify import Alert, Receiver
 from pytest_dtfperf.nightly.summary import Loss, find_losses
-from pytest_dtfperf.node.files import kind_of
+from pytest_dtfperf.node.files import format_kind
 from pytest_dtfperf.node.module_command import project_command
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 from pytest_dtfperf.session import signals
@@ -126,7 +126,9 @@ def hold_lock(path: Path) -> Iterator[tuple[int | None, str]]:
         ) from exc
     if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise UsageError(f"the night's lock {path} is {kind_of(mode)}, and no regular file: remove it, or name other --results")
+        raise UsageError(
+            f"the night's lock {path} is {format_kind(mode)}, not a regular file: remove it, or name other --results"
+        )
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -27,7 +27,7 @@ from pytest_dtfperf.errors import SessionFileError, UsageError
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.nightly.summary import Loss
 from pytest_dtfperf.node import retry
-from pytest_dtfperf.node.files import replacing
+from pytest_dtfperf.node.files import replace_file
 from pytest_dtfperf.records.session import SessionFolder
 
 VARIABLE = "DTFPERF_NOTIFY"  # receivers, separated by spaces, so that secrets are in no list of processes
@@ -131,7 +131,7 @@ class AlertState:
             return cls()
 
     def save(self, path: Path) -> None:
-        with replacing(path) as file:
+        with replace_file(path) as file:
             file.write(json.dumps({"schema": 1, **asdict(self)}, indent=1).encode())
 
 
@@ -227,7 +227,7 @@ def send_request(
     problem: str | None = None
     for attempt in range(TRIES):
         if attempt:
-            time.sleep(retry.pause_s(attempt, pause_s, LONGEST_PAUSE_S))
+            time.sleep(retry.compute_pause_s(attempt, pause_s, LONGEST_PAUSE_S))
         problem, may_help = _try_request(request)
         if problem is None or not may_help:
             return problem

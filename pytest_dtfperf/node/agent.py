@@ -1,16 +1,15 @@
-"""One process per host for as long as the host is allocated: takes orders on stdin, answers on stdout, owns its tasks.
+"""The agent: one process on each allocated host, which gets orders on stdin, answers on stdout, and owns its tasks.
 
-    controller -- orders --> agent -- fork, please --> zygote -- forks --> task, task, ...
-               <-- events --       <-- pid, exits ----
-                                  <------------- lines both ways --------> each task
+    controller -- orders --> agent -- requests --> zygote -- forks --> task, task, ...
+               <-- events --       <- pid, exits --
+                                  <------------- messages both ways ------> each task
 
-stdin carries the heartbeat: at its end, or after `--heartbeat-timeout-s` without a byte, the controller is gone,
-and the agent kills everything below itself and leaves. It adopts what daemonises, so "below" is complete. Should the agent
-itself be killed, the kernel kills its zygote and with that the tasks; what had daemonised is found by its environment
-(`node/sweep.py`).
+stdin carries the heartbeat: at its end, or after `--heartbeat-timeout-s` without a byte, the controller has ended, and the
+agent kills all its descendants and exits. It adopts processes that daemonise, so that they remain descendants. If the agent
+itself is killed, the kernel kills its zygote and with it the tasks; daemons are found by their environment (`node/sweep.py`).
 
-Started by a backend with DTFPERF_HOST_INDEX, DTFPERF_SESSION (the id a sweep looks for) and, on the controller's own machine,
-DTFPERF_OWNER (the controller, as `node/owner.py` names it) in its environment.
+A backend starts it with these variables: DTFPERF_HOST_INDEX, DTFPERF_SESSION (the id that a sweep searches) and, on the
+controller's own machine, DTFPERF_OWNER (the controller, in the form of `node/owner.py`).
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
 def main() -> None:
     leave_on_signals()
     host = int(os.environ["DTFPERF_HOST_INDEX"])
-    network = isolation.files_given(os.environ)
+    network = isolation.take_inherited_files(os.environ)
     processes.adopt_orphans()
-    processes.go_on_after_parent()
+    processes.continue_after_parent()
     os._exit(_live(host, **_options(sys.argv[1:]), network=network))
 
 
 def _options(arguments: list[str]) -> dict[str, Any]:
-    """`--entry MODULE:FUNCTION [--heartbeat-timeout-s SECONDS] [--start warm|cold] [--device cpu|gpu] [--container DIGEST]`."""
+    """Parse the command line: `--entry MODULE:FUNCTION`, `--heartbeat-timeout-s`, `--start`, `--device` and `--container`."""
     given = {"--heartbeat-timeout-s": "15", "--start": "warm", **dict(zip(arguments[::2], arguments[1::2], strict=True))}
     return {
         "entry": given["--entry"],
@@ -49,7 +48,7 @@ def _options(arguments: list[str]) -> dict[str, Any]:
 
 
 def _live(host: int, **options: Any) -> int:
-    """Serve to the end, whatever ends it. Returns the exit code; what a person may want to know is on stderr."""
+    """Serve until the agent must leave, and end all its processes. Returns the exit code; the reason is on stderr."""
     code, agent = 1, None
     try:
         agent = Agent(host, **options)
@@ -57,19 +56,19 @@ def _live(host: int, **options: Any) -> int:
     except Leave as leaving:
         code = leaving.code
         _report(str(leaving))
-    except guard.FirewallUnavailable as exc:  # it was possible when this agent started
+    except guard.FirewallUnavailable as exc:  # although it was possible when this agent started
         _report(f"no firewall around the run's ports: {exc}")
     except BrokenPipeError:
         _report("the controller no longer listens")
     except wire.WireError as exc:
-        _report(f"the other side speaks differently: {exc}")
+        _report(f"the controller uses another protocol: {exc}")
     except Exception:  # the agent must end what it started after any error; the traceback has the error
         import traceback
 
         traceback.print_exc()
     ignore_signals()
-    if survivors := processes.end_below():
-        _report(f"still alive in spite of SIGKILL: {survivors}")
+    if survivors := processes.end_descendants():
+        _report(f"processes survived SIGKILL: {survivors}")
         code = 1
     if agent:
         agent.close()

@@ -1,10 +1,10 @@
-"""The first that comes to a host that has nothing of ours: it sees to the rest being there, and becomes the supervisor.
+"""The first program on a host without this package: fetch the bundle, and continue as the supervisor.
 
-It arrives as text and is run by the Python that the host's set-up has chosen (`clusters/ssh/bootstrap.py`, which has checked
-its version). Then it gets, in one line of JSON on stdin, the bundle that is wanted: a zip of all that runs on hosts, named by
-its content's hash. It is in this user's cache since an earlier time, or it is asked for, once.
+It arrives as text and is run by the Python that the host's set-up has chosen (`clusters/ssh/bootstrap.py` has checked its
+version). It reads a line of JSON from stdin with the name of the bundle: a zip of all code for hosts, named by the hash of its
+content. If the bundle is not in this user's cache, it is requested once.
 
-Messages to the controller are lines on stdout that begin with MARK: what a host may print before them is not part of them.
+Messages to the controller are lines on stdout that begin with MARK; the host may print other lines before.
 """
 
 import errno
@@ -26,12 +26,10 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 MARK = "dtfperf: "
-PATIENCE_S = (
-    300  # for the next word of a controller that is in the middle of a handshake: one cut off must not leave this behind
-)
+PATIENCE_S = 300  # for the controller's next message during the handshake, so that this ends if the connection breaks
 UNUSED_S = 30 * 86400.0  # bundles that were not used for so long are removed
-_NEXT = "pytest_dtfperf.node.supervisor"  # by name: until the bundle is here, there is no package to import from
-_PROOF = os.path.join(*_NEXT.split(".")) + ".py"  # what every bundle has
+_NEXT = "pytest_dtfperf.node.supervisor"  # by name: before the bundle is here, it cannot be imported
+_NEXT_FILE = os.path.join(*_NEXT.split(".")) + ".py"  # every bundle contains it
 
 
 def main() -> None:
@@ -42,11 +40,11 @@ def main() -> None:
     except OSError as exc:
         fail("folder", folder=exc.filename, why=exc.strerror)
     tempfile.tempdir = None
-    folder, borrowed = find(header["bundle"]) or receive(header["bundle"], header["bytes"])
+    folder, temporary_folder = find_bundle(header["bundle"]) or receive_bundle(header["bundle"], header["bytes"])
     signal.alarm(0)
     sys.path.insert(0, folder)
     os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
-    import_module(_NEXT).main(header, borrowed)
+    import_module(_NEXT).main(header, temporary_folder)
 
 
 def make_folders(folders: "dict[str, str]") -> "dict[str, str]":
@@ -69,26 +67,30 @@ def make_folders(folders: "dict[str, str]") -> "dict[str, str]":
     return found
 
 
-def find(name: str) -> "tuple[str, None] | None":
-    """Return the bundle's folder in the cache, if it is there."""
+def find_bundle(name: str) -> "tuple[str, None] | None":
+    """Return the folder of a bundle and None, as nothing is to be removed; None if the bundle is not in the cache."""
     folder = os.path.join(cache_folder(), name)
-    if not os.path.exists(os.path.join(folder, _PROOF)):
+    if not os.path.exists(os.path.join(folder, _NEXT_FILE)):
         return None
     _touch(folder)
     return folder, None
 
 
-def receive(name: str, size: int) -> "tuple[str, str | None]":
-    """The folder into which the bundle was unpacked, and, where that is not the cache, what must be removed at the end."""
+def receive_bundle(name: str, size: int) -> "tuple[str, str | None]":
+    """Receive the bundle and unpack it.
+
+    Returns:
+        The folder, and the folder to remove at the end: None if it is in the cache.
+    """
     report(at="bundle")
     data = _read_exactly(size)
     if name != f"bundle-{hashlib.sha256(data).hexdigest()}":
-        fail("bundle", why="it did not arrive as it was sent")
+        fail("bundle", why="it was damaged on the way")
     try:
-        return _keep(name, data), None
+        return _unpack_into_cache(name, data), None
     except OSError as exc:
         first = f"{cache_folder()}: {exc.strerror}"
-    try:  # a cache that is full or cannot be written is no reason not to train
+    try:  # a full or read-only cache does not prevent training
         folder = tempfile.mkdtemp(prefix="dtfperf-run-")  # as node/run_folder.py has it
     except OSError as exc:
         fail("bundle", why=f"{first}; no folder for temporary files either: {exc.strerror}")
@@ -101,26 +103,26 @@ def receive(name: str, size: int) -> "tuple[str, str | None]":
 
 
 def cache_folder() -> str:
-    """Return this user's folder for all that we keep on a host."""
+    """Return this user's folder for all files that this package keeps on a host."""
     home = os.environ.get("XDG_CACHE_HOME", "")
     return os.path.join(home if os.path.isabs(home) else os.path.expanduser("~/.cache"), "dtfperf")
 
 
 def report(**fields: "Any") -> None:
-    """Send the controller a message. It begins on a line of its own, after any other output."""
+    """Send the controller a message, on a line of its own."""
     line = memoryview(f"\n{MARK}{json.dumps(fields)}\n".encode())
     while line:
         line = line[os.write(1, line) :]
 
 
 def fail(what: str, **fields: "Any") -> "NoReturn":
-    """Send the controller the reason of a failure, and end."""
+    """Send the controller the reason of a failure, and exit."""
     report(failed=what, **fields)
     sys.exit(1)
 
 
 def read_line() -> bytes:
-    """Return the controller's next line; it sends no more before an answer. End this process where there is none."""
+    """Return the controller's next line. Exits at the end of input."""
     line = b""
     while not line.endswith(b"\n"):
         data = os.read(0, 1 << 16)
@@ -141,11 +143,11 @@ def _read_exactly(size: int) -> bytes:
     return b"".join(pieces)
 
 
-def _keep(name: str, data: bytes) -> str:
-    """Unpack into the cache: whole or not at all, also when two do so at once."""
+def _unpack_into_cache(name: str, data: bytes) -> str:
+    """Unpack the bundle into the cache in one step, so that concurrent sessions never see a part of it. Returns the folder."""
     cache = cache_folder()
     os.makedirs(cache, mode=0o700, exist_ok=True)
-    _throw_away_old_ones(cache)
+    _remove_unused_bundles(cache)
     folder = os.path.join(cache, name)
     fresh = tempfile.mkdtemp(prefix=f"{name}.", dir=cache)
     try:
@@ -153,7 +155,7 @@ def _keep(name: str, data: bytes) -> str:
         try:
             os.rename(fresh, folder)
         except OSError:
-            if find(name) is None:  # else somebody else was faster
+            if find_bundle(name) is None:  # otherwise another process was faster
                 raise
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -170,7 +172,7 @@ def _touch(folder: str) -> None:
         os.utime(folder)
 
 
-def _throw_away_old_ones(cache: str) -> None:
+def _remove_unused_bundles(cache: str) -> None:
     for name in os.listdir(cache):
         folder = os.path.join(cache, name)
         with suppress(OSError):  # another host with the same home was faster

@@ -1,8 +1,8 @@
-"""One host's part of `dtfperf doctor`, `python -m pytest_dtfperf.node.checkup`: runs the ordered checks, and reports.
+"""The host's part of `dtfperf doctor`, `python -m pytest_dtfperf.node.checkup`: run the ordered checks, and report the results.
 
-Orders come on stdin, events go out on stdout, as with an agent; and as with an agent stdin carries the heartbeat: at its end,
-or after `--heartbeat-timeout-s` without a byte, it ends what it has started and leaves. Whatever may take its time is done in a
-thread, so that there are always signs of life, and clocks are compared without delay.
+As with an agent, orders come on stdin, events go to stdout, and stdin carries the heartbeat: at its end, or after
+`--heartbeat-timeout-s` without a byte, the checkup ends its processes and exits. Slow checks run in threads, so that beats
+continue and clocks are compared without delay.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _IFREQ = "256s"  # more than struct ifreq of linux/if.h: the name, then from byt
 
 
 class Checkup:
-    """The loop, and the orders."""
+    """The event loop of a checkup, and its orders."""
 
     def __init__(self, host: int, heartbeat_timeout_s: float) -> None:
         self._host = host
@@ -47,22 +47,22 @@ class Checkup:
         self._written: list[str] = []
 
     def serve(self) -> NoReturn:
-        """Serve orders until it is time to `Leave`."""
+        """Execute orders until `Leave` is raised."""
         self._emit("hello")
         lines = wire.Lines()
-        heard = beaten = time.monotonic()
+        received = beaten = time.monotonic()
         while True:
             if select.select([_STDIN], [], [], _TICK_S)[0]:
                 data = os.read(_STDIN, 1 << 16)
                 arrived_s = time.time()
                 if not data:
-                    raise Leave("the controller closed the line")
-                heard = time.monotonic()
+                    raise Leave("the controller closed the connection")
+                received = time.monotonic()
                 for line in lines.feed(data):
-                    self._take(wire.decode(line), arrived_s)
+                    self._execute(wire.decode(line), arrived_s)
             now = time.monotonic()
-            if now - heard > self._heartbeat_timeout_s:
-                raise Leave(f"no word from the controller for {self._heartbeat_timeout_s:g} s")
+            if now - received > self._heartbeat_timeout_s:
+                raise Leave(f"no message from the controller for {self._heartbeat_timeout_s:g} s")
             if now - beaten >= BEAT_S:
                 self._emit("beat")
                 beaten = now
@@ -70,21 +70,21 @@ class Checkup:
                 self._outbox.flush()
 
     def clean_up(self) -> None:
-        """Take away what was left in a folder for others to see."""
+        """Remove the files that the other hosts had to see."""
         while self._written:
             with suppress(OSError):
                 os.unlink(self._written.pop())
 
-    def _take(self, order: Mapping[str, Any], arrived_s: float) -> None:
+    def _execute(self, order: Mapping[str, Any], arrived_s: float) -> None:
         if order["order"] == "clock":  # at once: every delay is uncertainty
             self._emit("clock", round=order["round"], arrived_s=arrived_s, left_s=time.time())
         elif order["order"] != "ping" and self._host in order.get("only", [self._host]):
-            threading.Thread(target=self._carry_out, args=(order,), daemon=True).start()
+            threading.Thread(target=self._answer, args=(order,), daemon=True).start()
 
-    def _carry_out(self, order: Mapping[str, Any]) -> None:
+    def _answer(self, order: Mapping[str, Any]) -> None:
         try:
             found = ORDERS[order["order"]](self, order)
-        except Exception as exc:  # one question that cannot be answered must not end the others
+        except Exception as exc:  # a check that fails must not end the others
             found = {"error": f"{type(exc).__name__}: {exc}"}
         with suppress(BrokenPipeError):  # the loop sees it, too
             self._emit(order["order"], **found)
@@ -93,10 +93,10 @@ class Checkup:
         with self._speaking:
             self._outbox.put(wire.encode({"event": event, "host": self._host, **data}))
 
-    # What is asked
+    # Orders
 
     def _facts(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        return facts()
+        return read_facts()
 
     def _trial(self, order: Mapping[str, Any]) -> dict[str, Any]:
         return trial.attempt(order["within_s"])
@@ -122,14 +122,14 @@ class Checkup:
 
     def _listen(self, order: Mapping[str, Any]) -> dict[str, Any]:
         self._listener = links.Listener(self._host, order["token"], order["ports"])
-        mine = is_mine(order["addresses"][str(self._host)])
+        mine = has_address(order["addresses"][str(self._host)])
         return {"ports": self._listener.ports, "taken": self._listener.taken, "has_address": mine}
 
     def _reach(self, order: Mapping[str, Any]) -> dict[str, Any]:
         return {"reached": links.reach(order["token"], [each for each in order["targets"] if each["host"] != self._host])}
 
     def _measure(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """`pairs` are one round's: this host sends to one other."""
+        """Measure the link to the target of this host. `pairs` has the target of each sending host."""
         target = order["pairs"][str(self._host)]
         return links.measure(order["token"], target["host"], target["address"], target["port"], order["stream_s"])
 
@@ -146,44 +146,44 @@ ORDERS: Mapping[str, Callable[[Checkup, Mapping[str, Any]], dict[str, Any]]] = {
 }
 
 
-def facts() -> dict[str, Any]:
-    """Return what this host is, and in which state."""
-    load = probes.load()  # first: looking around is itself some work
+def read_facts() -> dict[str, Any]:
+    """Return the host's hardware, software and state."""
+    load = probes.read_load()  # first, as the other checks cause load
     gpus: list[dict[str, Any]] | None
     try:
-        gpus = [{"name": gpu.name, "memory_mib": gpu.memory_mib} for gpu in probes.gpus()]
+        gpus = [{"name": gpu.name, "memory_mib": gpu.memory_mib} for gpu in probes.list_gpus()]
         gpus_error = None
     except probes.GpusUnknown as exc:
         gpus, gpus_error = None, str(exc)
     return {
         "hostname": socket.gethostname(),
-        "addresses": addresses(),
+        "addresses": list_all_addresses(),
         "interfaces": interfaces.list_interfaces(),
         "python": sys.version.split()[0],
         "executable": sys.executable,
-        "tensorflow": probes.tensorflow_version(),
+        "tensorflow": probes.find_tensorflow_version(),
         "cores": len(os.sched_getaffinity(0)),
         "machine_cores": os.cpu_count() or 1,
         "load": load,
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": gpus,
         "gpus_error": gpus_error,
-        "disks": disks(),
+        "disks": measure_disks(),
         "unisolated": explain_no_isolation(),
-        "unguarded": guard.why_not(),
+        "unguarded": guard.explain_unavailable(),
     }
 
 
 def explain_no_isolation() -> str | None:
-    """Why tasks can have no network for themselves alone, or None if they can. Another process tries: this one has threads."""
+    """Return why tasks cannot have a network of their own, or None. A subprocess tries, because this process has threads."""
     tried = subprocess.run(
         module_command(sys.executable, isolation.__name__), stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
     return tried.stderr.decode(errors="replace").strip().rpartition("\n")[2] if tried.returncode else None
 
 
-def disks() -> list[dict[str, Any]]:
-    """Room in the folders that a run writes to, or in the nearest one above that exists."""
+def measure_disks() -> list[dict[str, Any]]:
+    """Return the space in the folders that a run writes to, or in their nearest parent that exists."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     found = []
     for what, folder in (("cache", cache), ("temporary files", tempfile.gettempdir())):
@@ -195,8 +195,8 @@ def disks() -> list[dict[str, Any]]:
     return found
 
 
-def is_mine(address: str) -> bool:
-    """Return whether an interface of this host has this address, or the one of this name. Behind NAT none has."""
+def has_address(address: str) -> bool:
+    """Return whether an interface of this host has the address, or the address of this name. Behind NAT none has."""
     with suppress(OSError):
         for family, kind, _, _, where in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
             with socket.socket(family, kind) as probe, suppress(OSError):
@@ -205,8 +205,8 @@ def is_mine(address: str) -> bool:
     return False
 
 
-def addresses() -> list[str]:
-    """Return the first IPv4 address of every interface, and all IPv6 addresses."""
+def list_all_addresses() -> list[str]:
+    """Return the first IPv4 address of each interface, and all IPv6 addresses."""
     import fcntl
     import ipaddress
 
@@ -229,7 +229,7 @@ def main() -> None:
 
 
 def _live(host: int, heartbeat_timeout_s: float) -> int:
-    """Serve to the end, whatever ends it. Returns the exit code."""
+    """Serve until the checkup must leave, and end all its processes. Returns the exit code."""
     checkup = Checkup(host, heartbeat_timeout_s)
     code = 1
     try:
@@ -240,10 +240,10 @@ def _live(host: int, heartbeat_timeout_s: float) -> int:
     except BrokenPipeError:
         _report("the controller no longer listens")
     except wire.WireError as exc:
-        _report(f"the other side speaks differently: {exc}")
+        _report(f"the controller uses another protocol: {exc}")
     ignore_signals()
     checkup.clean_up()
-    processes.end_below()
+    processes.end_descendants()
     return code
 
 

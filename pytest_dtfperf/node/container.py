@@ -1,9 +1,9 @@
-"""Starts a command in a container: checks the runner and the image first, and tells the command which image it is in.
+"""Start a command in a container: check the runner and the image, and pass the digest of the image to the command.
 
     python -P -m pytest_dtfperf.node.container "apptainer exec --nv image.sif" python3 -P -m pytest_dtfperf.node.agent ...
 
-The text is the beginning of a command line. Its last word is the image. The runner replaces this process, so that signals and
-the end of stdin reach it. What is started gets `--container DIGEST` behind its arguments.
+The text is the beginning of a command line; its last word is the image. The runner replaces this process, so that it gets
+signals and the end of stdin. The command gets `--container DIGEST` after its arguments.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import sys
 from contextlib import suppress
 
 from pytest_dtfperf.node import boot
-from pytest_dtfperf.node.files import replacing
+from pytest_dtfperf.node.files import replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 CANNOT_START = 127  # as a shell has it for a program that it cannot find
-ENGINES = ("docker", "podman")  # pass no variable of the environment unless its name is given, and know images by name
+ENGINES = ("docker", "podman")  # they pass only variables that are named on the command line, and find images by name
 # Variables of the controller that may contain passwords: neither hosts nor the records of a container engine get them.
 SECRETS = frozenset(("DTFPERF_HISTORY", "DTFPERF_METRICS", "DTFPERF_NOTIFY"))
 _FILE = re.compile(r"\.(sif|simg|sqsh|sqfs|squashfs|img)\Z")
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def make_command(text: str, command: Iterable[str], environment: Mapping[str, str]) -> list[str]:
-    """Return the whole command line, the runner's path first.
+    """Return the whole command line, beginning with the path of the runner.
 
     Raises:
         ContainerError: there is no such runner, or no such image.
@@ -61,15 +61,15 @@ def make_command(text: str, command: Iterable[str], environment: Mapping[str, st
         raise ContainerError(f"this host has no program {prefix[0]}: install it, or change `container` in clusters.toml")
     image = next((word for word in reversed(prefix[1:]) if word != "--"), "")
     is_engine = os.path.basename(prefix[0]) in ENGINES
-    found = inspect_image(runner, image) if is_engine else digest_of(image)
+    found = inspect_image(runner, image) if is_engine else read_digest(image)
     if is_engine and len(prefix) > 2:
         names = sorted(name for name in {*environment, "PYTHONPATH"} if _PASSED.match(name) and name not in SECRETS)
         prefix[2:2] = [word for name in names for word in ("--env", name)]
     return [runner, *prefix[1:], *command, *(["--container", found] if found else [])]
 
 
-def digest_of(image: str) -> str | None:
-    """Return the digest of an image file or folder; None for a word that is neither.
+def read_digest(image: str) -> str | None:
+    """Return the digest of an image file or folder; None if the word names neither.
 
     Raises:
         ContainerError: the image of this name is missing, or cannot be read.
@@ -77,7 +77,7 @@ def digest_of(image: str) -> str | None:
     path = os.path.expanduser(image)
     if not os.path.exists(path):
         if _FILE.search(path) or os.path.isabs(path):
-            raise ContainerError(f"there is no image {image} on this host")
+            raise ContainerError(f"this host has no image {image}")
         return None
     if path == os.sep:  # the host's own files, as bubblewrap has them
         return None
@@ -90,7 +90,7 @@ def digest_of(image: str) -> str | None:
 
 
 def inspect_image(runner: str, image: str) -> str:
-    """Return the digest of an image that Docker or Podman has. Raises `ContainerError`."""
+    """Return the digest of an image of Docker or Podman. Raises `ContainerError`."""
     command = [runner, "image", "inspect", "--format", "{{.Id}}", image]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_INSPECT_S, check=False)
@@ -103,7 +103,7 @@ def inspect_image(runner: str, image: str) -> str:
 
 
 def _digest_file_once(path: str) -> str:
-    """Return the SHA-256 of a file; an image of gigabytes is read once as long as it does not change."""
+    """Return the SHA-256 of a file. It is cached, so that gigabytes are read once while the file does not change."""
     seen = os.stat(path)
     key = [os.path.realpath(path), seen.st_size, seen.st_mtime_ns]
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
@@ -116,13 +116,13 @@ def _digest_file_once(path: str) -> str:
         sha256 = hashlib.file_digest(image, "sha256").hexdigest()
     with suppress(OSError):
         os.makedirs(os.path.dirname(kept), mode=0o700, exist_ok=True)
-        with replacing(kept) as out:
+        with replace_file(kept) as out:
             out.write(json.dumps({"key": key, "sha256": sha256}).encode())
     return sha256
 
 
 def _digest_folder(path: str) -> str:
-    """Return the SHA-256 of the names, sizes and links of all files: reading gigabytes would take each session minutes."""
+    """Return the SHA-256 of the names, sizes and links of all files, as reading gigabytes would take minutes."""
     digest = hashlib.sha256()
     for folder, folders, files in os.walk(path):
         folders.sort()
@@ -135,7 +135,7 @@ def _digest_folder(path: str) -> str:
 
 
 def _package_folder() -> str:
-    """Return the folder that has this package, which the container must show at the same path."""
+    """Return the folder that contains this package. The container must show it at the same path."""
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 

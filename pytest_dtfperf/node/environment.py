@@ -1,7 +1,7 @@
-"""`setup = "uv"` on the host: an environment with the locked TensorFlow, made once in this user's cache and then reused.
+"""`setup = "uv"` on the host: an environment with the locked TensorFlow, made once in this user's cache and used again.
 
-The first session makes it, under a lock; the others wait for it. It gets its name when it is complete, so that whatever has
-that name is. uv itself is the host's, if it has one, or is fetched with pip, which gets its hashes.
+The first session makes it under a lock, and the others wait. It gets its name when it is complete, so that a folder with that
+name always is. uv is the host's own, or is installed with pip, which checks its hashes.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-NVIDIA_DRIVERS = ("/proc/driver/nvidia/version", "/usr/lib/wsl/lib/nvidia-smi")  # elsewhere, and on WSL2
-# Companies have certificates of their own, which hosts know, but uv only if it is set: in two ways, by its version.
+NVIDIA_DRIVERS = ("/proc/driver/nvidia/version", "/usr/lib/wsl/lib/nvidia-smi")  # the latter on WSL2
+# uv uses the host's certificates, which may include a company's, only with these variables: the name depends on its version.
 _SYSTEM_CERTIFICATES = {"UV_SYSTEM_CERTS": "true", "UV_NATIVE_TLS": "true"}
 _BY_HAND = 'install TensorFlow yourself, and name its interpreter with `python` instead of setup = "uv"'
 _TOO_FULL = ("No space left on device", "Disk quota exceeded")
 
 
 def make(wanted: Mapping[str, Any]) -> None:
-    """Make the environment if it is missing. Report progress to the controller, and end this process after a failure."""
-    kind = _kind(wanted)
-    folder = _folder(kind["name"])
+    """Make the environment if it is missing. Reports progress to the controller, and exits after a failure."""
+    kind = _choose_kind(wanted)
+    folder = _get_folder(kind["name"])
     if _is_there(folder):
         return
-    boot.report(at="environment", doing="waiting for whoever is installing TensorFlow there")
+    boot.report(at="environment", doing="waiting for another process that is installing TensorFlow there")
     try:
         os.makedirs(boot.cache_folder(), mode=0o700, exist_ok=True)
         with open(f"{folder}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not _is_there(folder):
-                _make(folder, kind["requirements"], _uv(wanted["uv"]))
+                _make(folder, kind["requirements"], _find_uv(wanted["uv"]))
     except OSError as exc:
         boot.fail(
             "environment",
@@ -49,19 +49,19 @@ def make(wanted: Mapping[str, Any]) -> None:
 
 
 def enter(wanted: Mapping[str, Any]) -> None:
-    """Have what is started from now on find its interpreter first."""
-    folder = _folder(_kind(wanted)["name"])
+    """Put the environment's interpreter first on the PATH of this process and its children."""
+    folder = _get_folder(_choose_kind(wanted)["name"])
     os.environ["VIRTUAL_ENV"] = folder
     os.environ["PATH"] = os.pathsep.join([os.path.join(folder, "bin"), os.environ.get("PATH", os.defpath)])
 
 
-def _kind(wanted: Mapping[str, Any]) -> Mapping[str, str]:
+def _choose_kind(wanted: Mapping[str, Any]) -> Mapping[str, str]:
     kind: Mapping[str, str] = wanted["kinds"]["cuda" if any(map(os.path.exists, NVIDIA_DRIVERS)) else "cpu"]
     return kind
 
 
-def _folder(name: str) -> str:
-    """Another interpreter, another environment; and another kind of processor, for a home may be on machines of several."""
+def _get_folder(name: str) -> str:
+    """Return the environment's folder. Its name has the Python version and the architecture, as machines may share a home."""
     return os.path.join(boot.cache_folder(), f"{name}-{sys.version_info[0]}.{sys.version_info[1]}-{os.uname().machine}")
 
 
@@ -70,8 +70,8 @@ def _is_there(folder: str) -> bool:
 
 
 def _make(folder: str, requirements: str, uv: str) -> None:
-    for half in glob.glob(f"{glob.escape(folder)}.[0-9]*"):  # of killed processes: no other one makes it now
-        _remove(half)
+    for incomplete in glob.glob(f"{glob.escape(folder)}.[0-9]*"):  # of killed processes, as this one has the lock
+        _remove(incomplete)
     fresh = f"{folder}.{os.getpid()}"
     listed = f"{folder}.txt"
     with open(listed, "w") as file:
@@ -82,18 +82,18 @@ def _make(folder: str, requirements: str, uv: str) -> None:
         boot.report(at="environment", doing="installing TensorFlow")
         interpreter = os.path.join(fresh, "bin", "python")
         _run([uv, "pip", "install", "--quiet", "--require-hashes", "--python", interpreter, "--requirement", listed])
-        _remove(folder)  # its interpreter has gone
+        _remove(folder)  # its interpreter no longer exists
         os.rename(fresh, folder)
     finally:
         _remove(fresh)
         _remove(listed)
 
 
-def _uv(wanted: Mapping[str, str]) -> str:
-    """Return the host's own, ours from an earlier time, or one that is fetched now."""
+def _find_uv(wanted: Mapping[str, str]) -> str:
+    """Return the path of uv: the host's own, that of an earlier session, or one that is fetched now."""
     version = wanted["version"]
-    for found in (*_all_called("uv"), _fetch_uv(version)):
-        if os.path.isfile(found) and _version(found) >= _numbers(version)[:2]:
+    for found in (*_find_programs("uv"), _fetch_uv(version)):
+        if os.path.isfile(found) and _read_version(found) >= _parse_numbers(version)[:2]:
             return found
     boot.report(at="environment", doing=f"fetching uv {version}")
     target = os.path.dirname(os.path.dirname(_fetch_uv(version)))
@@ -116,21 +116,21 @@ def _fetch_uv(version: str) -> str:
     return os.path.join(boot.cache_folder(), f"uv-{version}-{os.uname().machine}", "bin", "uv")
 
 
-def _all_called(program: str) -> list[str]:
+def _find_programs(program: str) -> list[str]:
     folders = [*os.environ.get("PATH", "").split(os.pathsep), os.path.expanduser("~/.local/bin")]
     return [path for each in folders if os.access(path := os.path.join(each, program), os.X_OK)]
 
 
-def _version(uv: str) -> tuple[int, ...]:
-    """No number of what does not run here: one of another kind of processor, in a home that machines share."""
+def _read_version(uv: str) -> tuple[int, ...]:
+    """Return the version; empty if it cannot run here, such as a program for another architecture in a shared home."""
     try:
         output = subprocess.run([uv, "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except OSError:
         return ()
-    return _numbers(output.stdout.decode(errors="replace"))[:2]
+    return _parse_numbers(output.stdout.decode(errors="replace"))[:2]
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _parse_numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)))
 
 
@@ -140,7 +140,7 @@ def _run(argv: Sequence[str], hint: str = _BY_HAND) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        encoding="utf-8",  # uv's, whatever the host's locale is
+        encoding="utf-8",  # uv's encoding in any locale
         errors="replace",
         env={**_SYSTEM_CERTIFICATES, **os.environ},
         check=False,

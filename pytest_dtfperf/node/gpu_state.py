@@ -1,8 +1,8 @@
-"""What the GPUs of a host are doing: clocks and why they are lowered, errors, heat, power, and other users' processes.
+"""The state of a host's GPUs: clocks and why they are lowered, errors, temperature, power, and other users' processes.
 
-A process of its own looks every second or two and writes what it sees as one line of JSON. It asks NVIDIA's library where
-Python can import it (`pynvml`, of nvidia-ml-py), and nvidia-smi elsewhere. In the agent itself that library could not be used:
-whatever is forked from there would find it in use, and NCCL uses it too.
+A separate process samples the GPUs every second or two and writes each sample as one line of JSON. It uses NVIDIA's library if
+Python can import it (`pynvml`, of nvidia-ml-py), and nvidia-smi otherwise. The agent itself cannot use the library: all
+processes that it forks would inherit it in use, and NCCL uses it too.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     Reading = Mapping[str, Any]
 
 LIBRARY_EVERY_S = 1.0
-SMI_EVERY_S = 2.0  # each time it is loaded anew, and finds all GPUs
-SMI_S = 5.0  # a loaded driver answers within a tenth of a second; one that does not by then is not waited for
+SMI_EVERY_S = 2.0  # longer, as each call loads nvidia-smi and lists all GPUs
+SMI_S = 5.0  # time-out of nvidia-smi; a loaded driver answers within a tenth of a second
 _READ_BYTES = 1 << 16
 _LONGEST_LINE = 1 << 20
-_MOST = 1e15  # of whatever a GPU counts or measures; the controller rejects hosts that report much more
+_MOST = 1e15  # of any value of a GPU; the controller rejects hosts that report much more
 
 # Why a clock is lower than it could be, by bit: the NVML API Reference's NvmlClocksEventReasons (once "ThrottleReasons").
 REASONS = {
@@ -61,44 +61,41 @@ _TEXT_COLUMNS = ("index", "uuid")
 _FORMAT = "--format=csv,noheader,nounits"
 
 
-# What nvidia-smi writes
-
-
-def readings(rows: str, processes: str, gpus: Sequence[str]) -> list[Reading]:
-    """One per GPU of these indices, of the two answers of nvidia-smi: of the GPUs, and of the processes that compute there."""
+def parse_readings(rows: str, processes: str, gpus: Sequence[str]) -> list[Reading]:
+    """Return a reading for each GPU of these indices, from nvidia-smi's rows of GPUs and of compute processes."""
     found: list[Reading] = []
-    there = _processes(processes)
+    there = _parse_processes(processes)
     for row in rows.splitlines():
         cells = [cell.strip() for cell in row.split(",")]
         if len(cells) != len(_QUERY) or cells[0] not in gpus:
             continue
         named = dict(zip(_QUERY, cells, strict=True))
-        reading: dict[str, Any] = {name: cell if name in _TEXT_COLUMNS else _number(cell) for name, cell in named.items()}
-        mask = _mask(named["reasons"])
-        reading |= {"reasons": None if mask is None else reasons(mask), "processes": there.get(named["uuid"], [])}
+        reading: dict[str, Any] = {name: cell if name in _TEXT_COLUMNS else _parse_number(cell) for name, cell in named.items()}
+        mask = _parse_mask(named["reasons"])
+        reading |= {"reasons": None if mask is None else name_reasons(mask), "processes": there.get(named["uuid"], [])}
         found.append(reading)
     return found
 
 
-def reasons(mask: int) -> list[str]:
-    """Return the names of the bits that are set; of a bit that is too new to have one, its number."""
+def name_reasons(mask: int) -> list[str]:
+    """Return the names of the bits that are set; a bit without a name is a hexadecimal number."""
     bits = [1 << at for at in range(mask.bit_length()) if mask >> at & 1]
     return [REASONS.get(bit, hex(bit)) for bit in bits]
 
 
-def _processes(rows: str) -> dict[str, list[dict[str, Any]]]:
-    """Return processes by the GPU's UUID. A process's name may hold commas."""
+def _parse_processes(rows: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the processes by the GPU's UUID. A process's name may contain commas."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows.splitlines():
         cells = [cell.strip() for cell in row.split(",")]
         if len(cells) >= 4 and cells[1].isdigit():
-            there = {"pid": int(cells[1]), "name": ",".join(cells[2:-1]), "memory_mib": _number(cells[-1])}
+            there = {"pid": int(cells[1]), "name": ",".join(cells[2:-1]), "memory_mib": _parse_number(cells[-1])}
             found.setdefault(cells[0], []).append(there)
     return found
 
 
-def _number(cell: str) -> float | None:
-    """Return a number; None for `[N/A]`, `[Not Supported]`, `[Unknown Error]` and other text without a possible number."""
+def _parse_number(cell: str) -> float | None:
+    """Return the number; None for `[N/A]`, `[Not Supported]`, `[Unknown Error]` and other text without a possible number."""
     try:
         number = float(cell)
     except ValueError:
@@ -106,31 +103,28 @@ def _number(cell: str) -> float | None:
     return number if abs(number) < _MOST else None  # which NaN is not
 
 
-def _mask(cell: str) -> int | None:
+def _parse_mask(cell: str) -> int | None:
     try:
         return int(cell, 16)
     except ValueError:
         return None
 
 
-# Looking
-
-
-def _by_smi(gpus: Sequence[str]) -> list[Reading]:
-    """Empty where nvidia-smi does not answer, or not in time."""
+def _read_by_smi(gpus: Sequence[str]) -> list[Reading]:
+    """Return the readings from nvidia-smi; empty if it does not answer in time."""
     answers = []
     fields = ",".join(_QUERY.values())
     for query in (f"--query-gpu={fields}", "--query-compute-apps=gpu_uuid,pid,process_name,used_memory"):
         try:
-            code, answer = probes.ask([probes.nvidia_smi() or "nvidia-smi", query, _FORMAT], SMI_S)
-        except OSError:  # it hangs, or is there no more
+            code, answer = probes.run_program([probes.find_nvidia_smi() or "nvidia-smi", query, _FORMAT], SMI_S)
+        except OSError:  # it hangs, or no longer exists
             return []
         answers.append(answer if code in probes.SMI_ANSWERS else "")
-    return readings(answers[0], answers[1], gpus)
+    return parse_readings(answers[0], answers[1], gpus)
 
 
-def _by_library(nvml: Any, gpus: Sequence[str]) -> list[Reading]:
-    """Return the readings from NVIDIA's library. What a GPU does not know is None."""
+def _read_by_library(nvml: Any, gpus: Sequence[str]) -> list[Reading]:
+    """Return the readings from NVIDIA's library. Values that a GPU does not report are None."""
 
     def call_nvml(ask: str, *arguments: Any) -> Any:
         try:
@@ -148,12 +142,12 @@ def _by_library(nvml: Any, gpus: Sequence[str]) -> list[Reading]:
         found.append(
             {
                 "index": index,
-                "uuid": _text(call_nvml("nvmlDeviceGetUUID", gpu)),
+                "uuid": _decode(call_nvml("nvmlDeviceGetUUID", gpu)),
                 "sm_mhz": call_nvml("nvmlDeviceGetClockInfo", gpu, nvml.NVML_CLOCK_SM),
                 "sm_max_mhz": call_nvml("nvmlDeviceGetMaxClockInfo", gpu, nvml.NVML_CLOCK_SM),
                 "memory_mhz": call_nvml("nvmlDeviceGetClockInfo", gpu, nvml.NVML_CLOCK_MEM),
                 "memory_max_mhz": call_nvml("nvmlDeviceGetMaxClockInfo", gpu, nvml.NVML_CLOCK_MEM),
-                "reasons": None if mask is None else reasons(mask),
+                "reasons": None if mask is None else name_reasons(mask),
                 "ecc_uncorrected": call_nvml(
                     "nvmlDeviceGetTotalEccErrors", gpu, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
                 ),
@@ -163,7 +157,7 @@ def _by_library(nvml: Any, gpus: Sequence[str]) -> list[Reading]:
                 "processes": [
                     {
                         "pid": each.pid,
-                        "name": _text(call_nvml("nvmlSystemGetProcessName", each.pid)),
+                        "name": _decode(call_nvml("nvmlSystemGetProcessName", each.pid)),
                         "memory_mib": None if each.usedGpuMemory is None else each.usedGpuMemory >> 20,
                     }
                     for each in there
@@ -173,25 +167,25 @@ def _by_library(nvml: Any, gpus: Sequence[str]) -> list[Reading]:
     return found
 
 
-def _text(output: Any) -> str:
-    """Old versions of the library answer in bytes."""
+def _decode(output: Any) -> str:
+    """Return a string of NVIDIA's library, which old versions return as bytes."""
     return output.decode(errors="replace") if isinstance(output, bytes) else str(output or "")
 
 
-def way_to_read(gpus: Sequence[str]) -> tuple[Callable[[], list[Reading]], float]:
-    """NVIDIA's library, if there is one that works, or nvidia-smi; and the seconds from one sample to the next."""
+def choose_reader(gpus: Sequence[str]) -> tuple[Callable[[], list[Reading]], float]:
+    """Return a function that reads the GPUs, and the seconds between samples. NVIDIA's library is preferred to nvidia-smi."""
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
     except ImportError:
-        return lambda: _by_smi(gpus), SMI_EVERY_S
+        return lambda: _read_by_smi(gpus), SMI_EVERY_S
     except nvml.NVMLError:
-        return lambda: _by_smi(gpus), SMI_EVERY_S
-    return lambda: _by_library(nvml, gpus), LIBRARY_EVERY_S
+        return lambda: _read_by_smi(gpus), SMI_EVERY_S
+    return lambda: _read_by_library(nvml, gpus), LIBRARY_EVERY_S
 
 
 class GpuWatch:
-    """The process that looks, and what it has seen. `fileno` is readable when there is something to `hear`."""
+    """A process that samples the GPUs. `fileno` is readable when `receive` has samples to return."""
 
     def __init__(self, gpus: Sequence[str]) -> None:
         self._incoming, theirs = os.pipe()
@@ -199,14 +193,14 @@ class GpuWatch:
         self._rest = b""
         self.pid = os.fork()
         if self.pid == 0:
-            _watch(agent, theirs, gpus)
+            _sample_until_end(agent, theirs, gpus)
         os.close(theirs)
 
     def fileno(self) -> int:
         return self._incoming
 
-    def hear(self) -> list[tuple[float, list[Reading]]] | None:
-        """Return the samples since the last call, with their monotonic times. None: the sampling process has ended."""
+    def read_samples(self) -> list[tuple[float, list[Reading]]] | None:
+        """Return the samples since the last call, each with its monotonic time; None once the sampling process has ended."""
         data = os.read(self._incoming, _READ_BYTES)
         if not data or len(self._rest) > _LONGEST_LINE:
             return None
@@ -218,22 +212,22 @@ class GpuWatch:
         os.close(self._incoming)
 
 
-def _watch(agent: int, line: int, gpus: Sequence[str]) -> NoReturn:
-    """Sample the GPUs in a process of its own, until the agent is gone."""
+def _sample_until_end(agent: int, line: int, gpus: Sequence[str]) -> NoReturn:
+    """Sample the GPUs in this forked process until the agent has ended."""
     try:
         processes.die_with(agent)
-        _part_from_agent(line)
-        read_gpus, every_s = way_to_read(gpus)
+        _detach_from_agent(line)
+        read_gpus, every_s = choose_reader(gpus)
         while True:
             seen = json.dumps({"at_s": time.monotonic(), "gpus": read_gpus()}, separators=(",", ":"))
             os.write(line, seen.encode() + b"\n")
             time.sleep(every_s)
-    finally:  # a pipe without a reader, or any error: the agent sees that it is over, and trains on without
+    finally:  # the agent notices the end of the pipe, and continues without samples
         os._exit(0)
 
 
-def _part_from_agent(line: int) -> None:
-    """Its own signals, and none of the agent's files."""
+def _detach_from_agent(line: int) -> None:
+    """Give this process its own signals, and close the agent's files."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

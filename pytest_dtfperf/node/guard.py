@@ -1,8 +1,8 @@
-"""A firewall around the ports of one run's tasks: keeps out all but the run's hosts, for as long as it lasts.
+"""A firewall around the ports of one run's tasks: while it exists, only the run's hosts connect.
 
-It is a table of nftables with `flags owner`: the kernel takes it away when the process that made it ends, however that ends. So
-nothing has to be cleaned up, and no rule of the host's own is touched: what this table lets in, those may still refuse.
-Root alone may do this, and libnftables, which comes with the program nft, must be there.
+It is a table of nftables with `flags owner`: the kernel removes it when the process that made it ends, so that nothing must be
+cleaned up. The host's own rules are not changed: packets that this table accepts, they may still drop. Only root may create
+it, and libnftables, which comes with the program nft, must be installed.
 """
 
 from __future__ import annotations
@@ -34,22 +34,31 @@ table inet {name} {{
 
 
 class FirewallUnavailable(Exception):
-    """There can be no such table here; the text has the reason."""
+    """The firewall cannot be set up here; the message has the reason."""
 
 
-class Guard:
-    """Up from the moment it is made until `close`, or this process's end. Raises `Impossible`."""
+class Firewall:
+    """A firewall, set up when it is created and removed by `close` or at this process's end."""
 
     def __init__(self, run: str, ports: Sequence[int], peers: Iterable[str]) -> None:
-        """`peers` are addresses of either family. This host itself comes through anyway, by its loopback."""
+        """Set up the firewall.
+
+        Args:
+            run: The id of the run.
+            ports: The ports to protect.
+            peers: Addresses that may connect, IPv4 and IPv6. This host may always connect over its loopback.
+
+        Raises:
+            FirewallUnavailable: This process may not, or nftables is not installed or refuses.
+        """
         if os.geteuid() != 0:
             raise FirewallUnavailable("only root may set up nftables")
-        self._nftables = _library()
+        self._nftables = _load_library()
         self._context = self._nftables.nft_ctx_new(0)
         if not self._context:
             raise FirewallUnavailable("nftables does not answer")
         self._nftables.nft_ctx_buffer_error(self._context)
-        if self._nftables.nft_run_cmd_from_buffer(self._context, _table(run, ports, peers).encode()):
+        if self._nftables.nft_run_cmd_from_buffer(self._context, _make_table(run, ports, peers).encode()):
             output = self._nftables.nft_ctx_get_error_buffer(self._context).decode(errors="replace")
             self.close()
             raise FirewallUnavailable(f"nftables refuses: {' '.join(output.split())}")
@@ -60,17 +69,17 @@ class Guard:
             self._nftables.nft_ctx_free(context)
 
 
-def why_not() -> str | None:
-    """Return why this process cannot have a guard, or None if it can: it tries."""
+def explain_unavailable() -> str | None:
+    """Return why this process cannot set up a firewall, or None after a successful trial."""
     try:
-        Guard("trial", [], []).close()
+        Firewall("trial", [], []).close()
     except FirewallUnavailable as exc:
         return str(exc)
     return None
 
 
-def _table(run: str, ports: Iterable[int], peers: Iterable[str]) -> str:
-    """Return the rules, of parsed numbers and addresses only: other hosts report the peers, and root runs this program."""
+def _make_table(run: str, ports: Iterable[int], peers: Iterable[str]) -> str:
+    """Return the rules. Ports and addresses are parsed first: other hosts report the peers, and root runs this program."""
     import ipaddress
     import secrets
 
@@ -78,18 +87,18 @@ def _table(run: str, ports: Iterable[int], peers: Iterable[str]) -> str:
     return _TABLE.format(
         # In containers of one host, agents may have the same process id.
         name=f"dtfperf_{os.getpid()}_{''.join(letter for letter in run if letter.isalnum())}_{secrets.token_hex(4)}",
-        ports=_elements(map(int, ports)),
-        peers4=_elements(sorted(each for each in found if each.version == 4)),
-        peers6=_elements(sorted(each for each in found if each.version == 6)),
+        ports=_format_elements(map(int, ports)),
+        peers4=_format_elements(sorted(each for each in found if each.version == 4)),
+        peers6=_format_elements(sorted(each for each in found if each.version == 6)),
     )
 
 
-def _elements(values: Iterable[object]) -> str:
+def _format_elements(values: Iterable[object]) -> str:
     listed = ", ".join(map(str, values))
     return f"elements = {{ {listed} }}" if listed else ""
 
 
-def _library() -> Any:
+def _load_library() -> Any:
     try:
         library = ctypes.CDLL(_LIBRARY)
     except OSError as exc:

@@ -1,7 +1,7 @@
-"""What a host sees of itself before, during and after one run: the agent reports the run, and asks for the account at its end.
+"""The host's own measurements before, during and after one run. The agent reports events of the run, and reads the result.
 
-The window is that of training: from the first moment that a task of this host calls its start to the last that one calls its
-end. Where no task does (a host of parameter servers, another kind of task), from the word "go" to the report or to "leave".
+The window is that of training: from the first task's call at the start of measuring to the last task's call at its end. If no
+task calls (a host of parameter servers, an external command), it is from the order "go" to the report or to "leave".
 """
 
 from __future__ import annotations
@@ -22,21 +22,25 @@ if TYPE_CHECKING:
 
     Seen = tuple[float, list[Reading]]
 
-    from pytest_dtfperf.node.gpu_state import Reading
-
-
-# For so long after a run, a GPU's reported use is about that run: it covers up to a second that has passed.
+# The utilisation that a GPU reports covers up to a second before, so that just after a run it is that of the run.
 _AFTERGLOW_S = 2.0
-_MOST_READINGS = 20_000  # more than five hours of them; a longer run is known by its beginning and its end
+_MOST_READINGS = 20_000  # more than five hours; of a longer run only the last sample is added
 
 
 class RunMonitor:
-    """Over one run."""
+    """The monitor of one run on one host."""
 
     def __init__(
         self, host: HostState, *, gpus: Sequence[str] = (), last: Seen | None = None, free_since_s: float = 0.0
     ) -> None:
-        """`last` is what was last seen of the GPUs, `free_since_s` when this agent's run before this one ended."""
+        """Read the counters before the run.
+
+        Args:
+            host: The host.
+            gpus: nvidia-smi's indices of the GPUs.
+            last: The last sample of the GPUs before the run.
+            free_since_s: The monotonic time at which this agent's previous run ended; 0 if there was none.
+        """
         self._host = host
         self._before = host.sample()
         self._start: Sample | None = None
@@ -47,16 +51,16 @@ class RunMonitor:
         self._seen: list[Seen] = []
         self._free_since_s = free_since_s
 
-    def hear(self, word: str) -> None:
-        """Note the controller's "go" to all hosts, and its "leave" when the workers of all are done."""
-        if word == "go":
+    def note_order(self, order: str) -> None:
+        """Note that the controller ordered all hosts to "go", or, once all workers are done, to "leave"."""
+        if order == "go":
             self._start = self._start or self._host.sample()
-        elif word == "leave":
+        elif order == "leave":
             self._end = self._end or self._host.sample()
 
-    def call(self, task: str) -> None:
-        """Read the counters when a task asks: when it starts to measure, when it has measured, and so on."""
-        if _is_server(task):
+    def note_measuring(self, task: str) -> None:
+        """Read the counters at a task's call: at the start of its measurement, at its end, and so on."""
+        if _is_parameter_server(task):
             return
         if not self._calls:
             self._start = self._host.sample()
@@ -64,20 +68,24 @@ class RunMonitor:
             self._end = self._host.sample()
         self._calls[task] += 1
 
-    def report(self, task: str) -> None:
+    def note_done(self, task: str) -> None:
         """Note that a task is done."""
-        if not self._calls and not _is_server(task):
+        if not self._calls and not _is_parameter_server(task):
             self._end = self._host.sample()
 
-    def see(self, seen: Sequence[Seen]) -> None:
-        """Note that the GPUs were read."""
+    def add_samples(self, seen: Sequence[Seen]) -> None:
+        """Add samples of the GPUs."""
         if len(self._seen) < _MOST_READINGS:
             self._seen += seen
         elif seen:
             self._seen[-1] = seen[-1]
 
     def account(self, cpus: Collection[int] = ()) -> dict[str, Any] | None:
-        """Return the account; None where no training took place. `cpus` are the tasks' cores; empty: all that are allocated."""
+        """Return the host's state during the run; None if no training took place.
+
+        Args:
+            cpus: The tasks' cores; empty: all that are allocated.
+        """
         if self._start is None or self._end is None:
             return None
         found = self._host.account(self._before, self._start, self._end, cpus)
@@ -89,12 +97,12 @@ class RunMonitor:
 
     def _gpu(self, index: str, within: Sequence[Sequence[Reading]], last: Sequence[Reading]) -> dict[str, Any]:
         at_s, first = self._first or (0.0, [])
-        before = dict(_of(index, first) or {})
-        others = before.pop("processes", []) if at_s > self._free_since_s else []  # else they may be those of the last run
+        before = dict(_find_reading(index, first) or {})
+        others = before.pop("processes", []) if at_s > self._free_since_s else []  # earlier, they may be the last run's own
         if at_s < self._free_since_s + _AFTERGLOW_S and self._free_since_s:
             before["utilisation"] = None
-        after = {name: value for name, value in (_of(index, last) or {}).items() if name != "processes"}
-        during = [reading for readings in within if (reading := _of(index, readings))]
+        after = {name: value for name, value in (_find_reading(index, last) or {}).items() if name != "processes"}
+        during = [reading for readings in within if (reading := _find_reading(index, readings))]
         known = [reading["reasons"] for reading in during if reading["reasons"] is not None]
         return {
             "index": index,
@@ -104,53 +112,55 @@ class RunMonitor:
             "during": {
                 "samples": len(known),
                 "reasons": dict(sorted(Counter(reason for each in known for reason in each).items())),
-                "sm_mhz": _span(during, "sm_mhz"),
-                "memory_mhz": _span(during, "memory_mhz"),
-                "temperature_c": _span(during, "temperature_c"),
-                "power_w": _span(during, "power_w"),
+                "sm_mhz": _find_range(during, "sm_mhz"),
+                "memory_mhz": _find_range(during, "memory_mhz"),
+                "temperature_c": _find_range(during, "temperature_c"),
+                "power_w": _find_range(during, "power_w"),
             },
         }
 
 
-def _is_server(task: str) -> bool:
-    """Return whether a task is a parameter server, which ends after all others, and starts to measure with no other."""
+def _is_parameter_server(task: str) -> bool:
+    """Return whether a task is a parameter server: it ends after all others, and does not start measuring with the workers."""
     return task.startswith("ps:")
 
 
-def _of(index: str, readings: Sequence[Reading]) -> Reading | None:
+def _find_reading(index: str, readings: Sequence[Reading]) -> Reading | None:
     return next((reading for reading in readings if reading["index"] == index), None)
 
 
-def _span(readings: Sequence[Mapping[str, Any]], name: str) -> list[float] | None:
-    """Return the least and the greatest value."""
+def _find_range(readings: Sequence[Mapping[str, Any]], name: str) -> list[float] | None:
+    """Return the minimum and the maximum of a value; None if it is unknown."""
     known = [reading[name] for reading in readings if reading[name] is not None]
     return [min(known), max(known)] if known else None
 
 
-class RunHere:
+class HostRun:
+    """The tasks, ports and monitor of one run on this host."""
+
     def __init__(self, run_id: str, monitor: RunMonitor) -> None:
         self.id = run_id
         self.monitor = monitor
         self.tasks: dict[str, Task] = {}
         self.reservations: list[ports.Reservation] = []
-        self.guards: list[guard.Guard] = []
-        self.folder: str | None = None  # of this run, where it has a tunnel
+        self.firewalls: list[guard.Firewall] = []
+        self.folder: str | None = None  # only with a tunnel
         self.tunnel: HostEnd | None = None
-        self.over = False  # only its logs are still of interest
+        self.is_over = False  # then only its logs may still be requested
 
     def account(self) -> dict[str, Any] | None:
-        """Return what this host saw of itself during the run. None where nothing of the run took place, or not to its end."""
+        """Return the host's state during the run; None if the run did not take place here, or did not end."""
         cpus = [task.cpus for task in self.tasks.values()]
-        everywhere = not all(cpus)  # a task that was given no cores of its own may use all
-        return self.monitor.account(() if everywhere else {cpu for each in cpus for cpu in each}) if cpus else None
+        uses_all = not all(cpus)  # a task without its own cores may use all
+        return self.monitor.account(() if uses_all else {cpu for each in cpus for cpu in each}) if cpus else None
 
     def free_ports(self) -> None:
         for reservation in self.reservations:
             reservation.release()
 
-    def lift_guards(self) -> None:
-        while self.guards:
-            self.guards.pop().close()
+    def close_firewalls(self) -> None:
+        while self.firewalls:
+            self.firewalls.pop().close()
 
     def close_tunnel(self) -> None:
         if self.tunnel:

@@ -1,6 +1,6 @@
-"""What a host is doing besides a run: CPU time by whom, memory pressure, clocks. Counters are read twice and subtracted.
+"""The load of a host besides a run: CPU time by cause, memory pressure, clocks. Counters are read twice and subtracted.
 
-Reads /proc and /sys alone. What a kernel or a virtual machine does not report is None, and never 0.
+Reads only /proc and /sys. Values that a kernel or a virtual machine does not report are None, never 0.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 _CPU = "/sys/devices/system/cpu"
 _CGROUPS = "/sys/fs/cgroup"
-# Cores whose clocks and throttling are read: on a host of hundreds, all of them would take longer than all the rest.
+# The number of cores with a clock and throttling that are read: all cores of a large host would take too long.
 _CORES_SAMPLED = 32
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _USER, _NICE, _SYSTEM, _STEAL = 0, 1, 2, 7  # columns of /proc/stat
 
 
 class Core:
-    """What one core has done, in seconds."""
+    """The CPU times of one core, in seconds."""
 
     def __init__(self, busy_s: float, steal_s: float) -> None:
         self.busy_s = busy_s  # on behalf of processes
-        self.steal_s = steal_s  # in which the hypervisor gave it to others
+        self.steal_s = steal_s  # used by other virtual machines
 
 
 class Sample:
-    """The counters of one moment. Times in seconds since some moment of the past."""
+    """The counters at one moment. Times are in seconds since an arbitrary moment."""
 
     def __init__(
         self,
@@ -53,37 +53,37 @@ class Sample:
     ) -> None:
         self.at_s = at_s
         self.cores = cores
-        self.own_s = own_s  # by the agent and all below it, living or dead
-        self.controller_s = controller_s  # by the controller, where it is on the same host
+        self.own_s = own_s  # of the agent and all its descendants, living or dead
+        self.controller_s = controller_s  # of the controller if it runs on this host
         self.load = load
         self.available_bytes = available_bytes
         self.swapped_in_bytes = swapped_in_bytes
-        self.stalled_s = stalled_s  # for want of memory: "some" process was, or the "full" host; empty if not known
+        self.stalled_s = stalled_s  # for lack of memory: "some" process, or the "full" host; empty if unknown
         self.clock_mhz = clock_mhz  # mean of the allocated cores
-        self.throttled_s = throttled_s  # each allocated core's time with its clock lowered for heat; empty if not known
-        self.waited_s = waited_s  # thread -> its time of being ready and having no core, of the agent and all below it
-        self.limited_s = limited_s  # in which a quota kept the agent and all below it from the cores, added over cores
+        self.throttled_s = throttled_s  # each allocated core's time with a clock lowered for heat; empty if unknown
+        self.waited_s = waited_s  # thread -> time of being runnable without a core, of the agent and its descendants
+        self.limited_s = limited_s  # in which a CPU quota throttled the agent and its descendants, summed over cores
 
 
 class HostState:
-    """One host, as its agent sees it: its allocated cores, and the processes that are at work there."""
+    """The counters of one host: its allocated cores, its memory, and the processes below the agent."""
 
     def __init__(self) -> None:
         self.cpus = sorted(os.sched_getaffinity(0))
         self.machine = (limits.read_file("/proc/sys/kernel/random/boot_id") or "")[:8]
         self.has_quota = has_quota(limits.read_file("/proc/self/cgroup") or "", _CGROUPS)
-        self._controller = _controller(os.environ)
+        self._controller = _find_controller(os.environ)
         sampled = self.cpus[:_CORES_SAMPLED]
-        self._clocks = _those_there(f"{_CPU}/cpu{cpu}/cpufreq/scaling_cur_freq" for cpu in sampled)
-        self._throttles = _those_there(f"{_CPU}/cpu{cpu}/thermal_throttle/core_throttle_total_time_ms" for cpu in sampled)
+        self._clocks = _filter_existing(f"{_CPU}/cpu{cpu}/cpufreq/scaling_cur_freq" for cpu in sampled)
+        self._throttles = _filter_existing(f"{_CPU}/cpu{cpu}/thermal_throttle/core_throttle_total_time_ms" for cpu in sampled)
         highest = limits.read_file(f"{_CPU}/cpu{self.cpus[0]}/cpufreq/cpuinfo_max_freq")
         self.max_clock_mhz = int(highest) // 1000 if highest else None
 
     def sample(self) -> Sample:
-        """Takes one to three milliseconds; more where there are thousands of processes."""
+        """Read all counters. Takes one to three milliseconds, or more with thousands of processes."""
         at_s = time.monotonic()
-        cores = core_times(limits.read_file("/proc/stat") or "")
-        own_s = processes.cpu_s_of_all(os.getpid())
+        cores = parse_core_times(limits.read_file("/proc/stat") or "")
+        own_s = processes.read_cpu_s(os.getpid())
         controller = processes.inspect(self._controller) if self._controller else None
         clocks = [int(text) / 1000 for path in self._clocks if (text := limits.read_file(path))]
         return Sample(
@@ -92,54 +92,58 @@ class HostState:
             own_s=own_s,
             controller_s=controller.cpu_s if controller else 0.0,
             load=round(os.getloadavg()[0], 2),
-            available_bytes=memory_available(limits.read_file("/proc/meminfo") or ""),
-            swapped_in_bytes=swapped_in(limits.read_file("/proc/vmstat") or ""),
-            stalled_s=stalls(limits.read_file("/proc/pressure/memory") or ""),
+            available_bytes=parse_available_bytes(limits.read_file("/proc/meminfo") or ""),
+            swapped_in_bytes=parse_swapped_in_bytes(limits.read_file("/proc/vmstat") or ""),
+            stalled_s=parse_memory_stalls(limits.read_file("/proc/pressure/memory") or ""),
             clock_mhz=sum(clocks) / len(clocks) if clocks else None,
             throttled_s=[int(text) / 1000 for path in self._throttles if (text := limits.read_file(path))],
-            waited_s=processes.waited_s_of_all(os.getpid()),
-            limited_s=limits.limited_s(limits.read_file("/proc/self/cgroup") or "", _CGROUPS),
+            waited_s=processes.read_waited_s(os.getpid()),
+            limited_s=limits.read_throttled_s(limits.read_file("/proc/self/cgroup") or "", _CGROUPS),
         )
 
     def account(self, before: Sample, start: Sample, end: Sample, cpus: Collection[int] = ()) -> dict[str, Any]:
-        """Return what happened between `start` and `end` of training, and how it was `before` the run.
+        """Return the host's state between `start` and `end` of training, and `before` the run.
 
-        `cpus` are those that the run could use; empty: all that are allocated. Work on other cores does not disturb it.
+        `cpus` are the cores that the run could use; empty: all that are allocated. Work on other cores does not disturb it.
         """
-        used = with_siblings(cpus or self.cpus) & start.cores.keys() & end.cores.keys()
+        used = add_siblings(cpus or self.cpus) & start.cores.keys() & end.cores.keys()
         return {
             "machine": self.machine,
-            "cpus": ranges(used),
+            "cpus": format_ranges(used),
             "cores": len(used),
             "quota": self.has_quota,
             "window_s": round(end.at_s - start.at_s, 3),
             "cpu": {
-                "busy_s": _grown(sum(start.cores[cpu].busy_s for cpu in used), sum(end.cores[cpu].busy_s for cpu in used)),
-                "own_s": _grown(start.own_s, end.own_s),
-                "controller_s": _grown(start.controller_s, end.controller_s),
-                "steal_s": _grown(sum(start.cores[cpu].steal_s for cpu in used), sum(end.cores[cpu].steal_s for cpu in used)),
-                "waited_s": grown_of_each(start.waited_s, end.waited_s),
-                "limited_s": _grown(start.limited_s, end.limited_s),
+                "busy_s": _compute_growth(
+                    sum(start.cores[cpu].busy_s for cpu in used), sum(end.cores[cpu].busy_s for cpu in used)
+                ),
+                "own_s": _compute_growth(start.own_s, end.own_s),
+                "controller_s": _compute_growth(start.controller_s, end.controller_s),
+                "steal_s": _compute_growth(
+                    sum(start.cores[cpu].steal_s for cpu in used), sum(end.cores[cpu].steal_s for cpu in used)
+                ),
+                "waited_s": compute_growth_of_threads(start.waited_s, end.waited_s),
+                "limited_s": _compute_growth(start.limited_s, end.limited_s),
             },
             "load": {"before": before.load, "after": end.load},
             "memory": {
-                "available_mib": {"before": _mib(before.available_bytes), "after": _mib(end.available_bytes)},
-                "some_s": _grown(start.stalled_s.get("some"), end.stalled_s.get("some")),
-                "full_s": _grown(start.stalled_s.get("full"), end.stalled_s.get("full")),
-                "swapped_in_mib": _mib(_grown(start.swapped_in_bytes, end.swapped_in_bytes)),
+                "available_mib": {
+                    "before": _convert_to_mib(before.available_bytes),
+                    "after": _convert_to_mib(end.available_bytes),
+                },
+                "some_s": _compute_growth(start.stalled_s.get("some"), end.stalled_s.get("some")),
+                "full_s": _compute_growth(start.stalled_s.get("full"), end.stalled_s.get("full")),
+                "swapped_in_mib": _convert_to_mib(_compute_growth(start.swapped_in_bytes, end.swapped_in_bytes)),
             },
-            "clock_mhz": {"before": _whole(before.clock_mhz), "after": _whole(end.clock_mhz), "most": self.max_clock_mhz},
-            "throttled_s": _most_grown(start.throttled_s, end.throttled_s),
+            "clock_mhz": {"before": _round(before.clock_mhz), "after": _round(end.clock_mhz), "most": self.max_clock_mhz},
+            "throttled_s": _compute_largest_growth(start.throttled_s, end.throttled_s),
         }
 
 
-# Reading what the kernel writes
+def parse_core_times(stat: str) -> dict[int, Core]:
+    """Return the times of each core, parsed from /proc/stat.
 
-
-def core_times(stat: str) -> dict[int, Core]:
-    """Return each core's times, of /proc/stat.
-
-    Without interrupts: most of them are the run's own network traffic, and the kernel accounts them to no process.
+    Interrupts are left out: most are the run's own network traffic, and the kernel accounts them to no process.
     """
     found = {}
     for line in stat.splitlines():
@@ -151,8 +155,8 @@ def core_times(stat: str) -> dict[int, Core]:
     return found
 
 
-def stalls(pressure: str) -> dict[str, float]:
-    """`some` and `full` seconds of /proc/pressure/memory; empty for kernels without it."""
+def parse_memory_stalls(pressure: str) -> dict[str, float]:
+    """Return the `some` and `full` seconds of /proc/pressure/memory; empty if the kernel does not have it."""
     found = {}
     for line in pressure.splitlines():
         kind, *fields = line.split()
@@ -160,14 +164,14 @@ def stalls(pressure: str) -> dict[str, float]:
     return found
 
 
-def memory_available(meminfo: str) -> int | None:
-    """Bytes, of /proc/meminfo; None for kernels before 3.14."""
+def parse_available_bytes(meminfo: str) -> int | None:
+    """Return the available bytes, parsed from /proc/meminfo; None for kernels before 3.14."""
     kib = _value(meminfo, "MemAvailable:")
     return None if kib is None else kib * 1024
 
 
-def swapped_in(vmstat: str) -> int | None:
-    """Return bytes read back from swap since the start, of /proc/vmstat."""
+def parse_swapped_in_bytes(vmstat: str) -> int | None:
+    """Return the bytes that were read from swap since boot, parsed from /proc/vmstat."""
     pages = _value(vmstat, "pswpin")
     return None if pages is None else pages * _PAGE_BYTES
 
@@ -177,15 +181,15 @@ def _value(text: str, name: str) -> int | None:
 
 
 def has_quota(cgroup: str, mount: str) -> bool:
-    """Whether this process may use its cores for a part of the time only, as containers often may: then others have the rest.
+    """Return whether a CPU quota limits this process, as in many containers. The rest of the time goes to others.
 
     `cgroup` is the text of /proc/self/cgroup; a quota of any group above counts.
     """
-    return limits.quota_cores(cgroup, mount) is not None
+    return limits.read_quota_cores(cgroup, mount) is not None
 
 
-def with_siblings(cpus: Iterable[int]) -> set[int]:
-    """Return these cores, and their sibling threads: work on a sibling takes from its core."""
+def add_siblings(cpus: Iterable[int]) -> set[int]:
+    """Return the cores and their sibling threads, as work on a sibling slows its core."""
     found = set(cpus)
     for cpu in tuple(found):
         for part in (limits.read_file(f"{_CPU}/cpu{cpu}/topology/thread_siblings_list") or "").split(","):
@@ -194,8 +198,8 @@ def with_siblings(cpus: Iterable[int]) -> set[int]:
     return found
 
 
-def ranges(cpus: Iterable[int]) -> str:
-    """`0-3,8`, as the kernel writes it."""
+def format_ranges(cpus: Iterable[int]) -> str:
+    """Format cores as the kernel does: `0-3,8`."""
     found: list[list[int]] = []
     for cpu in sorted(cpus):
         if found and cpu == found[-1][1] + 1:
@@ -205,37 +209,34 @@ def ranges(cpus: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
 
 
-def _controller(environment: Mapping[str, str]) -> int | None:
-    """Return the controller's process id, where it is one of this host."""
+def _find_controller(environment: Mapping[str, str]) -> int | None:
+    """Return the controller's process id if it runs on this host."""
     owner = Owner.parse(environment.get(sweep.OWNER, ""))
-    return owner.pid if owner and owner.is_of_here else None
+    return owner.pid if owner and owner.is_local else None
 
 
-def _those_there(paths: Iterable[str]) -> list[str]:
+def _filter_existing(paths: Iterable[str]) -> list[str]:
     return [path for path in paths if os.path.exists(path)]
 
 
-# Differences
-
-
-def _grown(start: float | None, end: float | None) -> float | None:
+def _compute_growth(start: float | None, end: float | None) -> float | None:
     return None if start is None or end is None else round(max(0.0, end - start), 3)
 
 
-def grown_of_each(start: Mapping[int, float] | None, end: Mapping[int, float] | None) -> float | None:
-    """Return the growth of the counters that are there at the end: what has ended has taken its count with it."""
+def compute_growth_of_threads(start: Mapping[int, float] | None, end: Mapping[int, float] | None) -> float | None:
+    """Return the growth of all counters that exist at the end. Ended threads are not counted."""
     if start is None or end is None:
         return None
     return round(sum(max(0.0, after - start.get(each, 0.0)) for each, after in end.items()), 3)
 
 
-def _most_grown(start: Sequence[float], end: Sequence[float]) -> float | None:
+def _compute_largest_growth(start: Sequence[float], end: Sequence[float]) -> float | None:
     return max((round(after - before, 3) for before, after in zip(start, end, strict=False)), default=None)
 
 
-def _whole(value: float | None) -> int | None:
+def _round(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def _mib(size_bytes: float | None) -> int | None:
+def _convert_to_mib(size_bytes: float | None) -> int | None:
     return None if size_bytes is None else round(size_bytes / (1 << 20))

@@ -1,4 +1,4 @@
-"""The network interfaces of this host: their addresses and speeds, and the fastest link that is up."""
+"""The network interfaces of this host: their addresses and speeds, and the fastest active link."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MOST_IFREQS = 1024
 _LOOPBACK, _OF_INFINIBAND = "772", "32"  # include/uapi/linux/if_arp.h: in the file `type` of an interface
 
 
-def own() -> list[str]:
-    """Return all of them, but those of the loopback interface and those that mean nothing beyond one cable."""
+def list_addresses() -> list[str]:
+    """Return this host's addresses, except loopback and link-local ones."""
     found = []
     with suppress(OSError), open("/proc/net/fib_trie") as file:  # |-- 10.0.0.1 / next line: /32 host LOCAL
         candidate = ""
@@ -36,18 +36,18 @@ def own() -> list[str]:
 
 
 INFINIBAND, NETWORK, ROUTES = "/sys/class/infiniband", "/sys/class/net", "/proc/net/route"
-# What travels over a port for remote memory access, by its link layer; another one (as of Amazon's EFA) is just called so.
+# The protocol of an RDMA port by its link layer. Others, such as Amazon's EFA, are called RDMA.
 _KINDS = {"InfiniBand": "InfiniBand", "Ethernet": "RoCE"}
 _DEFAULT = "00000000"
 
 
 def list_interfaces(network: str = NETWORK) -> list[dict[str, Any]]:
-    """Return the name, addresses, kind and speed of each interface of this host, but of the loopback interface.
+    """Return the name, addresses, kind and speed of each interface of this host except the loopback interface.
 
-    `kind` is "InfiniBand" of IPoIB, "RoCE" of Ethernet whose card has remote memory access, else "Ethernet". `gbps` is None
-    where the kernel does not know it: of an interface that is down, and of most virtual ones.
+    `kind` is "InfiniBand" for IPoIB, "RoCE" for Ethernet on a card with RDMA, else "Ethernet". `gbps` is None if the kernel
+    does not know it, as for interfaces that are down and most virtual ones.
     """
-    addresses = {**{name: [] for name in _list(network)}, **_list_addresses()}
+    addresses = {**{name: [] for name in _list(network)}, **_map_addresses()}
     return [
         {"name": name, "addresses": found, "kind": _get_kind(f"{network}/{name}"), "gbps": _get_speed(f"{network}/{name}")}
         for name, found in addresses.items()
@@ -55,8 +55,8 @@ def list_interfaces(network: str = NETWORK) -> list[dict[str, Any]]:
     ]
 
 
-def _list_addresses() -> dict[str, list[str]]:
-    """Return the addresses of each interface that has some, but link-local ones."""
+def _map_addresses() -> dict[str, list[str]]:
+    """Return the addresses of each interface, except link-local ones."""
     import array
     import fcntl
 
@@ -88,9 +88,9 @@ def _get_speed(folder: str) -> float | None:
     return int(given) / 1000 if given.isdigit() and int(given) > 0 else None
 
 
-def fastest(infiniband: str = INFINIBAND, network: str = NETWORK, routes: str = ROUTES) -> str | None:
-    """`InfiniBand 100 Gb/s`; without such a port, the interface of the default route: `Ethernet 25 Gb/s`."""
-    ports = sorted(_ports(infiniband))
+def find_fastest(infiniband: str = INFINIBAND, network: str = NETWORK, routes: str = ROUTES) -> str | None:
+    """Return the fastest InfiniBand port, `InfiniBand 100 Gb/s`, or else the default route's interface, `Ethernet 25 Gb/s`."""
+    ports = sorted(_iterate_active_ports(infiniband))
     if ports:
         gbps, kind = ports[-1]
         return f"{kind} {gbps:g} Gb/s"
@@ -98,8 +98,8 @@ def fastest(infiniband: str = INFINIBAND, network: str = NETWORK, routes: str = 
     return f"Ethernet {speed:g} Gb/s" if speed else None
 
 
-def _ports(folder: str) -> Iterator[tuple[float, str]]:
-    """Rate and kind of each port that is up."""
+def _iterate_active_ports(folder: str) -> Iterator[tuple[float, str]]:
+    """Yield the rate in Gb/s and the kind of each active port."""
     for device in _list(folder):
         for port in _list(f"{folder}/{device}/ports"):
             state, rate, layer = (
@@ -125,5 +125,5 @@ def _read_file(path: str) -> str:
     try:
         with open(path) as file:
             return file.read().strip()
-    except OSError:  # not there; or, of a speed, an interface that is down
+    except OSError:  # it does not exist, or is the speed of an interface that is down
         return ""

@@ -1,17 +1,17 @@
-"""A network for the tasks of one session alone: a network namespace that has a loopback interface and nothing else.
+"""A network for the tasks of one session: a network namespace with a loopback interface and nothing else.
 
-TensorFlow's servers listen on all addresses of their host and execute whatever any client asks. In a namespace of
-their own no other host connects, and tasks reach each other over its loopback as fast as over any other.
+TensorFlow's servers listen on all addresses of their host and execute the requests of any client. In a namespace of their own,
+no other host can connect, and tasks reach each other over its loopback as fast as over the host's.
 
-    pytest - starts -> this module, or of root a thread: makes the namespace, hands its files over and ends
-           - starts, with the files -> agent - hands them on -> zygote - forks -> task: enters before it has a second thread
+    pytest - starts -> this module, or as root a thread: makes the namespace, passes its files on and ends
+           - starts, with the files -> agent - passes them on -> zygote - forks -> task: enters before it has a second thread
 
-Only tasks enter. Agent and zygote stay outside and listen to no port: what they report of the host is then the host's, and the
-next task can be an external command, which may need the world. The namespace goes with the last process and file that holds it.
-Without root it needs a user namespace around it, in which the same user has the right to make networks; it is given up on
-entering. Not every machine allows that to users.
+Only tasks enter. Agent and zygote stay outside and listen on no port: their reports are those of the host, and the next task
+may be an external command, which may need the network. The namespace ends with the last process and file that refers to it.
+Other users than root need a user namespace around it, in which the user may create networks; tasks give up that right when they
+enter. Not every machine allows this.
 
-    python -m pytest_dtfperf.node.isolation [FD]    make one, and send its files over this Unix socket, or the reason
+    python -m pytest_dtfperf.node.isolation [FD]    make one, and send its files over this Unix socket, or fail with the reason
 """
 
 from __future__ import annotations
@@ -37,24 +37,27 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class IsolationUnavailable(Exception):
-    """This machine does not let this user have it; the text has the reason."""
+    """This machine does not allow this user a network namespace; the message has the reason."""
 
 
 def make() -> None:
-    """Move this process, which has one thread, into a new network with its loopback up. Raises `Impossible`."""
+    """Move this process, which has one thread, into a new network with a loopback. Raises `IsolationUnavailable`."""
     try:
         if not (os.geteuid() == 0 and _unshare(_CLONE_NEWNET)):  # root in a container may have no right to either
             _unshare_as_user()
         _raise_loopback()
     except OSError as exc:
-        raise IsolationUnavailable(_why_not(exc)) from exc
+        raise IsolationUnavailable(_explain(exc)) from exc
 
 
-def made_in_a_thread() -> list[int]:
-    """Return the files of a new network that root makes without a process for it, in a thread that ends; of others, none.
+def make_in_thread() -> list[int]:
+    """Return the files of a new network that root creates in a short-lived thread; empty for other users.
 
-    A thread's network is its own, while users need a user namespace around it, which a process of several threads cannot enter.
-    Raises `Impossible`.
+    A thread can have its own network. Other users need a user namespace around it, which a process with several threads cannot
+    enter.
+
+    Raises:
+        IsolationUnavailable: The kernel refuses.
     """
     import threading  # no agent needs it
 
@@ -73,7 +76,7 @@ def made_in_a_thread() -> list[int]:
     thread.start()
     thread.join()
     if failed:
-        raise IsolationUnavailable(_why_not(failed[0])) from failed[0]
+        raise IsolationUnavailable(_explain(failed[0])) from failed[0]
     return files
 
 
@@ -87,8 +90,8 @@ def enter(user: int, net: int) -> None:
         _give_up_rights()
 
 
-def files_given(environment: MutableMapping[str, str]) -> tuple[int, ...]:
-    """Return the files that this process was started with, which it then keeps to itself; none, if it was not."""
+def take_inherited_files(environment: MutableMapping[str, str]) -> tuple[int, ...]:
+    """Return the namespace files that this process was started with, which its children do not inherit; empty if none."""
     files = tuple(map(int, environment.pop(FILES, "").split()))
     for file in files:
         os.set_inheritable(file, False)
@@ -100,7 +103,7 @@ def _open_namespaces(process: str) -> list[int]:
 
 
 def _unshare(flags: int) -> bool:
-    """False where that is not allowed. Raises `OSError` for all else."""
+    """Return whether the kernel allows these new namespaces. Raises `OSError` for other failures."""
     with suppress(PermissionError):
         _check(_libc.unshare(flags))
         return True
@@ -108,7 +111,7 @@ def _unshare(flags: int) -> bool:
 
 
 def _unshare_as_user() -> None:
-    """Enter a user namespace as well, in which this user is the only one."""
+    """Enter a user namespace with only this user, and a network namespace in it."""
     user, group = os.geteuid(), os.getegid()
     _check(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET))
     # Without "deny", a user could leave a group that keeps files from its members: only then may users map groups.
@@ -125,7 +128,7 @@ def _raise_loopback() -> None:
 
 
 def _give_up_rights() -> None:
-    """Drop all capabilities. In a user namespace, a process has all: to change its network, and to write its user's files."""
+    """Drop all capabilities, with which the process could change its network and write all its user's files."""
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)  # of this process
     _check(_libc.capset(header, bytes(2 * 3 * 4)))  # no effective, permitted and inheritable ones, in two words each
 
@@ -136,8 +139,8 @@ def _check(code: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def _why_not(exc: OSError) -> str:
-    """The kernel's word, and whom to ask."""
+def _explain(exc: OSError) -> str:
+    """Return the reason of a failure, for messages."""
     if exc.errno == errno.ENOSPC:
         return "there may be no more namespaces (/proc/sys/user)"
     if exc.errno in (errno.EPERM, errno.EACCES):

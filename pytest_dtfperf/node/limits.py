@@ -1,6 +1,6 @@
-"""What keeps a process from all that its host has: cores not allocated, quotas, clocks, ulimits. What is usual is left out.
+"""The limits of a process on its host: allocated cores, CPU quotas, clocks, ulimits. Unlimited resources are left out.
 
-Reads /proc and /sys alone. What a kernel does not report is left out.
+Reads only /proc and /sys. Values that a kernel does not report are left out.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _ULIMITS = {
 _SCHEDULERS = {os.SCHED_BATCH: "batch", os.SCHED_IDLE: "idle", os.SCHED_FIFO: "fifo", os.SCHED_RR: "round robin"}
 
 
-def limits() -> dict[str, Any]:
-    """Return the limits of this process, by name; numbers are smaller where it may do less."""
+def read_limits() -> dict[str, Any]:
+    """Return the limits of this process by name. A smaller number is always a stricter limit."""
     with open("/proc/self/cgroup") as file:
         cgroup = file.read()
     found = {
         "cores": len(os.sched_getaffinity(0)),
-        "cpu_quota_cores": quota_cores(cgroup, _CGROUPS),
-        "memory_bytes": memory_limit(cgroup, _CGROUPS),
+        "cpu_quota_cores": read_quota_cores(cgroup, _CGROUPS),
+        "memory_bytes": read_memory_limit(cgroup, _CGROUPS),
         "priority": -os.getpriority(os.PRIO_PROCESS, 0) or None,
         "scheduler": _SCHEDULERS.get(os.sched_getscheduler(0)),
-        **_clock(),
+        **_read_clock(),
     }
     for name, kind in _ULIMITS.items():
         soft, _ = resource.getrlimit(kind)
@@ -44,8 +44,8 @@ def limits() -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _clock() -> dict[str, Any]:
-    """Return how the first core chooses its clock, and how high it may where that is less than it could."""
+def _read_clock() -> dict[str, Any]:
+    """Return the first core's frequency governor, and its highest clock if that is lowered."""
     folder = f"{_CPU}/cpu{min(os.sched_getaffinity(0))}/cpufreq"
     allowed, possible = (read_file(f"{folder}/{name}") for name in ("scaling_max_freq", "cpuinfo_max_freq"))
     lowered = allowed and possible and int(allowed) < int(possible)
@@ -55,25 +55,25 @@ def _clock() -> dict[str, Any]:
     }
 
 
-def most_clock_hz() -> float | None:
+def read_max_clock_hz() -> float | None:
     text = read_file(f"{_CPU}/cpu{min(os.sched_getaffinity(0))}/cpufreq/cpuinfo_max_freq")
     return int(text) * 1000.0 if text else None
 
 
-def clock_hz() -> float | None:
-    """Mean of the cores that this process may use, now; of many, of the first 32."""
+def read_clock_hz() -> float | None:
+    """Return the mean current clock of the cores that this process may use, at most the first 32."""
     cores = sorted(os.sched_getaffinity(0))[:32]
     found = [int(text) for cpu in cores if (text := read_file(f"{_CPU}/cpu{cpu}/cpufreq/scaling_cur_freq"))]
     return sum(found) / len(found) * 1000 if found else None
 
 
-def quota_cores(cgroup: str, mount: str) -> float | None:
-    """Return how many cores' time this process and its group may use, the least of all groups above; None: no quota.
+def read_quota_cores(cgroup: str, mount: str) -> float | None:
+    """Return how many cores the CPU quotas of this process's groups allow, at the strictest level; None without a quota.
 
     `cgroup` is the text of /proc/self/cgroup.
     """
     found = []
-    for version_2, folder in _groups(cgroup, mount, "cpu"):
+    for version_2, folder in _iterate_groups(cgroup, mount, "cpu"):
         if version_2:
             quota, _, period = (read_file(f"{folder}/cpu.max") or "max").partition(" ")
         else:
@@ -83,32 +83,32 @@ def quota_cores(cgroup: str, mount: str) -> float | None:
     return min(found, default=None)
 
 
-def limited_s(cgroup: str, mount: str) -> float | None:
-    """Return how long quotas kept this process's groups from their cores, summed over cores; the most of all groups.
+def read_throttled_s(cgroup: str, mount: str) -> float | None:
+    """Return how long CPU quotas throttled this process's groups, summed over cores, at the worst level.
 
-    None: no group has a quota.
+    None if no group has a quota.
     """
     found = []
-    for version_2, folder in _groups(cgroup, mount, "cpu"):
+    for version_2, folder in _iterate_groups(cgroup, mount, "cpu"):
         fields = (read_file(f"{folder}/cpu.stat") or "").split()
         counted = dict(zip(fields[::2], fields[1::2], strict=False))
-        if int(counted.get("nr_periods", 0)):  # of groups that have, or had, a quota
+        if int(counted.get("nr_periods", 0)):  # the group has, or had, a quota
             found.append(int(counted["throttled_usec"]) / 1e6 if version_2 else int(counted["throttled_time"]) / 1e9)
     return max(found, default=None)
 
 
-def memory_limit(cgroup: str, mount: str) -> int | None:
-    """Return bytes that this process and its group may use; None: as many as there are."""
+def read_memory_limit(cgroup: str, mount: str) -> int | None:
+    """Return the bytes that this process and its group may use; None if they are not limited."""
     found = []
-    for version_2, folder in _groups(cgroup, mount, "memory"):
+    for version_2, folder in _iterate_groups(cgroup, mount, "memory"):
         text = read_file(f"{folder}/memory.max" if version_2 else f"{folder}/memory.limit_in_bytes")
         if text and text.isdigit() and int(text) < _UNLIMITED:
             found.append(int(text))
     return min(found, default=None)
 
 
-def _groups(cgroup: str, mount: str, controller: str) -> Iterator[tuple[bool, str]]:
-    """The folders of all groups that this process is in, for a controller, from the top; and whether they are of version 2."""
+def _iterate_groups(cgroup: str, mount: str, controller: str) -> Iterator[tuple[bool, str]]:
+    """Yield each cgroup of this process for a controller, root first: whether it is of version 2, and its folder."""
     for line in cgroup.splitlines():
         number, controllers, path = line.split(":", 2)
         if number != "0" and controller not in controllers.split(","):
@@ -123,5 +123,5 @@ def read_file(path: str) -> str | None:
     try:
         with open(path) as file:
             return file.read().strip()
-    except OSError:  # not this kernel, not this machine, not for this user
+    except OSError:  # missing on this kernel or machine, or not readable for this user
         return None

@@ -1,15 +1,14 @@
-"""Host to host over TCP: which hosts reach each other, how long a round trip takes, and how much goes through.
+"""TCP measurements between hosts: reachability, round trips and throughput.
 
-A host listens on ports that it would give to tasks, on all its addresses as tasks do. Another connects and names its host
-and what it wants:
+A host listens on ports that tasks would get, on all its addresses as tasks do. Another host connects and sends a request:
 
-        reach    the listener answers with its own number, so that no host is taken for another
-        echo     the listener sends back what it gets: round trips, timed by the caller
-        stream   the listener counts what arrives by its own clock, and reports at the end how much came in how long
-    streams  the same, counted in parts one after the other; then it goes on for a while, so that no other stream of the same
-             moment has the link to itself while it is counted still
+        reach    the listener answers with its own number, so that hosts are not confused
+        echo     the listener sends back all data: round trips, timed by the caller
+        stream   the listener counts the bytes that arrive by its own clock, and reports them at the end
+        streams  the same, counted in successive parts. Then it continues for a while, so that no other stream of the same
+                 time has the link to itself while it is still counted
 
-What is counted where it arrives cannot be what still waits in a buffer of the sender.
+The receiver counts, as bytes in a buffer of the sender have not passed the link.
 """
 
 from __future__ import annotations
@@ -33,28 +32,28 @@ if TYPE_CHECKING:
     from typing import Any
 
 CONNECT_S = 5.0  # a lost SYN is sent again after 1 s and after 3 s
-PATIENCE_S = 10.0  # for a word of the other side once it is there
+PATIENCE_S = 10.0  # time-out of each message of the other side once it is connected
 ECHO_BYTES = 64
 ECHOES = 100
-ECHO_S = 1.0  # ... but no longer than this, on lines where each takes long
-_UNCOUNTED_ECHOES = 5  # the first ones pay for routes, caches and sleeping cores
-RAMP_S = 0.25  # before bytes are counted: TCP starts slowly, and a shaped link gives its burst away at first
-TAIL_S = 0.1  # after bytes were counted: streams of one moment begin some milliseconds apart
+ECHO_S = 1.0  # limit of all echoes, on slow links
+_UNCOUNTED_ECHOES = 5  # the first ones include the cost of routes, caches and sleeping cores
+RAMP_S = 0.25  # before bytes are counted: TCP starts slowly, and a shaped link allows a burst at first
+TAIL_S = 0.1  # after bytes were counted: concurrent streams begin some milliseconds apart
 _CHUNK = 1 << 20
 _REQUEST_BYTES = 200
-_AT_ONCE_S = 1e-3  # two things that happen within this are of one time
+_AT_ONCE_S = 1e-3  # two reads within this time count as simultaneous
 _TRIES = 10
-_AT_ONCE = 64  # connections that are tried side by side
+_AT_ONCE = 64  # concurrent attempts to connect
 
 
 class Listener:
-    """Ports of this host: connections to them are served until it is closed. `host` is this one's number.
+    """A server on several ports for the measurements of other hosts, until it is closed. `host` is this host's number.
 
-    Only callers with the `token` are served: the hosts of one checkup get it, and no others.
+    Only callers with the `token` are served, which are the hosts of one checkup.
     """
 
     def __init__(self, host: int, token: str, ports: Sequence[int]) -> None:
-        """Port 0 is any free one. `ports` are those it listens on, `taken` those that others have."""
+        """Listen. Port 0 is any free port. `ports` are the ports that it listens on, `taken` those used by other programs."""
         self._host = host
         self._token = token
         self._sockets: list[socket.socket] = []
@@ -87,10 +86,10 @@ class Listener:
             threading.Thread(target=self._serve, args=(caller,), daemon=True).start()
 
     def _serve(self, caller: socket.socket) -> None:
-        with caller, suppress(OSError, ValueError):  # the caller sees that there is no answer, and reports it
+        with caller, suppress(OSError, ValueError):  # the caller reports a missing answer
             caller.settimeout(PATIENCE_S)
             caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            token, what, *options = _line(caller).split()
+            token, what, *options = _read_line(caller).split()
             if token != self._token:
                 return
             caller.sendall(b"%d\n" % self._host)
@@ -98,13 +97,13 @@ class Listener:
                 while data := caller.recv(ECHO_BYTES):
                     caller.sendall(data)
             elif what == "stream":
-                _send_counts(caller, _count(caller, float(options[0])))
+                _send_counts(caller, _count_bytes(caller, float(options[0])))
             elif what == "streams":
                 _send_counts(caller, {"parts": _count_parts(caller, float(options[0]), int(options[1]))})
 
 
 def reach(token: str, targets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return whether each target (`host`, `address`, `ports`) can be reached on each of its ports; with an `error` if not."""
+    """Return for each target (`host`, `address`, `ports`) and port whether it is reachable, or else an `error`."""
     todo = [(each["host"], each["address"], port) for each in targets for port in each["ports"]]
     found: list[dict[str, Any]] = []
 
@@ -114,7 +113,7 @@ def reach(token: str, targets: Sequence[Mapping[str, Any]]) -> list[dict[str, An
                 host, address, port = todo.pop()
             except IndexError:
                 return
-            found.append({"to": host, "port": port, "error": _try(token, host, address, port)})
+            found.append({"to": host, "port": port, "error": _test_connection(token, host, address, port)})
 
     workers = [threading.Thread(target=work, daemon=True) for _ in range(min(_AT_ONCE, len(todo)))]
     for each in workers:
@@ -125,19 +124,19 @@ def reach(token: str, targets: Sequence[Mapping[str, Any]]) -> list[dict[str, An
 
 
 def measure(token: str, host: int, address: str, port: int, stream_s: float) -> dict[str, Any]:
-    """Round trips to another host, then one stream to it: `round_trip_s` (median) of `echoes`, `bytes` in `counted_s`."""
+    """Return the median `round_trip_s` of `echoes` round trips to another host, and `bytes` in `counted_s` of one stream."""
     try:
-        with _call(token, host, address, port, "echo") as line, _report_timeouts("a round trip has not come back"):
-            times = _echoes(line)
-        with _call(token, host, address, port, f"stream {stream_s}") as line:
-            counted = _pour(line, stream_s)
+        with _connect(token, host, address, port, "echo") as line, _report_timeouts("a round trip has not come back"):
+            times = _measure_round_trips(line)
+        with _connect(token, host, address, port, f"stream {stream_s}") as line:
+            counted = _send_stream(line, stream_s)
     except OSError as exc:
         return {"to": host, "error": format_error(exc)}
     return {"to": host, "round_trip_s": statistics.median(times), "echoes": len(times), **counted}
 
 
-def measure_at_once(token: str, targets: Sequence[Mapping[str, Any]], part_s: float, parts: int) -> list[dict[str, Any]]:
-    """A stream to each target (`host`, `address`, `port`), all at the same time: `parts`, each of `bytes` in `counted_s`."""
+def measure_concurrently(token: str, targets: Sequence[Mapping[str, Any]], part_s: float, parts: int) -> list[dict[str, Any]]:
+    """Send streams to all targets (`host`, `address`, `port`) at once. Returns `parts` with `bytes` in `counted_s`."""
     found: list[dict[str, Any]] = []
     senders = [threading.Thread(target=lambda to=to: found.append(_stream(token, to, part_s, parts))) for to in targets]
     for each in senders:
@@ -149,42 +148,42 @@ def measure_at_once(token: str, targets: Sequence[Mapping[str, Any]], part_s: fl
 
 def _stream(token: str, to: Mapping[str, Any], part_s: float, parts: int) -> dict[str, Any]:
     try:
-        with _call(token, to["host"], to["address"], to["port"], f"streams {part_s} {parts}") as line:
-            return {"to": to["host"], **_pour(line, part_s * parts + TAIL_S)}
+        with _connect(token, to["host"], to["address"], to["port"], f"streams {part_s} {parts}") as line:
+            return {"to": to["host"], **_send_stream(line, part_s * parts + TAIL_S)}
     except OSError as exc:
         return {"to": to["host"], "error": format_error(exc)}
 
 
 def format_error(exc: OSError) -> str:
-    """Return what kept one host from talking to another, and what that usually means."""
+    """Return why a host cannot reach another, and the usual cause."""
     if isinstance(exc, TimeoutError):
-        return f"no answer within {CONNECT_S:g} s (a firewall drops it, or there is no way there)"
+        return f"no answer within {CONNECT_S:g} s (a firewall drops it, or there is no route)"
     if isinstance(exc, ConnectionRefusedError):
         return "refused (a firewall rejects it, or the address is another machine's)"
     if isinstance(exc, socket.gaierror):
-        return f"the name is not known there ({exc.strerror})"
+        return f"the host cannot resolve the name ({exc.strerror})"
     return exc.strerror or str(exc) or type(exc).__name__
 
 
-def _try(token: str, host: int, address: str, port: int) -> str | None:
+def _test_connection(token: str, host: int, address: str, port: int) -> str | None:
     try:
-        _call(token, host, address, port, "reach").close()
+        _connect(token, host, address, port, "reach").close()
     except OSError as exc:
         return format_error(exc)
     return None
 
 
-def _call(token: str, host: int, address: str, port: int, what: str) -> socket.socket:
-    """Return a connection to the listener, once it has confirmed that it is the host that is meant. Raises `OSError`."""
+def _connect(token: str, host: int, address: str, port: int, what: str) -> socket.socket:
+    """Return a connection to the listener, once it has confirmed that it is the right host. Raises `OSError`."""
     with ExitStack() as unless_it_answers:
         line = unless_it_answers.enter_context(socket.create_connection((address, port), timeout=CONNECT_S))
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         line.settimeout(PATIENCE_S)
-        with _report_timeouts("it takes the connection, but sends nothing"):
+        with _report_timeouts("it accepts the connection, but sends nothing"):
             line.sendall(f"{token} {what}\n".encode())
-            output = _line(line)
+            output = _read_line(line)
         if output != str(host):
-            answering = f"host {output} of this cluster" if output.isdigit() else "somebody else"
+            answering = f"host {output} of this cluster" if output.isdigit() else "another program"
             raise OSError(f"{address} is not that host: {answering} answers there")
         unless_it_answers.pop_all()
         return line
@@ -192,21 +191,21 @@ def _call(token: str, host: int, address: str, port: int, what: str) -> socket.s
 
 @contextmanager
 def _report_timeouts(what: str) -> Iterator[None]:
-    """Describe what has not happened in time, and not only that something has not."""
+    """Raise time-outs in the block with a description of what is missing."""
     try:
         yield
     except TimeoutError:
         raise OSError(f"{what} for {PATIENCE_S:g} s") from None
 
 
-def _echoes(line: socket.socket) -> list[float]:
-    """Return seconds that each round trip took."""
-    word = os.urandom(ECHO_BYTES)
+def _measure_round_trips(line: socket.socket) -> list[float]:
+    """Return the seconds of each round trip."""
+    payload = os.urandom(ECHO_BYTES)
     times: list[float] = []
     began = time.perf_counter()
     while len(times) < _UNCOUNTED_ECHOES + ECHOES and (len(times) <= _UNCOUNTED_ECHOES or time.perf_counter() - began < ECHO_S):
         sent = time.perf_counter()
-        line.sendall(word)
+        line.sendall(payload)
         missing = ECHO_BYTES
         while missing:
             data = line.recv(missing)
@@ -217,11 +216,11 @@ def _echoes(line: socket.socket) -> list[float]:
     return times[_UNCOUNTED_ECHOES:]
 
 
-def _pour(line: socket.socket, stream_s: float) -> dict[str, Any]:
-    """Send until the other side has counted enough; what it counted. What then still waits to be sent is thrown away."""
-    noise = memoryview(os.urandom(_CHUNK))  # some lines compress
+def _send_stream(line: socket.socket, stream_s: float) -> dict[str, Any]:
+    """Send until the other side has counted enough, and return its counts. Unsent data are discarded."""
+    noise = memoryview(os.urandom(_CHUNK))  # some links compress
     line.setblocking(False)
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # on, for 0 s: close throws away
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # on, for 0 s: close discards unsent data
     deadline = time.monotonic() + RAMP_S + stream_s + PATIENCE_S
     at = 0
     output = b""
@@ -256,8 +255,8 @@ def _count_parts(line: socket.socket, part_s: float, parts: int) -> list[dict[st
     return found
 
 
-def _count(line: socket.socket, stream_s: float) -> dict[str, Any]:
-    """Return bytes that arrive in `stream_s`, and how long that was by this clock."""
+def _count_bytes(line: socket.socket, stream_s: float) -> dict[str, Any]:
+    """Return the bytes that arrive in `stream_s`, and the exact duration by this host's clock."""
     buffer = bytearray(_CHUNK)
     _receive(line, buffer, PATIENCE_S)
     _receive_for(line, buffer, RAMP_S)
@@ -271,16 +270,16 @@ def _receive_for(line: socket.socket, buffer: bytearray, seconds: float) -> None
 
 
 def _count_now(line: socket.socket, buffer: bytearray, stream_s: float) -> dict[str, Any]:
-    began, had_arrived = _waiting(line)
+    began, had_arrived = _count_unread(line)
     count = 0
     while (left := began + stream_s - time.monotonic()) > 0:
         count += _receive(line, buffer, left)
-    ended, has_arrived = _waiting(line)
+    ended, has_arrived = _count_unread(line)
     return {"bytes": count + has_arrived - had_arrived, "counted_s": ended - began}
 
 
-def _waiting(line: socket.socket) -> tuple[float, int]:
-    """Now, and how many bytes have arrived by now that have not been read: a process that lost its core is behind with that."""
+def _count_unread(line: socket.socket) -> tuple[float, int]:
+    """Return the time, and the bytes that have arrived but were not read: a descheduled process reads late."""
     for _ in range(_TRIES):
         before = time.monotonic()
         count: int = struct.unpack("i", fcntl.ioctl(line.fileno(), termios.FIONREAD, b"\0" * 4))[0]
@@ -299,20 +298,20 @@ def _receive(line: socket.socket, buffer: bytearray, within_s: float) -> int:
     return count
 
 
-def _line(connection: socket.socket) -> str:
-    """Return the first line of the other side. Byte by byte: another reader takes what follows it."""
+def _read_line(connection: socket.socket) -> str:
+    """Return the first line of the other side. It is read byte by byte, as another reader gets the rest."""
     output = b""
     while not output.endswith(b"\n"):
         data = connection.recv(1)
         if not data or len(output) == _REQUEST_BYTES:
-            raise OSError("what listens there is not this checkup")
+            raise OSError("the program that listens there is not this checkup")
         output += data
     return output.decode(errors="replace").strip()
 
 
 def _listen(port: int) -> socket.socket:
-    """Listen on all addresses of this host, of both families where it has both."""
+    """Listen on all addresses of this host, IPv6 and IPv4 if it has both."""
     if socket.has_dualstack_ipv6():
-        with suppress(OSError):  # switched off; or the port is taken, as IPv4 then finds, too
+        with suppress(OSError):  # IPv6 is off, or the port is in use, which IPv4 then reports
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_AT_ONCE * 2)
     return socket.create_server(("", port), backlog=_AT_ONCE * 2)

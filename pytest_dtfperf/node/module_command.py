@@ -1,8 +1,8 @@
 """Commands that run a Python module with the standard library first on the search path.
 
-`python -m MODULE` searches the working folder before the standard library. A file there that is called `types.py` or
-`json.py`, beside somebody's tests, then replaces the module that every program imports. `-P` leaves the working folder out,
-and nothing else: PYTHONPATH, the user's site-packages and all other variables of Python hold as before.
+`python -m MODULE` searches the working folder before the standard library, so that a file `types.py` or `json.py` beside the
+tests would replace that module. `-P` leaves out only the working folder: PYTHONPATH, the user's site-packages and all other
+variables of Python still apply.
 
     python -P -m pytest_dtfperf.node.module_command MODULE ARGUMENT ...    runs MODULE, and searches the working folder last
 """
@@ -25,8 +25,8 @@ def project_command(python: str, module: str, *arguments: str) -> list[str]:
 
 
 def search_working_folder_last() -> None:
-    """Let modules of the project in the working folder be found where nothing else has the name."""
-    with suppress(OSError):  # the folder was removed, and nothing can be found there
+    """Append the working folder to the search path, for modules of the project that nothing else provides."""
+    with suppress(OSError):  # the folder was removed
         sys.path.append(os.getcwd())
 
 

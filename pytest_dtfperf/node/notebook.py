@@ -1,8 +1,8 @@
-"""JupyterLab as `dtfperf notebook` has it on a host: `python -m pytest_dtfperf.node.notebook`.
+"""JupyterLab on a host, for `dtfperf notebook`: `python -m pytest_dtfperf.node.notebook`.
 
-It listens at a Unix socket in a folder that is this user's alone, where its kernels' sockets are too: no other user on the host
-can even connect. What it must know comes in VARIABLE; the token is on no command line, and in no file or environment of what
-it starts.
+It listens on a Unix socket in a private folder, which also has the sockets of its kernels: no other user of the host can
+connect. Its settings are in VARIABLE. The token is on no command line, and in no file or environment of a process that it
+starts.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-STEPS = "DTFPERF_STEPS"  # as pytest_dtfperf/steps.py has it, which may import TensorFlow
-VARIABLE = "DTFPERF_NOTEBOOK"  # JSON: the token, the folder to show or None, and one to show then if it is here
+STEPS = "DTFPERF_STEPS"  # as in pytest_dtfperf/steps.py, which may import TensorFlow
+VARIABLE = "DTFPERF_NOTEBOOK"  # JSON: the token, the requested folder or None, and the command's own folder
 
 
 def main() -> None:
     settings = json.loads(os.environ.pop(VARIABLE))
     socket = os.environ.pop(TUNNEL)
-    os.environ.pop(STEPS, None)  # a cell's Steps are not judged, and need not wait for its devices
+    os.environ.pop(STEPS, None)  # Steps in a cell are not measured
     if util.find_spec("jupyterlab") is None:
         _refuse(
             f"JupyterLab is not installed for this host's Python, {sys.executable}: pip install jupyterlab there (the extra "
-            "pytest-dtfperf[notebook] brings it), or have setup or python in clusters.toml choose one that has it"
+            "pytest-dtfperf[notebook] includes it), or set `setup` or `python` in clusters.toml to a Python that has it"
         )
     enter(settings["folder"], settings["else"])
     os.environ["JUPYTER_RUNTIME_DIR"] = os.path.dirname(socket)
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def arguments(socket: str, token: str, folder: str) -> list[str]:
-    """Return its settings, which override the user's own configuration: they are handed over within this process."""
+    """Return the settings of JupyterLab, which override the user's configuration. They are passed within this process."""
     return [
         f"--ServerApp.sock={socket}",
         "--ServerApp.sock_mode=0600",
@@ -50,7 +50,7 @@ def arguments(socket: str, token: str, folder: str) -> list[str]:
         "--ServerApp.open_browser=False",
         "--ServerApp.allow_root=True",
         "--ServerApp.base_url=/",
-        "--ServerApp.certfile=",  # what the tunnel carries is http, inside of a line that no other user reads
+        "--ServerApp.certfile=",  # the tunnel carries http, over a connection that no other user can read
         "--ServerApp.keyfile=",
         "--ServerApp.client_ca=",
         "--KernelManager.transport=ipc",
@@ -58,20 +58,20 @@ def arguments(socket: str, token: str, folder: str) -> list[str]:
 
 
 def enter(wanted: str | None, otherwise: str) -> None:
-    """Change to the folder to show: the one asked for, else the one the command was called in, else the user's home."""
+    """Change to the folder to show: the requested one, else that of the command, else the user's home."""
     folder = otherwise if wanted is None else os.path.join(otherwise, os.path.expanduser(wanted))
     try:
         os.chdir(folder)
-    except OSError as exc:  # it is not there, or another user's
+    except OSError as exc:  # it does not exist, or this user may not read it
         if wanted is not None:
-            _refuse(f"there is no folder {folder} on this host that can be shown, {exc.strerror}: set --dir=..., one that can")
+            _refuse(f"the folder {folder} on this host cannot be shown, {exc.strerror}: set --dir to another one")
         os.chdir(os.path.expanduser("~"))
 
 
 def _forget_bundle() -> None:
-    """What has travelled here is no package to import from: kernels shall find the one that is installed, if one is."""
+    """Remove the bundle from PYTHONPATH, so that kernels import the installed package, if there is one."""
     own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    if not os.path.basename(own).startswith(("bundle-", "dtfperf-")):  # as node/boot.py calls it
+    if not os.path.basename(own).startswith(("bundle-", "dtfperf-")):  # as node/boot.py names it
         return
     others = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder and folder != own]
     if others:

@@ -1,9 +1,9 @@
-"""The owner of something, and what has become of that process: the same answer for processes, jobs, instances and locks.
+"""The owner of a process, job, instance or lock, and whether that owner still runs.
 
-A process id means one process only within its PID namespace, until it is given again, and until the machine's next start. So
-an owner is named by the machine's boot, the namespace, the id, and the moment it began. An owner of another boot, which may
-be another machine, or of another namespace, which may be another container of the same name and home, cannot see whether it is
-still at work, and leaves what it owns alone until that ends by itself.
+A process id identifies a process only within its PID namespace, until the id is used again or the machine restarts. Therefore
+an owner consists of the machine's boot id, the namespace, the process id and the start time. If the boot id differs, which may
+mean another machine, or the namespace differs, which may mean another container of the same name and home, this process cannot
+see whether the owner still runs, and leaves its resources alone until they end by themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         namespace: str
         pid: int
         started: int
-else:  # which saves agents the import of typing
+else:  # agents start faster without typing
     _Names = namedtuple("_Names", "host boot namespace pid started")
 
 _TEXT = re.compile(r"([^\s:]+):([0-9a-f-]*):([0-9]*):([1-9][0-9]{0,9}):([0-9]{1,19})")
@@ -34,7 +34,7 @@ _DEAD = ("Z", "X")
 
 
 class Fate(Enum):
-    """What has become of an owner."""
+    """The state of an owner, as far as this process can see it."""
 
     LIVES = "is at work"
     GONE = "is gone"
@@ -42,12 +42,14 @@ class Fate(Enum):
 
 
 class Owner(_Names):
-    """A process, identified uniquely for all time.
+    """A process, identified uniquely across machines and time.
 
-    host: its machine's name, for people: containers may share one
-    boot: the machine's boot id; empty where it is not known
-    namespace: the number of its PID namespace
-    started: in clock ticks since the machine's start
+    Attributes:
+        host: The name of its machine, for messages: containers may share one.
+        boot: The machine's boot id; empty if it is unknown.
+        namespace: The number of its PID namespace.
+        pid: Its process id in that namespace.
+        started: Its start, in clock ticks since the machine's boot.
     """
 
     __slots__ = ()
@@ -57,41 +59,41 @@ class Owner(_Names):
 
     @property
     def location(self) -> str:
-        """Where it can be seen."""
-        elsewhere = self.host == socket.gethostname() and not self.is_of_here
+        """The machine or container from which the owner can be seen."""
+        elsewhere = self.host == socket.gethostname() and not self.is_local
         return f"another container on {self.host} (or {self.host} before its last start)" if elsewhere else self.host
 
     @property
     def text(self) -> str:
-        """Return what `parse` reads: it is put into environments, tags of instances and comments of jobs."""
+        """The text that `parse` reads. It is used in environments, tags of instances and comments of jobs."""
         return f"{self.host}:{self.boot}:{self.namespace}:{self.pid}:{self.started}"
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Return the owner in a text; None where it names none."""
+        """Return the owner in a text; None if the text is not an owner."""
         found = _TEXT.fullmatch(text)
         return cls(found[1], found[2], found[3], int(found[4]), int(found[5])) if found else None
 
     @classmethod
     def read_or_unknown(cls, text: object) -> Self:
-        """Return the owner in a text; for text that names none, an owner that cannot be seen from anywhere."""
+        """Return the owner in a text; for other text, an owner that cannot be seen from any machine."""
         return (cls.parse(text) if isinstance(text, str) else None) or cls("an unknown machine", "", "", 1, 0)
 
     @classmethod
     def me(cls) -> Self:
-        """Return this very process."""
+        """Return the owner that is this process."""
         myself = processes.inspect("self")
-        return cls(socket.gethostname(), *_here(), os.getpid(), myself.started if myself else 0)
+        return cls(socket.gethostname(), *_read_namespace(), os.getpid(), myself.started if myself else 0)
 
     @property
-    def is_of_here(self) -> bool:
-        """Whether its process id means here what it means there."""
-        return bool(self.boot) and (self.boot, self.namespace) == _here()
+    def is_local(self) -> bool:
+        """Whether its process id is valid in this PID namespace of this boot."""
+        return bool(self.boot) and (self.boot, self.namespace) == _read_namespace()
 
     @property
     def fate(self) -> Fate:
-        """Return what this process can find out about it."""
-        if not self.is_of_here:
+        """The state of the owner, as far as this process can see it."""
+        if not self.is_local:
             return Fate.ELSEWHERE
         if self.pid != os.getpid() and not _shows_this_namespace():
             return Fate.ELSEWHERE
@@ -102,12 +104,12 @@ class Owner(_Names):
 
 
 def boot_id() -> str:
-    """Return this machine's boot id, the same in all its containers. Empty where /proc does not have it."""
-    return _here()[0]
+    """Return this machine's boot id, which all its containers share; empty if /proc does not have it."""
+    return _read_namespace()[0]
 
 
-def _here() -> tuple[str, str]:
-    """Return this machine's boot and this process's PID namespace; empty where /proc does not have them."""
+def _read_namespace() -> tuple[str, str]:
+    """Return this machine's boot id and this process's PID namespace; empty if /proc does not have them."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read().strip()
@@ -117,7 +119,7 @@ def _here() -> tuple[str, str]:
 
 
 def _shows_this_namespace() -> bool:
-    """Return whether /proc has been mounted in this PID namespace: else it shows other processes below the same ids."""
+    """Return whether /proc is mounted in this PID namespace; otherwise its ids are those of other processes."""
     try:
         return os.readlink("/proc/self") == str(os.getpid())
     except OSError:
@@ -125,11 +127,11 @@ def _shows_this_namespace() -> bool:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Whether there is a process of that id that /proc does not show: it may be mounted to hide other users' (hidepid)."""
+    """Return whether a process with this id exists that /proc hides, as it does for other users with hidepid."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True
-    return True  # it has begun just now
+    return True  # it has just started

@@ -1,9 +1,8 @@
-"""Ports for the tasks of a run, held from the moment they are promised until the run ends.
+"""Ports for the tasks of a run, reserved until the run ends.
 
-A task's server binds its port itself, on all addresses, with SO_REUSEPORT (TF_GRPC_REUSE_PORT=1). So the agent can hold the
-very same port with a socket that does not listen: no other process gets it until then, and no connection ends up at the agent.
-How an external command binds is not known, and most would be refused a port that is held: it is let go as the task
-starts.
+A task's server binds its port itself, on all addresses, with SO_REUSEPORT (TF_GRPC_REUSE_PORT=1). Therefore the agent can hold
+the same port with a socket that does not listen: no other process gets the port, and no connection arrives at the agent.
+External commands may bind without SO_REUSEPORT and would be refused a port that is held: it is released as the task starts.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _MESSAGE_BYTES = 1 << 16
 
 
 class PortsTaken(Exception):
-    """Ports that were asked for by number and are not free."""
+    """Ports that were requested by number are not free."""
 
     def __init__(self, ports: Sequence[int]) -> None:
         super().__init__(f"port {', '.join(map(str, ports))} is taken")
@@ -32,7 +31,7 @@ class PortsTaken(Exception):
 
 
 class Reservation:
-    """Ports held on all addresses of this host."""
+    """Ports that are reserved on all addresses of this host."""
 
     def __init__(self, sockets: Sequence[socket.socket]) -> None:
         self._sockets = list(sockets)
@@ -55,32 +54,32 @@ class Reservation:
 
 
 def reserve(count: int) -> Reservation:
-    """Hold `count` ports that are free now."""
-    return _hold([0] * count)
+    """Reserve `count` free ports."""
+    return _bind([0] * count)
 
 
 def reserve_exactly(ports: Sequence[int]) -> Reservation:
-    """Hold these ports, or raise `PortsTaken`."""
+    """Reserve these ports, or raise `PortsTaken`."""
     if taken := [port for port in ports if not is_free(port)]:
         raise PortsTaken(taken)
     try:
-        return _hold(ports)
+        return _bind(ports)
     except OSError as exc:
         if exc.errno != errno.EADDRINUSE:
             raise
-        # Another process has taken one since; which one, and whether it still has it, is not known for certain.
+        # Another process has taken one in between, and may have released it again.
         raise PortsTaken([port for port in ports if not is_free(port)] or list(ports)) from exc
 
 
-def within(network: Sequence[int], make: Callable[[], Reservation]) -> Reservation:
-    """Return what `make` reserves, made in the network of these files (node/isolation.py): a socket stays where it was made.
+def reserve_in_network(network: Sequence[int], make: Callable[[], Reservation]) -> Reservation:
+    """Return what `make` reserves in the network of these files (node/isolation.py), as sockets belong to one network.
 
-    This process could not come back from there, so a fork goes. Raises `PortsTaken`, `OSError`.
+    A forked process makes it, because this one could not return from that network. Raises `PortsTaken`, `OSError`.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
-        _reserve_there(network, make, theirs)
+        _reserve_in_fork(network, make, theirs)
     theirs.close()
     held, failed = Reservation([]), None
     with ours:
@@ -95,8 +94,8 @@ def within(network: Sequence[int], make: Callable[[], Reservation]) -> Reservati
     return held
 
 
-def _reserve_there(network: Sequence[int], make: Callable[[], Reservation], line: socket.socket) -> NoReturn:
-    """Reserve in the fork."""
+def _reserve_in_fork(network: Sequence[int], make: Callable[[], Reservation], line: socket.socket) -> NoReturn:
+    """Make the reservation in the forked process, and send its sockets."""
     try:
         isolation.enter(*network)
         held = make()
@@ -111,9 +110,9 @@ def _reserve_there(network: Sequence[int], make: Callable[[], Reservation], line
 
 
 def is_free(port: int) -> bool:
-    """Return whether no process listens on this port, nor holds it."""
-    # SO_REUSEPORT would not do: it lets us in beside our own forgotten servers. SO_REUSEADDR is needed, or connections of
-    # the last run, which stay in TIME_WAIT for a minute, would look like somebody.
+    """Return whether no process listens on this port or holds it."""
+    # SO_REUSEPORT would allow a port of this user's other servers. SO_REUSEADDR is needed because connections of the last run
+    # stay in TIME_WAIT for a minute.
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             with socket.socket(family) as probe:
@@ -127,14 +126,14 @@ def is_free(port: int) -> bool:
     return True
 
 
-def _hold(ports: Sequence[int]) -> Reservation:
+def _bind(ports: Sequence[int]) -> Reservation:
     with ExitStack() as unless_all:
         sockets = []
         for port in ports:
             held = unless_all.enter_context(socket.socket())
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            # Or closed connections of a server without SO_REUSEPORT would keep the port for a minute (TIME_WAIT). After bind
-            # it goes again, or others with it could bind the port beside this reservation.
+            # Needed because closed connections of a server without SO_REUSEPORT keep the port for a minute (TIME_WAIT). It is
+            # removed after bind, as other processes with it could bind the port, too.
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             held.bind(("0.0.0.0", port))
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)

@@ -1,4 +1,4 @@
-"""What a host is made of, and what it counts. Reads /proc and /sys; imports nothing heavy, starts nothing but nvidia-smi."""
+"""The hardware, software and counters of a host. Reads /proc and /sys, imports nothing slow, and starts only nvidia-smi."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 _GIB = 1 << 30
 _CPUINFO = "/proc/cpuinfo"
 _KINDS = (("cpu family", "model"), ("cpu implementer", "cpu part"))  # of x86, of ARM
-_COLUMNS = ("index", "name", "memory.total", "driver_version", "uuid")  # of nvidia-smi; a line of fewer is a warning of its
-_MIG_MODE = "mig.mode.current"  # a column that nvidia-smi before driver 450 does not know, and refuses with exit code 2
+_COLUMNS = ("index", "name", "memory.total", "driver_version", "uuid")  # of nvidia-smi; a line with fewer is a warning
+_MIG_MODE = "mig.mode.current"  # a column that nvidia-smi before driver 450 refuses with exit code 2
 _FORMAT = "--format=csv,noheader,nounits"
-# Its exit codes when it has answered. 14: "infoROM is corrupted", which keeps no GPU from computing (NVIDIA/gpu-operator#285).
+# Its exit codes of valid answers. 14: "infoROM is corrupted", although the GPU can compute (NVIDIA/gpu-operator#285).
 SMI_ANSWERS = (0, 14)
 # Its exit codes where there is no GPU: 6, "No devices were found"; 9, no driver is loaded. With others there may be some.
 _SMI_NO_GPUS = (6, 9)
@@ -31,7 +31,7 @@ _SMI_REFUSES = 2
 _SMI_WSL = "/usr/lib/wsl/lib/nvidia-smi"  # on WSL2, where a login over SSH does not have it on its PATH
 _DEVICE_FILE = re.compile(r"nvidia[0-9]+")
 _DEVICES = "/dev"
-# CUDA_VISIBLE_DEVICES that hides all GPUs on purpose: empty, a negative number, Slurm's word, and what people write.
+# Values of CUDA_VISIBLE_DEVICES that hide all GPUs on purpose: empty, a negative number, Slurm's value, and common words.
 _HIDES_ALL = re.compile(r"\s*(-(?!0).*|NoDevFiles|none|void)?\s*", re.IGNORECASE | re.DOTALL)
 _NUMBER = re.compile(r"[+-]?[0-9]+")  # CUDA reads a number as strtol does: "1x" is 1
 _MOST_QUOTED = 300
@@ -42,7 +42,7 @@ _CUDAS = ("nvidia_cuda_runtime", "nvidia_cuda_runtime_cu13", "nvidia_cuda_runtim
 
 
 class Counters:
-    """What has been used up to now."""
+    """The network traffic and CPU time up to now."""
 
     def __init__(self, network: dict[str, tuple[int, int]], cpu_s: float, peak_rss_bytes: int) -> None:
         self.network = network  # interface -> bytes sent and received by this host since the interface came
@@ -58,28 +58,28 @@ class Counters:
         return sum(received for _, received in self.network.values())
 
     def since(self, before: Counters) -> Counters:
-        """Return what was used between the two; the peak is still the whole process's.
+        """Return the difference to earlier counters; the peak of the memory is still that of the whole process.
 
-        Interfaces come and go, those of containers for one. One that has gone takes its bytes with it, which are not counted
-        then; one that has come anew under its old name has counted from 0.
+        The bytes of interfaces that have disappeared, such as those of containers, are not counted. One that has appeared
+        again under its old name has counted from 0.
         """
-        network = {name: _grown(before.network.get(name, (0, 0)), now) for name, now in self.network.items()}
+        network = {name: _compute_growth(before.network.get(name, (0, 0)), now) for name, now in self.network.items()}
         return Counters(network, self.cpu_s - before.cpu_s, self.peak_rss_bytes)
 
 
-def _grown(before: tuple[int, int], now: tuple[int, int]) -> tuple[int, int]:
+def _compute_growth(before: tuple[int, int], now: tuple[int, int]) -> tuple[int, int]:
     if now[0] < before[0] or now[1] < before[1]:
         return now
     return now[0] - before[0], now[1] - before[1]
 
 
-def counters() -> Counters:
+def read_counters() -> Counters:
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return Counters(network_bytes(), usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)  # Linux counts it in KiB
+    return Counters(read_network_bytes(), usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)  # Linux counts it in KiB
 
 
-def network_bytes() -> dict[str, tuple[int, int]]:
-    """Return bytes (sent, received) of each interface of this host, the loopback included: tasks on one host talk over it."""
+def read_network_bytes() -> dict[str, tuple[int, int]]:
+    """Return the bytes (sent, received) of each interface, including the loopback, which tasks of one host use."""
     found = {}
     with open("/proc/net/dev") as file:
         for line in file.readlines()[2:]:
@@ -93,11 +93,11 @@ WITHOUT_GPUS = 'To measure on its cores, set device = "cpu" in clusters.toml.'
 
 
 class GpusUnknown(Exception):
-    """The GPUs of a host cannot be listed; the message has the reason. They are never taken for none."""
+    """The GPUs of a host cannot be listed; the message has the reason. This does not mean that there are none."""
 
 
 class Gpu:
-    """One GPU as nvidia-smi lists it, or one of the parts (MIG) that it is cut into, which computes as a GPU of its own."""
+    """A GPU as nvidia-smi lists it, or a MIG device, which is a part of a GPU that computes as a GPU of its own."""
 
     def __init__(self, index: str, name: str, memory_mib: int, driver: str, visible_as: str | None = None) -> None:
         self.index = index  # nvidia-smi's number; of a part its UUID
@@ -107,15 +107,17 @@ class Gpu:
         self.visible_as = visible_as or index  # its name in CUDA_VISIBLE_DEVICES
 
 
-def gpus(within_s: float = NVIDIA_SMI_S, environ: Mapping[str, str] | None = None) -> list[Gpu]:
-    """Return the GPUs of this host that a process with this environment may use, in the order in which CUDA counts them.
+def list_gpus(within_s: float = NVIDIA_SMI_S, environ: Mapping[str, str] | None = None) -> list[Gpu]:
+    """Return the GPUs that a process with this environment can use, in the order in which CUDA numbers them.
 
-    The dry run, runs, the doctor and `dtfperf init` all count by this. A GPU that is cut into parts (MIG) is none; each of its
-    parts is one. Raises `GpusUnknown` where GPUs cannot be listed, or CUDA_VISIBLE_DEVICES names none that is there.
+    Each MIG device counts as a GPU, and a GPU in MIG mode does not.
+
+    Raises:
+        GpusUnknown: The GPUs cannot be listed, or CUDA_VISIBLE_DEVICES names none that exists.
     """
     environ = os.environ if environ is None else environ
     named = environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None and hides_all(named):
+    if named is not None and hides_all_gpus(named):
         return []
     try:
         whole, parts = _list_gpus(within_s, environ)
@@ -123,45 +125,45 @@ def gpus(within_s: float = NVIDIA_SMI_S, environ: Mapping[str, str] | None = Non
         raise GpusUnknown(str(exc)) from exc
     if not whole or named is None:
         return [gpu for uuid, gpu in whole.items() for gpu in parts.get(uuid, [gpu])]
-    return _visible(named, environ.get("CUDA_DEVICE_ORDER", ""), whole, parts)
+    return _select_visible(named, environ.get("CUDA_DEVICE_ORDER", ""), whole, parts)
 
 
-def hides_all(named: str) -> bool:
-    """Return whether a value of CUDA_VISIBLE_DEVICES is meant to hide all GPUs, and does not merely name none that is there."""
+def hides_all_gpus(named: str) -> bool:
+    """Return whether a value of CUDA_VISIBLE_DEVICES hides all GPUs on purpose, and does not merely name a missing one."""
     return bool(_HIDES_ALL.fullmatch(named))
 
 
-def nvidia_smi(environ: Mapping[str, str] | None = None) -> str | None:
-    """Return the path of nvidia-smi, or None where it is not installed."""
+def find_nvidia_smi(environ: Mapping[str, str] | None = None) -> str | None:
+    """Return the path of nvidia-smi; None if it is not installed."""
     paths = [os.path.join(folder, "nvidia-smi") for folder in os.get_exec_path(environ)]
     return next((path for path in [*paths, _SMI_WSL] if os.access(path, os.X_OK) and os.path.isfile(path)), None)
 
 
 def _list_gpus(within_s: float, environ: Mapping[str, str]) -> tuple[dict[str, Gpu], dict[str, list[Gpu]]]:
-    """Return all GPUs by their UUIDs, and the parts of those that are cut into parts (MIG), which may be none."""
-    smi = nvidia_smi(environ)
+    """Return all GPUs by UUID, and the MIG devices of each GPU in MIG mode, which may be none."""
+    smi = find_nvidia_smi(environ)
     if smi is None:
         if files := sorted(name for name in os.listdir(_DEVICES) if _DEVICE_FILE.fullmatch(name)):
             raise GpusUnknown(
-                f"there are GPUs here ({_DEVICES}/{files[0]}), but no nvidia-smi to list them. Install it; in a container have "
-                "`utility` in NVIDIA_DRIVER_CAPABILITIES"
+                f"there are GPUs here ({_DEVICES}/{files[0]}), but no nvidia-smi to list them. Install it; in a container add "
+                "`utility` to NVIDIA_DRIVER_CAPABILITIES"
             )
         return {}, {}
     columns = ",".join(_COLUMNS)
-    code, answer = ask([smi, f"--query-gpu={columns},{_MIG_MODE}", _FORMAT], within_s, environ)
+    code, answer = run_program([smi, f"--query-gpu={columns},{_MIG_MODE}", _FORMAT], within_s, environ)
     if code == _SMI_REFUSES or "not a valid field" in answer:
-        code, answer = ask([smi, f"--query-gpu={columns}", _FORMAT], within_s, environ)
+        code, answer = run_program([smi, f"--query-gpu={columns}", _FORMAT], within_s, environ)
     if code in _SMI_NO_GPUS:
         return {}, {}
-    rows = [cells for cells in _cells(answer) if len(cells) in (len(_COLUMNS), len(_COLUMNS) + 1) and cells[0].isdecimal()]
+    rows = [cells for cells in _split_rows(answer) if len(cells) in (len(_COLUMNS), len(_COLUMNS) + 1) and cells[0].isdecimal()]
     if code in SMI_ANSWERS and not rows and re.search("no devices (were )?found", answer, re.IGNORECASE):
         return {}, {}
     if code not in SMI_ANSWERS or not rows:
         raise GpusUnknown(_format_smi_failure(code, answer))
-    code, answer = ask([smi, "-L"], within_s, environ)
+    code, answer = run_program([smi, "-L"], within_s, environ)
     if code not in SMI_ANSWERS:
         raise GpusUnknown(_format_smi_failure(code, answer))
-    parts = _parts(answer, {cells[4]: cells[1] for cells in rows}, rows[0][3])
+    parts = _parse_mig_devices(answer, {cells[4]: cells[1] for cells in rows}, rows[0][3])
     parts = {**{cells[4]: [] for cells in rows if cells[5:] == ["Enabled"]}, **parts}
     whole = {
         uuid: Gpu(
@@ -169,7 +171,7 @@ def _list_gpus(within_s: float, environ: Mapping[str, str]) -> tuple[dict[str, G
             name,
             int(memory) if memory.isdigit() else 0,
             driver,
-            # How CUDA numbers the GPUs beside those that are cut into parts is written nowhere.
+            # CUDA's numbers of GPUs beside those in MIG mode are not documented.
             uuid if parts else index,
         )
         for index, name, memory, driver, uuid, *_ in rows
@@ -177,7 +179,7 @@ def _list_gpus(within_s: float, environ: Mapping[str, str]) -> tuple[dict[str, G
     return whole, parts
 
 
-def _cells(answer: str) -> list[list[str]]:
+def _split_rows(answer: str) -> list[list[str]]:
     return [[word.strip() for word in line.split(",")] for line in answer.splitlines()]
 
 
@@ -188,13 +190,13 @@ def _format_smi_failure(code: int, answer: str) -> str:
     return f"nvidia-smi {how}, and printed {quoted!r}" if quoted else f"nvidia-smi {how}, and printed nothing"
 
 
-def _parts(answer: str, names: Mapping[str, str], driver: str) -> dict[str, list[Gpu]]:
-    """Return the parts (MIG) of each GPU, as `nvidia-smi -L` lists them below it, with their memory in their profile's name:
+def _parse_mig_devices(answer: str, names: Mapping[str, str], driver: str) -> dict[str, list[Gpu]]:
+    """Return the MIG devices of each GPU, as `nvidia-smi -L` lists them. The profile's name contains the memory.
 
         GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-e86cb44c-6756-fd30-cd4a-1e6da3caf9b0)
           MIG 3g.20gb     Device  0: (UUID: MIG-c7384736-a75d-5afc-978f-d2f1294409fd)
 
-    Before driver 470 a UUID was MIG-GPU-e86cb44c-.../1/0. `--query-gpu` reports whole GPUs alone.
+    Before driver 470 a UUID was MIG-GPU-e86cb44c-.../1/0. `--query-gpu` reports only whole GPUs.
     """
     found: dict[str, list[Gpu]] = {}
     of = ""
@@ -209,25 +211,25 @@ def _parts(answer: str, names: Mapping[str, str], driver: str) -> dict[str, list
     return found
 
 
-def _visible(named: str, order: str, whole: Mapping[str, Gpu], parts: Mapping[str, Sequence[Gpu]]) -> list[Gpu]:
-    """Return those that CUDA_VISIBLE_DEVICES names, by CUDA's own rules.
+def _select_visible(named: str, order: str, whole: Mapping[str, Gpu], parts: Mapping[str, Sequence[Gpu]]) -> list[Gpu]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names, by CUDA's rules.
 
-    What the first word is, all are: numbers, or UUIDs, of which the beginning is enough where no other GPU's begins so. The
-    first word that names none ends the list, and a GPU that is named twice empties it (so the driver, as observed in PyTorch's
-    pull request 92315). Of a GPU that is cut into parts CUDA takes the first part. A part that is not there is an error.
+    All items are of the kind of the first: numbers, or UUIDs, which may be unique prefixes. The first item that names no GPU
+    ends the list, and a GPU that is named twice empties it (observed in PyTorch's pull request 92315). For a GPU in MIG mode
+    CUDA uses its first MIG device. A missing MIG device is an error.
     """
     devices = [word.strip() for word in named.split(",")]
     all_parts = {part.index: part for each in parts.values() for part in each}
     numbers = not devices[0].startswith(("GPU-", "MIG-"))
     if numbers and len({gpu.name for gpu in whole.values()}) > 1 and order not in ("", "PCI_BUS_ID"):
         raise GpusUnknown(
-            f"which GPUs CUDA_VISIBLE_DEVICES={named} names is not known with CUDA_DEVICE_ORDER={order}, for they are of "
-            "several kinds. Name them by UUID (nvidia-smi -L), or set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+            f"the GPUs of CUDA_VISIBLE_DEVICES={named} are unknown with CUDA_DEVICE_ORDER={order}, because this host has "
+            "several kinds of GPUs. Name them by UUID (nvidia-smi -L), or set CUDA_DEVICE_ORDER=PCI_BUS_ID"
         )
     found: list[Gpu] = []
     why = ""
     for word in devices:
-        gpu = _find_numbered_gpu(word, whole, parts) if numbers else _with_uuid(word, whole, parts, all_parts)
+        gpu = _find_numbered_gpu(word, whole, parts) if numbers else _find_gpu_by_uuid(word, whole, parts, all_parts)
         if gpu is None and word.startswith("MIG-") and not numbers:
             raise GpusUnknown(
                 f"CUDA_VISIBLE_DEVICES names {word}, but nvidia-smi -L lists {', '.join(all_parts) or 'no part of a GPU'}"
@@ -250,10 +252,10 @@ def _visible(named: str, order: str, whole: Mapping[str, Gpu], parts: Mapping[st
 def _find_numbered_gpu(word: str, whole: Mapping[str, Gpu], parts: Mapping[str, Sequence[Gpu]]) -> Gpu | None:
     number = _NUMBER.match(word)
     index = str(int(number[0])) if number else None
-    return next((_first(uuid, gpu, parts) for uuid, gpu in whole.items() if gpu.index == index), None)
+    return next((_get_usable(uuid, gpu, parts) for uuid, gpu in whole.items() if gpu.index == index), None)
 
 
-def _with_uuid(
+def _find_gpu_by_uuid(
     word: str, whole: Mapping[str, Gpu], parts: Mapping[str, Sequence[Gpu]], all_parts: Mapping[str, Gpu]
 ) -> Gpu | None:
     if not word.startswith(("GPU-", "MIG-")):
@@ -264,18 +266,20 @@ def _with_uuid(
     begin_so = [uuid for uuid in among if uuid.startswith(word)]
     if len(begin_so) != 1:
         return None
-    return _first(begin_so[0], among[begin_so[0]], parts)
+    return _get_usable(begin_so[0], among[begin_so[0]], parts)
 
 
-def _first(uuid: str, gpu: Gpu, parts: Mapping[str, Sequence[Gpu]]) -> Gpu | None:
-    """Return the GPU, or the first part of one that is cut into parts; None where it has no part yet."""
+def _get_usable(uuid: str, gpu: Gpu, parts: Mapping[str, Sequence[Gpu]]) -> Gpu | None:
+    """Return the GPU, or the first MIG device of a GPU in MIG mode; None if it has none."""
     return next(iter(parts[uuid]), None) if uuid in parts else gpu
 
 
-def ask(command: list[str], within_s: float, environ: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """Return a program's exit code and what it prints. Raises `OSError`, of which `TimeoutError` is one.
+def run_program(command: list[str], within_s: float, environ: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Return the exit code and the output of a program, without the slow import of subprocess.
 
-    To import subprocess would take longer than this.
+    Raises:
+        TimeoutError: The program does not end within `within_s` seconds.
+        OSError: The program cannot be started.
     """
     answer, theirs = os.pipe()
     nothing = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
@@ -297,7 +301,7 @@ def ask(command: list[str], within_s: float, environ: Mapping[str, str] | None =
         time.sleep(_END_POLL_S)
         ended, status = os.waitpid(pid, os.WNOHANG)
     if not ended:
-        # One that hangs in the driver does not even end by this, and is not waited for.
+        # A process that hangs in the driver survives this, and is not waited for.
         os.kill(pid, signal.SIGKILL)
         time.sleep(_END_POLL_S)
         os.waitpid(pid, os.WNOHANG)
@@ -305,36 +309,35 @@ def ask(command: list[str], within_s: float, environ: Mapping[str, str] | None =
     return os.waitstatus_to_exitcode(status), output.decode(errors="replace")
 
 
-def fingerprint(found: list[Gpu]) -> dict[str, Any]:
-    """Return the identity of this host: what never changes, what an upgrade changes, and what changes by the minute."""
-    model, kind = cpu()
+def read_fingerprint(found: list[Gpu]) -> dict[str, Any]:
+    """Return the identity of this host: permanent hardware, software that upgrades change, and the current state."""
+    model, kind = read_cpu()
     return {
         "hardware": {
             "cpu": model,
             "cpu_kind": kind,
             "cores": os.cpu_count(),
             "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB),
-            "interconnect": interfaces.fastest(),
+            "interconnect": interfaces.find_fastest(),
             "gpus": [{"name": gpu.name, "memory_gib": round(gpu.memory_mib / 1024)} for gpu in found],
         },
         "software": {
             "python": sys.version.split()[0],
-            "tensorflow": tensorflow_version(),
-            "cuda": cuda_version(),
+            "tensorflow": find_tensorflow_version(),
+            "cuda": find_cuda_version(),
             "kernel": os.uname().release,
             "driver": found[0].driver if found else None,
         },
-        "state": {"load": load(), "governor": governor()},
+        "state": {"load": read_load(), "governor": read_governor()},
     }
 
 
-def cpu() -> tuple[str, str | None]:
-    """Return the first processor's name, `AMD EPYC 9R14`, and its design as it reports it: `family 25, model 1`, of
-    ARM `implementer 0x41, part 0xd40`.
+def read_cpu() -> tuple[str, str | None]:
+    """Return the first processor's name, `AMD EPYC 9R14`, and its design.
 
-    Names are not always enough: some hypervisors report only `AMD EPYC`, of processors of which one computes four times as
-    fast as the other; and most of ARM have none, so that they are called by their architecture. None where the kernel does not
-    show the design.
+    The design is `family 25, model 1`, or for ARM `implementer 0x41, part 0xd40`; None if the kernel does not report it. It is
+    needed because some hypervisors report only `AMD EPYC` for processors that differ fourfold in speed. Most ARM processors
+    have no name: the name is then the architecture.
     """
     fields = {}
     with open(_CPUINFO) as file:
@@ -351,18 +354,18 @@ def cpu() -> tuple[str, str | None]:
     return fields.get("model name") or os.uname().machine, kinds[0] if kinds else None
 
 
-def tensorflow_version() -> str | None:
-    """Importing it takes seconds, and the agent must never do so."""
-    return _version_of(_TENSORFLOWS)
+def find_tensorflow_version() -> str | None:
+    """Return the version of TensorFlow without importing it, which takes seconds; None if it is not installed."""
+    return _find_version(_TENSORFLOWS)
 
 
-def cuda_version() -> str | None:
-    """Return the version of the CUDA beside TensorFlow, as `tensorflow[and-cuda]` installs; None where it is the host's own."""
-    return _version_of(_CUDAS)
+def find_cuda_version() -> str | None:
+    """Return the version of CUDA that `tensorflow[and-cuda]` installs; None if CUDA is the host's own."""
+    return _find_version(_CUDAS)
 
 
-def _version_of(packages: Sequence[str]) -> str | None:
-    """The version of whichever of these is installed, read from the name of its metadata."""
+def _find_version(packages: Sequence[str]) -> str | None:
+    """Return the version of the first of these packages that is installed, from the name of its metadata."""
     for folder in sys.path:
         try:
             names = os.listdir(folder or ".")
@@ -375,8 +378,8 @@ def _version_of(packages: Sequence[str]) -> str | None:
     return None
 
 
-def governor() -> str | None:
-    """Return how the first core chooses its clock (`performance`, `powersave`, ...), where the machine reports it."""
+def read_governor() -> str | None:
+    """Return the first core's frequency governor (`performance`, `powersave`, ...); None in most virtual machines."""
     try:
         with open("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") as file:
             return file.read().strip()
@@ -384,6 +387,6 @@ def governor() -> str | None:
         return None
 
 
-def load() -> float:
-    """Runnable processes, averaged over the last minute."""
+def read_load() -> float:
+    """Return the number of runnable processes, averaged over the last minute."""
     return round(os.getloadavg()[0], 2)

@@ -1,4 +1,4 @@
-"""Processes as Linux shows them in /proc: their ancestors and state, which die with their parent, and how to end them all."""
+"""Processes as Linux shows them in /proc: list descendants, tie a child to its parent, and end process trees."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _KERNEL_LISTS_CHILDREN = os.path.exists("/proc/thread-self/children")  # CONFIG_
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _KILL_S = 5.0  # SIGKILL works at once; a process in uninterruptible sleep (a dead file server) may take longer, or not end
 _POLL_S = 0.005
-# Once is not enough: a process that forks and exits, as daemons do, can be gone when it is looked at, and its child not yet
-# there when the others were listed.
+# One round is not enough: a process that forks and exits, as daemons do, may end before it is read, and its child may start
+# after the others were listed.
 _EMPTY_ROUNDS = 2
-MOST_THREADS = 500  # threads with a waiting time that is read: each costs 20 us, nearly all of it the kernel's
+MOST_THREADS = 500  # reading the waiting time of a thread takes 20 us
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Process:
-    """One line of /proc/<pid>/stat."""
+    """A process, parsed from /proc/<pid>/stat."""
 
     def __init__(self, pid: int, parent: int, state: str, cpu_s: float, reaped_cpu_s: float, started: int) -> None:
         self.pid = pid
@@ -45,7 +45,7 @@ class Process:
 
 
 def inspect(pid: int | str) -> Process | None:
-    """Return the process as it is now, or None if there is none, or /proc does not show it (hidepid). "self" is this one."""
+    """Return the process with this id, or this process for "self"; None if it does not exist or /proc hides it (hidepid)."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The second field is the command's name in parentheses, and may itself hold blanks and parentheses.
@@ -64,16 +64,16 @@ def inspect(pid: int | str) -> Process | None:
     )
 
 
-def everything(*, dead: bool = False) -> Iterator[Process]:
-    """Yield every process that is not dead, or those too that are dead and not yet reaped."""
+def iterate_processes(*, dead: bool = False) -> Iterator[Process]:
+    """Yield every living process; with `dead`, also those that have ended and were not reaped."""
     for name in os.listdir("/proc"):
         if name.isdigit() and (process := inspect(int(name))) and (dead or process.state not in _DEAD):
             yield process
 
 
-def below(root: int, *, dead: bool = False) -> list[Process]:
-    """Return every living process below `root`, or those too that are dead and not yet reaped."""
-    children_of = partial(_children_of, dead=dead) if _KERNEL_LISTS_CHILDREN else _families(dead=dead).get
+def list_descendants(root: int, *, dead: bool = False) -> list[Process]:
+    """Return every living descendant of `root`; with `dead`, also those that have ended and were not reaped."""
+    children_of = partial(_list_children, dead=dead) if _KERNEL_LISTS_CHILDREN else _map_children(dead=dead).get
     found: list[Process] = []
     to_visit = [root]
     while to_visit:
@@ -83,31 +83,31 @@ def below(root: int, *, dead: bool = False) -> list[Process]:
     return found
 
 
-def cpu_s_of_all(root: int) -> float:
-    """User and system time of this process, of everything below it, and of whatever was there and has ended."""
-    there = [process for process in (inspect(root), *below(root, dead=True)) if process]
+def read_cpu_s(root: int) -> float:
+    """Return the user and system time of this process and all its descendants, ended ones included."""
+    there = [process for process in (inspect(root), *list_descendants(root, dead=True)) if process]
     return sum(process.cpu_s + process.reaped_cpu_s for process in there)
 
 
-def waited_s_of_all(root: int) -> dict[int, float] | None:
-    """Thread -> seconds in which it was ready and had no core, of this process and everything below it, that is there.
+def read_waited_s(root: int) -> dict[int, float] | None:
+    """Return, by thread, the seconds in which it was runnable but had no core, for this process and its descendants.
 
-    None where the kernel does not count it (CONFIG_SCHED_INFO), and of more threads than can be asked without being felt.
+    None if the kernel does not count it (CONFIG_SCHED_INFO), or if there are more than `MOST_THREADS` threads.
     """
     found: dict[int, float] = {}
-    for pid in (root, *(process.pid for process in below(root))):
+    for pid in (root, *(process.pid for process in list_descendants(root))):
         with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
             threads = os.listdir(f"/proc/{pid}/task")
             if len(found) + len(threads) > MOST_THREADS:
                 return None
             for thread in threads:
-                if (waited := _waited_s(f"/proc/{pid}/task/{thread}/schedstat")) is not None:
+                if (waited := _read_thread_waited_s(f"/proc/{pid}/task/{thread}/schedstat")) is not None:
                     found[int(thread)] = waited
     return found or None
 
 
-def _waited_s(path: str) -> float | None:
-    """Return the second of its numbers: time on the CPU, time of waiting for one, how often it had one."""
+def _read_thread_waited_s(path: str) -> float | None:
+    """Return the second value of schedstat: the time of waiting for a core. The others are CPU time and time slices."""
     try:
         with open(path, "rb") as file:
             return int(file.read().split()[1]) / 1e9
@@ -115,8 +115,8 @@ def _waited_s(path: str) -> float | None:
         return None
 
 
-def _children_of(parent: int, *, dead: bool = False) -> list[Process]:
-    """A process's children, of all its threads, as the kernel lists them: the cost does not grow with the other processes."""
+def _list_children(parent: int, *, dead: bool = False) -> list[Process]:
+    """Return the children of all threads of a process, as the kernel lists them. Other processes add no cost."""
     pids: list[bytes] = []
     # It has ended since, and its children have another parent; or /proc does not show it.
     with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
@@ -127,21 +127,21 @@ def _children_of(parent: int, *, dead: bool = False) -> list[Process]:
     return [process for process in seen if process and (dead or process.state not in _DEAD)]
 
 
-def _families(*, dead: bool = False) -> dict[int, list[Process]]:
+def _map_children(*, dead: bool = False) -> dict[int, list[Process]]:
     """Return every process by its parent, for kernels that do not list children."""
     children: dict[int, list[Process]] = {}
-    for process in everything(dead=dead):
+    for process in iterate_processes(dead=dead):
         children.setdefault(process.parent, []).append(process)
     return children
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant that daemonises, so that it stays below this process."""
+    """Become the parent of every descendant that daemonises, so that it remains a descendant."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with(parent: int) -> None:
-    """Be killed by the kernel when `parent` (to be exact: the thread of it that forked this process) ends."""
+    """Let the kernel kill this process when `parent` ends (exactly: the thread that forked this process)."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it ended before the kernel had the request
         os._exit(1)
@@ -157,26 +157,26 @@ def end_group_with_parent() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGHUP, 0, 0, 0)
 
 
-def go_on_after_parent() -> None:
-    """Have the kernel continue this process when the parent ends, if stopped by then: else it would stay stopped.
+def continue_after_parent() -> None:
+    """Let the kernel continue this process if it is stopped when its parent ends. It would stay stopped otherwise.
 
-    A process that is to be killed then stays so.
+    A process that is to be killed at its parent's end is not changed.
     """
-    asked = ctypes.c_int()
-    _libc.prctl(_PR_GET_PDEATHSIG, ctypes.byref(asked), 0, 0, 0)
-    if not asked.value:
+    requested = ctypes.c_int()
+    _libc.prctl(_PR_GET_PDEATHSIG, ctypes.byref(requested), 0, 0, 0)
+    if not requested.value:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
 
 
 class SigchldPipe:
-    """Something to select on, readable once a child has died."""
+    """A file to select on, which is readable once a child has ended."""
 
     def __init__(self) -> None:
         self._read_end, self._write_end = socket.socketpair()
         self._read_end.setblocking(False)
         self._write_end.setblocking(False)
         signal.set_wakeup_fd(self._write_end.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler of its own, or the signal would not wake anybody
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler, the signal would not write to the pipe
 
     def fileno(self) -> int:
         return self._read_end.fileno()
@@ -186,7 +186,7 @@ class SigchldPipe:
             self._read_end.recv(4096)
 
     def close(self) -> None:
-        """For a fork, which has no children to hear of."""
+        """Close it in a forked process, which has no children."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._read_end.close()
@@ -194,7 +194,7 @@ class SigchldPipe:
 
 
 def reap_children() -> dict[int, int]:
-    """Reap this process's own dead children: process id -> exit code, or minus the signal."""
+    """Reap this process's own ended children. Returns exit codes by process id, or minus the signal."""
     dead: dict[int, int] = {}
     while True:
         try:
@@ -206,15 +206,21 @@ def reap_children() -> dict[int, int]:
         dead[pid] = os.waitstatus_to_exitcode(status)
 
 
-def end_below(spare: Collection[int] = (), *, grace_s: float = 0.0, reap: Callable[[], object] = reap_children) -> list[int]:
-    """End everything below this process but `spare`. Returns the process ids of what even SIGKILL did not end."""
-    return end(lambda: [each.pid for each in below(os.getpid()) if each.pid not in spare], grace_s=grace_s, reap=reap)
+def end_descendants(
+    spare: Collection[int] = (), *, grace_s: float = 0.0, reap: Callable[[], object] = reap_children
+) -> list[int]:
+    """End all descendants of this process except `spare`. Returns the ids of processes that survived SIGKILL."""
+    return end_processes(
+        lambda: [each.pid for each in list_descendants(os.getpid()) if each.pid not in spare], grace_s=grace_s, reap=reap
+    )
 
 
-def end(find: Callable[[], Collection[int]], *, grace_s: float = 0.0, reap: Callable[[], object] = lambda: None) -> list[int]:
-    """End all that `find` finds, and what they start until then: SIGTERM, `grace_s`, SIGKILL. Returns what survived even that.
+def end_processes(
+    find: Callable[[], Collection[int]], *, grace_s: float = 0.0, reap: Callable[[], object] = lambda: None
+) -> list[int]:
+    """End all processes that `find` returns, also those started later: SIGTERM, `grace_s`, SIGKILL. Returns survivors' ids.
 
-    `reap` is called between rounds, for the dead among them that are the caller's own children.
+    `reap` is called between rounds, to reap those that are the caller's own children.
     """
     if grace_s > 0 and not _signal_until_gone(find, signal.SIGTERM, grace_s, reap):
         return []
@@ -243,7 +249,7 @@ def _signal_until_gone(
 
 
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
-    with suppress(ProcessLookupError, PermissionError):  # it was faster; or it is another user's by now (sudo)
+    with suppress(ProcessLookupError, PermissionError):  # it has ended, or has become another user's (sudo)
         os.kill(pid, number)
 
 
@@ -255,7 +261,7 @@ LEAVE_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Leave(Exception):
-    """There is nothing more to do here."""
+    """The program shall end; the message has the reason."""
 
     def __init__(self, why: str = "", code: int = 0) -> None:
         super().__init__(why)
@@ -263,13 +269,13 @@ class Leave(Exception):
 
 
 def leave_on_signals() -> None:
-    """Raise `Leave` in the main thread on signals from now on."""
+    """Raise `Leave` in the main thread on SIGTERM, SIGINT and SIGHUP from now on."""
     for number in LEAVE_ON:
         signal.signal(number, _leave)
 
 
 def ignore_signals() -> None:
-    """While what was started is ended."""
+    """Ignore SIGTERM, SIGINT and SIGHUP while the descendants are ended."""
     for number in LEAVE_ON:
         signal.signal(number, signal.SIG_IGN)
 

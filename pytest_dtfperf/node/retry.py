@@ -1,4 +1,4 @@
-"""Calls that are made again after a failure that may pass, with pauses that grow."""
+"""Calls that are repeated after transient failures, with growing pauses."""
 
 import random
 import time
@@ -9,11 +9,11 @@ from typing import TypeVar
 _MOST_GROWTHS = 100  # after these, every pause has its longest duration
 
 
-def pause_s(asked: int, first_s: float, most_s: float, *, growth: float = 2.0, spread: float = 0.0) -> float:
-    """Return the seconds to wait after 1, 2, 3, ... failed tries.
+def compute_pause_s(asked: int, first_s: float, most_s: float, *, growth: float = 2.0, spread: float = 0.0) -> float:
+    """Return the seconds to wait after 1, 2, 3, ... failed attempts.
 
-    Each pause is `growth` times as long as the one before until it is `most_s`, and then longer or shorter by chance, by up to
-    this part of it: many that began together should not go on together.
+    Each pause is `growth` times as long as the one before, at most `most_s`. It is varied at random by up to the fraction
+    `spread`, so that processes which failed together do not try again together.
     """
     return min(first_s * growth ** min(asked - 1, _MOST_GROWTHS), most_s) * random.uniform(1 - spread, 1 + spread)
 
@@ -52,7 +52,7 @@ def retry(
         try:
             return call()
         except error as exc:
-            pause = pause_s(attempt, first_pause_s, longest_pause_s, growth=growth, spread=spread)
+            pause = compute_pause_s(attempt, first_pause_s, longest_pause_s, growth=growth, spread=spread)
             if not is_transient(exc) or time.monotonic() + pause > deadline:
                 raise
             on_failure(exc)

@@ -1,7 +1,7 @@
-"""Folders for what a process of this package keeps while it lasts: sockets, a profile, a page for a browser.
+"""Private folders for files that a process needs while it runs: sockets, a profile, a page for a browser.
 
-Each is this user's alone, and gone with its owner. If the owner is killed, the next sweep of this host, the agent's at its end
-for one, finds the folder by its prefix and by the name of its owner in it, which is no more.
+A folder is removed by its owner. If the owner is killed, a later sweep of this host, such as that of an agent at its end, finds
+the folder by its prefix, and in it the name of its owner, which has ended.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from pytest_dtfperf.node.files import read_file
 from pytest_dtfperf.node.owner import Fate, Owner
 
 PREFIX = "dtfperf-run-"
-_UNSIGNED_S = 3600.0  # a folder without an owner's name after so long: its owner was killed before it had written that
-_OWNER = "owner"  # in it: its owner, as `Owner.text` writes it
+_UNSIGNED_S = 3600.0  # after this time, the owner of a folder without an owner's name was killed before it wrote that
+_OWNER = "owner"  # a file in it with its owner, as `Owner.text` writes it
 _MOST_BYTES = 4096  # of an owner's name
-_LONGEST = 32  # characters of the folder around it: a socket's path has 107 at most, and of Jupyter's kernels 50 within this
+_LONGEST = 32  # characters of the parent: a socket's path has at most 107, and those of Jupyter's kernels need 50 below it
 
 
 def make(parent: str | None = None) -> str:
-    """Make a new one of this process's; without `parent` where a socket's path is short enough. Raises `OSError`."""
+    """Create a folder that this process owns, by default where the paths of sockets are short enough. Raises `OSError`."""
     import tempfile
 
-    path = tempfile.mkdtemp(prefix=PREFIX, dir=parent or around())
+    path = tempfile.mkdtemp(prefix=PREFIX, dir=parent or get_socket_parent())
     try:
-        sign(path)
+        set_owner(path)
     except OSError:
         remove(path)
         raise
     return path
 
 
-def sign(path: str) -> None:
-    """Let the folder be this process's, and go with it. Raises `OSError`."""
+def set_owner(path: str) -> None:
+    """Make this process the owner of the folder, which is removed after it has ended. Raises `OSError`."""
     with open(os.path.join(path, _OWNER), "w") as file:
         file.write(Owner.me().text)
 
 
 @contextmanager
 def temporary() -> Iterator[str]:
-    """Have a folder among this user's temporary files for the length of the block. Raises `OSError`."""
+    """Yield a folder in this user's temporary folder, and remove it afterwards. Raises `OSError`."""
     import tempfile
 
     remove_abandoned()
@@ -59,8 +59,8 @@ def remove(path: str) -> None:
 
 
 def remove_abandoned() -> None:
-    """Remove all of this user's folders with an owner that is surely gone."""
-    for folder in {around(), os.environ.get("TMPDIR") or "/tmp"}:
+    """Remove all of this user's folders with an owner that has certainly ended."""
+    for folder in {get_socket_parent(), os.environ.get("TMPDIR") or "/tmp"}:
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.startswith(PREFIX) and _is_abandoned(entry):
@@ -72,7 +72,7 @@ def _is_abandoned(entry: os.DirEntry[str]) -> bool:
         if not entry.is_dir(follow_symlinks=False) or entry.stat(follow_symlinks=False).st_uid != os.getuid():
             return False
         owner = Owner.parse(read_file(os.path.join(entry.path, _OWNER), _MOST_BYTES).decode())
-    except FileNotFoundError:  # it goes this very moment, has just been made, or never got further
+    except FileNotFoundError:  # it is being removed, or its owner has not written its name
         with suppress(OSError):
             return time.time() - entry.stat(follow_symlinks=False).st_mtime > _UNSIGNED_S
         return False
@@ -81,7 +81,7 @@ def _is_abandoned(entry: os.DirEntry[str]) -> bool:
     return owner is not None and owner.fate is Fate.GONE
 
 
-def around() -> str:
-    """Return the folder that those with sockets are in."""
+def get_socket_parent() -> str:
+    """Return the parent of folders with sockets."""
     folder = os.environ.get("TMPDIR") or "/tmp"
     return folder if len(folder) <= _LONGEST and os.path.isdir(folder) else "/tmp"

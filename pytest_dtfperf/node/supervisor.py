@@ -1,14 +1,14 @@
-"""Watches over the one command that a controller runs on this host: whatever ends first, nothing remains.
+"""The supervisor of the one command that a controller runs on this host. When either ends, nothing remains.
 
     controller == ssh ==> sshd -- stdin, stdout --> agent -- ... --> tasks
-                            ` end of the line? ..... supervisor (the agent's parent)
+                            ` end of stdin? ....... supervisor (the agent's parent)
 
-The agent has the line to itself. The supervisor never reads from it, but sees its end, and waits for the agent, which adopts
-none once it is dead. When the agent ends, when the line ends and the agent does not leave, when the agent hangs for
-longer than its time-out or takes longer than it may, everything below is killed, daemons included. Should the supervisor itself
-be killed, so are the agent and its tasks, by the kernel; what had daemonised is found by its environment (`node/sweep.py`).
+Only the agent reads stdin. The supervisor sees its end and waits for the agent. When the agent ends, when stdin ends but the
+agent does not, when the agent is stopped for longer than its time-out or exceeds its time limit, the supervisor kills all its
+descendants, daemons included. If the supervisor itself is killed, the kernel kills the agent and its tasks; daemons are found
+by their environment (`node/sweep.py`).
 
-Before that it answers orders, one JSON object per line: `sweep` ends what dead sessions have left; `run` is the last.
+Before that it executes orders, one JSON object per line: `sweep` ends the processes of dead sessions; `run` is the last order.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 CONTROLLER = "DTFPERF_CONTROLLER"  # the owner of a process, as `Owner.text` writes it
-GRACE_S = 1.0  # an agent with a line that ends kills what is below it at once and leaves
-CANNOT_START = 127  # the exit code of shells where a program does not exist
+GRACE_S = 1.0  # an agent exits at once when its stdin ends
+CANNOT_START = 127  # the exit code of shells for a missing program
 _TICK_S = 0.5
 
 
-class TooLong(Exception):
-    """What was run took longer than it may, or stood still for longer than its time-out."""
+class TimeLimitExceeded(Exception):
+    """The command exceeded its time limit, or was stopped for longer than the heartbeat time-out."""
 
 
-def main(header: Mapping[str, Any], borrowed: str | None) -> None:
-    """To the end, whatever ends it. `borrowed` is a folder to remove then."""
+def main(header: Mapping[str, Any], temporary_folder: str | None) -> None:
+    """Execute orders, end all processes and exit. `borrowed` is a folder to remove at the end."""
     leave_on_signals()
     processes.adopt_orphans()
     code, ended, late = 1, None, False
-    if borrowed:
+    if temporary_folder:
         with suppress(OSError):
-            run_folder.sign(borrowed)  # should this be killed, the next one removes it
+            run_folder.set_owner(temporary_folder)  # if this process is killed, the next supervisor removes it
     try:
         code = ended = _serve(header)
-    except TooLong:
+    except TimeLimitExceeded:
         late = True
     except (Leave, BrokenPipeError, SystemExit) as exc:
         code = exc.code if isinstance(exc, SystemExit) and isinstance(exc.code, int) else 1
@@ -61,10 +61,10 @@ def main(header: Mapping[str, Any], borrowed: str | None) -> None:
 
         traceback.print_exc()
     ignore_signals()
-    survivors = processes.end_below()
+    survivors = processes.end_descendants()
     run_folder.remove_abandoned()
-    if borrowed:
-        shutil.rmtree(borrowed, ignore_errors=True)
+    if temporary_folder:
+        shutil.rmtree(temporary_folder, ignore_errors=True)
     with suppress(OSError):  # the reader may be gone
         os.set_blocking(2, False)
         os.write(2, f"\n{MARK}{json.dumps({'ended': ended, 'late': late, 'survivors': survivors})}\n".encode())
@@ -72,12 +72,12 @@ def main(header: Mapping[str, Any], borrowed: str | None) -> None:
 
 
 def _serve(header: Mapping[str, Any]) -> int:
-    """Returns the exit code of what was run, or minus the signal that has killed it."""
+    """Execute the controller's orders. Returns the exit code of the command, or minus the signal that killed it."""
     if "environment" in header:
         from pytest_dtfperf.node import environment
 
         wanted = header["environment"]
-        if code := watch(lambda: environment.make(wanted)):
+        if code := supervise(lambda: environment.make(wanted)):
             return code
         environment.enter(wanted)
     report(at="ready", **(survey() if header.get("survey") else {}))
@@ -92,36 +92,36 @@ def _run(
     argv: Sequence[str], env: Mapping[str, str], heartbeat_timeout_s: float | None = None, within_s: float | None = None
 ) -> int:
     environment = {**os.environ, **env}
-    program = _find(argv[0], environment.get("PATH", os.defpath))
+    program = _find_program(argv[0], environment.get("PATH", os.defpath))
     if program is None:
         fail("program", program=argv[0])
-    return watch(
-        lambda: _become(program, argv, environment),
+    return supervise(
+        lambda: _execute(program, argv, environment),
         heartbeat_timeout_s=heartbeat_timeout_s,
         within_s=within_s,
         began=lambda: report(at="started"),
     )
 
 
-def watch(
+def supervise(
     become: Callable[[], object],
     *,
     heartbeat_timeout_s: float | None = None,
     within_s: float | None = None,
     began: Callable[[], object] = lambda: None,
 ) -> int:
-    """Fork a process that runs `become`, see to its end and that of all below, and return its exit code."""
+    """Fork a process that runs `become`, wait for it and end its descendants, and return its exit code."""
     sigchld = processes.SigchldPipe()
     supervisor, (waits, go) = os.getpid(), os.pipe()
     pid = os.fork()
     if pid == 0:
         processes.die_with(supervisor)
         os.close(go)
-        os.read(waits, 1)  # until the controller has the message: from then on, the line is this process's
+        os.read(waits, 1)  # until the controller has the message: from then on, this process alone reads stdin
         sigchld.close()
         for number in (*LEAVE_ON, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
-        _do(become)
+        _run_child(become)
     os.close(waits)
     began()
     os.close(go)
@@ -132,21 +132,21 @@ def watch(
 
 
 class _Supervised:
-    """What is watched over."""
+    """The command under supervision."""
 
     def __init__(self, pid: int, heartbeat_timeout_s: float | None, within_s: float | None) -> None:
         self._pid = pid
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._deadline = None if within_s is None else time.monotonic() + within_s
-        self._hung_up: float | None = None  # when the line has ended
-        self._still: float | None = None  # since when it has been stopped
+        self._hung_up_at: float | None = None  # when stdin ended
+        self._stopped_since: float | None = None
         self._code: int | None = None
 
     def wait(self, sigchld: processes.SigchldPipe) -> int:
-        """Return its exit code, once nothing is left below."""
+        """Return the exit code, once all descendants have ended."""
         poll = select.poll()
         poll.register(sigchld, select.POLLIN)
-        poll.register(0, select.POLLRDHUP)  # which needs no reading: what comes in is for what is watched
+        poll.register(0, select.POLLRDHUP)  # without reading: the input is for the command
         while self._code is None:
             for fd, _ in poll.poll(_TICK_S * 1000):
                 if fd == sigchld.fileno():
@@ -154,38 +154,40 @@ class _Supervised:
                     self._code = processes.reap_children().get(self._pid, self._code)
                 else:
                     poll.unregister(0)
-                    self._hung_up = time.monotonic()
+                    self._hung_up_at = time.monotonic()
             if self._code is None:
                 self._check(time.monotonic())
-        processes.end_below()
+        processes.end_descendants()
         return self._code
 
     def _check(self, now: float) -> None:
-        if self._hung_up is not None and now - self._hung_up > GRACE_S:
+        if self._hung_up_at is not None and now - self._hung_up_at > GRACE_S:
             raise Leave
         if self._deadline is not None and now > self._deadline:
-            raise TooLong
+            raise TimeLimitExceeded
         seen = processes.inspect(self._pid)
-        self._still = (self._still or now) if seen and seen.stopped else None
-        if self._heartbeat_timeout_s is not None and self._still is not None and now - self._still > self._heartbeat_timeout_s:
-            raise TooLong  # it cannot see to its own heartbeat
+        self._stopped_since = (self._stopped_since or now) if seen and seen.stopped else None
+        if self._heartbeat_timeout_s is None or self._stopped_since is None:
+            return
+        if now - self._stopped_since > self._heartbeat_timeout_s:
+            raise TimeLimitExceeded  # it cannot watch its own heartbeat
 
 
 def survey() -> dict[str, Any]:
-    """Return what the controller must know of this host before it can use it."""
+    """Return what the controller must know about this host before it uses it."""
     return {
         "hostname": socket.gethostname(),
-        "addresses": interfaces.own(),
+        "addresses": interfaces.list_addresses(),
         "reached_at": (os.environ.get("SSH_CONNECTION", "").split() + [""] * 3)[2],  # client, its port, this host, its port
-        "left": _sessions(),
+        "left": _list_sessions(),
     }
 
 
-def _sessions() -> dict[str, list[str]]:
-    """Controller -> its sessions that have processes here."""
+def _list_sessions() -> dict[str, list[str]]:
+    """Return the sessions with processes on this host, by their controller."""
     found: dict[str, list[str]] = {}
-    for process in processes.everything():
-        environment = sweep.environment(process.pid)
+    for process in processes.iterate_processes():
+        environment = sweep.read_environment(process.pid)
         if CONTROLLER in environment and sweep.SESSION in environment:
             sessions = found.setdefault(environment[CONTROLLER], [])
             if environment[sweep.SESSION] not in sessions:
@@ -194,14 +196,14 @@ def _sessions() -> dict[str, list[str]]:
 
 
 def _next_order(patience_s: float) -> bytes:
-    """Return the next order. Raises `Leave` where none comes in that time."""
+    """Return the next order. Raises `Leave` if none arrives in time."""
     if not select.select([0], [], [], patience_s)[0]:
         raise Leave
     return read_line()
 
 
-def _find(program: str, path: str) -> str | None:
-    """Return the program's path; None where there is none."""
+def _find_program(program: str, path: str) -> str | None:
+    """Return the path of the program; None if it does not exist."""
     if os.sep in program:
         candidates = [os.path.expanduser(program)]
     else:
@@ -209,7 +211,7 @@ def _find(program: str, path: str) -> str | None:
     return next((each for each in candidates if os.path.isfile(each) and os.access(each, os.X_OK)), None)
 
 
-def _become(program: str, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+def _execute(program: str, argv: Sequence[str], environment: Mapping[str, str]) -> None:
     os.chdir("/")
     try:
         os.execve(program, list(argv), environment)
@@ -218,7 +220,7 @@ def _become(program: str, argv: Sequence[str], environment: Mapping[str, str]) -
         os._exit(CANNOT_START)
 
 
-def _do(become: Callable[[], object]) -> NoReturn:
+def _run_child(become: Callable[[], object]) -> NoReturn:
     try:
         become()
         os._exit(0)

@@ -1,4 +1,4 @@
-"""A zygote and its tasks, as their agent sees them."""
+"""The agent's view of a zygote and its tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _READ_BYTES = 1 << 16
 
 
 class Log:
-    """A file without a name: it leaves nothing behind after any kill."""
+    """A file without a name, which leaves nothing on disk after any kill."""
 
     def __init__(self) -> None:
         self.file = _nameless_file()
@@ -33,7 +33,7 @@ class Log:
         return self._read_range(max(0, size - _LAST_BYTES), size).splitlines()[-_LAST_LINES:]
 
     def text(self) -> str:
-        """Return all of the log, or of a long one the beginning and the end."""
+        """Return the log; if it is too long, its beginning and its end."""
         size, half = self._size(), LOG_BYTES // 2
         if size <= LOG_BYTES:
             return self._read_range(0, size)
@@ -49,14 +49,14 @@ class Log:
 def _nameless_file() -> IO[bytes]:
     try:
         return open(os.open(os.environ.get("TMPDIR") or "/tmp", os.O_TMPFILE | os.O_RDWR, 0o600), "w+b")
-    except OSError:  # a file system that knows no such files, or no such folder
+    except OSError:  # the file system has no such files, or the folder does not exist
         import tempfile
 
         return tempfile.TemporaryFile(prefix="dtfperf-")
 
 
 class Zygote:
-    """A zygote process, forked from this one, and the line to it."""
+    """A zygote process, forked from this one, and the socket to it."""
 
     def __init__(self, entry: str, env: Mapping[str, str]) -> None:
         self.log = Log()
@@ -65,25 +65,25 @@ class Zygote:
         with theirs:
             self.pid = os.fork()
             if self.pid == 0:
-                zygote.become(entry, env, agent, theirs, self.log.fileno())
+                zygote.run_zygote(entry, env, agent, theirs, self.log.fileno())
 
     def fork(self, task: Task, network: Sequence[int] = ()) -> None:
-        """`network` are the files of one for the task to enter (node/isolation.py)."""
+        """Request a task. `network` are the namespace files for the task to enter (node/isolation.py)."""
         request = wire.encode({"task": task.id, "env": task.env, "cpus": task.cpus})
         with task.theirs:
             socket.send_fds(self.line, [request], [task.theirs.fileno(), task.log.fileno(), *network])
 
     def read_message(self) -> dict[str, Any] | None:
-        """Return the next message; None when the zygote is gone."""
+        """Return the next message; None if the zygote has ended."""
         try:
             message = self.line.recv(zygote.MESSAGE_BYTES)
-        except ConnectionResetError:  # it was killed with a request unread
+        except ConnectionResetError:  # it was killed before it read a request
             return None
         return wire.decode(message) if message else None
 
 
 class Task:
-    """A task from the order to start it to the end of its run."""
+    """A task, from the order to start it until the end of its run."""
 
     def __init__(self, run: str, name: str, env: Mapping[str, str], cpus: Sequence[int]) -> None:
         self.run = run
@@ -104,19 +104,19 @@ class Task:
         return self.reason or self.log.last_lines()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        # Dead, or stopped with its buffer full: its exit or its state will show it.
+        # It has ended, or is stopped with a full buffer: its exit or its state will show it.
         with suppress(OSError):
             self.line.sendall(wire.encode(message) + b"\n")
 
     def read_lines(self) -> tuple[list[bytes], bool]:
-        """Return the lines that have come since the last time, and whether more may come."""
+        """Return the lines since the last call, and whether more may come."""
         lines: list[bytes] = []
         while True:
             try:
                 data = self.line.recv(_READ_BYTES)
             except BlockingIOError:
                 return lines, True
-            except ConnectionResetError:  # it ended with a word of ours unread
+            except ConnectionResetError:  # it ended before it read a message
                 return lines, False
             if not data:
                 return lines, False

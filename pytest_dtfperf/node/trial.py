@@ -1,6 +1,6 @@
-"""Import TensorFlow for trial, and report its version and devices: `python -m pytest_dtfperf.node.trial PARENT`.
+"""Import TensorFlow on trial, and report its version and devices: `python -m pytest_dtfperf.node.trial PARENT`.
 
-In a process of its own: an import may take minutes, hang, or take the process with it.
+It runs in its own process, because an import may take minutes, hang, or crash.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _LAST_LINES = 3
 
 
 def attempt(within_s: float) -> dict[str, Any]:
-    """Return `version`, `gpus` and `import_s`; or an `error` and the child's last lines as `last_lines`, within `within_s`."""
+    """Return `version`, `gpus` and `import_s`; after a failure or `within_s` seconds, `error` and the child's `last_lines`."""
     command = module_command(sys.executable, "pytest_dtfperf.node.trial", str(os.getpid()))
-    environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}  # its warnings about plugins are no answer to anything
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}  # without its warnings about plugins
     try:
         ended = subprocess.run(
             command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=within_s, check=False
@@ -45,7 +45,7 @@ def main() -> None:
     took_s = time.monotonic() - began
     gpus = len(tensorflow.config.list_physical_devices("GPU"))
     print(wire.encode({"version": tensorflow.__version__, "gpus": gpus, "import_s": took_s}).decode(), flush=True)
-    os._exit(0)  # the answer is out: nothing of TensorFlow's own end is of interest
+    os._exit(0)  # TensorFlow's own shutdown may take long
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""A tunnel: connections carried as messages over the line between controller and agent. Both its ends are made of this.
+"""A tunnel: connections carried as messages between controller and agent. Both ends use this module.
 
     browser -- TCP, loopback --> controller == orders, events ==> agent -- Unix socket --> program
 
-Each connection has a number, which the controller gives. Of a connection each side sends
+The controller gives each connection a number. For a connection each end sends
 
-    open   somebody has connected: the controller alone, first
-    data   bytes, in base64. No more than WINDOW of them are on their way at any time
-        took   so many of these bytes have been passed on to their reader: as many more may come
-    end    no more data will come from this side
-    gone   nothing at all will come from this side, the last word of each: then the number is forgotten
+    open   a client has connected: only the controller, and first
+    data   bytes in base64, at most WINDOW of them unacknowledged
+        took   so many bytes were passed on to their reader, and as many more may be sent
+    end    no more data will come from this end
+    gone   no more messages will come from this end: after both have sent it, the number is free
 
-So neither end ever keeps more than WINDOW bytes of one connection, however slow its reader is, and no reader keeps others from
-reading. A message that breaks this raises `Violation`.
+Therefore each end keeps at most WINDOW bytes of a connection, however slow the reader is, and no reader delays others. A
+message against these rules raises `TunnelProtocolError`.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
     Send = Callable[..., object]
 
-VARIABLE = "DTFPERF_TUNNEL"  # gives a program the path of the socket that it may listen at
-SOCKET = "socket"  # ... in the run's folder
-WINDOW = 512 << 10  # 5 MB/s over a line with a round trip of 0.1 s
+VARIABLE = "DTFPERF_TUNNEL"  # the path of the socket on which the program may listen
+SOCKET = "socket"  # its name in the run's folder
+WINDOW = 512 << 10  # bytes; allows 5 MB/s with a round trip of 0.1 s
 CHUNK = 48 << 10  # bytes of one message: 64 KiB of base64
-_ABORT = struct.pack("ii", 1, 0)  # SO_LINGER: what is cut short ends as a reset, and not like what is whole
+_ABORT = struct.pack("ii", 1, 0)  # SO_LINGER: an incomplete transfer ends with a reset
 
 
-class Violation(wire.WireError):
-    """The other end sends a message that the protocol does not allow."""
+class TunnelProtocolError(wire.WireError):
+    """The other end has sent a message that the protocol does not allow."""
 
 
 class Connections:
-    """All connections of one end. `send` sends the other end a message: `send(does=..., connection=..., ...)`.
+    """All connections of one end. `send(does=..., connection=..., ...)` sends a message to the other end.
 
     Their sockets are registered with `selector`, each with a function to call when it is ready.
     """
@@ -58,27 +58,27 @@ class Connections:
         return len(self._all)
 
     def add(self, number: int, sock: socket.socket | None) -> None:
-        """Add a new connection; None: its listener refuses it."""
+        """Add a new connection; None: the listener refuses it."""
         if number in self._all:
-            raise Violation(f"opened connection {number} twice")
+            raise TunnelProtocolError(f"opened connection {number} twice")
         self._all[number] = _Connection(number, sock, self._selector, self._send, self._all.pop)
 
-    def hear(self, word: Mapping[str, Any]) -> None:
-        """A word of the other end, of its right form. Raises `Violation`."""
-        connection = self._all.get(word["connection"])
+    def receive(self, message: Mapping[str, Any]) -> None:
+        """Handle a message of the other end, which is validated. Raises `TunnelProtocolError`."""
+        connection = self._all.get(message["connection"])
         if connection is None:
-            raise Violation(f"spoke of connection {word['connection']}, which is not there")
-        connection.hear(word)
+            raise TunnelProtocolError(f"sent a message for connection {message['connection']}, which does not exist")
+        connection.receive(message)
 
     def close(self) -> None:
-        """Close all, without a message: the other end learns it otherwise."""
+        """Close all connections without a message: the other end notices the end of the tunnel itself."""
         for connection in self._all.values():
             connection.close()
         self._all.clear()
 
 
 class _Connection:
-    """One connection, from this end's socket to the messages of the other end."""
+    """A connection between a socket of this end and the messages of the other end."""
 
     def __init__(
         self,
@@ -93,39 +93,41 @@ class _Connection:
         self._selector = selector
         self._send = send
         self._forget = forget
-        self._may_send = self._may_come = WINDOW
+        self._send_window = self._receive_window = WINDOW
         self._unwritten = bytearray()
         self._unreported_bytes = 0  # bytes that were passed on since the last "took"
-        self._reads = True  # data may still come from the socket
-        self._heard_end = self._heard_gone = self._gone_sent = False
+        self._is_readable = True  # data may still come from the socket
+        self._end_received = self._gone_received = self._gone_sent = False
         if sock is None:
-            self._leave()
+            self._finish()
         else:
             sock.setblocking(False)
             self._watch()
 
-    def hear(self, word: Mapping[str, Any]) -> None:
-        does = word["does"]
-        if self._heard_gone:
-            raise Violation(f"spoke of connection {self._number} after its last word of it")
+    def receive(self, message: Mapping[str, Any]) -> None:
+        does = message["does"]
+        if self._gone_received:
+            raise TunnelProtocolError(f"sent a message for connection {self._number} after its last one")
         if does == "data":
-            self._take(word["data"])
+            self._receive_data(message["data"])
         elif does == "took":
-            if not 0 < word["bytes"] <= WINDOW - self._may_send:
-                raise Violation(f"took {word['bytes']} bytes of connection {self._number}, which it was not sent")
-            self._may_send += word["bytes"]
+            if not 0 < message["bytes"] <= WINDOW - self._send_window:
+                raise TunnelProtocolError(
+                    f"acknowledged {message['bytes']} bytes of connection {self._number} that it was not sent"
+                )
+            self._send_window += message["bytes"]
         elif does == "end":
-            if self._heard_end:
-                raise Violation(f"ended connection {self._number} twice")
-            self._heard_end = True
+            if self._end_received:
+                raise TunnelProtocolError(f"ended connection {self._number} twice")
+            self._end_received = True
         elif does == "gone":
-            self._heard_gone, self._reads = True, False
-            if not self._heard_end:
+            self._gone_received, self._is_readable = True, False
+            if not self._end_received:
                 self._abort()
         else:
-            raise Violation(f"reports {does!r} of connection {self._number}")
+            raise TunnelProtocolError(f"sent {does!r} for connection {self._number}")
         self._write()
-        self._settle()
+        self._update()
 
     def close(self) -> None:
         sock, self._socket = self._socket, None
@@ -137,16 +139,18 @@ class _Connection:
     def _ready(self) -> None:
         self._write()
         self._read_socket()
-        self._settle()
+        self._update()
 
-    def _take(self, encoded: str) -> None:
+    def _receive_data(self, encoded: str) -> None:
         try:
             data = binascii.a2b_base64(encoded)
         except binascii.Error as exc:
-            raise Violation(f"sent data of connection {self._number} that is no base64") from exc
-        if self._heard_end or not 0 < len(data) <= self._may_come:
-            raise Violation(f"sent {len(data)} bytes of connection {self._number}, and {self._may_come} may come")
-        self._may_come -= len(data)
+            raise TunnelProtocolError(f"sent data of connection {self._number} that is not base64") from exc
+        if self._end_received or not 0 < len(data) <= self._receive_window:
+            raise TunnelProtocolError(
+                f"sent {len(data)} bytes of connection {self._number}, where {self._receive_window} are allowed"
+            )
+        self._receive_window -= len(data)
         if self._socket is not None:
             self._unwritten += data
 
@@ -161,60 +165,60 @@ class _Connection:
                 return
             del self._unwritten[:written]
             self._unreported_bytes += written
-        if self._unreported_bytes >= WINDOW // 2 and not self._heard_end:
-            self._may_come += self._unreported_bytes
+        if self._unreported_bytes >= WINDOW // 2 and not self._end_received:
+            self._receive_window += self._unreported_bytes
             self._emit("took", bytes=self._unreported_bytes)
             self._unreported_bytes = 0
 
     def _read_socket(self) -> None:
-        if self._socket is None or not self._reads or not self._may_send:
+        if self._socket is None or not self._is_readable or not self._send_window:
             return
         try:
-            data = self._socket.recv(min(CHUNK, self._may_send))
+            data = self._socket.recv(min(CHUNK, self._send_window))
         except BlockingIOError:
             return
         except OSError:
             self._abort()
             return
         if data:
-            self._may_send -= len(data)
+            self._send_window -= len(data)
             self._emit("data", data=binascii.b2a_base64(data, newline=False).decode())
         else:
-            self._reads = False
+            self._is_readable = False
             self._emit("end")
 
     def _abort(self) -> None:
-        """Close it in a way that cannot be taken for its proper end."""
+        """Reset the connection, so that its end does not look like a proper one."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
-        self._leave()
+        self._finish()
 
-    def _leave(self) -> None:
+    def _finish(self) -> None:
         self.close()
-        self._reads = False
+        self._is_readable = False
         self._unwritten.clear()
         if not self._gone_sent:
             self._gone_sent = True
             self._emit("gone")
 
-    def _settle(self) -> None:
-        """What follows from what has been written, read and heard."""
-        if self._socket is not None and self._heard_end and not self._unwritten:
-            if self._reads:
-                with suppress(OSError):  # that it is closed is found out when it is read from
+    def _update(self) -> None:
+        """Update the socket and the registration after reading, writing or receiving."""
+        if self._socket is not None and self._end_received and not self._unwritten:
+            if self._is_readable:
+                with suppress(OSError):  # a closed socket is noticed when it is read
                     self._socket.shutdown(socket.SHUT_WR)
             else:
-                self._leave()
+                self._finish()
         self._watch()
-        if self._gone_sent and self._heard_gone:
+        if self._gone_sent and self._gone_received:
             self._forget(self._number)
 
     def _watch(self) -> None:
-        """Be called when there is something to do, and not otherwise."""
+        """Register for the events that this connection can handle now."""
         if self._socket is None:
             return
-        events = selectors.EVENT_READ if self._reads and self._may_send else 0
+        events = selectors.EVENT_READ if self._is_readable and self._send_window else 0
         events |= selectors.EVENT_WRITE if self._unwritten else 0
         key = self._selector.get_map().get(self._socket)
         if key is None and events:
@@ -229,7 +233,7 @@ class _Connection:
 
 
 class HostEnd:
-    """An agent's end: connects to the program's socket, once it is there."""
+    """The agent's end of a tunnel. It connects to the program's socket once the program listens."""
 
     def __init__(self, folder: str, selector: selectors.BaseSelector, send: Send) -> None:
         self.path = os.path.join(folder, SOCKET)
@@ -238,24 +242,24 @@ class HostEnd:
         self._ready = False
 
     def poll(self) -> None:
-        """Send "ready" once, when the program listens. To be called now and then."""
+        """Send "ready" once the program listens. Called repeatedly."""
         if not self._ready and (sock := self._connect()):
             sock.close()
             self._ready = True
             self._send(does="ready")
 
-    def hear(self, word: Mapping[str, Any]) -> None:
-        if word["does"] == "open":
-            self._connections.add(word["connection"], self._connect())
+    def receive(self, message: Mapping[str, Any]) -> None:
+        if message["does"] == "open":
+            self._connections.add(message["connection"], self._connect())
         else:
-            self._connections.hear(word)
+            self._connections.receive(message)
 
     def close(self) -> None:
         self._connections.close()
 
     def _connect(self) -> socket.socket | None:
         sock = socket.socket(socket.AF_UNIX)
-        sock.setblocking(False)  # a socket of a program that accepts no more refuses at once
+        sock.setblocking(False)  # refused at once if the program's backlog is full
         try:
             sock.connect(self.path)
         except OSError:

@@ -1,4 +1,4 @@
-"""Whole JSON objects, one per line: how controller, agent and tasks talk. Nothing is ever unpickled."""
+"""The messages between controller, agent and tasks: JSON objects, one per line. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ VERSION = 2
 
 
 class WireError(ValueError):
-    """A line that is not a message of this version."""
+    """The line is not a message of this version."""
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """Return one line, without its end. A loss may be NaN, so this is JSON as Python speaks it."""
+    """Return a message as a line without its end, in Python's JSON: a loss may be NaN."""
     return json.dumps({"v": VERSION, **message}, separators=(",", ":")).encode()
 
 
@@ -31,7 +31,7 @@ def decode(line: bytes) -> dict[str, Any]:
     """Return the message of a line, without its version. Raises `WireError`."""
     try:
         message = json.loads(line)
-    except (ValueError, RecursionError) as exc:  # the latter: brackets within brackets within brackets
+    except (ValueError, RecursionError) as exc:  # the latter for very deep nesting
         raise WireError(f"not JSON: {line[:80]!r}") from exc
     if not isinstance(message, dict) or message.pop("v", None) != VERSION:
         raise WireError(f"not a message of version {VERSION}: {line[:80]!r}")
@@ -39,7 +39,7 @@ def decode(line: bytes) -> dict[str, Any]:
 
 
 class Lines:
-    """Cuts what arrives in pieces into whole lines."""
+    """Splits data that arrives in pieces into complete lines."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -50,7 +50,7 @@ class Lines:
 
 
 class Outbox:
-    """Lines on their way out of a pipe that may be full: the writer never blocks, and goes on watching its heartbeat."""
+    """Lines that wait for a pipe which may be full. The writer never blocks, so that it keeps watching its heartbeat."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
@@ -58,11 +58,11 @@ class Outbox:
         self._pending = bytearray()
 
     def __bool__(self) -> bool:
-        """Return whether something is still waiting."""
+        """Return whether data is waiting."""
         return bool(self._pending)
 
     def put(self, line: bytes) -> None:
-        """Write what the pipe takes. Raises `BrokenPipeError` when no process listens any more."""
+        """Send a line, as far as the pipe takes it. Raises `BrokenPipeError` if the reader has ended."""
         self._pending += line + b"\n"
         self.flush()
 
@@ -76,32 +76,30 @@ class Outbox:
 
 
 class Connection:
-    """Reports the task's progress, and waits for the controller's orders."""
+    """A task's connection to its agent: sends progress, and waits for orders."""
 
     def __init__(self, to_agent: socket.socket) -> None:
         self._socket = to_agent
         self._incoming = to_agent.makefile("rb")
 
     def send(self, kind: str, **data: Any) -> None:
-        """Send the controller "ready" (the port is bound), "progress", "output", "timestamps", "trace", "report"; or "failed"
-        (reason: lines).
-        """
+        """Send "ready" (its port is bound), "progress", "output", "timestamps", "trace", "report", or "failed" (`reason`)."""
         self._socket.sendall(encode({**data, "kind": kind}) + b"\n")
 
     def wait(self) -> str:
-        """Block until the controller's next word: "go" or "leave"."""
+        """Wait for the controller's next order, "go" or "leave", and return it."""
         return str(self._next()["word"])
 
     def counters(self) -> Counters:
-        """Return what this host's interfaces and this process have used up to now.
+        """Return the counters of this host's interfaces and this process.
 
-        Called when measuring starts and when it ends, so that the agent knows: it observes the host in between.
+        Called at the start and at the end of measuring, so that the agent reads the host's counters at the same time.
         """
         self.send("counting")
-        return probes.counters()
+        return probes.read_counters()
 
     def order(self) -> dict[str, Any]:
-        """Return this task's order: always the first message it gets."""
+        """Return this task's order, which is always its first message."""
         order: dict[str, Any] = self._next()["order"]
         return order
 

@@ -1,10 +1,10 @@
-"""Imports the tasks' code once, and forks a task in milliseconds as often as its agent asks.
+"""The zygote: imports the tasks' code once, and forks a task in milliseconds at each request of its agent.
 
-It must stay what can be forked: one thread, no device touched, nothing started. Importing TensorFlow keeps to that if
-OpenBLAS makes no threads of its own. Between agent and zygote is a socket of whole messages (SOCK_SEQPACKET):
+It must remain forkable: one thread, no device in use, no process started. Importing TensorFlow keeps to that if OpenBLAS starts
+no threads. Agent and zygote exchange whole messages over a socket (SOCK_SEQPACKET):
 
-    agent -> zygote   {"task", "env", "cpus"} with two files: the task's line to the agent, and its log; and two more for a
-                      task that shall enter a network of its own (node/isolation.py)
+    agent -> zygote   {"task", "env", "cpus"} with two files: the task's socket to the agent, and its log; and two more for a
+                      task that enters its own network (node/isolation.py)
     zygote -> agent   {"ready": true}, {"forked": task, "pid"}, {"exited": pid, "code"}   code < 0: minus the signal
 """
 
@@ -37,45 +37,45 @@ MESSAGE_BYTES = 1 << 16  # far more than a task's name, environment and cores ne
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",  # else numpy starts threads while it is imported, and those do not survive a fork
     "TF_GRPC_REUSE_PORT": "1",  # else a server could not bind the port that the agent holds for it
-    "TF_CPP_MIN_LOG_LEVEL": "2",  # errors only: no banner in every log
+    "TF_CPP_MIN_LOG_LEVEL": "2",  # errors only
 }
 
 
-def become(entry: str, env: Mapping[str, str], agent: int, line: socket.socket, log: int) -> NoReturn:
-    """Turn this fresh fork of the agent into a zygote, and never come back.
+def run_zygote(entry: str, env: Mapping[str, str], agent: int, line: socket.socket, log: int) -> NoReturn:
+    """Turn this new fork of the agent into a zygote. Never returns.
 
-    `env` is there before anything is imported: what a lone task is to have, for whom this zygote is made.
+    `env` is set before the import: the variables of the one task that this zygote is made for.
     """
     code = 1
     try:
         processes.die_with(agent)
-        gc.freeze()  # what was the agent's is never collected here: it would close files of these numbers that are ours
-        _part_from_agent(line, log)
+        gc.freeze()  # the agent's objects are never collected here: they would close this process's files by their numbers
+        _detach_from_agent(line, log)
         os.environ.update(env)
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        search_working_folder_last()  # an entry, and what belongs to it, may be the project's own
-        gc.disable()  # what is imported is no garbage, and to look for some again and again is a part of what an import takes
+        search_working_folder_last()  # the entry and its imports may be the project's own
+        gc.disable()  # collections would lengthen the import and find no garbage
         found = load(entry)
         gc.enable()
         gc.collect()
-        gc.freeze()  # what was imported is never garbage: a task's collector need not walk it, and so copy its pages
+        gc.freeze()  # so that the collectors of tasks do not visit these objects, and copy their pages
         serve(found, line)
         code = 0
-    except ModuleNotFoundError as lacking:  # the package's name is enough
+    except ModuleNotFoundError as lacking:  # without a traceback
         print(f"{sys.executable} has no module {lacking.name!r}", flush=True)
-    except BaseException:  # any error: the agent reports these last lines, and must not go on a second time
+    except BaseException:  # the agent reports these last lines; its own code must not continue in this fork
         _print_exception()
     finally:
         os._exit(code)
 
 
-def _part_from_agent(line: socket.socket, log: int) -> None:
-    """Own signals, output and files: none of the agent's lines may be held open by somebody else, nor its ports."""
+def _detach_from_agent(line: socket.socket, log: int) -> None:
+    """Set this process's own signals and output, and close all files of the agent, such as its channels and ports."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    _connect(log)
+    _redirect_output(log)
     for fd in map(int, os.listdir("/proc/self/fd")):
         if fd > 2 and fd != line.fileno():
             with suppress(OSError):  # the one that listed them
@@ -83,8 +83,8 @@ def _part_from_agent(line: socket.socket, log: int) -> None:
     sys.stdout, sys.stderr = _open_unbuffered(1), _open_unbuffered(2)
 
 
-def _connect(log: int) -> None:
-    """Connect stdin to nothing, and all output to the log."""
+def _redirect_output(log: int) -> None:
+    """Connect stdin to /dev/null, and all output to the log."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
@@ -93,7 +93,7 @@ def _connect(log: int) -> None:
 
 
 def _open_unbuffered(fd: int) -> TextIO:
-    """Return what a task printed before it was killed is in its log."""
+    """Return an unbuffered stream, so that the log has all that a task printed before it was killed."""
     return io.TextIOWrapper(io.FileIO(fd, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
 
 
@@ -105,7 +105,7 @@ def load(entry: str) -> Entry:
 
 
 def serve(entry: Entry, agent: socket.socket) -> None:
-    """Fork and reap until the agent is gone."""
+    """Fork and reap tasks until the agent has ended."""
     sigchld = processes.SigchldPipe()
     selector = selectors.DefaultSelector()
     selector.register(sigchld, selectors.EVENT_READ)
@@ -122,7 +122,7 @@ def serve(entry: Entry, agent: socket.socket) -> None:
 
 
 def _fork(entry: Entry, agent: socket.socket, close: tuple[Any, ...]) -> bool:
-    """Serve one request. False: the agent is gone."""
+    """Serve one request. Returns False if the agent has ended."""
     message, files, _, _ = socket.recv_fds(agent, MESSAGE_BYTES, 4)
     if not message:
         return False
@@ -133,39 +133,39 @@ def _fork(entry: Entry, agent: socket.socket, close: tuple[Any, ...]) -> bool:
         processes.die_with(zygote)
         for thing in close:
             thing.close()
-        _become(entry, request, *files)
+        _run_task(entry, request, *files)
     for file in files:
         os.close(file)
     agent.send(wire.encode({"forked": request["task"], "pid": pid}))
     return True
 
 
-def _become(entry: Entry, request: dict[str, Any], line: int, log: int, *network: int) -> None:
-    """Turn this fresh fork into a task, and never come back."""
+def _run_task(entry: Entry, request: dict[str, Any], line: int, log: int, *network: int) -> None:
+    """Turn this new fork into a task. Never returns."""
     code = 1
     try:
-        _settle(request, log, network)
+        _set_up_task(request, log, network)
         connection = Connection(socket.socket(fileno=line))
         entry(connection.order(), connection)
         code = 0
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except BaseException:  # any error: these are the task's last lines, and nothing above may see it
+    except BaseException:  # these are the task's last lines; the zygote's own code must not continue in this fork
         _print_exception()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)  # a TensorFlow session that lost its server hangs in its clean-up
+        os._exit(code)  # the clean-up of a TensorFlow session that lost its server hangs
 
 
-def _settle(request: dict[str, Any], log: int, network: Sequence[int]) -> None:
-    """A process group, signals, network, cores, environment and output of its own, before TensorFlow makes its threads."""
+def _set_up_task(request: dict[str, Any], log: int, network: Sequence[int]) -> None:
+    """Set the task's process group, signals, cores, environment, output and network, before TensorFlow starts threads."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if request["cpus"]:
         os.sched_setaffinity(0, request["cpus"])
     os.environ.update(request["env"])
-    _connect(log)
+    _redirect_output(log)
     if network:
         isolation.enter(*network)
     for file in (log, *network):

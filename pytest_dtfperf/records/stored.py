@@ -21,7 +21,7 @@ from typing import Any
 from pytest_dtfperf.baselines.files import check_schema_version, load, validate
 from pytest_dtfperf.errors import BaselineFileError, DtfPerfError, SessionFileError
 from pytest_dtfperf.formats import printable
-from pytest_dtfperf.node.files import read_file, replacing
+from pytest_dtfperf.node.files import read_file, replace_file
 from pytest_dtfperf.records.record import Record, configuration, with_what_follows
 from pytest_dtfperf.spec import Spec
 
@@ -122,7 +122,7 @@ def own_record(line: bytes, where: str) -> Record:
 
 
 def write(path: Path, content: bytes) -> None:
-    with replacing(path) as file:
+    with replace_file(path) as file:
         file.write(content)
 
 

@@ -22,7 +22,7 @@ from pytest_dtfperf.compare.blocks import ABPolicy
 from pytest_dtfperf.compare.variants import Variant
 from pytest_dtfperf.errors import DtfPerfError, ExportFailed, SessionFileError, UsageError, unknown_name
 from pytest_dtfperf.history.where import mask_passwords
-from pytest_dtfperf.node.files import is_regular_or_new, kind_of
+from pytest_dtfperf.node.files import format_kind, is_regular_or_new
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import new_session_id
 from pytest_dtfperf.report.progress import Progress
@@ -140,7 +140,7 @@ class Session(SessionContext):
         _check_environment()
         if (address := self.history()) and address.path and not is_regular_or_new(address.path):
             raise UsageError(
-                f"the history {address} is {kind_of(address.path.stat().st_mode)}, and no file: --history names another"
+                f"the history {address} is {format_kind(address.path.stat().st_mode)}, and no file: --history names another"
             )
         named.check_tensorflow(self.config, capacity.predict_device(self.config))
         if self.settings.update_baselines:

@@ -22,7 +22,7 @@ from pytest_dtfperf.launch.summary import check_repetition
 from pytest_dtfperf.limits import limit
 from pytest_dtfperf.limits.limit import Links
 from pytest_dtfperf.limits.needs import Layout
-from pytest_dtfperf.node.files import read_file, replacing
+from pytest_dtfperf.node.files import read_file, replace_file
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.session import allocation_manager, post_analysis
 from pytest_dtfperf.session.context import SessionContext
@@ -148,7 +148,7 @@ class Sweep:
         assert self._path
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(self._path) as file:
+            with replace_file(self._path) as file:
                 file.write(json.dumps(self.found.to_json(), indent=2).encode())
 
 

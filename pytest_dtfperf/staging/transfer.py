@@ -26,7 +26,7 @@ from s3transfer.subscribers import BaseSubscriber
 from pytest_dtfperf.clusters.answer_cache import cache_folder
 from pytest_dtfperf.clusters.locks import lock_file
 from pytest_dtfperf.errors import DataError
-from pytest_dtfperf.node.files import put
+from pytest_dtfperf.node.files import rename_durably
 from pytest_dtfperf.staging.bucket import DIGEST, PARALLEL, Bucket, Stored, translate_errors
 from pytest_dtfperf.staging.files import (
     PARTIAL,
@@ -180,7 +180,7 @@ def _keep(bucket: Bucket, file: Stored, part: str, checksum: str | None, local: 
     if os.stat(part).st_size != file.size or (checksum and not matches(part, checksum)):
         raise DataError(f"{bucket.location}: {file.path} arrives with another checksum than S3 has. Upload it again")
     (local / file.path).parent.mkdir(parents=True, exist_ok=True)
-    put(part, local / file.path)
+    rename_durably(part, local / file.path)
 
 
 @contextmanager

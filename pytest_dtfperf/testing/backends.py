@@ -102,7 +102,7 @@ class BackendContract:
 
     def left_by(self, session: str) -> list[int]:
         """Return the processes on the hosts that carry a session's id."""
-        return sweep.left_by([session])
+        return sweep.find_left_processes([session])
 
     def test_hosts_have_names_and_addresses(self, cluster: Cluster) -> None:
         """As many hosts are allocated as the devices need, with distinct names."""
@@ -268,8 +268,8 @@ def leave_orphan(kill: Callable[[ParrotChannel, str], object]) -> NoReturn:
         session = parrots.session
         assert parrots.answers("daemon") == [b"daemon"]
         kill(parrots, session)
-        wait_until("the daemon alone is left", lambda: len(sweep.left_by([session])) == 1)
-        print(*sweep.left_by([session]), flush=True)
+        wait_until("the daemon alone is left", lambda: len(sweep.find_left_processes([session])) == 1)
+        print(*sweep.find_left_processes([session]), flush=True)
         os._exit(0)
 
 

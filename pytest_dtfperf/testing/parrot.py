@@ -53,7 +53,7 @@ def main() -> None:
             case "daemon":
                 subprocess.run(DAEMONISE, check=True)
                 print("daemon", flush=True)
-    processes.end_below()
+    processes.end_descendants()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.datamodel.task_report import Score, StepGraph
 from pytest_dtfperf.errors import InvalidMeasurement
-from pytest_dtfperf.node.files import replacing
+from pytest_dtfperf.node.files import replace_file
 from pytest_dtfperf.traces import StepTimestamps, TaskTrace
 
 
@@ -108,7 +108,7 @@ def write(variables: Mapping[str, Sequence[Any]], path: Path, sent_as: tf.DType 
                 f"the copies of variable {name} have drifted apart: its devices trained different networks"
             )
         values[name] = copies[0]
-    with replacing(path) as file:
+    with replace_file(path) as file:
         np.savez(file, **values)
 
 

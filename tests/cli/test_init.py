@@ -26,7 +26,7 @@ EDITED = "# somebody's own\n"
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, on a machine without GPUs and without Slurm."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pytest_dtfperf.cli.init.probes.gpus", list)
+    monkeypatch.setattr("pytest_dtfperf.cli.init.probes.list_gpus", list)
     monkeypatch.setattr("pytest_dtfperf.cli.init.shutil.which", lambda _: None)
     return tmp_path
 
@@ -57,7 +57,7 @@ def test_the_start_is_this_repositorys_own(project: Path) -> None:
 def test_every_cluster_file_is_one(backend: str, gpus: int, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written for a backend can be read, has its table beside this machine's, and sizes for what this machine has."""
     found = [Gpu(str(index), "NVIDIA H200", 143771, "1") for index in range(gpus)]
-    monkeypatch.setattr("pytest_dtfperf.cli.init.probes.gpus", lambda: found)
+    monkeypatch.setattr("pytest_dtfperf.cli.init.probes.list_gpus", lambda: found)
     hosts = ["--hosts=alice,bob"] if backend == "ssh" else []
     assert main(["init", f"--backend={backend}", *hosts]) == 0
     clusters = named.load(project / "perf_tests" / "clusters.toml")

@@ -337,7 +337,7 @@ def test_the_folder_shown(folder: Path) -> None:
             "",
             ["--dir=/nowhere"],
             127,
-            "there is no folder /nowhere on this host that can be shown, No such file or directory: set --dir=",
+            "the folder /nowhere on this host cannot be shown, No such file or directory: set --dir to",
         ),
     ],
 )
@@ -466,7 +466,7 @@ def test_a_folder_that_is_anothers(folder: Path, monkeypatch: pytest.MonkeyPatch
         assert Path.cwd() == home
         with pytest.raises(SystemExit, match="127"):
             enter("closed", str(folder))
-    words = f"there is no folder {closed} on this host that can be shown, Permission denied: set --dir=..., one that can\n"
+    words = f"the folder {closed} on this host cannot be shown, Permission denied: set --dir to another one\n"
     assert capsys.readouterr().out == words
 
 

@@ -181,7 +181,7 @@ def test_a_byte_order_mark_is_passed_over(file: Path) -> None:
 def test_what_is_no_text_is_one_line(file: Path, content: bytes) -> None:
     """A file in another encoding is named."""
     file.write_bytes(content)
-    with pytest.raises(ClusterFileError, match=rf"cannot read {file}: it is no text in UTF-8: byte"):
+    with pytest.raises(ClusterFileError, match=rf"cannot read {file}: it is not a UTF-8 text: byte"):
         named.load(file)
 
 
@@ -282,7 +282,7 @@ def test_local_gpus_are_those_that_agents_see(
     use_smi(tmp_path, monkeypatch, *FOUR)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert len(probes.gpus()) == count
+    assert len(probes.list_gpus()) == count
     assert capacity.predict_device(LOCAL) == ("gpu" if count else "cpu")
     assert capacity.predict_device(replace(LOCAL, device="cpu")) == "cpu"
     if count:

@@ -46,7 +46,7 @@ def silent(words: str) -> None:
 
 def checkup_of(host: int) -> int | None:
     """The process on a host, of those that this process has started."""
-    for process in processes.below(os.getpid()):
+    for process in processes.list_descendants(os.getpid()):
         with open(f"/proc/{process.pid}/environ", "rb") as file:
             environment = file.read().split(b"\0")
         if b"DTFPERF_HOST_INDEX=%d" % host in environment:

@@ -69,7 +69,7 @@ def main() -> None:
         found["answers"] = sorted({call("127.0.0.1", port) for port in ports})
         status = dict(line.split(":\t") for line in Path(f"/proc/{stage.pid('worker:0')}/status").read_text().splitlines())
         found["user"], found["capabilities"] = int(status["Uid"].split()[0]), int(status["CapEff"], 16)
-        found["swept"] = len(sweep.left_by([stage.session()]))
+        found["swept"] = len(sweep.find_left_processes([stage.session()]))
 
     def kill_the_agent() -> None:
         found["session"] = stage.session()

@@ -85,7 +85,7 @@ def session_of(pid: int) -> str:
 
 
 def wait_until_nothing_is_left(session: str) -> None:
-    wait_until("no process of the session is left", lambda: sweep.left_by([session]) == [])
+    wait_until("no process of the session is left", lambda: sweep.find_left_processes([session]) == [])
 
 
 @contextmanager

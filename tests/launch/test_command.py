@@ -214,10 +214,10 @@ def test_a_lost_task_takes_what_its_program_started_along() -> None:
     with subprocess.Popen([sys.executable, "-c", WRAPPED], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
         task = int(parent.stdout.readline())
-        wait_until("the program has started another", lambda: len(processes.below(task)) == 2)
-        group = [task, *(process.pid for process in processes.below(task))]
+        wait_until("the program has started another", lambda: len(processes.list_descendants(task)) == 2)
+        group = [task, *(process.pid for process in processes.list_descendants(task))]
         parent.kill()
-    wait_until("the whole group is gone", lambda: not any(each.pid in group for each in processes.everything()))
+    wait_until("the whole group is gone", lambda: not any(each.pid in group for each in processes.iterate_processes()))
 
 
 def test_a_killed_task_takes_its_program_along(stage: Stage) -> None:
@@ -227,13 +227,15 @@ def test_a_killed_task_takes_its_program_along(stage: Stage) -> None:
     def strike(task: str, *_: object) -> None:
         nonlocal session
         if task == "worker:1" and not session:
-            (program,) = [each for each in processes.everything() if _is(each.pid, "worker:1 fall silent", "--task_index=1")]
+            (program,) = [
+                each for each in processes.iterate_processes() if _is(each.pid, "worker:1 fall silent", "--task_index=1")
+            ]
             session = session_of(program.pid)
             os.kill(program.parent, signal.SIGKILL)
 
     with pytest.raises(TaskFailed, match=r"worker:1 on .* was killed by SIGKILL"):
         run(stage, spec("worker:1 fall silent"), on_progress=strike)
-    assert len(sweep.left_by([session])) == 2, "agent and zygote"
+    assert len(sweep.find_left_processes([session])) == 2, "agent and zygote"
 
 
 def _is(pid: int, *words: str) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
-from pytest_dtfperf.node.container import ContainerError, digest_of, make_command
+from pytest_dtfperf.node.container import ContainerError, make_command, read_digest
 from tests.launch.stage import CONFIG, staged
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +83,7 @@ def test_training_in_an_image(image: Path, tmp_path: Path, monkeypatch: pytest.M
     ("container", "line"),
     [
         ("no-such-runner exec image.sif", "container: this host has no program no-such-runner: install it"),
-        ("env exec /no/such/image.sif", "container: there is no image /no/such/image.sif on this host"),
+        ("env exec /no/such/image.sif", "container: this host has no image /no/such/image.sif"),
     ],
     ids=["no runner", "no image"],
 )
@@ -120,14 +120,14 @@ def test_digest_of_a_file_is_kept_until_it_changes(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     image = tmp_path / "tf.sif"
     image.write_bytes(b"one")
-    first = digest_of(str(image))
+    first = read_digest(str(image))
     (kept,) = (tmp_path / "cache" / "dtfperf" / "images").iterdir()
     kept.write_text(json.dumps({**json.loads(kept.read_text()), "sha256": "remembered"}))
-    assert digest_of(str(image)) == "tf.sif sha256:remembered"
+    assert read_digest(str(image)) == "tf.sif sha256:remembered"
     image.write_bytes(b"another")
-    assert digest_of(str(image)) not in (first, "tf.sif sha256:remembered")
-    assert digest_of("--nv") is None
-    assert digest_of("/") is None
+    assert read_digest(str(image)) not in (first, "tf.sif sha256:remembered")
+    assert read_digest("--nv") is None
+    assert read_digest("/") is None
 
 
 @pytest.mark.parametrize("text", ["", "apptainer", "apptainer exec 'image"])

@@ -16,7 +16,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.launch import disturbance
 from pytest_dtfperf.launch.disturbance import disturbances, others_s, taken_s
-from pytest_dtfperf.node.host_state import with_siblings
+from pytest_dtfperf.node.host_state import add_siblings
 from pytest_dtfperf.testing.backends import PATIENCE_S
 from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, staged
 
@@ -261,7 +261,7 @@ def run_undisturbed(train: Callable[[], Run], cpus: Collection[int]) -> None:
 def test_busy_loop_on_the_cores_that_a_run_leaves_free(tmp_path: Path) -> None:
     """A run that was given a core of its own is not disturbed by somebody on another, and is by somebody on the same."""
     mine, *rest = sorted(os.sched_getaffinity(0))
-    if not rest or with_siblings({mine}) != {mine}:
+    if not rest or add_siblings({mine}) != {mine}:
         pytest.skip("needs two cores of one thread each")
     with staged(tmp_path, CONFIG) as stage:
         stage.script("worker:0", step_s=STEP_S)

@@ -70,9 +70,9 @@ def test_run_ends_and_names_the_culprit(stage: Stage, death: str) -> None:
     with pytest.raises(error, match=words):
         stage.launcher.run(stage.spec(steps=ENDLESS), log_dir=stage.logs, on_progress=strike)
     tasks = {stage.pid(task) for task in ("ps:0", "worker:0", "worker:1")}
-    assert tasks.isdisjoint(sweep.left_by([strike.session]))
+    assert tasks.isdisjoint(sweep.find_left_processes([strike.session]))
     if "agent" in death:
-        assert sweep.left_by([strike.session]) == []
+        assert sweep.find_left_processes([strike.session]) == []
     stage.forget()
     assert len(stage.run(steps=2).step_s) == 2
 
@@ -99,7 +99,7 @@ def test_daemons_of_a_failed_run_are_gone(
     strike = Strike(stage, lambda stage: os.kill(find(stage), signal.SIGKILL))
     with pytest.raises(error):
         stage.launcher.run(stage.spec(steps=ENDLESS), log_dir=stage.logs, on_progress=strike)
-    assert len(sweep.left_by([strike.session])) == left
+    assert len(sweep.find_left_processes([strike.session])) == left
 
 
 def test_one_lost_host_ends_the_run_on_the_others(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_one_lost_host_ends_the_run_on_the_others(tmp_path: Path) -> None:
         strike = Strike(stage, lambda stage: os.kill(parent_of(parent_of(stage.pid("worker:1"))), signal.SIGKILL))
         with pytest.raises(HostLost, match=f"the agent on {re.escape(stage.launcher.hosts[1])} is gone"):
             stage.launcher.run(stage.spec(steps=ENDLESS), log_dir=stage.logs, on_progress=strike)
-        assert sweep.left_by([strike.session]) == []
+        assert sweep.find_left_processes([strike.session]) == []
         stage.forget()
         assert len(stage.run(steps=2).step_s) == 2
 
@@ -121,7 +121,9 @@ def is_agent(pid: int) -> bool:
 def test_agents_that_left_between_runs_are_started_anew(stage: Stage) -> None:
     """A pytest that was stopped for longer than its time-out finds its agents gone, and just starts new ones."""
     stage.run(steps=2)
-    (agent,) = (each.pid for each in processes.below(os.getpid()) if each.parent == os.getpid() and is_agent(each.pid))
+    (agent,) = (
+        each.pid for each in processes.list_descendants(os.getpid()) if each.parent == os.getpid() and is_agent(each.pid)
+    )
     os.kill(agent, signal.SIGTERM)
     wait_until("the agent has ended", lambda: (seen := processes.inspect(agent)) is None or seen.state == "Z")
     stage.forget()
@@ -143,7 +145,7 @@ def test_nothing_outlives_the_controller(tmp_path: Path, number: signal.Signals,
         drain = threading.Thread(target=driver.stdout.read, daemon=True)
         drain.start()
         session = session_of(pid_in(tmp_path, "worker:0"))
-        assert len(sweep.left_by([session])) >= 6, "agent, zygote, three tasks and a daemon"
+        assert len(sweep.find_left_processes([session])) >= 6, "agent, zygote, three tasks and a daemon"
         driver.send_signal(number)
         wait_until_nothing_is_left(session)
     finally:

@@ -122,7 +122,7 @@ def test_who_ends_training_is_named(
     with pytest.raises(error, match=words) as failed:
         stage.launcher.run(stage.spec(**SMALL, steps=ENDLESS), log_dir=stage.logs, on_progress=strike)
     assert failed.value.culprit.task == task
-    assert len(sweep.left_by([session])) == 2, "agent and zygote"
+    assert len(sweep.find_left_processes([session])) == 2, "agent and zygote"
 
 
 def test_training_goes_on_after_all_that(stage: Stage) -> None:

@@ -11,7 +11,7 @@ def main(*argv: str) -> None:
     processes.adopt_orphans()
     kept = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
     os.read(0, 1)
-    processes.end_below()
+    processes.end_descendants()
     kept.wait()
 
 

@@ -172,7 +172,9 @@ class Machine:
         assert self._shell.stdin
         try:
             self._hear("ready")
-            (self.first,) = (child.pid for child in processes.below(self._shell.pid) if child.parent == self._shell.pid)
+            (self.first,) = (
+                child.pid for child in processes.list_descendants(self._shell.pid) if child.parent == self._shell.pid
+            )
             self.network.ip(
                 f"link add {self.link} type veth peer name eth0 address {_mac(self.address)} netns {self._shell.pid}",
                 f"link set {self.link} master bridge up",
@@ -229,12 +231,12 @@ class Machine:
 
     def processes(self, pattern: str = "") -> list[int]:
         """Its living processes, by their ids here, in whose command line or environment the text stands."""
-        living = [process.pid for process in processes.below(self.first)]
+        living = [process.pid for process in processes.list_descendants(self.first)]
         return [pid for pid in living if pattern in _text(pid, "cmdline") or pattern in _text(pid, "environ")]
 
     def sessions(self) -> list[int]:
         """The processes of those who are logged in, and what these have started: all but the listening sshd."""
-        living = processes.below(self.first)
+        living = processes.list_descendants(self.first)
         listeners = {each.pid for each in living if "[listener]" in _text(each.pid, "cmdline")}
         children = {each.pid for each in living if each.parent in listeners}  # who was just forked still has its parent's title
         return [each.pid for each in living if each.pid not in listeners - children]

@@ -111,7 +111,7 @@ def test_power_off_and_on_again(new_machine: NewMachine) -> None:
     """Nothing runs on a machine that is off; on again, it has the same address and host key."""
     machine = new_machine()
     with machine.popen("sleep", "1009") as sleep:
-        wait_until("it sleeps", lambda: processes.below(sleep.pid))
+        wait_until("it sleeps", lambda: processes.list_descendants(sleep.pid))
         key = machine.host_key
         machine.power_off()
         assert sleep.wait(PATIENCE_S) != 0
@@ -195,7 +195,7 @@ def test_nothing_is_left_by_a_killed_pytest(namespaces: bool) -> None:
 
 
 def sleepers(sleep: str) -> list[int]:
-    return [each.pid for each in processes.everything() if command(each.pid) == f"sleep\0{sleep}\0"]
+    return [each.pid for each in processes.iterate_processes() if command(each.pid) == f"sleep\0{sleep}\0"]
 
 
 def command(pid: int) -> str:

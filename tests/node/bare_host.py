@@ -36,7 +36,7 @@ class BareHost:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        below = processes.below(self.process.pid)
+        below = processes.list_descendants(self.process.pid)
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):

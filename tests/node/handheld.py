@@ -43,13 +43,13 @@ class HandheldAgent:
         wait_until("everything of the session is gone", lambda: self._sweep() == [])
 
     def _sweep(self) -> list[int]:
-        for pid in sweep.left_by([self.session]):
+        for pid in sweep.find_left_processes([self.session]):
             processes.kill(pid)
-        return sweep.left_by([self.session])
+        return sweep.find_left_processes([self.session])
 
     def left(self) -> list[int]:
         """The processes of this session, the agent apart."""
-        return [pid for pid in sweep.left_by([self.session]) if pid != self.process.pid]
+        return [pid for pid in sweep.find_left_processes([self.session]) if pid != self.process.pid]
 
     def order(self, order: str, **data: Any) -> None:
         assert self.process.stdin

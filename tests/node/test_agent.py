@@ -251,4 +251,4 @@ def test_other_version_is_explained() -> None:
         agent.expect("hello")
         assert agent.process.stdin
         agent.process.stdin.write(b'{"v": 99, "order": "ping"}\n')
-        assert "speaks differently" in agent.words()
+        assert "uses another protocol" in agent.words()

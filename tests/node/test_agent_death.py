@@ -64,7 +64,7 @@ def test_silence_ends_everything() -> None:
     """No byte for the length of the time-out is as good as the end of the line: a cut network, a stopped controller."""
     with HandheldAgent("--heartbeat-timeout-s", "1") as agent:
         agent.start("worker:0", at="ready", do="hang")
-        assert "no word from the controller for 1 s" in agent.words()
+        assert "no message from the controller for 1 s" in agent.words()
         assert agent.left() == []
 
 
@@ -73,7 +73,7 @@ def test_unread_events_do_not_keep_the_agent() -> None:
     with HandheldAgent("--heartbeat-timeout-s", "2") as agent:
         agent.start("worker:0", steps=100_000, step_s=0.0)
         agent.notify("go", "worker:0")
-        assert "no word from the controller for 2 s" in agent.words()
+        assert "no message from the controller for 2 s" in agent.words()
         assert agent.left() == []
 
 

@@ -49,7 +49,7 @@ def test_damaged_bundle_is_refused(tmp_path: Path) -> None:
         host.header()
         assert host.next() == {"at": "bundle"}
         host.send(make_bundle().data[:-1] + b"?")
-        assert host.next() == {"failed": "bundle", "why": "it did not arrive as it was sent"}
+        assert host.next() == {"failed": "bundle", "why": "it was damaged on the way"}
         assert host.next() is None
     assert not (tmp_path / ".cache").exists()
 

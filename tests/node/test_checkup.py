@@ -85,7 +85,7 @@ def test_facts_are_this_hosts(host: Handheld) -> None:
     found = host.answer("facts")
     assert found["python"] == sys.version.split()[0]
     assert found["executable"] == sys.executable
-    assert found["tensorflow"] == probes.tensorflow_version()
+    assert found["tensorflow"] == probes.find_tensorflow_version()
     assert found["cores"] == len(os.sched_getaffinity(0))
     assert found["machine_cores"] == os.cpu_count()
     assert found["memory_bytes"] > 1 << 28
@@ -157,7 +157,7 @@ def test_files_are_written_seen_and_taken_away(host: Handheld, tmp_path: Path) -
 def test_nothing_is_left_in_the_folder_when_it_leaves(host: Handheld, tmp_path: Path) -> None:
     """Without an order to take its file away, it does so before it leaves."""
     host.answer("write", folder=str(tmp_path), token="abc")
-    assert host.end() == (0, "checkup: the controller closed the line\n")
+    assert host.end() == (0, "checkup: the controller closed the connection\n")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -190,14 +190,14 @@ def test_ports_of_two_hosts() -> None:
 )
 def test_own_addresses_are_known(address: str, mine: bool) -> None:
     """A host knows which addresses are its own, by number or name."""
-    assert checkup.is_mine(address) == mine
+    assert checkup.has_address(address) == mine
 
 
 def test_silence_ends_it() -> None:
     """After `--heartbeat-timeout-s` without a byte it leaves, and reports why."""
     held = Handheld("--heartbeat-timeout-s", "0.5")
     held.process.wait(PATIENCE_S)
-    assert held.end() == (0, "checkup: no word from the controller for 0.5 s\n")
+    assert held.end() == (0, "checkup: no message from the controller for 0.5 s\n")
 
 
 def test_its_end_ends_what_it_started(tmp_path: Path) -> None:
@@ -206,8 +206,8 @@ def test_its_end_ends_what_it_started(tmp_path: Path) -> None:
         python = interpreter(tmp_path / end, module="import time\ntime.sleep(3600)\n")
         held = Handheld(python=python, PYTHONPATH=str(REPOSITORY))
         held.order("trial", within_s=3600)
-        wait_until("it tries", lambda held=held: processes.below(held.process.pid))  # type: ignore[misc]
-        (child,) = processes.below(held.process.pid)
+        wait_until("it tries", lambda held=held: processes.list_descendants(held.process.pid))  # type: ignore[misc]
+        (child,) = processes.list_descendants(held.process.pid)
         if end == "kill":
             held.process.kill()
         held.end()
@@ -227,7 +227,7 @@ def test_another_version_is_told(line: bytes) -> None:
     held.process.stdin.write(line)
     code, output = held.end()
     assert code == 1
-    assert "the other side speaks differently" in output
+    assert "the controller uses another protocol" in output
 
 
 class TestTrial:

@@ -139,10 +139,10 @@ def test_interrupted(home: Path) -> None:
         while interrupted.next() != {"at": "environment", "doing": "installing TensorFlow"}:
             pass
         wait_until("it hangs", lambda: len(calls(home)) == 2)
-        below = [each.pid for each in processes.below(interrupted.process.pid)]
+        below = [each.pid for each in processes.list_descendants(interrupted.process.pid)]
         interrupted.hang_up()
         interrupted.ended()
-        assert not set(below) & {each.pid for each in processes.everything()}
+        assert not set(below) & {each.pid for each in processes.iterate_processes()}
     assert len(made(home)) == 1
     (home / "hang").unlink()
     with host(home) as next_one:

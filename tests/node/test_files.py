@@ -16,7 +16,7 @@ from pytest_dtfperf.node import files
 
 
 def write(path: Path, content: bytes) -> None:
-    with files.replacing(path) as file:
+    with files.replace_file(path) as file:
         file.write(content)
 
 
@@ -24,7 +24,7 @@ def test_a_file_is_replaced_once_the_block_has_ended(tmp_path: Path) -> None:
     """Within the block readers find the old file, after it the new one, with the rights of any new file; nothing else."""
     path = tmp_path / "x"
     write(path, b"old")
-    with files.replacing(path) as file:
+    with files.replace_file(path) as file:
         file.write(b"new")
         file.flush()
         assert path.read_bytes() == b"old"
@@ -39,7 +39,7 @@ def test_a_block_that_fails_leaves_what_stood(tmp_path: Path) -> None:
     """Whatever ends the block before its time, Ctrl-C too, leaves the old file and nothing else."""
     path = tmp_path / "x"
     write(path, b"old")
-    with pytest.raises(KeyboardInterrupt), files.replacing(path):
+    with pytest.raises(KeyboardInterrupt), files.replace_file(path):
         raise KeyboardInterrupt
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
@@ -74,7 +74,7 @@ def test_what_killed_ones_have_left_goes_with_a_later_one(tmp_path: Path) -> Non
     path = tmp_path / "x"
     code = (
         "import os, signal, sys; from pytest_dtfperf.node import files\n"
-        "with files.replacing(sys.argv[1]): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "with files.replace_file(sys.argv[1]): os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == -signal.SIGKILL
     (part,) = tmp_path.iterdir()
@@ -107,13 +107,13 @@ def make_strange(path: Path, kind: str) -> None:
 
 
 WORDS = {
-    "pipe": "it is a pipe, and no regular file",
-    "folder": "it is a folder, and no regular file",
-    "socket": "it is a socket, and no regular file",
-    "device": "it is a device, and no regular file",
+    "pipe": "it is a pipe, not a regular file",
+    "folder": "it is a folder, not a regular file",
+    "socket": "it is a socket, not a regular file",
+    "device": "it is a device, not a regular file",
     "loop": "Too many levels of symbolic links",
-    "large": "it has more than 64 MiB, the most that is read of such a file",
-    "binary": "it is no text in UTF-8: byte 2 is 0xff",
+    "large": "it has more than 64 MiB, the limit for such a file",
+    "binary": "it is not a UTF-8 text: byte 2 is 0xff",
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.node.gpu_state import LIBRARY_EVERY_S, SMI_EVERY_S, GpuWatch, readings, reasons, way_to_read
+from pytest_dtfperf.node.gpu_state import LIBRARY_EVERY_S, SMI_EVERY_S, GpuWatch, choose_reader, name_reasons, parse_readings
 from tests.node.handheld import HandheldAgent
 
 ROWS = """0, GPU-aaaa, 1328, 1328, 715, 715, 0x0000000000000000, 0, 54, 178.31, 97
@@ -86,7 +86,7 @@ def library(folder: Path, monkeypatch: pytest.MonkeyPatch, init: str = "pass") -
 
 def test_readings_of_nvidia_smi() -> None:
     """Each GPU's numbers and reasons are read; text without a number is None; a name with commas is one name."""
-    first, second, third = readings(ROWS, PROCESSES, ["0", "1", "2"])
+    first, second, third = parse_readings(ROWS, PROCESSES, ["0", "1", "2"])
     assert first == {
         "index": "0", "uuid": "GPU-aaaa", "sm_mhz": 1328, "sm_max_mhz": 1328, "memory_mhz": 715, "memory_max_mhz": 715,
         "reasons": [], "ecc_uncorrected": 0, "temperature_c": 54, "power_w": 178.31, "utilisation": 97, "processes": [],
@@ -104,31 +104,31 @@ def test_number_that_cannot_be(cell: str) -> None:
     """A number that no sensor has is not known: the controller would reject its host."""
     row = ROWS.splitlines()[0]
     assert "178.31" in row
-    (reading,) = readings(row.replace("178.31", cell), "", ["0"])
+    (reading,) = parse_readings(row.replace("178.31", cell), "", ["0"])
     assert reading["power_w"] is None
 
 
 def test_only_our_gpus_are_read() -> None:
     """GPUs that are not allocated are left out."""
-    assert [reading["index"] for reading in readings(ROWS, PROCESSES, ["1"])] == ["1"]
+    assert [reading["index"] for reading in parse_readings(ROWS, PROCESSES, ["1"])] == ["1"]
 
 
 @pytest.mark.parametrize("rows", ["", "No devices were found\n", 'Field "clocks.sm" is not a valid field to query.\n'])
 def test_answer_that_is_none(rows: str) -> None:
     """Text instead of rows gives no GPU."""
-    assert readings(rows, "", ["0"]) == []
+    assert parse_readings(rows, "", ["0"]) == []
 
 
 @pytest.mark.parametrize("mask, names", [(0, []), (0x5, ["gpu_idle", "sw_power_cap"]), (0x400, ["0x400"])])
 def test_reasons(mask: int, names: list[str]) -> None:
     """Each bit that is set has its name, and one that came later has its number."""
-    assert reasons(mask) == names
+    assert name_reasons(mask) == names
 
 
 def test_library_is_asked_first(smi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where NVIDIA's library can be imported it reports the same as nvidia-smi does; what it refuses is None."""
     library(tmp_path, monkeypatch)
-    read_gpus, every_s = way_to_read(["0"])
+    read_gpus, every_s = choose_reader(["0"])
     (reading,) = read_gpus()
     assert every_s == LIBRARY_EVERY_S
     assert reading == {
@@ -136,13 +136,13 @@ def test_library_is_asked_first(smi: Path, tmp_path: Path, monkeypatch: pytest.M
         "reasons": ["sw_thermal_slowdown"], "ecc_uncorrected": None, "temperature_c": 88, "power_w": 178.31, "utilisation": 97,
         "processes": [{"pid": 7, "name": "/usr/bin/python3", "memory_mib": None}],
     }  # fmt: skip
-    assert set(reading) == set(readings(ROWS, PROCESSES, ["0"])[0])
+    assert set(reading) == set(parse_readings(ROWS, PROCESSES, ["0"])[0])
 
 
 def test_library_without_a_driver(smi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that cannot start leaves the question to nvidia-smi."""
     library(tmp_path, monkeypatch, init='raise NVMLError("Driver Not Loaded")')
-    read_gpus, every_s = way_to_read(["0", "1"])
+    read_gpus, every_s = choose_reader(["0", "1"])
     assert len(read_gpus()) == 2
     assert every_s == SMI_EVERY_S
 
@@ -151,7 +151,7 @@ def test_library_without_a_driver(smi: Path, tmp_path: Path, monkeypatch: pytest
 def test_nvidia_smi_that_fails(smi: Path, script: str) -> None:
     """Nothing is known then, and nothing fails."""
     smi.write_text(f"#!/bin/sh\n{script} 2>&-\n")
-    read_gpus, _ = way_to_read(["0"])
+    read_gpus, _ = choose_reader(["0"])
     assert read_gpus() == []
     smi.unlink()
     assert read_gpus() == []
@@ -163,7 +163,7 @@ def test_watch(smi: Path) -> None:
     seen: list[tuple[float, Any]] = []
     while len(seen) < 2:
         assert select.select([watch], [], [], 30)[0]
-        heard = watch.hear()
+        heard = watch.read_samples()
         assert heard is not None
         seen += heard
     assert seen[0][0] < seen[1][0]

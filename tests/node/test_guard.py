@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from pytest_dtfperf.node.guard import Guard, why_not
+from pytest_dtfperf.node.guard import Firewall, explain_unavailable
 from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 from tests.machines import network as networks
 from tests.machines import ordinary
@@ -30,8 +30,8 @@ except TimeoutError:
 UNLUCKY_S = 1.0  # for what is dropped: nobody answers later than that
 HOLD = """
 import sys, time
-from pytest_dtfperf.node.guard import Guard
-guard = Guard("killed", [int(sys.argv[1])], [])
+from pytest_dtfperf.node.guard import Firewall
+guard = Firewall("killed", [int(sys.argv[1])], [])
 print("up", flush=True)
 time.sleep(600)
 """
@@ -63,7 +63,7 @@ class Ground:
 
 @pytest.fixture(scope="module")
 def ground() -> Iterator[Ground]:
-    if reason := networks.why_not() or why_not():
+    if reason := networks.why_not() or explain_unavailable():
         pytest.skip(reason)
     with ExitStack() as stack:
         network = stack.enter_context(Network())
@@ -84,7 +84,7 @@ def tables() -> str:
 @pytest.mark.parametrize("family", [4, 6], ids=["IPv4", "IPv6"])
 def test_strangers_are_kept_from_its_ports(ground: Ground, family: int) -> None:
     """Peers come through to a guarded port and strangers do not; other ports are open to all; afterwards all are."""
-    guard = Guard("t", [ground.guarded], [ground.address(PEER, 4), ground.address(PEER, 6)])
+    guard = Firewall("t", [ground.guarded], [ground.address(PEER, 4), ground.address(PEER, 6)])
     seen = {
         (host, port): ground.calls(host, port, family, SILENT if (host, port) == (STRANGER, ground.guarded) else OPEN)
         for host in (PEER, STRANGER)
@@ -101,7 +101,7 @@ def test_nothing_but_tcp_is_touched(ground: Ground) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.bind((ground.address(HERE), ground.guarded))
         receiver.settimeout(PATIENCE_S)
-        guard = Guard("t", [ground.guarded], [])
+        guard = Firewall("t", [ground.guarded], [])
         ground.sends(b"hello")
         assert receiver.recv(5) == b"hello"
         guard.close()
@@ -109,7 +109,7 @@ def test_nothing_but_tcp_is_touched(ground: Ground) -> None:
 
 def test_the_host_itself_comes_through(ground: Ground) -> None:
     """Tasks of one host reach each other at any of its addresses, also where there are no peers."""
-    guard = Guard("t", [ground.guarded], [])
+    guard = Firewall("t", [ground.guarded], [])
     for address in ("127.0.0.1", "::1", ground.address(HERE, 4), ground.address(HERE, 6)):
         socket.create_connection((address, ground.guarded), PATIENCE_S).close()
     guard.close()
@@ -127,14 +127,14 @@ def test_it_dies_with_its_process(ground: Ground) -> None:
 
 def test_agents_of_one_process_id_have_tables_of_their_own(ground: Ground) -> None:
     """In containers of one host, two agents may have the same process id: both have a firewall for the same run."""
-    first, second = (Guard("same", [ground.guarded], []) for _ in range(2))
+    first, second = (Firewall("same", [ground.guarded], []) for _ in range(2))
     first.close()
     second.close()
 
 
 def test_two_runs_have_two_tables(ground: Ground) -> None:
     """Guards of several agents on one machine stand beside each other, each for its own ports."""
-    first, second = Guard("a", [ground.guarded], []), Guard("b", [ground.other], [ground.address(PEER)])
+    first, second = Firewall("a", [ground.guarded], []), Firewall("b", [ground.other], [ground.address(PEER)])
     assert ground.calls(PEER, ground.guarded, 4, SILENT) == SILENT
     assert ground.calls(PEER, ground.other, 4, OPEN) == OPEN
     first.close()
@@ -147,12 +147,17 @@ def test_two_runs_have_two_tables(ground: Ground) -> None:
 def test_what_is_no_address_is_no_rule(ground: Ground, peer: str) -> None:
     """What another host calls its address goes into no rule before it was read as one."""
     with pytest.raises(ValueError, match="does not appear to be an IPv4 or IPv6 address"):
-        Guard("t", [ground.guarded], [peer])
+        Firewall("t", [ground.guarded], [peer])
 
 
 def test_an_ordinary_user_cannot_have_it() -> None:
     """A user other than root gets an error that names root."""
     if reason := ordinary.why_not():
         pytest.skip(reason)
-    command = [*ordinary.as_user(), sys.executable, "-c", "from pytest_dtfperf.node.guard import why_not; print(why_not())"]
+    command = [
+        *ordinary.as_user(),
+        sys.executable,
+        "-c",
+        "from pytest_dtfperf.node.guard import explain_unavailable; print(explain_unavailable())",
+    ]
     assert subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout == "only root may set up nftables\n"

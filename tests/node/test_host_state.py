@@ -12,14 +12,14 @@ import pytest
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.node.host_state import (
     HostState,
-    core_times,
-    grown_of_each,
+    add_siblings,
+    compute_growth_of_threads,
+    format_ranges,
     has_quota,
-    memory_available,
-    ranges,
-    stalls,
-    swapped_in,
-    with_siblings,
+    parse_available_bytes,
+    parse_core_times,
+    parse_memory_stalls,
+    parse_swapped_in_bytes,
 )
 from pytest_dtfperf.testing.backends import wait_until
 
@@ -37,35 +37,35 @@ full avg10=0.00 avg60=0.02 avg300=0.10 total=4520474
 
 def test_core_times() -> None:
     """User, nice and system time of each core; stolen time is separate."""
-    found = core_times(STAT)
+    found = parse_core_times(STAT)
     assert {cpu: core.busy_s * processes.TICKS_PER_S for cpu, core in found.items()} == {0: 160, 1: 270, 10: 860}
     assert {cpu: core.steal_s * processes.TICKS_PER_S for cpu, core in found.items()} == {0: 4, 1: 4, 10: 8}
 
 
 def test_core_times_of_an_old_kernel() -> None:
     """A kernel that writes fewer columns has nothing stolen."""
-    (core,) = core_times("cpu0 100 10 50 1000\n").values()
+    (core,) = parse_core_times("cpu0 100 10 50 1000\n").values()
     assert (core.busy_s, core.steal_s) == (160 / processes.TICKS_PER_S, 0)
 
 
 def test_stalls() -> None:
     """The seconds in which some process, and the whole host, waited for memory; nothing where the kernel does not count."""
-    assert stalls(PRESSURE) == {"some": 7.222686, "full": 4.520474}
-    assert stalls("") == {}
+    assert parse_memory_stalls(PRESSURE) == {"some": 7.222686, "full": 4.520474}
+    assert parse_memory_stalls("") == {}
 
 
 def test_memory() -> None:
     """Available memory and what came back from swap, in bytes; None where a kernel does not report it."""
-    assert memory_available("MemTotal:       24684084 kB\nMemAvailable:   21871704 kB\n") == 21871704 * 1024
-    assert memory_available("MemTotal:       24684084 kB\n") is None
-    assert swapped_in("pgpgout 1\npswpin 3\npswpout 9\n") == 3 * os.sysconf("SC_PAGE_SIZE")
-    assert swapped_in("") is None
+    assert parse_available_bytes("MemTotal:       24684084 kB\nMemAvailable:   21871704 kB\n") == 21871704 * 1024
+    assert parse_available_bytes("MemTotal:       24684084 kB\n") is None
+    assert parse_swapped_in_bytes("pgpgout 1\npswpin 3\npswpout 9\n") == 3 * os.sysconf("SC_PAGE_SIZE")
+    assert parse_swapped_in_bytes("") is None
 
 
 @pytest.mark.parametrize("cpus, text", [([], ""), ([3], "3"), ([1, 0, 2, 8, 10, 11], "0-2,8,10-11")])
 def test_ranges(cpus: list[int], text: str) -> None:
     """Cores are written as the kernel writes them."""
-    assert ranges(cpus) == text
+    assert format_ranges(cpus) == text
 
 
 QUOTAS = {
@@ -102,10 +102,10 @@ time.sleep(3600)
 
 def test_own_time_is_that_of_all_descendants() -> None:
     """A grandchild's work is our own while it lives, when its parent has reaped it, and when that one is dead, too."""
-    before = processes.cpu_s_of_all(os.getpid())
+    before = processes.read_cpu_s(os.getpid())
 
     def used_s() -> float:
-        return processes.cpu_s_of_all(os.getpid()) - before
+        return processes.read_cpu_s(os.getpid()) - before
 
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
         wait_until("it works", lambda: used_s() >= 0.1)
@@ -151,9 +151,9 @@ def test_who_shares_a_core_waits_for_it() -> None:
 
 def test_what_has_ended_takes_its_waiting_along() -> None:
     """Threads are distinguished: of one that is new all counts, of one that has ended nothing, and none counts below zero."""
-    assert grown_of_each({1: 2.0, 2: 5.0}, {1: 2.5, 3: 1.0}) == 1.5
-    assert grown_of_each({1: 2.0}, {1: 1.0}) == 0.0
-    assert grown_of_each(None, {1: 1.0}) is None
+    assert compute_growth_of_threads({1: 2.0, 2: 5.0}, {1: 2.5, 3: 1.0}) == 1.5
+    assert compute_growth_of_threads({1: 2.0}, {1: 1.0}) == 0.0
+    assert compute_growth_of_threads(None, {1: 1.0}) is None
 
 
 def test_account_of_some_cores() -> None:
@@ -162,7 +162,7 @@ def test_account_of_some_cores() -> None:
     before = host.sample()
     found = host.account(before, before, host.sample(), {host.cpus[0]})
     assert str(host.cpus[0]) in found["cpus"]
-    assert found["cores"] == len(with_siblings({host.cpus[0]}))
+    assert found["cores"] == len(add_siblings({host.cpus[0]}))
 
 
 def test_many_threads_are_not_asked() -> None:
@@ -172,7 +172,7 @@ def test_many_threads_are_not_asked() -> None:
     for thread in threads:
         thread.start()
     try:
-        assert processes.waited_s_of_all(os.getpid()) is None
+        assert processes.read_waited_s(os.getpid()) is None
     finally:
         over.set()
         for thread in threads:

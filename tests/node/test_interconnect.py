@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.node.interfaces import fastest, list_interfaces, own
+from pytest_dtfperf.node.interfaces import find_fastest, list_addresses, list_interfaces
 
 ROUTES = """Iface	Destination	Gateway 	Flags	RefCnt	Use	Metric	Mask
 eth1	0000A8C0	00000000	0001	0	0	0	00FFFFFF
@@ -39,7 +39,7 @@ class Sys:
         return [(each["name"], each["kind"], each["gbps"]) for each in found if each["name"].startswith("test-")]
 
     def fastest(self) -> str | None:
-        return fastest(*(str(self._folder / name) for name in ("infiniband", "net", "route")))
+        return find_fastest(*(str(self._folder / name) for name in ("infiniband", "net", "route")))
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_interface_of_the_default_route(machine: Sys, speed: str, name: str | No
 
 def test_nothing_is_known(tmp_path: Path) -> None:
     """A host without any of these files has an unknown interconnect."""
-    assert fastest(*(str(tmp_path / name) for name in ("infiniband", "net", "route"))) is None
+    assert find_fastest(*(str(tmp_path / name) for name in ("infiniband", "net", "route"))) is None
 
 
 def test_interfaces_are_listed_by_kind_and_speed(machine: Sys) -> None:
@@ -99,5 +99,5 @@ def test_interfaces_are_listed_by_kind_and_speed(machine: Sys) -> None:
 def test_interfaces_of_this_host_have_its_addresses() -> None:
     """The addresses of all interfaces are those of the host, and the loopback interface is not listed."""
     found = list_interfaces()
-    assert {address for each in found for address in each["addresses"]} == set(own())
+    assert {address for each in found for address in each["addresses"]} == set(list_addresses())
     assert "lo" not in [each["name"] for each in found]

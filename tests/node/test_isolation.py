@@ -35,7 +35,7 @@ def made() -> list[int]:
 @pytest.fixture(params=["by a process", "in a thread"])
 def network(request: pytest.FixtureRequest) -> Iterator[list[int]]:
     try:
-        files = made() if request.param == "by a process" else isolation.made_in_a_thread()
+        files = made() if request.param == "by a process" else isolation.make_in_thread()
     except subprocess.CalledProcessError:
         pytest.skip("this machine lets this user make no namespaces")
     if not files:
@@ -63,7 +63,7 @@ def test_what_an_ordinary_process_is_that_has_entered() -> None:
 def test_a_thread_makes_one_and_its_process_stays_where_it_is() -> None:
     """Root's process is in the network that it was in before, and so are the threads that it starts later."""
     before = os.readlink("/proc/self/ns/net")
-    files = isolation.made_in_a_thread()
+    files = isolation.make_in_thread()
     for file in files:
         os.close(file)
     assert len(files) in ((2,) if ordinary.why_not() is None else (0, 2))
@@ -79,7 +79,7 @@ def test_no_thread_of_an_ordinary_user_makes_one() -> None:
     """A user other than root is given none, and so makes it in a process."""
     if reason := ordinary.why_not():
         pytest.skip(reason)
-    command = [sys.executable, "-c", "from pytest_dtfperf.node import isolation; print(isolation.made_in_a_thread())"]
+    command = [sys.executable, "-c", "from pytest_dtfperf.node import isolation; print(isolation.make_in_thread())"]
     assert subprocess.run([*ordinary.as_user(), *command], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
@@ -136,14 +136,14 @@ def opens(path: str) -> bool:
 
 def test_ports_are_held_within(network: list[int]) -> None:
     """Ports that are reserved within a network are taken there, and free here; released, they are free again."""
-    held = ports.within(network, partial(ports.reserve, 300))  # more than one message of the kernel's takes
+    held = ports.reserve_in_network(network, partial(ports.reserve, 300))  # more than one message of the kernel's takes
     assert len(set(held.ports)) == 300
     wanted = held.ports[:2]
     with pytest.raises(ports.PortsTaken) as taken:
-        ports.within(network, partial(ports.reserve_exactly, wanted))
+        ports.reserve_in_network(network, partial(ports.reserve_exactly, wanted))
     assert taken.value.ports == wanted
     held.release()
-    again = ports.within(network, partial(ports.reserve_exactly, wanted))
+    again = ports.reserve_in_network(network, partial(ports.reserve_exactly, wanted))
     assert again.ports == wanted
     again.release()
 
@@ -152,7 +152,7 @@ def test_what_fails_within_is_told_without(network: list[int]) -> None:
     """What keeps ports from being reserved there is raised here, and leaves no child and no file."""
 
     def list_children() -> set[int]:
-        return {each.pid for each in processes.below(os.getpid(), dead=True)}
+        return {each.pid for each in processes.list_descendants(os.getpid(), dead=True)}
 
     files, children = len(os.listdir("/proc/self/fd")), list_children()
 
@@ -160,7 +160,7 @@ def test_what_fails_within_is_told_without(network: list[int]) -> None:
         raise OSError(errno.ENOBUFS, "so there")
 
     with pytest.raises(OSError, match="so there"):
-        ports.within(network, fail)
+        ports.reserve_in_network(network, fail)
     assert len(os.listdir("/proc/self/fd")) == files
     assert not list_children() - children  # those of earlier tests may end at any time
 
@@ -168,8 +168,8 @@ def test_what_fails_within_is_told_without(network: list[int]) -> None:
 def test_two_networks_are_two(network: list[int]) -> None:
     """What is taken in one network is free in another."""
     other = made()
-    held = ports.within(network, partial(ports.reserve, 1))
-    also = ports.within(other, partial(ports.reserve_exactly, held.ports))
+    held = ports.reserve_in_network(network, partial(ports.reserve, 1))
+    also = ports.reserve_in_network(other, partial(ports.reserve_exactly, held.ports))
     assert also.ports == held.ports
     for each in (held, also):
         each.release()

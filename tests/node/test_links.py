@@ -49,7 +49,7 @@ def test_a_host_is_not_taken_for_another(other: links.Listener) -> None:
 def test_strangers_are_not_served(other: links.Listener) -> None:
     """Without the token of this checkup a caller gets no answer."""
     (found,) = links.reach("another", [target(1, other.ports[0])])
-    assert found["error"] == "what listens there is not this checkup"
+    assert found["error"] == "the program that listens there is not this checkup"
 
 
 @pytest.mark.parametrize("output", [b"SSH-2.0-OpenSSH_9.2\r\n", b"x" * 1000, b""])
@@ -68,8 +68,8 @@ def test_what_is_no_checkup_is_told_apart(output: bytes) -> None:
         (found,) = links.reach("token", [target(1, stranger.getsockname()[1])])
         thread.join()
     assert found["error"] in (
-        "127.0.0.1 is not that host: somebody else answers there",
-        "what listens there is not this checkup",
+        "127.0.0.1 is not that host: another program answers there",
+        "the program that listens there is not this checkup",
         "Connection reset by peer",
     )
 
@@ -77,7 +77,7 @@ def test_what_is_no_checkup_is_told_apart(output: bytes) -> None:
 def test_a_name_that_is_not_known(other: links.Listener) -> None:
     """An address that is an unknown name is an error of this one target."""
     found = links.reach("token", [target(0, 1, address="no.such.host.invalid"), target(1, other.ports[0])])
-    assert found[0]["error"].startswith("the name is not known there")
+    assert found[0]["error"].startswith("the host cannot resolve the name")
     assert found[1]["error"] is None
 
 
@@ -124,7 +124,7 @@ def test_streams_of_one_moment(other: links.Listener) -> None:
             {"host": 2, "address": HERE, "port": third.ports[0]},
             {"host": 3, "address": HERE, "port": third.ports[0]},
         ]
-        first, second, wrong = links.measure_at_once("token", targets, 0.05, 3)
+        first, second, wrong = links.measure_concurrently("token", targets, 0.05, 3)
     for found in (first, second):
         assert len(found["parts"]) == 3
         assert all(part["bytes"] > 0 and part["counted_s"] >= 0.05 for part in found["parts"])
@@ -148,7 +148,7 @@ def test_what_is_counted_is_what_was_sent() -> None:
     thread.start()
     with ours, theirs:
         began = time.monotonic()
-        counted = links._count(theirs, STREAM_S)
+        counted = links._count_bytes(theirs, STREAM_S)
         whole_s = time.monotonic() - began
         over.set()
         thread.join()
@@ -196,7 +196,7 @@ def test_a_closed_listener_listens_no_more() -> None:
 @pytest.mark.parametrize(
     "error, words",
     [
-        (TimeoutError(), "no answer within 5 s (a firewall drops it, or there is no way there)"),
+        (TimeoutError(), "no answer within 5 s (a firewall drops it, or there is no route)"),
         (ConnectionRefusedError(111, "Connection refused"), "refused (a firewall rejects it"),
         (OSError(113, "No route to host"), "No route to host"),
         (OSError("it says nothing"), "it says nothing"),

@@ -114,7 +114,7 @@ def test_proc_that_hides_others(hidepid: int) -> None:
     """Where /proc hides what others run (hidepid), another user's process is not taken for gone, and one's own is seen."""
     script = (
         "from pytest_dtfperf.node import processes; from pytest_dtfperf.node.owner import Owner; me = Owner.me(); "
-        "print(me.fate.name, me._replace(pid=1).fate.name, me.pid in {each.pid for each in processes.everything()})"
+        "print(me.fate.name, me._replace(pid=1).fate.name, me.pid in {each.pid for each in processes.iterate_processes()})"
     )
     argv = [*hiding_others(hidepid), *ordinary.as_user(), sys.executable, "-c", script]
     assert subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout.split() == ["LIVES", "ELSEWHERE", "True"]

@@ -44,26 +44,26 @@ def test_version_of_tensorflow_is_read_from_a_name(
     """The metadata folder of any package that provides TensorFlow has the version; what is no folder is passed over."""
     (tmp_path / folder).mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path / "no such.zip"), str(tmp_path)])
-    assert probes.tensorflow_version() == version
+    assert probes.find_tensorflow_version() == version
 
 
 def test_version_of_cuda_is_that_beside_tensorflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA is known where TensorFlow brought its own, whatever generation the package is named for."""
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert probes.cuda_version() is None
+    assert probes.find_cuda_version() is None
     (tmp_path / "nvidia_cuda_runtime_cu12-12.5.82.dist-info").mkdir()
-    assert probes.cuda_version() == "12.5.82"
+    assert probes.find_cuda_version() == "12.5.82"
 
 
 def test_fingerprint_names_hardware_software_and_state() -> None:
     """A host knows its CPU, cores, memory, versions and load, without importing TensorFlow."""
-    fingerprint = probes.fingerprint([])
+    fingerprint = probes.read_fingerprint([])
     assert fingerprint["hardware"]["cpu"]
-    assert (fingerprint["hardware"]["cpu"], fingerprint["hardware"]["cpu_kind"]) == probes.cpu()
+    assert (fingerprint["hardware"]["cpu"], fingerprint["hardware"]["cpu_kind"]) == probes.read_cpu()
     assert fingerprint["hardware"]["cores"] == os.cpu_count()
     assert fingerprint["hardware"]["memory_gib"] >= 1
     assert fingerprint["hardware"]["gpus"] == []
-    assert fingerprint["hardware"]["interconnect"] == interfaces.fastest()
+    assert fingerprint["hardware"]["interconnect"] == interfaces.find_fastest()
     assert set(fingerprint["software"]) == {"python", "tensorflow", "cuda", "kernel", "driver"}
     assert fingerprint["state"]["load"] >= 0
 
@@ -96,15 +96,15 @@ def test_processor_is_known_by_more_than_its_name(
         f"processor\t: 0\n{told}\nprocessor\t: 1\ncpu family\t: 99\nmodel\t\t: 9\nCPU implementer\t: 0x99\nCPU part\t: 0x99\n"
     )
     monkeypatch.setattr(probes, "_CPUINFO", str(cpuinfo))
-    assert probes.cpu() == known
+    assert probes.read_cpu() == known
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["today", "before MIG"])
 def test_gpus_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bool) -> None:
     """Name, memory and driver of each GPU come from nvidia-smi, whether or not it knows of MIG."""
     use_smi(tmp_path, monkeypatch, *TWO_GPUS, old=old)
-    found = probes.gpus()
-    fingerprint = probes.fingerprint(found)
+    found = probes.list_gpus()
+    fingerprint = probes.read_fingerprint(found)
     assert [(gpu.index, gpu.visible_as) for gpu in found] == [("0", "0"), ("1", "1")]
     assert fingerprint["hardware"]["gpus"] == [{"name": A100, "memory_gib": 40}] * 2
     assert fingerprint["software"]["driver"] == "535.129.03"
@@ -124,7 +124,7 @@ def test_gpus_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: b
 def test_visible_gpus_are_those_that_cuda_shows(visible: str, indices: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA_VISIBLE_DEVICES means what CUDA makes of it: numbers or beginnings of UUIDs, up to the first that is none."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [gpu.index for gpu in probes.gpus()] == indices
+    assert [gpu.index for gpu in probes.list_gpus()] == indices
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -139,7 +139,7 @@ def test_names_of_no_gpu_are_an_error(visible: str, why: str, monkeypatch: pytes
     """Where CUDA would see no GPU although some were named, cores are not measured instead."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with pytest.raises(probes.GpusUnknown) as raised:
-        probes.gpus()
+        probes.list_gpus()
     assert str(raised.value).startswith(
         f"CUDA_VISIBLE_DEVICES={visible} shows CUDA no GPU{why}, but nvidia-smi lists 0 ({ONE}), 1 ({TWO}). "
     )
@@ -151,9 +151,9 @@ def test_numbers_in_an_unknown_order_are_an_error(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     with pytest.raises(probes.GpusUnknown, match=r"or set CUDA_DEVICE_ORDER=PCI_BUS_ID$"):
-        probes.gpus()
+        probes.list_gpus()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8f")
-    assert [gpu.name for gpu in probes.gpus()] == [A100]
+    assert [gpu.name for gpu in probes.list_gpus()] == [A100]
 
 
 @pytest.mark.usefixtures("parts")
@@ -173,13 +173,13 @@ def test_parts_are_devices(visible: str | None, names: list[str], monkeypatch: p
     """On GPUs that are cut into parts (MIG) each part is a device; of a GPU that is named CUDA takes the first part."""
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [gpu.visible_as for gpu in probes.gpus()] == names
+    assert [gpu.visible_as for gpu in probes.list_gpus()] == names
 
 
 @pytest.mark.usefixtures("parts")
 def test_parts_are_fingerprinted_as_parts() -> None:
     """The fingerprint has a part's name and memory, and never those of the whole card."""
-    assert probes.fingerprint(probes.gpus())["hardware"]["gpus"] == [
+    assert probes.read_fingerprint(probes.list_gpus())["hardware"]["gpus"] == [
         {"name": f"{A100} MIG 3g.20gb", "memory_gib": 20},
         {"name": f"{A100} MIG 1c.1g.10gb+me", "memory_gib": 10},
         {"name": f"{A100} MIG 7g.40gb", "memory_gib": 40},
@@ -189,10 +189,10 @@ def test_parts_are_fingerprinted_as_parts() -> None:
 def test_whole_gpus_beside_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside GPUs that are cut into parts whole ones are named by UUID, and one that has no part yet is no device."""
     use_smi(tmp_path, monkeypatch, gpu("GPU-cut", [("3g.20gb", FIRST)]), gpu("GPU-empty", mig="Enabled"), gpu("GPU-whole"))
-    assert [(gpu.index, gpu.visible_as) for gpu in probes.gpus()] == [(FIRST, FIRST), ("2", "GPU-whole")]
+    assert [(gpu.index, gpu.visible_as) for gpu in probes.list_gpus()] == [(FIRST, FIRST), ("2", "GPU-whole")]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     with pytest.raises(probes.GpusUnknown, match="CUDA_VISIBLE_DEVICES=1 shows CUDA no GPU"):
-        probes.gpus()
+        probes.list_gpus()
 
 
 @pytest.mark.usefixtures("parts")
@@ -200,13 +200,13 @@ def test_a_part_that_is_not_listed_is_an_error(monkeypatch: pytest.MonkeyPatch) 
     """One of an earlier cut, for one: training would go on without it, on the CPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-gone")
     with pytest.raises(probes.GpusUnknown, match=f"names MIG-gone, but nvidia-smi -L lists {FIRST}, {SECOND}, {OLD}"):
-        probes.gpus()
+        probes.list_gpus()
 
 
 def test_warnings_beside_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A warning that nvidia-smi prints before its lines is no GPU, and takes none away."""
     use_smi(tmp_path, monkeypatch, *TWO_GPUS, warning="WARNING: infoROM is corrupted at gpu 0000:02:00.0\n, a, b, c, d\n")
-    assert [gpu.index for gpu in probes.gpus()] == ["0", "1"]
+    assert [gpu.index for gpu in probes.list_gpus()] == ["0", "1"]
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -214,7 +214,7 @@ def test_gpus_of_damaged_notes_count(tmp_path: Path) -> None:
     """Exit code 14, of a GPU with damaged notes on itself, takes none away."""
     smi = tmp_path / "nvidia-smi"
     smi.write_text(smi.read_text() + "sys.exit(14)\n")
-    assert [gpu.index for gpu in probes.gpus()] == ["0", "1"]
+    assert [gpu.index for gpu in probes.list_gpus()] == ["0", "1"]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_gpus_of_damaged_notes_count(tmp_path: Path) -> None:
 def test_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str) -> None:
     """A host has no GPU where nvidia-smi reports none, or finds no driver."""
     use_smi(tmp_path, monkeypatch, failure=(code, words))
-    assert probes.gpus() == []
+    assert probes.list_gpus() == []
 
 
 @pytest.mark.parametrize(
@@ -240,11 +240,11 @@ def test_gpus_that_cannot_be_listed_are_an_error(
     """Whatever else nvidia-smi ends with is quoted, and never taken for a host without GPUs."""
     use_smi(tmp_path, monkeypatch, failure=(code, words))
     with pytest.raises(probes.GpusUnknown) as raised:
-        probes.gpus()
+        probes.list_gpus()
     quoted = repr(" ".join(words.split())) if words else "nothing"
     assert str(raised.value) == f"nvidia-smi ended with exit code {code}, and printed {quoted}"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert probes.gpus() == []
+    assert probes.list_gpus() == []
 
 
 def test_words_on_stderr_are_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ def test_words_on_stderr_are_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     use_smi(tmp_path, monkeypatch)
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'cannot open shared object file' >&2\nexit 127\n")
     with pytest.raises(probes.GpusUnknown, match="exit code 127, and printed 'cannot open shared object file'"):
-        probes.gpus()
+        probes.list_gpus()
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -261,7 +261,7 @@ def test_nvidia_smi_that_hangs(tmp_path: Path, closes: str) -> None:
     """One that hangs, as in a hung driver, is ended, and is an error that names it."""
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho '0, half of an answer'; {closes} exec sleep 60\n")
     with pytest.raises(probes.GpusUnknown, match=r"^nvidia-smi has not answered for 0\.2 s$"):
-        probes.gpus(within_s=0.2)
+        probes.list_gpus(within_s=0.2)
 
 
 @pytest.mark.parametrize("devices", [["nvidia0", "nvidiactl"], ["nvidiactl", "null"]])
@@ -275,9 +275,9 @@ def test_device_files_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if "nvidia0" in devices:
         with pytest.raises(probes.GpusUnknown, match=f"^there are GPUs here \\({tmp_path}/nvidia0\\), but no nvidia-smi"):
-            probes.gpus()
+            probes.list_gpus()
     else:
-        assert probes.gpus() == []
+        assert probes.list_gpus() == []
 
 
 def test_wsl_has_its_own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,12 +285,12 @@ def test_wsl_has_its_own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     smi = write_smi(tmp_path, [gpu(ONE)])
     monkeypatch.setattr(probes, "_SMI_WSL", str(smi))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert [gpu.index for gpu in probes.gpus()] == ["0"]
+    assert [gpu.index for gpu in probes.list_gpus()] == ["0"]
 
 
 def test_network_bytes_count_what_is_sent() -> None:
     """A megabyte over the loopback shows in the host's counters, sent and received."""
-    before = probes.counters()
+    before = probes.read_counters()
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         connection, _ = server.accept()
         with connection:
@@ -299,7 +299,7 @@ def test_network_bytes_count_what_is_sent() -> None:
                 rest = 1 << 16
                 while rest:
                     rest -= len(connection.recv(rest))
-    used = probes.counters().since(before)
+    used = probes.read_counters().since(before)
     assert used.bytes_sent >= 1 << 20
     assert used.bytes_received >= 1 << 20
 
@@ -315,8 +315,8 @@ def test_interfaces_that_come_and_go_take_nothing_away() -> None:
 
 def test_counters_grow() -> None:
     """CPU time and peak memory of this process are counted in seconds and bytes."""
-    before = probes.counters()
+    before = probes.read_counters()
     sum(range(3_000_000))
-    after = probes.counters()
+    after = probes.read_counters()
     assert after.cpu_s > before.cpu_s
     assert after.peak_rss_bytes >= before.peak_rss_bytes > 1 << 20

@@ -70,11 +70,11 @@ def test_everything_below_is_found(listed: bool, monkeypatch: pytest.MonkeyPatch
         pytest.skip("this kernel was built without CONFIG_PROC_CHILDREN")
     monkeypatch.setattr(processes, "_KERNEL_LISTS_CHILDREN", listed)
     process = start(PARENT)
-    (grandchild,) = processes.below(process.pid)
+    (grandchild,) = processes.list_descendants(process.pid)
     assert grandchild.parent == process.pid
-    assert {process.pid, grandchild.pid} <= {each.pid for each in processes.below(os.getpid())}
+    assert {process.pid, grandchild.pid} <= {each.pid for each in processes.list_descendants(os.getpid())}
     processes.kill(grandchild.pid)
-    wait_until("the grandchild is gone", lambda: not processes.below(process.pid))
+    wait_until("the grandchild is gone", lambda: not processes.list_descendants(process.pid))
     process.kill()
     finish(process)
 
@@ -92,7 +92,7 @@ def test_child_of_a_thread_is_found() -> None:
     thread = threading.Thread(target=start_one)
     thread.start()
     started.wait()
-    assert sleepers[0].pid in {each.pid for each in processes.below(os.getpid())}
+    assert sleepers[0].pid in {each.pid for each in processes.list_descendants(os.getpid())}
     over.set()
     thread.join()
     sleepers[0].kill()
@@ -103,7 +103,7 @@ def test_stubborn_process_is_ended_after_its_grace() -> None:
     """What ignores SIGTERM gets SIGKILL, even while it is stopped."""
     process = start(STUBBORN)
     process.send_signal(signal.SIGSTOP)
-    survivors = processes.end(lambda: [] if process.poll() is not None else [process.pid], grace_s=0.1)
+    survivors = processes.end_processes(lambda: [] if process.poll() is not None else [process.pid], grace_s=0.1)
     assert survivors == []
     assert finish(process) == -signal.SIGKILL
 
@@ -111,8 +111,8 @@ def test_stubborn_process_is_ended_after_its_grace() -> None:
 def test_polite_process_may_leave_by_itself() -> None:
     """What obeys SIGTERM is never sent SIGKILL."""
     process = start(PARENT)
-    grandchild = processes.below(process.pid)[0].pid
-    assert processes.end(lambda: [] if process.poll() is not None else [process.pid], grace_s=30.0) == []
+    grandchild = processes.list_descendants(process.pid)[0].pid
+    assert processes.end_processes(lambda: [] if process.poll() is not None else [process.pid], grace_s=30.0) == []
     assert finish(process) == -signal.SIGTERM
     processes.kill(grandchild)
 
@@ -128,7 +128,7 @@ os.setgid(54321)
 os.setuid(54321)
 mine = subprocess.Popen(["sleep", "3600"], stdout=subprocess.DEVNULL)
 print(theirs.pid, flush=True)
-print(processes.end_below() == [theirs.pid], processes.inspect(mine.pid), flush=True)
+print(processes.end_descendants() == [theirs.pid], processes.inspect(mine.pid), flush=True)
 """
 
 

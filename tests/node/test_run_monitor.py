@@ -29,11 +29,11 @@ def account_of(monitor: RunMonitor, *words: str) -> dict[str, Any] | None:
     for word in words:
         task, _, call = word.partition(" ")
         if not call:
-            monitor.hear(word)
+            monitor.note_order(word)
         elif call == "counts":
-            monitor.call(task)
+            monitor.note_measuring(task)
         else:
-            monitor.report(task)
+            monitor.note_done(task)
     return monitor.account()
 
 
@@ -84,9 +84,9 @@ STRANGER = {"pid": 4321, "name": "python3", "memory_mib": 800}
 def test_gpus_within_the_window() -> None:
     """Reasons and spans are those of the samples within the window; before and after stand apart."""
     monitor = RunMonitor(Clock(), gpus=["1"], last=(0.5, [reading("0"), reading("1", processes=[STRANGER], utilisation=40)]))
-    monitor.see([(1.5, [reading("1", reasons=["hw_slowdown"], sm_mhz=100)])])
-    monitor.see([(3.2, [reading("1", reasons=["sw_power_cap"], sm_mhz=1000)]), (3.8, [reading("1", reasons=None)])])
-    monitor.see([(9.0, [reading("1", ecc_uncorrected=2, temperature_c=None, reasons=["gpu_idle"])])])
+    monitor.add_samples([(1.5, [reading("1", reasons=["hw_slowdown"], sm_mhz=100)])])
+    monitor.add_samples([(3.2, [reading("1", reasons=["sw_power_cap"], sm_mhz=1000)]), (3.8, [reading("1", reasons=None)])])
+    monitor.add_samples([(9.0, [reading("1", ecc_uncorrected=2, temperature_c=None, reasons=["gpu_idle"])])])
     found = account_of(monitor, "go", "worker:0 counts", "worker:0 counts")
     assert found
     (gpu,) = found["gpus"]

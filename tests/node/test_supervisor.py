@@ -33,7 +33,7 @@ def up(host: BareHost, session: str, *argv: str, **limits: float) -> list[int]:
     host.ready()
     host.run(*(argv or WITH_DAEMON), env={sweep.SESSION: session}, **limits)
     assert host.line() == "up"
-    return sweep.left_by([session])
+    return sweep.find_left_processes([session])
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -44,7 +44,7 @@ def test_agent_that_leaves(tmp_path: Path, session: str, code: int) -> None:
         host.ready()
         host.run(sys.executable, "-c", leave, env={sweep.SESSION: session})
         assert host.ended() == (code, {"ended": code, "late": False, "survivors": []})
-        assert sweep.left_by([session]) == []
+        assert sweep.find_left_processes([session]) == []
 
 
 def test_agent_that_is_killed(tmp_path: Path, session: str) -> None:
@@ -53,7 +53,7 @@ def test_agent_that_is_killed(tmp_path: Path, session: str) -> None:
         agent = min(up(host, session))
         processes.kill(agent)
         assert host.ended() == (137, {"ended": -9, "late": False, "survivors": []})
-        assert sweep.left_by([session]) == []
+        assert sweep.find_left_processes([session]) == []
 
 
 def test_end_of_the_line(tmp_path: Path, session: str) -> None:
@@ -62,7 +62,7 @@ def test_end_of_the_line(tmp_path: Path, session: str) -> None:
         assert len(up(host, session)) == 2
         host.hang_up()
         assert host.ended() == (1, {"ended": None, "late": False, "survivors": []})
-        assert sweep.left_by([session]) == []
+        assert sweep.find_left_processes([session]) == []
 
 
 def test_agent_has_the_line_to_itself(tmp_path: Path, session: str) -> None:
@@ -82,7 +82,7 @@ def test_supervisor_that_is_asked_to_go(tmp_path: Path, session: str, number: si
         up(host, session)
         host.process.send_signal(number)
         assert host.ended()[1] == {"ended": None, "late": False, "survivors": []}
-        assert sweep.left_by([session]) == []
+        assert sweep.find_left_processes([session]) == []
 
 
 def test_supervisor_that_is_killed(tmp_path: Path, session: str) -> None:
@@ -90,10 +90,10 @@ def test_supervisor_that_is_killed(tmp_path: Path, session: str) -> None:
     with BareHost(tmp_path) as host:
         agent, daemon = sorted(up(host, session))
         host.process.kill()
-        wait_until("the agent is gone", lambda: agent not in sweep.left_by([session]))
-        assert sweep.left_by([session]) == [daemon]
+        wait_until("the agent is gone", lambda: agent not in sweep.find_left_processes([session]))
+        assert sweep.find_left_processes([session]) == [daemon]
         processes.kill(daemon)
-        wait_until("the daemon is gone", lambda: sweep.left_by([session]) == [])
+        wait_until("the daemon is gone", lambda: sweep.find_left_processes([session]) == [])
 
 
 def test_time_is_over(tmp_path: Path, session: str) -> None:
@@ -102,7 +102,7 @@ def test_time_is_over(tmp_path: Path, session: str) -> None:
         host.ready()
         host.run(*WITH_DAEMON, env={sweep.SESSION: session}, within_s=1.0)
         assert host.ended()[1] == {"ended": None, "late": True, "survivors": []}
-        assert sweep.left_by([session]) == []
+        assert sweep.find_left_processes([session]) == []
 
 
 def test_agent_that_stands_still(tmp_path: Path, session: str) -> None:
@@ -111,7 +111,7 @@ def test_agent_that_stands_still(tmp_path: Path, session: str) -> None:
         agent = min(up(host, session, heartbeat_timeout_s=0.5))
         os.kill(agent, signal.SIGSTOP)
         assert host.ended()[1] == {"ended": None, "late": True, "survivors": []}
-        assert sweep.left_by([session]) == []
+        assert sweep.find_left_processes([session]) == []
 
 
 def test_no_such_program(tmp_path: Path) -> None:
@@ -147,13 +147,13 @@ def test_survey(tmp_path: Path) -> None:
     with BareHost(tmp_path, SSH_CONNECTION="10.0.0.1 5555 10.0.0.2 22") as dying, BareHost(tmp_path) as host:
         dying.ready()
         dying.run(*SLEEP, env=env)
-        wait_until("it is there", lambda: len(sweep.left_by([session])) == 1)
+        wait_until("it is there", lambda: len(sweep.find_left_processes([session])) == 1)
         output = host.ready(survey=True)
         assert output["left"][mine] == [session]
         assert output["hostname"] == os.uname().nodename
         assert not any(each.startswith("127.") for each in output["addresses"])
         host.order(sweep=[session])
         assert host.next() == {"at": "swept", "survivors": []}
-        assert sweep.left_by([session]) == []
+        assert sweep.find_left_processes([session]) == []
     with BareHost(tmp_path, SSH_CONNECTION="10.0.0.1 5555 10.0.0.2 22") as host:
         assert host.ready(survey=True)["reached_at"] == "10.0.0.2"

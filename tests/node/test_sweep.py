@@ -53,7 +53,7 @@ def swept(*options: str) -> None:
 
 def test_named_session_is_ended(sleeper: Sleeper, session: str) -> None:
     """Processes that carry the session's id are killed."""
-    assert sweep.left_by([session]) == [sleeper.process.pid]
+    assert sweep.find_left_processes([session]) == [sleeper.process.pid]
     swept(session)
     assert sleeper.process.wait(10) == -9
 

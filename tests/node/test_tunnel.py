@@ -18,7 +18,7 @@ import pytest
 
 from pytest_dtfperf.node import run_folder
 from pytest_dtfperf.node.owner import Owner
-from pytest_dtfperf.node.tunnel import SOCKET, VARIABLE, WINDOW, Connections, HostEnd, Violation
+from pytest_dtfperf.node.tunnel import SOCKET, VARIABLE, WINDOW, Connections, HostEnd, TunnelProtocolError
 from tests.node.handheld import HandheldAgent
 
 Word = dict[str, Any]
@@ -67,7 +67,7 @@ class Pair:
         self.other.turn()
         for end, peer in ((self.one, self.other), (self.other, self.one)):
             while end.sent:
-                peer.connections.hear(end.sent.popleft())
+                peer.connections.receive(end.sent.popleft())
 
     def close(self) -> None:
         self.one.close()
@@ -119,7 +119,7 @@ def test_no_more_is_on_its_way_than_a_window() -> None:
         fast.send(b"hello")
         end.turn()
         assert end.sent[-1] == {"does": "data", "connection": 1, "data": "aGVsbG8="}
-        end.connections.hear({"does": "took", "connection": 2, "bytes": 10})
+        end.connections.receive({"does": "took", "connection": 2, "bytes": 10})
         end.turn()
         assert len(base64.b64decode(end.sent[-1]["data"])) == 10
 
@@ -129,8 +129,8 @@ def test_what_is_cut_short_ends_as_a_reset() -> None:
     with closing(End()) as end, socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())
         end.connections.add(1, server.accept()[0])
-        end.connections.hear({"does": "data", "connection": 1, "data": "aGVsbG8="})
-        end.connections.hear({"does": "gone", "connection": 1})
+        end.connections.receive({"does": "data", "connection": 1, "data": "aGVsbG8="})
+        end.connections.receive({"does": "gone", "connection": 1})
         with client, pytest.raises(ConnectionResetError):
             list(iter(lambda: client.recv(100), b""))
         assert list(end.sent) == [{"does": "gone", "connection": 1}]
@@ -142,11 +142,11 @@ def test_what_still_comes_of_a_lost_one_is_heard_and_dropped() -> None:
     with closing(End()) as end:
         end.add(1).close()
         for _ in range(3):
-            end.connections.hear({"does": "data", "connection": 1, "data": "aGVsbG8="})
+            end.connections.receive({"does": "data", "connection": 1, "data": "aGVsbG8="})
             end.turn()
         assert [word["does"] for word in end.sent][-1] == "gone"
-        end.connections.hear({"does": "end", "connection": 1})
-        end.connections.hear({"does": "gone", "connection": 1})
+        end.connections.receive({"does": "end", "connection": 1})
+        end.connections.receive({"does": "gone", "connection": 1})
         assert len(end.connections) == 0
 
 
@@ -155,8 +155,8 @@ def test_one_that_nobody_takes_is_gone_at_once() -> None:
     with closing(End()) as end:
         end.connections.add(1, None)
         assert list(end.sent) == [{"does": "gone", "connection": 1}]
-        end.connections.hear({"does": "data", "connection": 1, "data": "aGVsbG8="})
-        end.connections.hear({"does": "gone", "connection": 1})
+        end.connections.receive({"does": "data", "connection": 1, "data": "aGVsbG8="})
+        end.connections.receive({"does": "gone", "connection": 1})
         assert len(end.connections) == 0
 
 
@@ -168,15 +168,15 @@ END = {"does": "end", "connection": 1}
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([{"does": "end", "connection": 2}], "spoke of connection 2, which is not there"),
-        ([DATA] * 11, "sent 49152 bytes of connection 1, and 32768 may come"),
+        ([{"does": "end", "connection": 2}], "sent a message for connection 2, which does not exist"),
+        ([DATA] * 11, "sent 49152 bytes of connection 1, where 32768 are allowed"),
         ([{**DATA, "data": ""}], "sent 0 bytes of connection 1"),
-        ([{**DATA, "data": "a"}], "sent data of connection 1 that is no base64"),
+        ([{**DATA, "data": "a"}], "sent data of connection 1 that is not base64"),
         ([END, DATA], "sent 49152 bytes of connection 1"),
         ([END, END], "ended connection 1 twice"),
-        ([{"does": "took", "connection": 1, "bytes": 1}], "took 1 bytes of connection 1, which it was not sent"),
-        ([{"does": "took", "connection": 1, "bytes": 0}], "took 0 bytes of connection 1"),
-        ([{"does": "sings", "connection": 1}], "reports 'sings' of connection 1"),
+        ([{"does": "took", "connection": 1, "bytes": 1}], "acknowledged 1 bytes of connection 1 that it was not sent"),
+        ([{"does": "took", "connection": 1, "bytes": 0}], "acknowledged 0 bytes of connection 1"),
+        ([{"does": "sings", "connection": 1}], "sent 'sings' for connection 1"),
     ],
 )
 def test_what_the_other_end_may_not_say(words: list[Word], message: str) -> None:
@@ -185,9 +185,9 @@ def test_what_the_other_end_may_not_say(words: list[Word], message: str) -> None
         end.add(1)  # which nobody reads from
         *allowed, last = words
         for word in allowed:
-            end.connections.hear(word)
-        with pytest.raises(Violation, match=message):
-            end.connections.hear(last)
+            end.connections.receive(word)
+        with pytest.raises(TunnelProtocolError, match=message):
+            end.connections.receive(last)
 
 
 def test_a_last_word_is_the_last() -> None:
@@ -195,11 +195,11 @@ def test_a_last_word_is_the_last() -> None:
     with closing(End()) as end:
         ours = end.add(1)
         while not end.selector.get_map() or not _wants_to_write(end):
-            end.connections.hear(DATA)
-        end.connections.hear(END)
-        end.connections.hear({"does": "gone", "connection": 1})
-        with pytest.raises(Violation, match="after its last word"):
-            end.connections.hear(END)
+            end.connections.receive(DATA)
+        end.connections.receive(END)
+        end.connections.receive({"does": "gone", "connection": 1})
+        with pytest.raises(TunnelProtocolError, match="after its last one"):
+            end.connections.receive(END)
         ours.setblocking(False)
         received = 0
         while len(end.connections):

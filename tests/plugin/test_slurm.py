@@ -402,7 +402,7 @@ def test_what_an_outage_left_is_reaped(mini: Mini) -> None:
 
 def kill_with_watchdog(process: Started) -> None:
     """Kill all processes as an outage of the machine does, so that none is left to cancel jobs."""
-    for below in processes.below(process.pid):
+    for below in processes.list_descendants(process.pid):
         processes.kill(below.pid, signal.SIGKILL)
     process.kill()
     process.wait()

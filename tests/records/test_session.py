@@ -491,7 +491,7 @@ def test_a_pipe_is_no_file(folder: SessionFolder) -> None:
     """A file that would block its reader is refused."""
     (folder.path / "measurements.jsonl").unlink()
     os.mkfifo(folder.path / "measurements.jsonl")
-    with pytest.raises(SessionFileError, match=r"measurements\.jsonl cannot be read: it is a pipe, and no regular file"):
+    with pytest.raises(SessionFileError, match=r"measurements\.jsonl cannot be read: it is a pipe, not a regular file"):
         folder.measurements()
 
 

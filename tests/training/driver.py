@@ -47,7 +47,7 @@ class Pipes:
         return self._words.readline().strip()
 
     def counters(self) -> probes.Counters:
-        return probes.counters()
+        return probes.read_counters()
 
 
 class Task:

@@ -103,7 +103,7 @@ def list_project_files(wanted: InitAnswers, folder: Path) -> list[ProjectFile]:
 
 def _list_gpus() -> Sequence[probes.Gpu]:
     try:
-        return probes.gpus()
+        return probes.list_gpus()
     except probes.GpusUnknown as exc:
         raise UsageError(
             f"the GPUs of this machine cannot be listed: {exc}. To begin without them set CUDA_VISIBLE_DEVICES= (empty)"

@@ -23,7 +23,7 @@ from botocore.parsers import ResponseParserError
 
 from pytest_dtfperf.clusters.ec2 import refusals
 from pytest_dtfperf.errors import AllocationError, ClusterFileError, unknown_name
-from pytest_dtfperf.node.retry import pause_s, retry
+from pytest_dtfperf.node.retry import compute_pause_s, retry
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -227,7 +227,7 @@ def attempts(within_s: float, *, first_s: float = 0.1, most_s: float = 5.0) -> I
         left = deadline - time.monotonic()
         if left <= 0:
             return
-        time.sleep(min(left, pause_s(asked, first_s, most_s, growth=1.5, spread=0.2)))
+        time.sleep(min(left, compute_pause_s(asked, first_s, most_s, growth=1.5, spread=0.2)))
 
 
 def delete_if_there(call: Callable[[], object], *codes: str) -> None:

@@ -22,7 +22,7 @@ from pytest_dtfperf.clusters.ec2.plan import LaunchPlan
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, make_ssh_argv
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.formats import format_count, printable_lines
-from pytest_dtfperf.node.files import replacing
+from pytest_dtfperf.node.files import replace_file
 
 LOGIN_KEY, HOST_KEY = "login", "host"  # the keys of a run, in its folder: for the login, and of the host at the first login
 
@@ -88,7 +88,7 @@ def trust_keys(folder: Path, instance_id: str, *keys: str) -> None:
     lines = dict.fromkeys(f"{instance_id} {' '.join(key.split()[:2])}\n" for key in keys)
     path = known_hosts_path(folder, instance_id)
     try:
-        with replacing(path) as file:
+        with replace_file(path) as file:
             file.write("".join(lines).encode())
     except OSError as exc:
         raise AllocationError(f"{path} cannot be written: {exc.strerror}; make room on that disk") from exc

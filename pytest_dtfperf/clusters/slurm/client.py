@@ -12,7 +12,7 @@ from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.formats import printable
 from pytest_dtfperf.node import sweep
 from pytest_dtfperf.node.owner import Owner
-from pytest_dtfperf.node.retry import Result, pause_s, retry
+from pytest_dtfperf.node.retry import Result, compute_pause_s, retry
 
 OUTAGE_S = 600.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
@@ -156,7 +156,7 @@ class SlurmClient:
 
 def get_pause_s(attempt: int) -> float:
     """Return the pause in seconds after so many questions to the controller."""
-    return pause_s(attempt, FIRST_PAUSE_S, LONGEST_PAUSE_S, growth=PAUSE_GROWTH)
+    return compute_pause_s(attempt, FIRST_PAUSE_S, LONGEST_PAUSE_S, growth=PAUSE_GROWTH)
 
 
 def retry_while_down(call: Callable[[], Result], on_status: Callable[[str], object]) -> Result:

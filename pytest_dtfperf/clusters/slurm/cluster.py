@@ -42,7 +42,7 @@ from pytest_dtfperf.clusters.slurm.states import JobOutlook, Phase
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node import sweep
-from pytest_dtfperf.node.files import replacing
+from pytest_dtfperf.node.files import replace_file
 from pytest_dtfperf.node.module_command import module_command
 from pytest_dtfperf.node.owner import Owner
 
@@ -74,7 +74,7 @@ class SharedQueue:
         # A time in the future means that the clock was put back; the second allows for file systems that round.
         if not self._seen.exists() or not not_before <= self._seen.stat().st_mtime <= asked + 1:
             text = self._client.queue()
-            with replacing(self._seen) as fresh:
+            with replace_file(self._seen) as fresh:
                 fresh.write(text.encode())
                 fresh.flush()
                 os.utime(fresh.fileno(), (asked, asked))

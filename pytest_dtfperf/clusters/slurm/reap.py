@@ -41,11 +41,16 @@ def find_left_sruns() -> dict[Owner, list[int]]:
 
 def end_sruns(owner: Owner) -> bool:
     """End an owner's sruns, and return whether none is left. Searches again, because a process id may be reused."""
-    return not processes.end(lambda: [process for process, its in _list_sruns().items() if its == owner], grace_s=SRUN_LEAVES_S)
+    return not processes.end_processes(
+        lambda: [process for process, its in _list_sruns().items() if its == owner], grace_s=SRUN_LEAVES_S
+    )
 
 
 def _list_sruns() -> dict[int, Owner]:
-    seen = {pid: Owner.parse(sweep.environment(pid).get(sweep.OWNER, "")) for pid in sweep.left_by((), abandoned=True)}
+    seen = {
+        pid: Owner.parse(sweep.read_environment(pid).get(sweep.OWNER, ""))
+        for pid in sweep.find_left_processes((), abandoned=True)
+    }
     return {pid: owner for pid, owner in seen.items() if owner and _read_program(pid) == "srun"}
 
 

@@ -136,7 +136,7 @@ def _identify_machine(endpoint: Endpoint) -> str:
     if given.keys() & {"proxyjump", "proxycommand"}:  # the jump host resolves the name
         return f"host-{name}:{port}"
     address = _resolve_name(name)
-    if port == "22" and (address in interfaces.own() or address.startswith("127.") or address == "::1"):
+    if port == "22" and (address in interfaces.list_addresses() or address.startswith("127.") or address == "::1"):
         return local.machines()[0]
     return f"host-{address}:{port}"
 

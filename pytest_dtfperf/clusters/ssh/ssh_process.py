@@ -109,7 +109,7 @@ class CancelToken:
         os.write(self._write_end, b"x")
 
     def wait(self, fds: Sequence[int], within_s: float) -> bool:
-        """Return whether one of them can be read within that time. Raises `Abandoned`."""
+        """Return whether one of them can be read within that time. Raises `Cancelled`."""
         poll = select.poll()  # unlike select, poll takes descriptors of any number
         for fd in (self._read_end, *fds):
             poll.register(fd, select.POLLIN)
@@ -140,7 +140,7 @@ class SshProcess(Child):
     # Before the start of a command
 
     def shake_hands(self, deadline: float, over: CancelToken) -> None:
-        """Run the handshake until the supervisor is ready. Raises `Unreachable`, `TransientError`, `Abandoned`."""
+        """Run the handshake until the supervisor is ready. Raises `Unreachable`, `TransientError`, `Cancelled`."""
         self.write(self._handshake.script)
         while True:
             message = self._next(deadline, over)

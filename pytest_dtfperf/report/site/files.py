@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.node.files import read_file, replacing
+from pytest_dtfperf.node.files import read_file, replace_file
 from pytest_dtfperf.records.session import FOLDER_NAME
 
 INDEX, CHANGES, SESSIONS = "index", "changes", "sessions"  # prefixes of the names of list pages
@@ -117,7 +117,7 @@ class SiteFolder:
         path = self._path / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as file:
+            with replace_file(path) as file:
                 file.write(content)
         except OSError as exc:
             raise UsageError(f"{path} cannot be written: {exc.strerror}") from exc

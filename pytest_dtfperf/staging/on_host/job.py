@@ -21,8 +21,8 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
-from pytest_dtfperf.node.files import put
-from pytest_dtfperf.node.retry import pause_s
+from pytest_dtfperf.node.files import rename_durably
+from pytest_dtfperf.node.retry import compute_pause_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class FetchJob:
                 os.unlink(part)
                 raise Trouble(f"{file['path']} arrives with another checksum than S3 has, twice. Upload it again")
         os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
-        put(part, target)
+        rename_durably(part, target)
         with self._counting:
             self.fetched += 1
 
@@ -278,7 +278,7 @@ class FetchJob:
                     failures = 1 if os.fstat(arrived.fileno()).st_size > have else failures + 1
                     if failures == TRIES:
                         raise Trouble(f"{file['path']}: {exc}, {TRIES} times in a row") from exc
-                    self._stop.wait(pause_s(failures, 1.0, _LONGEST_PAUSE_S))
+                    self._stop.wait(compute_pause_s(failures, 1.0, _LONGEST_PAUSE_S))
                 arrived.flush()
                 if self._stop.is_set():
                     raise Stopped

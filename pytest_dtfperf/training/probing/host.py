@@ -65,9 +65,9 @@ def _compute(order: Order, connection: AgentConnection, _: int) -> None:
             connection.send("reading", name=name, reading=reading, error=found.get("error"))
     connection.send(
         "facts",
-        limits=limits.limits(),
+        limits=limits.read_limits(),
         clock_hz=sum(clocks) / len(clocks) if clocks else None,
-        most_clock_hz=limits.most_clock_hz(),
+        most_clock_hz=limits.read_max_clock_hz(),
         state=host.account(before, before, host.sample()),
     )
 
@@ -91,14 +91,14 @@ def _format_error(error: Exception) -> str:
 
 
 def _note_clock(clocks: list[float]) -> None:
-    if found := limits.clock_hz():
+    if found := limits.read_clock_hz():
         clocks.append(found)
 
 
 def _free_bytes() -> int | None:
     with open("/proc/meminfo") as file:
-        free = host_state.memory_available(file.read())
-    allowed = limits.limits().get("memory_bytes")
+        free = host_state.parse_available_bytes(file.read())
+    allowed = limits.read_limits().get("memory_bytes")
     return min((each for each in (free, allowed) if each is not None), default=None)
 
 
@@ -112,7 +112,7 @@ def _listen(order: Order, connection: AgentConnection, _: int) -> None:
 def _send(order: Order, connection: AgentConnection, number: int) -> None:
     """Run all streams of a round that begin on this host, at the same time."""
     targets = [{"host": target, **order["addresses"][str(target)]} for target in order["rounds"][number][str(order["host"])]]
-    for found in links.measure_at_once(order["token"], targets, order["part_s"], order["parts"]):
+    for found in links.measure_concurrently(order["token"], targets, order["part_s"], order["parts"]):
         connection.send("stream", round=number, to=found["to"], parts=found.get("parts", []), error=found.get("error"))
 
 

@@ -59,7 +59,7 @@ class TestEc2(BackendContract):
     def left_by(self, session: str) -> list[int]:
         """Of any user."""
         found = []
-        for process in processes.everything():
+        for process in processes.iterate_processes():
             with suppress(OSError):
                 environment = Path(f"/proc/{process.pid}/environ").read_bytes()
                 if f"DTFPERF_SESSION={session}".encode() in environment and process.pid != os.getpid():

@@ -57,7 +57,7 @@ class Scene:
     def task(self, name: str) -> int:
         """A task's process id as this process sees it: the one that the task knows is its own namespace's."""
         inner = pid_in(self.stage.folder, name)
-        (task,) = (pid for pid in sweep.left_by([self.session]) if inner_pid(pid) == inner)
+        (task,) = (pid for pid in sweep.find_left_processes([self.session]) if inner_pid(pid) == inner)
         return task
 
     def srun(self, step: str) -> int:
@@ -130,7 +130,7 @@ def session_in(site: Site) -> str:
 
 def children(of: int, word: str) -> list[int]:
     """A process's own children in whose command line that stands."""
-    return [each.pid for each in processes.below(of) if each.parent == of and word in command(each.pid)]
+    return [each.pid for each in processes.list_descendants(of) if each.parent == of and word in command(each.pid)]
 
 
 def command(pid: int) -> str:
@@ -151,7 +151,7 @@ def inner_pid(pid: int) -> int | None:
 def wait_until_nothing_is_left(site: Site, sessions: Sequence[str] = (), of: int | None = None) -> None:
     """No job, no process of a session, no srun and no watchdog of the process `of`, by default this one."""
     wait_until("no job is left", lambda: site.jobs() == [])
-    wait_until("no process of the session is left", lambda: sweep.left_by(sessions) == [])
+    wait_until("no process of the session is left", lambda: sweep.find_left_processes(sessions) == [])
     wait_until("no srun is left", lambda: children(of or os.getpid(), "srun --jobid") == [])
     wait_until("no watchdog is left", lambda: children(of or os.getpid(), "dtfperf-watchdog") == [])
 

@@ -405,7 +405,7 @@ class Site:
         return states == ["IDLE"] * len(self.nodes)
 
     def _living(self) -> list[int]:
-        return [process.pid for process in processes.below(self._init.pid)] if self._init else []
+        return [process.pid for process in processes.list_descendants(self._init.pid)] if self._init else []
 
     def _find(self, wanted: Callable[[int], bool]) -> set[int]:
         return {pid for pid in self._living() if wanted(pid)}

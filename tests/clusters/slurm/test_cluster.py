@@ -40,7 +40,7 @@ class SlurmContract(BackendContract):
         dead = subprocess.run(command, input=pickle.dumps(cluster), stdout=subprocess.PIPE, start_new_session=True, check=False)
         session = dead.stdout.decode().strip()
         assert session
-        wait_until("nothing of the session is left", lambda: sweep.left_by([session]) == [])
+        wait_until("nothing of the session is left", lambda: sweep.find_left_processes([session]) == [])
 
 
 @pytest.fixture(scope="module", params=OTHER_SYSTEMS, ids=[root.name for root in OTHER_SYSTEMS])

@@ -251,7 +251,7 @@ def test_controller_away_at_the_end(new_site: NewSite, log_in: LogIn, tmp_path: 
     (watchdog,) = children(os.getpid(), "dtfperf-watchdog")
     # Slurm itself may then take minutes to see that the nodes are free.
     wait_until("the job is ending", lambda: "RUNNING" not in site.run("scontrol", "show", "job", "1"))
-    wait_until("no process of the session is left", lambda: sweep.left_by([session]) == [])
+    wait_until("no process of the session is left", lambda: sweep.find_left_processes([session]) == [])
     os.kill(watchdog, KILL)  # it would go on for minutes
 
 

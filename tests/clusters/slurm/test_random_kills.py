@@ -108,7 +108,7 @@ def hear_the_end(driver: Driver) -> str | None:
 def left(site: Site) -> list[str]:
     """Jobs that wait or run, and processes of a session, in the site or outside. Watchdogs may make sure for minutes."""
     found = site.run("squeue", "--noheader", "--states=PENDING,RUNNING,SUSPENDED", "--format=%i %T").splitlines()
-    for process in processes.everything():
+    for process in processes.iterate_processes():
         variables = environment(process.pid)
         if variables.get("SLURM_CONF") == site.environment["SLURM_CONF"] and (
             "DTFPERF_SESSION" in variables or command(process.pid).startswith("srun")

@@ -59,7 +59,7 @@ def test_gpus_are_bound(site: Site) -> None:
     listed = on_each_node(site, "nvidia-smi -L | xargs", "--gres=gpu:1")
     uuids = [word.rstrip(")") for line in listed for word in line.split() if word.startswith("GPU-")]
     assert len(set(uuids)) == 16
-    found = "from pytest_dtfperf.node import probes; print(*(gpu.index + gpu.name for gpu in probes.gpus()), sep=', ')"
+    found = "from pytest_dtfperf.node import probes; print(*(gpu.index + gpu.name for gpu in probes.list_gpus()), sep=', ')"
     probed = on_each_node(site, f'{sys.executable} -c "{found}"', "--gres=gpu:2", f"--chdir={Path.cwd()}")
     assert probed == ["0Tesla P100-PCIE-16GB, 1Tesla P100-PCIE-16GB"] * 4
 

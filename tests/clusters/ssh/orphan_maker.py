@@ -8,7 +8,7 @@ from pytest_dtfperf.testing.backends import ParrotChannel, leave_orphan
 
 
 def kill_supervisor(parrots: ParrotChannel, session: str) -> None:
-    ours = {pid: processes.inspect(pid) for pid in sweep.left_by([session])}
+    ours = {pid: processes.inspect(pid) for pid in sweep.find_left_processes([session])}
     (supervisor,) = {each.parent for each in ours.values() if each and each.parent not in ours}
     processes.kill(supervisor)
 

@@ -165,7 +165,7 @@ def test_owner_is_this_process() -> None:
 
 def _children() -> list[int]:
     """This process's ssh processes."""
-    mine = [each.pid for each in processes.below(os.getpid()) if each.parent == os.getpid()]
+    mine = [each.pid for each in processes.list_descendants(os.getpid()) if each.parent == os.getpid()]
     return sorted(pid for pid in mine if _command(pid).startswith("ssh "))
 
 

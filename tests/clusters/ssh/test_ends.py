@@ -47,7 +47,7 @@ class Driver:
 
     def lines(self) -> list[int]:
         """Its ssh processes, which have no other parent while it lives."""
-        return [each.pid for each in processes.below(self.process.pid)]
+        return [each.pid for each in processes.list_descendants(self.process.pid)]
 
     def kill_all(self) -> None:
         lines = self.lines()
@@ -148,7 +148,7 @@ def while_the_bundle_is_sent(given: Fixtures, how: str) -> None:
         wait_until_nothing_is_left(lab, lines)
     for left in lab["m1"].cache.glob("dtfperf/*"):
         assert re.fullmatch("bundle-[0-9a-f]{64}", left.name)
-        assert (left / boot._PROOF).exists()
+        assert (left / boot._NEXT_FILE).exists()
 
 
 WHEN: dict[str, Callable[[Fixtures, str], None]] = {

@@ -204,7 +204,7 @@ def ssh_of_first_host() -> int:
     found: list[int] = []
 
     def find_orphan() -> list[int]:  # a thread that ends hands its children on, and for a moment nobody has them
-        found[:] = [each.pid for each in processes.below(os.getpid()) if _leads_to_m1(_command(each.pid))]
+        found[:] = [each.pid for each in processes.list_descendants(os.getpid()) if _leads_to_m1(_command(each.pid))]
         return found
 
     wait_until("there is such a one", find_orphan)
@@ -213,7 +213,7 @@ def ssh_of_first_host() -> int:
 
 def supervisor_of(lab: Lab, session: str) -> int:
     """That of the first host."""
-    ours = set(sweep.left_by([session])) & set(lab["m1"].sessions())
+    ours = set(sweep.find_left_processes([session])) & set(lab["m1"].sessions())
     (supervisor,) = {each.parent for pid in ours if (each := processes.inspect(pid)) and each.parent not in ours}
     return supervisor
 
@@ -245,7 +245,7 @@ def test_killed_on_the_way(lab: Lab, whom: str) -> None:
         assert words in how.description
         parrots.channel.send(b"echo still here")
         assert parrots.lines(1) == [(1, b"still here")]
-    wait_until("nothing of the session is left", lambda: sweep.left_by([session]) == [])
+    wait_until("nothing of the session is left", lambda: sweep.find_left_processes([session]) == [])
 
 
 @apart
@@ -297,7 +297,7 @@ def test_stopped_agent_does_not_outlive_its_heartbeat(lab: Lab) -> None:
         session = parrots.session
         assert parrots.answers("daemon") == [b"daemon"]
         parrots.channel.send(b"stop")
-        wait_until("nothing of the session is left", lambda: sweep.left_by([session]) == [])
+        wait_until("nothing of the session is left", lambda: sweep.find_left_processes([session]) == [])
         assert until_lost(parrots) == Lost(LossReason.ENDED, "the agent was ended by what watches over it")
 
 

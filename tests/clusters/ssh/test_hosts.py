@@ -103,7 +103,7 @@ def test_hosts_of_the_reports_two_files(load: Load, folder: Path, end: str, enco
         ("10.0.0.1,10.0.0.2 n1\n", "nodes, line 1: '10.0.0.1,10.0.0.2' is neither a name nor an address"),
         ("me@10.0.0.1 n1\n", "nodes, line 1: 'me@10.0.0.1' is neither a name nor an address"),
         ("# nobody\n", 'nodes names no host: each line must be like "10.0.0.3 node3"'),
-        (b"\xff\xfe", "cannot read {folder}/nodes: it is no text in UTF-8: byte 1 is 0xff"),
+        (b"\xff\xfe", "cannot read {folder}/nodes: it is not a UTF-8 text: byte 1 is 0xff"),
         (None, "cannot read {folder}/nodes: No such file or directory"),
     ],
 )
