@@ -65,13 +65,13 @@ EXPORT_FORMATS: Mapping[str, ExportFormat] = {
         "one session", "github-action-benchmark, `tool: customBiggerIsBetter`", f"{_EXPORTS}:format_github_action"
     ),
     "github-annotations": ExportFormat(
-        "one session", "GitHub Actions, where a step prints it", f"{_EXPORTS}:format_github_annotations"
+        "one session", "GitHub Actions, if a step prints it", f"{_EXPORTS}:format_github_annotations"
     ),
     "gitlab-code-quality": ExportFormat(
         "one session", "GitLab, `artifacts:reports:codequality`", f"{_EXPORTS}:format_gitlab_code_quality"
     ),
     "bencher": ExportFormat("one session", "`bencher run --adapter json`", f"{_EXPORTS}:format_bencher"),
-    "openmetrics": ExportFormat("one session", "Prometheus and its kin", f"{_EXPORTS}:format_openmetrics"),
+    "openmetrics": ExportFormat("one session", "Prometheus and compatible systems", f"{_EXPORTS}:format_openmetrics"),
     "prometheus": ExportFormat(
         "one session", "node_exporter's textfile collector, Pushgateway", f"{_EXPORTS}:format_prometheus"
     ),
