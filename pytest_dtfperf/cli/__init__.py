@@ -7,6 +7,7 @@ dtfperf doctor         check each host of a cluster before it is measured
 dtfperf judge          judge a stored session again, offline
 dtfperf judge          judge a stored session again, offline
 dtfperf explain        show where the time of a step goes in a stored session, offline
+dtfperf isolate        find the hosts and links that slow a training
 dtfperf nightly        run one night of perf tests, and summarise it
 dtfperf history ...    all sessions: list, compare, draw trends, find changes of rates
 dtfperf site           write the history as a static site, with a page for each training and session, and a feed of changes

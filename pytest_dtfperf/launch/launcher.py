@@ -84,6 +84,7 @@ class Launcher:
         timestamped: Sequence[bool] = (True,),
         without: Collection[str] = (),
         on_sent: OnSent = lambda sent: None,
+        is_cancelled: Callable[[], bool] = lambda: False,
     ) -> Run:
         """Train once. The data is staged to the hosts if necessary.
 
@@ -95,6 +96,7 @@ class Launcher:
             timestamped: see `TaskOrder`.
             without: hosts that are not used.
             on_sent: called with the traces and timestamps of tasks, as received.
+            is_cancelled: checked all the time, in a run of another thread than the main one; the run ends like that of Ctrl-C.
 
         Raises:
             SpecError, RunFailed, InfrastructureError, InvalidMeasurement: what has failed.
@@ -112,6 +114,7 @@ class Launcher:
             explain=explain,
             timestamped=timestamped,
             without=without,
+            is_cancelled=is_cancelled,
         )
         self._carry_out(controller, log_dir)
         controller.write_trace(log_dir)

@@ -215,6 +215,7 @@ class MeasuredRun(RunController):
         explain: bool,
         timestamped: Sequence[bool],
         without: Collection[str],
+        is_cancelled: Callable[[], bool],
     ) -> None:
         """Place the tasks; see `Launcher.run` for the arguments. Raises `SpecError`."""
         super().__init__(agents, config, spec, _assign_without(spec, agents.hosts, config, without))
@@ -225,6 +226,7 @@ class MeasuredRun(RunController):
         self._tracing = Tracing(spec, self._task_hosts, explain)
         self._scoring = Scoring(spec, self._task_hosts)
         self._state: dict[str, Mapping[str, Any]] = {}  # by host
+        self._is_cancelled = is_cancelled
         self._is_over = False  # further progress is not reported
 
     def stop(self) -> None:
@@ -274,6 +276,10 @@ class MeasuredRun(RunController):
             "traced_steps": self._tracing.steps,
             "timestamped": self._timestamped,
         }
+
+    def _check_connection(self) -> None:
+        if self._is_cancelled():
+            raise KeyboardInterrupt("the run was cancelled")
 
     def _receive(self, event: Event) -> None:
         super()._receive(event)

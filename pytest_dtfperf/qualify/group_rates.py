@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pytest_dtfperf.codec import JsonData, describe
+from pytest_dtfperf.formats import percent
 from pytest_dtfperf.stats.comparison import convert_to_t
 from pytest_dtfperf.stats.noise import Noise
 
@@ -21,6 +22,10 @@ Group = tuple[str, ...]
 UNKNOWN_NOISE = Noise(run=0.003)  # the least spread that is assumed, without any degree of freedom
 LEAST_DEGREES = 2.0  # of freedom, below which no question is answered
 MOST_OF_LIMIT = 0.75  # of the log likelihood ratio that is needed, which one run contributes at most
+GROUPS_OF_MEDIAN = 4  # at least, for a median of their spreads
+MOST_OF_USUAL = 6.0  # of a normal distribution with one degree of freedom, the median is two thirds of the deviation
+DEGREES_TO_STOP = 6.0  # of freedom, from which the spread is known well enough to give up
+TOO_MANY = 2  # times the allowed runs of a question
 SLOW_PENALTY = 4.0  # log likelihood by which a group must be better explained as slow than as fit
 SEARCH_ERROR = 0.02  # of a question that only leads to the next one
 
@@ -40,10 +45,17 @@ class SearchPolicy(JsonData):
         metadata=describe("Largest probability that a slow group is taken for a fit one", at_least=1e-9, below=0.5),
     )
     most_repeats: int = field(default=12, metadata=describe("Runs of one group for one question", at_least=2, at_most=1000))
-    layouts: int = field(
-        default=2,
-        metadata=describe("Ways to divide all hosts into groups; 1: links between groups are not compared", at_least=1),
+    layouts: int | None = field(
+        default=None,
+        metadata=describe(
+            "Ways to divide all hosts into groups; 1: links between groups are not compared; null: 2, or all of few hosts",
+            at_least=1,
+        ),
     )
+
+
+class TooNoisy(Exception):
+    """Rates scatter so much that more runs than allowed would be needed."""
 
 
 class GroupAnswer(StrEnum):
@@ -134,19 +146,44 @@ class GroupRates:
         spread = self._widened_spread(self._policy.error) * math.sqrt(1 / len(runs) + 1 / len(others))
         return difference > max(-math.log(1 - self._policy.smallest) / 2, 3 * spread)
 
+    def check_noise(self) -> None:
+        """Raise `TooNoisy` if one question would take several times the runs that are allowed."""
+        spread, degrees_of_freedom = self.pool_spread()
+        if degrees_of_freedom < DEGREES_TO_STOP:
+            return
+        needed = 2 * math.log(1 / self._policy.missed) * spread**2  # over the square of the loss: mean runs of Wald's test
+        if needed / math.log(1 - self._policy.smallest) ** 2 > TOO_MANY * self._policy.most_repeats:
+            found = 1 - math.exp(-math.sqrt(needed / self._policy.most_repeats))
+            raise TooNoisy(
+                f"rates of the same hosts scatter by {percent(spread)}, and a loss of {percent(self._policy.smallest)} is "
+                f"not found in that. Measure more steps, keep other work off, or search for losses of {percent(found)}"
+            )
+
     def pool_spread(self) -> tuple[float, float]:
-        """Return the spread of runs of the same group, and its degrees of freedom."""
-        squares, degrees_of_freedom = self.noise.degrees_of_freedom * self.noise.run**2, self.noise.degrees_of_freedom
-        for rates in self.of.values():
-            if len(rates) > 1:
-                centre = statistics.fmean(rates)
-                squares += sum((rate - centre) ** 2 for rate in rates)
-                degrees_of_freedom += len(rates) - 1
-        spread = math.sqrt(squares / degrees_of_freedom) if degrees_of_freedom else 0.0
-        return max(spread, UNKNOWN_NOISE.run if self.noise.degrees_of_freedom else self.noise.run), degrees_of_freedom
+        """Return the spread of runs of the same group, and its degrees of freedom.
+
+        A group counts with no more than `MOST_OF_USUAL` times the median group: one run in ten may be slow for no reason.
+        """
+        noise = self.noise
+        repeated = [rates for rates in self.of.values() if len(rates) > 1]
+        squares = [_sum_squares(rates) for rates in repeated]
+        spreads = [math.sqrt(each / (len(rates) - 1)) for each, rates in zip(squares, repeated, strict=True)]
+        if noise.degrees_of_freedom or len(spreads) >= GROUPS_OF_MEDIAN:
+            usual = max(statistics.median(spreads) if len(spreads) >= GROUPS_OF_MEDIAN else noise.run, noise.run)
+            most = (MOST_OF_USUAL * usual) ** 2
+            squares = [min(each, (len(rates) - 1) * most) for each, rates in zip(squares, repeated, strict=True)]
+        degrees_of_freedom = noise.degrees_of_freedom + sum(len(rates) - 1 for rates in repeated)
+        total = noise.degrees_of_freedom * noise.run**2 + sum(squares)
+        spread = math.sqrt(total / degrees_of_freedom) if degrees_of_freedom else 0.0
+        return max(spread, UNKNOWN_NOISE.run if noise.degrees_of_freedom else noise.run), degrees_of_freedom
 
     def _widened_spread(self, error: float) -> float:
         """Return the spread, multiplied by Student's quantile over the normal one."""
         spread, degrees_of_freedom = self.pool_spread()
         normal = statistics.NormalDist().inv_cdf(1 - error)
         return spread * convert_to_t(normal, max(1.0, degrees_of_freedom)) / normal
+
+
+def _sum_squares(values: Sequence[float]) -> float:
+    centre = math.fsum(values) / len(values)
+    return math.fsum((each - centre) ** 2 for each in values)

@@ -16,24 +16,32 @@ all of them together with at most `error`. `benchmarks/isolation.py` holds that 
 import math
 import statistics
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import combinations, islice
+from itertools import combinations
 from typing import Any
 
 from pytest_dtfperf.codec import JsonData, describe
-from pytest_dtfperf.qualify.group_rates import UNKNOWN_NOISE, Group, GroupAnswer, GroupQuestion, GroupRates, SearchPolicy
+from pytest_dtfperf.qualify.group_rates import (
+    UNKNOWN_NOISE,
+    Group,
+    GroupAnswer,
+    GroupQuestion,
+    GroupRates,
+    SearchPolicy,
+    TooNoisy,
+)
+from pytest_dtfperf.qualify.layouts import FEW_HOSTS, choose_group_size, choose_layouts, make_layout, make_matchings
 from pytest_dtfperf.stats.noise import Noise
 
 Rounds = Generator[list[Group], None, Any]  # yields the groups of a round, which are recorded before it goes on
 
 HINTED_NOISE = Noise(run=0.01, degrees_of_freedom=4)  # at least, while runs only confirm what step timings have shown
 MIXED_RUNS = 3  # of groups of several rows, until when each round of a search has one as control
+LAYOUTS_IF_FOUND = 2  # by default: what explains the loss is known, and other links are only checked once
 ATTEMPTS = 2  # searches in one suspected group, until it is left as it is
-FEW_HOSTS = 8  # fewer train alone first: one slow host in each of two or three groups would leave nothing to compare with
 MOST_HOSTS_OF_LINK = 2  # a larger slow set is a sign of a wrong answer before
-MOST_IN_ALL_LAYOUTS = 16  # hosts: all layouts of them cost up to about 20 runs
 MOST_MATCHINGS = 3  # rounds that pair rows, to find which of them are far from the others
 
 
@@ -82,25 +90,6 @@ class Conclusion(JsonData):
     )
 
 
-def choose_group_size(hosts: int) -> int:
-    """Return the size of groups: about the square root of the number of hosts, with few hosts left over.
-
-    There are at least three groups of eight hosts or more. One, two or three hosts train alone, because there would be no
-    other group of two to compare with.
-    """
-    if hosts < FEW_HOSTS:
-        return 1 if hosts < 4 else 2
-    root = math.sqrt(hosts)
-    sizes = [size for size in range(2, hosts // 3 + 1) if root / 1.7 <= size <= root * 1.4]
-    return min(sizes, key=lambda size: (hosts % size) / size + abs(math.log(size / root)))
-
-
-def choose_layouts(hosts: int) -> int:
-    """Return in how many ways hosts are divided by default: few hosts in all ways, so that nearly each link trains."""
-    size = choose_group_size(hosts)
-    return (hosts if size == 2 else hosts // size + 1) if hosts <= MOST_IN_ALL_LAYOUTS else 2
-
-
 class HostSearch:
     """The state of a search. `propose` returns the next trainings, and `record` takes their rates, until none is left.
 
@@ -145,11 +134,15 @@ class HostSearch:
         self._proposed: list[Group] | None = None
         self._search = self._find_all()
         self._is_over = False
+        self._why_noisy = ""
 
     def propose(self) -> list[Group]:
         """Return the groups of hosts of the next round, which have no host in common; none: the search is over."""
         if self._proposed is None and not self._is_over:
-            self._proposed = next(self._search, None)
+            try:
+                self._proposed = next(self._search, None)
+            except TooNoisy as error:
+                self._why_noisy = str(error)
             self._is_over = self._proposed is None
         return list(self._proposed or [])
 
@@ -198,6 +191,8 @@ class HostSearch:
             return Outcome.NOT_JUDGED, "one host has no other one to be compared with"
         if not self._is_over:
             return Outcome.STOPPED, "the search has not ended"
+        if self._why_noisy:
+            return Outcome.NOT_JUDGED, self._why_noisy
         if self._unresolved:
             return Outcome.UNRESOLVED, "a group is slow, and no host or link in it was confirmed"
         if self.findings:
@@ -221,7 +216,8 @@ class HostSearch:
             if size > 1 and not (yield from self._compare_rows(size)):
                 self._unresolved.append(tuple(self._list_unnamed()))
                 return
-        for number in range(1, self.policy.layouts if size > 1 else 1):
+        layouts = self.policy.layouts or (LAYOUTS_IF_FOUND if self.findings else choose_layouts(len(self.hosts)))
+        for number in range(1, layouts if size > 1 else 1):
             if not (yield from self._compare_layout(number)):
                 return
 
@@ -259,6 +255,8 @@ class HostSearch:
             for each in questions:
                 each.answer = self._rates.answer(each, reference)
             turn = [each for each in questions if each.answer is GroupAnswer.OPEN]
+            if turn:
+                self._rates.check_noise()
         fit = [each for each in questions if each.answer is GroupAnswer.FIT]
         for each in fit:
             (self._mixed if self._is_mixed(each.hosts) else self._plain).extend(each.known)
@@ -452,36 +450,6 @@ class HostSearch:
 
     def _sort(self, hosts: Iterable[str]) -> Group:
         return tuple(sorted(hosts, key=self.hosts.index))
-
-
-def make_layout(hosts: Sequence[str], size: int, number: int) -> list[Group]:
-    """Return groups of hosts of different rows. Layouts of different numbers bring other hosts together.
-
-    Hosts are a grid of rows of `size`. A group takes one host of each column, `number` rows further in each. After as many
-    layouts as there are rows come the columns themselves. With a prime number of rows, any two hosts meet exactly once.
-    Groups of two are the rounds of a tournament.
-    """
-    if size == 2:
-        matchings = make_matchings(len(hosts))
-        return [(hosts[one], hosts[other]) for one, other in next(islice(matchings, number - 1, None), [])]
-    rows = len(hosts) // size
-    if number < rows:
-        return [
-            tuple(hosts[(first + number * column) % rows * size + column] for column in range(size)) for first in range(rows)
-        ]
-    if number > rows:
-        return []
-    columns = [[hosts[row * size + column] for row in range(rows)] for column in range(size)]
-    return [tuple(each[at : at + size]) for each in columns for at in range(0, rows - size + 1, size)]
-
-
-def make_matchings(number: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield rounds in which each of so many meets another one, until all have met; one is left out if the number is odd."""
-    ring = [*range(number), *([-1] if number % 2 else [])]
-    for _ in range(len(ring) - 1):
-        pairs = zip(ring[: len(ring) // 2], reversed(ring[len(ring) // 2 :]), strict=True)
-        yield [(min(pair), max(pair)) for pair in pairs if -1 not in pair]
-        ring = [ring[0], ring[-1], *ring[1:-1]]
 
 
 def estimate_cost(

@@ -58,6 +58,7 @@ ELSEWHERE: Mapping[str, str] = {
     "doctor": "tests/cli/test_doctor.py",
     "run": "tests/cli/test_run.py",
     "ab": "tests/cli/test_ab.py",
+    "isolate": "tests/cli/test_isolate.py",
     "notebook": "tests/cli/test_notebook.py",
     "launch": "tests/cli/test_launch.py",
     "nightly": "tests/nightly/test_nightly.py",

@@ -279,6 +279,7 @@ NAMED = {
     "predict": ["mnist", "--cluster=theirs", "--device-rate=1"],
     "launch": ["--cluster=theirs", "train.py"],
     "ab": ["old:", "new: xla=true", "mnist", "--cluster=theirs"],
+    "isolate": ["mnist", "--cluster=theirs"],
 }
 WITH_CLUSTERS = [
     name

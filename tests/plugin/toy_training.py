@@ -4,6 +4,7 @@ The environment says what: TOY_STEP_S, seconds of a step of one device (default 
 slower than the one before it, TOY_LOSS. An injected sleep makes a step longer by as much. So rates are exact, and quick.
 TOY_DIVERGES is a file: once it is there, the loss is no number on as many devices as it says.
 TOY_PS_STEP_S is such seconds by the number of parameter servers, `{"1": 0.03, "2": 0.01}`; with another one, workers die.
+TOY_SLOW_HOSTS is such seconds by addresses, `{"198.18.7.1+198.18.7.2": 0.02}`, of a training with all hosts of one key.
 TOY_REPORTS is a folder for `tell`; with TOY_TRACES it sends a trace where it is asked for one.
 
 It imports next to nothing that its agent has not: every session of toys would pay for that.
@@ -49,6 +50,7 @@ class Order:
         self.num_devices: int = data["num_devices"]
         self.sleep_s: float = data["sleep_s"]
         self.traced_steps: int = data.get("traced_steps", 0)
+        self.addresses = {task.rpartition(":")[0] for tasks in data.get("cluster", {}).values() for task in tasks}
 
 
 def run(data: dict[str, Any], connection: Connection) -> None:
@@ -111,7 +113,9 @@ def _step_s(order: Order) -> float:
     """Of this run: the counter is a file, because every run is another process."""
     if by_servers := os.environ.get("TOY_PS_STEP_S"):
         return float(json.loads(by_servers)[str(order.spec["num_ps"])])
-    step_s = float(os.environ.get("TOY_STEP_S", "0.01"))
+    slow: dict[str, float] = json.loads(os.environ.get("TOY_SLOW_HOSTS", "{}"))
+    usual_s = float(os.environ.get("TOY_STEP_S", "0.01"))
+    step_s = max([usual_s, *(seconds for hosts, seconds in slow.items() if set(hosts.split("+")) <= order.addresses)])
     noise = float(os.environ.get("TOY_NOISE", "0"))
     if not noise:
         return step_s

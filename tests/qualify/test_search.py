@@ -7,17 +7,8 @@ import pytest
 
 from benchmarks.isolation import SimulatedCluster, draw_cluster, draw_heavy, is_right, search, simulate
 from pytest_dtfperf.qualify.group_rates import Group, SearchPolicy
-from pytest_dtfperf.qualify.search import (
-    Conclusion,
-    HostSearch,
-    Outcome,
-    SlowSetKind,
-    choose_group_size,
-    choose_layouts,
-    estimate_cost,
-    make_layout,
-    make_matchings,
-)
+from pytest_dtfperf.qualify.layouts import choose_group_size, choose_layouts, make_layout, make_matchings
+from pytest_dtfperf.qualify.search import Conclusion, HostSearch, Outcome, SlowSetKind, estimate_cost
 from pytest_dtfperf.stats.noise import Noise
 
 CALIBRATED = Noise(run=0.01, degrees_of_freedom=20)
@@ -234,3 +225,17 @@ def test_search_takes_a_drawn_cluster() -> None:
     named, _ = search(cluster, random, SearchPolicy(), CALIBRATED)
     assert all(is_right(each, cluster.bad) for each in named)
     assert {frozenset([host]) for host in cluster.losses} <= named
+
+
+def test_search_gives_up_where_rates_scatter_too_much() -> None:
+    """With a scatter of 25 %, nothing is named, and the reason has the loss that can be found."""
+    conclusion = simulate_noisy(0.25)
+    assert conclusion.outcome is Outcome.NOT_JUDGED
+    assert "scatter by" in conclusion.reason
+    assert conclusion.findings == []
+
+
+def simulate_noisy(cv: float) -> Conclusion:
+    random = Random(1)
+    _, found = search(SimulatedCluster(make_hosts(16), {"n3": 0.1}, {}, cv), random, SearchPolicy())
+    return found.conclude()

@@ -1,0 +1,298 @@
+"""Find the hosts and links of an allocation that slow a training, by the training itself on groups of its hosts.
+
+The training first runs on all hosts. If its step timings show that the others wait for a host, that host is confirmed in two
+rounds. Otherwise, and if it is not confirmed, `search.py` proposes groups, which train side by side: each has agents of its
+own on all hosts of the one allocation, as the stacks of `dtfperf ab` have. Hosts that are one machine train one after another.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.codec import JsonData, describe
+from pytest_dtfperf.datamodel.measurement import Run
+from pytest_dtfperf.errors import DtfPerfError, InvalidMeasurement, RunFailed, SpecError, UsageError
+from pytest_dtfperf.explain.worker_timings import describe_late_worker, find_late_workers
+from pytest_dtfperf.formats import format_count, in_minutes
+from pytest_dtfperf.launch.launcher import Launcher
+from pytest_dtfperf.qualify.group_rates import Group, SearchPolicy
+from pytest_dtfperf.qualify.search import Conclusion, HostSearch, Outcome, estimate_cost
+from pytest_dtfperf.session.context import SessionContext
+from pytest_dtfperf.spec import Spec
+
+FILE = "isolation.json"
+TEST = "dtfperf isolate"
+MOST_SIDE_BY_SIDE = 8  # trainings at a time: each has an agent on each host
+MOST_SUSPECTS = 3  # hosts that step timings show, beyond which all hosts are searched
+MOST_FAILURES = 5  # of trainings that are reported
+USUAL_SLOW = 1  # slow hosts of the usual search, for the estimate of its cost
+
+
+@dataclass(frozen=True, kw_only=True)
+class IsolationCost(JsonData):
+    """How much a search takes if no host is slow, and if one is."""
+
+    runs: Sequence[int] = field(metadata=describe("Trainings: without a slow host, and with one"))
+    rounds: Sequence[int] = field(metadata=describe("Times that trainings run side by side, likewise"))
+    seconds: Sequence[float] | None = field(metadata=describe("Likewise; null: no training has run yet", unit="s"))
+
+    def __str__(self) -> str:
+        least, most = self.runs
+        text = f"{format_count(least, 'training')} in {format_count(self.rounds[0], 'round')} if no host is slow"
+        text += f", about {most} in {self.rounds[1]} if one is"
+        if self.seconds:
+            minutes = [max(1, round(each / 60)) for each in self.seconds]
+            text += f": {in_minutes(minutes[0])}" + (f" to {in_minutes(minutes[1])}" if minutes[1] > minutes[0] else "")
+        return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class IsolationResult(JsonData):
+    """What was searched, and what was found."""
+
+    id: str = field(metadata=describe("Of the session"))
+    cluster: str = field(metadata=describe("Its name in clusters.toml"))
+    label: str = field(metadata=describe("Of the training on all hosts"))
+    hosts: Sequence[str] = field(metadata=describe("With workers"))
+    group_size: int = field(metadata=describe("Hosts of each group", at_least=1))
+    images_per_sec: float | None = field(metadata=describe("Of the training on all hosts; null: it failed", above=0))
+    late: Mapping[str, str] = field(metadata=describe("Host to what step timings of that training show"))
+    cost: IsolationCost = field(metadata=describe("As estimated before the search"))
+    seconds: float = field(metadata=describe("From the first training on", unit="s", at_least=0))
+    conclusion: Conclusion = field(metadata=describe("Of the search"))
+    failures: Sequence[str] = field(metadata=describe("Messages of trainings that failed, a few of them"))
+
+    @property
+    def exclude(self) -> list[str]:
+        """The hosts without which the others train as fast as each other: of a slow link, one of the two."""
+        found: list[str] = []
+        for each in self.conclusion.findings:
+            if each.hosts and not set(each.hosts) & set(found):
+                found += each.hosts if each.kind == "between" else each.hosts[:1]
+        return found
+
+
+class HostIsolation:
+    """One search. Invalid trainings are refused before anything is started."""
+
+    def __init__(
+        self,
+        session: SessionContext,
+        spec: Spec,
+        *,
+        policy: SearchPolicy | None = None,
+        time_limit_s: float = math.inf,
+        on_status: Callable[[str], object] = lambda text: None,
+    ) -> None:
+        """Prepare a search.
+
+        Args:
+            spec: the training on all hosts.
+            policy: what is searched, and how often the search may be wrong.
+            time_limit_s: no round begins that would end later.
+            on_status: called with a line about the cost, and about each round.
+
+        Raises:
+            UsageError: the training is not distributed over hosts.
+        """
+        if spec.in_one_process:
+            raise UsageError(f"{spec.label} trains in one process, on one host: ask for more devices, as in gpus=8")
+        session.plan(spec)
+        self._session = session
+        self._spec = spec
+        self._policy = policy
+        self._time_limit_s = time_limit_s
+        self._on_status = on_status
+        self._search: HostSearch | None = None
+        self._whole: Run | None = None
+        self._hosts: list[str] = []
+        self._unused: list[str] = []  # hosts of the allocation without a worker
+        self._late: dict[str, str] = {}
+        self._failures: list[str] = []
+        self._cost: IsolationCost | None = None
+        self._round_s = 0.0
+        self._why_stopped = ""
+        self._is_over = threading.Event()
+
+    def carry_out(self) -> IsolationResult:
+        """Search until it is decided or the time is spent, write isolation.json, and return what was found.
+
+        Raises:
+            AllocationError: no hosts are allocated, or agents do not start.
+            UsageError: hosts have different numbers of devices of this training.
+        """
+        with self._session.measuring(self._spec, TEST):
+            self._began_s = time.monotonic()
+            self._choose_hosts()
+            self._train_on_all()
+            assert self._search
+            try:
+                self._make_rounds(self._search)
+            finally:
+                self._session.folder.write(FILE, (_to_text(self.result())).encode())
+            return self.result()
+
+    def result(self) -> IsolationResult:
+        """Return what is known by now."""
+        assert self._search
+        assert self._cost
+        conclusion = self._search.conclude()
+        if self._why_stopped and conclusion.outcome is Outcome.STOPPED:
+            conclusion = replace(conclusion, reason=self._why_stopped)
+        return IsolationResult(
+            id=self._session.id,
+            cluster=self._session.config.name,
+            label=self._spec.label,
+            hosts=self._hosts,
+            group_size=self._group_size,
+            images_per_sec=self._whole.images_per_sec if self._whole else None,
+            late=self._late,
+            cost=self._cost,
+            seconds=round(time.monotonic() - self._began_s, 1),
+            conclusion=conclusion,
+            failures=self._failures[:MOST_FAILURES],
+        )
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is anything to report."""
+        return self._search is not None
+
+    # The training on all hosts
+
+    def _choose_hosts(self) -> None:
+        launcher = self._session.allocations.get_launcher(self._spec)
+        layout = launcher.layout(self._spec)
+        devices: dict[str, int] = {}
+        for task, count in layout.devices.items():
+            devices[layout.hosts[task]] = devices.get(layout.hosts[task], 0) + count
+        self._hosts = [each for each in launcher.hosts if each in devices]
+        self._unused = [each for each in launcher.hosts if each not in devices]
+        if len(set(devices.values())) > 1:
+            counts = ", ".join(f"{host}: {count}" for host, count in list(devices.items())[:4])
+            raise UsageError(f"{self._spec.label} has different numbers of devices on hosts: {counts}. Ask for equal ones")
+        self._devices_per_host = next(iter(devices.values()))
+        self._estimate(None)
+        self._on_status(f"{format_count(len(self._hosts), 'host')}: one training on all of them, then {self._cost}")
+
+    def _train_on_all(self) -> None:
+        """Train on all hosts, and note what step timings show."""
+        suspects: list[str] = []
+        try:
+            run = self._session.run(self._spec, TEST, number=1, of=1)
+        except (RunFailed, InvalidMeasurement) as error:
+            self._failures.append(str(error))
+        else:
+            self._whole = run
+            self._round_s = run.wall_s
+            self._late = find_late_hosts(run)
+            suspects = list(self._late)
+        if len(suspects) > MOST_SUSPECTS or 2 * len(suspects) >= len(self._hosts):
+            suspects = []
+        self._search = HostSearch(self._hosts, self._policy, suspects=suspects)
+        self._group_size = self._search.size
+        self._estimate(self._round_s or None)
+        found = "".join(f"; {text}" for text in self._late.values())
+        limit = f", at most until {in_minutes(round(self._time_limit_s / 60))}" if self._time_limit_s < math.inf else ""
+        self._on_status(f"the search takes {self._cost}{limit}{found}")
+
+    def _estimate(self, run_s: float | None) -> None:
+        """Set the cost, with the time of one run if it is known."""
+        count = len(self._hosts)
+        found = [estimate_cost(count, self._policy, slow_hosts=slow) for slow in (0, min(USUAL_SLOW, count - 1))]
+        seconds = run_s and [run_s * max(rounds, runs / self._slots) for runs, rounds in found]
+        self._cost = IsolationCost(
+            runs=[runs for runs, _ in found], rounds=[rounds for _, rounds in found], seconds=seconds or None
+        )
+
+    # Groups
+
+    @property
+    def _slots(self) -> int:
+        """How many groups train at a time."""
+        is_shared = named.BACKENDS[self._session.config.backend].is_local
+        return 1 if is_shared else MOST_SIDE_BY_SIDE
+
+    def _make_rounds(self, search: HostSearch) -> None:
+        while groups := search.propose():
+            if time.monotonic() - self._began_s + self._round_s > self._time_limit_s:
+                self._why_stopped = "the time limit was reached"
+                return
+            began_s = time.monotonic()
+            progress = f"{format_count(len(groups), 'group')} of {format_count(len(groups[0]), 'host')}"
+            self._on_status(f"round {search.conclude().rounds + 1}: {progress}")
+            try:
+                search.record(self._train_groups(groups))
+            except SpecError:
+                raise
+            except DtfPerfError as error:
+                self._why_stopped = f"the cluster failed: {' '.join(str(error).split())}"
+                return
+            self._round_s = max(self._round_s, time.monotonic() - began_s)
+
+    def _train_groups(self, groups: Sequence[Group]) -> list[float | None]:
+        """Train each group, as many at a time as there are slots, and return their rates; None of one that failed."""
+        rates: list[float | None] = []
+        for at in range(0, len(groups), self._slots):
+            rates += self._train_side_by_side(groups[at : at + self._slots])
+        return rates
+
+    def _train_side_by_side(self, groups: Sequence[Group]) -> list[float | None]:
+        allocations = self._session.allocations
+        config = replace(self._session.config, ps_on_worker_hosts=True)
+        allocations.stacks.update({f"group {at}": config for at in range(len(groups))})
+        launchers = [allocations.get_launcher(self._spec, f"group {at}") for at in range(len(groups))]
+        folders = [self._session.folder.new_logs(f"{TEST} {'+'.join(group)}") for group in groups]
+        with ThreadPoolExecutor(len(groups), "dtfperf-group") as pool:
+            jobs = [pool.submit(self._train, *each) for each in zip(launchers, groups, folders, strict=True)]
+            try:
+                wait(jobs)
+            except BaseException:  # Ctrl-C too: the trainings end before their hosts are released
+                self._is_over.set()
+                raise
+        return [each.result() for each in jobs]
+
+    def _train(self, launcher: Launcher, group: Group, logs: Path) -> float | None:
+        without = [each for each in launcher.hosts if each not in group]
+        spec = self._shrink(len(group))
+        try:
+            run = launcher.run(spec, log_dir=logs, without=without, is_cancelled=self._is_over.is_set)
+        except (RunFailed, InvalidMeasurement) as error:
+            self._failures.append(f"{', '.join(group)}: {error}")
+            return None
+        return measure_pace(spec, run)
+
+    def _shrink(self, hosts: int) -> Spec:
+        """Return the training on so many hosts, with its parameter servers in proportion."""
+        servers = max(1, round(self._spec.num_ps * hosts / len(self._hosts))) if self._spec.num_ps else 0
+        return self._spec.but(gpus=self._devices_per_host * hosts, num_ps=servers)
+
+
+def measure_pace(spec: Spec, run: Run) -> float:
+    """Return images per second, of workers that do not wait for each other as if all were as slow as the slowest."""
+    if spec.in_lockstep:
+        return run.images_per_sec
+    return min(len(times) / sum(times) for times in run.step_s.values()) * spec.batch_size * spec.gpus
+
+
+def find_late_hosts(run: Run) -> dict[str, str]:
+    """Return the hosts with workers that the others clearly wait for, each with a sentence about it, the latest first."""
+    found: dict[str, str] = {}
+    for each in find_late_workers(run.worker_timings) if run.worker_timings else ():
+        host = run.task_hosts.get(each.worker)
+        if host and host not in found:
+            found[host] = describe_late_worker(each, host)
+    return found
+
+
+def _to_text(result: IsolationResult) -> str:
+    import json
+
+    data: dict[str, Any] = result.to_json()
+    return json.dumps(data, ensure_ascii=False, indent=1) + "\n"
