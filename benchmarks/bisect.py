@@ -96,8 +96,8 @@ def simulate(
     """Return the effects, at drawn candidates, and the results of so many cases."""
     found: list[tuple[Mapping[int, float], Result]] = []
     for _ in range(cases):
-        places = sorted(random.sample(range(1, CANDIDATES), len(effects)))
-        drawn = dict(zip(places, effects, strict=True))
+        positions = sorted(random.sample(range(1, CANDIDATES), len(effects)))
+        drawn = dict(zip(positions, effects, strict=True))
         found.append((drawn, bisect(random, drawn, noise=noise, broken=broken)))
     return found
 
@@ -105,7 +105,7 @@ def simulate(
 def is_right(effects: Mapping[int, float], result: Result) -> bool:
     """Return whether each change is in the range that was found for it."""
     return len(result.culprits) == len(effects) and all(
-        place in found for place, found in zip(sorted(effects), result.culprits, strict=True)
+        position in found for position, found in zip(sorted(effects), result.culprits, strict=True)
     )
 
 

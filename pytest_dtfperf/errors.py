@@ -16,6 +16,7 @@
     │   ├── TaskFailed               a task ended with an exit code, or was killed by a signal
     │   ├── TaskStopped              a task is alive but does not run (SIGSTOP, a debugger)
     │   └── DeadlineExceeded         a phase took longer than it may, or a task fell silent
+    ├── BuildFailed                  a software stack could not be built: a comparison ends, a bisection skips it
     ├── TimeBudgetSpent              no time is left for a measurement: its test is skipped
     ├── InvalidMeasurement           it trained, but the numbers are inconsistent
     ├── SessionFileError             a session folder cannot be read or written
@@ -122,6 +123,10 @@ class TaskStopped(RunFailed):
 
 class DeadlineExceeded(RunFailed):
     """A phase took longer than it may, or a task was silent for too long."""
+
+
+class BuildFailed(DtfPerfError):
+    """A software stack could not be built."""
 
 
 class TimeBudgetSpent(DtfPerfError):

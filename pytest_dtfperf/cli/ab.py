@@ -2,6 +2,8 @@
 
 import argparse
 import math
+import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +23,7 @@ from pytest_dtfperf.cli.options import (
     print_table,
 )
 from pytest_dtfperf.cli.output import print_json, print_remark
-from pytest_dtfperf.cli.run import BEST, SWEEP, make_spec, parse_specs, parse_time
+from pytest_dtfperf.cli.run import BEST, SWEEP, WantedSpec, make_spec, parse_specs, parse_time, parse_value
 from pytest_dtfperf.compare.variants import Variant, is_variant, load_variants, make_same, parse_variant
 from pytest_dtfperf.errors import DtfPerfError, UsageError
 from pytest_dtfperf.formats import format_count, percent, rate
@@ -38,6 +40,7 @@ variant is its name, a colon, and what differs, in one argument. The first one i
     dtfperf ab "old: python=/venvs/tf220/bin/python" "new: python=/venvs/tf221/bin/python" resnet50 gpus=8 --cluster=lab
     dtfperf ab "old: setup='module load tensorflow/2.20'" "new: setup='module load tensorflow/2.21'" inception3 --cluster=daint
     dtfperf ab "with:" "without: environment=TF_ENABLE_ONEDNN_OPTS=0" mnist trivial
+    dtfperf ab "old: git=v1.4" "new: git=HEAD" --command="python train.py" gpus=2
     dtfperf ab --variants=ab.toml mnist                    # a table for each variant
     dtfperf ab --same mnist gpus=2                         # how small a difference can be found here
 
@@ -62,8 +65,11 @@ ONLY = "reference"  # name of the cluster's own stack, which --same compares if 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "ab", help="compare software stacks on the same hosts", text=TEXT, ends=ENDS)
     text = 'variants as "NAME: KEY=VALUE ...", and trainings, each a model and its fields'
-    parser.add_argument("words", metavar="VARIANT|MODEL|FIELD=VALUE", nargs="+", help=text)
+    parser.add_argument("words", metavar="VARIANT|MODEL|FIELD=VALUE", nargs="*", help=text)
     parser.add_argument("--variants", metavar="FILE", type=Path, help="a TOML file with a table for each variant")
+    add_command_option(parser)
+    text = "list the stacks of commits and packages that were built here, or remove them with --cache=clear; compare nothing"
+    parser.add_argument("--cache", nargs="?", const="list", choices=("list", "clear"), help=text)
     parser.add_argument("--same", action="store_true", help="compare one variant with itself, to measure the noise")
     add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
     text = "largest difference that is EQUIVALENT; by default 0.01, which is 1 %%"
@@ -85,8 +91,10 @@ def run_compare(args: argparse.Namespace) -> int:
     from pytest_dtfperf.compare.blocks import ABPolicy
     from pytest_dtfperf.session import Session, Settings
 
+    if args.cache:
+        return _show_cache(args)
     variants, trainings = _read_variants(args)
-    wanted = list(parse_specs(trainings))
+    wanted = parse_trainings(trainings, args.command)
     if not wanted:
         raise UsageError('which training? dtfperf ab "old:" "new: num_intra_threads=2" mnist gpus=2')
     if sought := [each for each in wanted if each.word in (BEST, SWEEP)]:
@@ -129,13 +137,71 @@ def _read_variants(args: argparse.Namespace) -> tuple[list[Variant], list[str]]:
 def _check_policy(args: argparse.Namespace) -> None:
     from pytest_dtfperf.compare.blocks import LEAST_BLOCKS
 
-    for option, value in (("--equivalence", args.equivalence), ("--error", args.error)):
-        if value is not None and not 0 < value < 1:
-            raise UsageError(f"{option} is a fraction, as 0.01 for 1 %, not {value:g}")
+    check_fractions(equivalence=args.equivalence, error=args.error)
     if args.max_blocks is not None and args.max_blocks < LEAST_BLOCKS:
         raise UsageError(f"--max-blocks must be {LEAST_BLOCKS} or more, not {args.max_blocks}")
     if args.steps is not None and args.steps < 1:
         raise UsageError(f"--steps must be 1 or more, not {args.steps}")
+
+
+def add_command_option(parser: argparse.ArgumentParser) -> None:
+    text = "train with this program instead of a model (docs/command.md): in the worktree of a commit, and here otherwise"
+    parser.add_argument("--command", metavar="COMMAND", help=text)
+
+
+def check_fractions(**given: float | None) -> None:
+    """Raise `UsageError` unless all given options are between 0 and 1."""
+    for option, value in given.items():
+        if value is not None and not 0 < value < 1:
+            raise UsageError(f"--{option} is a fraction, as 0.01 for 1 %, not {value:g}")
+
+
+def parse_trainings(words: Sequence[str], command: str | None) -> list[WantedSpec]:
+    """Return the trainings of models, and that of a command, of which the fields come first. Raises `UsageError`."""
+    from pytest_dtfperf.spec.command import program_name
+
+    if command is None:
+        return list(parse_specs(words))
+    try:
+        arguments = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--command={command} cannot be read: {error}") from error
+    if not arguments:
+        raise UsageError("--command is empty")
+    found = WantedSpec(program_name(arguments), {"command": arguments, "command_dir": os.getcwd()})
+    for word in words:
+        name, is_field, value = word.partition("=")
+        if not is_field:
+            raise UsageError(f"{word}: --command is the training, and a model is another one")
+        found.fields[name] = parse_value(value)
+    return [found]
+
+
+def _show_cache(args: argparse.Namespace) -> int:
+    """Print the stacks that were built, or remove them."""
+    from pytest_dtfperf.session.builds import BuildCache, stacks_folder
+
+    cache = BuildCache()
+    if args.cache == "clear":
+        removed = cache.clear()
+        print_remark(f"removed: {format_count(removed, 'stack')} of {stacks_folder()}")
+        return DONE
+    found = cache.list()
+    rows = [
+        [
+            each.folder.name,
+            each.recipe.get("repo") or "",
+            " ".join([each.recipe.get("commit", "")[:12], *each.recipe.get("packages", ())]).strip() or "incomplete",
+            each.built,
+            f"{each.bytes / 1e6:.0f} MB",
+        ]
+        for each in found
+    ]
+    if args.json:
+        raise UsageError("--cache prints a table: there is no --json for it")
+    print_table(["stack", "repository", "commit, packages", "built", "size"], rows)
+    print(f"{format_count(len(found), 'stack')} in {stacks_folder()}")
+    return DONE
 
 
 def _print_comparisons(session: "Session", comparisons: Sequence["ABComparison"], args: argparse.Namespace) -> None:

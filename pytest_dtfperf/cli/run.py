@@ -212,7 +212,7 @@ def parse_specs(arguments: Sequence[str]) -> Iterator[WantedSpec]:
         elif name in found.fields:
             raise UsageError(f"{found.model} has {name} twice: {found.fields[name]!r} and {value!r}")
         else:
-            found.fields[name] = _parse_value(value)
+            found.fields[name] = parse_value(value)
     if found:
         yield found
 
@@ -224,7 +224,7 @@ def _raise_unknown(name: str) -> str:
     return unknown_name("model", name, MODELS)
 
 
-def _parse_value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """Return a JSON value: a number, true, false, null, a list; any other text is a string."""
     try:
         return json.loads(text)

@@ -22,7 +22,7 @@ from pytest_dtfperf.formats import change
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
-PRIOR = (0.04, 0.88, 0.08)  # of no change, one, and two
+PRIOR = (0.04, 0.86, 0.1)  # of no change, one, and two
 LEVEL_SCALE = 0.05  # half of all changes are larger (Cauchy): slow commits lose a per cent to a half
 NOISES = np.geomspace(2e-4, 0.15, 18)  # standard deviations of a block's log-ratio
 USUAL_NOISE, NOISE_WIDTH = 0.008, 0.8  # median of the noise's prior, and standard deviation of its logarithm
@@ -216,7 +216,7 @@ class BisectionPosterior:
 
     def _list_options(self, warm: Collection[int]) -> list[int]:
         """Return candidates that can be measured: all that were or are warm, and some of each gap, evenly spread."""
-        found = [*self.tested[1:], *(each for each in warm if each and each not in self._broken)]
+        found = [each for each in [*self.tested[1:], *warm] if each and each not in self._broken]
         for before, after in zip(self.tested, self.tested[1:], strict=False):
             inside = [each for each in range(before + 1, after) if each not in self._broken]
             step = max(1, -(-len(inside) // MOST_OPTIONS))
@@ -226,7 +226,7 @@ class BisectionPosterior:
     def _compute_information(self, options: Sequence[int]) -> Array:
         """Return what a block of each option shows of the changes, in nats: the entropy of its mixture, less that of noise."""
         levels, weights = [0.0], [np.zeros(len(options))]
-        places = np.array(options)
+        positions = np.array(options)
         for probability, each in zip(self.probabilities, self._configurations, strict=True):
             if probability < NEGLIGIBLE:
                 continue
@@ -234,7 +234,7 @@ class BisectionPosterior:
             for index in range(len(each.gaps) - 1, -1, -1):
                 gap = each.gaps[index]
                 low, high = self.tested[gap], self.tested[gap + 1]
-                passed = np.clip((places - low) / (high - low), 0, 1)
+                passed = np.clip((positions - low) / (high - low), 0, 1)
                 levels.append(self._find_mean(each.gaps, index))
                 weights.append(probability * passed * after)
                 after = after * (1 - passed)
@@ -265,7 +265,7 @@ class BisectionPosterior:
         """Return the log-likelihoods of each tested candidate's blocks, at each noise and level, and at level 0."""
         at_levels = np.zeros((len(self.tested), len(NOISES), len(self._levels)))
         at_zero = np.zeros((len(self.tested), len(NOISES)))
-        index = {candidate: place for place, candidate in enumerate(self.tested)}
+        index = {candidate: at for at, candidate in enumerate(self.tested)}
         for each in self._observations:
             at_levels[index[each.candidate]] += _log_density(each.log_ratio - self._levels[None, :], NOISES[:, None])
             at_zero[index[each.candidate]] += _log_density(np.full(len(NOISES), each.log_ratio), NOISES)
@@ -274,12 +274,12 @@ class BisectionPosterior:
     def _list_configurations(self) -> list[_Configuration]:
         """Return all configurations of changes with their prior probabilities."""
         widths = [after - before for before, after in zip(self.tested, self.tested[1:], strict=False)]
-        places = self.count - 1
+        positions = self.count - 1
         found = [_Configuration((), PRIOR[0])]
-        found += [_Configuration((gap,), PRIOR[1] * width / places) for gap, width in enumerate(widths)]
-        pairs = places * (places - 1) / 2
+        found += [_Configuration((gap,), PRIOR[1] * width / positions) for gap, width in enumerate(widths)]
+        pairs = positions * (positions - 1) / 2
         for gap, width in enumerate(widths):
-            if width > 1:
+            if not self.is_located([gap]):  # else two changes in it cannot be told from one
                 found.append(_Configuration((gap, gap), PRIOR[2] * width * (width - 1) / 2 / pairs))
             for other in range(gap + 1, len(widths)):
                 found.append(_Configuration((gap, other), PRIOR[2] * width * widths[other] / pairs))
@@ -331,8 +331,8 @@ class BisectionPosterior:
 
     def _noise_of(self, gaps: tuple[int, ...]) -> Array:
         """Return the probabilities of the noises in a configuration."""
-        place = next(at for at, each in enumerate(self._configurations) if each.gaps == gaps)
-        return np.asarray(self._joint[place] / max(self._joint[place].sum(), 1e-300))
+        position = next(at for at, each in enumerate(self._configurations) if each.gaps == gaps)
+        return np.asarray(self._joint[position] / max(self._joint[position].sum(), 1e-300))
 
     def _weigh_difference(self, gaps: Sequence[int], index: int) -> tuple[Array, Array]:
         """Return differences of the levels after and before a change, and their probabilities."""

@@ -16,11 +16,13 @@ from pytest_dtfperf.errors import SpecError, UsageError, show_value, unknown_nam
 from pytest_dtfperf.spec import Spec
 
 STACK_KEYS = ("python", "setup", "environment", "container", "container_python")  # of a cluster's table
-LIST_KEYS = ("setup", "environment")
+SOURCE_KEYS = ("git", "repo", "packages")  # of a stack that is built before it is used: session/builds.py
+LIST_KEYS = ("setup", "environment", "packages")
 # Fields that a variant cannot set: what is trained must be the same, and `environment` is that of the cluster's key.
 FIXED_FIELDS = ("model", "own_model", "gpus", "environment")
 FIELDS = tuple(name for name in Spec.__dataclass_fields__ if name not in FIXED_FIELDS)
 FEWEST = 2
+SOURCES = {"git": "a ref of a commit", "repo": "the folder of a repository", "packages": "a list of requirements"}
 
 _HEAD = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.+-]*):(?:\s+(.*))?", re.DOTALL)
 
@@ -32,6 +34,7 @@ class Variant:
     name: str
     stack: Mapping[str, Any] = field(default_factory=dict)  # STACK_KEYS
     fields: Mapping[str, Any] = field(default_factory=dict)  # of the spec
+    source: Mapping[str, Any] = field(default_factory=dict)  # SOURCE_KEYS, and the set-up lines of the build
 
     @classmethod
     def of(cls, name: str, settings: Mapping[str, Any], where: str) -> Self:
@@ -39,16 +42,21 @@ class Variant:
         problems = [problem for key, value in settings.items() if (problem := _check_setting(key, value))]
         if problems:
             raise UsageError("\n".join(f"{where} {problem}" for problem in problems))
+        is_built = "git" in settings or "packages" in settings
+        if "repo" in settings and "git" not in settings:
+            raise UsageError(f"{where} repo is the repository of a commit: add git=REF")
+        of_source = (*SOURCE_KEYS, "setup") if is_built else ()
         return cls(
             name,
-            {key: value for key, value in settings.items() if key in STACK_KEYS},
+            {key: value for key, value in settings.items() if key in STACK_KEYS and key not in of_source},
             {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items() if key in FIELDS},
+            {key: value for key, value in settings.items() if key in of_source},
         )
 
     @property
     def settings(self) -> dict[str, Any]:
         """All of its settings, as JSON has them."""
-        found = {**self.stack, **self.fields}
+        found = {**self.source, **self.stack, **self.fields}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in found.items()}
 
     def apply_to_cluster(self, config: ClusterConfig) -> ClusterConfig:
@@ -105,7 +113,7 @@ def parse_variant(text: str) -> Variant:
         elif key in settings:
             raise UsageError(f"variant {name}: {key} is given twice: {settings[key]!r} and {value!r}")
         else:
-            settings[key] = value if key in STACK_KEYS else _parse_value(value)
+            settings[key] = value if key in (*STACK_KEYS, *SOURCE_KEYS) else _parse_value(value)
     return Variant.of(name, settings, f"variant {name}:")
 
 
@@ -159,16 +167,19 @@ def _collect_settings(variant: Variant, config: ClusterConfig) -> dict[str, Any]
     """Return a variant's fields, and the cluster's keys of its stack as they become."""
     found = variant.apply_to_cluster(config)
     stack = {key: getattr(found, key) for key in STACK_KEYS if key != "setup"}
-    return {**stack, "setup": found.backend_keys.get("setup"), **variant.fields}
+    return {**stack, "setup": found.backend_keys.get("setup"), **variant.source, **variant.fields}
 
 
 def _check_setting(key: str, value: Any) -> str | None:
     """Return what is wrong with a setting, or None."""
+    if key in SOURCE_KEYS:
+        is_right = isinstance(value, list) and all(map(_is_text, value)) if key == "packages" else _is_text(value)
+        return None if is_right else f"{key} must be {SOURCES[key]}, not {show_value(value)}"
     if key in FIXED_FIELDS and key not in STACK_KEYS:
         return f"{key} cannot differ between variants: name it with the training"
     if key not in STACK_KEYS:
         if key not in FIELDS:
-            return unknown_name("key", key, [*STACK_KEYS, *FIELDS])
+            return unknown_name("key", key, [*STACK_KEYS, *SOURCE_KEYS, *FIELDS])
         try:
             Spec.check_field(key, tuple(value) if isinstance(value, list) else value)
         except SpecError as error:
@@ -178,6 +189,10 @@ def _check_setting(key: str, value: Any) -> str | None:
         is_right = isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value))
         return None if is_right and value else f"setup must be a list of shell lines, not {show_value(value)}"
     return None if KEYS[key].accepts(value) else f"{key} must be {KEYS[key].what}, not {show_value(value)}"
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def _check_value(variant: str, key: str, value: Any, validator: Validator) -> None:

@@ -96,6 +96,15 @@ class AllocationManager:
             with self._while_waiting():
                 self._held = self._allocate(choose_request(spec, self.expected, self._config))
 
+    def has_agents(self, stack: str) -> bool:
+        """Return whether a software stack has agents on the hosts."""
+        return self._held is not None and self._held.has_agents(stack)
+
+    def end_agents(self, stack: str) -> None:
+        """End a software stack's agents, if there are any. The hosts stay."""
+        if self._held:
+            self._held.end_agents(stack)
+
     @property
     def has_hosts(self) -> bool:
         """Whether hosts are allocated now."""
@@ -195,6 +204,10 @@ class _HeldAllocation:
             allocation = self._allocation if stack is None else backend.share_hosts(self._allocation, config)
             self._launchers[stack] = self._exits.enter_context(Launcher(allocation, config, self.resources))
         return self._launchers[stack]
+
+    def end_agents(self, stack: str) -> None:
+        if launcher := self._launchers.pop(stack, None):
+            launcher.__exit__(None, None, None)
 
     def close(self) -> None:
         self._exits.close()

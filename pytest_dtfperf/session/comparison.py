@@ -11,12 +11,10 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from pytest_dtfperf.baselines.comparability import other_program, software_changes
 from pytest_dtfperf.baselines.files import SCHEMA
-from pytest_dtfperf.clusters import named
 from pytest_dtfperf.compare.blocks import (
     ABPolicy,
     ABVerdict,
@@ -29,11 +27,8 @@ from pytest_dtfperf.compare.blocks import (
 )
 from pytest_dtfperf.compare.variants import Variant, check_variants, list_differences
 from pytest_dtfperf.datamodel.explanation import Explanation
-from pytest_dtfperf.datamodel.measurement import Measurement, Run
+from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import (
-    AllocationError,
-    AllocationOver,
-    ClusterFileError,
     DtfPerfError,
     InfrastructureError,
     InvalidMeasurement,
@@ -42,36 +37,18 @@ from pytest_dtfperf.errors import (
     first_line,
 )
 from pytest_dtfperf.explain.causes import explain
-from pytest_dtfperf.session.cluster import ClusterInfo
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.explanation import add_changes, profile_measurement
-from pytest_dtfperf.session.post_analysis import shorten
+from pytest_dtfperf.session.stacks import ComparedStack, StackRunner
 from pytest_dtfperf.spec import Spec
 
 FILE = "comparisons.jsonl"
 NOT_BEGUN = Decision(ABVerdict.INCONCLUSIVE, "no block was made", None, True)
-OTHER_HOSTS = "its runs were on different hosts"
 VERDICT_OF_ERROR: Mapping[type[DtfPerfError], ABVerdict] = {
     InvalidMeasurement: ABVerdict.INVALID,
     RunFailed: ABVerdict.FAILED,
     InfrastructureError: ABVerdict.INFRASTRUCTURE,
 }
-
-
-@dataclass
-class ComparedStack:
-    """One of the two stacks of a comparison: what it trains, and on what."""
-
-    variant: Variant
-    spec: Spec
-    fingerprint: Mapping[str, Any] = field(default_factory=dict)  # of the last run's hosts and software
-    traced: Run | None = None
-    runs_made: int = 0  # disturbed ones included
-
-    def measurement(self, runs: Sequence[Run]) -> Measurement:
-        return Measurement(
-            spec=self.spec, runs=tuple(runs), hosts=tuple(runs[-1].hosts), fingerprint=self.fingerprint, traced=self.traced
-        )
 
 
 @dataclass(eq=False)
@@ -181,20 +158,15 @@ class StackComparing:
         self._policy = policy
         self._seed = secrets.randbits(32) if seed is None else seed
         self._random = random.Random(self._seed)
-        self._stacks = {each.name: each.apply_to_cluster(session.config) for each in variants}
-        for name, config in self._stacks.items():
-            try:
-                named.BACKENDS[config.backend].check_stack(config)
-            except ClusterFileError as error:
-                raise UsageError(f"variant {name}: {error}") from error
+        self._runner = StackRunner(session, "ab")
+        for each in variants:
+            self._runner.add(each)
         self.comparisons = [self._make_comparison(spec, each) for spec in specs for each in variants[1:]]
         self._largest = max((each.reference.spec for each in self.comparisons), key=lambda spec: (spec.gpus, spec.num_ps))
 
     def _make_comparison(self, spec: Spec, variant: Variant) -> ABComparison:
         reference = self._variants[0]
-        first, second = (ComparedStack(each, each.apply_to_spec(spec)) for each in (reference, variant))
-        for side in (first, second):
-            self._session.plan(side.spec)
+        first, second = (ComparedStack(each, self._runner.prepare(each, spec)) for each in (reference, variant))
         differences = list_differences(reference, variant, self._session.config)
         return ABComparison(first, second, differences, self._policy, self._seed, draw_orders(self._random))
 
@@ -204,6 +176,8 @@ class StackComparing:
         Raises:
             AllocationError: no hosts are allocated, or a variant's agents do not start.
         """
+        for side in (side for each in self.comparisons for side in (each.reference, each.variant)):
+            self._runner.build(side)
         began_s = time.monotonic()
         with self._session.measuring(self._largest, "dtfperf ab"):
             self._start_agents()
@@ -215,16 +189,9 @@ class StackComparing:
 
     def _start_agents(self) -> None:
         """Start the agents of all variants, so that one that cannot start is known before the first run."""
-        allocations = self._session.allocations
-        allocations.stacks.update(self._stacks)
-        allocations.allocate(self._largest)
-        for name in self._stacks:
-            try:
-                allocations.get_launcher(self._largest, name)
-            except AllocationOver:
-                raise
-            except AllocationError as error:
-                raise AllocationError(f"variant {name}: {error}") from error
+        self._session.allocations.allocate(self._largest)
+        for each in self._variants:
+            self._runner.start_agents(each.name, self._largest)
 
     def _make_blocks(self, ends_s: float) -> None:
         """Make a block of each open comparison in turn, in an order that is drawn for each round."""
@@ -244,42 +211,14 @@ class StackComparing:
         """Make four runs, and decide. A failed run ends the comparison, and not the others."""
         order = next(comparison.orders)
         try:
-            runs = [self._run_undisturbed(comparison, side) for side in order]
+            block = self._runner.make_block(order, comparison.reference, comparison.variant, runs=2 * self._policy.max_blocks)
         except (RunFailed, InvalidMeasurement, InfrastructureError) as error:
             verdict = next(verdict for kind, verdict in VERDICT_OF_ERROR.items() if isinstance(error, kind))
             comparison.decision = Decision(verdict, str(error), comparison.decision.estimate, False)
         else:
-            if len({tuple(run.task_hosts.items()) for run in runs}) > 1:
-                runs = [replace(run, disturbances=[*run.disturbances, OTHER_HOSTS]) for run in runs]
-            comparison.blocks.append(Block(order, runs))
+            comparison.blocks.append(block)
             self._decide_all()
         self._write()
-
-    def _run_undisturbed(self, comparison: ABComparison, letter: str) -> Run:
-        """Make a run, and another one instead if something disturbed it."""
-        run = self._run(comparison, letter)
-        return self._run(comparison, letter) if run.disturbances else run
-
-    def _run(self, comparison: ABComparison, letter: str, *, traced: bool = False) -> Run:
-        side = comparison.reference if letter == "A" else comparison.variant
-        name = side.variant.name
-        side.runs_made += 1
-        try:
-            run = self._session.run(
-                shorten(side.spec) if traced else side.spec,
-                f"ab {comparison.label} {name}",
-                number=side.runs_made,
-                of=max(side.runs_made, 2 * self._policy.max_blocks),
-                explain=traced,
-                stack=name,
-            )
-        except RunFailed as error:
-            raise type(error)(replace(error.culprit, what=f"{error.culprit.what} with variant {name}")) from error
-        except (InvalidMeasurement, InfrastructureError) as error:
-            raise type(error)(f"variant {name}: {error}") from error
-        get_launcher = partial(self._session.allocations.get_launcher, stack=name)
-        side.fingerprint = ClusterInfo(self._stacks[name], get_launcher).fingerprint_of(run)
-        return run
 
     def _decide_all(self) -> None:
         """Decide each open comparison: one that finds a difference leaves more of the error to the others."""
@@ -304,25 +243,32 @@ class StackComparing:
         if not comparison.verdict.is_difference or self._session.settings.explain == "never":
             return
         sides = [(comparison.reference, "A"), (comparison.variant, "B")]
-        try:
-            for side, letter in sides:
-                if not side.spec.command:
-                    side.traced = self._run(comparison, letter, traced=True)
-            found = _explain_sides([(side, side.measurement(comparison.runs(letter))) for side, letter in sides], comparison)
-            json.dumps(found and found.to_json(), allow_nan=False)
-            comparison.explanation = found
-        except Exception as error:  # a failed explanation must not lose the verdict
-            comparison.unexplained = f"cannot be explained: {type(error).__name__}: {first_line(error)}"
+        if comparison.verdict is ABVerdict.FASTER:
+            sides.reverse()
+        fast, slow = ((side, comparison.runs(letter)) for side, letter in sides)
+        comparison.explanation, comparison.unexplained = explain_difference(
+            self._runner, fast, slow, 2 * self._policy.max_blocks
+        )
 
     def _write(self) -> None:
         lines = [json.dumps(each.to_json(), ensure_ascii=False) + "\n" for each in self.comparisons]
         self._session.folder.write(FILE, "".join(lines).encode())
 
 
-def _explain_sides(sides: Sequence[tuple[ComparedStack, Measurement]], comparison: ABComparison) -> Explanation | None:
-    """Return why the slower side is slower than the other one."""
-    (fast, before), (_, now) = sides if comparison.verdict is ABVerdict.SLOWER else sides[::-1]
-    name = fast.variant.name
-    then = replace(profile_measurement(before), name=name, when=f"with {name}")
-    found = explain(then, add_changes(profile_measurement(now), before.fingerprint, now.fingerprint))
-    return replace(found, against=name) if found else None
+def explain_difference(
+    runner: StackRunner, fast: tuple[ComparedStack, Sequence[Run]], slow: tuple[ComparedStack, Sequence[Run]], runs: int
+) -> tuple[Explanation | None, str]:
+    """Return why one stack is slower than another one, by a short traced run of each, or why that is unknown."""
+    try:
+        for side, _ in (fast, slow):
+            if not side.spec.command:
+                side.traced = runner.run(side, runs, traced=True)
+        before, now = (side.measurement(made) for side, made in (fast, slow))
+        name = fast[0].variant.name
+        then = replace(profile_measurement(before), name=name, when=f"with {name}")
+        found = explain(then, add_changes(profile_measurement(now), before.fingerprint, now.fingerprint))
+        explanation = replace(found, against=name) if found else None
+        json.dumps(explanation and explanation.to_json(), allow_nan=False)
+    except Exception as error:  # a failed explanation must not lose the verdict
+        return None, f"cannot be explained: {type(error).__name__}: {first_line(error)}"
+    return explanation, ""

@@ -164,7 +164,7 @@ def test_an_unknown_option_is_one_line(name: str, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        (["docter"], "unknown command 'docter'. Did you mean 'doctor'? Known: ab, baselines, clusters, "),
+        (["docter"], "unknown command 'docter'. Did you mean 'doctor'? Known: ab, baselines, bisect, clusters, "),
         (["history"], "COMMAND is one of list, show, trend, "),
         (["history", "chnges"], "Did you mean 'changes'?"),
         (["history", "changes", "--fial"], "--fial. Did you mean --fail instead of --fial?"),
@@ -280,6 +280,7 @@ NAMED = {
     "launch": ["--cluster=theirs", "train.py"],
     "ab": ["old:", "new: xla=true", "mnist", "--cluster=theirs"],
     "isolate": ["mnist", "--cluster=theirs"],
+    "bisect": ["a:", "b: xla=true", "c: xla=true steps=3", "mnist", "--cluster=theirs"],
 }
 WITH_CLUSTERS = [
     name

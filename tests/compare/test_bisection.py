@@ -54,6 +54,13 @@ def test_candidates_that_cannot_be_built_stay_in_the_result() -> None:
     assert (change.first, change.last) == (4, 6)
 
 
+def test_candidates_that_cannot_be_built_do_not_keep_a_search_open() -> None:
+    """Two changes among them cannot be told from one, and count as one."""
+    noisy = {5: [-0.9, -0.8, -1.0], 4: [-0.9, -1.0, -0.7], 1: [0.1, -0.1, 0.0]}
+    seen = observe({each: values * 3 for each, values in noisy.items()})
+    assert decide_bisection(compute_posterior(6, seen, broken={2, 3}), POLICY, len(seen)).end is BisectionEnd.FOUND
+
+
 def test_two_changes_are_reported_with_their_own_effects() -> None:
     """A level between those of the first and the last candidate means two changes; each has its effect."""
     seen = observe({3: [-0.06, -0.061, -0.059], 2: [-0.02, -0.021, -0.019], 1: [-0.02, -0.02, -0.021]})

@@ -1,0 +1,202 @@
+"""Runs of several software stacks on the same hosts: builds them, starts their agents, and makes blocks of runs in turn."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.compare.blocks import Block
+from pytest_dtfperf.compare.variants import Variant
+from pytest_dtfperf.datamodel.measurement import Measurement, Run
+from pytest_dtfperf.errors import (
+    AllocationError,
+    AllocationOver,
+    BuildFailed,
+    ClusterFileError,
+    InfrastructureError,
+    InvalidMeasurement,
+    RunFailed,
+    UsageError,
+)
+from pytest_dtfperf.session.builds import BuildCache, Recipe, find_commit, find_repository
+from pytest_dtfperf.session.cluster import ClusterInfo
+from pytest_dtfperf.session.context import SessionContext
+from pytest_dtfperf.session.post_analysis import shorten
+from pytest_dtfperf.spec import Spec
+
+OTHER_HOSTS = "its runs were on different hosts"
+
+
+@dataclass
+class ComparedStack:
+    """One of the stacks of a comparison: what it trains, and on what."""
+
+    variant: Variant
+    spec: Spec
+    fingerprint: dict[str, Any] = field(default_factory=dict)  # of the last run's hosts and software
+    traced: Run | None = None
+    runs_made: int = 0  # disturbed ones included
+
+    def measurement(self, runs: Sequence[Run]) -> Measurement:
+        return Measurement(
+            spec=self.spec, runs=tuple(runs), hosts=tuple(runs[-1].hosts), fingerprint=self.fingerprint, traced=self.traced
+        )
+
+
+class StackRunner:
+    """Builds and runs the stacks of one session.
+
+    Attributes:
+        cache: the stacks that were built.
+        current: the name of the stack that was last built, started or run: an error is of it.
+    """
+
+    def __init__(self, session: SessionContext, label: str) -> None:
+        """Begin without stacks. `label`: begins the names of the folders of logs."""
+        self.cache = BuildCache()
+        self.current = ""
+        self._session = session
+        self._label = label
+        self._stacks: dict[str, ClusterConfig] = {}
+        self._recipes: dict[str, Recipe] = {}
+
+    def add(self, variant: Variant) -> None:
+        """Take up a stack, and check it as far as that is possible before it is built. Raises `UsageError`."""
+        config = variant.apply_to_cluster(self._session.config)
+        if variant.source:
+            self._recipes[variant.name] = make_recipe(variant, config)
+        else:
+            self._check(variant.name, config)
+        self._stacks[variant.name] = config
+
+    def prepare(self, variant: Variant, spec: Spec) -> Spec:
+        """Return what a variant trains, after a check. Raises `UsageError`."""
+        found = variant.apply_to_spec(spec)
+        if "git" in variant.source:
+            if found.own_model and not found.command:
+                raise UsageError(
+                    f"variant {variant.name}: the model {found.model} is copied from this folder, so that it would be the same "
+                    "in each commit. Train a program of the repository: --command"
+                )
+            return found  # its folder is made by the build
+        self._session.plan(found)
+        return found
+
+    def find_recipe(self, name: str) -> Recipe | None:
+        """Return what a stack is built from; None: it is not built here."""
+        return self._recipes.get(name)
+
+    def is_built(self, name: str) -> bool:
+        return name not in self._recipes or self.cache.find(self._recipes[name]) is not None
+
+    def is_warm(self, name: str) -> bool:
+        """Return whether a stack has agents."""
+        return self._session.allocations.has_agents(name)
+
+    def build(self, side: ComparedStack) -> None:
+        """Build a stack, if it is built here, and let its runs use it. Raises `BuildFailed`, `UsageError`."""
+        name = self.current = side.variant.name
+        recipe = self._recipes.get(name)
+        config = self._stacks[name]
+        if recipe:
+            if not self.cache.find(recipe):
+                self._session.progress.waiting(f"building {name} ({recipe})")
+            try:
+                built = self.cache.build(recipe)
+            except BuildFailed as error:
+                raise BuildFailed(f"variant {name}: {error}") from error
+            if built.python:
+                config = self._stacks[name] = replace(config, python=built.python)
+            if built.tree and side.spec.command:
+                side.spec = side.spec.but(command_dir=str(built.tree))
+            self._check(name, config)
+            self._session.plan(side.spec)
+        self._session.allocations.stacks[name] = config
+
+    def start_agents(self, name: str, spec: Spec) -> None:
+        """Start a stack's agents, if there are none. Raises `AllocationError`."""
+        self.current = name
+        try:
+            self._session.allocations.get_launcher(spec, name)
+        except AllocationOver:
+            raise
+        except AllocationError as error:
+            raise AllocationError(f"variant {name}: {error}") from error
+
+    def end_agents(self, name: str) -> None:
+        """End a stack's agents, if there are any; a later run starts others."""
+        self._session.allocations.end_agents(name)
+
+    def make_block(self, order: str, reference: ComparedStack, variant: ComparedStack, *, runs: int) -> Block:
+        """Make four runs in this order; a disturbed one is made again once. Raises the errors of a run, with the variant."""
+        found = [self._run_undisturbed(reference if letter == "A" else variant, runs) for letter in order]
+        if len({tuple(run.task_hosts.items()) for run in found}) > 1:
+            found = [replace(run, disturbances=[*run.disturbances, OTHER_HOSTS]) for run in found]
+        return Block(order, found)
+
+    def run(self, side: ComparedStack, runs: int, *, traced: bool = False) -> Run:
+        """Make a run.
+
+        Args:
+            runs: how many the stack will probably have, to show.
+            traced: make it short, and trace some steps.
+
+        Raises:
+            RunFailed, InvalidMeasurement, InfrastructureError: with the variant's name.
+        """
+        name = self.current = side.variant.name
+        side.runs_made += 1
+        try:
+            run = self._session.run(
+                shorten(side.spec) if traced else side.spec,
+                f"{self._label} {side.spec.label} {name}",
+                number=side.runs_made,
+                of=max(side.runs_made, runs),
+                explain=traced,
+                stack=name,
+            )
+        except RunFailed as error:
+            raise type(error)(replace(error.culprit, what=f"{error.culprit.what} with variant {name}")) from error
+        except (InvalidMeasurement, InfrastructureError) as error:
+            raise type(error)(f"variant {name}: {error}") from error
+        get_launcher = partial(self._session.allocations.get_launcher, stack=name)
+        side.fingerprint = dict(ClusterInfo(self._stacks[name], get_launcher).fingerprint_of(run))
+        return run
+
+    def _run_undisturbed(self, side: ComparedStack, runs: int) -> Run:
+        """Make a run, and another one instead if something disturbed it."""
+        run = self.run(side, runs)
+        return self.run(side, runs) if run.disturbances else run
+
+    def _check(self, name: str, config: ClusterConfig) -> None:
+        try:
+            named.BACKENDS[config.backend].check_stack(config)
+        except ClusterFileError as error:
+            raise UsageError(f"variant {name}: {error}") from error
+
+
+def make_recipe(variant: Variant, config: ClusterConfig) -> Recipe:
+    """Return what a variant is built from, with the commit's hash. Raises `UsageError`."""
+    source = variant.source
+    setup = source.get("setup", ())
+    lines = (setup,) if isinstance(setup, str) else tuple(setup)
+    repo, folder, commit = "", "", ""
+    if "git" in source:
+        given = Path(source.get("repo", ".")).expanduser().absolute()
+        try:
+            commit = find_commit(given, source["git"])
+            repo, folder = find_repository(given)
+        except UsageError as error:
+            raise UsageError(f"variant {variant.name}: {error}") from error
+    return Recipe(
+        repo=repo,
+        folder=folder,
+        commit=commit,
+        setup=lines,
+        packages=tuple(source.get("packages", ())),
+        python=config.python or sys.executable,
+    )

@@ -1,0 +1,282 @@
+"""`dtfperf bisect`: the slow commit, version or variant of a series is found, on programs with steps of a known length."""
+
+import json
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.testing.backends import wait_until
+from tests.cli.table import read
+from tests.plugin.conftest import COMMANDS_HERE, ENDS_S, Ended, PerfTests, perf_tests_in
+
+PROGRAM = """
+import time
+from {module} import STEP_S
+from pytest_dtfperf.steps import Steps
+
+steps = Steps(10)
+for _ in range(6):
+    with steps:
+        time.sleep(STEP_S)
+"""
+FAST, SLOW = 0.02, 0.05  # seconds of a step: other load on the machine changes the rates by less
+
+
+@pytest.fixture
+def perf(tmp_path: Path) -> PerfTests:
+    perf = perf_tests_in(tmp_path)
+    perf.environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    return perf
+
+
+@pytest.fixture
+def programs(perf: PerfTests) -> PerfTests:
+    (perf.folder / "perf" / "clusters.toml").write_text(COMMANDS_HERE)
+    return perf
+
+
+def bisect(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
+    argv = ["-m", "pytest_dtfperf.cli", "bisect", *arguments, "--clusters-file=perf/clusters.toml"]
+    return perf.run_python(*argv, **environment)
+
+
+def result(perf: PerfTests) -> dict[str, Any]:
+    """Return bisection.json of the latest session."""
+    folder = max((perf.folder / "perf_results").iterdir())
+    found: dict[str, Any] = json.loads((folder / "bisection.json").read_text())
+    return found
+
+
+def series(*steps: float) -> list[str]:
+    """Return variants with these seconds of a step."""
+    return [f"v{at}: environment=TOY_STEP_S={each}" for at, each in enumerate(steps)]
+
+
+def git(repo: Path, *arguments: str) -> str:
+    named = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "init.defaultBranch=main"]
+    return subprocess.run(["git", "-C", repo, *named, *arguments], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def make_repository(folder: Path, steps: Sequence[float], broken: Sequence[int] = ()) -> list[str]:
+    """Make a repository with a commit for each of these seconds of a step, and return the commits."""
+    folder.mkdir()
+    git(folder, "init", "-q")
+    (folder / "train.py").write_text(PROGRAM.format(module="speed"))
+    commits = []
+    for number, step_s in enumerate(steps):
+        (folder / "speed.py").write_text(f"STEP_S = {step_s}\n")
+        (folder / "build.sh").write_text("exit 3\n" if number in broken else f"echo {number} > built\n")
+        git(folder, "add", "-A")
+        git(folder, "commit", "-qm", f"Change number {number}")
+        commits.append(git(folder, "rev-parse", "HEAD"))
+    return commits
+
+
+def test_the_slow_variant_of_a_series_is_found(perf: PerfTests) -> None:
+    """The first slow one is FOUND with its effect, in fewer blocks than there are candidates, and nothing is judged."""
+    ended = bisect(perf, *series(*[0.01] * 7, *[0.02] * 9), "trivial", "--seed=1", "--json")
+    assert ended.code == 0, ended.err
+    found = read("bisect", ended.out)
+    assert found["result"] == "FOUND"
+    (change,) = found["changes"]
+    assert change["candidates"] == ["v7"]
+    assert change["ratio"] == pytest.approx(0.5, rel=0.02)
+    assert change["low"] < change["ratio"] < change["high"]
+    assert found["candidates"][7]["probability"] > 0.95
+    assert len({block["candidate"] for block in found["blocks"]}) < 8
+    assert result(perf) == found
+    assert not (perf.folder / "baselines").exists()
+
+
+def test_the_result_is_printed_with_its_reason(perf: PerfTests) -> None:
+    """A table has what was measured, and traced runs show where the time of the slower one goes."""
+    ended = bisect(perf, *series(0.01, 0.01, 0.02, 0.02), "trivial", TOY_TRACES="1")
+    assert ended.code == 0, ended.err
+    ended.line("candidate", "blocks", "against the first", "probability")
+    ended.line("FOUND: with a probability of")
+    ended.line("v2: -50")
+    ended.line("instead of it: v")
+    assert result(perf)["explanation"]["against"] == "v1"
+
+
+def test_two_slow_variants_are_several(perf: PerfTests) -> None:
+    """Two changes are reported with an effect each, and not as one wrong candidate."""
+    ended = bisect(perf, *series(0.01, 0.01, 0.02, 0.02, 0.02, 0.04, 0.04), "trivial")
+    assert ended.code == 0, ended.err
+    found = result(perf)
+    assert found["result"] == "SEVERAL"
+    assert [change["candidates"] for change in found["changes"]] == [["v2"], ["v5"]]
+
+
+def test_an_equal_series_has_no_difference(perf: PerfTests) -> None:
+    """If the last candidate is as fast as the first, the search ends with that."""
+    ended = bisect(perf, "a:", "b: num_intra_threads=1", "c: num_intra_threads=2", "trivial")
+    assert ended.code == 0, ended.err
+    ended.line("NO_DIFFERENCE: good and bad differ by less than 0.01")
+
+
+def test_a_variant_that_does_not_run_is_skipped(perf: PerfTests) -> None:
+    """A candidate whose tasks die is skipped with its reason, and the change is found beside it."""
+    variants = series(0.01, 0.01, 0.01, 0.02, 0.02)
+    variants[2] = "v2: environment='TOY_DO=die worker:0'"
+    ended = bisect(perf, *variants, "trivial")
+    assert ended.code == 0, ended.err
+    found = result(perf)
+    assert "with variant v2" in found["broken"]["2"]
+    assert found["changes"][0]["candidates"] == ["v2", "v3"]
+    ended.line("skipped: v2: ")
+
+
+def test_a_series_that_begins_with_what_cannot_run_fails(perf: PerfTests) -> None:
+    """The first and the last candidate must run."""
+    ended = bisect(perf, "a: environment='TOY_DO=die worker:0'", *series(0.01, 0.02), "trivial")
+    assert ended.code == 1, ended.err
+    assert "with variant a" in ended.err
+
+
+def test_blocks_that_are_spent_decide_nothing(perf: PerfTests) -> None:
+    """The exit code is 1, and the change is among the candidates that are left."""
+    ended = bisect(perf, *series(*[0.01] * 20, *[0.02] * 20), "trivial", "--max-blocks=3")
+    assert ended.code == 1, ended.err
+    ended.line("UNDECIDED: the blocks do not decide, after 3 blocks")
+    ended.line("one of ")
+
+
+def test_a_slow_commit_is_found(programs: PerfTests) -> None:
+    """Each commit runs in a worktree of its own; the culprit is named with its subject and files, and worktrees are kept."""
+    repo = programs.folder / "repo"
+    commits = make_repository(repo, [FAST] * 8 + [SLOW] * 8)
+    argv = [f"--repo={repo}", f"--good={commits[0]}", "--bad=main", "--command=python train.py"]
+    ended = bisect(programs, *argv)
+    assert ended.code == 0, ended.err
+    ended.line(f"{git(repo, 'rev-parse', '--short', commits[8])} Change number 8: -")
+    ended.line("speed.py | 2")
+    found = result(programs)
+    assert found["changes"][0]["candidates"] == [commits[8][:12]]
+    assert git(repo, "status", "--porcelain") == ""
+    listed = programs.run_python("-m", "pytest_dtfperf.cli", "ab", "--cache")
+    assert commits[8][:12] in listed.out
+    cleared = programs.run_python("-m", "pytest_dtfperf.cli", "ab", "--cache=clear")
+    assert cleared.code == 0, cleared.err
+    assert git(repo, "worktree", "list").count("\n") == 0
+    assert "0 stacks" in programs.run_python("-m", "pytest_dtfperf.cli", "ab", "--cache").out
+
+
+def test_commits_that_cannot_be_built_are_skipped(programs: PerfTests) -> None:
+    """Set-up lines build each commit; where they fail, the commit is skipped with the reason and stays in the result."""
+    repo = programs.folder / "repo"
+    commits = make_repository(repo, [FAST] * 3 + [SLOW] * 3, broken=[2, 3])
+    argv = [
+        f"--repo={repo}",
+        f"--good={commits[0]}",
+        "--command=python train.py",
+        "--setup=sh build.sh",
+        "--setup=test -f built",
+    ]
+    ended = bisect(programs, *argv)
+    assert ended.code == 0, ended.err
+    found = result(programs)
+    assert sorted(found["broken"]) == ["2", "3"]
+    assert "setup ended with exit code 3: it printed nothing" in found["broken"]["3"]
+    assert found["changes"][0]["candidates"] == [each[:12] for each in commits[2:5]]
+
+
+def make_wheels(folder: Path, steps: Sequence[float]) -> None:
+    """Write wheels 1.0, 1.1, ... of a package with these seconds of a step."""
+    folder.mkdir()
+    for minor, step_s in enumerate(steps):
+        version = f"1.{minor}"
+        with zipfile.ZipFile(folder / f"toyspeed-{version}-py3-none-any.whl", "w") as wheel:
+            info = f"toyspeed-{version}.dist-info"
+            wheel.writestr("toyspeed.py", f"STEP_S = {step_s}\n")
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: toyspeed\nVersion: {version}\n")
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+
+
+def test_a_slow_version_of_a_package_is_found(programs: PerfTests) -> None:
+    """Each version is installed into an environment of its own, above the cluster's."""
+    make_wheels(programs.folder / "wheels", [FAST, FAST, FAST, SLOW, SLOW])
+    (programs.folder / "train.py").write_text(PROGRAM.format(module="toyspeed"))
+    index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(programs.folder / "wheels"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    ended = bisect(programs, "--packages=toyspeed==1.0,1.1,1.2,1.3,1.4", "--command=python train.py", **index)
+    assert ended.code == 0, ended.err
+    ended.line("toyspeed==1.3: -")
+
+
+def test_a_killed_bisection_continues(perf: PerfTests) -> None:
+    """--resume has the blocks of a session that was killed, and makes only further ones."""
+    variants = series(*[0.01] * 9, *[0.02] * 3)
+    arguments = [*variants, "trivial", "--clusters-file=perf/clusters.toml"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "pytest_dtfperf.cli", "bisect", *arguments],
+        cwd=perf.folder,
+        env=perf.environ(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        wait_until("two blocks are made", lambda: _count_blocks(perf) >= 2)
+        process.send_signal(signal.SIGKILL)
+        process.wait(ENDS_S)
+    (folder,) = (perf.folder / "perf_results").iterdir()
+    before = json.loads((folder / "bisection.json").read_text())["blocks"]
+    ended = bisect(perf, *variants, "trivial", f"--resume={folder}")
+    assert ended.code == 0, ended.err
+    found = result(perf)
+    assert found["resumed"] == folder.name
+    assert found["blocks"][: len(before)] == before
+    assert found["changes"][0]["candidates"] == ["v9"]
+    other = bisect(perf, *variants[1:], "trivial", f"--resume={folder}")
+    assert other.code == 2
+    assert "has other candidates" in other.err
+
+
+def _count_blocks(perf: PerfTests) -> int:
+    files = list((perf.folder / "perf_results").glob("*/bisection.json"))
+    return len(json.loads(files[0].read_text())["blocks"]) if files else 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a:", "b: xla=true", "trivial"], "a bisection needs 3 candidates, and there are 2: dtfperf ab compares two"),
+        (["trivial"], "candidates are commits (--good, --bad), --packages or variants, and there is none"),
+        (["a:", "trivial", "--packages=x==1,2"], "and there is variants and --packages"),
+        (["a:", "b: xla=true", "a: steps=3", "trivial"], "candidate a is there twice"),
+        (["--good=v1", "trivial"], "is no git repository"),
+        (["--packages=x>=1", "trivial"], "--packages=x>=1: write NAME==1.0..1.2, or NAME==1.0,1.1,1.2"),
+        (["a:", "b: xla=true", "c: steps=3", "trivial", "--bad=HEAD"], "--bad and --setup are for commits"),
+        (["a:", "b: xla=true", "c: steps=3"], "a bisection is of one training"),
+        (["a:", "b: xla=true", "c: steps=3", "trivial", "trivial"], "a bisection is of one training"),
+        (["a:", "b: xla=true", "c: steps=3", "trivial", "--confidence=0.3"], "--confidence must be 0.5 or more, not 0.3"),
+        (["a:", "b: xla=true", "c: steps=3", "trivial", "--max-blocks=1"], "--max-blocks must be 2 or more, not 1"),
+        (["a:", "b: xla=true", "c: steps=3", "trivial", "--steps=0"], "--steps must be 1 or more, not 0"),
+        (["a:", "b: xla=true", "c: steps=3", "trivial", "--command=python x.py"], "trivial: --command is the training"),
+        (["a:", "b: xla=true", "c: steps=3", "trivial", "--resume=nowhere"], "nowhere/bisection.json cannot be read"),
+    ],
+)
+def test_what_cannot_be_searched_is_one_line(perf: PerfTests, arguments: list[str], message: str) -> None:
+    """Nothing is started, and the message shows what is wrong."""
+    ended = bisect(perf, *arguments)
+    assert ended.code == 2, ended.out
+    assert message in ended.err
+    assert len(ended.err.splitlines()) == 1
+    assert not (perf.folder / "perf_results").exists()
+
+
+def test_a_commit_that_is_missing_or_not_earlier_is_one_line(programs: PerfTests) -> None:
+    """Refs are resolved before anything is built."""
+    repo = programs.folder / "repo"
+    commits = make_repository(repo, [FAST, FAST, SLOW])
+    where = [f"--repo={repo}", "--command=python train.py"]
+    missing = bisect(programs, *where, "--good=v9")
+    assert missing.err == f"dtfperf: git: {repo} has no commit v9\n"
+    later = bisect(programs, *where, f"--good={commits[2]}", f"--bad={commits[0]}")
+    assert "does not come after" in later.err
+    assert (missing.code, later.code) == (2, 2)
