@@ -39,7 +39,7 @@ from pytest_dtfperf.formats import NONE, change, duration, format_count, minute,
 if TYPE_CHECKING:
     from pytest_dtfperf.history.comparison import ComparedTraining
     from pytest_dtfperf.history.rows import Row
-    from pytest_dtfperf.history.series import Begin, Series
+    from pytest_dtfperf.history.series import Series, SeriesBegin
 
 
 HISTORY = """\
@@ -121,7 +121,7 @@ def run_list(args: argparse.Namespace) -> int:
     from pytest_dtfperf.history import store
 
     with open_history(args).reading() as connection:
-        found = [row for row in store.all_sessions(connection) if args.cluster in (None, row["cluster"])]
+        found = [row for row in store.read_sessions(connection) if args.cluster in (None, row["cluster"])]
     found = found[-args.last :] if args.last else found
     if args.json:
         print_json({"sessions": found})
@@ -143,13 +143,13 @@ def _make_session_cells(row: Mapping[str, Any]) -> list[str]:
 
 def run_show(args: argparse.Namespace) -> int:
     from pytest_dtfperf.history import store
-    from pytest_dtfperf.history.comparison import chosen
-    from pytest_dtfperf.history.events import measurement_cells
+    from pytest_dtfperf.history.comparison import find_session
+    from pytest_dtfperf.history.events import make_measurement_cells
     from pytest_dtfperf.history.tables import hosts, measurements, runs
 
     with open_history(args).reading() as connection:
-        session = chosen(store.all_sessions(connection), args.session)
-        rows = {table.name: store.of_session(connection, table, session["id"]) for table in (measurements, runs, hosts)}
+        session = find_session(store.read_sessions(connection), args.session)
+        rows = {table.name: store.read_rows(connection, table, session["id"]) for table in (measurements, runs, hosts)}
     if args.json:
         print_json({**session, **rows})
         return DONE
@@ -160,7 +160,7 @@ def run_show(args: argparse.Namespace) -> int:
     print(f"folder, when it was entered: {printable(session['folder'])}")
     in_order = sorted(rows["measurements"], key=lambda row: row["position"])
     headings = ("spec", "images/sec", "runs", "efficiency", "baseline", "change", "verdict")
-    print_table(headings, [measurement_cells(row) for row in in_order])
+    print_table(headings, [make_measurement_cells(row) for row in in_order])
     print(f"{format_count(len(in_order), 'measurement')}, {format_count(len(rows['runs']), 'run')}")
     return DONE
 
@@ -220,15 +220,15 @@ def add_trend_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 def run_trend(args: argparse.Namespace) -> int:
     from pytest_dtfperf.baselines.store import BaselinePattern
     from pytest_dtfperf.history import store
-    from pytest_dtfperf.history.series import Successions, series_of
+    from pytest_dtfperf.history.series import Successions, make_series
 
     pattern = BaselinePattern.of(args.pattern or ["model=*"])
     with open_history(args).reading() as connection:
         rows = [row for row in store.read_measurements(connection) if pattern.matches(row["spec_key"])]
-        contents = store.all_fingerprints(connection)
-        found = series_of(rows, contents)
-        events = store.all_events(connection)
-        left_out = [row for row in store.left_out(connection) if pattern.matches(row["spec_key"])]
+        contents = store.read_fingerprints(connection)
+        found = make_series(rows, contents)
+        events = store.read_events(connection)
+        left_out = [row for row in store.read_left_out(connection) if pattern.matches(row["spec_key"])]
     successions = Successions(found, contents)
     if args.json:
         print_json({"series": [_make_series_json(each, successions.begin(each), args.last) for each in found]})
@@ -245,16 +245,16 @@ def run_trend(args: argparse.Namespace) -> int:
     return DONE if found else FAILED
 
 
-def _make_series_json(series: "Series", begin: "Begin | None", last: int | None) -> dict[str, Any]:
+def _make_series_json(series: "Series", begin: "SeriesBegin | None", last: int | None) -> dict[str, Any]:
     points = [dict(point) for point in series.points[-last if last else 0 :]]
     none: dict[str, Any] = {"ended": None, "last_good": None, "nights": None, "change": None, "because": []}
     began = asdict(begin) if begin else none
     return {"name": series.name, "label": series.label, "system": series.system, "began": began, "points": points}
 
 
-def draw_series(series: "Series", events: "Sequence[Row]", nights: int, begin: "Begin | None" = None) -> list[str]:
+def draw_series(series: "Series", events: "Sequence[Row]", nights: int, begin: "SeriesBegin | None" = None) -> list[str]:
     """Return the lines of a series: a sign for each of the latest nights, marks at the start of each event, and the events."""
-    from pytest_dtfperf.history.events import BREAK, line_of_member
+    from pytest_dtfperf.history.events import BREAK, format_member
 
     points = series.points[-nights:]
     rates = [point["images_per_sec"] for point in points]
@@ -265,7 +265,7 @@ def draw_series(series: "Series", events: "Sequence[Row]", nights: int, begin: "
     marks = "".join("^" if point["session"] in began else " " for point in points).rstrip()
     title = f"{series.label} on {series.system}, {points[0]['started'][:10]} to {points[-1]['started'][:10]}"
     span = f"images/sec: {rate(low)} to {rate(high)}, latest {rate(rates[-1])}, {len(points)} of {len(series.points)} nights"
-    lines = [printable(line_of_member(event, member)) for event, member in known]
+    lines = [printable(format_member(event, member)) for event, member in known]
     if begin and not any(event["kind"] == BREAK for event, _ in known):
         lines.insert(0, f"begins {printable(str(begin))}")
     return [title, "".join(_choose_bar(each, low, high) for each in rates), *([marks] if marks else []), span, *lines]
@@ -339,18 +339,18 @@ def add_compare_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 def run_compare(args: argparse.Namespace) -> int:
     from pytest_dtfperf.history import store
-    from pytest_dtfperf.history.comparison import chosen, compare_sessions
+    from pytest_dtfperf.history.comparison import compare_sessions, find_session
     from pytest_dtfperf.history.tables import measurements, runs
 
     rates: dict[tuple[str, str], list[float]] = defaultdict(list)
     with open_history(args).reading() as connection:
-        sessions = store.all_sessions(connection)
-        names = [chosen(sessions, given)["id"] for given in (args.before, args.after)]
-        sides = [store.of_session(connection, measurements, name) for name in names]
+        sessions = store.read_sessions(connection)
+        names = [find_session(sessions, given)["id"] for given in (args.before, args.after)]
+        sides = [store.read_rows(connection, measurements, name) for name in names]
         for name in dict.fromkeys(names):
-            for row in store.of_session(connection, runs, name):
+            for row in store.read_rows(connection, runs, name):
                 rates[row["session"], row["measurement"]] += [] if row["disturbances"] else [row["images_per_sec"]]
-        contents = store.all_fingerprints(connection)
+        contents = store.read_fingerprints(connection)
     found = compare_sessions(sides[0], sides[1], rates, contents)
     if args.json:
         rows = [{**asdict(each), "answer": each.answer} for each in found]
@@ -406,7 +406,7 @@ CHANGES_SHAPE: Shape = {
         "share": "at most so many of all stretches of `nights` nights have any false event, over all series together",
         "nights": "of a stretch",
         "series": "how many there are that were measured in the last 90 days and share the promise",
-        "known": "whether it is known how slowly rates wander without a change; false: only large changes are found",
+        "known": "whether the drift of rates without a change is known; false: only large changes are found",
     },
 }
 
@@ -421,10 +421,10 @@ def add_changes_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run_changes(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.history.events import line_of, promise_of
-    from pytest_dtfperf.history.watching import watch
+    from pytest_dtfperf.history.events import format_event, format_promise
+    from pytest_dtfperf.history.watching import search_changes
 
-    watched = open_history(args).write(watch)
+    watched = open_history(args).write(search_changes)
     events = [event for event in watched.events if args.all or event["state"] == "confirmed"]
     promise = {"share": watched.promise.share, "nights": watched.promise.nights, "series": watched.series}
     if args.json:
@@ -432,11 +432,11 @@ def run_changes(args: argparse.Namespace) -> int:
         return FAILED if args.fail and watched.new else DONE
     today = datetime.now(UTC)
     for event in events:
-        print(f"{event['id']}: {printable(line_of(event, today))}")
+        print(f"{event['id']}: {printable(format_event(event, today))}")
         print("\n".join(_list_change_details(event)), end="\n\n")
     if not events:
         print("dtfperf: no change of a rate over time was found.")
-    print(promise_of(promise, is_known=watched.is_noise_known))
+    print(format_promise(promise, is_known=watched.is_noise_known))
     return FAILED if args.fail and watched.new else DONE
 
 

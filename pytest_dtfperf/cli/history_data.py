@@ -29,7 +29,7 @@ from pytest_dtfperf.cli.output import confirm, print_json, print_remark, write_f
 from pytest_dtfperf.cli.project import find_configured_history
 from pytest_dtfperf.errors import UsageError, show_value
 from pytest_dtfperf.formats import format_count, printable
-from pytest_dtfperf.history.where import VARIABLE, Address, address_of, asked_for
+from pytest_dtfperf.history.where import VARIABLE, Address, get_requested, parse_address
 
 if TYPE_CHECKING:
     from pytest_dtfperf.history.database import Database
@@ -94,7 +94,7 @@ def parse_count(text: str) -> int:
 
 def find_address(args: argparse.Namespace) -> Address:
     """Return the address of the history. Raises `UsageError` if the project has none."""
-    found = address_of(asked_for(args.history) or find_configured_history(), find_results_folder(args))
+    found = parse_address(get_requested(args.history) or find_configured_history(), find_results_folder(args))
     if found is None:
         raise UsageError("this project keeps no history (dtfperf_history = `never`): name one with --history")
     return found
@@ -136,9 +136,9 @@ def add_import_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run_import(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.history.enter import enter_all, folders_of
+    from pytest_dtfperf.history.enter import enter_all, list_folders
 
-    folders = [folder for path in args.folders for folder in folders_of(path)]
+    folders = [folder for path in args.folders for folder in list_folders(path)]
     where = find_address(args)
     done = enter_all(folders, where)
     if args.json:
@@ -187,7 +187,7 @@ def run_prune(args: argparse.Namespace) -> int:
         raise UsageError(f"--before takes a day, as 2025-01-01, not {show_value(args.before)}")
     database = open_history(args)
     with database.reading() as connection:
-        names = [row["id"] for row in _select_old(store.all_sessions(connection), args)]
+        names = [row["id"] for row in _select_old(store.read_sessions(connection), args)]
     question = f"{format_count(len(names), 'session')} of {database.address} will be forgotten. Go on?"
     if names and (args.yes or confirm(question)):
         database.write(lambda connection: store.remove(connection, names))
@@ -313,7 +313,7 @@ def _print_measurements(args: argparse.Namespace) -> int:
 
     with open_history(args).reading() as connection:
         rows = store.read_measurements(connection, whole=True)
-        contents = store.all_fingerprints(connection) if args.json else {}
+        contents = store.read_fingerprints(connection) if args.json else {}
     if args.json:
         for row in rows:
             print_json({**row, "fingerprint": contents[row["fingerprint"]]})

@@ -66,7 +66,7 @@ def _make_path(file: Path, name: str, value: object) -> Path | None:
     if not isinstance(value, str) or "\0" in value:
         raise UsageError(f"{file}: {name} takes a path, not {value!r}")
     if UNEXPANDED.match(value):
-        raise UsageError(f"{file}: {name} takes a path, not {value!r}: nothing expands ~ or $NAME there. Write it out")
+        raise UsageError(f"{file}: {name} takes a path, not {value!r}: ~ and $NAME are not expanded. Give the full path")
     return file.parent / value
 
 

@@ -1,4 +1,4 @@
-"""Choose two sessions by id, date, commit or version, and compare the rates of each training that both measured. Pure."""
+"""Select two sessions by id, date, commit or version, and compare the rates of the trainings that both measured. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ ERROR = 0.025  # on either side: the interval holds in 95 % of all comparisons
 
 @dataclass(frozen=True)
 class ComparedTraining:
-    """One training, in both sessions."""
+    """The rates of one training in two sessions."""
 
     label: str
     spec_key: str
@@ -28,13 +28,13 @@ class ComparedTraining:
     change: float  # of the geometric means, as a fraction
     low: float | None  # the interval; None: a single run on either side gives none
     high: float | None
-    foreign: Sequence[str]  # what forbids the comparison; empty: nothing
-    noted: Sequence[str]  # what else was another
-    replaced: Sequence[str] = ()  # on the same hardware: what of software and program ended one series and began another
+    foreign: Sequence[str]  # differences that forbid the comparison
+    noted: Sequence[str]  # other differences
+    replaced: Sequence[str] = ()  # differences of software and program on the same hardware, which ended the series
 
     @property
     def answer(self) -> str:
-        """Return the comparison as a short text."""
+        """The comparison as a short text."""
         if self.foreign and not self.replaced:
             return "not comparable"
         if self.low is None or self.high is None:
@@ -52,16 +52,24 @@ def compare_sessions(
     error: float = ERROR,
     assumed: Noise = ASSUMED,
 ) -> list[ComparedTraining]:
-    """Rows of measurements; of what a session has measured again the last counts, as in a series.
+    """Return a comparison of each training that both sessions measured.
 
-    What only one has is left out. `assumed`: where neither side was calibrated.
+    If a session measured a training several times, the last measurement counts, as in a series.
+
+    Args:
+        then: Measurements of the earlier session.
+        now: Measurements of the later session.
+        rates: Images/sec of each run.
+        contents: The fingerprints.
+        error: The probability of an error on either side of the interval.
+        assumed: The noise if neither session has calibrated noise.
     """
-    before, after = _latest(then), _latest(now)
+    before, after = _select_latest(then), _select_latest(now)
     return [_compare_training(before[key], row, rates, contents, error, assumed) for key, row in after.items() if key in before]
 
 
-def _latest(rows: Iterable[Row]) -> dict[str, Row]:
-    """By what was trained; in the order in which that was first measured."""
+def _select_latest(rows: Iterable[Row]) -> dict[str, Row]:
+    """Return the last comparable measurement of each training by spec, in the order of the first ones."""
     ordered = sorted(rows, key=lambda row: int(row["position"]))
     return {row["spec_key"]: row for row in ordered if row["in_series"]}
 
@@ -69,7 +77,7 @@ def _latest(rows: Iterable[Row]) -> dict[str, Row]:
 def _compare_training(then: Row, now: Row, rates: Rates, contents: Contents, error: float, assumed: Noise) -> ComparedTraining:
     one, two = rates[then["session"], then["id"]], rates[now["session"], now["id"]]
     question = Question(floor=1.0, ceiling=1.0, false_alarm=error, missed=error, least=len(two), most=len(two))
-    estimate = against_stored(two, one, _noise(now) or _noise(then) or assumed, question)
+    estimate = against_stored(two, one, _read_noise(now) or _read_noise(then) or assumed, question)
     is_known = estimate.degrees_of_freedom > 0 and estimate.low > 0
     fingerprints = contents[then["fingerprint"]], contents[now["fingerprint"]]
     hosts = [f"hosts: {then['hosts']} then, {now['hosts']} now"] if then["hosts"] != now["hosts"] else []
@@ -87,25 +95,25 @@ def _compare_training(then: Row, now: Row, rates: Rates, contents: Contents, err
     )
 
 
-def _noise(row: Row) -> Noise | None:
-    """As it was calibrated. How many runs that rested on is not kept: it is taken as no more than a least."""
+def _read_noise(row: Row) -> Noise | None:
+    """Return the calibrated noise; its number of runs is not stored."""
     return Noise(run=row["noise_run"], session=row["noise_session"] or 0.0) if row["noise_run"] else None
 
 
 LAST = "last"
 DATE = re.compile(r"\d{4}-\d{2}(-\d{2}([T ]\d{2}(:\d{2})?)?)?")
-LEAST = 4  # signs of an id or a commit: fewer are likely a slip
+LEAST = 4  # characters of an id or a commit: fewer are probably a mistake
 
 
-def chosen(sessions: Sequence[Row], given: str) -> Row:
-    """Return the session that is meant; of several of a date, a commit or a version, the latest. Raises `UsageError`."""
-    found = all_chosen(sessions, given)
+def find_session(sessions: Sequence[Row], given: str) -> Row:
+    """Return the session that the text names; the latest if there are several. Raises `UsageError`."""
+    found = find_sessions(sessions, given)
     return found[-1]
 
 
-def all_chosen(sessions: Sequence[Row], given: str) -> list[Row]:
-    """Return all sessions that are meant, the oldest first. Raises `UsageError` where there is none."""
-    found = _of(sessions, given)
+def find_sessions(sessions: Sequence[Row], given: str) -> list[Row]:
+    """Return all sessions that the text names, the oldest first. Raises `UsageError` if there is none."""
+    found = _match(sessions, given)
     if found:
         return found
     if not sessions:
@@ -117,7 +125,7 @@ def all_chosen(sessions: Sequence[Row], given: str) -> list[Row]:
     )
 
 
-def _of(sessions: Sequence[Row], given: str) -> list[Row]:
+def _match(sessions: Sequence[Row], given: str) -> list[Row]:
     if given == LAST:
         return list(sessions[-1:])
     if DATE.fullmatch(given):

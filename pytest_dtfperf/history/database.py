@@ -1,9 +1,9 @@
-"""The database of a history: opened, made or upgraded, written to by whole transactions. What goes wrong is a `HistoryError`.
+"""The database of a history: open, create or upgrade it, and write whole transactions. Errors are `HistoryError`.
 
-SQLite: a write-ahead log, so that a reader does not wait for a writer; a writer takes the lock at the begin of a
-transaction, and so never has to give up what it has read. PostgreSQL: an advisory lock does what SQLite's does.
+SQLite uses a write-ahead log, so that readers do not wait for a writer. A writer takes the lock at the beginning of its
+transaction, and so never has to repeat its reads. For PostgreSQL, an advisory lock does the same.
 
-A new database is made as `tables` defines it. Only an old one needs Alembic, which is imported then. A newer one is left alone.
+A new database is created from `tables`. Only an old one needs Alembic, which is imported then. A newer one is not changed.
 """
 
 import os
@@ -36,7 +36,11 @@ _version = Table("alembic_version", MetaData(), Column("version_num", String(32)
 
 
 def find_version(connection: Connection, where: str) -> str | None:
-    """Return the version of a database; None: it is empty. Raises `HistoryError` where it is none of ours, or a newer one."""
+    """Return the version of a database; None if it is empty.
+
+    Raises:
+        HistoryError: It is another program's, or has a newer version.
+    """
     names = set(inspect(connection).get_table_names())
     if _version.name not in names:
         if names & set(tables.tables):
@@ -52,7 +56,7 @@ def find_version(connection: Connection, where: str) -> str | None:
 
 
 def upgrade(connection: Connection, where: str) -> None:
-    """Make the tables, or make them what they are today; nothing where another process has just done so."""
+    """Create the tables, or migrate them to this version; do nothing if another process has just done so."""
     version = find_version(connection, where)
     if version is None:
         tables.create_all(connection)
@@ -63,7 +67,7 @@ def upgrade(connection: Connection, where: str) -> None:
 
 
 def migrate(connection: Connection, version: str) -> None:
-    """Migrate by Alembic, within the caller's transaction."""
+    """Migrate with Alembic, within the caller's transaction."""
     from alembic import command
     from alembic.config import Config
 
@@ -73,67 +77,70 @@ def migrate(connection: Connection, version: str) -> None:
 
 
 T = TypeVar("T")
-BUSY_S = 30.0  # for another writer of the same file, which needs milliseconds; a bulk import, seconds
-CONNECT_S = 10  # for a server to answer at all
-PATIENCE_S = 10.0  # for a server that is started anew
+BUSY_S = 30.0  # wait for another writer of the same file, which needs milliseconds, or seconds for an import
+CONNECT_S = 10  # wait for a server's first answer
+PATIENCE_S = 10.0  # wait for a server that restarts
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.1, 1.0
 LOCK = 0x6474667065726600  # "dtfperf", of all locks that there may be in a team's database
 REFUSALS = ("authentication failed", "no pg_hba.conf entry", "does not exist")  # libpq has no codes for these while it connects
 LEAST_ROOM_BYTES = 64 << 10  # SQLite's index of a log takes 32 KiB at once
 SHOWN = 200  # characters of a database's message
 
-SQLITE_MESSAGES = {  # by the begin of the name that SQLite gives to the error
+SQLITE_MESSAGES = {  # by the prefix of SQLite's name of the error
     "SQLITE_FULL": "its disk is full",
-    "SQLITE_READONLY": "it may not be written to",
-    "SQLITE_CANTOPEN": "it cannot be opened, nor made",
+    "SQLITE_READONLY": "it is read-only",
+    "SQLITE_CANTOPEN": "it cannot be opened or created",
     "SQLITE_BUSY": f"another process has held it for {BUSY_S:.0f} s",
-    "SQLITE_NOTADB": "it is no SQLite file",
+    "SQLITE_NOTADB": "it is not an SQLite file",
     "SQLITE_CORRUPT": "it is damaged",
 }
 
 
 @dataclass(frozen=True)
 class Database:
-    """Holds no connection: each transaction has one of its own, so that a session of hours keeps none open."""
+    """A database without an open connection: each transaction opens its own, so that none stays open for hours."""
 
     address: Address
     _engine: Engine
 
     @classmethod
     def open(cls, address: Address, *, make: bool = False) -> Self:
-        """Return the database, in the form of this version. `make`: it is made where there is none. Raises `HistoryError`."""
-        is_there = address.path is None or _is_there(address.path)
+        """Open the database, and upgrade it to this version. `make` creates a missing one. Raises `HistoryError`."""
+        is_there = address.path is None or _exists(address.path)
         if not is_there and not make:
             hint = "sessions are entered when they end, and with: dtfperf history import DIR"
             raise HistoryError(f"there is no history {address}; {hint}")
-        database = cls(address, _engine(address))
+        database = cls(address, _make_engine(address))
         if not database._is_newest():
             database.write(lambda connection: upgrade(connection, str(address)))
         return database
 
     def _is_newest(self) -> bool:
         with _translate_errors(self.address):
-            return self._persistently(self._has_newest)
+            return self._retry(self._has_newest)
 
     def _has_newest(self, connection: Connection) -> bool:
         return find_version(connection, str(self.address)) == NEWEST
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that sees one state of all tables."""
+        """Open a transaction that sees a consistent state of all tables."""
         with _translate_errors(self.address), self._engine.connect() as connection, connection.begin():
             yield connection
 
     def write(self, change: Callable[[Connection], T]) -> T:
-        """Return what `change` returns, once it is committed. It is called again where a server was gone in between.
+        """Return the result of `change` after its commit.
 
-        So it must be idempotent. One writer at a time. Raises `HistoryError`.
+        `change` must be idempotent: it is repeated if the connection to a server is lost. There is one writer at a time.
+
+        Raises:
+            HistoryError: The database cannot be used.
         """
         with _translate_errors(self.address):
-            return self._persistently(change, writes=True)
+            return self._retry(change, writes=True)
 
-    def _persistently(self, work: Callable[[Connection], T], *, writes: bool = False) -> T:
-        until_s, asked = time.monotonic() + PATIENCE_S, 0
+    def _retry(self, work: Callable[[Connection], T], *, writes: bool = False) -> T:
+        until_s, attempts = time.monotonic() + PATIENCE_S, 0
         while True:
             try:
                 with self._engine.connect().execution_options(writes=writes) as connection, connection.begin():
@@ -143,12 +150,12 @@ class Database:
             except OperationalError as exc:
                 if self.address.path or time.monotonic() >= until_s or _has_refused(exc):
                     raise
-            asked += 1
-            time.sleep(compute_pause_s(asked, FIRST_PAUSE_S, MOST_PAUSE_S, spread=0.5))
+            attempts += 1
+            time.sleep(compute_pause_s(attempts, FIRST_PAUSE_S, MOST_PAUSE_S, spread=0.5))
 
 
-def _is_there(path: Path) -> bool:
-    """Return whether the file exists. Raise `HistoryError` where that cannot be checked, or where it is no regular file."""
+def _exists(path: Path) -> bool:
+    """Return whether the file exists. Raises `HistoryError` if that cannot be checked, or if it is not a regular file."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -160,7 +167,7 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _engine(address: Address) -> Engine:
+def _make_engine(address: Address) -> Engine:
     path = address.path
     if path:
         engine = sqlalchemy.create_engine("sqlite+pysqlite://", creator=lambda: _connect_sqlite(path), poolclass=NullPool)
@@ -170,15 +177,15 @@ def _engine(address: Address) -> Engine:
         with _translate_errors(address):
             return sqlalchemy.create_engine(address.url, connect_args={"connect_timeout": CONNECT_S}, poolclass=NullPool)
     except ImportError as exc:
-        hint = "pip install 'pytest-dtfperf[postgres]' brings what is missing"
+        hint = "install it: pip install 'pytest-dtfperf[postgres]'"
         raise HistoryError(f"the history {address} needs a driver: {exc}; {hint}") from exc
 
 
 def _connect_sqlite(path: Path) -> sqlite3.Connection:
-    """Have transactions begin when SQLAlchemy begins them, and not when Python's module does.
+    """Connect, so that transactions begin when SQLAlchemy begins them and not when Python's module does.
 
-    A file in a folder that may not be written to is taken as it is: SQLite's log beside it could not be made. Where one is
-    there, of a process that is writing or was killed, it has the latest sessions, and is read, too.
+    A file in a read-only folder is opened as immutable, because SQLite's log beside it cannot be created. If there is a log, of
+    a process that is writing or was killed, it has the latest sessions, and is read, too.
     """
     may_write = os.access(path if path.exists() else path.parent, os.W_OK) and os.access(path.parent, os.W_OK)
     as_it_is = "?mode=ro" if os.path.exists(f"{path}-wal") else "?immutable=1"
@@ -186,7 +193,7 @@ def _connect_sqlite(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(given, uri=True, timeout=BUSY_S, isolation_level=None)
     connection.execute("PRAGMA foreign_keys = ON")
     if may_write:
-        with suppress(sqlite3.OperationalError):  # another process is just doing the same
+        with suppress(sqlite3.OperationalError):  # another process does the same
             connection.execute("PRAGMA journal_mode = WAL")
     return connection
 
@@ -205,7 +212,7 @@ def _translate_errors(address: Address) -> Iterator[None]:
 
 
 def _is_full(folder: Path) -> bool:
-    """Return whether there is no room for what SQLite makes beside a file: on a full disk it reports an error of the disk."""
+    """Return whether the disk has no room for SQLite's files, which SQLite reports as an I/O error."""
     with suppress(OSError):
         disk = os.statvfs(folder)
         return disk.f_bavail * disk.f_frsize < LEAST_ROOM_BYTES
@@ -213,7 +220,7 @@ def _is_full(folder: Path) -> bool:
 
 
 def _has_refused(exc: OperationalError) -> bool:
-    """Return whether a server has refused for a lasting reason. After other errors it is asked again."""
+    """Return whether a server refuses permanently. After other errors, the transaction is repeated."""
     return any(refusal in str(exc.orig) for refusal in REFUSALS)
 
 

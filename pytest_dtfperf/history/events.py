@@ -1,4 +1,4 @@
-"""Changes of many series that began at the same time, as one event each, and events as lines of text. Pure."""
+"""Events: changes of many series that began at the same time, grouped and formatted as text. Pure."""
 
 import math
 import statistics
@@ -13,7 +13,7 @@ from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series
 from pytest_dtfperf.stats.changes import RateChange
 
-NEAR = 3  # sessions: by so many the begin of one and the same change is found earlier or later, from series to series
+NEAR = 3  # sessions by which the beginning of one change may differ between series
 
 
 @dataclass(frozen=True)
@@ -37,26 +37,33 @@ class FoundChange:
         return self.series.points[self.change.found]
 
 
-def events_of(
+def make_events(
     found: Iterable[FoundChange],
     order: Mapping[str, int],
     fingerprints: Mapping[str, Mapping[str, Any]],
     promise: Mapping[str, Any],
 ) -> list[Row]:
-    """Rows of the table of events, numbered as they were found. `order`: of all sessions, by their ids."""
+    """Group changes, and return rows of the table of events, numbered in the order in which they were found.
+
+    Args:
+        found: The changes.
+        order: The position of each session, by id.
+        fingerprints: The fingerprints by digest.
+        promise: The limit of false events.
+    """
     groups: list[list[FoundChange]] = []
     for each in sorted(found, key=lambda each: order[each.first_bad["session"]]):
-        group = next((group for group in reversed(groups) if _belongs(each, group, order)), None)
+        group = next((group for group in reversed(groups) if _belongs_to(each, group, order)), None)
         if group is None:
             groups.append([each])
         else:
             group.append(each)
     groups.sort(key=lambda group: min(order[each.found["session"]] for each in group))
-    return [_event(number, group, order, fingerprints, promise) for number, group in enumerate(groups, start=1)]
+    return [_make_event(number, group, order, fingerprints, promise) for number, group in enumerate(groups, start=1)]
 
 
-def _belongs(each: FoundChange, group: Sequence[FoundChange], order: Mapping[str, int]) -> bool:
-    """Return whether it went the same way at the same time, and came back or not alike. An event has one of a series."""
+def _belongs_to(each: FoundChange, group: Sequence[FoundChange], order: Mapping[str, int]) -> bool:
+    """Return whether a change has the time, the direction and the end of a group, which has no other change of its series."""
     first = group[0]
     distance = abs(order[each.first_bad["session"]] - order[first.first_bad["session"]])
     alike = each.change.is_reverted == first.change.is_reverted and each.change.size * first.change.size > 0
@@ -64,14 +71,14 @@ def _belongs(each: FoundChange, group: Sequence[FoundChange], order: Mapping[str
     return distance <= NEAR and alike and all(each.series is not other.series for other in group)
 
 
-def _event(
+def _make_event(
     number: int,
     group: Sequence[FoundChange],
     order: Mapping[str, int],
     fingerprints: Mapping[str, Mapping[str, Any]],
     promise: Mapping[str, Any],
 ) -> Row:
-    """Between the sessions that most of its series name."""
+    """Return the row of an event, with the sessions that most of its series have."""
     found = min((each.found for each in group), key=lambda row: order[row["session"]])
     bad = statistics.mode(each.first_bad["session"] for each in group)
     typical = next(each for each in group if each.first_bad["session"] == bad)
@@ -86,14 +93,14 @@ def _event(
         "last_good_at": good["started"],
         "first_bad": bad,
         "first_bad_at": typical.first_bad["started"],
-        "members": [_member(each) for each in sorted(group, key=lambda each: each.change.size)],
-        "differences": _differences(group, fingerprints),
+        "members": [_make_member(each) for each in sorted(group, key=lambda each: each.change.size)],
+        "differences": _find_differences(group, fingerprints),
         "promise": dict(promise),
     }
 
 
-def _member(each: FoundChange) -> dict[str, Any]:
-    """Sizes as fractions of the rate before."""
+def _make_member(each: FoundChange) -> dict[str, Any]:
+    """Return the entry of a series in an event. Sizes are fractions of the rate before."""
     change = each.change
     return {
         "series": each.series.name,
@@ -108,10 +115,10 @@ def _member(each: FoundChange) -> dict[str, Any]:
     }
 
 
-def _differences(group: Sequence[FoundChange], fingerprints: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return what differs between the last session of the old rate and the first of the new one: candidates.
+def _find_differences(group: Sequence[FoundChange], fingerprints: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the differences between the last session before the change and the first one after it.
 
-    What ended a series comes first.
+    They are candidate causes. Differences that ended a series come first.
     """
     found: dict[str, None] = {}
     for each in group:
@@ -130,8 +137,8 @@ def _differences(group: Sequence[FoundChange], fingerprints: Mapping[str, Mappin
     return list(found)
 
 
-def size_of(event: Row) -> tuple[float, float, float]:
-    """The usual change of its series with its interval, as fractions: medians, for what nights have in common averages out."""
+def compute_size(event: Row) -> tuple[float, float, float]:
+    """Return the lower end, the middle and the upper end of the change as fractions: medians of its series."""
     members = event["members"]
     low, middle, high = (statistics.median(member[name] for member in members) for name in ("low", "change", "high"))
     return low, middle, high
@@ -140,59 +147,59 @@ def size_of(event: Row) -> tuple[float, float, float]:
 BREAK = "break"  # the kind of an event with which one series ended and another began
 MOST = 5  # events at a session's end; `dtfperf history changes` has all
 MOST_CAUSES = 4  # of an event, on one line
-UNKNOWN = "how slowly rates wander without a change is not known yet: until then, only larger changes are found"
+UNKNOWN = "the drift of rates without a change is not known yet: until then, only larger changes are found"
 
 
-def line_of(event: Row, today: datetime | None = None) -> str:
-    """`since 12 March: -2.1 % (-2.6 % to -1.6 %) in 24 series; meanwhile tensorflow 2.20.0 -> 2.21.0`."""
+def format_event(event: Row, today: datetime | None = None) -> str:
+    """Return a line: `since 12 March: -2.1 % (-2.6 % to -1.6 %) in 24 series; meanwhile tensorflow 2.20.0 -> 2.21.0`."""
     members = event["members"]
     of = members[0]["label"] if len(members) == 1 else f"in {len(members)} series"
-    size = _size(event["kind"], *size_of(event))
-    return f"since {day_of(event['first_bad_at'], today)}: {size} {of}{_causes(event)}"
+    size = _format_size(event["kind"], *compute_size(event))
+    return f"since {format_day(event['first_bad_at'], today)}: {size} {of}{_format_causes(event)}"
 
 
-def line_of_member(event: Row, member: Mapping[str, Any], today: datetime | None = None) -> str:
+def format_member(event: Row, member: Mapping[str, Any], today: datetime | None = None) -> str:
     """Return the line of one series: `since 12 March 2026: -2.3 % (-2.9 % to -1.7 %); meanwhile ...`."""
-    size = _size(member["kind"], member["low"], member["change"], member["high"])
-    return f"since {day_of(event['first_bad_at'], today)}: {size}{_causes(event)}"
+    size = _format_size(member["kind"], member["low"], member["change"], member["high"])
+    return f"since {format_day(event['first_bad_at'], today)}: {size}{_format_causes(event)}"
 
 
-def _size(kind: str, low: float, middle: float, high: float) -> str:
+def _format_size(kind: str, low: float, middle: float, high: float) -> str:
     how = "drifting by now " if kind == "drift" else ""
     return f"{how}{change(middle)} ({change(low)} to {change(high)})"
 
 
-def _causes(event: Row) -> str:
-    """Format what else changed; a break has what ended the series before it."""
+def _format_causes(event: Row) -> str:
+    """Format the other differences. For a break, these include what ended the series before it."""
     causes = event["differences"]
     more = f"; and {len(causes) - MOST_CAUSES} more" if len(causes) > MOST_CAUSES else ""
     how = ", with" if event["kind"] == BREAK else "; meanwhile"
     return f"{how} {'; '.join(causes[:MOST_CAUSES])}{more}" if causes else ""
 
 
-def day_of(started: str, today: datetime | None = None) -> str:
-    """`12 March`, with the year where it is another, or where `today` is not known, as of what is read years later."""
+def format_day(started: str, today: datetime | None = None) -> str:
+    """Format a date: `12 March`, with the year if `today` is unknown or in another year."""
     began = datetime.fromisoformat(started)
     return f"{began.day} {began:%B}" + (f" {began.year}" if today is None or began.year != today.year else "")
 
 
-def summary(events: Sequence[Row], new: Sequence[Row], today: datetime) -> list[str]:
-    """The new ones first, then what still holds, the latest first."""
+def format_summary(events: Sequence[Row], new: Sequence[Row], today: datetime) -> list[str]:
+    """Return a line for each event: new ones first, then confirmed ones, the latest first."""
     known = [event for event in reversed(events) if event["state"] == "confirmed" and event not in new]
-    lines = [f"NEW {line_of(event, today)}" for event in new] + [line_of(event, today) for event in known]
+    lines = [f"NEW {format_event(event, today)}" for event in new] + [format_event(event, today) for event in known]
     more = [f"and {format_count(len(lines) - MOST, 'earlier change')}: dtfperf history changes"] if len(lines) > MOST else []
     return [*lines[:MOST], *more]
 
 
-def promise_of(promise: dict[str, Any], *, is_known: bool) -> str:
-    """Return what is promised, and whether it can be kept already."""
+def format_promise(promise: dict[str, Any], *, is_known: bool) -> str:
+    """Return the limit of false events, and whether it already applies."""
     horizon = f"at most {percent(promise['share'])} of all stretches of {promise['nights']} nights"
-    text = f"Promised: {horizon} have any false event, over {promise['series']} series together"
+    text = f"Limit: {horizon} have any false event, over {promise['series']} series together"
     return text if is_known else f"{text}; {UNKNOWN}"
 
 
-def measurement_cells(row: Row) -> list[str]:
-    """Return the cells of a measurement's row: what was trained, rate, runs, efficiency, baseline, change, verdict."""
+def make_measurement_cells(row: Row) -> list[str]:
+    """Return the cells of a measurement's row: label, rate, runs, efficiency, baseline, change, verdict."""
     return [
         row["label"],
         rate(row["images_per_sec"]),

@@ -1,4 +1,4 @@
-"""A session folder as rows of the tables. Pure; without SQLAlchemy."""
+"""Convert a session folder into rows of the tables. Pure, without SQLAlchemy."""
 
 import hashlib
 import json
@@ -15,12 +15,12 @@ from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.noise import Noise
 
 Row = dict[str, Any]
-FINGERPRINT = ("hardware", "software", "program")  # what is compared; the state of that day stays in the session folder
+FINGERPRINT = ("hardware", "software", "program")  # the parts that are compared; `state` is only in the session folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionRows:
-    """All that is written of one session: rows of each table."""
+    """The rows of one session in each table."""
 
     session: Row
     fingerprints: Mapping[str, Mapping[str, Any]]  # digest -> content
@@ -29,15 +29,23 @@ class SessionRows:
     hosts: Sequence[Row]
 
 
-def rows_of(session: Mapping[str, Any], records: Sequence[Record], folder: str) -> SessionRows:
-    """`session`: the content of session.json. `folder`: the session's path."""
+def make_session_rows(session: Mapping[str, Any], records: Sequence[Record], folder: str) -> SessionRows:
+    """Return the rows of a session.
+
+    Args:
+        session: The content of session.json.
+        records: Its measurements.
+        folder: Its path.
+    """
     name = session["id"]
-    measurements = [_measurement(name, position, record) for position, record in enumerate(records)]
+    measurements = [_make_measurement_row(name, position, record) for position, record in enumerate(records)]
     return SessionRows(
-        session=_session(session, records, folder),
-        fingerprints={digest_of(record.measurement): _fingerprint(record.measurement) for record in records},
+        session=_make_session_row(session, records, folder),
+        fingerprints={
+            compute_fingerprint_digest(record.measurement): _select_fingerprint(record.measurement) for record in records
+        },
         measurements=measurements,
-        runs=[row for record in records for row in _runs(name, record)],
+        runs=[row for record in records for row in _make_run_rows(name, record)],
         hosts=[
             {"session": name, "measurement": record.id, "position": position, "name": host}
             for record in records
@@ -49,24 +57,24 @@ def rows_of(session: Mapping[str, Any], records: Sequence[Record], folder: str) 
 _COMMON = ("id", "started", "cluster", "wall_s", "exit_code", "command", "versions", "verdicts")
 
 
-def _session(session: Mapping[str, Any], records: Sequence[Record], folder: str) -> Row:
+def _make_session_row(session: Mapping[str, Any], records: Sequence[Record], folder: str) -> Row:
     costs = session.get("costs", ())
     common = {name: session[name] for name in _COMMON}
     return common | {
         "commit": session.get("commit"),
         "usd": sum(cost["usd"] for cost in costs) if costs else None,
         "folder": folder,
-        "content": content_digest(records),
+        "content": compute_content_digest(records),
         "watched": False,
     }
 
 
-def content_digest(records: Sequence[Record]) -> str:
-    """Return the digest that shows whether a session is what was entered."""
-    return hashlib.sha256(_canonical([record.to_json() for record in records])).hexdigest()
+def compute_content_digest(records: Sequence[Record]) -> str:
+    """Return a digest that shows whether a session has changed since it was entered."""
+    return hashlib.sha256(_encode([record.to_json() for record in records])).hexdigest()
 
 
-def _measurement(session: str, position: int, record: Record) -> Row:
+def _make_measurement_row(session: str, position: int, record: Record) -> Row:
     measurement, spec = record.measurement, record.spec
     logs = [math.log(rate) for rate in measurement.rates]
     noise = _read_noise(record)
@@ -78,11 +86,11 @@ def _measurement(session: str, position: int, record: Record) -> Row:
         "test": record.test,
         "spec_key": spec.key,
         "label": spec.label,
-        "spec": _unusual(spec),
+        "spec": _select_changed_fields(spec),
         **{name: getattr(spec, name) for name in ("model", "batch_size", "gpus", "num_ps", "variable_update")},
         "system": system_name(measurement.fingerprint.get("hardware") or {}),
         "hosts": len(measurement.hosts),
-        "fingerprint": digest_of(measurement),
+        "fingerprint": compute_fingerprint_digest(measurement),
         "program": (measurement.fingerprint.get("program") or {}).get("graph"),
         "verdict": str(record.verdict) if record.verdict else None,
         "reason": record.reason,
@@ -102,9 +110,9 @@ def _measurement(session: str, position: int, record: Record) -> Row:
 
 
 def enters_series(record: Record) -> bool:
-    """Return whether its rate may be compared with that of other nights.
+    """Return whether the rate may be compared with that of other nights.
 
-    Not what is INVALID or was disturbed, ran on other hosts than were asked for, or was slowed down on purpose.
+    False for measurements that are INVALID, were disturbed, ran on other hosts than requested, or have an injected slow-down.
     """
     measurement = record.measurement
     in_history = record.verdict is None or record.verdict.row.history
@@ -112,18 +120,18 @@ def enters_series(record: Record) -> bool:
 
 
 def would_enter_series(record: Record) -> bool:
-    """Return whether it does not enter its series for one reason alone: something disturbed all its runs."""
+    """Return whether only disturbances of all its runs keep a measurement out of its series."""
     measurement = record.measurement
     return record.is_tainted and not (measurement.misplaced or measurement.injected_slowdowns)
 
 
 def _read_noise(record: Record) -> Noise | None:
-    """Return the noise of its case, as its last check against a baseline knew it."""
+    """Return the noise that its last check against a baseline used."""
     entries = [check.side.entry for check in record.checks if check.kind == "baseline" and check.side.entry]
     return entries[-1].noise if entries else None
 
 
-def _runs(session: str, record: Record) -> list[Row]:
+def _make_run_rows(session: str, record: Record) -> list[Row]:
     return [
         {
             "session": session,
@@ -139,17 +147,17 @@ def _runs(session: str, record: Record) -> list[Row]:
     ]
 
 
-def digest_of(measurement: Measurement) -> str:
-    return hashlib.sha256(_canonical(_fingerprint(measurement))).hexdigest()[:32]
+def compute_fingerprint_digest(measurement: Measurement) -> str:
+    return hashlib.sha256(_encode(_select_fingerprint(measurement))).hexdigest()[:32]
 
 
-def _fingerprint(measurement: Measurement) -> dict[str, Any]:
+def _select_fingerprint(measurement: Measurement) -> dict[str, Any]:
     return {part: measurement.fingerprint.get(part) or {} for part in FINGERPRINT}
 
 
-def _unusual(spec: Spec) -> dict[str, Any]:
+def _select_changed_fields(spec: Spec) -> dict[str, Any]:
     return {field.name: value for field in fields(spec) if (value := getattr(spec, field.name)) != field.default}
 
 
-def _canonical(data: Any) -> bytes:
+def _encode(data: Any) -> bytes:
     return json.dumps(data, sort_keys=True, ensure_ascii=False).encode()

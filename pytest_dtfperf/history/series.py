@@ -1,7 +1,7 @@
-"""Which measurements of a history are nights of the same series: those that may be compared. Pure.
+"""Series: measurements of a history that may be compared. Pure.
 
-As with baselines, what must match of a fingerprint decides; what is only noted (driver, kernel, versions) may change within a
-series, for that is what one wants to find.
+As for baselines, the matching part of the fingerprint decides. The noted part (driver, kernel, versions) may change within a
+series, as its changes are what a series shall show.
 """
 
 import hashlib
@@ -16,32 +16,32 @@ from pytest_dtfperf.baselines.comparability import describe_replacements, must_m
 from pytest_dtfperf.formats import change, format_count
 from pytest_dtfperf.history.rows import Row
 
-NEAR = 14  # nights on either side of a break that are compared where a series is shown
-LEAST = 4  # nights of a series that another one is compared with; fewer only where no series has more
+NEAR = 14  # nights on either side of a break that are compared when a series is shown
+LEAST = 4  # nights that a series needs to be compared with the next one, unless none has so many
 
 
 @dataclass
 class Series:
-    """Measurements of one training on one kind of hosts, the oldest first; one of each session."""
+    """Measurements of one training on one kind of hosts, the oldest first, one per session."""
 
     label: str
     system: str
     spec_key: str
     hosts: int
-    points: list[Row] = field(default_factory=list)  # as `store.measured` gives them
+    points: list[Row] = field(default_factory=list)  # rows of `store.read_measurements`
 
     @property
     def name(self) -> str:
-        """Of what it has in common, and of the measurement that it began with."""
+        """The identity of the series: a digest of the training, the hosts, and the first measurement."""
         first = self.points[0]
         parts = [self.spec_key, str(self.hosts), first["fingerprint"], first["session"]]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
-def series_of(rows: Iterable[Row], fingerprints: Mapping[str, Mapping[str, Any]]) -> list[Series]:
-    """`rows`: the oldest first. A measurement goes on with the series that it may be compared with, the latest of several."""
+def make_series(rows: Iterable[Row], fingerprints: Mapping[str, Mapping[str, Any]]) -> list[Series]:
+    """Return all series. A measurement joins the latest series that it may be compared with. `rows` are the oldest first."""
     found: dict[tuple[str, int], list[Series]] = defaultdict(list)
-    comparable = Comparable(fingerprints)
+    comparable = ComparabilityCheck(fingerprints)
     for row in rows:
         known = found[row["spec_key"], row["hosts"]]
         series = next(
@@ -51,16 +51,16 @@ def series_of(rows: Iterable[Row], fingerprints: Mapping[str, Mapping[str, Any]]
             series = Series(row["label"], row["system"], row["spec_key"], row["hosts"])
             known.append(series)
         if series.points and series.points[-1]["session"] == row["session"]:
-            series.points[-1] = row  # measured again in its session: the last counts
+            series.points[-1] = row  # the last measurement in a session counts
         else:
             series.points.append(row)
     return [series for known in found.values() for series in known]
 
 
-class Comparable:
-    """Return whether rates of two fingerprints, given by their digests, may be compared.
+class ComparabilityCheck:
+    """A function that returns whether rates of two fingerprints may be compared, given their digests.
 
-    Each pair is looked at once: nights are many, and have few.
+    Results are cached, as many nights share few fingerprints.
     """
 
     def __init__(self, fingerprints: Mapping[str, Mapping[str, Any]]) -> None:
@@ -76,21 +76,21 @@ class Comparable:
 
 
 @dataclass(frozen=True)
-class Begin:
-    """How a series began where another one ended on the same hardware."""
+class SeriesBegin:
+    """The beginning of a series after another one ended on the same hardware."""
 
     ended: str  # name of the series before it
     last_good: str  # its last session
-    nights: int  # of it that the first ones are compared with
-    change: float  # of the median rate, as a fraction; an event shows whether that is more than chance
-    because: Sequence[str]  # what was replaced
+    nights: int  # of that series that are compared
+    change: float  # of the median rate, as a fraction; an event shows whether it is significant
+    because: Sequence[str]  # the replaced parts of software and program
 
     def __str__(self) -> str:
         return f"{change(self.change)} against the {format_count(self.nights, 'night')} before, with {'; '.join(self.because)}"
 
 
 class Successions:
-    """Which series ended when another one of the same training on as many hosts of the same hardware began."""
+    """The series that ended when another one of the same training and hosts began."""
 
     def __init__(self, all_series: Iterable[Series], fingerprints: Mapping[str, Mapping[str, Any]]) -> None:
         self._contents = fingerprints
@@ -99,19 +99,19 @@ class Successions:
         for series in all_series:
             self._of_training[series.spec_key, series.hosts].append(series)
 
-    def before(self, series: Series, at: str | None = None) -> tuple[Series, int] | None:
-        """Return the series that ended, and its number of nights until then; None where there is none.
+    def find_ended(self, series: Series, at: str | None = None) -> tuple[Series, int] | None:
+        """Return the series that ended when a series began, and its nights until then; None if there is none.
 
-        A series that was measured again since has not ended. Of several the latest that has LEAST nights counts, so that a
-        few nights in between hide nothing; else the one with the most.
+        A series that was measured again later has not ended. If several have ended, the latest with at least LEAST nights
+        counts, or else the longest.
 
         Args:
-            series: the one that began.
-            at: when the last session that counts began, in ISO 8601; by default the last of all.
+            series: The series that began.
+            at: The start of the last session that counts, in ISO 8601; by default the last of all.
         """
         began = series.points[0]["started"]
         ended = []
-        for each in self._earlier(series):
+        for each in self._find_earlier(series):
             nights = sum(point["started"] < began for point in each.points)
             if nights == len(each.points) or (at is not None and each.points[nights]["started"] > at):
                 ended.append((each, nights))
@@ -120,16 +120,16 @@ class Successions:
             return max(enough, key=lambda each: str(each[0].points[each[1] - 1]["started"]))
         return max(ended, key=lambda each: each[1], default=None)
 
-    def begin(self, series: Series) -> "Begin | None":
-        """Compare the first nights of a series with the last ones of the series that ended then; None where there is none."""
-        found = self.before(series)
+    def begin(self, series: Series) -> "SeriesBegin | None":
+        """Compare the first nights of a series with the last ones of the series that ended; None if there is none."""
+        found = self.find_ended(series)
         if found is None:
             return None
         ended, nights = found
         last = ended.points[max(0, nights - NEAR) : nights]
         first = series.points[:NEAR]
         sizes = [statistics.median(point["mean_log"] for point in points) for points in (last, first)]
-        return Begin(
+        return SeriesBegin(
             ended=ended.name,
             last_good=last[-1]["session"],
             nights=len(last),
@@ -137,8 +137,8 @@ class Successions:
             because=describe_replacements(*(self._contents[point["fingerprint"]] for point in (last[-1], first[0]))),
         )
 
-    def _earlier(self, series: Series) -> Sequence[Series]:
-        """Return those that began before it on the same hardware."""
+    def _find_earlier(self, series: Series) -> Sequence[Series]:
+        """Return the series that began earlier on the same hardware."""
         if id(series) not in self._known:
             first = series.points[0]
             self._known[id(series)] = [

@@ -1,4 +1,4 @@
-"""Write sessions to the database and read them again, as rows or as the records that they were made of."""
+"""Write sessions to the database, and read them as rows or as records."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,11 +14,11 @@ from pytest_dtfperf.history.tables import events, fingerprints, hosts, measureme
 from pytest_dtfperf.records.record import Compared, Efficiency, Record, with_efficiencies
 from pytest_dtfperf.spec import Spec
 
-MANY = 500  # ids to a statement: SQLite takes no more than some thousands
+MANY = 500  # ids per statement; SQLite allows some thousands
 
 
 def enter(connection: Connection, rows: SessionRows) -> bool:
-    """Write a session; whether it was new, or another than what was there. The same again changes nothing."""
+    """Write a session. Returns whether it was new or changed; an unchanged one is not written again."""
     name = rows.session["id"]
     content = connection.scalar(select(sessions.c.content).where(sessions.c.id == name))
     if content == rows.session["content"]:
@@ -37,8 +37,8 @@ def enter(connection: Connection, rows: SessionRows) -> bool:
 
 
 def remove(connection: Connection, names: Sequence[str]) -> None:
-    """Forget sessions with all that belongs to them, and fingerprints that nothing has any more."""
-    for some in _some(names):
+    """Delete sessions with all their rows, and fingerprints that are not used any more."""
+    for some in _split(names):
         for table in (hosts, runs, measurements):
             connection.execute(delete(table).where(table.c.session.in_(some)))
         connection.execute(delete(sessions).where(sessions.c.id.in_(some)))
@@ -48,25 +48,25 @@ def remove(connection: Connection, names: Sequence[str]) -> None:
 
 
 def forget_search(connection: Connection) -> None:
-    """Let all nights be gone through again: what is known of them counts nights that may be no more."""
+    """Delete the state of the search for changes, so that all nights are searched again."""
     connection.execute(delete(tracks))
     connection.execute(update(sessions).values(watched=False))
 
 
-def all_sessions(connection: Connection) -> list[Row]:
+def read_sessions(connection: Connection) -> list[Row]:
     """Return all sessions, the oldest first."""
-    return _rows(connection, select(sessions).order_by(sessions.c.started, sessions.c.id))
+    return _fetch(connection, select(sessions).order_by(sessions.c.started, sessions.c.id))
 
 
-def of_session(connection: Connection, table: Table, name: str) -> list[Row]:
-    """Return what a table has of one session, in order."""
-    return _rows(connection, select(table).where(table.c.session == name).order_by(*table.primary_key.columns))
+def read_rows(connection: Connection, table: Table, name: str) -> list[Row]:
+    """Return the rows of one session in a table, in order."""
+    return _fetch(connection, select(table).where(table.c.session == name).order_by(*table.primary_key.columns))
 
 
 def read_measurements(connection: Connection, *, whole: bool = False) -> list[Row]:
-    """Measurements of all sessions, the oldest first, with `started` and `cluster` of their session.
+    """Return measurements of all sessions, the oldest first, with `started`, `cluster`, `commit` and `versions` of the session.
 
-    Without `whole`, return only those with comparable numbers, and of them what a series needs.
+    Without `whole`, return only the columns that a series needs, of measurements with comparable numbers.
     """
     columns = [column for column in measurements.c if whole or column.name in _OF_SERIES]
     statement = (
@@ -74,7 +74,7 @@ def read_measurements(connection: Connection, *, whole: bool = False) -> list[Ro
         .join(sessions, sessions.c.id == measurements.c.session)
         .order_by(sessions.c.started, sessions.c.id, measurements.c.position)
     )
-    return _rows(connection, statement if whole else statement.where(measurements.c.in_series))
+    return _fetch(connection, statement if whole else statement.where(measurements.c.in_series))
 
 
 _OF_SERIES = {
@@ -83,24 +83,24 @@ _OF_SERIES = {
 }  # fmt: skip
 
 
-def left_out(connection: Connection) -> list[Row]:
+def read_left_out(connection: Connection) -> list[Row]:
     """Return the training, verdict and reason of measurements without comparable numbers, the oldest first."""
     columns = [measurements.c[name] for name in ("spec_key", "label", "system", "verdict", "reason")]
     statement = select(*columns, sessions.c.started).join(sessions, sessions.c.id == measurements.c.session)
-    return _rows(connection, statement.where(~measurements.c.in_series).order_by(sessions.c.started, measurements.c.position))
+    return _fetch(connection, statement.where(~measurements.c.in_series).order_by(sessions.c.started, measurements.c.position))
 
 
-def all_fingerprints(connection: Connection) -> dict[str, Mapping[str, Any]]:
-    return {row["digest"]: row["content"] for row in _rows(connection, select(fingerprints))}
+def read_fingerprints(connection: Connection) -> dict[str, Mapping[str, Any]]:
+    return {row["digest"]: row["content"] for row in _fetch(connection, select(fingerprints))}
 
 
-def all_events(connection: Connection) -> list[Row]:
+def read_events(connection: Connection) -> list[Row]:
     """Return all events in the order in which they began."""
-    return _rows(connection, select(events).order_by(events.c.first_bad_at, events.c.id))
+    return _fetch(connection, select(events).order_by(events.c.first_bad_at, events.c.id))
 
 
 def find_unwatched_sessions(connection: Connection) -> set[str]:
-    """Return sessions with rates that have not been searched for changes."""
+    """Return the ids of sessions that have not been searched for changes."""
     return set(connection.scalars(select(sessions.c.id).where(sessions.c.watched.is_(False))))
 
 
@@ -109,17 +109,17 @@ def mark_watched(connection: Connection) -> None:
 
 
 def replace_events(connection: Connection, found: Sequence[Mapping[str, Any]]) -> None:
-    """Replace all events: they follow from all sessions."""
+    """Replace all events, which are computed from all sessions."""
     connection.execute(delete(events))
     if found:
         connection.execute(insert(events), [dict(each) for each in found])
 
 
-def _rows(connection: Connection, statement: Any) -> list[Row]:
+def _fetch(connection: Connection, statement: Any) -> list[Row]:
     return [dict(row) for row in connection.execute(statement).mappings()]
 
 
-def _some(names: Sequence[str]) -> Iterable[Sequence[str]]:
+def _split(names: Sequence[str]) -> Iterable[Sequence[str]]:
     return (names[begin : begin + MANY] for begin in range(0, len(names), MANY))
 
 
@@ -130,35 +130,35 @@ _UNKNOWN: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """What a history keeps of the measurements of one session."""
+class StoredMeasurements:
+    """The measurements of one session, as far as a history stores them."""
 
     records: Sequence[Record] = ()  # in the order of measuring
-    comparable: Collection[str] = ()  # ids of those with rates that may be compared with other nights'
+    comparable: Collection[str] = ()  # ids of the measurements that may be compared with other nights
 
 
-def read_records(connection: Connection) -> dict[str, Recorded]:
-    """Session -> its measurements."""
-    of_runs, of_hosts = _by_measurement(connection, runs), _by_measurement(connection, hosts)
-    fingerprints = all_fingerprints(connection)
+def read_records(connection: Connection) -> dict[str, StoredMeasurements]:
+    """Return the measurements of each session, by its id."""
+    of_runs, of_hosts = _group_by_measurement(connection, runs), _group_by_measurement(connection, hosts)
+    fingerprints = read_fingerprints(connection)
     found: dict[str, list[Record]] = defaultdict(list)
     comparable: dict[str, set[str]] = defaultdict(set)
     for row in read_measurements(connection, whole=True):
         session, key = row["session"], (row["session"], row["id"])
         names_of_hosts = [host["name"] for host in of_hosts[key]]
-        found[session].append(_record(row, of_runs[key], names_of_hosts, fingerprints[row["fingerprint"]]))
+        found[session].append(_make_record(row, of_runs[key], names_of_hosts, fingerprints[row["fingerprint"]]))
         comparable[session] |= {row["id"]} if row["in_series"] else set()
-    return {session: Recorded(_with_anchors(records), comparable[session]) for session, records in found.items()}
+    return {session: StoredMeasurements(_add_anchors(records), comparable[session]) for session, records in found.items()}
 
 
-def _by_measurement(connection: Connection, table: Any) -> dict[tuple[str, str], list[Row]]:
+def _group_by_measurement(connection: Connection, table: Any) -> dict[tuple[str, str], list[Row]]:
     found: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in connection.execute(select(table).order_by(*table.primary_key.columns)).mappings():
         found[row["session"], row["measurement"]].append(dict(row))
     return found
 
 
-def _record(row: Row, found: Sequence[Row], names_of_hosts: Sequence[str], fingerprint: Mapping[str, Any]) -> Record:
+def _make_record(row: Row, found: Sequence[Row], names_of_hosts: Sequence[str], fingerprint: Mapping[str, Any]) -> Record:
     fields = ("images_per_sec", "elapsed_s", "wall_s", "accuracy", "disturbances")
     measurement = Measurement(
         spec=Spec.from_json(row["spec"]),
@@ -178,13 +178,15 @@ def _record(row: Row, found: Sequence[Row], names_of_hosts: Sequence[str], finge
     )
 
 
-def _with_anchors(records: Sequence[Record]) -> list[Record]:
-    """Return records with the anchor of each efficiency, which is not kept: the rule finds it, where its value is the same."""
+def _add_anchors(records: Sequence[Record]) -> list[Record]:
+    """Return records with the anchor of each efficiency. It is not stored, but found again if its value is the same."""
     return [
-        again if again.efficiency and record.efficiency and _same(again.efficiency.value, record.efficiency.value) else record
+        again
+        if again.efficiency and record.efficiency and _is_same(again.efficiency.value, record.efficiency.value)
+        else record
         for record, again in zip(records, with_efficiencies(records), strict=True)
     ]
 
 
-def _same(one: float, other: float) -> bool:
+def _is_same(one: float, other: float) -> bool:
     return abs(one - other) <= 1e-9 * abs(other)

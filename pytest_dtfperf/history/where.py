@@ -1,4 +1,4 @@
-"""Where a history is kept: a file beside the session folders, or the database of a team. Pure; opens nothing."""
+"""The location of a history: a file beside the session folders, or a team's database. Pure; opens nothing."""
 
 import os
 import re
@@ -8,14 +8,14 @@ from urllib.parse import parse_qs
 
 from pytest_dtfperf.errors import UNEXPANDED, UsageError, show_value
 
-VARIABLE = "DTFPERF_HISTORY"  # of the environment; means the same as --history, which goes before it
-NEVER = "never"  # the value for entering sessions nowhere
+VARIABLE = "DTFPERF_HISTORY"  # environment variable with the same meaning as --history, which has priority
+NEVER = "never"  # sessions are not entered
 FILE = "history.sqlite"
-SECRET = "***"  # in the place of a password
-# What a URL may begin with, and what SQLAlchemy is given for it.
+SECRET = "***"  # replaces passwords
+# The schemes of URLs, and SQLAlchemy's name of each.
 SCHEMES = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
-_HINT = ", a variable that nothing has expanded"
-# A name, an IPv4 address, or an IPv6 address in brackets; or nothing, which is libpq's socket.
+_HINT = ", a variable that was not expanded"
+# A name, an IPv4 address, or an IPv6 address in brackets; empty for libpq's socket.
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[\w.%-]*)(:(?P<port>[^:]*))?")
 _USER_AND_PASSWORD = re.compile(r"(://[^:/?#\s]*):\S*@")  # to the last @: a password may have one
 _IN_QUERY = re.compile(r"([?&](?:ssl)?password=)[^&\s]*", re.IGNORECASE)  # libpq's two: of the user, of the client's key
@@ -23,7 +23,7 @@ _IN_QUERY = re.compile(r"([?&](?:ssl)?password=)[^&\s]*", re.IGNORECASE)  # libp
 
 @dataclass(frozen=True)
 class Address:
-    """A database, by the URL that SQLAlchemy is given. Its `str` has no password in it."""
+    """A database, by its URL for SQLAlchemy. `str` hides passwords."""
 
     url: str = field(repr=False)
 
@@ -32,27 +32,28 @@ class Address:
 
     @property
     def path(self) -> Path | None:
-        """The file; None where a server keeps it."""
+        """The file; None for a database on a server."""
         scheme, _, rest = self.url.partition(":///")
         return Path(rest) if scheme == SCHEMES["sqlite"] else None
 
 
-def asked_for(given: str | Path | None) -> str | Path | None:
-    """Return the value of --history, else that of the environment."""
+def get_requested(given: str | Path | None) -> str | Path | None:
+    """Return the value of --history, or else of the environment variable."""
     return given or os.environ.get(VARIABLE)
 
 
-def address_of(given: str | Path | None, results: Path) -> Address | None:
-    """Parse --history: a URL, a file, `never` (None), or nothing, which is a file in the folder of all sessions' folders.
+def parse_address(given: str | Path | None, results: Path) -> Address | None:
+    """Parse --history: a URL, a file, `never` (None), or nothing, which is a file in the folder of session folders.
 
-    Raises `UsageError` for a URL that is none of ours.
+    Raises:
+        UsageError: The URL is not one of a history.
     """
     if given is None or given == "":
-        return _file(results / FILE)
+        return _make_file_address(results / FILE)
     if given == NEVER:
         return None
     if isinstance(given, Path) or "://" not in given:
-        return _file(Path(given))
+        return _make_file_address(Path(given))
     scheme, _, rest = given.partition("://")
     if scheme not in SCHEMES:
         raise UsageError(
@@ -62,16 +63,16 @@ def address_of(given: str | Path | None, results: Path) -> Address | None:
     if scheme == "sqlite":
         if not rest.startswith("/") or rest == "/":
             raise UsageError(f"a history is kept in a file: sqlite:///FILE, not {given!r}")
-        return _file(Path(rest[1:]))
+        return _make_file_address(Path(rest[1:]))
     if not re.search(r"/[^/?]", rest):
         raise UsageError(f"{mask_passwords(given)!r} names no database: postgresql://USER@HOST/NAME")
-    if problem := _about_server(rest):
+    if problem := _find_server_problem(rest):
         raise UsageError(f"{mask_passwords(given)!r} {problem}: a history is kept at postgresql://USER@HOST:PORT/NAME")
     return Address(f"{SCHEMES[scheme]}://{rest}")
 
 
-def _about_server(rest: str) -> str | None:
-    """Return what is wrong with USER:PASSWORD@HOST:PORT/NAME?QUERY, so that no session trains and then finds no history."""
+def _find_server_problem(rest: str) -> str | None:
+    """Return what is wrong with USER:PASSWORD@HOST:PORT/NAME?QUERY, so that the session fails early; None if valid."""
     before, _, query = rest.partition("?")
     user, _, behind = before.rpartition("@")
     server, _, name = behind.partition("/")
@@ -84,11 +85,11 @@ def _about_server(rest: str) -> str | None:
         elif key == "host":
             ports += [port for host in hosts if not host.startswith("/") for port in re.findall(r":([^:\]]*)$", host)]
     if wrong := next((port for port in ports if not (re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 1 << 16)), None):
-        return f"has the port {show_value(wrong)}, which is no number from 1 to 65535{_HINT if '$' in wrong else ''}"
+        return f"has the port {show_value(wrong)}, which is not a number from 1 to 65535{_HINT if '$' in wrong else ''}"
     if "" in ports:
-        return "has a colon behind its host, and no port"
+        return "has a colon after its host, but no port"
     if not found:
-        return f"has no host that can be one: {show_value(server)}" + (
+        return f"has an invalid host: {show_value(server)}" + (
             "; an IPv6 address is in brackets, [::1]" if {"[", "]", ":"} & {*server} else _HINT if "$" in server else ""
         )
     if word := next((each for each in (user.partition(":")[0], name) if UNEXPANDED.match(each)), None):
@@ -97,13 +98,13 @@ def _about_server(rest: str) -> str | None:
 
 
 def mask_passwords(text: str) -> str:
-    """Return the same text with no password of any URL in it."""
+    """Return the text without the passwords of URLs."""
     return _IN_QUERY.sub(rf"\1{SECRET}", _USER_AND_PASSWORD.sub(rf"\1:{SECRET}@", text))
 
 
-def _file(path: Path) -> Address:
+def _make_file_address(path: Path) -> Address:
     if "\0" in str(path):
         raise UsageError(f"--history takes a file or a URL, not {str(path)!r}")
     if UNEXPANDED.match(str(path)):
-        raise UsageError(f"a history is kept in a file, not in {str(path)!r}: nothing expands ~ or $NAME there. Write it out")
+        raise UsageError(f"a history is kept in a file, not in {str(path)!r}: ~ and $NAME are not expanded. Give the full path")
     return Address(f"{SCHEMES['sqlite']}:///{path.absolute()}")

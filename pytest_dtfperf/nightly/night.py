@@ -18,7 +18,7 @@ from typing import TextIO
 
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError, UsageError, format_exit
 from pytest_dtfperf.formats import format_count, minute
-from pytest_dtfperf.history.where import Address, address_of, asked_for, mask_passwords
+from pytest_dtfperf.history.where import Address, get_requested, mask_passwords, parse_address
 from pytest_dtfperf.nightly import metrics, notify, summary
 from pytest_dtfperf.nightly.metrics import NightMetrics, Target
 from pytest_dtfperf.nightly.notify import Alert, Receiver
@@ -185,7 +185,7 @@ class Night:
     @property
     def kept_in(self) -> Address | None:
         """Return the history that pytest enters the session into. Raises `UsageError`."""
-        return address_of(asked_for(self.history) or self.project_history, self.results)
+        return parse_address(get_requested(self.history) or self.project_history, self.results)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from pytest_dtfperf.baselines import verdict
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.formats import change, minute, percent, rate
 from pytest_dtfperf.history.comparison import ComparedTraining, compare_sessions
-from pytest_dtfperf.history.enter import changes_known
-from pytest_dtfperf.history.rows import Row, SessionRows, rows_of
+from pytest_dtfperf.history.enter import describe_changes
+from pytest_dtfperf.history.rows import Row, SessionRows, make_session_rows
 from pytest_dtfperf.history.where import Address
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.markdown import format_markdown_summary
@@ -90,7 +90,7 @@ def _compare_sessions(then: SessionRows, now: SessionRows, wanted: Sequence[Row]
 
 
 def _load_rows(folder: SessionFolder) -> SessionRows:
-    return rows_of(folder.session, folder.measurements(), str(folder.path))
+    return make_session_rows(folder.session, folder.measurements(), str(folder.path))
 
 
 def format_session_summary(
@@ -132,7 +132,7 @@ def _format_losses(found: Sequence[Loss]) -> str:
 
 def _format_changes(folder: SessionFolder, history: Address | None) -> str:
     """Return the changes of rates that the history reports; empty if there are none."""
-    lines = changes_known(folder, history) if history else []
+    lines = describe_changes(folder, history) if history else []
     return _format_section("Changes over time", lines) if lines else ""
 
 

@@ -57,15 +57,15 @@ def _path(text: str) -> Path:
     if not text or "\0" in text:
         raise UsageError(f"takes a path, not {text!r}")
     if UNEXPANDED.match(text):
-        raise UsageError(f"takes a path, not {text!r}: nothing expands ~ or $NAME there. Write it out")
+        raise UsageError(f"takes a path, not {text!r}: ~ and $NAME are not expanded. Give the full path")
     return Path(text)
 
 
 def _history(text: str) -> Path | str:
     """Return a path, relative to the folder of an ini file, or a text that is no path."""
-    from pytest_dtfperf.history.where import address_of
+    from pytest_dtfperf.history.where import parse_address
 
-    address = address_of(text, Path())
+    address = parse_address(text, Path())
     return Path(text) if address and address.path and "://" not in text else text
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.formats import format_count
-from pytest_dtfperf.history.enter import Remembered
+from pytest_dtfperf.history.enter import HistoryEntry
 from pytest_dtfperf.plugin import installed_first, xdist
 from pytest_dtfperf.plugin.adapter import SessionAdapter
 from pytest_dtfperf.plugin.display import degrade
@@ -89,7 +89,7 @@ class Ending:
         if self.perf.session.time_budget:
             self.remarks += self.perf.session.time_budget.describe()
 
-    def _gate(self, session: pytest.Session, remembered: Remembered) -> list[str]:
+    def _gate(self, session: pytest.Session, remembered: HistoryEntry) -> list[str]:
         """Fail the session for new changes over time, with --history-gate."""
         if not (remembered.new and self.perf.options.history_gate):
             return []

@@ -254,9 +254,7 @@ def format_parquet(sessions: Sequence[StoredSession]) -> bytes:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as exc:
-        raise UsageError(
-            f"Parquet is written by pyarrow: {exc}. pip install 'pytest-dtfperf[parquet]' brings what is missing."
-        ) from exc
+        raise UsageError(f"Parquet is written by pyarrow: {exc}. Install it: pip install 'pytest-dtfperf[parquet]'") from exc
     types: Mapping[ColumnKind, Any] = {
         "text": pa.string(),
         "whole": pa.int64(),

@@ -127,7 +127,7 @@ SCALING_COLUMNS = [
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
-INSTALL = "pip install 'pytest-dtfperf[report]' brings what is missing."
+INSTALL = "Install it: pip install 'pytest-dtfperf[report]'"
 
 
 def write_csv_files(folder: SessionFolder, results: SessionResults) -> list[str]:

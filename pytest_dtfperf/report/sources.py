@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.errors import SessionFileError, UsageError, show_value
-from pytest_dtfperf.history.comparison import all_chosen
+from pytest_dtfperf.history.comparison import find_sessions
 from pytest_dtfperf.history.rows import enters_series
-from pytest_dtfperf.history.where import Address, address_of
+from pytest_dtfperf.history.where import Address, parse_address
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder, each_once, session_folders
 
@@ -54,7 +54,7 @@ def select_sessions(sessions: Sequence[StoredSession], given: str | None) -> lis
     """Return the sessions of an id, a date, a commit, a version or `last`; all for None. Raises `UsageError`."""
     if given is None:
         return list(sessions)
-    ids = {row["id"] for row in all_chosen([{"commit": None, **stored.session} for stored in sessions], given)}
+    ids = {row["id"] for row in find_sessions([{"commit": None, **stored.session} for stored in sessions], given)}
     return [stored for stored in sessions if stored.id in ids]
 
 
@@ -62,11 +62,11 @@ def load_history_sessions(address: Address) -> list[StoredSession]:
     """Return all sessions of a history. Raises `HistoryError`."""
     from pytest_dtfperf.history import store  # SQLAlchemy: only needed for a history
     from pytest_dtfperf.history.database import Database
-    from pytest_dtfperf.history.store import Recorded, read_records
+    from pytest_dtfperf.history.store import StoredMeasurements, read_records
 
     with Database.open(address).reading() as connection:
-        sessions, found = store.all_sessions(connection), read_records(connection)
-    known = [(session, found.get(session["id"], Recorded())) for session in sessions]
+        sessions, found = store.read_sessions(connection), read_records(connection)
+    known = [(session, found.get(session["id"], StoredMeasurements())) for session in sessions]
     return [StoredSession(session, each.records, each.comparable, has_steps=False) for session, each in known]
 
 
@@ -76,6 +76,6 @@ def _load_folder(folder: SessionFolder) -> StoredSession:
 
 
 def _parse_address(given: str | Path) -> Address:
-    found = address_of(given, Path())
+    found = parse_address(given, Path())
     assert found  # `never` is neither a URL nor a path
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_dtfperf.baselines.accept import Acceptance, Candidate, accept, refusal
 from pytest_dtfperf.baselines.entry import Provenance
 from pytest_dtfperf.baselines.verdict import Judgement
-from pytest_dtfperf.history.enter import Remembered
+from pytest_dtfperf.history.enter import HistoryEntry
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import session_exports
 from pytest_dtfperf.report.series import PublishedPoint, find_published_rates
@@ -73,7 +73,7 @@ class Completion:
         self._began_s = began_s
         self._guard = guard
         self.acceptance: Acceptance | None = None
-        self.remembered = Remembered()
+        self.remembered = HistoryEntry()
         self.published: Sequence[PublishedPoint] = ()
         self.remarks: list[str] = []  # messages about exports
         self.records: Sequence[Record] = session.folder.latest()

@@ -19,8 +19,8 @@ from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import AllocationOver, DtfPerfError, first_line
 from pytest_dtfperf.explain.probes import ALL, merge_probes
-from pytest_dtfperf.history.enter import Remembered, enter, remember
-from pytest_dtfperf.history.where import Address, address_of, asked_for
+from pytest_dtfperf.history.enter import HistoryEntry, enter, remember
+from pytest_dtfperf.history.where import Address, get_requested, parse_address
 from pytest_dtfperf.limits.hints import predict_step_s
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
@@ -133,12 +133,12 @@ class SessionContext:
 
     def history(self) -> Address | None:
         """Return the address of the history; None: no history. Raises `UsageError`."""
-        return address_of(asked_for(self.settings.history), self.results)
+        return parse_address(get_requested(self.settings.history), self.results)
 
-    def remember(self) -> Remembered:
+    def remember(self) -> HistoryEntry:
         """Add the session to the history, if there is one, and return the history's reports."""
         address = self.history()
-        return remember(self.folder, address) if address else Remembered()
+        return remember(self.folder, address) if address else HistoryEntry()
 
     def fail(self, exit_code: int) -> None:
         """Record in the folder and the history that the session ends with another exit code. Raises `SessionFileError`."""

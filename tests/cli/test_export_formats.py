@@ -25,7 +25,7 @@ from pytest_dtfperf.cli import main
 from pytest_dtfperf.cli.history_data import EXPORT_FORMATS
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.history.enter import enter_all
-from pytest_dtfperf.history.where import Address, address_of
+from pytest_dtfperf.history.where import Address, parse_address
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.dataframe import COLUMNS, PUBLISHED_COLUMNS
 from tests.history.sessions import folder_of
@@ -76,7 +76,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def address_in(root: Path) -> Address:
-    found = address_of(None, root)
+    found = parse_address(None, root)
     assert found
     return found
 
@@ -189,7 +189,7 @@ def test_parquet_without_pyarrow(results: Path, monkeypatch: pytest.MonkeyPatch,
     """Where pyarrow is not installed, one line says so and how to get it."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert main(["history", "export", "--format=parquet", "--out=never", str(results)]) == 2
-    assert "pip install 'pytest-dtfperf[parquet]' brings what is missing" in capsys.readouterr().err
+    assert "Install it: pip install 'pytest-dtfperf[parquet]'" in capsys.readouterr().err
 
 
 def test_pytest_benchmark_compares(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

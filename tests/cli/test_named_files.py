@@ -18,7 +18,7 @@ OTHERWISE = {
     "session/measurements.jsonl": ("has more than 1024 MiB", "'utf-8' codec"),
     "site/site.json": ("'utf-8' codec",),
     "results/nightly.local.lock": ("Is a directory", "No such device", "Too many levels"),
-    "history.sqlite": ("it is no SQLite file",),
+    "history.sqlite": ("it is not an SQLite file",),
 }
 
 

@@ -39,7 +39,7 @@ def event() -> str:
         "members": [member] * 24,
         "differences": ["kernel 6.1.0-18 -> 6.1.0-20"],
     }
-    return "\n".join(events.summary([found], [found], now))
+    return "\n".join(events.format_summary([found], [found], now))
 
 
 def experiment() -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from pytest_dtfperf.history.where import Address, address_of
+from pytest_dtfperf.history.where import Address, parse_address
 
 USER = "postgres"  # whom Debian's package brings: root may not run a server
 PASSWORD = "p@ss/w:rd"
@@ -38,7 +38,7 @@ class Postgres:
         return f"postgresql://perf:{password}@127.0.0.1:{self.port}/postgres"
 
     def address_with(self, password: str) -> Address:
-        found = address_of(self._url(password), Path())
+        found = parse_address(self._url(password), Path())
         assert found
         return found
 

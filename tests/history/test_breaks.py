@@ -13,8 +13,8 @@ from pytest_dtfperf.history import store
 from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import enter_all, remember
 from pytest_dtfperf.history.rows import Row
-from pytest_dtfperf.history.watching import watch
-from pytest_dtfperf.history.where import Address, address_of
+from pytest_dtfperf.history.watching import search_changes
+from pytest_dtfperf.history.where import Address, parse_address
 from tests.history.sessions import HARDWARE, folder_of
 
 OLD = {"graph": "aaa", "operations": {"Conv2D": 94, "MatMul": 1}, "settings": {}}
@@ -30,7 +30,7 @@ def history(
     at_once: bool = False,
 ) -> Address:
     """Enter nights, part by part: (nights, rate, what `folder_of` takes); searched night by night, or all at once."""
-    address, random, night = address_of(None, folder), np.random.default_rng(seed), 0
+    address, random, night = parse_address(None, folder), np.random.default_rng(seed), 0
     assert address
     folders = []
     for nights, rate, given in parts:
@@ -41,15 +41,15 @@ def history(
     for each in folders:
         enter_all([each], address)
         if not at_once:
-            Database.open(address).write(watch)
+            Database.open(address).write(search_changes)
     return address
 
 
 def events(address: Address) -> list[Row]:
     database = Database.open(address)
-    database.write(watch)
+    database.write(search_changes)
     with database.reading() as connection:
-        return store.all_events(connection)
+        return store.read_events(connection)
 
 
 Given = Mapping[str, Any]  # what `folder_of` takes

@@ -11,10 +11,10 @@ import pytest
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.history import store
 from pytest_dtfperf.history.database import Database
-from pytest_dtfperf.history.enter import Remembered, enter_all, remember
-from pytest_dtfperf.history.series import series_of
-from pytest_dtfperf.history.watching import watch
-from pytest_dtfperf.history.where import Address, address_of
+from pytest_dtfperf.history.enter import HistoryEntry, enter_all, remember
+from pytest_dtfperf.history.series import make_series
+from pytest_dtfperf.history.watching import search_changes
+from pytest_dtfperf.history.where import Address, parse_address
 from pytest_dtfperf.records.session import SessionFolder
 from tests.cli.table import read
 from tests.history.sessions import HARDWARE, folder_of
@@ -41,27 +41,27 @@ def folders(results: Path) -> list[SessionFolder]:
 
 
 def address_in(folder: Path) -> Address:
-    found = address_of(None, folder)
+    found = parse_address(None, folder)
     assert found
     return found
 
 
 def events(address: Address) -> list[dict[str, object]]:
     database = Database.open(address)
-    database.write(watch)
+    database.write(search_changes)
     with database.reading() as connection:
-        return store.all_events(connection)
+        return store.read_events(connection)
 
 
 @pytest.fixture(scope="module")
-def entered(results: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Address, list[Remembered]]:
+def entered(results: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Address, list[HistoryEntry]]:
     """Enter sessions night by night, as at their end, and return the lines of each."""
     address = address_in(tmp_path_factory.mktemp("history"))
     enter_all(folders(results)[:CHANGED], address)
     return address, [remember(folder, address) for folder in folders(results)[CHANGED:]]
 
 
-def test_the_summary_says_since_when(entered: tuple[Address, list[Remembered]]) -> None:
+def test_the_summary_says_since_when(entered: tuple[Address, list[HistoryEntry]]) -> None:
     """The night that confirms it calls the change new; the nights after it repeat it in one line; before, there is no line."""
     _, remembered = entered
     assert not remembered[0].new
@@ -71,7 +71,7 @@ def test_the_summary_says_since_when(entered: tuple[Address, list[Remembered]]) 
     assert "meanwhile kernel 6.1 -> 6.2; commit a11ce -> b0b" in new[0]
 
 
-def test_many_series_are_one_event(entered: tuple[Address, list[Remembered]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_series_are_one_event(entered: tuple[Address, list[HistoryEntry]], capsys: pytest.CaptureFixture[str]) -> None:
     """Four trainings that lose at the same time are one event, with sizes, intervals, both sessions, and the differences."""
     assert main(["history", "changes", f"--history={entered[0]}", "--json"]) == 0
     told = read("history changes", capsys.readouterr().out)
@@ -83,7 +83,7 @@ def test_many_series_are_one_event(entered: tuple[Address, list[Remembered]], ca
     assert (event["last_good_at"][:10], event["first_bad_at"][:10]) == ("2026-01-18", "2026-01-19")
     assert main(["history", "changes", f"--history={entered[0]}"]) == 0
     out = capsys.readouterr().out
-    assert "Promised: at most 5.0 % of all stretches of 90 nights have any false event, over 4 series together" in out
+    assert "Limit: at most 5.0 % of all stretches of 90 nights have any false event, over 4 series together" in out
     assert "is not known yet" in out
 
 
@@ -99,7 +99,7 @@ def test_a_job_can_fail_by_what_is_new(results: Path, tmp_path: Path, capsys: py
     capsys.readouterr()
 
 
-def test_a_session_is_shown_with_what_was_before_it(results: Path, entered: tuple[Address, list[Remembered]]) -> None:
+def test_a_session_is_shown_with_what_was_before_it(results: Path, entered: tuple[Address, list[HistoryEntry]]) -> None:
     """Each of its measurements has the rates of all nights until then, its own the last, whatever came after."""
     remembered = entered[1][0]
     folder = folders(results)[CHANGED]
@@ -112,7 +112,7 @@ def test_a_session_is_shown_with_what_was_before_it(results: Path, entered: tupl
         assert [began for began, _ in rates] == sorted(began for began, _ in rates)
 
 
-def test_an_import_finds_what_nights_found(entered: tuple[Address, list[Remembered]], results: Path, tmp_path: Path) -> None:
+def test_an_import_finds_what_nights_found(entered: tuple[Address, list[HistoryEntry]], results: Path, tmp_path: Path) -> None:
     """All sessions at once, or the old ones after the new ones, come to the same events."""
     once, backwards = address_in(tmp_path / "once"), address_in(tmp_path / "backwards")
     enter_all(folders(results), once)
@@ -131,7 +131,7 @@ def test_other_hardware_is_another_series(tmp_path: Path) -> None:
         folder = folder_of(tmp_path / "results", night, software={"kernel": str(night)}, hardware=each)
         enter_all([folder], address)
     with Database.open(address).reading() as connection:
-        found = series_of(store.read_measurements(connection), store.all_fingerprints(connection))
+        found = make_series(store.read_measurements(connection), store.read_fingerprints(connection))
     assert sorted(len(series.points) for series in found) == [1, 3]
 
 
@@ -151,7 +151,7 @@ def test_commands(
     command: list[str],
     code: int,
     words: str,
-    entered: tuple[Address, list[Remembered]],
+    entered: tuple[Address, list[HistoryEntry]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Each command shows its result, as JSON, too, and ends with the exit code of its help."""
@@ -174,7 +174,7 @@ def test_sessions_are_forgotten(results: Path, tmp_path: Path, capsys: pytest.Ca
     assert main(["history", "prune", "--keep=2", "--yes", f"--history={address}"]) == 0
     assert "3 sessions forgotten" in capsys.readouterr().out
     with Database.open(address).reading() as connection:
-        assert len(store.all_sessions(connection)) == 2
+        assert len(store.read_sessions(connection)) == 2
     enter_all(folders(results), address)
     assert len(events(address)) == 1
     assert len(folders(results)) == NIGHTS
@@ -188,7 +188,7 @@ def test_what_is_no_day_forgets_nothing(day: str, results: Path, tmp_path: Path,
     assert main(["history", "prune", f"--before={day}", "--yes", f"--history={address}"]) == 2
     assert capsys.readouterr().err == f"dtfperf: --before takes a day, as 2025-01-01, not {day!r}\n"
     with Database.open(address).reading() as connection:
-        assert len(store.all_sessions(connection)) == 3
+        assert len(store.read_sessions(connection)) == 3
     assert main(["history", "prune", "--before=2026-01-02", "--yes", f"--history={address}"]) == 0
     assert "1 session forgotten" in capsys.readouterr().out
 
@@ -196,7 +196,7 @@ def test_what_is_no_day_forgets_nothing(day: str, results: Path, tmp_path: Path,
 @pytest.mark.parametrize("command", ["list", "trend"])
 @pytest.mark.parametrize("last", ["0", "-1", "-100", "some"])
 def test_the_latest_are_one_at_least(
-    command: str, last: str, entered: tuple[Address, list[Remembered]], capsys: pytest.CaptureFixture[str]
+    command: str, last: str, entered: tuple[Address, list[HistoryEntry]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """--last of none or fewer is refused in one line: it would show others, or nothing at all."""
     with pytest.raises(SystemExit) as ended:

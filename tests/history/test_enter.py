@@ -13,9 +13,9 @@ from pytest_dtfperf.cli import main
 from pytest_dtfperf.errors import HistoryError
 from pytest_dtfperf.history import database, store
 from pytest_dtfperf.history.database import Database
-from pytest_dtfperf.history.enter import changes_known, enter, enter_all
+from pytest_dtfperf.history.enter import describe_changes, enter, enter_all
 from pytest_dtfperf.history.tables import hosts, measurements, runs
-from pytest_dtfperf.history.where import Address, address_of
+from pytest_dtfperf.history.where import Address, parse_address
 from pytest_dtfperf.nightly.summary import format_session_summary
 from pytest_dtfperf.records.session import SessionFolder
 from tests.history.sessions import folder_of
@@ -25,14 +25,14 @@ STORED = Path(__file__).parents[1] / "session" / "stored" / "20260131T021503Z-9f
 
 @pytest.fixture
 def address(tmp_path: Path) -> Address:
-    found = address_of(None, tmp_path)
+    found = parse_address(None, tmp_path)
     assert found
     return found
 
 
 def names(address: Address) -> list[str]:
     with Database.open(address).reading() as connection:
-        return [row["id"] for row in store.all_sessions(connection)]
+        return [row["id"] for row in store.read_sessions(connection)]
 
 
 def test_a_session_is_found_again(tmp_path: Path, address: Address) -> None:
@@ -40,8 +40,8 @@ def test_a_session_is_found_again(tmp_path: Path, address: Address) -> None:
     folder = folder_of(tmp_path, rates={1: [100.0, 110.0], 2: [190.0]}, commit="c0ffee")
     assert enter(folder, address) is None
     with Database.open(address).reading() as connection:
-        (session,) = store.all_sessions(connection)
-        rows = {table.name: store.of_session(connection, table, folder.id) for table in (measurements, runs, hosts)}
+        (session,) = store.read_sessions(connection)
+        rows = {table.name: store.read_rows(connection, table, folder.id) for table in (measurements, runs, hosts)}
     assert (session["id"], session["commit"], session["exit_code"], session["verdicts"]) == (
         folder.id,
         "c0ffee",
@@ -60,7 +60,7 @@ def test_a_session_is_found_again(tmp_path: Path, address: Address) -> None:
 def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
     """In a folder with a name that is no UTF-8, and has blanks and signs of URLs, a history is made, entered and read."""
     root = tmp_path / os.fsdecode(b"caf\xe9 100%25 ?a#b")
-    folder, address = folder_of(root), address_of(None, root)
+    folder, address = folder_of(root), parse_address(None, root)
     assert address
     assert enter(folder, address) is None
     assert names(address) == [folder.id]
@@ -75,7 +75,7 @@ def test_the_same_again_changes_nothing(tmp_path: Path, address: Address) -> Non
     folder.add("t.py::test_b", folder.measurements()[0].measurement)
     assert enter_all([folder], address).new == [folder.id]
     with Database.open(address).reading() as connection:
-        assert len(store.of_session(connection, measurements, folder.id)) == 2
+        assert len(store.read_rows(connection, measurements, folder.id)) == 2
     assert names(address) == [folder.id]
 
 
@@ -120,7 +120,7 @@ def refused(folder: SessionFolder, address: Address) -> str:
     words = enter(folder, address)
     assert words is not None
     assert words.startswith("not entered in the history: ")
-    assert words.endswith(f"Nothing is lost; once that is put right: dtfperf history import {folder.path}")
+    assert words.endswith(f"No data is lost. After correcting this: dtfperf history import {folder.path}")
     assert {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()} == before
     return words
 
@@ -138,7 +138,7 @@ def test_what_is_no_history_is_left_alone(tmp_path: Path, address: Address) -> N
     """Neither a text nor another program's tables become a history."""
     folder = folder_of(tmp_path)
     Path(str(address)).write_text("this is a text, and long enough for a header of SQLite, which has a hundred bytes " * 4)
-    assert "it is no SQLite file" in refused(folder, address)
+    assert "it is not an SQLite file" in refused(folder, address)
     Path(str(address)).unlink()
     with sqlite3.connect(str(address)) as connection:
         connection.execute("CREATE TABLE sessions (id TEXT)")
@@ -146,7 +146,7 @@ def test_what_is_no_history_is_left_alone(tmp_path: Path, address: Address) -> N
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
-@pytest.mark.parametrize("mount, words", {"size=40k": "its disk is full", "ro": "it cannot be opened, nor made"}.items())
+@pytest.mark.parametrize("mount, words", {"size=40k": "its disk is full", "ro": "it cannot be opened or created"}.items())
 def test_disks_that_take_nothing(tmp_path: Path, mount: str, words: str) -> None:
     """On a full disk, or in a read-only folder, one line reports it, and the session folder is whole."""
     folder, disk = folder_of(tmp_path), tmp_path / "disk"
@@ -157,12 +157,12 @@ def test_disks_that_take_nothing(tmp_path: Path, mount: str, words: str) -> None
 REFUSED = """
 import sys
 from tests.history.test_enter import *
-print(refused(SessionFolder.open(Path(sys.argv[1])), address_of(sys.argv[2], Path())))
+print(refused(SessionFolder.open(Path(sys.argv[1])), parse_address(sys.argv[2], Path())))
 """
 READ = """
 import sys
 from tests.history.test_enter import *
-found = address_of(sys.argv[2], Path())
+found = parse_address(sys.argv[2], Path())
 print(names(found), enter(folder_of(Path(sys.argv[3]), 1), found))
 """
 
@@ -177,7 +177,7 @@ def _mounted(mount: str, code: str, *arguments: str) -> str:
 def _on_a_disk_to_be_read(tmp_path: Path) -> tuple[SessionFolder, Address, str]:
     """A session that is entered in a history, and the command that makes this one's disk read-only."""
     disk, folder = tmp_path / "disk", folder_of(tmp_path / "results")
-    address = address_of(disk / "history.sqlite", disk)
+    address = parse_address(disk / "history.sqlite", disk)
     assert address
     assert enter(folder, address) is None
     return folder, address, f"mount --bind {disk} {disk} && mount -o remount,ro,bind {disk}"
@@ -188,9 +188,7 @@ def test_a_read_only_history_can_be_read(tmp_path: Path) -> None:
     """A user without write access to the folder of a history can read it, and a failed entry is reported."""
     folder, address, mount = _on_a_disk_to_be_read(tmp_path)
     out = _mounted(mount, READ, str(folder.path), str(address), str(tmp_path / "results"))
-    assert out.startswith(
-        f"['{folder.id}'] not entered in the history: the history {address} cannot be used: it may not be written"
-    )
+    assert out.startswith(f"['{folder.id}'] not entered in the history: the history {address} cannot be used: it is read-only")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
@@ -198,7 +196,7 @@ def test_a_read_only_history_is_read_with_its_log(tmp_path: Path) -> None:
     """A user without write access to the folder also sees sessions in SQLite's log: another is writing, or was killed."""
     folder, address, mount = _on_a_disk_to_be_read(tmp_path)
     with Database.open(address).reading() as connection:
-        assert len(store.all_sessions(connection)) == 1
+        assert len(store.read_sessions(connection)) == 1
         latest = folder_of(tmp_path / "results", 2)
         assert enter(latest, address) is None
         assert Path(f"{address}-wal").stat().st_size > 0
@@ -211,7 +209,7 @@ def test_another_users_history_is_refused(tmp_path: Path) -> None:
     """A history in a folder that is closed to this user is refused in one line."""
     (tmp_path / "closed").mkdir(mode=0)
     path = tmp_path / "closed" / "history.sqlite"
-    closed = address_of(path, tmp_path)
+    closed = parse_address(path, tmp_path)
     assert closed
     for make in (False, True):
         try:
@@ -225,9 +223,9 @@ def test_another_users_history_is_refused(tmp_path: Path) -> None:
 def test_a_history_that_cannot_be_looked_for_costs_a_line(tmp_path: Path) -> None:
     """Of a folder that is closed, or a name that no disk takes, a night's summary has a line, and all that was measured."""
     folder = folder_of(tmp_path, rates={1: [100.0]})
-    address = address_of(tmp_path / ("long" * 99), tmp_path)
+    address = parse_address(tmp_path / ("long" * 99), tmp_path)
     assert address
-    assert changes_known(folder, address) == [f"not known: [Errno 36] File name too long: '{address.path}'"]
+    assert describe_changes(folder, address) == [f"not known: [Errno 36] File name too long: '{address.path}'"]
     assert "## Changes over time\n\n- not known: [Errno 36]" in format_session_summary(
         folder, None, [], "All tests passed.", address
     )
@@ -243,7 +241,7 @@ def test_there_is_none_yet(address: Address, capsys: pytest.CaptureFixture[str])
 
 def test_migrations_make_what_the_tables_say(tmp_path: Path) -> None:
     """Alembic, from nothing to the newest version, makes the very tables, columns and indexes of a new history."""
-    made, migrated = (address_of(tmp_path / name, tmp_path) for name in ("made", "migrated"))
+    made, migrated = (parse_address(tmp_path / name, tmp_path) for name in ("made", "migrated"))
     assert made
     assert migrated
     Database.open(made, make=True)
@@ -252,9 +250,9 @@ def test_migrations_make_what_the_tables_say(tmp_path: Path) -> None:
 
 
 def _empty(address: Address) -> Database:
-    from pytest_dtfperf.history.database import _engine
+    from pytest_dtfperf.history.database import _make_engine
 
-    return Database(address, _engine(address))
+    return Database(address, _make_engine(address))
 
 
 def _schema(database: Database) -> dict[str, object]:

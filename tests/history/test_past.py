@@ -6,10 +6,10 @@ from pathlib import Path
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.history import events
 from pytest_dtfperf.history.enter import remember
-from pytest_dtfperf.history.past import MOST, Past, last_changes, nights_of, pasts_of
+from pytest_dtfperf.history.past import MOST, Past, find_last_changes, make_pasts, map_nights
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series
-from pytest_dtfperf.history.where import address_of
+from pytest_dtfperf.history.where import parse_address
 from tests.history.sessions import BEGAN, HARDWARE, folder_of
 
 
@@ -30,7 +30,7 @@ def series(*points: Row) -> Series:
 
 
 def pasts(session: str, found: Series, events: list[Row], *rows: Row) -> dict[str, Past]:
-    return pasts_of(nights_of([found])[session], last_changes(events), rows)
+    return make_pasts(map_nights([found])[session], find_last_changes(events), rows)
 
 
 def test_the_past_ends_with_its_session() -> None:
@@ -63,7 +63,7 @@ def test_measured_twice_in_a_session() -> None:
 
 def test_one_label_is_not_one_series(tmp_path: Path) -> None:
     """The same training on other hardware has another past, and a session on the former goes on with its."""
-    address = address_of(None, tmp_path)
+    address = parse_address(None, tmp_path)
     assert address
     other = {**HARDWARE, "cores": 64}
     nights = [(1, HARDWARE, 100.0), (2, other, 900.0), (3, HARDWARE, 101.0), (4, other, 901.0)]
@@ -76,7 +76,7 @@ def test_one_label_is_not_one_series(tmp_path: Path) -> None:
 
 def test_a_disturbed_measurement_has_the_past_of_its_series(tmp_path: Path) -> None:
     """What something disturbed is no night of its series, but has the nights before it, on hosts like its own, and a mark."""
-    address = address_of(None, tmp_path)
+    address = parse_address(None, tmp_path)
     assert address
     nights = [(1, HARDWARE, "6.1", 100.0), (2, {**HARDWARE, "cores": 64}, "6.1", 900.0), (3, HARDWARE, "6.1", 101.0)]
     for night, hardware, kernel, rate in nights:
@@ -94,7 +94,7 @@ def test_a_disturbed_measurement_has_the_past_of_its_series(tmp_path: Path) -> N
 
 def test_what_is_no_measurement_of_its_series_has_no_past(tmp_path: Path) -> None:
     """What is INVALID is shown beside nothing, whatever else was measured before."""
-    address = address_of(None, tmp_path)
+    address = parse_address(None, tmp_path)
     assert address
     remember(folder_of(tmp_path, 1), address)
     assert remember(folder_of(tmp_path, 2, verdict=Verdict.INVALID), address).pasts == {}
@@ -115,4 +115,4 @@ def test_what_is_drawn_is_bounded() -> None:
 
 def test_years_are_told_where_today_is_not_known() -> None:
     """What may be read years later has its year; the terminal's line of this year does not."""
-    assert events.day_of("2026-03-12T02:15:00+00:00") == "12 March 2026"
+    assert events.format_day("2026-03-12T02:15:00+00:00") == "12 March 2026"

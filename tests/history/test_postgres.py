@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 import pytest_dtfperf
 from pytest_dtfperf.history import store
 from pytest_dtfperf.history.database import Database
-from pytest_dtfperf.history.enter import enter, enter_all, folders_of
+from pytest_dtfperf.history.enter import enter, enter_all, list_folders
 from pytest_dtfperf.history.tables import measurements, runs, sessions
 from pytest_dtfperf.report.dataframe import COLUMNS
 from tests.history.postgres import IN_URL, Postgres, postgres, tool
@@ -52,15 +52,15 @@ def test_nothing_committed_is_lost_and_nothing_is_there_twice(server: Postgres, 
     committed = {words.strip() for _, _, words in told}
     assert committed >= {path.name for folder in folders if Path(folder).name != killed for path in Path(folder).iterdir()}
     with Database.open(server.address).reading() as connection:
-        found = [row["id"] for row in store.all_sessions(connection)]
+        found = [row["id"] for row in store.read_sessions(connection)]
         tables = (sessions, measurements, runs)
         counts = {table.name: connection.scalar(select(func.count()).select_from(table)) for table in tables}
     assert committed <= set(found)
     assert len(found) == len(set(found))
     assert counts == {"sessions": len(found), "measurements": 2 * len(found), "runs": 4 * len(found)}
-    enter_all(folders_of(tmp_path / killed), server.address)
+    enter_all(list_folders(tmp_path / killed), server.address)
     with Database.open(server.address).reading() as connection:
-        assert len(store.all_sessions(connection)) == WRITERS * SESSIONS
+        assert len(store.read_sessions(connection)) == WRITERS * SESSIONS
 
 
 def test_the_password_is_never_shown(server: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_load_reads_it_as_it_reads_folders(server: Postgres, tmp_path: Path) -> 
     """`pytest_dtfperf.load` of the URL gives what it gives of the same folders, in all columns that a history keeps."""
     for night in range(1000, 1003):  # nights that no other test has entered
         folder_of(tmp_path, night, {1: [100.0, 101.0], 2: [190.0, 191.0]})
-    enter_all(folders_of(tmp_path), server.address)
+    enter_all(list_folders(tmp_path), server.address)
     of_folders, of_server = pytest_dtfperf.load(tmp_path), pytest_dtfperf.load(server.url)
     ours = of_server[of_server["session"].isin(of_folders["session"])].reset_index(drop=True)
     assert len(ours) == 12

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.history.where import Address, address_of, mask_passwords
+from pytest_dtfperf.history.where import Address, mask_passwords, parse_address
 
 RESULTS = Path("/results")
 
@@ -26,14 +26,14 @@ ADDRESSES = {
 @pytest.mark.parametrize("given, url, words", ADDRESSES.values(), ids=ADDRESSES)
 def test_what_is_given_becomes_a_url(given: str | None, url: str, words: str) -> None:
     """A file, a URL or nothing names one database; its text and its repr have no password."""
-    found = address_of(given, RESULTS)
+    found = parse_address(given, RESULTS)
     assert found is not None
     assert (found.url, str(found), repr(found)) == (url, words, "Address()")
 
 
 def test_never_is_nowhere() -> None:
     """`never` keeps no history."""
-    assert address_of("never", RESULTS) is None
+    assert parse_address("never", RESULTS) is None
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_never_is_nowhere() -> None:
 def test_other_urls_are_refused(given: str) -> None:
     """What is no history's URL is refused in a line that describes one, and has no password in it."""
     with pytest.raises(UsageError, match=r"postgresql://USER@HOST/NAME|sqlite:///FILE") as refused:
-        address_of(given, RESULTS)
+        parse_address(given, RESULTS)
     assert "me:secret" not in str(refused.value)
 
 

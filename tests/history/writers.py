@@ -8,8 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pytest_dtfperf.history.enter import enter, folders_of
-from pytest_dtfperf.history.where import Address, address_of
+from pytest_dtfperf.history.enter import enter, list_folders
+from pytest_dtfperf.history.where import Address, parse_address
 
 
 def main(url: str, *folders: str) -> None:
@@ -23,13 +23,13 @@ def main(url: str, *folders: str) -> None:
 def _import_all(root: Path) -> None:
     """SQLAlchemy, schemas and what else each of us would import come with a session that is entered elsewhere."""
     with tempfile.TemporaryDirectory() as elsewhere:
-        address = address_of(None, Path(elsewhere))
+        address = parse_address(None, Path(elsewhere))
         assert address
-        assert enter(folders_of(root)[0], address) is None
+        assert enter(list_folders(root)[0], address) is None
 
 
 def _write(number: int, root: Path, address: Address) -> int:
-    for folder in folders_of(root):
+    for folder in list_folders(root):
         os.write(1, f"{number} {os.getpid()} {enter(folder, address) or folder.id}\n".encode())
     os._exit(0)
 

@@ -44,7 +44,7 @@ from pytest_dtfperf.session import context
 
 def remember(folder, address):
     assert enter.enter(folder, address) is None
-    return enter.Remembered(["NEW since 12 March: -2.1 %"], ["since 12 March: -2.1 %"])
+    return enter.HistoryEntry(["NEW since 12 March: -2.1 %"], ["since 12 March: -2.1 %"])
 
 context.remember = remember
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.history.where import Address, address_of
+from pytest_dtfperf.history.where import Address, parse_address
 from pytest_dtfperf.plugin import plugin_state
 from pytest_dtfperf.plugin.options import OPTIONS, Option
 from tests.plugin.conftest import REPOSITORY, WITHOUT, PerfTests
@@ -138,20 +138,20 @@ def test_thresholds_of_an_unknown_system_are_refused(perf: PerfTests) -> None:
 
 # By how an option's text is read: what is wrong with it, and a part of what is said.
 PATHS = {
-    "~/x": "nothing expands ~ or $NAME there",
-    "$HOME/x": "nothing expands",
-    "${HOME}/x": "nothing expands",
-    "~": "nothing",
+    "~/x": "~ and $NAME are not expanded",
+    "$HOME/x": "are not expanded",
+    "${HOME}/x": "are not expanded",
+    "~": "are not expanded",
 }
 URLS = {
-    "postgresql://u@h:$PGPORT/perf": "has the port '$PGPORT', which is no number from 1 to 65535, a variable that nothing has",
+    "postgresql://u@h:$PGPORT/perf": "has the port '$PGPORT', which is not a number from 1 to 65535, a variable that was",
     "postgresql://u:secret@h:${PGPORT}/perf": "has the port '${PGPORT}'",
     "postgresql://h:0/perf": "has the port '0'",
     "postgresql://h:65536/perf": "has the port '65536'",
-    "postgresql://h:/perf": "has a colon behind its host, and no port",
-    "postgresql://[::1/perf": "has no host that can be one: '[::1'; an IPv6 address is in brackets, [::1]",
+    "postgresql://h:/perf": "has a colon after its host, but no port",
+    "postgresql://[::1/perf": "has an invalid host: '[::1'; an IPv6 address is in brackets, [::1]",
     "postgresql://::1/perf": "an IPv6 address is in brackets",
-    "postgresql://$PGHOST/perf": "has no host that can be one: '$PGHOST', a variable that nothing has expanded",
+    "postgresql://$PGHOST/perf": "has an invalid host: '$PGHOST', a variable that was not expanded",
     "postgresql://$PGUSER@h/perf": "has '$PGUSER', a variable",
     "postgresql://h/$PGDATABASE": "has '$PGDATABASE', a variable",
     "postgresql://h/perf?port=$PGPORT": "has the port '$PGPORT'",
@@ -159,7 +159,7 @@ URLS = {
     "postgresql://h": "names no database",
     "mysql://h/perf": "a history is kept in a file, or at sqlite:///FILE or postgresql://USER@HOST/NAME",
     "sqlite://x": "sqlite:///FILE",
-    "sqlite:///$HOME/x": "nothing expands",
+    "sqlite:///$HOME/x": "are not expanded",
     **PATHS,
 }
 NUMBERS = {
@@ -285,7 +285,7 @@ def test_a_wrong_variable_is_one_line(perf: PerfTests, name: str) -> None:
 )  # fmt: skip
 def test_what_an_address_may_be(url: str) -> None:
     """Names, addresses, sockets and several servers are taken as they are, and so is a password with a dollar sign."""
-    assert address_of(url, Path()) == Address(f"postgresql+psycopg://{url.partition('://')[2]}")
+    assert parse_address(url, Path()) == Address(f"postgresql+psycopg://{url.partition('://')[2]}")
 
 
 def test_a_history_that_is_no_file(perf: PerfTests) -> None:

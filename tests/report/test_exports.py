@@ -127,8 +127,8 @@ def test_without_the_report_extra(tmp_path: Path) -> None:
     """Without pandas and matplotlib, one line each shows how to install them; measurements.csv is written."""
     done = subprocess.run([sys.executable, "-c", WITHOUT_LIBRARIES, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
-        "No scaling tables: No module named 'pandas'. pip install 'pytest-dtfperf[report]' brings what is missing.",
-        "No figures: No module named 'matplotlib'. pip install 'pytest-dtfperf[report]' brings what is missing.",
+        "No scaling tables: No module named 'pandas'. Install it: pip install 'pytest-dtfperf[report]'",
+        "No figures: No module named 'matplotlib'. Install it: pip install 'pytest-dtfperf[report]'",
     ]
 
 

@@ -1,1 +1,1 @@
-"""How histories of older versions become what they are today, for Alembic."""
+"""Migrations of older histories to this version, for Alembic."""

@@ -1,4 +1,4 @@
-"""What Alembic runs: the caller's connection, within the caller's transaction."""
+"""The environment of Alembic: the caller's connection, within the caller's transaction."""
 
 from alembic import context
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pytest_dtfperf.formats import printable
-from pytest_dtfperf.history.events import promise_of
-from pytest_dtfperf.history.past import Change, last_changes, nights_of, past_of
+from pytest_dtfperf.history.events import format_promise
+from pytest_dtfperf.history.past import Change, find_last_changes, make_past, map_nights
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series
-from pytest_dtfperf.history.watching import Whole
+from pytest_dtfperf.history.watching import HistoryData
 from pytest_dtfperf.report.page import html
 from pytest_dtfperf.report.site import changes, files, overview, sessions, training
 from pytest_dtfperf.report.site.files import SiteBuildResult, SiteFolder
@@ -29,7 +29,7 @@ TITLE = "Performance of distributed training"
 BEGAN = "1970-01-01T00:00:00+00:00"  # when a history without sessions was last changed
 
 
-def build_site(whole: Whole, out: Path, *, results: Path, url: str = "", title: str = TITLE) -> SiteBuildResult:
+def build_site(whole: HistoryData, out: Path, *, results: Path, url: str = "", title: str = TITLE) -> SiteBuildResult:
     """Update the site in the folder `out`. `results`: another place of session folders; `url`: the address of the site.
 
     Raises `UsageError` for a folder that is no site's or cannot be written.
@@ -38,16 +38,16 @@ def build_site(whole: Whole, out: Path, *, results: Path, url: str = "", title: 
 
 
 class _SiteBuild:
-    def __init__(self, whole: Whole, folder: SiteFolder, results: Path, url: str, title: str) -> None:
+    def __init__(self, whole: HistoryData, folder: SiteFolder, results: Path, url: str, title: str) -> None:
         self._whole = whole
         self._folder = folder
         self._results = results
         self._url = url
         self._title = title
-        self._changes = last_changes(whole.events)
+        self._changes = find_last_changes(whole.events)
         self._pages = {s.name: f"{_make_page_name(s)}#{s.name}" for s in whole.all_series}
         self._names = {row["id"] for row in whole.sessions}
-        self._promise = promise_of(dict(whole.promise), is_known=whole.is_noise_known)
+        self._promise = format_promise(dict(whole.promise), is_known=whole.is_noise_known)
 
     def all(self) -> SiteBuildResult:
         self._overview()
@@ -121,12 +121,12 @@ class _SiteBuild:
             rows = [sessions.make_session_row(row) for row in some]
             shown = {"rows": rows, "number": number, "of": of, "begin": files.SESSIONS, "count": len(latest_first)}
             self._page(files.make_page_name(files.SESSIONS, number), "sessions.html", shown, **shown)
-        nights = nights_of(self._whole.all_series)
+        nights = map_nights(self._whole.all_series)
         maker = SessionPages(self._whole, self._results, self._changes, nights)
         for row in self._whole.sessions:
             name = files.make_session_page_name(row["id"])
             folder = maker.folder_of(row)
-            pasts = [past_of(series, number, self._changes) for series, number in nights.get(row["id"], ())]
+            pasts = [make_past(series, number, self._changes) for series, number in nights.get(row["id"], ())]
             pasts += maker.pasts_of_disturbed(row)
             kept = {key: value for key, value in row.items() if key != "watched"}
             data = [compute_version_digest(), self._title, kept, [asdict(past) for past in pasts], maker.state(folder)]

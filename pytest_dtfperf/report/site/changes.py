@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 from pytest_dtfperf.formats import change, format_count, minute, printable
 from pytest_dtfperf.history import events
-from pytest_dtfperf.history.events import size_of
+from pytest_dtfperf.history.events import compute_size
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.report.page.view import Standing
 from pytest_dtfperf.report.site import files
@@ -63,8 +63,8 @@ def make_event_view(event: Row, pages: Mapping[str, str], sessions: Collection[s
     left_out = len(event["members"]) - MAX_MEMBERS
     return EventView(
         anchor=make_event_anchor(event),
-        direction=WITHDRAWN if is_withdrawn else get_direction(size_of(event)[1]),
-        summary=events.line_of(event),
+        direction=WITHDRAWN if is_withdrawn else get_direction(compute_size(event)[1]),
+        summary=events.format_event(event),
         kind=event["kind"] + (": no change after all, the rate came back" if is_withdrawn else ""),
         last_good=_make_session_link(event["last_good"], event["last_good_at"], sessions),
         first_bad=_make_session_link(event["first_bad"], event["first_bad_at"], sessions),
@@ -123,10 +123,10 @@ def make_feed_entries(events: Sequence[Row], pages: Sequence[str]) -> list[FeedE
 
 def _make_entry(event: Row, page: str, number: int) -> FeedEntry:
     """Return an entry. Its id is made of the confirming session and a number, so that it stays if the size is refined."""
-    line = events.line_of(event)
+    line = events.format_event(event)
     withdrawn = "" if event["state"] == "confirmed" else "Withdrawn, the rate came back: "
     members = [
-        f"{events.line_of_member(event, member)}: {member['label']} on {member['system']}" for member in event["members"][:20]
+        f"{events.format_member(event, member)}: {member['label']} on {member['system']}" for member in event["members"][:20]
     ]
     sessions = f"Last session before it: {event['last_good']}. First session with it: {event['first_bad']}."
     return FeedEntry(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from pytest_dtfperf.formats import format_count, minute, rate
-from pytest_dtfperf.history.past import Change, past_of
+from pytest_dtfperf.history.past import Change, make_past
 from pytest_dtfperf.history.series import Series
 from pytest_dtfperf.report.page import html
 from pytest_dtfperf.report.page.view import Standing
@@ -87,7 +87,7 @@ def make_system(name: str, all_of_it: Sequence[Series], shown: Sequence[Series],
 
 def make_series_row(series: Series, changes: Mapping[str, Change]) -> SeriesRow:
     last = series.points[-1]
-    past = past_of(series, len(series.points) - 1, changes)
+    past = make_past(series, len(series.points) - 1, changes)
     began = next((i for i, (started, _) in enumerate(past.points) if started >= past.began), None) if past.began else None
     found = changes.get(series.name)
     return SeriesRow(

@@ -9,11 +9,17 @@ from typing import Any
 from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.formats import NONE, duration, format_count, minute
-from pytest_dtfperf.history.events import measurement_cells
-from pytest_dtfperf.history.past import Change, Night, Past, pasts_of, pasts_of_disturbed
-from pytest_dtfperf.history.rows import Row, content_digest, digest_of, enters_series, would_enter_series
-from pytest_dtfperf.history.series import Comparable
-from pytest_dtfperf.history.watching import Whole
+from pytest_dtfperf.history.events import make_measurement_cells
+from pytest_dtfperf.history.past import Change, Night, Past, make_disturbed_pasts, make_pasts
+from pytest_dtfperf.history.rows import (
+    Row,
+    compute_content_digest,
+    compute_fingerprint_digest,
+    enters_series,
+    would_enter_series,
+)
+from pytest_dtfperf.history.series import ComparabilityCheck
+from pytest_dtfperf.history.watching import HistoryData
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import FOLDER_NAME, SessionFolder
 from pytest_dtfperf.report.grids import Grid
@@ -85,7 +91,7 @@ def make_session_summary(row: Row, measured: Sequence[Row], why: str) -> Session
         why=why,
         verdicts=_list_verdicts(row["verdicts"]),
         facts=[fact for fact in facts if fact.text],
-        table=Grid(headings, [measurement_cells(each) for each in measured[:MOST_ROWS]]),
+        table=Grid(headings, [make_measurement_cells(each) for each in measured[:MOST_ROWS]]),
         left_out=f"{format_count(left_out, 'more measurement')}: dtfperf history show {row['id']}" if left_out > 0 else "",
     )
 
@@ -108,7 +114,7 @@ class SessionPages:
     """Makes the pages of sessions one by one."""
 
     def __init__(
-        self, whole: Whole, results: Path, changes: Mapping[str, Change], nights: Mapping[str, Sequence[Night]]
+        self, whole: HistoryData, results: Path, changes: Mapping[str, Change], nights: Mapping[str, Sequence[Night]]
     ) -> None:
         self._whole = whole
         self._results = results
@@ -158,13 +164,15 @@ class SessionPages:
     def _whole_page(self, row: Row, path: Path) -> str:
         folder, records = _load_records(path, row["content"])
         rows = [_make_row(record) for record in records if enters_series(record)]
-        pasts = pasts_of(self._nights.get(row["id"], ()), self._changes, rows)
+        pasts = make_pasts(self._nights.get(row["id"], ()), self._changes, rows)
         pasts |= self._find_disturbed_pasts(row["started"], [_make_row(each) for each in records if would_enter_series(each)])
         given = build.load_page_input(folder, SessionResults(records, find_published_rates(records), pasts))
         return build.render_page(make_page(replace(given, files=())), root=ROOT)
 
     def _find_disturbed_pasts(self, started: str, rows: Sequence[Row]) -> dict[str, Past]:
-        return pasts_of_disturbed(rows, started, self._whole.all_series, self._changes, Comparable(self._whole.fingerprints))
+        return make_disturbed_pasts(
+            rows, started, self._whole.all_series, self._changes, ComparabilityCheck(self._whole.fingerprints)
+        )
 
     def _short(self, row: Row, why: str) -> str:
         shown = make_session_summary(row, self._whole.measured(row["id"]), why)
@@ -183,7 +191,7 @@ def _load_records(path: Path, content: str) -> tuple[SessionFolder, Sequence[Rec
     folder = SessionFolder.open(path)
     try:
         records = replace(folder, is_ours=True).measurements()
-        if content_digest(records) == content:
+        if compute_content_digest(records) == content:
             return folder, records
     except DtfPerfError:
         pass  # the checked way reports the error, or can read it
@@ -196,6 +204,6 @@ def _make_row(record: Record) -> Row:
         "id": record.id,
         "spec_key": record.spec.key,
         "hosts": len(measurement.hosts),
-        "fingerprint": digest_of(measurement),
+        "fingerprint": compute_fingerprint_digest(measurement),
         "images_per_sec": record.images_per_sec,
     }

@@ -353,7 +353,7 @@ def _make_change_start(name: str, event: Row, member: Row) -> ChangeStart:
     return ChangeStart(
         name=name,
         direction=get_direction(member["change"]),
-        summary=events.line_of_member(event, member),
+        summary=events.format_member(event, member),
         first_bad=files.make_session_page_name(member["first_bad"]),
         last_good=files.make_session_page_name(member["last_good"]),
     )

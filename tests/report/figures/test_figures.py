@@ -20,7 +20,7 @@ from matplotlib.patches import Rectangle
 from pytest_dtfperf.baselines.references import published_efficiency, published_overhead, references
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.history.enter import enter_all
-from pytest_dtfperf.history.where import address_of
+from pytest_dtfperf.history.where import parse_address
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.figures import report_2017, sessions
@@ -313,7 +313,7 @@ def test_the_command_draws_a_history(tmp_path: Path) -> None:
     for night in range(2):
         folder_of(tmp_path / "results", night, {1: [10.0 + night], 2: [19.0]})
     file = tmp_path / "history.sqlite"
-    address = address_of(file, Path())
+    address = parse_address(file, Path())
     assert address
     enter_all([SessionFolder.open(path) for path in sorted((tmp_path / "results").iterdir())], address)
     pictures = {source: tmp_path / f"{source.name} pictures" for source in (file, tmp_path / "results")}

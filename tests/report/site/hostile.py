@@ -3,14 +3,14 @@
 from typing import Any
 
 from pytest_dtfperf.history.rows import Row
-from pytest_dtfperf.history.watching import Whole
+from pytest_dtfperf.history.watching import HistoryData
 from tests.report.page.hostile import EVIL
 from tests.report.site.made import event, point, series, session, whole
 
 SCHEME = "javascript:window.evil=1//"  # begins what is a link where a string is taken for an address
 
 
-def hostile_whole() -> Whole:
+def hostile_whole() -> HistoryData:
     """Sessions with such ids, clusters, commands and folders; series and events with such names."""
     evil = SCHEME + EVIL
     program = {"graph": evil, "settings": {evil: {}}}
@@ -28,7 +28,7 @@ def hostile_whole() -> Whole:
     return whole(nights, [one, two, three], [changed], contents={"f": content, "g": content | {"hardware": {"cpu": EVIL}}})
 
 
-def harmless_whole() -> Whole:
+def harmless_whole() -> HistoryData:
     """The same without any such string: what the pages of the other may have of elements and attributes."""
     nights = [session(night) for night in range(9)]
     one = series([point(night) for night in nights])

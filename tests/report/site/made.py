@@ -6,7 +6,7 @@ from typing import Any
 
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series
-from pytest_dtfperf.history.watching import Whole
+from pytest_dtfperf.history.watching import HistoryData
 
 BEGAN = datetime(2020, 1, 1, 2, 15, tzinfo=UTC)
 CONTENT: Mapping[str, Any] = {"hardware": {"cpu": "any", "cores": 2}, "software": {}, "program": {}}
@@ -70,9 +70,9 @@ def whole(
     events: Sequence[Row] = (),
     *,
     contents: Mapping[str, Any] | None = None,
-) -> Whole:
+) -> HistoryData:
     by_name = {row["id"]: row for row in sessions}
-    return Whole(
+    return HistoryData(
         sessions=sessions,
         all_series=all_series,
         events=events,

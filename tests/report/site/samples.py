@@ -11,8 +11,8 @@ import numpy as np
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import enter_all
-from pytest_dtfperf.history.watching import Whole, load_history
-from pytest_dtfperf.history.where import Address, address_of
+from pytest_dtfperf.history.watching import HistoryData, load_history
+from pytest_dtfperf.history.where import Address, parse_address
 from pytest_dtfperf.records.record import Compared, Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import line_of
@@ -96,12 +96,12 @@ def write_nights(root: Path, nights: int, *, systems: int = 3, each: int = 4) ->
 
 
 def address_in(folder: Path) -> Address:
-    found = address_of(None, folder)
+    found = parse_address(None, folder)
     assert found
     return found
 
 
-def entered(folders: Sequence[SessionFolder], where: Path) -> Whole:
+def entered(folders: Sequence[SessionFolder], where: Path) -> HistoryData:
     """In a history of its own, with changes searched."""
     refused = enter_all(folders, address_in(where)).refused
     assert not refused, refused

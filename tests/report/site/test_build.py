@@ -17,7 +17,7 @@ from pytest_dtfperf.cli import main
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import enter_all
-from pytest_dtfperf.history.watching import Whole, load_history
+from pytest_dtfperf.history.watching import HistoryData, load_history
 from pytest_dtfperf.report.site.build import build_site
 from pytest_dtfperf.report.site.files import MANIFEST, SiteFolder
 from pytest_dtfperf.report.site.training import make_training_view
@@ -37,7 +37,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def known(results: Path) -> Whole:
+def known(results: Path) -> HistoryData:
     """With one session whose folder is gone since."""
     from pytest_dtfperf.records.session import session_folders
 
@@ -47,7 +47,7 @@ def known(results: Path) -> Whole:
 
 
 @pytest.fixture(scope="module")
-def site(known: Whole, results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(known: HistoryData, results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out: Path = tmp_path_factory.mktemp("site")
     build_site(known, out, results=results)
     return out
@@ -104,7 +104,7 @@ def test_the_overview_says_how_each_stands(site: Path) -> None:
     assert whole_text.count("no change") == 9 - 3 - 1  # all of the first system, one of the second
 
 
-def test_a_training_has_its_rates_events_and_baselines(site: Path, known: Whole) -> None:
+def test_a_training_has_its_rates_events_and_baselines(site: Path, known: HistoryData) -> None:
     """A page per training: a chart for each system with a dot for each night, its baseline, its change, and all in a table."""
     assert len(list((site / "trainings").iterdir())) == EACH
     (path,) = (site / "trainings").glob("inception3-*")
@@ -129,7 +129,7 @@ def test_a_change_is_the_one_that_was_judged() -> None:
     assert part.facts[0].text.endswith("(-4.1 % against 100.0)")
 
 
-def test_a_session_is_its_report(site: Path, known: Whole) -> None:
+def test_a_session_is_its_report(site: Path, known: HistoryData) -> None:
     """A session's page has what report.html has, with its rates before; one whose folder is gone has what the history kept."""
     last, gone = (site / "sessions" / f"{known.sessions[i]['id']}.html" for i in (-1, 3))
     text = last.read_text(encoding="utf-8")
@@ -142,7 +142,7 @@ def test_a_session_is_its_report(site: Path, known: Whole) -> None:
     assert "Each measurement" not in short
 
 
-def test_the_same_again_writes_nothing(site: Path, known: Whole, results: Path) -> None:
+def test_the_same_again_writes_nothing(site: Path, known: HistoryData, results: Path) -> None:
     """A build without new data touches no page and makes none."""
     before = state(site)
     built = build_site(known, site, results=results)
@@ -150,7 +150,7 @@ def test_the_same_again_writes_nothing(site: Path, known: Whole, results: Path) 
     assert state(site) == before
 
 
-def test_a_night_writes_what_it_changes(known: Whole, results: Path, tmp_path: Path) -> None:
+def test_a_night_writes_what_it_changes(known: HistoryData, results: Path, tmp_path: Path) -> None:
     """A new session of one system: its page, its trainings, the lists and feeds; neither other trainings nor other sessions."""
     out, night = tmp_path / "site", tmp_path / "night"
     own = tmp_path / "history"
@@ -168,7 +168,7 @@ def test_a_night_writes_what_it_changes(known: Whole, results: Path, tmp_path: P
     }  # fmt: skip
 
 
-def test_what_was_damaged_is_made_again(site: Path, known: Whole, results: Path, tmp_path: Path) -> None:
+def test_what_was_damaged_is_made_again(site: Path, known: HistoryData, results: Path, tmp_path: Path) -> None:
     """A page that somebody has cut off, changed or removed is what it should be after the next build, and so is the rest."""
     out = tmp_path / "site"
     shutil.copytree(site, out)

@@ -1,0 +1,1 @@
+"""The migrations of a history, one module for each version."""

@@ -1,4 +1,4 @@
-"""The first form of a history: sessions, their measurements with runs and hosts, and events."""
+"""The first version of a history: sessions, their measurements with runs and hosts, and events."""
 
 import sqlalchemy as sa
 from alembic import op
