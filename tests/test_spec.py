@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.cli.run import parse_specs
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import INPUTS, KEY_FIELDS, MODELS, VARIABLE_UPDATES, Spec, TaskOrder, labels
 
@@ -153,3 +154,21 @@ def names_of(module: ast.Module) -> set[str]:
     defined = {node.name for node in module.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
     assigned = [target for node in module.body if isinstance(node, ast.Assign) for target in node.targets]
     return defined | {node.id for target in assigned for node in ast.walk(target) if isinstance(node, ast.Name)}
+
+
+def test_arguments_make_the_same_training_again() -> None:
+    """The arguments of a training, read as `dtfperf run` reads them, have all that a rate depends on."""
+    wanted = Spec(
+        model="mnist",
+        batch_size=8,
+        gpus=4,
+        num_ps=2,
+        cross_replica_sync=False,
+        environment=("NCCL_ALGO=Ring",),
+        data_dir="/a b",
+        data="mnist",
+    )
+    (read,) = parse_specs([*wanted.to_arguments(), "warmup_steps=3"])
+    fields = {**read.fields, "environment": tuple(read.fields["environment"])}
+    assert Spec(model=read.model, **fields).key == wanted.key
+    assert Spec(model="mine", batch_size=1, command=("python", "x.py")).to_arguments() == []

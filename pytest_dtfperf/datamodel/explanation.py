@@ -114,6 +114,12 @@ class Explanation(JsonData):
     noise_s: float = field(metadata=describe("A smaller increase is no cause", unit="s", at_least=0))
     notes: Sequence[str] = field(default_factory=list, metadata=describe("What is missing for a better explanation"))
     against: str = field(default="", metadata=describe("What it was compared with; empty: not known"))
+    search: str = field(
+        default="",
+        metadata=describe(
+            "The command that searches slow hosts with this training; empty: no cause is at a host", omit_empty=True
+        ),
+    )
 
     @property
     def change_s(self) -> float:

@@ -47,7 +47,8 @@ def list_next_commands(record: Record, session: str) -> list[str]:
     if found is None:
         return []
     further = dict.fromkeys(printable(cause.next) for cause in found.causes if cause.next)
-    return [f"dtfperf explain {session} {record.id}", *list(further)[:MOST_NEXT]]
+    search = [printable(found.search)] if found.search else []
+    return [f"dtfperf explain {session} {record.id}", *list(further)[: MOST_NEXT - len(search)], *search]
 
 
 def _format_change(found: Explanation) -> str:

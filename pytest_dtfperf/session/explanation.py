@@ -1,6 +1,7 @@
 """The explanation of a judgement that is not green, from the profiles of its two sides; or of a stored record, offline."""
 
 import json
+import shlex
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -98,6 +99,10 @@ def _graph(fingerprint: Mapping[str, Any]) -> str | None:
     return found
 
 
+# Kinds of causes that one host or link can have, and the others not.
+OF_ONE_HOST = frozenset(("compute", "link", "server", "straggler", "others", "clock", "memory", "hardware"))
+
+
 class CheckWording(NamedTuple):
     """The names of a comparison's other side in messages."""
 
@@ -135,6 +140,8 @@ def describe_cause(
         return {}
     try:
         found = explain_check(check, measurement, other, cluster)
+        if found and cluster:
+            found = replace(found, search=suggest_search(found, measurement, cluster))
         json.dumps(found and found.to_json(), allow_nan=False)  # in the form in which it is written
     except Exception as error:  # a failed explanation must not lose the verdict
         return {"unexplained": f"cannot be explained: {type(error).__name__}: {' '.join(str(error).split())}"}
@@ -150,6 +157,15 @@ def explain_check(check: Check, measurement: Measurement, other: Measurement | N
     if check.kind == "efficiency" and found.causes and (hosts := _shared_hosts(measurement)):
         found = _without_sharing(found, hosts, measurement)
     return replace(found, against=AGAINST[check.kind].against)
+
+
+def suggest_search(found: Explanation, measurement: Measurement, cluster: str) -> str:
+    """Return the command that searches slow hosts with a training; empty if no cause is at one of several hosts."""
+    is_at_host = any(cause.location and cause.kind in OF_ONE_HOST for cause in found.causes)
+    words = measurement.spec.to_arguments()
+    if not (is_at_host and words and len(measurement.hosts) > 1) or measurement.injected_slowdowns:
+        return ""
+    return shlex.join(["dtfperf", "isolate", *words, f"--cluster={cluster}"])
 
 
 def _may_be_no_loss(check: Check, measurement: Measurement, judgement: Judgement) -> bool:

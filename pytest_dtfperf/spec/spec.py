@@ -80,6 +80,17 @@ class Spec(Fields, JsonData):
         usual = tables.OWN_MODEL_DEFAULTS[self.own_model] if self.own_model else {}
         return [field.name for field in fields(self) if self._as_trained(field.name) != usual.get(field.name, field.default)]
 
+    def to_arguments(self) -> list[str]:
+        """Return the training as arguments of `dtfperf run`, without its length; empty for programs and own models."""
+        if self.command or self.own_model:
+            return []
+        named = [name for name in self._unusual if name != "model" and (name not in NOT_IN_KEY or name == "data_dir")]
+        values = {name: getattr(self, name) for name in named}
+        return [
+            self.model,
+            *(f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()),
+        ]
+
     def but(self, **changes: Any) -> "Spec":
         """Return the same training with some things changed."""
         return replace(self, **changes)

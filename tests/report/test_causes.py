@@ -27,6 +27,7 @@ FOUND = Explanation(
         ),
     ],
     step_s=1.2734, baseline_step_s=1.1610, unexplained_s=0.0044, noise_s=0.0116, against="its baseline",
+    search="dtfperf isolate inception3 batch_size=64 gpus=8 num_ps=4 --cluster=daint",
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -164,6 +165,19 @@ def test_what_is_no_baseline_is_called_none(kind: Literal["efficiency", "overhea
     )
     untraced = describe_cause(check, measurement_of([336.8, 336.9]), measurement_of([457.0, 457.0]), None)
     assert untraced["explanation"].notes[0].startswith(f"no step of {name} was taken apart")
+
+
+def test_a_cause_at_a_host_leads_to_a_search() -> None:
+    """Where one of several hosts is a cause, the explanation has the command that searches slow hosts with this training."""
+    check, now, other = of_two_sides("efficiency", hardware=GPUS)
+    several = replace(on(now, "n1", "n2"), hosts=["n1", "n2"])
+    command = shlex.split(describe_cause(check, several, other, "daint")["explanation"].search)
+    assert command[:2] == ["dtfperf", "isolate"]
+    assert command[2:-1] == now.spec.to_arguments()
+    assert command[-1] == "--cluster=daint"
+    for without in (replace(several, hosts=["n1"]), replace(several, injected_slowdowns={"worker:1": 0.05})):
+        assert describe_cause(check, without, other, "daint")["explanation"].search == ""
+    assert describe_cause(check, several, other, None)["explanation"].search == ""
 
 
 APART: dict[str, tuple[tuple[str, str], dict[str, str], dict[str, Any], bool]] = {
