@@ -20,7 +20,7 @@ from pytest_dtfperf.launch.tracing import Scoring, Tracing
 from pytest_dtfperf.launch.watch import Watch
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import needs_addresses
-from pytest_dtfperf.training.models.outline import outline_in, remember
+from pytest_dtfperf.training.models.outline import keep_outline, outline_in
 
 OnProgress = Callable[[str, int, int, float | None], object]  # task, step, number of steps, images/sec so far if known
 
@@ -254,7 +254,7 @@ class MeasuredRun(RunController):
         hosts = {task.name: self._agents.hosts[task.host].name for task in sorted(self._tasks, key=lambda task: task.host)}
         reports = self._watch.reports
         for network in (report.network for report in reports if report.network):
-            remember(self._spec, outline_in(network))
+            keep_outline(self._spec, outline_in(network))
         return summarise(
             self._spec,
             reports,

@@ -19,8 +19,8 @@ from typing import Any
 from pytest_dtfperf.errors import SpecError, show_value, unknown_name
 from pytest_dtfperf.spec import tables
 from pytest_dtfperf.spec.tables import OwnModel
-from pytest_dtfperf.training.models import keep
-from pytest_dtfperf.training.own.keras_backend import wants
+from pytest_dtfperf.training.models import keep_model
+from pytest_dtfperf.training.own.keras_backend import describe_missing_backend
 
 _STANDARD_LIBRARY = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), sysconfig.get_config_var("DESTSHARED")}
 _FOLDER = ("", "", 0)  # the type of an entry for a module that `ModuleFinder` does not know
@@ -38,7 +38,7 @@ def with_name(wanted: Mapping[str, Any]) -> dict[str, Any]:
     found = describe_model(model)
     tables.add_own_model(found)
     if found.kind == tables.LAYERS:
-        keep(found.name, model)
+        keep_model(found.name, model)
     return {**wanted, "model": found.name}
 
 
@@ -58,7 +58,9 @@ def import_model(word: str) -> Any:
         found: Any = importlib.import_module(name)
     except ModuleNotFoundError as error:
         where = f"; looked for in {', '.join(here)}, and among what is installed" if error.name == name.split(".")[0] else ""
-        raise SpecError(f"{name} cannot be imported: there is no module {error.name}{wants(error.name)}{where}") from error
+        raise SpecError(
+            f"{name} cannot be imported: there is no module {error.name}{describe_missing_backend(error.name)}{where}"
+        ) from error
     except (Exception, SystemExit) as error:
         raise SpecError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
     for part in attribute.split("."):

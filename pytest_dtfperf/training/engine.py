@@ -87,14 +87,14 @@ def run_at_shutdown() -> None:
         _AT_SHUTDOWN.pop()()
 
 
-def save(
+def save_variables(
     session: tf.compat.v1.Session, variables: Mapping[str, Sequence[tf.Tensor]], path: Path, sent_as: tf.DType = tf.float32
 ) -> None:
-    """Write the values of variables in a session, as `write` does."""
-    write(session.run({name: list(copies) for name, copies in variables.items()}), path, sent_as)
+    """Write the values of variables in a session, as `write_variables` does."""
+    write_variables(session.run({name: list(copies) for name, copies in variables.items()}), path, sent_as)
 
 
-def write(variables: Mapping[str, Sequence[Any]], path: Path, sent_as: tf.DType = tf.float32) -> None:
+def write_variables(variables: Mapping[str, Sequence[Any]], path: Path, sent_as: tf.DType = tf.float32) -> None:
     """Write the values of variables by name, atomically.
 
     `sent_as` is the type in which copies may have been sent: then they need only agree in it, and the first one is written.

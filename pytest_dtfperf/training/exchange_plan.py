@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec, TaskOrder, VariableUpdate
 from pytest_dtfperf.training.load import load
-from pytest_dtfperf.training.models.layers import BATCH_NORM, decays
+from pytest_dtfperf.training.models.layers import BATCH_NORM, has_weight_decay
 from pytest_dtfperf.training.models.outline import Shape, Variable, outline_of
 from pytest_dtfperf.training.placement import (
     PIECES_PER_SERVER,
     Piece,
     Placed,
     Placement,
-    finer,
+    cut_large_variables,
     held_by,
-    in_parts,
+    refine_pieces,
     round_robin,
     rows_of,
     size_of,
@@ -43,7 +43,7 @@ class Pack:
         return sum(member.size for member in self.members)
 
 
-def plan(
+def plan_packs(
     variables: Iterable[Variable], *, small_bytes: int = SMALL_BYTES, most: int | None = None, servers: int = 1
 ) -> list[Pack]:
     """Pack all variables of at most `small_bytes`, no more than `most` in one. A pack of a single variable is left out.
@@ -57,7 +57,7 @@ def plan(
     for kind, decaying in (("small", True), (BATCH_NORM, False)):
         rows: list[list[Variable]] = []
         filled_bytes = 0  # of the last row
-        for variable in (each for each in small if decays(each.name) == decaying):
+        for variable in (each for each in small if has_weight_decay(each.name) == decaying):
             filled_bytes += _bytes([variable])
             if not rows or len(rows[-1]) == most or filled_bytes > full_bytes:
                 rows.append([])
@@ -71,7 +71,7 @@ def _bytes(variables: Iterable[Variable]) -> int:
     return 4 * sum(variable.size for variable in variables)
 
 
-def packs_of(order: TaskOrder) -> list[Pack]:
+def plan_task_packs(order: TaskOrder) -> list[Pack]:
     """Return the packs of a task's variables: those that the spec asks for, or by default those that save time."""
     return _packs(order.spec, crosses_the_wire=bool(order.cluster))
 
@@ -82,7 +82,7 @@ def _packs(spec: Spec, *, crosses_the_wire: bool) -> list[Pack]:
         crosses_the_wire = crosses_the_wire and "agg_small_grads_max_bytes" in spec.mode.knows
         small_bytes = SMALL_BYTES if crosses_the_wire else 0
     variables = outline_of(spec).trained
-    return plan(variables, small_bytes=small_bytes, most=spec.agg_small_grads_max_group, servers=max(1, spec.num_ps))
+    return plan_packs(variables, small_bytes=small_bytes, most=spec.agg_small_grads_max_group, servers=max(1, spec.num_ps))
 
 
 def shapes_of(variables: Sequence[Variable], packs: Sequence[Pack]) -> dict[str, Shape]:
@@ -170,7 +170,7 @@ def list_exchanges(spec: Spec) -> list[Exchange]:
 
 
 def _shapes(order: TaskOrder) -> dict[str, Shape]:
-    return shapes_of(outline_of(order.spec).trained, packs_of(order))
+    return shapes_of(outline_of(order.spec).trained, plan_task_packs(order))
 
 
 def _assign_pieces(order: TaskOrder, servers: int) -> Mapping[str, tuple[Piece, ...]]:
@@ -187,7 +187,7 @@ def _cut_between_hosts(spec: Spec, shapes: Sequence[Shape], placed: Placed, serv
     """Return the pieces of variables that travel in parts, though their placement does not cut them."""
     if not spec.mode.has_variable_placement or VARIABLE_PLACEMENTS[spec.variable_placement].cuts:
         return placed
-    return in_parts(shapes, placed, servers, spec.mode.pieces_per_server or PIECES_PER_SERVER)
+    return cut_large_variables(shapes, placed, servers, spec.mode.pieces_per_server or PIECES_PER_SERVER)
 
 
 def _pieces_of(spec: Spec, shapes: Sequence[Shape], servers: int) -> Placed:
@@ -199,7 +199,7 @@ def _pieces_of(spec: Spec, shapes: Sequence[Shape], servers: int) -> Placed:
     pieces = spec.mode.pieces_per_server
     placement: Placement = load(row.implementation)
     placed = placement(shapes, servers)
-    return finer(shapes, placed, servers, pieces) if row.cuts and pieces else placed
+    return refine_pieces(shapes, placed, servers, pieces) if row.cuts and pieces else placed
 
 
 # Of all bytes, in the network's order: when so many have come, more are sent ...

@@ -14,7 +14,7 @@ HIDDEN = ("matplotlib", "pandas", "scipy", "sklearn")
 
 
 @contextmanager
-def hidden(names: tuple[str, ...]) -> Iterator[None]:
+def hide_packages(names: tuple[str, ...]) -> Iterator[None]:
     """Within the context, treat packages that have not been imported yet as if they were not installed."""
     added = [name for name in names if name not in sys.modules]
     sys.modules.update(dict.fromkeys(added))  # type: ignore[arg-type]  # None: Python's own mark for "not to be had"
@@ -26,7 +26,7 @@ def hidden(names: tuple[str, ...]) -> Iterator[None]:
 
 
 @contextmanager
-def keras_on_tensorflow() -> Iterator[None]:
+def use_tensorflow_backend() -> Iterator[None]:
     """Within the context, set TensorFlow as Keras' backend. Other backends are refused where a Keras model is trained."""
     before = os.environ.get("KERAS_BACKEND")
     os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -39,5 +39,5 @@ def keras_on_tensorflow() -> Iterator[None]:
             os.environ["KERAS_BACKEND"] = before
 
 
-with hidden(HIDDEN), keras_on_tensorflow():
+with hide_packages(HIDDEN), use_tensorflow_backend():
     import tensorflow as tf  # noqa: F401 - for its being there

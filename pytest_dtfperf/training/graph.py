@@ -10,10 +10,10 @@ from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.traces import StepTimestamps, TaskTrace
 from pytest_dtfperf.training import engine
 from pytest_dtfperf.training.devices import config_of, devices_of, start_server
-from pytest_dtfperf.training.evaluation import score
+from pytest_dtfperf.training.evaluation import compute_score
 from pytest_dtfperf.training.graph_hash import describe_computation
-from pytest_dtfperf.training.inputs.damage import asking
-from pytest_dtfperf.training.replica import Replica, build, lend
+from pytest_dtfperf.training.inputs.damage import explain_errors
+from pytest_dtfperf.training.replica import Replica, build, build_barriers_only
 from pytest_dtfperf.training.step import Step
 from pytest_dtfperf.training.tracing import trace_steps
 from pytest_dtfperf.training.variable_update.parameter_server import Wire
@@ -44,7 +44,7 @@ class GraphTraining:
 
     def build(self) -> None:
         with self._graph.as_default():
-            self._replica = (lend if self._lends else build)(self._order, devices_of(self._order))
+            self._replica = (build_barriers_only if self._lends else build)(self._order, devices_of(self._order))
 
     def initialise(self) -> None:
         self._session = v1.Session(self._target, graph=self._graph, config=config_of(self._order))
@@ -60,7 +60,7 @@ class GraphTraining:
             self._step = Step(self._session, self._replica, self._order)
 
     def step(self) -> float:
-        with asking(self._replica.feeds):
+        with explain_errors(self._replica.feeds):
             return self._step()
 
     def barrier(self, name: str) -> None:
@@ -72,11 +72,11 @@ class GraphTraining:
 
     def evaluate(self) -> Score:
         assert self._replica.evaluation is not None
-        with asking(self._replica.feeds):
-            return score(self._session, self._replica.evaluation)
+        with explain_errors(self._replica.feeds):
+            return compute_score(self._session, self._replica.evaluation)
 
     def save(self, path: Path) -> None:
-        engine.save(self._session, self._replica.variables, path, Wire(self._order).dtype)
+        engine.save_variables(self._session, self._replica.variables, path, Wire(self._order).dtype)
 
     def timestamps(self, step_s: Sequence[float]) -> Sequence[StepTimestamps]:
         return self._step.log.of(step_s) if not self._lends and all(self._order.timestamped) else ()

@@ -32,7 +32,7 @@ def labels_of(images: int, classes: int, seed: int, part: int) -> Iterator[tuple
         yield image, image % classes
 
 
-def pattern(label: int, channels: int, seed: int) -> NDArray[np.float64]:
+def make_pattern(label: int, channels: int, seed: int) -> NDArray[np.float64]:
     """Return the pattern of a class, of shape (squares, squares, channels), with values around 0."""
     return np.random.default_rng((seed, 1 << 20, label)).standard_normal((SQUARES, SQUARES, channels)) * CONTRAST
 
@@ -43,7 +43,7 @@ def enlarge_squares(small: NDArray[np.float64], height: int, width: int) -> NDAr
     return small[rows][:, columns]
 
 
-def noisy(values: NDArray[np.float64], chance: np.random.Generator) -> Pixels:
+def add_noise(values: NDArray[np.float64], chance: np.random.Generator) -> Pixels:
     """Return `values` around 0 as grey values from 0 to 255, with one picture's noise."""
     noise = chance.standard_normal(values.shape, np.float32) * NOISE
     return np.clip(values + noise + 127.5, 0, 255).astype(np.uint8)
@@ -59,7 +59,7 @@ def make_mnist(out: str, images: int, test_images: int, seed: int) -> str:
         labels = np.empty(count, np.uint8)
         for at, (image, label) in enumerate(labels_of(count, MNIST_CLASSES, seed, part)):
             chance = np.random.default_rng((seed, part, image))
-            pixels[at] = noisy(enlarge_squares(pattern(label, 1, seed), MNIST_EDGE, MNIST_EDGE), chance)[:, :, 0]
+            pixels[at] = add_noise(enlarge_squares(make_pattern(label, 1, seed), MNIST_EDGE, MNIST_EDGE), chance)[:, :, 0]
             labels[at] = label
         _write_idx(Path(out, f"{name}-images-idx3-ubyte.gz"), pixels)
         _write_idx(Path(out, f"{name}-labels-idx1-ubyte.gz"), labels)
@@ -84,7 +84,7 @@ def make_cifar10(out: str, images: int, test_images: int, seed: int) -> str:
 def _make_cifar10_record(image: int, label: int, part: int, seed: int) -> bytes:
     """Return the label, then the red pixels, the green ones, the blue ones."""
     chance = np.random.default_rng((seed, part, image))
-    pixels = noisy(enlarge_squares(pattern(label, CHANNELS, seed), EDGE, EDGE), chance)
+    pixels = add_noise(enlarge_squares(make_pattern(label, CHANNELS, seed), EDGE, EDGE), chance)
     return bytes((label,)) + np.transpose(pixels, (2, 0, 1)).tobytes()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from pytest_dtfperf.training.making import Pixels, enlarge_squares, labels_of, noisy, pattern
+from pytest_dtfperf.training.making import Pixels, add_noise, enlarge_squares, labels_of, make_pattern
 
 QUALITY = 90  # of the JPEGs
 LEAST_BOX = 0.4  # of the picture's edge
@@ -24,7 +24,7 @@ def make_imagenet(
             with tf.io.TFRecordWriter(str(Path(out, f"{name}-{shard:05}-of-{of:05}"))) as writer:
                 for image, label in numbered[first:end]:
                     chance = np.random.default_rng((seed, part, image))
-                    writer.write(_example(name, image, 1 + label, size, pattern(label, 3, seed), chance))
+                    writer.write(_example(name, image, 1 + label, size, make_pattern(label, 3, seed), chance))
     return (
         f"{images} training images in {shards} shards and {test_images} validation images in {test_shards}, "
         f"JPEGs of {width} x {height} in TFRecord files"
@@ -65,7 +65,7 @@ def _picture(
     top, left = (int(chance.integers(0, whole - part + 1)) for whole, part in zip(size, edges, strict=True))
     values = enlarge_squares(pattern_of, *size) * FAINT
     values[top : top + edges[0], left : left + edges[1]] = enlarge_squares(pattern_of, *edges)
-    return noisy(values, chance), (top, left, top + edges[0], left + edges[1])
+    return add_noise(values, chance), (top, left, top + edges[0], left + edges[1])
 
 
 def _ints(value: int) -> tf.train.Feature:

@@ -15,11 +15,11 @@ import tensorflow as tf
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.learning_rate import LearningRate, learning_rate_of
 from pytest_dtfperf.training.loss_scale import DynamicLossScale, dynamic_loss_scale
-from pytest_dtfperf.training.models.layers import decays
+from pytest_dtfperf.training.models.layers import has_weight_decay
 from pytest_dtfperf.training.models.tensors import make_variable
 
 
-def rate_after(rule: LearningRate, step: tf.Tensor) -> tf.Tensor:
+def compute_rate(rule: LearningRate, step: tf.Tensor) -> tf.Tensor:
     """Return the learning rate `rule.at` after `step` steps (int64 scalar), as float32 on the current device."""
     rate = tf.constant(rule.values[0])
     for start, value in zip(rule.starts[1:], rule.values[1:], strict=True):
@@ -42,7 +42,7 @@ LARGE_BYTES = 4 << 20
 CompiledUpdate = Callable[[Sequence[tf.Tensor]], tf.Operation]  # an update by these gradients
 
 
-def in_one_pass(variable: tf.Variable, gradients: Sequence[tf.Tensor], apply: CompiledUpdate) -> tf.Operation:
+def apply_in_one_pass(variable: tf.Variable, gradients: Sequence[tf.Tensor], apply: CompiledUpdate) -> tf.Operation:
     """Apply an update as one compiled operation where that is faster. The current device must be the variable's."""
     return _compile_update(apply, gradients) if _is_worth_it(variable) else apply(gradients)
 
@@ -162,12 +162,12 @@ class Update(NamedTuple):
 State = Callable[[tf.Variable, str, Sequence[int], float], tf.Variable]
 
 
-def mean_of(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
+def compute_mean(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
     """Return the mean of one variable's gradients, on the current device."""
     return gradients[0] if len(gradients) == 1 else tf.add_n(gradients) * (1.0 / len(gradients))
 
 
-def beside(variable: tf.Variable, name: str, shape: Sequence[int], start: float) -> tf.Variable:
+def make_state(variable: tf.Variable, name: str, shape: Sequence[int], start: float) -> tf.Variable:
     """Return optimizer state in a graph, on the variable's device.
 
     The process that makes the variable makes it, too: the chief, or each worker for itself.
@@ -181,7 +181,7 @@ def beside(variable: tf.Variable, name: str, shape: Sequence[int], start: float)
 
 
 def apply_all(
-    spec: Spec, updates: Iterable[Update], *, devices: int | None = None, state: State = beside
+    spec: Spec, updates: Iterable[Update], *, devices: int | None = None, state: State = make_state
 ) -> list[tf.Operation]:
     """Return one update operation of each variable, on the variable's device and in the given order.
 
@@ -245,7 +245,7 @@ class _OnDevice:
             powers = [power.read_value() for power in self._powers]
             common = Common(self._spec, self._rate_now(), powers)
             applied = [
-                in_one_pass(update.variable, update.gradients, partial(self._apply_one, common, update, slots))
+                apply_in_one_pass(update.variable, update.gradients, partial(self._apply_one, common, update, slots))
                 for update, slots in zip(self._updates, self._slots, strict=True)
             ]
             if self._powers or self._batches is not None:
@@ -264,11 +264,11 @@ class _OnDevice:
     def _rate_now(self) -> float | tf.Tensor:
         if self._batches is None:
             return self._rate.values[0]
-        return rate_after(self._rate, self._batches.read_value() // self._spec.gpus)
+        return compute_rate(self._rate, self._batches.read_value() // self._spec.gpus)
 
     def _apply_one(self, common: Common, update: Update, slots: Slots, gradients: Sequence[tf.Tensor]) -> tf.Operation:
         whole = [gradient if gradient.dtype == tf.float32 else tf.cast(gradient, tf.float32) for gradient in gradients]
-        return self._rule.apply(common, update.variable, self._add_weight_decay(update, mean_of(whole)), slots)
+        return self._rule.apply(common, update.variable, self._add_weight_decay(update, compute_mean(whole)), slots)
 
     def _add_weight_decay(self, update: Update, gradient: tf.Tensor) -> tf.Tensor:
         """Add weight decay's gradient, and then clip, as tf_cnn_benchmarks does.
@@ -277,7 +277,7 @@ class _OnDevice:
         for those of batch norm. It is added once, where the variable is, and not in each tower.
         """
         spec = self._spec
-        if spec.weight_decay and decays(update.name):
+        if spec.weight_decay and has_weight_decay(update.name):
             gradient = gradient + spec.weight_decay * update.variable.read_value()
         return gradient if spec.gradient_clip is None else tf.clip_by_value(gradient, -spec.gradient_clip, spec.gradient_clip)
 

@@ -28,7 +28,7 @@ _OTHER_LINE = "\n\v\f\x84\x85\x8d\u2028\u2029"
 _WIDEST = 4096  # columns that a sequence may skip
 
 
-def lines(data: bytes) -> list[str]:
+def split_lines(data: bytes) -> list[str]:
     """Return the visible text of a line of bytes: one line, or several in the order of writing, where it moves the cursor."""
     text = data.decode(errors="surrogateescape")
     if _PLAIN.fullmatch(text):
@@ -169,7 +169,7 @@ class Output:
 
     def _find_rate(self, line: bytes, *, is_cut: bool) -> None:
         """Find the rate in a line. Of several numbers the last one counts, whether it is clear or not."""
-        seen = lines(self._kept + line)
+        seen = split_lines(self._kept + line)
         for number, text in enumerate(seen):
             begin = _CUT if self._kept and number == 0 else 0
             end = len(text) - _CUT if is_cut and number == len(seen) - 1 else len(text)

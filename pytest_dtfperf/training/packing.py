@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
-from pytest_dtfperf.training.exchange_plan import Pack, packs_of, parts_of
+from pytest_dtfperf.training.exchange_plan import Pack, parts_of, plan_task_packs
 from pytest_dtfperf.training.joined_values import join_parts, parts_in
 from pytest_dtfperf.training.models.tensors import first_value
 from pytest_dtfperf.training.variable_update.base import UpdateStrategy
@@ -14,9 +14,9 @@ from pytest_dtfperf.training.variable_update.base import UpdateStrategy
 v1 = tf.compat.v1
 
 
-def packed(update: UpdateStrategy, order: TaskOrder) -> UpdateStrategy:
+def pack_small_variables(update: UpdateStrategy, order: TaskOrder) -> UpdateStrategy:
     """Return the variable update, with small variables packed if that is faster or the spec asks for it."""
-    packs = packs_of(order)
+    packs = plan_task_packs(order)
     return Packed(update, packs, order.spec.seed) if packs else update
 
 
@@ -124,7 +124,7 @@ class Parted:
         return self._update.begin()
 
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
-        return self._update.update([cut(of_tower, self._parts) for of_tower in gradients])
+        return self._update.update([cut_gradients(of_tower, self._parts) for of_tower in gradients])
 
     def _first_value(self, name: str, initial: Callable[[], tf.Tensor], begin: int, rows: int) -> Callable[[], tf.Tensor]:
         """Return a function that makes the first value of some rows.
@@ -143,7 +143,7 @@ class Parted:
         return first
 
 
-def cut(gradients: Mapping[str, tf.Tensor], parts: Parts) -> dict[str, tf.Tensor]:
+def cut_gradients(gradients: Mapping[str, tf.Tensor], parts: Parts) -> dict[str, tf.Tensor]:
     """Return the gradients with those of the parts at the position of each variable that is cut."""
     found: dict[str, tf.Tensor] = {}
     for name, gradient in gradients.items():

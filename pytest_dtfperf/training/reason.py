@@ -21,17 +21,17 @@ _NODES = re.compile(r"\{\{(?:function_)?node .*?\}\}\s*|\[\[\{\{node .*?\}\}\]\]
 _NUMBER = re.compile(r"^\s*\(\d+\) (?=[A-Z_]+: )")
 
 
-def reason(error: BaseException) -> list[str]:
+def format_reason(error: BaseException) -> list[str]:
     """Return the reason of an error of this package or TensorFlow's in lines; none of others, which need their traceback."""
     if isinstance(error, DtfPerfError):
         return [_cut(line, MOST_OF_OURS) for line in f"{type(error).__name__}: {error}".splitlines()[:MOST_LINES]]
     if isinstance(error, tf.errors.OpError | UnicodeDecodeError):
-        lines = list(dict.fromkeys(_essence(message_of(error))))
+        lines = list(dict.fromkeys(_essence(get_message(error))))
         return [f"{type(error).__name__}: {lines[0]}", *lines[1:MOST_LINES]] if lines else []
     return []
 
 
-def message_of(error: BaseException) -> str:
+def get_message(error: BaseException) -> str:
     """Return TensorFlow's message without the calls that made the graph.
 
     Where it quotes bytes of a file, its message may be no UTF-8, and become another exception.

@@ -13,7 +13,7 @@ from pytest_dtfperf.training.evaluation import EvaluationTensors
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.packing import packed, split_large_variables
+from pytest_dtfperf.training.packing import pack_small_variables, split_large_variables
 from pytest_dtfperf.training.step_timestamps import Pair, add_worker_timestamps
 from pytest_dtfperf.training.tower import Tower
 from pytest_dtfperf.training.variable_update.barrier import Barrier, Broadcast
@@ -50,7 +50,7 @@ def build(order: TaskOrder, devices: Devices) -> Replica:
     spec = order.spec
     v1.set_random_seed(spec.seed)
     mode: UpdateStrategy = load(spec.mode.implementation)(order, devices)
-    update = packed(split_large_variables(mode, order, devices), order)
+    update = pack_small_variables(split_large_variables(mode, order, devices), order)
     towers = _towers(order, devices, update)
     with v1.device(devices.host):
         loss = tf.add_n([tower.loss for tower in towers]) / len(towers)
@@ -77,7 +77,7 @@ def build(order: TaskOrder, devices: Devices) -> Replica:
     )
 
 
-def lend(order: TaskOrder, devices: Devices) -> Replica:
+def build_barriers_only(order: TaskOrder, devices: Devices) -> Replica:
     """Return the graph of a worker with devices that the chief's session computes on: it only takes part in barriers."""
     nothing = tf.no_op()
     return Replica(**_company(order), variables={}, held={}, initialise_shared=nothing, initialise_own=nothing, begin=nothing)

@@ -80,10 +80,10 @@ class Step:
         found = {node.device for node in nodes if node.name in names}
         # A gradient that XLA has compiled has no name any more. Then its tower's device has a cluster.
         found |= {node.device for node in nodes if node.op == XLA_CLUSTER and is_one_of(node.device, asked)}
-        return as_asked(self._order.name, found, asked)
+        return check_devices(self._order.name, found, asked)
 
 
-def as_asked(task: str, found: Collection[str], asked: Collection[str]) -> tuple[str, ...]:
+def check_devices(task: str, found: Collection[str], asked: Collection[str]) -> tuple[str, ...]:
     """Return the devices on which gradients are computed, sorted.
 
     Raises `InvalidMeasurement` unless they are those requested.

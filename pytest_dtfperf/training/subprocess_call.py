@@ -27,7 +27,7 @@ def format_exception(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
-def apart(
+def call_in_fork(
     function: Callable[[], Answer],
     within_s: float,
     meanwhile: Callable[[], object] = lambda: None,

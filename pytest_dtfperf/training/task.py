@@ -24,7 +24,7 @@ from pytest_dtfperf.training.measured_steps import MeasuredSteps, lend_devices, 
 from pytest_dtfperf.training.models.outline import facts_of
 from pytest_dtfperf.training.own import building
 from pytest_dtfperf.training.probing import host
-from pytest_dtfperf.training.reason import reason
+from pytest_dtfperf.training.reason import format_reason
 from pytest_dtfperf.training.step_timer import time_steps
 from pytest_dtfperf.training.subprocess_call import format_exception
 
@@ -51,7 +51,7 @@ def run(order: Mapping[str, Any], connection: AgentConnection) -> None:
     try:
         _live(task, connection)
     except Exception as error:
-        if lines := reason(error):
+        if lines := format_reason(error):
             with suppress(OSError):  # no process listens any more
                 connection.send("failed", reason=lines)
         raise
@@ -65,7 +65,7 @@ def _lacking(order: Mapping[str, Any]) -> tuple[str, str] | None:
     spec, own = order["spec"], order.get("own")
     if spec.get("command"):
         return None
-    if own and building.lacking(OwnModel.from_json(own)):
+    if own and building.is_missing(OwnModel.from_json(own)):
         return "model", spec["model"]
     for kind, table in (("model", MODELS), ("data", INPUTS)):
         if spec[kind] not in table and not (own and kind == "model"):
@@ -76,7 +76,7 @@ def _lacking(order: Mapping[str, Any]) -> tuple[str, str] | None:
 
 def _live(task: TaskOrder, connection: AgentConnection) -> None:
     keep_freed_memory()
-    building.expect(task)
+    building.register_own_model(task)
     (_serve if task.job == "ps" else _train)(task, connection)
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.evaluation import EvaluationTensors, evaluation_of
+from pytest_dtfperf.training.evaluation import EvaluationTensors, build_evaluation
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.joined_values import join_parts, parts_in
 from pytest_dtfperf.training.loss_scale import loss_scale_of
@@ -192,7 +192,7 @@ class Tower:
         test_set = self.feed.test_set()
         with v1.device(self._device), v1.name_scope("evaluation"):
             logits = self._layers(training=False).logits_of(self._network, test_set.images)
-            return evaluation_of(self._order.spec, logits, test_set, self._values)
+            return build_evaluation(self._order.spec, logits, test_set, self._values)
 
 
 def _host_of(device: str) -> str:

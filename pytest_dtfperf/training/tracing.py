@@ -20,10 +20,10 @@ import tensorflow as tf
 from pytest_dtfperf.node import run_folder
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.traces import NO_BATCH, Operation, Ran, TaskTrace, TracedStep, WallClock
-from pytest_dtfperf.training.inputs.damage import asking
+from pytest_dtfperf.training.inputs.damage import explain_errors
 from pytest_dtfperf.training.replica import Replica
 from pytest_dtfperf.training.step_stats import Tracer, queues_of
-from pytest_dtfperf.training.subprocess_call import Answer, NoAnswer, apart
+from pytest_dtfperf.training.subprocess_call import Answer, NoAnswer, call_in_fork
 from pytest_dtfperf.training.xspace import Activity, Profile
 
 v1 = tf.compat.v1
@@ -54,7 +54,7 @@ def trace_steps(
         if order.sleep_s:
             time.sleep(order.sleep_s)
         called = time.time_ns()
-        with asking(replica.feeds):
+        with explain_errors(replica.feeds):
             run(options=options, run_metadata=metadata)
         ended = time.time_ns()
         after_each()
@@ -136,7 +136,7 @@ def _stop_apart() -> None:
         try:
             with warnings.catch_warnings():  # that there are threads: what they hold costs the profile, and nothing else
                 warnings.simplefilter("ignore", DeprecationWarning)
-                apart(partial(_stop, more_threads), round(until_s - time.monotonic(), 2))
+                call_in_fork(partial(_stop, more_threads), round(until_s - time.monotonic(), 2))
             return
         except NoAnswer as error:
             why = error

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.testing.backends import wait_until
-from pytest_dtfperf.training.inputs.formats import TEST_FILES, TRAINING_FILES, open_files, open_pair
+from pytest_dtfperf.training.inputs.formats import TEST_FILES, TRAINING_FILES, open_cifar10, open_mnist
 from tests.plugin import zygote
 
 PATIENCE_S = 60.0
@@ -28,15 +28,15 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_mnist(tmp_path: Path) -> None:
     """The four idx files belong together, and have as many images as were asked for."""
     assert make_data("mnist", "--images", 30, "--out", tmp_path / "made").returncode == 0
-    assert [file.shape for file in open_pair(tmp_path / "made", "train", (28, 28, 1), 10)] == [(30, 28, 28), (30,)]
-    assert [file.shape for file in open_pair(tmp_path / "made", "t10k", (28, 28, 1), 10)] == [(3, 28, 28), (3,)]
+    assert [file.shape for file in open_mnist(tmp_path / "made", "train", (28, 28, 1), 10)] == [(30, 28, 28), (30,)]
+    assert [file.shape for file in open_mnist(tmp_path / "made", "t10k", (28, 28, 1), 10)] == [(3, 28, 28), (3,)]
 
 
 def test_cifar10(tmp_path: Path) -> None:
     """Five training files share the images as evenly as can be."""
     assert make_data("cifar10", "--images", 33, "--test-images", 4, "--out", tmp_path / "made").returncode == 0
-    assert sorted(open_files(tmp_path / "made", TRAINING_FILES).values()) == [6, 6, 7, 7, 7]
-    assert list(open_files(tmp_path / "made", TEST_FILES).values()) == [4]
+    assert sorted(open_cifar10(tmp_path / "made", TRAINING_FILES).values()) == [6, 6, 7, 7, 7]
+    assert list(open_cifar10(tmp_path / "made", TEST_FILES).values()) == [4]
 
 
 def test_the_same_arguments_make_the_same_pictures(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.training.inputs.shards import find, records
+from pytest_dtfperf.training.inputs.shards import find_shards, iterate_records
 from tests.real import imported
 
 
@@ -22,8 +22,8 @@ def test_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         "JPEGs of 24 x 16 in TFRecord files, 0.0 MB\n"
     )
     assert output.err == ""
-    train, validation = (find(made, part) for part in ("train", "validation"))
-    assert [len(list(records(path))) for path in train] == [2, 3, 2, 3]
-    assert [len(list(records(path))) for path in validation] == [3]
+    train, validation = (find_shards(made, part) for part in ("train", "validation"))
+    assert [len(list(iterate_records(path))) for path in train] == [2, 3, 2, 3]
+    assert [len(list(iterate_records(path))) for path in validation] == [3]
     assert sorted(tmp_path.iterdir()) == [made]
     assert len(list(made.iterdir())) == 5

@@ -20,7 +20,7 @@ from pytest_dtfperf.session.own_models import describe_model, import_model, with
 from pytest_dtfperf.session.resolve import resolve
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import MODELS, Spec, tables
-from pytest_dtfperf.training.models.outline import Outline, outline_of, remember
+from pytest_dtfperf.training.models.outline import Outline, keep_outline, outline_of
 from pytest_dtfperf.training.own.sent_code import SentCode
 from tests.training.own import models
 
@@ -314,7 +314,7 @@ def test_the_next_session_trains_what_was_edited(project: Path, monkeypatch: pyt
         assert found.sources == {"edited.py": text}
         with pytest.raises(SpecError, match="not known here before it has been trained"):
             outline_of(spec)
-        remember(spec, Outline((), {}, 1))
+        keep_outline(spec, Outline((), {}, 1))
         assert outline_of(spec).multiply_adds == 1
 
 

@@ -25,26 +25,26 @@ def counted(operation: throughput.ProbeOperation, chain: int) -> dict[str, float
 
 def of_two_gpus() -> str:
     try:
-        return str(throughput.of_gpus(2))
+        return str(throughput.measure_gpus(2))
     except RuntimeError as error:
         return f"RuntimeError: {error}"
 
 
 def fetched() -> Any:
     spec = Spec(model="trivial", batch_size=4, gpus=1, num_ps=0, variable_update="replicated", data="synthetic-host", steps=1)
-    return throughput.of_worker(TaskOrder(run="r", job="worker", index=0, spec=spec, cluster={}, threads=1), [])
+    return throughput.measure_input(TaskOrder(run="r", job="worker", index=0, spec=spec, cluster={}, threads=1), [])
 
 
 def main() -> None:
     operations = {
-        "matmul": throughput.matmul(24),
-        "convolution": throughput.convolution(2, 9, 4, "NHWC"),
-        **{f"{name} of one core": operation for name, operation in throughput.on_cores(1).items()},
+        "matmul": throughput.make_matmul(24),
+        "convolution": throughput.make_convolution(2, 9, 4, "NHWC"),
+        **{f"{name} of one core": operation for name, operation in throughput.make_core_operations(1).items()},
     }
     found = {
         "counted": {name: {chain: counted(each, chain) for chain in CHAINS} for name, each in operations.items()},
-        "cpu": throughput.try_operation(throughput.matmul(64), CPU, v1.ConfigProto(), None, chain=throughput.CHAIN),
-        "no such device": throughput.try_operation(throughput.matmul(64), "/device:GPU:7", v1.ConfigProto(), None),
+        "cpu": throughput.try_operation(throughput.make_matmul(64), CPU, v1.ConfigProto(), None, chain=throughput.CHAIN),
+        "no such device": throughput.try_operation(throughput.make_matmul(64), "/device:GPU:7", v1.ConfigProto(), None),
         "two gpus": of_two_gpus(),
         "input": fetched(),
     }

@@ -8,7 +8,7 @@ import pytest
 
 from perf_tests import digits
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.training.inputs.formats import open_idx, open_pair
+from pytest_dtfperf.training.inputs.formats import open_idx, open_mnist
 
 NAME = "train-images-idx3-ubyte"
 IMAGES = bytes((0, 0, 8, 3)) + struct.pack(">3I", 2, 28, 28) + bytes(2 * 784)
@@ -86,9 +86,9 @@ def test_labels_must_be_the_network_s(tmp_path: Path, compressed: bool, where: s
     labels = LABELS[:-1] + b"\x0a"
     path = tmp_path / f"train-labels-idx1-ubyte{'.gz' * compressed}"
     path.write_bytes(gzip.compress(labels) if compressed else labels)
-    assert open_pair(tmp_path, "train", (28, 28, 1), 11)
+    assert open_mnist(tmp_path, "train", (28, 28, 1), 11)
     with pytest.raises(SpecError) as refused:
-        open_pair(tmp_path, "train", (28, 28, 1), 10)
+        open_mnist(tmp_path, "train", (28, 28, 1), 10)
     assert str(refused.value).startswith(f"{path} has label 10 at {where}, where the network tells 0 to 9 apart")
 
 
@@ -105,7 +105,7 @@ def test_images_and_labels_must_belong_together(tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(IMAGES)
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(LABELS[:4] + struct.pack(">I", 1) + bytes(1))
     with pytest.raises(SpecError, match=r"holds 2 images, .* 1 labels"):
-        open_pair(tmp_path, "train", (28, 28, 1), 10)
+        open_mnist(tmp_path, "train", (28, 28, 1), 10)
 
 
 def test_images_must_fit_the_network(tmp_path: Path) -> None:
@@ -113,13 +113,13 @@ def test_images_must_fit_the_network(tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(IMAGES)
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(LABELS)
     with pytest.raises(SpecError, match=r"holds images of \(28, 28\), the network looks at \(32, 32, 3\)"):
-        open_pair(tmp_path, "train", (32, 32, 3), 10)
+        open_mnist(tmp_path, "train", (32, 32, 3), 10)
 
 
 def test_the_digits_are_such_a_set(digit_files: Path) -> None:
     """The offline data set has MNIST's shape, 1,500 digits to learn and 297 to be asked about."""
-    assert [file.shape for file in open_pair(digit_files, "train", (28, 28, 1), 10)] == [(1500, 28, 28), (1500,)]
-    assert [file.shape for file in open_pair(digit_files, "t10k", (28, 28, 1), 10)] == [(297, 28, 28), (297,)]
+    assert [file.shape for file in open_mnist(digit_files, "train", (28, 28, 1), 10)] == [(1500, 28, 28), (1500,)]
+    assert [file.shape for file in open_mnist(digit_files, "t10k", (28, 28, 1), 10)] == [(297, 28, 28), (297,)]
 
 
 def test_the_digits_are_the_same_every_time(digit_files: Path, tmp_path: Path) -> None:

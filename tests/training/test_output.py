@@ -9,7 +9,7 @@ import pytest
 
 from pytest_dtfperf.spec.command import RATE_PATTERN
 from pytest_dtfperf.training import output as module
-from pytest_dtfperf.training.output import LINE_BYTES, Output, lines
+from pytest_dtfperf.training.output import LINE_BYTES, Output, split_lines
 
 
 class Unheard:
@@ -67,7 +67,7 @@ SEEN = {
 @pytest.mark.parametrize("data, seen", SEEN.values(), ids=SEEN)
 def test_a_line_is_read_as_a_terminal_shows_it(data: bytes, seen: list[str]) -> None:
     """Sequences that draw nothing are left out, and what moves the cursor moves it or ends the line."""
-    assert lines(data) == seen
+    assert split_lines(data) == seen
 
 
 RATES: dict[str, tuple[list[bytes], str | None]] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec, TaskOrder
-from pytest_dtfperf.training.exchange_plan import bytes_on_servers, packs_of, parts_of, servers_of, shapes_of, sizes_of
+from pytest_dtfperf.training.exchange_plan import bytes_on_servers, parts_of, plan_task_packs, servers_of, shapes_of, sizes_of
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import default_network
 from pytest_dtfperf.training.models.outline import outline
@@ -258,7 +258,7 @@ def test_what_goes_back_at_once_is_cut_finely() -> None:
 def test_greedy_places_in_the_order_in_which_packs_are_made() -> None:
     """A pack is made when the first of its members is asked for, and that is its turn."""
     order = order_of(model="inception3", variable_placement="greedy")
-    variables, packs = outline(default_network("inception3")).trained, packs_of(order)
+    variables, packs = outline(default_network("inception3")).trained, plan_task_packs(order)
     assert packs
     names = list(shapes_of(variables, packs))
     whose = {member.name: pack.name for pack in packs for member in pack.members}

@@ -115,11 +115,11 @@ def test_a_device_that_is_not_there_is_an_error_of_its_own(probed: dict[str, Any
 
 def test_memory() -> None:
     """A core copies some bytes a second; where little is free, it leaves that to others."""
-    found = readings.of_all(1, None)
+    found = readings.measure_memory(1, None)
     assert found["per_s"] > 0
     assert found["how"] == {"threads": 1, "bytes": 2 * readings.BUFFER_BYTES}
     with pytest.raises(MemoryError, match="100 MiB are free, and it takes 512"):
-        readings.of_all(1, 100 << 20)
+        readings.measure_memory(1, 100 << 20)
 
 
 def test_input(probed: dict[str, Any]) -> None:
@@ -130,12 +130,12 @@ def test_input(probed: dict[str, Any]) -> None:
 
 APART = """
 import os, sys, time
-from pytest_dtfperf.training.subprocess_call import NoAnswer, apart
+from pytest_dtfperf.training.subprocess_call import NoAnswer, call_in_fork
 
 def answer(function, within_s=60.0):
     looks = []
     try:
-        return apart(function, within_s, lambda: looks.append(1)), bool(looks)
+        return call_in_fork(function, within_s, lambda: looks.append(1)), bool(looks)
     except NoAnswer as why:
         return str(why)
 

@@ -10,7 +10,7 @@ PROGRAM = """
 import json
 import tensorflow as tf
 from pytest_dtfperf.errors import DataError
-from pytest_dtfperf.training.reason import reason
+from pytest_dtfperf.training.reason import format_reason
 
 v1 = tf.compat.v1
 LONG = tf.zeros([2000], tf.int32).numpy()
@@ -63,7 +63,7 @@ for name, fail in CASES.items():
     try:
         fail()
     except Exception as error:
-        found[name] = reason(error)
+        found[name] = format_reason(error)
 print(json.dumps(found))
 """
 

@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from pytest_dtfperf.errors import DataError
 from pytest_dtfperf.training.inputs import TrainingInput
-from pytest_dtfperf.training.inputs.shards import TFRecord, all_records, check_content, content_of, records
-from pytest_dtfperf.training.reason import message_of
+from pytest_dtfperf.training.inputs.shards import TFRecord, check_content, iterate_all_records, iterate_records, read_content
+from pytest_dtfperf.training.reason import get_message
 
 FOREIGN = "this record is no labelled image"
 IMAGE, LABEL = "image/encoded", "image/class/label"
@@ -33,7 +33,7 @@ _UNDECODED = re.compile(r"Invalid JPEG data(?:, (?:data )?size (?P<size>\d+))?|c
 Wrong = Callable[[bytes], str | None]  # what is wrong with a record's content
 
 
-def behind(message: str, shards: Sequence[Path], classes: int) -> DataError | None:
+def find_cause(message: str, shards: Sequence[Path], classes: int) -> DataError | None:
     """Return the cause of TensorFlow's message, if it is in one of these files."""
     try:
         if match := _ASSERTED.search(message):
@@ -41,7 +41,9 @@ def behind(message: str, shards: Sequence[Path], classes: int) -> DataError | No
         if match := _CORRUPTED.search(message):
             return _locate_corruption(shards, int(match[1]))
         if _UNPARSED.search(message):
-            return _locate_wrong_record(shards, lambda content: problem(content, classes), f"is no labelled image: {message}")
+            return _locate_wrong_record(
+                shards, lambda content: find_problem(content, classes), f"is no labelled image: {message}"
+            )
         if match := _UNDECODED.search(message):
             return _locate_undecodable(shards, int(match["size"]) if match["size"] else None)
     except DataError as found:
@@ -51,7 +53,7 @@ def behind(message: str, shards: Sequence[Path], classes: int) -> DataError | No
 
 def _locate_corruption(shards: Sequence[Path], offset: int) -> DataError:
     """Return the error with its file. TensorFlow gives only the offset, counted from the record's content if that is wrong."""
-    for path, record in all_records(shards):
+    for path, record in iterate_all_records(shards):
         if record.content == offset:
             check_content(path, record)
     return DataError(f"a record at byte {offset} is damaged, in a shard of {shards[0].parent}")
@@ -63,8 +65,8 @@ def _path_of(quoted: str) -> Path:
 
 
 def _foreign(path: Path, number: int, classes: int) -> DataError:
-    record = next(islice(records(path), number, None))
-    return _in(path, record, problem(content_of(path, record), classes) or "is no labelled image")
+    record = next(islice(iterate_records(path), number, None))
+    return _in(path, record, find_problem(read_content(path, record), classes) or "is no labelled image")
 
 
 def _locate_undecodable(shards: Sequence[Path], size: int | None) -> DataError:
@@ -100,10 +102,10 @@ def _decoder() -> Iterator[Wrong]:
 def _locate_wrong_record(shards: Sequence[Path], wrong: Wrong, what: str, length: range | None = None) -> DataError:
     """Return the first invalid record among those with a content of that length."""
     began, checked = monotonic(), 0
-    some = (each for each in all_records(shards) if length is None or each[1].length in length)
+    some = (each for each in iterate_all_records(shards) if length is None or each[1].length in length)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         while batch := list(islice(some, AT_ONCE)):
-            problems = threads.map(lambda each: wrong(content_of(*each)), batch)
+            problems = threads.map(lambda each: wrong(read_content(*each)), batch)
             for (path, record), problem in zip(batch, problems, strict=True):
                 if problem:
                     return _in(path, record, problem)
@@ -120,7 +122,7 @@ def _in(path: Path, record: TFRecord, what: str) -> DataError:
     return DataError(f"{path}: the record at byte {record.offset} {what}. Fetch or make the file again.")
 
 
-def problem(content: bytes, classes: int) -> str | None:
+def find_problem(content: bytes, classes: int) -> str | None:
     """Return why a record is no labelled image; None if it is one."""
     try:
         features = tf.train.Example.FromString(content).features.feature
@@ -173,12 +175,12 @@ def _jpeg(content: bytes) -> bytes:
 
 
 @contextmanager
-def asking(feeds: Iterable[TrainingInput]) -> Iterator[None]:
+def explain_errors(feeds: Iterable[TrainingInput]) -> Iterator[None]:
     """Within the context, replace TensorFlow's errors by the cause that one of the inputs finds."""
     try:
         yield
     except (tf.errors.OpError, UnicodeDecodeError) as error:
         for feed in feeds:
-            if cause := feed.explain(message_of(error)):
+            if cause := feed.explain(get_message(error)):
                 raise cause from error
         raise

@@ -51,19 +51,19 @@ _FOLDERS: tuple[tuple[Callable[[str], object], str], ...] = (  # which name show
 )  # fmt: skip
 
 
-def format_of(beginning: bytes) -> str | None:
+def recognise_format(beginning: bytes) -> str | None:
     """Return the format of a file that begins with these bytes, as text after "it is"; None if it is unknown."""
     lower = beginning.lstrip(b"\xef\xbb\xbf \t\r\n").lower() or beginning
     return next((what for start, what in _BEGINNINGS if lower.startswith(start) or beginning.lower().startswith(start)), None)
 
 
-def format_found(beginning: bytes) -> str:
+def describe_format(beginning: bytes) -> str:
     """Return `: it is an HTML page, ...`, as the end of a message about a wrong file; empty if the format is unknown."""
-    found = format_of(beginning)
+    found = recognise_format(beginning)
     return f": it is {found}" if found else ""
 
 
-def names_in(folder: Path) -> list[str]:
+def list_names(folder: Path) -> list[str]:
     """Return the names in a folder, sorted; none where it does not exist. Raises `SpecError` where it cannot be read."""
     try:
         return sorted(os.listdir(folder))[:MOST_NAMES]
@@ -73,12 +73,12 @@ def names_in(folder: Path) -> list[str]:
         raise SpecError(f"{folder} cannot be read: {exc.strerror}") from exc
 
 
-def folder_found(folder: Path, inner: Sequence[str] = ()) -> str:
+def describe_folder(folder: Path, inner: Sequence[str] = ()) -> str:
     """Return ` The folder has ...`: another data set in this folder or these inner ones, or else the first names in it.
 
     An empty or missing folder is reported as such. Raises `SpecError` where a folder cannot be read.
     """
-    names = [name for each in (folder, *(folder / name for name in inner)) if each.is_dir() for name in names_in(each)]
+    names = [name for each in (folder, *(folder / name for name in inner)) if each.is_dir() for name in list_names(each)]
     if not names:
         return f" {folder} is {'empty' if folder.is_dir() else 'no folder' if folder.exists() else 'missing'}."
     known = next((what for matches, what in _FOLDERS if any(map(matches, names))), None)
@@ -87,7 +87,7 @@ def folder_found(folder: Path, inner: Sequence[str] = ()) -> str:
     return f" The folder has {', '.join(names[:3])}{', ...' * (len(names) > 3)}."
 
 
-def candidates(folder: Path, inner: Sequence[str]) -> Iterator[Path]:
+def iterate_folders(folder: Path, inner: Sequence[str]) -> Iterator[Path]:
     """Yield the folder, and those of the named folders in it that exist."""
     yield folder
     yield from (folder / name for name in inner if (folder / name).is_dir())
@@ -130,7 +130,7 @@ def open_idx(folder: Path, name: str, dimensions: int) -> IdxFile:
     if header[:4] != magic:
         raise SpecError(
             f"{path} begins with {header[:4].hex(' ')}, an idx file of {dimensions} dimensions with {magic.hex(' ')}"
-            f"{format_found(header)}. Fetch or make it again."
+            f"{describe_format(header)}. Fetch or make it again."
         )
     header = header[:header_bytes]
     if len(header) < header_bytes:
@@ -151,10 +151,10 @@ def _find(folder: Path, name: str) -> Path:
     dotted = ".idx".join(name.rsplit("-idx", 1))
     names = [f"{each}{end}" for each in (name, dotted) for end in ("", ".gz")]
     try:
-        paths = [each / one for each in candidates(folder, INNER_FOLDERS) for one in names if (each / one).is_file()]
+        paths = [each / one for each in iterate_folders(folder, INNER_FOLDERS) for one in names if (each / one).is_file()]
         if paths:
             return paths[0]
-        found = folder_found(folder, INNER_FOLDERS)
+        found = describe_folder(folder, INNER_FOLDERS)
     except OSError as exc:
         raise SpecError(f"{folder} cannot be read: {exc.strerror}") from exc
     raise SpecError(
@@ -166,7 +166,7 @@ def _find(folder: Path, name: str) -> Path:
 def _beginning(path: Path, count: int) -> tuple[bytes, int]:
     """Return the first bytes of a file's content, at most `count`, and the size of the content; that of gzip is unpacked."""
     if _is_gzip(path):
-        content = content_of(path)
+        content = read_content(path)
         return content[:count], len(content)
     with _open_file(path) as file:
         return file.read(count), os.fstat(file.fileno()).st_size
@@ -186,7 +186,7 @@ def _open_file(path: Path) -> Iterator[BinaryIO]:
         raise SpecError(f"{path} cannot be read: {exc.strerror}. Fetch or make it again.") from exc
 
 
-def content_of(path: Path) -> bytes:
+def read_content(path: Path) -> bytes:
     """Return the content of a file, of all members of a gzip file, with verified checksums. Raises `SpecError`."""
     with _open_file(path) as file:
         content = file.read()
@@ -213,7 +213,7 @@ def _members(path: Path, compressed: bytes) -> Iterator[bytes]:
         rest = member.unused_data
 
 
-def open_pair(folder: Path, part: str, image_shape: tuple[int, int, int], classes: int) -> tuple[IdxFile, IdxFile]:
+def open_mnist(folder: Path, part: str, image_shape: tuple[int, int, int], classes: int) -> tuple[IdxFile, IdxFile]:
     """Return the files of images and labels of a part, "train" or "t10k". Raises `SpecError` if they do not fit the network."""
     images = open_idx(folder, f"{part}-images-idx3-ubyte", dimensions=3)
     labels = open_idx(folder, f"{part}-labels-idx1-ubyte", dimensions=1)
@@ -226,7 +226,7 @@ def open_pair(folder: Path, part: str, image_shape: tuple[int, int, int], classe
 
 
 def _check_labels(file: IdxFile, classes: int) -> None:
-    labels = content_of(file.path)[file.header_bytes :]
+    labels = read_content(file.path)[file.header_bytes :]
     if max(labels) >= classes:
         at = next(at for at, label in enumerate(labels) if label >= classes)
         where = f"byte {file.header_bytes + at}{' of its content' if file.is_gzip else ''}"
@@ -247,12 +247,12 @@ TRAINING_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 TEST_FILES = ("test_batch.bin",)
 
 
-def open_files(folder: Path, names: tuple[str, ...]) -> dict[Path, int]:
+def open_cifar10(folder: Path, names: tuple[str, ...]) -> dict[Path, int]:
     """Return the number of images by file. The files are in the folder, or in cifar-10-batches-bin in it.
 
     Raises `SpecError` if one is missing, cut short, empty or of another format.
     """
-    inner = next((each for each in candidates(folder, CIFAR_FOLDERS) if (each / names[0]).exists()), folder)
+    inner = next((each for each in iterate_folders(folder, CIFAR_FOLDERS) if (each / names[0]).exists()), folder)
     return {path: _images(path, folder) for path in (inner / name for name in names)}
 
 
@@ -261,7 +261,7 @@ def _images(path: Path, folder: Path) -> int:
         content = path.read_bytes()
     except FileNotFoundError:
         raise SpecError(
-            f"{path} is missing.{folder_found(folder, CIFAR_FOLDERS)} Set data_dir to the folder of "
+            f"{path} is missing.{describe_folder(folder, CIFAR_FOLDERS)} Set data_dir to the folder of "
             f"CIFAR-10's binary version, with {', '.join((*TRAINING_FILES, *TEST_FILES))}, "
             "or make one: dtfperf make-data cifar10 --out DIR"
         ) from None
@@ -269,7 +269,7 @@ def _images(path: Path, folder: Path) -> int:
         raise SpecError(f"{path} cannot be read: {exc}. Fetch or make it again.") from exc
     if not content:
         raise SpecError(f"{path} is empty: fetch or make it again")
-    if (other := format_of(content[:64])) and content[0] >= CLASSES:
+    if (other := recognise_format(content[:64])) and content[0] >= CLASSES:
         raise SpecError(f"{path} is no file of CIFAR-10's binary version: it is {other}. Fetch or make it again.")
     _check_cifar_labels(path, content)
     images, rest = divmod(len(content), RECORD_BYTES)

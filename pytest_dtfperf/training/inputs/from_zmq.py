@@ -54,13 +54,13 @@ class ZmqProducer(FedInput):
         with context.socket(self._zmq.PULL) as socket:
             socket.rcvhwm = max(1, self._order.spec.datasets_prefetch_buffer_size)  # of zmq's own 1000, memory would be full
             socket.bind(wanted["endpoint"])
-            with start(wanted) as producer:
+            with start_producer(wanted) as producer:
                 try:
                     while True:
                         if producer.poll() is not None:
                             raise InfrastructureError(_last(producer))
                         if socket.poll(PATIENCE_MS):
-                            yield batch_of(socket.recv_multipart(copy=False), wanted)
+                            yield read_batch(socket.recv_multipart(copy=False), wanted)
                 finally:
                     producer.kill()
 
@@ -80,7 +80,7 @@ class ZmqProducer(FedInput):
         }
 
 
-def start(wanted: dict[str, Any]) -> "subprocess.Popen[bytes]":
+def start_producer(wanted: dict[str, Any]) -> "subprocess.Popen[bytes]":
     """Start a producer, and return its process.
 
     The kernel ends it with the thread that started it, and so with this process.
@@ -98,7 +98,7 @@ def start(wanted: dict[str, Any]) -> "subprocess.Popen[bytes]":
     return producer
 
 
-def batch_of(message: Sequence[Any], wanted: dict[str, Any]) -> Batch:
+def read_batch(message: Sequence[Any], wanted: dict[str, Any]) -> Batch:
     """Return the images and labels in a message. Raises `InfrastructureError` if they are not those requested."""
     shape = [wanted["batch_size"], *wanted["image_shape"]]
     right = {"version": VERSION, "images": {"dtype": "uint8", "shape": shape}, "labels": {"dtype": "int32", "shape": shape[:1]}}

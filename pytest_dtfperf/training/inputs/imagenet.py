@@ -9,9 +9,9 @@ from pytest_dtfperf.errors import DataError, SpecError
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.inputs import TestSet, damage
 from pytest_dtfperf.training.inputs.damage import BOX, IMAGE, LABEL
-from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, mark_unconverted, on_host
-from pytest_dtfperf.training.inputs.preprocessing import distort_image, whole
-from pytest_dtfperf.training.inputs.shards import ShardReading, check_shards, find, reading
+from pytest_dtfperf.training.inputs.pipeline import PipelineInput, convert_format, mark_unconverted, on_host, scale_around_zero
+from pytest_dtfperf.training.inputs.preprocessing import crop_centre, distort_image
+from pytest_dtfperf.training.inputs.shards import ShardReading, check_shards, find_shards, plan_reading
 from pytest_dtfperf.training.inputs.share import Share, share_of
 from pytest_dtfperf.training.models import Network
 
@@ -47,15 +47,15 @@ class TFRecords(PipelineInput):
 
     def dataset(self, tower: int) -> tf.data.Dataset:
         spec, share = self._spec, share_of(self._order, tower)
-        shards = find(self._folder, "train")
-        mine = reading(len(shards), share)
+        shards = find_shards(self._folder, "train")
+        mine = plan_reading(len(shards), share)
         self._check([shards[number] for lane in mine.lanes for number in lane])
         numbered = tf.data.Dataset.zip((_positions(share), _sequence(shards, mine, spec.seed).prefetch(READ_AHEAD)))
         images = numbered.map(self._training, num_parallel_calls=tf.data.AUTOTUNE)
         return images.batch(spec.batch_size, drop_remainder=True).map(self._in_format)
 
     def test_set(self) -> TestSet:
-        shards = find(self._folder, "validation")
+        shards = find_shards(self._folder, "validation")
         self._check(shards)
         with on_host(self._host):
             paths = tf.data.Dataset.from_tensor_slices([str(shard) for shard in shards])
@@ -65,7 +65,7 @@ class TFRecords(PipelineInput):
             return TestSet(iterator.initializer, *iterator.get_next())
 
     def explain(self, message: str) -> DataError | None:
-        return damage.behind(message, self._read, self._classes)
+        return damage.find_cause(message, self._read, self._classes)
 
     def _check(self, shards: list[Path]) -> None:
         check_shards([shard for shard in shards if shard not in self._read])
@@ -82,7 +82,7 @@ class TFRecords(PipelineInput):
     @mark_unconverted
     def _resize_whole(self, position: tf.Tensor, record: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor]:
         jpeg, label, _ = self._parse_record(*record)
-        return whole(jpeg, self._size, self._spec.resize_method, position), label
+        return crop_centre(jpeg, self._size, self._spec.resize_method, position), label
 
     def _parse_record(self, path: tf.Tensor, number: tf.Tensor, content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return a record's JPEG, its label and its bounding boxes (1, boxes, 4)."""
@@ -95,7 +95,7 @@ class TFRecords(PipelineInput):
 
     @mark_unconverted
     def _in_format(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return in_format(around_zero(images), self._spec.data_format), labels
+        return convert_format(scale_around_zero(images), self._spec.data_format), labels
 
 
 def _are_boxes(sides: Sequence[tf.Tensor]) -> tf.Tensor:

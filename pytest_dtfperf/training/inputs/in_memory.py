@@ -15,10 +15,10 @@ from pytest_dtfperf.training.inputs.formats import (
     TEST_FILES,
     TRAINING_FILES,
     IdxFile,
-    open_files,
-    open_pair,
+    open_cifar10,
+    open_mnist,
 )
-from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, mark_unconverted, on_host
+from pytest_dtfperf.training.inputs.pipeline import PipelineInput, convert_format, mark_unconverted, on_host, scale_around_zero
 from pytest_dtfperf.training.inputs.share import Share, share_of
 from pytest_dtfperf.training.models import Network
 
@@ -51,7 +51,7 @@ def _shuffle_positions(positions: tf.Tensor, images: int, seed: int) -> tf.Tenso
     )
 
 
-def chance(positions: tf.Tensor, seed: int) -> tf.Tensor:
+def draw_numbers(positions: tf.Tensor, seed: int) -> tf.Tensor:
     """Return a pseudo-random number, int64 from 0 to 2^40, for each position, determined by the seed.
 
     So the distortions of an image do not depend on which worker it went to.
@@ -99,7 +99,7 @@ class InMemoryInput(PipelineInput):
     @mark_unconverted
     def _decode(self, pixels: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return images as float32 in the spec's format, and labels as int32."""
-        return in_format(around_zero(pixels), self._order.spec.data_format), tf.cast(labels, tf.int32)
+        return convert_format(scale_around_zero(pixels), self._order.spec.data_format), tf.cast(labels, tf.int32)
 
 
 class IdxFiles(InMemoryInput):
@@ -107,13 +107,13 @@ class IdxFiles(InMemoryInput):
 
     def _load_set(self, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
         part = "train" if training else "t10k"
-        images, labels = open_pair(self._folder, part, self._network.image_shape, self._network.classes)
+        images, labels = open_mnist(self._folder, part, self._network.image_shape, self._network.classes)
         return _content(images), _content(labels)
 
     @mark_unconverted
     def _decode(self, pixels: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         images = tf.cast(tf.reshape(pixels, [-1, *self._network.image_shape]), tf.float32) * (1 / 255)
-        return in_format(images, self._order.spec.data_format), tf.cast(labels, tf.int32)
+        return convert_format(images, self._order.spec.data_format), tf.cast(labels, tf.int32)
 
 
 def _content(file: IdxFile) -> tf.Tensor:
@@ -131,7 +131,7 @@ class BinaryFiles(InMemoryInput):
     """CIFAR-10's binary files. Pixels are from -1 to 1, as in tf_cnn_benchmarks."""
 
     def _load_set(self, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
-        return _cifar_content(open_files(self._folder, TRAINING_FILES if training else TEST_FILES))
+        return _cifar_content(open_cifar10(self._folder, TRAINING_FILES if training else TEST_FILES))
 
     @mark_unconverted
     def _distort(self, pixels: tf.Tensor, labels: tf.Tensor, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -139,14 +139,14 @@ class BinaryFiles(InMemoryInput):
 
     @mark_unconverted
     def _decode(self, pixels: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        images = around_zero(pixels)  # (batch, channels, height, width)
+        images = scale_around_zero(pixels)  # (batch, channels, height, width)
         if self._order.spec.data_format == "NHWC":
             images = tf.transpose(images, [0, 2, 3, 1])
         return images, tf.cast(labels, tf.int32)
 
     def _shift_images(self, pixels: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         """Shift images by up to `MARGIN` pixels each way, with a black border, and mirror half of them."""
-        chances = chance(positions, self._order.spec.seed)[:, None]
+        chances = draw_numbers(positions, self._order.spec.seed)[:, None]
         span = 2 * MARGIN + 1
         inside = tf.range(EDGE, dtype=tf.int64)
         rows = chances % span + inside

@@ -35,10 +35,10 @@ class PipelineInput(TrainingInput):
 
     def batch(self, tower: int) -> tuple[tf.Tensor, tf.Tensor]:
         with on_host(self._host):
-            return next_of(self.dataset(tower), self._order.spec, self._order.num_devices)
+            return get_next_batch(self.dataset(tower), self._order.spec, self._order.num_devices)
 
 
-def ahead(dataset: tf.data.Dataset, spec: Spec, pipelines: int) -> tf.data.Dataset:
+def prefetch_batches(dataset: tf.data.Dataset, spec: Spec, pipelines: int) -> tf.data.Dataset:
     """Return the data set with batches prefetched. A worker's `pipelines` data sets share its private threads."""
     options = tf.data.Options()
     options.deterministic = True
@@ -47,19 +47,19 @@ def ahead(dataset: tf.data.Dataset, spec: Spec, pipelines: int) -> tf.data.Datas
     return dataset.prefetch(spec.datasets_prefetch_buffer_size).with_options(options)
 
 
-def next_of(dataset: tf.data.Dataset, spec: Spec, pipelines: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a step's images and labels from a data set, in a graph. See `ahead`."""
-    iterator = v1.data.make_initializable_iterator(ahead(dataset, spec, pipelines))
+def get_next_batch(dataset: tf.data.Dataset, spec: Spec, pipelines: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return a step's images and labels from a data set, in a graph. See `prefetch_batches`."""
+    iterator = v1.data.make_initializable_iterator(prefetch_batches(dataset, spec, pipelines))
     v1.add_to_collection(v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
     batch: tuple[tf.Tensor, tf.Tensor] = iterator.get_next()
     return batch
 
 
-def in_format(images: tf.Tensor, data_format: str) -> tf.Tensor:
+def convert_format(images: tf.Tensor, data_format: str) -> tf.Tensor:
     """Transpose (batch, height, width, channels) to the data format."""
     return tf.transpose(images, [0, 3, 1, 2]) if data_format == "NCHW" else images
 
 
-def around_zero(images: tf.Tensor) -> tf.Tensor:
+def scale_around_zero(images: tf.Tensor) -> tf.Tensor:
     """Scale pixels from 0 to 255 to float32 from -1 to 1, as tf_cnn_benchmarks does."""
     return tf.cast(images, tf.float32) * (1 / 127.5) - 1

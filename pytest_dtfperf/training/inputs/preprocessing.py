@@ -29,7 +29,7 @@ _METHODS: Mapping[str, str] = {  # in round_robin's order
 Size = tuple[int, int]  # height, width
 
 
-def whole(jpeg: tf.Tensor, size: Size, method: str, position: tf.Tensor) -> tf.Tensor:
+def crop_centre(jpeg: tf.Tensor, size: Size, method: str, position: tf.Tensor) -> tf.Tensor:
     """Return the largest central part with the network's proportions, less a margin. Only this part is decoded."""
     height, width = size
     have = tf.cast(tf.io.extract_jpeg_shape(jpeg)[:2], tf.float32)

@@ -12,7 +12,7 @@ from pytest_dtfperf.errors import InfrastructureError, SpecError
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.traces import FED_QUEUE
 from pytest_dtfperf.training.inputs import TrainingInput
-from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, mark_unconverted, on_host
+from pytest_dtfperf.training.inputs.pipeline import PipelineInput, convert_format, mark_unconverted, on_host, scale_around_zero
 from pytest_dtfperf.training.inputs.share import share_of
 from pytest_dtfperf.training.inputs.zmq_producer import Batch, make_batches
 from pytest_dtfperf.training.models import Network
@@ -45,7 +45,7 @@ class FedInput(TrainingInput):
         with on_host(self._host):
             queue = _Queue((spec.batch_size, *self._network.image_shape), max(1, spec.datasets_prefetch_buffer_size), tower)
         self._queues.append(queue)
-        return in_format(around_zero(queue.images), spec.data_format), tf.identity(queue.labels)
+        return convert_format(scale_around_zero(queue.images), spec.data_format), tf.identity(queue.labels)
 
     def start(self, session: tf.compat.v1.Session) -> None:
         for towers, make in self.feeds():
@@ -171,7 +171,7 @@ class PythonDataset(PipelineInput):
 
     @mark_unconverted
     def _numbers(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return in_format(around_zero(images), self._order.spec.data_format), labels
+        return convert_format(scale_around_zero(images), self._order.spec.data_format), labels
 
     def _check_batches(self, tower: int) -> Iterator[Batch]:
         delivered = 0

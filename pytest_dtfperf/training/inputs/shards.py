@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_dtfperf.errors import DataError, SpecError
-from pytest_dtfperf.training.inputs.formats import candidates, folder_found, format_of, names_in
+from pytest_dtfperf.training.inputs.formats import describe_folder, iterate_folders, list_names, recognise_format
 from pytest_dtfperf.training.inputs.share import Share
 
 HEADER_BYTES = 12
@@ -38,7 +38,7 @@ class TFRecord:
         return self.content + self.length + FOOTER_BYTES
 
 
-def records(path: Path) -> Iterator[TFRecord]:
+def iterate_records(path: Path) -> Iterator[TFRecord]:
     """Yield the records of a file from header to header, without reading the content.
 
     Raises `DataError` where there is no header, or the file ends within a record.
@@ -70,7 +70,7 @@ def check_content(path: Path, record: TFRecord) -> None:
         raise DataError(f"{path} is damaged: the checksum of the record at byte {record.offset} is wrong. Fetch it again.")
 
 
-def content_of(path: Path, record: TFRecord) -> bytes:
+def read_content(path: Path, record: TFRecord) -> bytes:
     return _read_record(path, record)[0]
 
 
@@ -87,7 +87,7 @@ def _record(path: Path, offset: int, header: bytes) -> TFRecord:
     if len(header) < HEADER_BYTES:
         raise DataError(f"{path} is cut short: the record at byte {offset} has only {len(header)} of its header's 12 bytes")
     if struct.unpack("<I", header[8:])[0] != masked_crc(header[:8]):
-        if offset == 0 and (other := format_of(header)):
+        if offset == 0 and (other := recognise_format(header)):
             raise DataError(f"{path} is no TFRecord file: it is {other}. Fetch or make it again, not compressed.")
         what = "is no TFRecord file: it begins with" if offset == 0 else f"is damaged: no record begins at byte {offset}, but"
         raise DataError(f"{path} {what} {header.hex(' ')}. Fetch or make it again.")
@@ -114,18 +114,19 @@ WALKED_BYTES = 1 << 30  # so much is looked through before training, from header
 _NAME = re.compile(r"(?P<part>[a-z]+)-(?P<number>\d{5})-of-(?P<of>\d{5})(?P<end>\.tfrecords?)?")
 
 
-def find(folder: Path, part: str) -> list[Path]:
+def find_shards(folder: Path, part: str) -> list[Path]:
     """Return all shards of "train" or "validation", in their order.
 
     They are in the folder or in one with the part's name in it (`train/`), and may end in .tfrecord or .tfrecords. Raises
     `SpecError` if there are none, or not all of one set.
     """
-    for each in candidates(folder, (part,)):
-        matches = [match for name in names_in(each) if (match := _NAME.fullmatch(name)) and match["part"] == part]
+    for each in iterate_folders(folder, (part,)):
+        matches = [match for name in list_names(each) if (match := _NAME.fullmatch(name)) and match["part"] == part]
         if matches:
             return _whole_set(each, part, matches)
+    found = describe_folder(folder, (part,))
     raise SpecError(
-        f"{folder} has no shards, where files like {part}-00000-of-01024 of one set are needed.{folder_found(folder, (part,))} "
+        f"{folder} has no shards, where files like {part}-00000-of-01024 of one set are needed.{found} "
         "Set data_dir to a folder with ImageNet in TFRecord files, or make one: dtfperf make-data imagenet --out DIR"
     )
 
@@ -160,7 +161,7 @@ class ShardReading:
     first: int
 
 
-def reading(shards: int, share: Share) -> ShardReading:
+def plan_reading(shards: int, share: Share) -> ShardReading:
     lanes = next(lanes for lanes in range(min(shards, MOST_LANES), 0, -1) if shards % lanes == 0)
     apart = math.gcd(lanes, share.towers)
     mine = [range(lane, shards, lanes) for lane in range(share.tower % apart, lanes, apart)]
@@ -171,7 +172,7 @@ def check_shards(shards: Sequence[Path]) -> None:
     """Check that no shard is empty, cut short, or of another format, as far as this is quick. Raises `DataError`."""
     whole = sum(map(_size, shards)) <= WALKED_BYTES
     for path in shards:
-        for _ in records(path):
+        for _ in iterate_records(path):
             if not whole:
                 break
 
@@ -184,7 +185,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def all_records(shards: Sequence[Path]) -> Iterator[tuple[Path, TFRecord]]:
+def iterate_all_records(shards: Sequence[Path]) -> Iterator[tuple[Path, TFRecord]]:
     for path in shards:
-        for record in records(path):
+        for record in iterate_records(path):
             yield path, record

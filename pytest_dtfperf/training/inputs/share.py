@@ -37,7 +37,7 @@ def share_of(order: TaskOrder, tower: int) -> Share:
     return Share(first + tower, order.spec.gpus, order.spec.batch_size)
 
 
-def batches(share: Share, images: int, seed: int) -> Iterator[list[int]]:
+def iterate_batches(share: Share, images: int, seed: int) -> Iterator[list[int]]:
     """Yield the images of each of a tower's batches, as numbers below `images`, without end."""
     step = 0
     while True:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_dtfperf.node import processes
-from pytest_dtfperf.training.inputs.share import Share, batches
+from pytest_dtfperf.training.inputs.share import Share, iterate_batches
 
 Batch = tuple[NDArray[np.uint8], NDArray[np.int32]]  # images (batch, height, width, channels), labels (batch,)
 
@@ -30,7 +30,7 @@ def make_batches(share: Share, image_shape: tuple[int, int, int], classes: int, 
     size = int(np.prod(image_shape))
     noise = np.random.default_rng(seed).integers(0, 256, size + STRIDE * IMAGES, np.uint8)
     windows = np.lib.stride_tricks.as_strided(noise, (IMAGES, size), (STRIDE, 1), writeable=False)
-    for chosen in batches(share, IMAGES, seed):
+    for chosen in iterate_batches(share, IMAGES, seed):
         yield windows[chosen].reshape(-1, *image_shape), np.asarray(chosen, np.int32) % classes
 
 

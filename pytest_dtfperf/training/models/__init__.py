@@ -38,12 +38,12 @@ _kept: dict[str, Any] = {}  # own models that somebody has given this process, b
 _builders: list[Builder] = []  # of the others; none but in a task
 
 
-def keep(name: str, model: Any) -> None:
+def keep_model(name: str, model: Any) -> None:
     """Keep an own model as it was given, so that it need not be imported again."""
     _kept[name] = model
 
 
-def build_with(builder: Builder) -> None:
+def set_builder(builder: Builder) -> None:
     """Set the builder of own models that this process was not given."""
     _builders[:] = [builder]
 
@@ -55,7 +55,7 @@ def network_of(spec: Spec) -> Network:
     size = {name: value for name, value in fixed.items() if value is not None}
     if not spec.own_model:
         return make_network(spec.model, **size)
-    return fitting(spec, _own(spec, size), size)
+    return check_fit(spec, _own(spec, size), size)
 
 
 def default_network(model: str) -> Network:
@@ -74,7 +74,7 @@ def call_with_size(model: Any, size: Size) -> Any:
     return model(**{name: value for name, value in size.items() if name in named})
 
 
-def fitting(spec: Spec, network: Network, size: Size) -> Network:
+def check_fit(spec: Spec, network: Network, size: Size) -> Network:
     """Return the network if its input can feed it. Raises `SpecError` otherwise."""
     shape, classes = image_shape_of(spec.model, network.image_shape), network.classes
     if not isinstance(classes, int) or classes < 1:

@@ -48,7 +48,7 @@ class BatchNorm:
     scale: bool  # learnt beside the offset; before a ReLU and further weights, the offset alone can do as much
 
 
-def decays(variable: str) -> bool:
+def has_weight_decay(variable: str) -> bool:
     """Return whether weight decay applies to the variable of this name: to all except batch norm's, as in tf_cnn_benchmarks."""
     return not variable.startswith(BATCH_NORM)
 
@@ -68,7 +68,7 @@ class Layers(Protocol[T]):
         weights: Deviation = by_inputs_exactly,
         bias: float | None = None,
     ) -> T:
-        """Convolve, without an activation; a bias is added where its first value is given. `padding` is one of `paddings`."""
+        """Convolve, without an activation. A bias is added where it has a first value. `padding`: see `compute_padding`."""
 
     def batch_norm(self, images: T, settings: BatchNorm) -> T:
         """Normalise over batch and space."""
@@ -110,7 +110,7 @@ class Layers(Protocol[T]):
         """Note the tensor under a name, and return it unchanged."""
 
 
-def paddings(padding: str, size: int, height_or_width: int, stride: int) -> tuple[int, int]:
+def compute_padding(padding: str, size: int, height_or_width: int, stride: int) -> tuple[int, int]:
     """Return the pixels added before and after: "VALID" none; "SAME" so that the result is ceil(pixels / stride) large.
 
     "SAME_RESNET", tf_cnn_benchmarks' name, adds the same before and after, whatever the stride, as ResNet's authors do.

@@ -10,7 +10,14 @@ from pytest_dtfperf.datamodel.task_report import NetworkFacts
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import Spec, tables
 from pytest_dtfperf.training.models import Network, default_network, network_of
-from pytest_dtfperf.training.models.layers import BATCH_NORM, BatchNorm, Deviation, by_inputs, by_inputs_exactly, paddings
+from pytest_dtfperf.training.models.layers import (
+    BATCH_NORM,
+    BatchNorm,
+    Deviation,
+    by_inputs,
+    by_inputs_exactly,
+    compute_padding,
+)
 
 Shape = tuple[int, ...]  # of one image: (height, width, channels), or (units,)
 
@@ -77,7 +84,7 @@ class Outlined(Protocol):
 _seen: dict[tuple[str, ...], Outline] = {}  # of own models that tasks have reported
 
 
-def remember(spec: Spec, found: Outline) -> None:
+def keep_outline(spec: Spec, found: Outline) -> None:
     """Keep the outline that a task reported of an own model, for a process that cannot make it."""
     _seen[_code_and_input(spec)] = found
 
@@ -210,7 +217,7 @@ class Shapes:
 
 def _slid(pixels: int, size: int, stride: int, padding: str) -> int:
     """Return the number of positions of a window of `size` along a side of `pixels`."""
-    positions = (pixels + sum(paddings(padding, size, pixels, stride)) - size) // stride + 1
+    positions = (pixels + sum(compute_padding(padding, size, pixels, stride)) - size) // stride + 1
     if positions < 1:
         raise SpecError(f"images are too small for this network: a window of {size} does not fit into {pixels} pixels")
     return positions

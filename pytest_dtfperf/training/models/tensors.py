@@ -10,7 +10,14 @@ import tensorflow as tf
 
 from pytest_dtfperf.training.joined_values import parts_in, product_by_parts
 from pytest_dtfperf.training.models import Network
-from pytest_dtfperf.training.models.layers import BATCH_NORM, BatchNorm, Deviation, by_inputs, by_inputs_exactly, paddings
+from pytest_dtfperf.training.models.layers import (
+    BATCH_NORM,
+    BatchNorm,
+    Deviation,
+    by_inputs,
+    by_inputs_exactly,
+    compute_padding,
+)
 from pytest_dtfperf.training.models.outline import Outline, Variable
 
 v1 = tf.compat.v1
@@ -375,7 +382,7 @@ def _pad_images(
         return images, {"padding": padding}
     if stride == 1:  # there, of odd windows, TensorFlow's own is the same
         return images, {"padding": "SAME"}
-    height, width = (paddings(padding, size, 0, stride) for size in window)
+    height, width = (compute_padding(padding, size, 0, stride) for size in window)
     if not any((*height, *width)):
         return images, {"padding": "VALID"}
     if layout == "NCHW":  # cuDNN pads as it convolves

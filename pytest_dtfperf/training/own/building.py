@@ -18,7 +18,7 @@ from pytest_dtfperf.spec import Spec, TaskOrder, VariableUpdate, tables
 from pytest_dtfperf.spec.tables import OwnModel
 from pytest_dtfperf.training.devices import devices_of
 from pytest_dtfperf.training.load import load
-from pytest_dtfperf.training.models import Network, Size, build_with, call_with_size, image_shape_of, keep, network_of
+from pytest_dtfperf.training.models import Network, Size, call_with_size, image_shape_of, keep_model, network_of, set_builder
 from pytest_dtfperf.training.own import describe_error, keras_backend
 from pytest_dtfperf.training.own.function_network import FunctionNetwork
 from pytest_dtfperf.training.own.keras_network import KerasNetwork
@@ -29,17 +29,17 @@ SIZE = {"image_shape", "classes"}  # the parameters that a function or class whi
 POLICIES = {"fp32": "float32", "fp16": "mixed_float16", "bf16": "mixed_bfloat16"}  # Keras' names: variables stay float32
 
 
-def expect(order: TaskOrder) -> None:
+def register_own_model(order: TaskOrder) -> None:
     """Register the order's own model in this process, if it has one."""
     if order.own is None:
         return
     tables.add_own_model(order.own)
     if order.own.packed:
         SentCode(order.own.sources).install()
-    build_with(_Builder(order))
+    set_builder(_Builder(order))
 
 
-def lacking(model: OwnModel) -> bool:
+def is_missing(model: OwnModel) -> bool:
     """Return whether the model belongs to a package that is not installed on this host."""
     return not model.packed and importlib.util.find_spec(model.module.partition(".")[0]) is None
 
@@ -62,7 +62,7 @@ class _Builder:
 
     def _build_network(self, spec: Spec, size: Size) -> Network:
         if spec.own_model == tables.LAYERS:
-            keep(spec.model, _import_model(spec))
+            keep_model(spec.model, _import_model(spec))
             return network_of(spec)
         if not self._is_set_up:
             set_up(self._order, computes=False)

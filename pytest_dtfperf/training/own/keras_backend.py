@@ -21,7 +21,7 @@ def check(model: str) -> None:
         )
 
 
-def wants(module: str | None) -> str:
+def describe_missing_backend(module: str | None) -> str:
     """Return a hint for a missing package if only a Keras backend needs it; else an empty string."""
     backend, where = find_configured_backend()
     return f", the backend of Keras in {where}: it must be {TENSORFLOW}" if module == backend != TENSORFLOW else ""

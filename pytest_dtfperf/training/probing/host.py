@@ -17,8 +17,8 @@ from pytest_dtfperf.node import host_state, limits, links
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.connection import AgentConnection
 from pytest_dtfperf.training.probing import readings, throughput
-from pytest_dtfperf.training.reason import reason
-from pytest_dtfperf.training.subprocess_call import NoAnswer, apart, format_exception
+from pytest_dtfperf.training.reason import format_reason
+from pytest_dtfperf.training.subprocess_call import NoAnswer, call_in_fork, format_exception
 
 # For all that is done in one process, TensorFlow's start and the first call included.
 CORES_S, GPUS_S, MEMORY_S, INPUT_S = 20.0, 60.0, 15.0, 20.0
@@ -38,7 +38,7 @@ class Family:
     def readings(self, meanwhile: Callable[[], object]) -> dict[str, Any]:
         """Return readings by their full names: "cores.matmul", "memory"."""
         try:
-            found = apart(lambda: dict(self.measure()), self.within_s, meanwhile, _format_error)
+            found = call_in_fork(lambda: dict(self.measure()), self.within_s, meanwhile, _format_error)
         except NoAnswer as why:
             found = {member: {"error": str(why)} for member in self.members}
         return {f"{self.name}.{member}".removesuffix("."): reading for member, reading in found.items()}
@@ -74,20 +74,20 @@ def _compute(order: Order, connection: AgentConnection, _: int) -> None:
 
 def _families(order: Order) -> Iterator[Family]:
     cores = len(os.sched_getaffinity(0))
-    operations = list(throughput.on_cores(1))
-    yield Family("core", operations, partial(throughput.of_cores, 1), CORES_S)
-    yield Family("cores", operations, partial(throughput.of_cores, cores), CORES_S)
+    operations = list(throughput.make_core_operations(1))
+    yield Family("core", operations, partial(throughput.measure_cores, 1), CORES_S)
+    yield Family("cores", operations, partial(throughput.measure_cores, cores), CORES_S)
     if gpus := order["gpus"]:
-        members = [f"{gpu}.{name}" for gpu in range(gpus) for name in throughput.on_gpu()]
-        yield Family("gpu", members, partial(throughput.of_gpus, gpus), GPUS_S)
-    yield Family("memory", [""], lambda: {"": readings.of_all(cores, _free_bytes())}, MEMORY_S)
+        members = [f"{gpu}.{name}" for gpu in range(gpus) for name in throughput.make_gpu_operations()]
+        yield Family("gpu", members, partial(throughput.measure_gpus, gpus), GPUS_S)
+    yield Family("memory", [""], lambda: {"": readings.measure_memory(cores, _free_bytes())}, MEMORY_S)
     if worker := order["input"]:
         task = TaskOrder.from_json(worker)
-        yield Family("input", [""], lambda: {"": throughput.of_worker(task, order["input_cpus"])}, INPUT_S)
+        yield Family("input", [""], lambda: {"": throughput.measure_input(task, order["input_cpus"])}, INPUT_S)
 
 
 def _format_error(error: Exception) -> str:
-    return (reason(error) or [format_exception(error)])[0]
+    return (format_reason(error) or [format_exception(error)])[0]
 
 
 def _note_clock(clocks: list[float]) -> None:

@@ -75,7 +75,7 @@ MOST_BYTES = 1 << 30
 _LEAST_LEFT = 4  # a probe must not make others wait for memory: a quarter of what is free
 
 
-def of_all(cores: int, free_bytes: int | None) -> Reading:
+def measure_memory(cores: int, free_bytes: int | None) -> Reading:
     """Measure memory bandwidth: bytes read and written per second by all cores together.
 
     Raises `MemoryError` where too little memory is free, and `TimeoutError`.

@@ -10,12 +10,12 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import config_of
 from pytest_dtfperf.training.inputs import TrainingInput
-from pytest_dtfperf.training.inputs.damage import asking
+from pytest_dtfperf.training.inputs.damage import explain_errors
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.own import building
 from pytest_dtfperf.training.probing.readings import How, Reading, measure_repeatedly
-from pytest_dtfperf.training.reason import reason
+from pytest_dtfperf.training.reason import format_reason
 
 v1 = tf.compat.v1
 
@@ -33,12 +33,12 @@ class ProbeOperation:
     how: How
 
 
-def matmul(size: int) -> ProbeOperation:
+def make_matmul(size: int) -> ProbeOperation:
     """Return the product of two square matrices as an operation."""
     return ProbeOperation((size, size), (size, size), tf.linalg.matmul, 2.0 * size**3, {"size": size})
 
 
-def convolution(batch: int, side: int, channels: int, data_format: str) -> ProbeOperation:
+def make_convolution(batch: int, side: int, channels: int, data_format: str) -> ProbeOperation:
     """Return a 3x3 convolution of stride 1, as in a ResNet: (batch, height, width, channels), or channels before the height."""
     image = (side, side, channels) if data_format == "NHWC" else (channels, side, side)
 
@@ -50,27 +50,27 @@ def convolution(batch: int, side: int, channels: int, data_format: str) -> Probe
     return ProbeOperation((batch, *image), (3, 3, channels, channels), convolve, flops, how)
 
 
-def on_cores(threads: int) -> Mapping[str, ProbeOperation]:
+def make_core_operations(threads: int) -> Mapping[str, ProbeOperation]:
     """Return operations that keep many threads busy, and that one thread finishes within milliseconds."""
     wide = threads > 8
     return {
-        "matmul": matmul(512 if threads == 1 else 2048 if wide else 1024),
-        "convolution": convolution(2 if threads == 1 else 4 * threads if wide else 8, 56, 64, "NHWC"),
+        "matmul": make_matmul(512 if threads == 1 else 2048 if wide else 1024),
+        "convolution": make_convolution(2 if threads == 1 else 4 * threads if wide else 8, 56, 64, "NHWC"),
     }
 
 
-def on_gpu() -> Mapping[str, ProbeOperation]:
+def make_gpu_operations() -> Mapping[str, ProbeOperation]:
     """Return operations that are large enough for any GPU."""
-    return {"matmul": matmul(4096), "convolution": convolution(64, 28, 256, "NCHW")}
+    return {"matmul": make_matmul(4096), "convolution": make_convolution(64, 28, 256, "NCHW")}
 
 
-def of_cores(threads: int) -> Mapping[str, Any]:
+def measure_cores(threads: int) -> Mapping[str, Any]:
     """Return readings and errors by operation, with this many threads, in a process that has not computed before."""
     config = v1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=1, device_count={"GPU": 0})
-    return {name: try_operation(each, "/device:CPU:0", config, threads) for name, each in on_cores(threads).items()}
+    return {name: try_operation(each, "/device:CPU:0", config, threads) for name, each in make_core_operations(threads).items()}
 
 
-def of_gpus(count: int) -> Mapping[str, Any]:
+def measure_gpus(count: int) -> Mapping[str, Any]:
     """Return readings and errors by GPU and operation, such as "0.matmul"."""
     seen = len(tf.config.list_physical_devices("GPU"))
     if seen < count:
@@ -80,7 +80,7 @@ def of_gpus(count: int) -> Mapping[str, Any]:
     return {
         f"{index}.{name}": try_operation(each, f"/device:GPU:{index}", config, None, chain=CHAIN)
         for index in range(count)
-        for name, each in on_gpu().items()
+        for name, each in make_gpu_operations().items()
     }
 
 
@@ -96,7 +96,7 @@ def try_operation(
             how = {**operation.how, **({"threads": threads} if threads else {})}
             return measure_repeatedly(lambda: session.run(done), chain * operation.flops, how, cores=threads)
     except (tf.errors.OpError, TimeoutError) as error:
-        return {"error": (reason(error) or [str(error)])[0]}
+        return {"error": (format_reason(error) or [str(error)])[0]}
 
 
 def _build_chain(operation: ProbeOperation, chain: int) -> tuple[tf.Operation, tf.Tensor]:
@@ -117,18 +117,18 @@ WARM_UP_S = 0.3  # what was read ahead is used up by then
 _CPU = "/device:CPU:0"
 
 
-def of_worker(order: TaskOrder, cpus: Collection[int]) -> Reading:
+def measure_input(order: TaskOrder, cpus: Collection[int]) -> Reading:
     """Fetch the batches of all towers on these cores, or on all if none are given, and discard them.
 
     Raises the input's errors.
     """
     if cpus:
         os.sched_setaffinity(0, cpus)
-    building.expect(order)
+    building.register_own_model(order)
     spec = replace(order.spec, batch_size=min(BATCH, order.spec.batch_size))
     alone = replace(order, spec=spec, cluster={}, device="cpu")
     feed: TrainingInput = load(spec.input.implementation)(alone, network_of(spec), _CPU)
-    with tf.Graph().as_default() as graph, asking([feed]):
+    with tf.Graph().as_default() as graph, explain_errors([feed]):
         with v1.device(_CPU):
             fetched = tf.group(*(tensor for tower in range(order.num_devices) for tensor in feed.batch(tower)))
         prepared = tf.group(v1.global_variables_initializer(), v1.local_variables_initializer(), v1.tables_initializer())

@@ -15,13 +15,13 @@ from pytest_dtfperf.training import engine
 from pytest_dtfperf.training.devices import config_of, devices_of
 from pytest_dtfperf.training.graph_hash import describe_computation
 from pytest_dtfperf.training.inputs import TrainingInput
-from pytest_dtfperf.training.inputs.damage import asking
+from pytest_dtfperf.training.inputs.damage import explain_errors
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.step import as_asked
+from pytest_dtfperf.training.step import check_devices
 from pytest_dtfperf.training.step_timestamps import TimestampLog, add_to_function, list_fetches
 from pytest_dtfperf.training.strategies.evaluation import Evaluator
-from pytest_dtfperf.training.strategies.feeding import sources
+from pytest_dtfperf.training.strategies.feeding import make_sources
 from pytest_dtfperf.training.strategies.replicas import Replicas
 from pytest_dtfperf.training.strategies.variables import Variables
 from pytest_dtfperf.training.tracing import profile_steps, run_steps, trace_of_steps
@@ -72,13 +72,13 @@ class MirroredTraining:
         if self._order.sleep_s:  # before the work, so that the others wait for it, as `training.step` has it
             sleep(self._order.sleep_s)
         called, called_s = time(), perf_counter()
-        with asking([self._feed]):
+        with explain_errors([self._feed]):
             loss, computed, timestamps = self._run()
             value = float(loss)
         self._log.note(cpu_s, called, called_s, [float(each) for each in timestamps])
         if not self.devices:
             found = {self._full_name(tensor.backing_device) for tensor in computed}
-            self.devices = as_asked(self._order.name, found, devices_of(self._order).towers)
+            self.devices = check_devices(self._order.name, found, devices_of(self._order).towers)
         return value
 
     def evaluate(self) -> Score:
@@ -89,7 +89,7 @@ class MirroredTraining:
         return Evaluator(self._order)
 
     def save(self, path: Path) -> None:
-        engine.write(self._variables.trained, path)
+        engine.write_variables(self._variables.trained, path)
 
     def timestamps(self, step_s: Sequence[float]) -> Sequence[StepTimestamps]:
         return self._log.of(step_s) if any(self._order.timestamped) else ()
@@ -119,7 +119,7 @@ class MirroredTraining:
         order, devices = self._order, devices_of(self._order)
         self._variables = Variables(strategy, order)
         self._feed = load(order.spec.input.implementation)(order, network_of(order.spec), devices.host)
-        feeds = sources(order, self._feed, devices)
+        feeds = make_sources(order, self._feed, devices)
         replicas = Replicas(order, strategy, self._variables)
 
         def step() -> tuple[tf.Tensor, Sequence[tf.Tensor], Sequence[tf.Tensor]]:

@@ -8,9 +8,9 @@ import tensorflow as tf
 from pytest_dtfperf.datamodel.task_report import Score
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import config_of
-from pytest_dtfperf.training.evaluation import evaluation_of, score
+from pytest_dtfperf.training.evaluation import build_evaluation, compute_score
 from pytest_dtfperf.training.inputs import TrainingInput
-from pytest_dtfperf.training.inputs.damage import asking
+from pytest_dtfperf.training.inputs.damage import explain_errors
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.models.outline import outline
@@ -50,7 +50,7 @@ class Evaluator:
                 device=order.device,
                 dtype=DTYPES[order.spec.precision],
             )
-            self._evaluation = evaluation_of(order.spec, layers.logits_of(network, test_set.images), test_set, values)
+            self._evaluation = build_evaluation(order.spec, layers.logits_of(network, test_set.images), test_set, values)
             ready = v1.tables_initializer()
         self._session = v1.Session(graph=graph, config=config_of(order))
         _NEVER_CLOSED.append(self._session)
@@ -67,5 +67,5 @@ class Evaluator:
         """Return the score of variables, given as numpy arrays by name, moving averages included."""
         feeds = {given: values[name] for name, (given, _) in self._loads.items()}
         self._session.run([load for _, load in self._loads.values()], feeds)
-        with asking([self._feed]):
-            return score(self._session, self._evaluation)
+        with explain_errors([self._feed]):
+            return compute_score(self._session, self._evaluation)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.inputs import TrainingInput
-from pytest_dtfperf.training.inputs.pipeline import ahead
+from pytest_dtfperf.training.inputs.pipeline import prefetch_batches
 
 Batch = tuple[tf.Tensor, tf.Tensor]  # images and labels, as `Input.batch` gives them
 
@@ -25,7 +25,7 @@ class Given(TrainingInput):
         """Do nothing: the batch is there."""
 
 
-def sources(order: TaskOrder, feed: TrainingInput, devices: Devices) -> list[Callable[[], Batch]]:
+def make_sources(order: TaskOrder, feed: TrainingInput, devices: Devices) -> list[Callable[[], Batch]]:
     """Return for each of a worker's towers a function that returns its next batch, to be called within a `tf.function`."""
     if feed.resident:
         return [_resident(feed, tower, device) for tower, device in enumerate(devices.towers)]
@@ -40,7 +40,7 @@ def _resident(feed: TrainingInput, tower: int, device: str) -> Callable[[], Batc
 
 
 def _pipeline(order: TaskOrder, feed: TrainingInput, tower: int) -> Callable[[], Batch]:
-    iterator = iter(ahead(feed.dataset(tower), order.spec, order.num_devices))
+    iterator = iter(prefetch_batches(feed.dataset(tower), order.spec, order.num_devices))
     return lambda: next(iterator)
 
 
@@ -51,4 +51,4 @@ def dataset_of_worker(order: TaskOrder, feed: TrainingInput, worker: tf.Tensor) 
     """
     towers = [feed.dataset(tower) for tower in range(order.spec.gpus)]
     own = tf.data.Dataset.from_tensors(tf.cast(worker, tf.int64)).repeat()
-    return ahead(tf.data.Dataset.choose_from_datasets(towers, own, stop_on_empty_dataset=False), order.spec, 1)
+    return prefetch_batches(tf.data.Dataset.choose_from_datasets(towers, own, stop_on_empty_dataset=False), order.spec, 1)

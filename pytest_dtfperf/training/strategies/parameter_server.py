@@ -27,7 +27,7 @@ from pytest_dtfperf.training.engine import Training
 from pytest_dtfperf.training.graph import GraphTraining
 from pytest_dtfperf.training.graph_hash import describe_computation
 from pytest_dtfperf.training.inputs import TrainingInput
-from pytest_dtfperf.training.inputs.damage import asking
+from pytest_dtfperf.training.inputs.damage import explain_errors
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.step import is_one_of
@@ -43,7 +43,7 @@ from pytest_dtfperf.training.tracing import profile_steps, trace_of_batches
 READ_AHEAD = 16
 
 
-def training(order: TaskOrder) -> Training:
+def make_training(order: TaskOrder) -> Training:
     """Return the training of this task. All workers but the chief serve scheduled batches, and only pass barriers."""
     return Served(order) if order.lends_devices else Coordinator(order)
 
@@ -115,7 +115,7 @@ class Coordinator(GraphTraining):
         while len(self._scheduled) < ahead:
             self._scheduled.append(self._coordinator.schedule(self._function, args=(self._batches,)))
         self._steps += 1
-        with asking([self._feed]):
+        with explain_errors([self._feed]):
             return sum(self._done(self._scheduled.popleft()) for _ in range(spec.gpus)) / spec.gpus
 
     def _done(self, batch: tf.distribute.experimental.coordinator.RemoteValue) -> float:
@@ -160,7 +160,7 @@ class Coordinator(GraphTraining):
         return Evaluator(self._order)
 
     def save(self, path: Path) -> None:
-        engine.write(self._variables.trained, path)
+        engine.write_variables(self._variables.trained, path)
 
     @property
     def devices(self) -> Sequence[str]:

@@ -13,7 +13,7 @@ from pytest_dtfperf.training.exchange_plan import parts_of, servers_of
 from pytest_dtfperf.training.joined_values import join_parts
 from pytest_dtfperf.training.models.outline import Variable, outline_of
 from pytest_dtfperf.training.models.tensors import first_value
-from pytest_dtfperf.training.packing import cut
+from pytest_dtfperf.training.packing import cut_gradients
 
 
 class Variables:
@@ -91,7 +91,7 @@ class Variables:
 
     def cut(self, gradients: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
         """Return the gradients with those of the parts at the position of each variable that is cut."""
-        return cut(gradients, self._parts) if self._parts else gradients
+        return cut_gradients(gradients, self._parts) if self._parts else gradients
 
     def _copies(self, variable: tf.Variable) -> Sequence[tf.Variable]:
         found: Sequence[tf.Variable] = self._strategy.experimental_local_results(variable)

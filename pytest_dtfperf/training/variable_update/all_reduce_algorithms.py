@@ -200,6 +200,6 @@ def nccl(work: Work[T], values: Sequence[T], topology: Topology, *, turn: int, s
 CHUNK_BYTES = 1 << 20
 
 
-def subdivisions(size_bytes: int, devices: int, shards: int = 1) -> int:
+def count_rings(size_bytes: int, devices: int, shards: int = 1) -> int:
     """Return the number of rings for a tensor, each with one chunk per device. `shards` is the number after '#' in the spec."""
     return shards * max(1, round(size_bytes / (devices * CHUNK_BYTES)))

@@ -13,12 +13,12 @@ from pytest_dtfperf.training.variable_update.all_reduce_algorithms import (
     Algorithm,
     Topology,
     across_hosts,
+    count_rings,
     hierarchical_copy,
     nccl,
     pscpu,
     psgpu,
     rechd,
-    subdivisions,
     xring,
 )
 from pytest_dtfperf.training.variable_update.parameter_server import Wire, widen_value
@@ -125,7 +125,7 @@ class GraphWork:
 
     def cut(self, value: tf.Tensor, parts: int, device: str) -> list[tf.Tensor]:
         with v1.device(device):
-            return cut(self.fetch(value, device), parts)
+            return split_evenly(self.fetch(value, device), parts)
 
     def join(self, parts: Sequence[tf.Tensor], like: tf.Tensor, device: str) -> tf.Tensor:
         if len(parts) == 1:
@@ -149,7 +149,7 @@ def _task(device: str) -> tuple[str | None, int | None]:
     return found.job, found.task
 
 
-def cut(value: tf.Tensor, parts: int) -> list[tf.Tensor]:
+def split_evenly(value: tf.Tensor, parts: int) -> list[tf.Tensor]:
     """Split a tensor into flat parts, none of them empty; their sizes differ by one element at most."""
     elements = value.shape.num_elements()
     parts = min(parts, elements)
@@ -178,7 +178,7 @@ def _reduce_towers(reduce: Reduce, towers: Towers) -> Towers:
 
 def _cut(gradients: Sequence[tf.Tensor], device: str, parts: int) -> list[tf.Tensor]:
     with v1.device(device):
-        return cut(tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0), parts)
+        return split_evenly(tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0), parts)
 
 
 def _restore_parts(parts: Sequence[tf.Tensor], likes: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
@@ -210,7 +210,7 @@ class Collective:
             return list(gradients)
         self._calls += 1
         size_bytes = gradients[0].shape.num_elements() * gradients[0].dtype.size
-        rings = subdivisions(size_bytes, self._size, self._shards)
+        rings = count_rings(size_bytes, self._size, self._shards)
         means = []
         for gradient, device in zip(gradients, self._devices, strict=True):
             with v1.device(device):

@@ -15,20 +15,20 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices, config_of
 from pytest_dtfperf.training.engine import at_shutdown
-from pytest_dtfperf.training.variable_update.horovod_slots import interface_of, slots
+from pytest_dtfperf.training.variable_update.horovod_slots import compute_slots, find_interface
 from pytest_dtfperf.training.variable_update.replicated import Copies
 
 v1 = tf.compat.v1
 
 
-def start(order: TaskOrder) -> Any:
+def start_horovod(order: TaskOrder) -> Any:
     """Initialise Horovod, and return the module horovod.tensorflow once all workers have done so."""
     hosts = _hosts(order)
-    found = slots(hosts)
+    found = compute_slots(hosts)
     os.environ |= {f"HOROVOD_{name.upper()}": str(value) for name, value in found[order.index].items()}
     os.environ |= {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
     if order.workers > 1:
-        interface = interface_of(hosts[order.index])
+        interface = find_interface(hosts[order.index])
         if interface:  # a host's name may lead to an address that others cannot reach
             os.environ.setdefault("HOROVOD_GLOO_IFACE", interface)
         port = _rendezvous(found) if order.is_chief else 0
@@ -72,7 +72,7 @@ class Horovod(Copies):
 
     def __init__(self, order: TaskOrder, devices: Devices) -> None:
         super().__init__(order, devices)
-        self._horovod = start(order)
+        self._horovod = start_horovod(order)
         at_shutdown(self._horovod.shutdown)
 
     def begin(self) -> tf.Operation:

@@ -10,7 +10,7 @@ SIOCGIFADDR = 0x8915  # linux/sockios.h: an interface's address
 _NAME_BYTES = 16  # IFNAMSIZ
 
 
-def slots(hosts: Sequence[str]) -> list[Mapping[str, Any]]:
+def compute_slots(hosts: Sequence[str]) -> list[Mapping[str, Any]]:
     """Return each worker's slot in Horovod's terms.
 
     A slot has the rank in all, on its host, and among equal local ranks on other hosts.
@@ -30,7 +30,7 @@ def slots(hosts: Sequence[str]) -> list[Mapping[str, Any]]:
     ]
 
 
-def interface_of(address: str) -> str | None:
+def find_interface(address: str) -> str | None:
     """Return the network interface with this IPv4 address or host name; None if there is none."""
     try:
         wanted = socket.inet_aton(socket.gethostbyname(address))

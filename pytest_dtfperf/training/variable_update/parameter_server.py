@@ -12,7 +12,7 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.exchange_plan import Wave, servers_of, sizes_of, waves_of
-from pytest_dtfperf.training.optimizers import Update, apply_all, mean_of
+from pytest_dtfperf.training.optimizers import Update, apply_all, compute_mean
 from pytest_dtfperf.training.variable_update.barrier import Barrier
 from pytest_dtfperf.training.variable_update.base import one_per_device
 from pytest_dtfperf.training.variable_update.staging import LocalDevices, Stage
@@ -94,7 +94,7 @@ class Servers:
 
     def mean(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return the mean of a worker's gradients from each tower, as it is sent from the current device."""
-        mean = mean_of(gradients)
+        mean = compute_mean(gradients)
         return self.wire.narrow(mean if self._weight == 1 else mean * self._weight)
 
     def apply(self, gradients: Mapping[str, tf.Tensor]) -> dict[str, tf.Operation]:

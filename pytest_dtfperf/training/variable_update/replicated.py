@@ -8,11 +8,11 @@ from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.spec.all_reduce import Range, parse
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.models.tensors import make_variable
-from pytest_dtfperf.training.optimizers import Update, apply_all, mean_of
+from pytest_dtfperf.training.optimizers import Update, apply_all, compute_mean
 from pytest_dtfperf.training.variable_update.all_reduce_graph import HIERARCHICAL_COPY, Collective, Reduction, Towers, repack
 from pytest_dtfperf.training.variable_update.base import one_per_device
 from pytest_dtfperf.training.variable_update.parameter_server import Wire, widen_value
-from pytest_dtfperf.training.variable_update.staging import stage
+from pytest_dtfperf.training.variable_update.staging import stage_tensor
 
 v1 = tf.compat.v1
 
@@ -76,7 +76,7 @@ class Replicated(Copies):
     def _late_means(self, towers: Towers) -> Towers:
         """Return the means of the step before, applied once this step has its own gradients, and so has read the variables."""
         at = zip(self._devices.towers, towers, strict=True)
-        staged = [[stage(gradient, device, f"gradient{i}") for i, gradient in enumerate(tower)] for device, tower in at]
+        staged = [[stage_tensor(gradient, device, f"gradient{i}") for i, gradient in enumerate(tower)] for device, tower in at]
         self._fill += [each.fill for tower in staged for each in tower]
         means = self._means([[each.old for each in tower] for tower in staged])
         return [[each.then(mean) for each, mean in zip(*of_tower, strict=True)] for of_tower in zip(staged, means, strict=True)]
@@ -127,7 +127,7 @@ class CollectiveAllReduce(Copies):
 
     def _mean(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         with v1.device(self._first):
-            own = mean_of(gradients)
+            own = compute_mean(gradients)
             weighed = own if self._weight == 1 else own * self._weight
             if not self._wire.narrows:
                 return self._reduce([weighed])[0]

@@ -26,7 +26,7 @@ class Staged(NamedTuple):
             return tf.identity(value)
 
 
-def stage(tensor: tf.Tensor, device: str, area: str) -> Staged:
+def stage_tensor(tensor: tf.Tensor, device: str, area: str) -> Staged:
     """Stage a tensor in an area of its own on a device."""
     with v1.device(device):
         fill = tf.raw_ops.Stage(values=[tf.zeros(tensor.shape, tensor.dtype)], shared_name=area)

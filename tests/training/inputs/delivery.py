@@ -17,7 +17,7 @@ import tensorflow as tf
 from pytest_dtfperf.node.probes import Counters
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.inputs import TrainingInput
-from pytest_dtfperf.training.inputs.damage import asking
+from pytest_dtfperf.training.inputs.damage import explain_errors
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.task import run
 from tests.training.inputs.sight import Sight
@@ -66,7 +66,7 @@ def _on(device: str, feed: TrainingInput, tower: int) -> Any:
 
 
 def _run(session: tf.compat.v1.Session, wanted: Any, feed: TrainingInput) -> Any:
-    with asking([feed]):
+    with explain_errors([feed]):
         return session.run(wanted)
 
 

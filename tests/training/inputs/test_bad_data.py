@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.training.inputs.shards import find, records
+from pytest_dtfperf.training.inputs.shards import find_shards, iterate_records
 from tests.training.conftest import RunTasks, orders_of
 from tests.training.inputs.test_files import framed
 
@@ -29,10 +29,10 @@ def test_the_record_is_named(
 ) -> None:
     """By file and byte, in words that are its own, however TensorFlow's can be read."""
     for name in ("train", "validation"):
-        good = find(Path(data_dirs["imagenet"]), name)[0]
+        good = find_shards(Path(data_dirs["imagenet"]), name)[0]
         bad = framed(GARBAGE) if name == part else b""
         (tmp_path / f"{name}-00000-of-00001").write_bytes(good.read_bytes() + bad)
-    *_, last = records(tmp_path / f"{part}-00000-of-00001")
+    *_, last = iterate_records(tmp_path / f"{part}-00000-of-00001")
     changes, workers = MODES[mode]
     spec = tiny.but(
         model="colours", data="imagenet", data_dir=str(tmp_path), variable_update=mode, batch_size=4, steps=4, evaluate=True,

@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.errors import DataError, SpecError
-from pytest_dtfperf.training.inputs.formats import RECORD_BYTES, TRAINING_FILES, open_files, open_pair
-from pytest_dtfperf.training.inputs.shards import check_content, check_shards, find, masked_crc, reading, records
+from pytest_dtfperf.training.inputs.formats import RECORD_BYTES, TRAINING_FILES, open_cifar10, open_mnist
+from pytest_dtfperf.training.inputs.shards import (
+    check_content,
+    check_shards,
+    find_shards,
+    iterate_records,
+    masked_crc,
+    plan_reading,
+)
 from pytest_dtfperf.training.inputs.share import Share
 from tests.training.inputs.conftest import Ask, Deliver
 from tests.training.inputs.test_inputs import spec_of
@@ -33,8 +40,8 @@ def shard(tmp_path: Path) -> Path:
 
 def test_our_checksums_are_tensorflows(data_dirs: dict[str, str]) -> None:
     """Every record that TensorFlow wrote is found by its header, and its content has the checksum that we compute."""
-    shards = find(Path(data_dirs["imagenet"]), "train")
-    found = [(path, record) for path in shards for record in records(path)]
+    shards = find_shards(Path(data_dirs["imagenet"]), "train")
+    found = [(path, record) for path in shards for record in iterate_records(path)]
     assert len(found) == 24
     for path, record in found:
         check_content(path, record)
@@ -65,14 +72,14 @@ def test_a_shard_that_is_elsewhere_is_refused_before_training(shard: Path) -> No
     """A link that leads nowhere, as to a disk that this host has not mounted, is named."""
     shard.symlink_to("/not/mounted/here")
     with pytest.raises(DataError) as refused:
-        check_shards(find(shard.parent, "train"))
+        check_shards(find_shards(shard.parent, "train"))
     assert str(refused.value) == f"{shard} cannot be read: No such file or directory"
 
 
 def test_a_wrong_checksum_names_its_record(shard: Path) -> None:
     """A flipped bit in a content is found by the record's checksum."""
     shard.write_bytes(GOOD[:-6] + bytes((GOOD[-6] ^ 1,)) + GOOD[-5:])
-    first, second = records(shard)
+    first, second = iterate_records(shard)
     check_content(shard, first)
     with pytest.raises(DataError, match=r"is damaged: the checksum of the record at byte 21 is wrong"):
         check_content(shard, second)
@@ -92,7 +99,7 @@ def test_a_set_must_be_whole(tmp_path: Path, names: list[str], problem: str) -> 
     for name in names:
         (tmp_path / name).write_bytes(GOOD)
     with pytest.raises(SpecError, match=problem):
-        find(tmp_path, "train")
+        find_shards(tmp_path, "train")
 
 
 @pytest.mark.parametrize("end", ["", ".tfrecord", ".tfrecords"])
@@ -103,7 +110,7 @@ def test_shards_may_have_an_ending_and_a_folder_of_their_own(tmp_path: Path, inn
     paths = [tmp_path / inner / f"train-{number:05}-of-00002{end}" for number in range(2)]
     for path in paths:
         path.write_bytes(GOOD)
-    assert find(tmp_path, "train") == paths
+    assert find_shards(tmp_path, "train") == paths
 
 
 @pytest.mark.parametrize(
@@ -121,7 +128,7 @@ def test_what_lies_in_place_of_shards_is_named(tmp_path: Path, name: str, what: 
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
     with pytest.raises(SpecError) as refused:
-        find(tmp_path, "train")
+        find_shards(tmp_path, "train")
     assert f"of one set are needed. The folder has {what}" in str(refused.value)
 
 
@@ -168,7 +175,7 @@ def test_mnist_is_found_by_the_names_it_has(tmp_path: Path, names: dict[str, str
     folder.mkdir(parents=True, exist_ok=True)
     for part, content in IDX.items():
         (folder / f"{names[part]}{end}").write_bytes(gzip.compress(content) if is_gzip else content)
-    images, labels = open_pair(tmp_path, "train", (28, 28, 1), 10)
+    images, labels = open_mnist(tmp_path, "train", (28, 28, 1), 10)
     assert (images.path, labels.path) == tuple(folder / f"{names[part]}{end}" for part in IDX)
     assert (images.shape, labels.shape) == ((4, 28, 28), (4,))
     assert {images.is_gzip, labels.is_gzip} == {is_gzip}
@@ -202,7 +209,7 @@ def test_what_lies_in_place_of_mnist_is_named(tmp_path: Path, name: str, what: s
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
     with pytest.raises(SpecError) as refused:
-        open_pair(tmp_path, "train", (28, 28, 1), 10)
+        open_mnist(tmp_path, "train", (28, 28, 1), 10)
     names = f"{tmp_path} has neither train-images-idx3-ubyte nor train-images.idx3-ubyte, with or without .gz."
     assert str(refused.value).startswith(f"{names} The folder has {what}")
     assert str(refused.value).endswith("or make one: dtfperf make-data mnist --out DIR")
@@ -213,14 +220,14 @@ def test_a_web_page_in_place_of_mnist_is_called_that(tmp_path: Path) -> None:
     path = tmp_path / PUBLISHED["images"]
     path.write_bytes(b"<!DOCTYPE html><title>Moved</title>")
     with pytest.raises(SpecError, match=r"it is an HTML page, as servers send in place of a file\. Fetch or make it again"):
-        open_pair(tmp_path, "train", (28, 28, 1), 10)
+        open_mnist(tmp_path, "train", (28, 28, 1), 10)
 
 
 def test_cifar_is_found_in_its_archives_folder(data_dirs: dict[str, str], tmp_path: Path) -> None:
     """The folder that CIFAR-10's archive unpacks to may be the data set's, or be in it."""
     inner = tmp_path / "cifar-10-batches-bin"
     inner.symlink_to(data_dirs["cifar10"])
-    assert list(open_files(tmp_path, TRAINING_FILES)) == [inner / name for name in TRAINING_FILES]
+    assert list(open_cifar10(tmp_path, TRAINING_FILES)) == [inner / name for name in TRAINING_FILES]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +243,7 @@ def test_what_lies_in_place_of_cifar_is_named(tmp_path: Path, name: str, what: s
     """The other version, and archives, are named where the binary version is needed."""
     (tmp_path / name).touch()
     with pytest.raises(SpecError) as refused:
-        open_files(tmp_path, TRAINING_FILES)
+        open_cifar10(tmp_path, TRAINING_FILES)
     assert f"data_batch_1.bin is missing. The folder has {what}. Set data_dir" in str(refused.value)
 
 
@@ -244,14 +251,14 @@ def test_a_folder_that_cannot_be_read_is_not_told_to_be_empty(tmp_path: Path) ->
     """The system's own words say what is wrong with it; nobody is sent to make what may well be there."""
     (tmp_path / "round").symlink_to("round")
     with pytest.raises(SpecError) as refused:
-        find(tmp_path / "round", "train")
+        find_shards(tmp_path / "round", "train")
     assert str(refused.value) == f"{tmp_path}/round cannot be read: Too many levels of symbolic links"
 
 
 @pytest.mark.parametrize("shards, towers", [(1024, 1), (1024, 64), (1024, 512), (8, 3), (7, 2), (6, 4), (1, 5)])
 def test_towers_read_no_more_than_they_must(shards: int, towers: int) -> None:
     """Each shard is read by some tower; by one alone where shards can be dealt out, and by none twice."""
-    of_towers = [reading(shards, Share(tower, towers, 1)) for tower in range(towers)]
+    of_towers = [plan_reading(shards, Share(tower, towers, 1)) for tower in range(towers)]
     read = [[shard for lane in of.lanes for shard in lane] for of in of_towers]
     assert {shard for some in read for shard in some} == set(range(shards))
     for of, some in zip(of_towers, read, strict=True):
@@ -280,13 +287,13 @@ def test_a_bad_cifar_file_is_refused(
     path = tmp_path / "data_batch_2.bin"
     path.write_bytes(change(Path(data_dirs["cifar10"], path.name).read_bytes()))
     with pytest.raises(SpecError, match=problem):
-        open_files(tmp_path, (path.name,))
+        open_cifar10(tmp_path, (path.name,))
 
 
 def test_a_missing_cifar_file_is_named(tmp_path: Path) -> None:
     """With all that belong to the set, and how to make one."""
     with pytest.raises(SpecError, match=r"test_batch\.bin is missing.*data_batch_5\.bin.*dtfperf make-data cifar10"):
-        open_files(tmp_path, ("test_batch.bin",))
+        open_cifar10(tmp_path, ("test_batch.bin",))
 
 
 def example(**features: bytes) -> bytes:
@@ -373,8 +380,8 @@ def test_a_foreign_record_ends_the_step_with_its_place(
     deliver: Deliver, data_dirs: dict[str, str], tmp_path: Path, part: str, content: bytes, problem: str
 ) -> None:
     """Behind a good record, one that is no labelled image is found while training or testing, and named by file and byte."""
-    good = find(Path(data_dirs["imagenet"]), "train")[0]
-    first = next(records(good))
+    good = find_shards(Path(data_dirs["imagenet"]), "train")[0]
+    first = next(iterate_records(good))
     path = tmp_path / f"{part}-00000-of-00001"
     path.write_bytes(good.read_bytes()[: first.end] + framed(content))
     if part == "validation":
@@ -432,8 +439,8 @@ def test_a_jpeg_that_cannot_be_decoded_is_located(
 ) -> None:
     """Among good records, also a good one of the damaged one's size, the record whose JPEG TensorFlow cannot decode is named by
     file and byte, whatever damaged it."""
-    good = find(Path(data_dirs["imagenet"]), "train")[0]
-    first = next(records(good))
+    good = find_shards(Path(data_dirs["imagenet"]), "train")[0]
+    first = next(iterate_records(good))
     content = good.read_bytes()[first.content : first.content + first.length]
     jpeg = content[content.index(b"\xff\xd8\xff") : content.rindex(b"\xff\xd9") + 2]
     bad = damage(jpeg)
@@ -453,8 +460,8 @@ def test_a_foreign_record_in_a_folder_of_any_name(deliver: Deliver, data_dirs: d
     """Quotation marks, backslashes, blanks and accents in the file's name do not hide it."""
     folder = tmp_path / 'l\'été [1] \\ "2"'
     folder.mkdir()
-    good = find(Path(data_dirs["imagenet"]), "train")[0]
-    first = next(records(good))
+    good = find_shards(Path(data_dirs["imagenet"]), "train")[0]
+    first = next(iterate_records(good))
     path = folder / "train-00000-of-00001"
     path.write_bytes(good.read_bytes()[: first.end] + framed(b""))
     delivery = deliver(Ask(spec_of("imagenet", data_dirs, gpus=1, num_ps=0, batch_size=2, data_dir=str(folder))))
@@ -463,8 +470,8 @@ def test_a_foreign_record_in_a_folder_of_any_name(deliver: Deliver, data_dirs: d
 
 def test_a_damaged_record_ends_the_step_with_its_place(deliver: Deliver, data_dirs: dict[str, str], tmp_path: Path) -> None:
     """A bit that was flipped in the middle of one of two shards is found there."""
-    shards = find(Path(data_dirs["imagenet"]), "train")[:2]
-    _, second, *_ = records(shards[1])
+    shards = find_shards(Path(data_dirs["imagenet"]), "train")[:2]
+    _, second, *_ = iterate_records(shards[1])
     for number, shard in enumerate(shards):
         content = bytearray(shard.read_bytes())
         content[second.content + 9] ^= number

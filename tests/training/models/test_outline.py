@@ -12,7 +12,7 @@ import pytest
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import MODELS, Spec
 from pytest_dtfperf.training.models import default_network, make_network, network_of
-from pytest_dtfperf.training.models.layers import BATCH_NORM, BatchNorm, paddings
+from pytest_dtfperf.training.models.layers import BATCH_NORM, BatchNorm, compute_padding
 from pytest_dtfperf.training.models.outline import Outline, Shape, Shapes, multiply_adds, outline
 from tests.training.models.known import KNOWN, TF_CNN_BENCHMARKS
 
@@ -164,7 +164,7 @@ def test_images_that_are_too_small_are_refused() -> None:
 )
 def test_padding(padding: str, size: int, pixels: int, stride: int, expected: tuple[int, int]) -> None:
     """TensorFlow's own depends on the stride and may be uneven; ResNet's is the same on both sides."""
-    assert paddings(padding, size, pixels, stride) == expected
+    assert compute_padding(padding, size, pixels, stride) == expected
 
 
 def test_an_outline_needs_no_tensorflow() -> None:

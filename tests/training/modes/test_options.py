@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.training.variable_update.all_reduce_algorithms import CHUNK_BYTES, subdivisions
+from pytest_dtfperf.training.variable_update.all_reduce_algorithms import CHUNK_BYTES, count_rings
 from tests.training.conftest import RunTasks, Trained, assert_same_variables, orders_of
 
 RELAXED: Mapping[str, Any] = {"variable_update": "replicated", "gpus": 2, "variable_consistency": "relaxed"}
@@ -55,7 +55,7 @@ def test_collectives_share_large_tensors_out_to_several_rings(trained: Trained, 
     trained(spec.but(variable_update="collective_all_reduce"), checkpoint=str(tmp_path / "collected.npz"))
     assert_same_variables(tmp_path / "collected.npz", tmp_path / "added.npz")
     with np.load(tmp_path / "collected.npz") as variables:
-        assert max(subdivisions(variables[name].nbytes, devices=2) for name in variables) == 8
+        assert max(count_rings(variables[name].nbytes, devices=2) for name in variables) == 8
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_collectives_share_large_tensors_out_to_several_rings(trained: Trained, 
 )
 def test_each_ring_carries_about_a_megabyte_per_device(size_bytes: int, devices: int, shards: int, rings: int) -> None:
     """Small tensors have one ring, larger ones as many as make such chunks, and shards multiply them."""
-    assert subdivisions(size_bytes, devices, shards) == rings
+    assert count_rings(size_bytes, devices, shards) == rings
 
 
 @pytest.mark.parametrize("mode", ["collective_all_reduce", "distributed_all_reduce"])

@@ -13,7 +13,7 @@ from pytest_dtfperf.spec.learning_rate import learning_rate_of
 from pytest_dtfperf.training import optimizers as own_optimizers
 from pytest_dtfperf.training.devices import config_of, variables_of
 from pytest_dtfperf.training.loss_scale import loss_scale_of
-from pytest_dtfperf.training.optimizers import Update, apply_all, rate_after
+from pytest_dtfperf.training.optimizers import Update, apply_all, compute_rate
 from tests.training.numerics.tables import CONFIGS, HYPERPARAMETERS, OVERFLOWS, RATES, STEPS
 
 v1 = tf.compat.v1
@@ -107,7 +107,7 @@ def rates() -> dict[str, list[float]]:
     for name, rule in RATES.items():
         with tf.Graph().as_default(), v1.Session() as session:
             step = v1.placeholder(tf.int64, ())
-            rate = rate_after(learning_rate_of(Spec(**rule)), step)
+            rate = compute_rate(learning_rate_of(Spec(**rule)), step)
             found[name] = [float(session.run(rate, {step: each})) for each in STEPS]
     return found
 
