@@ -154,7 +154,7 @@ def _until(config: ClusterConfig) -> float | None:
 def _print_address(host: str, until: float | None) -> None:
     if until is not None:
         end_time = time.strftime("%Y-%m-%d %H:%M", time.localtime(until))
-        print_remark(f"{host} is lent until {end_time} at the latest")
+        print_remark(f"{host} is allocated until {end_time} at the latest")
     print_remark(f"JupyterLab is on {host}; Ctrl-C ends it")
 
 

@@ -317,7 +317,9 @@ def test_through_slurm(folder: Path, site: Site) -> None:
         assert notebook.get(f"/bytes/{5 * MIB + 5}") == (200, expected(5 * MIB + 5))
         os.kill(notebook.process.pid, signal.SIGINT)
         assert notebook.ends() == 130
-    assert re.search(r"dtfperf: \S+ is lent until \d{4}-\d\d-\d\d \d\d:\d\d at the latest", (folder / "stderr").read_text())
+    assert re.search(
+        r"dtfperf: \S+ is allocated until \d{4}-\d\d-\d\d \d\d:\d\d at the latest", (folder / "stderr").read_text()
+    )
     wait_until("the queue is empty", lambda: not site.run("squeue", "--noheader").strip())
     assert_nothing_left(folder)
 

@@ -38,7 +38,7 @@ def test_the_guide_has_every_model_as_it_is(model: str) -> None:
 
 def test_the_guide_has_no_model_that_is_not_there() -> None:
     """Its table has one line per row of the table of models."""
-    table = GUIDE.read_text().partition("| model | images |")[2].partition("\n\n")[0]
+    table = GUIDE.read_text().partition("| Model | Images |")[2].partition("\n\n")[0]
     assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(MODELS)
 
 
