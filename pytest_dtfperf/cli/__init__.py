@@ -1,26 +1,7 @@
 """The command `dtfperf`, which works without pytest.
 
-dtfperf init           a working start in a project: perf tests, their clusters, a job of the night
-dtfperf init           write perf tests, a cluster file and a nightly job into a project
-dtfperf clusters ...   list, show and check the clusters of clusters.toml
-dtfperf doctor         check each host of a cluster before it is measured
-dtfperf judge          judge a stored session again, offline
-dtfperf judge          judge a stored session again, offline
-dtfperf explain        show where the time of a step goes in a stored session, offline
-dtfperf isolate        find the hosts and links that slow a training
-dtfperf nightly        run one night of perf tests, and summarise it
-dtfperf history ...    all sessions: list, compare, draw trends, find changes of rates
-dtfperf site           write the history as a static site, with a page for each training and session, and a feed of changes
-dtfperf figures        draw rates, speed-ups, the cost of input and steps; the figures of the report of 2017
-dtfperf baselines ...  audit accepted measurements, and calibrate their noise
-dtfperf slurm ...      cancel the Slurm jobs that sessions of perf tests have left
-dtfperf ec2 ...        launch, list and end the EC2 instances of perf tests, and show their cost
-dtfperf launch         run any program as parameter servers and workers on a cluster
-dtfperf notebook       run JupyterLab on a host of a cluster, for the local browser
-dtfperf data ...       copy data sets and session folders to and from S3
-dtfperf make-data      generate a data set in the format of ImageNet, MNIST or CIFAR-10
-dtfperf completion     print the completion script for a shell
-One module per command, imported when it is called. Exit codes: `terms.ENDINGS`.
+Each command has a module, which is imported when the command is called. `dtfperf --help` lists the commands, and `options.py`
+has their exit codes.
 """
 
 import errno

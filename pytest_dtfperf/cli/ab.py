@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pytest_dtfperf.session.comparison import ABComparison
 
 TEXT = """\
-Compares software stacks on the same hosts: an environment, modules, a container image, a variable, or fields of the training. A
-variant is its name, a colon, and what differs, in one argument. The first one is the reference.
+Compares software stacks on the same hosts: an environment, modules, a container image, a variable, or fields of the training.
+A variant is its name, a colon, and what differs, in one argument. The first one is the reference.
 
     dtfperf ab "old:" "new: num_intra_threads=2" mnist gpus=2
     dtfperf ab "old: python=/venvs/tf220/bin/python" "new: python=/venvs/tf221/bin/python" resnet50 gpus=8 --cluster=lab
@@ -44,8 +44,8 @@ variant is its name, a colon, and what differs, in one argument. The first one i
     dtfperf ab --variants=ab.toml mnist                    # a table for each variant
     dtfperf ab --same mnist gpus=2                         # how small a difference can be found here
 
-The agents of all variants run on the same hosts, and one variant trains at a time. Runs are in blocks of four, ABBA or BAAB by
-lot, so that a drift of the machine changes no result. Baselines are neither read nor changed (docs/compare-stacks.md).
+The agents of all variants run on the same hosts, and one variant trains at a time. Runs are in blocks of four, ABBA or BAAB
+by lot, so that a drift of the machine changes no result. Baselines are neither read nor changed (docs/compare-stacks.md).
 """
 ENDS = {DONE: "no variant is slower than the reference", FAILED: "one is, or a training or the cluster failed"}
 SHAPE: Shape = {

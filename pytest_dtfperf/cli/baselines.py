@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 
 BASELINES_TEXT = """\
-A baseline is a measurement that somebody has accepted (pytest perf_tests --update-baselines), and that later ones of the same
-training on the same hardware are compared with. They are kept in baselines/, a file for each kind of hardware.
+Audit, calibrate and remove baselines. A baseline is an accepted measurement (pytest perf_tests --update-baselines). Later
+measurements of the same training on the same hardware are compared with it. baselines/ has a file for each kind of hardware.
 
     dtfperf baselines audit
     dtfperf baselines calibrate --sessions=10 perf_tests --cluster=daint
@@ -54,7 +54,7 @@ training on the same hardware are compared with. They are kept in baselines/, a 
 
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    text = "accepted measurements: audit, calibrate, remove"
+    text = "audit, calibrate and remove accepted measurements"
     baselines = add_group(commands, "baselines", help=text, text=BASELINES_TEXT)
     for add in (add_audit_parser, add_calibrate_parser, add_remove_parsers):
         add(baselines)
@@ -66,22 +66,23 @@ COLLECTION_S = 120.0  # collecting imports test files, and trains nothing
 LAST_LINES = 15
 
 AUDIT = """\
-Looks through baselines/, the sessions in perf_results/ and the tests in perf_tests/, and measures nothing. Finds
+Find problems of baselines from the baselines, the sessions in perf_results/ and the tests in perf_tests/. Nothing is
+measured.
 
-  no baseline  trainings that sessions have compared, or wanted to, and that nothing was accepted of
-  no test      baselines of tests that there are no longer
-  beaten       baselines that every one of the last sessions exceeded by more than the margin
-  too tight    baselines whose rates scatter too much for their margin: more than 10 runs would be needed
+  no baseline  trainings that sessions compared, or tried to compare, without an accepted measurement
+  no test      baselines of tests that no longer exist
+  beaten       baselines that all of the last sessions exceeded by more than the margin
+  too tight    baselines with too much noise for their margin: a decision would need more than 10 runs
   old          baselines that were measured long ago
 
-How many parameters a test has depends on the cluster, so that a test is there if its function is.
+The parameters of a test depend on the cluster, so only its function must exist.
 
     dtfperf baselines audit
     dtfperf baselines audit perf_tests more_tests --max-age=90 --json
 """
 AUDIT_ENDS = {
-    DONE: "nothing was found",
-    FAILED: "something was",
+    DONE: "no problem was found",
+    FAILED: "a problem was found",
     USAGE: "wrong arguments, a file that cannot be read, tests that cannot be collected",
 }
 AUDIT_SHAPE: Shape = {
@@ -93,17 +94,21 @@ AUDIT_SHAPE: Shape = {
             "message": "the problem, and what to do",
         }
     ],
-    "notes": "a list of what could not be found out, and why",
+    "notes": "a list of checks that were not possible, with the reason",
     "baselines": "how many there are",
     "systems": "likewise",
     "tests": "likewise",
-    "sessions": "how many have compared something with baselines",
+    "sessions": "number of sessions that compared something with baselines",
 }
 
 
 def add_audit_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     audit = add_command(
-        commands, "audit", help="which baselines are missing, old, beaten, unowned or too tight", text=AUDIT, ends=AUDIT_ENDS
+        commands,
+        "audit",
+        help="find baselines that are missing, old, beaten, too tight or without a test",
+        text=AUDIT,
+        ends=AUDIT_ENDS,
     )
     audit.add_argument("tests", nargs="*", metavar="TESTS", help=f"files and folders of perf tests; {PERF_TESTS} by default")
     add_baselines(audit)
@@ -156,7 +161,7 @@ def run_audit(args: argparse.Namespace) -> int:
     for note in notes:
         print(f"note: {note}")
     of_tests = f"{format_count(counts['tests'], 'test')}, {format_count(counts['sessions'], 'session')}"
-    what = format_count(len(found), "finding") if found else "nothing was found"
+    what = format_count(len(found), "finding") if found else "no problem was found"
     print(
         f"dtfperf: {format_count(counts['baselines'], 'baseline')} of "
         f"{format_count(counts['systems'], 'system')}, {of_tests}: {what}."
@@ -242,25 +247,26 @@ def _print_findings(found: Sequence["AuditFinding"]) -> None:
 
 
 PATTERNS = """\
-Which ones is said by fields of their training, all of which must hold. Values may have *, ? and [...], quoted where the shell
-would take them; fields that are not named may be anything. model=* is all of them.
+Fields of the training select the measurements: all must match. Values may contain *, ? and [...], quoted for the shell.
+model=* selects all.
 """
 
 REMOVE = f"""\
-Removes accepted measurements, after it has shown them and asked. Their tests have no baseline then (NO_BASELINE).
+Remove accepted measurements. The command shows them and asks for confirmation. Their tests then have no baseline
+(NO_BASELINE).
 
     dtfperf baselines remove model=alexnet                              # of every system
     dtfperf baselines remove model=resnet50 'gpus=[48]' --system='8x-*'
-    dtfperf baselines remove variable_update=horovod --yes              # without a question
+    dtfperf baselines remove variable_update=horovod --yes              # without a confirmation
 
-{PATTERNS}
-Published results, thresholds and notes are never removed: they are no measurements that somebody accepted. A file that holds
-nothing else goes with its last baseline. To measure one anew it need not be removed: pytest --update-baselines.
+{PATTERNS} Published results, thresholds and notes are never removed. A file without any of these is removed with its last
+baseline. To replace a baseline, use pytest --update-baselines instead.
 """
 
 UNCALIBRATE = f"""\
-Forgets the noise that `dtfperf baselines calibrate` has found of accepted measurements, after it has shown them and asked: for
-a machine that has changed, or a calibration on a bad day. Verdicts estimate noise from the runs themselves then. Rates stay.
+Remove the noise that `dtfperf baselines calibrate` stored with accepted measurements, after a change of the machine or a
+disturbed calibration. The command shows the measurements and asks for confirmation. Verdicts then estimate the noise from the
+runs. Rates stay.
 
     dtfperf baselines uncalibrate model=inception3 gpus=8
     dtfperf baselines uncalibrate 'model=*' --system=cpu-amd-epyc-9b45-2c --yes
@@ -268,7 +274,7 @@ a machine that has changed, or a calibration on a bad day. Verdicts estimate noi
 {PATTERNS}"""
 REMOVE_ENDS = {
     DONE: "done",
-    FAILED: "none is there, or the answer was no",
+    FAILED: "there is none, or the answer was no",
     USAGE: "wrong arguments, a file that cannot be read, or no terminal for the question and no --yes",
 }
 BASELINE_SHAPE: Shape = {
@@ -281,25 +287,26 @@ BASELINE_SHAPE: Shape = {
     "session": "that measured it",
     "calibrated": "when, UTC; null: it was not",
 }
-REMOVE_SHAPE: Shape = {"done": [BASELINE_SHAPE], "left": "how many were left as they are, having changed meanwhile"}
+REMOVE_SHAPE: Shape = {
+    "done": [BASELINE_SHAPE],
+    "left": "number of baselines that were kept, because they had changed in the meantime",
+}
 
 FoundEntries = list[tuple[str, "Entry"]]  # each with its system
 
 
 def add_remove_parsers(commands: "Commands[argparse.ArgumentParser]") -> None:
     _add_remove_parser(commands, "remove", "remove accepted measurements", REMOVE, run_remove)
-    _add_remove_parser(
-        commands, "uncalibrate", "forget how much rates scatter, and keep the rates", UNCALIBRATE, run_uncalibrate
-    )
+    _add_remove_parser(commands, "uncalibrate", "remove the calibrated noise, and keep the rates", UNCALIBRATE, run_uncalibrate)
 
 
 def _add_remove_parser(
     commands: "Commands[argparse.ArgumentParser]", name: str, what: str, text: str, run: Callable[[argparse.Namespace], int]
 ) -> None:
     parser = add_command(commands, name, help=what, text=text, ends=REMOVE_ENDS)
-    text = "of the training: model, gpus, num_ps, ..."
+    text = "fields of the training: model, gpus, num_ps, ..."
     set_completer(parser.add_argument("pattern", nargs="+", metavar="FIELD=VALUE", help=text), complete_patterns)
-    parser.add_argument("--system", metavar="NAME", default="*", help="of these systems alone: names of files without .json")
+    parser.add_argument("--system", metavar="NAME", default="*", help="only of these systems: names of files without .json")
     add_baselines(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
     add_json(parser, REMOVE_SHAPE)
@@ -362,7 +369,7 @@ def _forget(
     left = len(found) - len(gone)
     if args.json:
         print_json({"done": [_make_entry_json(system, entry) for system, entry in gone], "left": left})
-    changed = f" Left as it is, having changed meanwhile: {format_count(left, what)}." if left else ""
+    changed = f" Kept, because it has changed in the meantime: {format_count(left, what)}." if left else ""
     print(f"dtfperf: {format_count(len(gone), what)} {done}.{changed}")
     return FAILED if left else DONE
 

@@ -49,65 +49,66 @@ NOT_NOW = {
 }
 
 CALIBRATE = """\
-Runs the same perf tests in several sessions, one after the other, between which nothing changes: how much their rates differ
-all the same is noise, from run to run and from session to session. It is written into the baselines, which must be there
-already (pytest --update-baselines), and no verdict will assume less.
+Measure the noise of rates: run the same perf tests in several sessions, one after the other, without any change between them.
+The noise from run to run and from session to session is stored in the baselines, which must exist (pytest
+--update-baselines). No verdict then assumes less noise.
 
     dtfperf baselines calibrate                                  # 5 sessions of 4 runs of everything in perf_tests/
     dtfperf baselines calibrate --sessions=10 perf_tests --cluster=daint --gpus=8 -k inception3
-    dtfperf baselines calibrate --like perf_results/20260131T021503Z-9f3c1a  # measures what that one did, without tests
-    dtfperf baselines calibrate --from perf_results/20260131T0*  # measures nothing: these sessions were such ones
+    dtfperf baselines calibrate --like perf_results/20260131T021503Z-9f3c1a  # the trainings of a session, without tests
+    dtfperf baselines calibrate --from perf_results/20260131T0*  # from existing sessions
 
-Tests are programs, which pytest runs anew in each session. With --like there are none: its trainings are made as they are
-recorded, on the same cluster. What stands behind the tests is for pytest.
-Each session borrows its hosts anew. Runs that something disturbed are left out.
-A margin can be told if ten runs are enough to find a loss of twice as much. Where not even one of 30 % can, the noise is not
-written unless --allow-noisy is given: all verdicts that know of it would be INCONCLUSIVE.
+pytest runs the tests again in each session, and arguments after the tests go to pytest. With --like, the trainings of a
+session are measured on the same cluster without any test. Each session allocates its hosts again. Disturbed runs do not
+count.
+
+A margin is detectable if ten runs are enough to find a loss of twice the margin. If not even a margin of 30 % is detectable,
+the noise is only stored with --allow-noisy, because all verdicts would be INCONCLUSIVE.
 """
 ENDS = {
-    DONE: "noise was written",
-    FAILED: "none was, or some was too large",
+    DONE: "noise was stored",
+    FAILED: "no noise was stored, or some was too large",
     USAGE: "wrong arguments, too few sessions, a file that cannot be read",
 }
 SHAPE: Shape = {
-    "sessions": "a list of those that were looked at",
-    "copies": "how many were left out, being copies of others",
-    "written": "how many baselines have got their noise",
+    "sessions": "a list of the sessions",
+    "copies": "number of copied folders, which were left out",
+    "written": "number of baselines with stored noise",
     "folder": "of the baselines",
     "cases": [
         {
             "what": "calibrated, not written or too noisy",
             "system": "the hardware",
             "case": "the training",
-            "runs": "that counted",
-            "sessions": "that they are of",
+            "runs": "runs that count",
+            "sessions": "sessions of these runs",
             "left_out": "runs that were disturbed or invalid",
-            "rare": "runs that were clearly slower than the others, and were left out of the noise",
-            "noise_run": "how much runs scatter, as a fraction; null, as what follows, where that is not known",
-            "noise_session": "how much sessions do",
+            "rare": "clearly slower runs, which were left out of the noise",
+            "noise_run": "spread of runs, as a fraction; null, as the next fields: unknown",
+            "noise_session": "spread of sessions, as a fraction",
             "margin": "the smallest margin that ten runs can detect, as a fraction",
-            "wanted_margin": "that its verdicts are asked for",
+            "wanted_margin": "margin of its verdicts",
             "message": "why no noise is stored, or empty",
-            "conditions": "a list of conditions of the stated error rates that these sessions do not meet",
-            "changes": "a list of what else was another between these sessions, and counts as noise",
+            "conditions": "a list of conditions of the stated error rates that the sessions do not meet",
+            "changes": "a list of differences between the sessions, which count as noise",
         }
     ],
 }
 
 
 def add_calibrate_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    text = "how much rates scatter where nothing changes: measure it, keep it with the baselines"
+    text = "measure the noise of rates, and store it in the baselines"
     parser = add_command(commands, "calibrate", help=text, text=CALIBRATE, ends=ENDS)
     parser.add_argument("--sessions", metavar="N", type=int, help=f"how many to run; {SESSIONS} by default")
     parser.add_argument("--repeats", metavar="R", type=int, help=f"runs of each spec in each of them; {REPEATS} by default")
-    parser.add_argument("--allow-noisy", action="store_true", help="write noise that is too large for any margin, too")
-    text = "sessions that have been run already"
+    parser.add_argument("--allow-noisy", action="store_true", help="also store noise that is too large for any margin")
+    text = "use these sessions instead of new ones"
     set_completer(
         parser.add_argument("--from", metavar="SESSION_DIR", dest="stored", nargs="+", help=text), complete_session_folders
     )
     text = "measure what this session measured, instead of running tests"
     set_completer(parser.add_argument("--like", metavar="SESSION_DIR", help=text), complete_session_folders)
-    parser.add_argument("--clusters-file", metavar="FILE", help="for --like; by default as pytest finds it")
+    parser.add_argument("--clusters-file", metavar="FILE", help="the cluster file for --like; by default as for pytest")
     add_baselines(parser)
     add_results(parser)
     add_json(parser, SHAPE)
@@ -122,7 +123,7 @@ def run_calibrate(args: argparse.Namespace) -> int:
     folder = find_baselines_folder(args)
     if not folder.is_dir():
         raise UsageError(
-            f"there is no folder of baselines {folder}, so nothing that noise could be kept with: accept some "
+            f"there is no folder of baselines {folder} to store noise in: accept baselines first "
             "(pytest --update-baselines), or name another folder with --baselines"
         )
     from pytest_dtfperf.baselines.calibrate import calibrate, cases_of
@@ -337,9 +338,9 @@ def _describe_margin(found: "CalibrationResult", refused: bool) -> str:
 
     if refused:
         return (
-            f"{MOST_RUNS} runs could not even detect a loss of {2 * MARGINS[-1]:.0%}: with that noise its verdicts would be "
-            "INCONCLUSIVE for ever, so it was not written. Measure longer (--steps), on a machine for itself, in more "
-            "sessions; or write it all the same: --allow-noisy"
+            f"{MOST_RUNS} runs could not even detect a loss of {2 * MARGINS[-1]:.0%}: with that noise all verdicts would be "
+            "INCONCLUSIVE, so it was not written. Measure longer (--steps), on a quiet machine, in more sessions; or write "
+            "it with --allow-noisy"
         )
     if found.margin is None or found.margin <= found.wanted:
         return ""

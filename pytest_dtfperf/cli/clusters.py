@@ -30,26 +30,26 @@ if TYPE_CHECKING:
     from pytest_dtfperf.clusters.named import ClusterConfig
 
 TEXT = """\
-What clusters.toml describes: the clusters that tests can train on, what holds for each of them, and whether it can be used.
+List, show and check the clusters of clusters.toml.
 
     dtfperf clusters list
     dtfperf clusters show daint
     dtfperf clusters check
 """
 LIST = """\
-Lists the clusters that tests can train on: those of clusters.toml, and `local`, which is there without a file.
+List the clusters that tests can train on: those of clusters.toml, and `local`, which needs no file.
 
     dtfperf clusters list
     dtfperf clusters list --clusters-file=site/clusters.toml --json
 """
 SHOW = """\
-Shows what holds for one cluster: its keys in clusters.toml, and the defaults of the other keys, which are marked.
+Show all keys of a cluster: those in clusters.toml, and the defaults of the others, which are marked.
 
     dtfperf clusters show daint
 """
 CHECK = """\
-Checks clusters without asking anybody for a host: whether what they need is installed, and the files that they name can be
-read. Whether their hosts are fit to be measured is what `dtfperf doctor` finds out.
+Check clusters without a request for hosts: whether the programs that they need are installed, and their files can be read.
+`dtfperf doctor` checks their hosts.
 
     dtfperf clusters check
     dtfperf clusters check daint lab
@@ -61,11 +61,11 @@ SHAPES: Mapping[str, Shape] = {
         "file": FILE,
         "clusters": [
             {
-                "name": "as --cluster has it",
+                "name": "as for --cluster",
                 "backend": "local, ssh, slurm, ec2 or another package's",
-                "hosts": "how many; null where only the cluster itself knows",
-                "devices_per_host": "how many; null where only the cluster itself knows",
-                "allocation": "for how long hosts are lent: session or test",
+                "hosts": "their number; null: only the cluster knows it",
+                "devices_per_host": "their number; null: only the cluster knows it",
+                "allocation": "how long hosts are allocated: session or test",
             }
         ],
     },
@@ -73,19 +73,19 @@ SHAPES: Mapping[str, Shape] = {
         "file": FILE,
         "name": "the cluster's",
         "given": "its table of clusters.toml, as an object",
-        "defaults": "the other keys, with what holds for them",
+        "defaults": "the other keys with their defaults",
     },
     "check": {"clusters": [{"name": "the cluster's", "problem": "why it cannot be used; null: it can"}]},
 }
 
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    group = add_group(commands, "clusters", help="what clusters.toml describes", text=TEXT)
-    listed = add_command(group, "list", help="all of them", text=LIST, ends={DONE: "listed"})
-    shown = add_command(group, "show", help="what holds for one of them", text=SHOW, ends={DONE: "shown", USAGE: NO_SUCH})
+    group = add_group(commands, "clusters", help="list, show and check the clusters of clusters.toml", text=TEXT)
+    listed = add_command(group, "list", help="list all clusters", text=LIST, ends={DONE: "listed"})
+    shown = add_command(group, "show", help="show all keys of a cluster", text=SHOW, ends={DONE: "shown", USAGE: NO_SUCH})
     set_completer(shown.add_argument("name", metavar="NAME"), complete_cluster_names)
     ends = {DONE: "all can be used", FAILED: "some cannot", USAGE: NO_SUCH}
-    checked = add_command(group, "check", help="whether they can be used", text=CHECK, ends=ends)
+    checked = add_command(group, "check", help="check whether clusters can be used", text=CHECK, ends=ends)
     set_completer(checked.add_argument("names", metavar="NAME", nargs="*", help="by default all"), complete_cluster_names)
     for parser, run, name in ((listed, run_list, "list"), (shown, run_show, "show"), (checked, run_check, "check")):
         parser.add_argument("--clusters-file", metavar="FILE", help="by default as pytest finds it")

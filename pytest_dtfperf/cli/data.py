@@ -36,26 +36,26 @@ if TYPE_CHECKING:
 
 
 DATA = """\
-Data sets and session folders, to S3 and back.
+Copy data sets and session folders to and from S3.
 
     dtfperf data push /data/imagenet s3://perf-data/imagenet
     dtfperf data pull s3://perf-data/imagenet /data/imagenet
 """
 PUSH = """\
-Uploads a file, or all files below a folder, to s3://BUCKET/PREFIX: a data set, or a session folder of perf_results/.
+Upload a file, or all files of a folder, to s3://BUCKET/PREFIX: a data set, or a session folder of perf_results/.
 
-Files that are there with the same content are not sent again, so that a push which was broken off is simply repeated. Large
-files travel in parts. Each is encrypted, and afterwards compared with what S3 has received. A public bucket is warned of.
-Credentials are found as by every AWS tool: AWS_PROFILE, ~/.aws, an instance's role.
+Files that are there with the same content are not sent again, so an interrupted upload can simply be repeated. Large files
+are sent in parts. Each file is encrypted, and its checksum is compared with that of S3. The command warns of a public bucket.
+Credentials are those of all AWS tools: AWS_PROFILE, ~/.aws, the role of an instance.
 
     dtfperf data push perf_results/20260131T021503Z-9f3c1a s3://perf-data/sessions/20260131T021503Z-9f3c1a
     dtfperf data push /data/imagenet s3://perf-data/imagenet --json
 """
 PULL = """\
-Fetches all files below s3://BUCKET/PREFIX into a folder.
+Download all files of s3://BUCKET/PREFIX into a folder.
 
-Files that are here with the same content are not fetched again. A file appears under its name once its checksum is right.
-Credentials are found as by every AWS tool: AWS_PROFILE, ~/.aws, an instance's role.
+Files that are here with the same content are not downloaded again. A file gets its name when its checksum is verified.
+Credentials are those of all AWS tools: AWS_PROFILE, ~/.aws, the role of an instance.
 
     dtfperf data pull s3://perf-data/imagenet /data/imagenet
 """
@@ -63,10 +63,10 @@ DATA_ENDS = {FAILED: "the command failed", USAGE: "wrong arguments, or boto3 is 
 DATA_SHAPE = {
     "from": "a path or s3://BUCKET/PREFIX",
     "to": "likewise",
-    "files": "how many there are",
+    "files": "number of files",
     "bytes": "of all files",
-    "moved": "how many files were sent or fetched; the others were there already",
-    "unverified": "names of those that S3 knows no checksum of which can be verified here",
+    "moved": "number of copied files; the others were there already",
+    "unverified": "names of files without a checksum in S3 that can be verified here",
 }
 _MB = 1e6
 _URL = re.compile(r"s3:|[A-Za-z][A-Za-z0-9+.-]*://")  # ./s3:... names a folder
@@ -74,14 +74,14 @@ _MAX_NAMED = 3  # a message names so many files
 
 
 def add_data_parsers(commands: "Commands[argparse.ArgumentParser]") -> None:
-    data = add_group(commands, "data", help="data sets and session folders, to S3 and back", text=DATA)
+    data = add_group(commands, "data", help="copy data sets and session folders to and from S3", text=DATA)
     push = add_command(data, "push", help="upload a file or folder to S3", text=PUSH, ends=DATA_ENDS)
     push.add_argument("local", metavar="LOCAL", help="a file or folder")
     push.add_argument("url", metavar="URL", help="s3://BUCKET/PREFIX")
     add_json(push, DATA_SHAPE)
     push.set_defaults(run=run_push)
-    pull = add_command(data, "pull", help="fetch what lies below a prefix in S3", text=PULL, ends=DATA_ENDS)
-    pull.add_argument("local", metavar="LOCAL", help="a folder; the two may also stand the other way round")
+    pull = add_command(data, "pull", help="download all files of a prefix in S3", text=PULL, ends=DATA_ENDS)
+    pull.add_argument("local", metavar="LOCAL", help="a folder; both arguments may be in any order")
     pull.add_argument("url", metavar="URL", help="s3://BUCKET/PREFIX")
     add_json(pull, DATA_SHAPE)
     pull.set_defaults(run=run_pull)
@@ -161,14 +161,14 @@ def _report_transfer(args: argparse.Namespace, done: "Done", origin: str, goal: 
 
 
 MAKE_DATA = """\
-Makes a data set of generated pictures in the original's format, so that training from files can be tried and measured anywhere.
+Generate a data set in the original's format, to measure training from files without the original data.
 
   imagenet   train-00000-of-00008, validation-00000-of-00001: TFRecord files of JPEGs, as data=imagenet reads them
   mnist      four idx files, as data=mnist reads them
   cifar10    data_batch_1.bin to data_batch_5.bin and test_batch.bin, as data=cifar10 reads them
 
-Each class has a pattern, so that a network can learn them. The same arguments make the same pictures. The folder appears once
-all is in it.
+Each class has a pattern, so that a network can learn it. The same arguments generate the same images. The folder gets its
+name when it is complete.
 
     dtfperf make-data mnist --out=/data/mnist
     dtfperf make-data imagenet --out=/data/imagenet --images=4096 --shards=16 --json
@@ -188,19 +188,19 @@ def add_make_data_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     make = add_command(
         commands,
         "make-data",
-        help="a made-up data set in ImageNet's, MNIST's or CIFAR-10's format",
+        help="generate a data set in the format of ImageNet, MNIST or CIFAR-10",
         text=MAKE_DATA,
         ends=MAKE_DATA_ENDS,
     )
     make.add_argument("data", choices=tuple(_NEEDS), help="the data set whose format is written")
     make.add_argument("--out", type=Path, required=True, metavar="DIR", help="the new folder")
-    make.add_argument("--images", type=int, default=1024, metavar="N", help="to train on (default: 1024)")
-    make.add_argument("--test-images", type=int, metavar="N", help="to be asked about (default: a tenth of --images)")
-    make.add_argument("--seed", type=int, default=1234, metavar="N", help="another makes other pictures (default: 1234)")
+    make.add_argument("--images", type=int, default=1024, metavar="N", help="number of training images (default: 1024)")
+    make.add_argument("--test-images", type=int, metavar="N", help="number of validation images (default: a tenth of --images)")
+    make.add_argument("--seed", type=int, default=1234, metavar="N", help="seed of the images (default: 1234)")
     only = make.add_argument_group("for imagenet")
-    only.add_argument("--shards", type=int, metavar="N", help="files to train on (default: 8); the original has 1024")
-    only.add_argument("--classes", type=int, metavar="N", help="1 to N are in it (default: 1000)")
-    only.add_argument("--size", metavar="WIDTHxHEIGHT", help="of the pictures (default: 400x350, about the original's mean)")
+    only.add_argument("--shards", type=int, metavar="N", help="number of training files (default: 8); the original has 1024")
+    only.add_argument("--classes", type=int, metavar="N", help="number of classes (default: 1000)")
+    only.add_argument("--size", metavar="WIDTHxHEIGHT", help="size of the images (default: 400x350, about the original's mean)")
     add_json(make, MAKE_DATA_SHAPE)
     make.set_defaults(run=run_make_data)
 
@@ -229,7 +229,7 @@ def _read_request(args: argparse.Namespace) -> dict[str, Any]:
     given = {name: getattr(args, name) for name in ("shards", "classes", "size") if getattr(args, name) is not None}
     if args.data != "imagenet":
         if given:
-            raise UsageError(f"--{next(iter(given))} means nothing to {args.data}: it is for imagenet")
+            raise UsageError(f"--{next(iter(given))} means nothing to {args.data}: it is only for imagenet")
         return _count_images(of_all, least_images=5 if args.data == "cifar10" else 1)
     size = _SIZE.fullmatch(given.get("size", "400x350"))
     if not size:

@@ -28,53 +28,51 @@ if TYPE_CHECKING:
 _CLEAR = "\r\x1b[K"
 
 DOCTOR = """\
-Borrows a cluster's hosts as a test would, looks at all of them side by side, and gives them back.
+Allocate a cluster's hosts as a test would, check all of them at the same time, and release them.
 
-Shows of every host whether it can be reached, its Python, TensorFlow (imported for trial), devices, memory, load and clock; of
-the network between the hosts the ports that are open, round trips and bandwidth; and whether they share files. Below the table
-stands what is wrong, and how to go on.
+The table shows for each host whether it can be reached, its Python, TensorFlow (which is imported), devices, memory, load and
+clock. For the network between hosts it shows open ports, round trips and bandwidth, and whether the hosts share files.
+Problems are listed below the table, each with what to do.
 
     dtfperf doctor --cluster=daint --gpus=8
     dtfperf doctor --cluster=daint --hosts=nid[00012-00015]
 """
-ENDS = {DONE: "nothing is wrong", FAILED: "something is, or no hosts could be had"}
+ENDS = {DONE: "no problems", FAILED: "there is a problem, or no hosts could be allocated"}
 SHAPE: Shape = {
     "cluster": "its name",
     "hosts": [
         {
-            "name": "as clusters.toml or the batch system has it",
-            "address": "that tasks use",
-            "missing": "why there is no more of it; null: all could be asked",
-            "python": "its version; null, as all that follows, where it is not known",
-            "tensorflow": "the version that could be imported",
+            "name": "as in clusters.toml or the batch system",
+            "address": "the address that tasks use",
+            "missing": "why the other fields are missing; null: none is",
+            "python": "its version; null, as all further fields, if unknown",
+            "tensorflow": "the version that was imported",
             "gpus": "a list of their names, as nvidia-smi lists them",
-            "cores": "that a process started there may use",
+            "cores": "the cores that a process may use",
             "memory_bytes": "of the machine",
             "load": "runnable processes, averaged over a minute",
-            "clock_offset_s": "how far its clock is ahead of this machine's",
-            "clock_uncertainty_s": "the truth is not further away than this",
-            "interface": "that tasks use; null: none of its has that address",
+            "clock_offset_s": "seconds that its clock is ahead of this machine's",
+            "clock_uncertainty_s": "largest error of clock_offset_s",
+            "interface": "the interface that tasks use; null: no interface has that address",
             "interface_gbps": "its speed in Gbit/s, if the kernel knows it",
             "ports_tried": "connections that other hosts tried",
-            "ports_reached": "those that came through",
+            "ports_reached": "those that were accepted",
             "round_trip_s": "median over its links",
-            "sends_bits_per_s": "likewise",
-            "receives_bits_per_s": "likewise",
-            "protection": "what keeps strangers from tasks' ports",
-            "files": "with how many hosts it shares the folder, itself counted",
+            "sends_bits_per_s": "median over its links",
+            "receives_bits_per_s": "median over its links",
+            "protection": "the protection of the tasks' ports",
+            "files": "number of hosts that share the folder, itself included",
         }
     ],
-    "findings": [{"message": "what is wrong, and where", "advice": "what to do", "wrong": "false: only worth knowing"}],
+    "findings": [{"message": "the problem, and where it is", "advice": "what to do", "wrong": "false: only a remark"}],
 }
 
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    doctor = add_command(
-        commands, "doctor", help="look at every host of a cluster: is it fit to be measured?", text=DOCTOR, ends=ENDS
-    )
-    add_cluster(doctor, required=True, text="which cluster of clusters.toml")
-    doctor.add_argument("--gpus", metavar="N", type=int, help="look at the hosts that so many devices need; by default at all")
-    doctor.add_argument("--hosts", metavar="NAME,..", help="look at these alone, of an SSH or a Slurm cluster")
+    doctor = add_command(commands, "doctor", help="check each host of a cluster before it is measured", text=DOCTOR, ends=ENDS)
+    add_cluster(doctor, required=True, text="a cluster of clusters.toml")
+    doctor.add_argument("--gpus", metavar="N", type=int, help="check the hosts that N devices need; by default all")
+    doctor.add_argument("--hosts", metavar="NAME,..", help="check only these hosts of an SSH or Slurm cluster")
     add_json(doctor, SHAPE)
     doctor.set_defaults(run=run_doctor)
 

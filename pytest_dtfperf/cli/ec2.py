@@ -101,28 +101,28 @@ def _compute_size(config: ClusterConfig, account: "Account", gpus: int | None) -
 
 
 TEXT = """\
-Instances of Amazon EC2: what a cluster of backend ec2 costs, what runs, and how it is ended for certain.
+Launch, list and end the EC2 instances of perf tests, and show their cost.
 
     dtfperf ec2 cost --cluster=p3 --gpus=16
     dtfperf ec2 status
     dtfperf ec2 down
 """
 UP = """\
-Launches the instances of a cluster and keeps them until max_hours are over, for sessions that follow: pytest --cluster=NAME.
+Launch the instances of a cluster, and keep them for later sessions (pytest --cluster=NAME) until max_hours are over.
 
-The cluster's table must have keep = true, or no session would use them. The highest cost is shown first. Without max_usd
-in the table, you have to confirm it. `dtfperf ec2 down` ends them.
+The cluster's table must have keep = true: otherwise no session would use them. The maximum cost is shown first. Without
+max_usd in the table, you must confirm it. `dtfperf ec2 down` ends the instances.
 
     dtfperf ec2 up --cluster=p3 --gpus=16
-    dtfperf ec2 up --cluster=p3 --yes         # without a question
+    dtfperf ec2 up --cluster=p3 --yes         # without a confirmation
 """
-UP_ENDS = {DONE: "they are ready", FAILED: "there are none, and nothing is left of the attempt"}
+UP_ENDS = {DONE: "they are ready", FAILED: "they could not be launched, and nothing is left of the attempt"}
 UP_SHAPE: Shape = {"cluster": "its name", "hosts": [{"name": "of an instance", "address": "that tasks use"}]}
 STATUS = """\
-Shows the instances that perf tests have launched in the account: their session, their end, and their cost so far.
+Show the instances that perf tests launched in the account, with their session, their end, and their cost so far.
 
-Asks the account: in the region that boto3 finds, and in those that this user's ledgers of the last 90 days name; with --cluster
-or --region only there. So runs with a closed or damaged ledger here are shown, too.
+The account is asked for the region of boto3, and for the regions in this user's ledgers of the last 90 days; with --cluster
+or --region only for that one. So runs with a closed or damaged ledger are shown, too.
 
     dtfperf ec2 status
     dtfperf ec2 status --region=us-east-2 --json
@@ -131,25 +131,25 @@ STATUS_ENDS = {DONE: "shown", FAILED: "Amazon does not answer"}
 STATUS_SHAPE: Shape = {
     "instances": [
         {
-            "run": "that launched it; null: it has lost its run's tag",
+            "run": "the run that launched it; null: its tag is missing",
             "cluster": "of clusters.toml",
             "region": "that it is in",
-            "instance": "its id; null, as what follows, where Amazon shows none of the run",
+            "instance": "its id; null, as the next fields: Amazon shows no instance of the run",
             "type": "as g4dn.xlarge",
             "zone": "within the region",
-            "state": "Amazon's word for it",
-            "address": "public where there is one",
-            "ends_in_s": "until the run's time is over; null: not known",
+            "state": "its state in Amazon's terms",
+            "address": "its public address, if it has one",
+            "ends_in_s": "seconds until the run ends; null: unknown",
             "usd_per_hour": "null: not known",
             "usd_so_far": "without volumes and traffic; null: not known",
-            "owner": "the session, and whether it still runs",
+            "owner": "the session, and whether it runs",
         }
     ],
-    "usd_so_far": "of all of them, as far as their prices are known",
+    "usd_so_far": "of all instances with a known price",
 }
 SSH = """\
-Logs in to an instance, with its run's own key, and trusting only the key that the instance has made itself. Only from where it
-was launched: the keys are there and nowhere else.
+Log in to an instance with the key of its run. Only the host key that the instance generated is trusted. This works only on
+the machine that launched the instance, because only it has the keys.
 
     dtfperf ec2 ssh                           # the first one
     dtfperf ec2 ssh 1 -- nvidia-smi
@@ -157,79 +157,79 @@ was launched: the keys are there and nowhere else.
 SSH_ENDS: ExitCodes = {
     DONE: "the command's",
     FAILED: "there is no such instance, or the command's",
-    "any other": "ssh's, which is the command's; 255: there is no connection",
+    "any other": "that of ssh, which is that of the command; 255: there is no connection",
 }
 DOWN = """\
-Ends runs that were launched from here, and waits until Amazon shows nothing of them any more: no instance, security group,
-placement group or key pair.
+End runs that were launched from here, and wait until Amazon shows no instance, security group, placement group or key pair of
+them.
 
-By default all that surely no session is at work with; else those that are named, by run as `dtfperf ec2 status` shows it, or by
-the id of an instance that has lost its run's tag.
+By default these are all runs that no session uses. Arguments select runs as `dtfperf ec2 status` shows them, or instances by
+their ids if the tag of their run is missing.
 
     dtfperf ec2 down
     dtfperf ec2 down 20260131T021503Z-9f3c1a-4b1d07 --json
 """
-DOWN_ENDS = {DONE: "nothing of them is left", FAILED: "that could not be proven of one, or Amazon does not answer"}
+DOWN_ENDS = {DONE: "nothing of them is left", FAILED: "this could not be verified for one, or Amazon does not answer"}
 REAP = """\
-Ends the instances that sessions of perf tests have left: their pytest is gone, or their time is over. Every session that uses
-EC2 does the same when it begins.
+End the instances that sessions of perf tests left: their pytest has ended, or their time is over. Every session on EC2 does
+the same at its start.
 
-Instances are ended by their session, even when it is killed, and end themselves when max_hours are over. They stay only after
-an outage. Whether a pytest is gone can be seen only on its own machine, and in its own container: what others have launched
-stays until its time is over by Amazon's clock.
+A session ends its instances, even when it is killed, and they end themselves after max_hours. They remain only after an
+outage. Only the machine of a pytest, or its container, shows whether it has ended: instances of other machines remain until
+their time is over by Amazon's clock.
 
     dtfperf ec2 reap --dry-run
     dtfperf ec2 reap --region=us-east-2
 """
-REAP_ENDS = {FAILED: "the end of a run could not be proven, or Amazon does not answer"}
+REAP_ENDS = {FAILED: "the end of a run could not be verified, or Amazon does not answer"}
 ENDED: Shape = {
     "runs": [
         {
-            "run": "its name; of an instance that has lost its run's tag, its id",
+            "run": "its name; the id of an instance without the tag of its run",
             "cluster": "of clusters.toml",
             "region": "that it is in",
-            "instances": "how many it has",
+            "instances": "number of its instances",
             "session": "that launched it",
-            "owner": "the session, and whether it still runs",
+            "owner": "the session, and whether it runs",
             "done": "ended, would be ended, left alone, taken by a session or NOT ENDED",
         }
     ],
-    "problems": "a list of what could not be proven, and why",
+    "problems": "a list of ends that could not be verified, with the reason",
 }
 COST = """\
-Shows what instances of a cluster would cost, and whether the account may run so many. Launches nothing.
+Show the cost of a cluster's instances, and whether the account may run so many. Nothing is launched.
 
     dtfperf ec2 cost --cluster=p3
     dtfperf ec2 cost --cluster=p3 --gpus=16 --json
 """
-COST_ENDS = {DONE: "the cost is shown", FAILED: "the price is not known, or Amazon does not answer"}
+COST_ENDS = {DONE: "the cost is shown", FAILED: "the price is unknown, or Amazon does not answer"}
 COST_SHAPE: Shape = {
     "instance_type": "as g4dn.xlarge",
-    "count": "how many instances",
+    "count": "number of instances",
     "gpus": "of each",
     "vcpus": "of each",
-    "baseline_gbps": "what its network has for as long as it likes; null: not known",
-    "peak_gbps": "until its credits are used up; null: not known",
-    "spot": "whether they are bid for",
+    "baseline_gbps": "sustained bandwidth of its network; null: unknown",
+    "peak_gbps": "bandwidth until its credits are used; null: unknown",
+    "spot": "whether they are spot instances",
     "usd_per_hour": "of each, without volumes and traffic",
-    "source": "where the price is from, and its date",
-    "max_hours": "that they may stay",
-    "worst_usd": "if all of them stay so long",
+    "source": "source of the price, with its date",
+    "max_hours": "hours that they may run",
+    "worst_usd": "cost if all of them run so long",
     "max_usd": "of clusters.toml; null: not set",
-    "quota_vcpus": "that the account may have; null: not known",
+    "quota_vcpus": "limit of the account; null: unknown",
 }
 
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    ec2 = add_group(commands, "ec2", help="instances of Amazon EC2", text=TEXT)
+    ec2 = add_group(commands, "ec2", help="launch, list and end EC2 instances, and show their cost", text=TEXT)
     up = add_command(ec2, "up", help="launch instances, and keep them for the sessions that follow", text=UP, ends=UP_ENDS)
     add_cluster(up, required=True, text="a cluster of backend ec2 in clusters.toml")
     _add_gpus(up)
-    up.add_argument("--yes", action="store_true", help="agree to what they cost, where there is no max_usd to do so")
+    up.add_argument("--yes", action="store_true", help="confirm the cost if there is no max_usd")
     add_json(up, UP_SHAPE)
     up.set_defaults(run=run_up)
     status = add_command(
-        ec2, "status", help="what runs now, until when, and what it has cost so far", text=STATUS, ends=STATUS_ENDS
+        ec2, "status", help="show running instances, their end and their cost so far", text=STATUS, ends=STATUS_ENDS
     )
     _add_where(status)
     add_json(status, STATUS_SHAPE)
@@ -239,19 +239,19 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     ssh.add_argument("remote_command", nargs="*", metavar="COMMAND", help="command to run there, after --; default: a shell")
     _add_where(ssh)
     ssh.set_defaults(run=ec2_instances.run_ssh)
-    down = add_command(ec2, "down", help="end instances, and prove it", text=DOWN, ends=DOWN_ENDS)
+    down = add_command(ec2, "down", help="end instances, and verify it", text=DOWN, ends=DOWN_ENDS)
     down.add_argument("runs", nargs="*", metavar="RUN", help="only these")
-    down.add_argument("--all", action="store_true", help="also runs that sessions are at work with, here or elsewhere")
+    down.add_argument("--all", action="store_true", help="also runs that sessions use, here or elsewhere")
     _add_where(down)
     add_json(down, ENDED)
     down.set_defaults(run=ec2_instances.run_down)
-    reap = add_command(ec2, "reap", help="end instances that sessions of perf tests have left", text=REAP, ends=REAP_ENDS)
+    reap = add_command(ec2, "reap", help="end instances that sessions of perf tests left", text=REAP, ends=REAP_ENDS)
     reap.add_argument("--all", action="store_true", help="also runs of sessions on other machines")
     reap.add_argument("--dry-run", action="store_true", help="only list them")
     _add_where(reap)
     add_json(reap, ENDED)
     reap.set_defaults(run=ec2_instances.run_reap)
-    cost = add_command(ec2, "cost", help="what a cluster would cost; launches nothing", text=COST, ends=COST_ENDS)
+    cost = add_command(ec2, "cost", help="show the cost of a cluster; nothing is launched", text=COST, ends=COST_ENDS)
     add_cluster(cost, required=True, text="a cluster of backend ec2 in clusters.toml")
     _add_gpus(cost)
     add_json(cost, COST_SHAPE)
@@ -259,9 +259,11 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def _add_gpus(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--gpus", type=int, metavar="N", help="devices altogether; by default of all instances the file allows")
+    parser.add_argument(
+        "--gpus", type=int, metavar="N", help="number of devices; by default those of all instances that the file allows"
+    )
 
 
 def _add_where(parser: argparse.ArgumentParser) -> None:
-    add_cluster(parser, required=False, text="only where this cluster is, and only its instances")
+    add_cluster(parser, required=False, text="only the region and the instances of this cluster")
     parser.add_argument("--region", metavar="REGION", help="only there")

@@ -27,17 +27,18 @@ if TYPE_CHECKING:
     from pytest_dtfperf.report.sources import StoredSession
 
 TEXT = """\
-Without SOURCE it draws Figures 5 to 11 of the report of 2017 (E. Bugliarello, CSCS) from the published rates that come with
-the package. SOURCE is a session's folder, a folder of such, a history's file or its URL: of each machine, model and batch size
-there are then rates with speed-ups, and where they were measured, scaling, what real input costs, and rates over parameter
-servers and devices; of each measurement of the last session its steps, which a history does not keep.
+Without SOURCE it draws Figures 5 to 11 of the report of 2017 (E. Bugliarello, CSCS) from the published rates of the package.
+SOURCE is a session folder, a folder of session folders, or the file or URL of a history. For each machine, model and batch
+size there is a figure of rates with speed-ups, and, as far as they were measured, of scaling, of the cost of real input, and
+of rates by parameter servers and devices. For each measurement of the last session there is a figure of its steps, if SOURCE
+is a folder.
 
     dtfperf figures --out=report-2017
     dtfperf figures perf_results --out=figures
     dtfperf figures history.sqlite model=inception3 'gpus=[248]' --out=figures --format=svg,png
     dtfperf figures perf_results --session=2026-01-31 --out=figures
 
-Of each spec the latest measurement is drawn. docs/figures.md shows the kinds.
+The latest measurement of each spec is drawn. docs/figures.md shows the kinds.
 """
 ENDS = {DONE: "drawn", FAILED: "there is no such measurement", USAGE: "wrong arguments, or a source that cannot be read"}
 SHAPE: Shape = {"figures": [{"name": "what is drawn", "files": "a list of their paths"}]}
@@ -45,12 +46,12 @@ FORMATS = ("svg", "png")
 
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "figures", help="measurements as pictures", text=TEXT, ends=ENDS)
-    text = "a session's folder, a folder of such, a history's file or its URL"
+    parser = add_command(commands, "figures", help="draw measurements", text=TEXT, ends=ENDS)
+    text = "a session folder, a folder of session folders, or the file or URL of a history"
     parser.add_argument("source", nargs="?", metavar="SOURCE", help=text)
-    text = "with SOURCE: which trainings; all must hold, and values may have *, ? and [...]"
+    text = "with SOURCE: select trainings; all must match, and values may contain *, ? and [...]"
     set_completer(parser.add_argument("pattern", nargs="*", metavar="FIELD=VALUE", help=text), complete_patterns)
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the pictures are written")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the folder of the pictures")
     text = "with SOURCE: an id, a date, a commit, a version, or `last`; by default all"
     set_completer(parser.add_argument("--session", metavar="SESSION", help=text), complete_session_ids)
     parser.add_argument("--format", default="svg", metavar="svg|png|svg,png", help="by default svg")

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 
 HISTORY = """\
-Every session goes into a history when it ends: history.sqlite beside the session folders, or the database that --history, the
-variable DTFPERF_HISTORY or the project's dtfperf_history names. docs/history.md describes its contents.
+Show the history of all sessions. A session is entered into it when it ends: into history.sqlite beside the session folders,
+or the database of --history, the variable DTFPERF_HISTORY or the project's dtfperf_history. Contents: docs/history.md.
 
     dtfperf history list
     dtfperf history trend model=alexnet gpus=8
@@ -53,7 +53,7 @@ variable DTFPERF_HISTORY or the project's dtfperf_history names. docs/history.md
 
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    text = "all sessions: list, show, trend, compare, changes, import, prune, export"
+    text = "list, show and compare all sessions, find changes of rates, export"
     history = add_group(commands, "history", help=text, text=HISTORY)
     for add in (
         add_sessions_parsers, add_trend_parser, add_compare_parser, add_changes_parser,
@@ -63,7 +63,7 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 LIST = """\
-Lists the sessions of a history, the latest last: when each began, where, how its tests ended, and with which exit code.
+List the sessions of a history, the latest last, with their start, cluster, verdicts and exit code.
 
     dtfperf history list
     dtfperf history list --cluster=daint --last=10
@@ -71,8 +71,8 @@ Lists the sessions of a history, the latest last: when each began, where, how it
 """
 
 SHOW = """\
-Shows what a session has measured: the one of this id, of the begin of an id, of a date, of a commit, or the last one of a
-version (tensorflow=2.21.0).
+Show the measurements of a session. It is selected by its id or the beginning of the id, by a date, by a commit, or as the
+last one with a version (tensorflow=2.21.0).
 
     dtfperf history show 20260131T021503Z-9f3c1a
     dtfperf history show 2026-01-31
@@ -81,12 +81,12 @@ version (tensorflow=2.21.0).
 SESSION_SHAPE: Shape = {
     "id": "of the session",
     "started": "UTC",
-    "cluster": "that it was on",
-    "verdicts": "how many there are of each, as an object",
-    "wall_s": "how long it took; null: it is not over",
-    "exit_code": "null: it is not over",
+    "cluster": "its name",
+    "verdicts": "number of each, as an object",
+    "wall_s": "duration in seconds; null: it has not ended",
+    "exit_code": "null: it has not ended",
     "commit": "of the project; null: not known",
-    OTHER_KEYS: "every column of the table of sessions: see docs/history.md",
+    OTHER_KEYS: "all columns of the table of sessions: docs/history.md",
 }
 TABLES_SHAPE: Shape = {
     "measurements": "a list of rows of the table of measurements",
@@ -95,21 +95,23 @@ TABLES_SHAPE: Shape = {
 }
 
 LIST_ENDS = {
-    DONE: "there are some",
-    FAILED: "there is none",
+    DONE: "sessions were found",
+    FAILED: "no session was found",
     USAGE: "wrong arguments, or a history that cannot be read",
 }
 SHOW_ENDS = {DONE: "shown", USAGE: "wrong arguments, no such session, or a history that cannot be read"}
 
 
 def add_sessions_parsers(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "list", help="the sessions of a history", text=LIST, ends=LIST_ENDS)
-    set_completer(parser.add_argument("--cluster", metavar="NAME", help="of this cluster alone"), complete_cluster_names)
-    parser.add_argument("--last", metavar="N", type=parse_count, help="the latest N alone")
+    parser = add_command(commands, "list", help="list the sessions", text=LIST, ends=LIST_ENDS)
+    set_completer(
+        parser.add_argument("--cluster", metavar="NAME", help="only sessions of this cluster"), complete_cluster_names
+    )
+    parser.add_argument("--last", metavar="N", type=parse_count, help="only the latest N")
     add_history(parser)
     add_json(parser, {"sessions": [SESSION_SHAPE]})
     parser.set_defaults(run=run_list)
-    parser = add_command(commands, "show", help="what a session has measured", text=SHOW, ends=SHOW_ENDS)
+    parser = add_command(commands, "show", help="show the measurements of a session", text=SHOW, ends=SHOW_ENDS)
     text = "an id, a date, a commit, a version, or `last`"
     set_completer(parser.add_argument("session", metavar="SESSION", help=text), complete_session_ids)
     add_history(parser)
@@ -166,15 +168,15 @@ def run_show(args: argparse.Namespace) -> int:
 
 
 TREND = """\
-Draws the rates of trainings, night by night, the latest to the right; ^ beneath is where a change began. Which trainings is
-said by fields, all of which must hold; values may have *, ? and [...]. Without any, all are drawn.
+Draw the rates of trainings over time, the latest on the right. A ^ below the rates marks the start of a change. Fields select
+the trainings: all must match, and values may contain *, ? and [...]. By default all trainings are drawn.
 
     dtfperf history trend model=alexnet gpus=8
     dtfperf history trend 'model=inception*' --last=60
     dtfperf history trend model=alexnet --json           # for programs
 
-A change of what must match for a comparison (another GPU, another graph) begins another series. On the same hardware its first
-nights are compared with the last ones before them, and what was replaced is named. Beneath are the changes that are known.
+Another GPU, another graph or anything else that must match for a comparison begins another series. On the same hardware its
+first nights are compared with the last ones before them, with the software that was replaced. Known changes are listed below.
 """
 TREND_ENDS = {DONE: "drawn", FAILED: "there is no such training", USAGE: "wrong arguments, or a history that cannot be read"}
 TREND_SHAPE: Shape = {
@@ -184,11 +186,11 @@ TREND_SHAPE: Shape = {
             "label": "of its training",
             "system": "the hardware",
             "began": {
-                "ended": "the series on the same hardware that ended when this one began; null, as what follows: there is none",
+                "ended": "the series on this hardware that ended when this one began; null, as the next fields: there is none",
                 "last_good": "its last session",
-                "nights": "how many of its last nights the first ones of this series are compared with, at most 14",
+                "nights": "number of its last nights that the first ones of this series are compared with, at most 14",
                 "change": "of the median rate, as a fraction",
-                "because": "a list of what was replaced",
+                "because": "a list of the replaced software",
             },
             "points": [
                 {
@@ -201,16 +203,16 @@ TREND_SHAPE: Shape = {
         }
     ]
 }
-OTHER_REASONS = "disturbed, on other hosts than asked for, or slowed down on purpose"
+OTHER_REASONS = "disturbed, on other hosts than requested, or with an injected slow-down"
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def add_trend_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "trend", help="how rates went", text=TREND, ends=TREND_ENDS)
-    text = "of the training: model, gpus, num_ps, ..."
+    parser = add_command(commands, "trend", help="draw rates over time", text=TREND, ends=TREND_ENDS)
+    text = "fields of the training: model, gpus, num_ps, ..."
     set_completer(parser.add_argument("pattern", nargs="*", metavar="FIELD=VALUE", help=text), complete_patterns)
     parser.add_argument(
-        "--last", metavar="N", type=parse_count, help="the latest N nights; by default as many as there is room for"
+        "--last", metavar="N", type=parse_count, help="only the latest N nights; by default as many as the terminal shows"
     )
     add_history(parser)
     add_json(parser, TREND_SHAPE)
@@ -239,9 +241,7 @@ def run_trend(args: argparse.Namespace) -> int:
     for line in list_left_out(left_out):
         print_remark(line)
     if not found:
-        print_remark(
-            "the history has no such training." if not left_out else "no measurement of it may be compared with others."
-        )
+        print_remark("the history has no such training." if not left_out else "none of its measurements can be compared.")
     return DONE if found else FAILED
 
 
@@ -292,8 +292,8 @@ def _choose_bar(value: float, low: float, high: float) -> str:
 
 
 COMPARE = """\
-Compares what two sessions have both measured: the change of each rate from A to B with the interval in which it lies, by the
-statistics that baselines are compared with (docs/statistics.md), at 95 %.
+Compare the trainings that two sessions measured: the change of each rate from A to B with its interval of 95 %, by the
+statistics of baselines (docs/statistics.md).
 
     dtfperf history compare 20260130T021503Z-a81b22 20260131T021503Z-9f3c1a
     dtfperf history compare 2026-01-30 last
@@ -302,7 +302,7 @@ statistics that baselines are compared with (docs/statistics.md), at 95 %.
 """
 COMPARE_ENDS = {
     DONE: "compared",
-    FAILED: "they have nothing in common",
+    FAILED: "they have no training in common",
     USAGE: "wrong arguments, no such session, or a history that cannot be read",
 }
 COMPARE_SHAPE: Shape = {
@@ -315,11 +315,11 @@ COMPARE_SHAPE: Shape = {
             "then": "images/sec of A",
             "now": "images/sec of B",
             "change": "as a fraction of A",
-            "low": "of the interval it lies in; null: a single run on either side tells none",
+            "low": "lower end of its interval; null: one of them has a single run",
             "high": "likewise",
-            "foreign": "a list of what forbids the comparison",
-            "noted": "a list of what else was another",
-            "replaced": "a list of the software and program that were replaced on the same hardware",
+            "foreign": "a list of differences that forbid the comparison",
+            "noted": "a list of other differences",
+            "replaced": "a list of software and graphs that were replaced on the same hardware",
             "answer": "slower, faster or no difference seen, each with `, across a break` where anything was replaced; "
             "not known; not comparable: on other hardware",
         }
@@ -328,7 +328,7 @@ COMPARE_SHAPE: Shape = {
 
 
 def add_compare_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "compare", help="two sessions side by side", text=COMPARE, ends=COMPARE_ENDS)
+    parser = add_command(commands, "compare", help="compare two sessions", text=COMPARE, ends=COMPARE_ENDS)
     for name in ("before", "after"):
         text = "an id, a date, a commit, a version, or `last`"
         set_completer(parser.add_argument(name, metavar="AB"[name == "after"], help=text), complete_session_ids)
@@ -358,7 +358,7 @@ def run_compare(args: argparse.Namespace) -> int:
         return DONE if found else FAILED
     print(f"A: {names[0]}\nB: {names[1]}")
     if not found:
-        print("They have measured nothing in common.")
+        print("They have no training in common.")
         return FAILED
     headings = ("spec", "A images/sec", "B images/sec", "change", "lies between", "")
     print_table(headings, map(_make_comparison_cells, found))
@@ -373,27 +373,27 @@ def _make_comparison_cells(found: "ComparedTraining") -> list[str]:
 
 
 CHANGES = """\
-Shows what has changed over time: steps and drifts of rates, each with its size, the last session before it and the first after
-it, and what of the software was another then. Sessions that were entered since are searched first.
+Show changes of rates over time: steps and drifts, each with its size, the last session before and the first session after it,
+and differences of the software. Sessions that are new in the history are searched first.
 
     dtfperf history changes
-    dtfperf history changes --all          # and those that were none: the rate was back within 21 sessions
+    dtfperf history changes --all          # also those after which the rate came back within 21 sessions
     dtfperf history changes --json
-    dtfperf history changes --fail         # for a job of the night
+    dtfperf history changes --fail         # for a nightly job
 
-The last line has the promised rate of false findings. docs/history.md describes how changes are found.
+The last line has the stated rate of false events. docs/history.md describes the search.
 """
 CHANGES_ENDS = {
-    DONE: "shown, whether there is any or none",
-    FAILED: "with --fail, where the latest session has confirmed one",
+    DONE: "shown, also if there is none",
+    FAILED: "with --fail, if the latest session confirmed a change",
     USAGE: "wrong arguments, or a history that cannot be read",
 }
 CHANGES_SHAPE: Shape = {
     "changes": [
         {
             "id": "of the change",
-            "kind": "step, drift, or break: with another graph or framework one series ended and another began",
-            "state": "confirmed, or reverted: the rate came back",
+            "kind": "step, drift, or break: another graph or framework ended a series and began another",
+            "state": "confirmed, or reverted if the rate came back",
             "members": "a list of trainings, each with series, label, change, low, high, first_bad, last_good",
             "first_bad": "the first session after it",
             "last_good": "the last session before it",
@@ -403,18 +403,18 @@ CHANGES_SHAPE: Shape = {
         }
     ],
     "promise": {
-        "share": "at most so many of all stretches of `nights` nights have any false event, over all series together",
-        "nights": "of a stretch",
-        "series": "how many there are that were measured in the last 90 days and share the promise",
-        "known": "whether the drift of rates without a change is known; false: only large changes are found",
+        "share": "at most this fraction of periods of `nights` nights has a false event, over all series together",
+        "nights": "length of a period",
+        "series": "number of series that were measured in the last 90 days and share the rate",
+        "known": "whether the slow drift of rates without a change is known; false: only large changes are found",
     },
 }
 
 
 def add_changes_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "changes", help="since when rates are others", text=CHANGES, ends=CHANGES_ENDS)
-    parser.add_argument("--all", action="store_true", help="those that were none, too")
-    parser.add_argument("--fail", action="store_true", help="exit code 1 where the latest session has confirmed one")
+    parser = add_command(commands, "changes", help="find changes of rates over time", text=CHANGES, ends=CHANGES_ENDS)
+    parser.add_argument("--all", action="store_true", help="also reverted changes")
+    parser.add_argument("--fail", action="store_true", help="exit code 1 if the latest session confirmed a change")
     add_history(parser)
     add_json(parser, CHANGES_SHAPE)
     parser.set_defaults(run=run_changes)

@@ -108,28 +108,28 @@ def open_history(args: argparse.Namespace) -> "Database":
 
 
 IMPORT = """\
-Enters session folders: those that a history could not be written for when they ended, and those from before there was one. What
-is there already stays as it is, so that it may be done again and again. Folders are read, and left as they are.
+Enter session folders into the history, for example those that ended while the database could not be written. Sessions that
+are in the history stay as they are. The folders are only read.
 
     dtfperf history import perf_results                                  # all sessions in it
     dtfperf history import perf_results/20260131T021503Z-9f3c1a
     dtfperf history import perf_results --history=postgresql://perf@db/perf
 """
 IMPORT_ENDS = {
-    DONE: "all of them are in the history now",
+    DONE: "all are in the history",
     FAILED: "some could not be read",
     USAGE: "wrong arguments, or a history that cannot be written",
 }
 IMPORT_SHAPE: Shape = {
     "new": "a list of sessions that were entered",
-    "known": "likewise, of those that were there",
+    "known": "a list of sessions that were in the history",
     "refused": [{"folder": "that cannot be read", "why": "the reason"}],
 }
 
 
 def add_import_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "import", help="enter session folders", text=IMPORT, ends=IMPORT_ENDS)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="a session's folder, or one that has them")
+    parser = add_command(commands, "import", help="enter session folders into the history", text=IMPORT, ends=IMPORT_ENDS)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="a session folder, or a folder of session folders")
     add_history(parser)
     add_json(parser, IMPORT_SHAPE)
     parser.set_defaults(run=run_import)
@@ -154,24 +154,25 @@ def run_import(args: argparse.Namespace) -> int:
 
 
 PRUNE = """\
-Forgets old sessions, after it has said how many and asked: all but the latest, or those before a date. Session folders stay as
-they are, and can be entered again with `dtfperf history import`. Changes are then searched for in what is left.
+Remove old sessions from the history: all but the latest, or those before a date. The command shows their number and asks for
+confirmation. Session folders stay as they are, and `dtfperf history import` enters them again. Changes are then searched in
+the remaining sessions.
 
     dtfperf history prune --keep=400
-    dtfperf history prune --before=2025-01-01 --yes            # without a question
+    dtfperf history prune --before=2025-01-01 --yes            # without a confirmation
 """
 PRUNE_ENDS = {
-    DONE: "they were forgotten",
-    FAILED: "there are none such, or the answer was no",
+    DONE: "they were removed",
+    FAILED: "there are no such sessions, or the answer was no",
     USAGE: "wrong arguments, a history that cannot be written, or no terminal for the question and no --yes",
 }
 PRUNE_SHAPE = {"forgotten": "a list of sessions"}
 
 
 def add_prune_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "prune", help="forget old sessions", text=PRUNE, ends=PRUNE_ENDS)
-    parser.add_argument("--keep", metavar="N", type=int, help="all but the latest N")
-    parser.add_argument("--before", metavar="DATE", help="those that began before this day: 2025-01-01")
+    parser = add_command(commands, "prune", help="remove old sessions from the history", text=PRUNE, ends=PRUNE_ENDS)
+    parser.add_argument("--keep", metavar="N", type=int, help="keep the latest N")
+    parser.add_argument("--before", metavar="DATE", help="remove those that began before this day, as 2025-01-01")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     add_history(parser)
     add_json(parser, PRUNE_SHAPE)
@@ -188,7 +189,7 @@ def run_prune(args: argparse.Namespace) -> int:
     database = open_history(args)
     with database.reading() as connection:
         names = [row["id"] for row in _select_old(store.read_sessions(connection), args)]
-    question = f"{format_count(len(names), 'session')} of {database.address} will be forgotten. Go on?"
+    question = f"{format_count(len(names), 'session')} of {database.address} will be removed from the history. Continue?"
     if names and (args.yes or confirm(question)):
         database.write(lambda connection: store.remove(connection, names))
     else:
@@ -217,14 +218,14 @@ def _select_old(sessions: "Sequence[Row]", args: argparse.Namespace) -> "Sequenc
 
 
 EXPORT = """\
-Prints all measurements of a history, the oldest first: a table with commas, or with --json a line of JSON for each, which says
-of the training, of its fingerprint and of its anatomy all that is known. docs/history.md describes the columns.
+Print all measurements of a history, the oldest first, as CSV, or with --json as a line of JSON for each, with its training,
+fingerprint and step breakdown. docs/history.md describes the columns.
 
     dtfperf history export >rates.csv
     dtfperf history export --json | jq 'select(.model == "alexnet") | .images_per_sec'
 
-With --format it writes what other programs read, of a history or of a folder: all runs, a row for each, or one session, the
-latest unless --session names another. docs/exports.md describes each format.
+--format selects a format of other programs, for a history or a folder: a row for each run, or one session, by default the
+latest. docs/exports.md describes the formats.
 
     dtfperf history export --format=csv --out=runs.csv
     dtfperf history export --format=parquet --out=runs.parquet perf_results
@@ -238,8 +239,8 @@ EXPORT_SHAPE: Shape = {
     "id": "of the measurement",
     "label": "of the training",
     "images_per_sec": "its rate",
-    "fingerprint": "of what it was measured on and with, as an object",
-    OTHER_KEYS: "every column of the table of measurements: see docs/history.md",
+    "fingerprint": "hardware, software and graph, as an object",
+    OTHER_KEYS: "all columns of the table of measurements: docs/history.md",
 }
 
 MEASUREMENT_COLUMNS = (
@@ -251,13 +252,15 @@ NO_TEXT = "parquet is no text: write it with --out=FILE"
 
 
 def add_export_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "export", help="measurements and runs for other programs", text=EXPORT, ends=EXPORT_ENDS)
-    text = "with --format: a session's folder, or a folder of such, instead of the history"
+    parser = add_command(
+        commands, "export", help="write measurements and runs for other programs", text=EXPORT, ends=EXPORT_ENDS
+    )
+    text = "with --format: a session folder, or a folder of session folders, instead of the history"
     parser.add_argument("source", nargs="?", metavar="DIR", help=text)
-    parser.add_argument("--format", choices=sorted(EXPORT_FORMATS), help="what is to read it")
+    parser.add_argument("--format", choices=sorted(EXPORT_FORMATS), help="the format")
     text = "with --format: an id, a date, a commit, a version, or `last`"
     set_completer(parser.add_argument("--session", metavar="SESSION", help=text), complete_session_ids)
-    parser.add_argument("--out", metavar="FILE", type=Path, help="with --format: write there, and not on stdout")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="with --format: write to this file instead of stdout")
     add_history(parser)
     add_json(parser, EXPORT_SHAPE, lines="measurement")
     parser.set_defaults(run=run_export)
@@ -303,7 +306,7 @@ def _write_format(args: argparse.Namespace) -> int:
 def _report_left_out(stored: "StoredSession") -> None:
     left = len(stored.records) - len(stored.comparable)
     if left:
-        why = "INVALID, TAINTED, on other hosts than asked for, or slowed down on purpose"
+        why = "INVALID, TAINTED, on other hosts than requested, or with an injected slow-down"
         print_remark(f"{format_count(left, 'measurement')} of {stored.id} left out: {why}.")
 
 

@@ -35,54 +35,56 @@ if TYPE_CHECKING:
     from pytest_dtfperf.clusters.named import ClusterConfig
 
 TEXT = f"""\
-Starts a program as parameter servers and workers on a cluster's hosts, shows what all of them print, and ends when the workers
-have ended, or the chief where there is one. Nothing is measured, and no time is limited.
+Run a program as parameter servers and workers on a cluster's hosts, and show the output of all tasks. The command ends when
+the workers have ended, or the chief if there is one. It measures nothing and has no time limit.
 
     dtfperf launch --num-workers=2 train.py --steps=1000                        # two processes on this machine
     dtfperf launch --cluster=daint --num-ps=2 --num-workers=4 train.py
     dtfperf launch --cluster=daint --chief --num-ps=2 --num-workers=4 --evaluator train.py
     dtfperf launch --cluster=lab --num-ps=1 --num-workers=2 --separate-ps --flags train.py --batch_size=64
 
-TF_CONFIG in the environment gives each task its role and the addresses of all, as TensorFlow's resolvers read it. With
---flags, these flags behind the command do; with --role-flags, your own:
+TF_CONFIG in the environment gives each task its role and the addresses of all, as TensorFlow's resolvers read it. --flags
+appends these flags to the command instead, and --role-flags appends your own:
 
     {" ".join(ROLE_FLAGS)}
 
-The program, its interpreter and its files must be on the hosts, in the same folder. Logs are kept in --logs. Ctrl-C ends all.
-docs/launch.md has the rest.
+The program, its interpreter and its files must be on the hosts, in the same folder. Logs are written to --logs. Ctrl-C ends
+all tasks. Details: docs/launch.md.
 """
 ENDS: ExitCodes = {
-    DONE: "all workers ended well",
+    DONE: "all workers succeeded",
     FAILED: "the cluster failed",
-    "any other": "that of the first task that did not end well (128 + N: killed by signal N)",
+    "any other": "that of the first task that failed (128 + N: killed by signal N)",
 }
 SHAPE = {
     "task": "worker:0",
-    "line": "that it has printed; null: lines came too fast to be shown",
-    "left_out": "how many lines, which stand in its log alone",
+    "line": "a line of its output; null: lines came too fast to be shown",
+    "left_out": "number of lines that only its log has",
 }
 COLOURS = (36, 33, 32, 35, 34, 31)  # of a terminal: cyan, yellow, green, magenta, blue, red
 
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "launch", help="any program as ps and worker tasks on a cluster", text=TEXT, ends=ENDS)
-    add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
-    parser.add_argument("--num-workers", metavar="N", type=int, default=1, help="worker tasks; 1 otherwise")
-    parser.add_argument("--num-ps", metavar="N", type=int, default=0, help="parameter servers; none otherwise")
-    parser.add_argument("--chief", action="store_true", help="a chief besides the workers; the run ends when it has ended")
-    parser.add_argument("--evaluator", action="store_true", help="an evaluator besides them, which does not train")
-    text = "of a run with a chief or an evaluator: what goes on so long after its end is ended; 10 s otherwise"
+    parser = add_command(commands, "launch", help="run any program as ps and worker tasks on a cluster", text=TEXT, ends=ENDS)
+    add_cluster(parser, required=False, text="a cluster of clusters.toml; by default this machine")
+    parser.add_argument("--num-workers", metavar="N", type=int, default=1, help="number of workers; by default 1")
+    parser.add_argument("--num-ps", metavar="N", type=int, default=0, help="number of parameter servers; by default 0")
+    parser.add_argument("--chief", action="store_true", help="add a chief; the run ends when the chief has ended")
+    parser.add_argument("--evaluator", action="store_true", help="add an evaluator, which does not train")
+    text = "with a chief or an evaluator: end tasks that run so long after the end of the training; by default 10"
     parser.add_argument("--grace", metavar="SECONDS", type=float, default=10.0, help=text)
     parser.add_argument("--separate-ps", action="store_true", help="parameter servers on hosts of their own")
     roles = parser.add_mutually_exclusive_group()
-    roles.add_argument("--flags", action="store_true", help="give tasks their roles by flags, as above")
-    roles.add_argument("--role-flags", metavar="FLAGS", help="by these: '--type={job} --rank={index} --peers={worker_hosts}'")
-    text = "a variable of each task, with placeholders in braces: RANK={index}; can be repeated"
+    roles.add_argument("--flags", action="store_true", help="append the flags above to the command")
+    roles.add_argument(
+        "--role-flags", metavar="FLAGS", help="append these, as '--type={job} --rank={index} --peers={worker_hosts}'"
+    )
+    text = "a variable for each task, with placeholders in braces: RANK={index}; can be repeated"
     parser.add_argument("--environment", metavar="NAME=VALUE", action="append", default=[], help=text)
-    text = "where logs are kept; otherwise a new folder in dtfperf_launches"
+    text = "the folder of logs; by default a new folder in dtfperf_launches"
     parser.add_argument("--logs", metavar="DIR", type=Path, help=text)
     add_json(parser, SHAPE, lines="line of a task, as it comes")
-    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM ...", help="the program and its arguments")
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM ...", help="the program with its arguments")
     parser.set_defaults(run=run_launch, cluster="local")
 
 

@@ -27,30 +27,30 @@ if TYPE_CHECKING:
     from pytest_dtfperf.nightly.night import Night, NightResult
 
 TEXT = """\
-One night of perf tests: runs them on a cluster, keeps their session folder, sums it up, and ends with the right exit code.
+Run the perf tests of one night on a cluster, keep the session folder, write a summary, and return pytest's exit code.
 
     dtfperf nightly --cluster=daint --results=$HOME/nightly --deadline=120
     dtfperf nightly --cluster=local --results=nights --deadline=30 --tests=more_tests -k mnist --history-gate
 
-Runs `pytest perf_tests` in the current folder, with the Python that this program is run with. What it does not know it hands
-on to pytest. docs/nightly.md has the rest: cron, Slurm, GitHub Actions.
+It runs `pytest perf_tests` in the current folder with the Python of this program. Other arguments go to pytest.
+docs/nightly.md describes cron, Slurm, GitHub Actions and GitLab.
 """
 WRONG_OPTIONS = 4  # as in pytest, where 2 means an interruption
 ENDS = {
     DONE: "all tests passed",
-    FAILED: "regressions, other failed tests, or what --fail-on-loss or --history-gate looks for",
+    FAILED: "regressions or other failed tests; a loss with --fail-on-loss; a change with --history-gate",
     USAGE: "pytest was interrupted",
-    3: "pytest itself broke",
-    WRONG_OPTIONS: "wrong options, pytest's too",
-    5: "nothing was collected",
-    75: "another night holds this cluster: its holder is named",
+    3: "pytest had an internal error",
+    WRONG_OPTIONS: "wrong options, also of pytest",
+    5: "no tests were collected",
+    75: "another night uses this cluster; its process is named",
     124: "the deadline passed, and pytest was ended",
 }
 SHAPE: Shape = {
-    "cluster": "where was trained",
+    "cluster": "the cluster",
     "exit_code": "as this program's",
     "outcome": "the meaning of the exit code",
-    "session": "the folder of what the night has measured; null: it has measured nothing",
+    "session": "the session folder; null: nothing was measured",
     "losses": [
         {
             "label": "of the training",
@@ -67,21 +67,23 @@ SHAPE: Shape = {
 
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "nightly", help="one night of perf tests, and what it came to", text=TEXT, ends=ENDS)
+    parser = add_command(commands, "nightly", help="run one night of perf tests, and summarise it", text=TEXT, ends=ENDS)
     parser.allow_abbrev = False  # unknown options belong to pytest
-    set_completer(parser.add_argument("--cluster", metavar="NAME", help="where to train"), complete_cluster_names)
-    parser.add_argument("--results", metavar="DIR", type=Path, help="where session folders are kept")
-    parser.add_argument("--deadline", metavar="MINUTES", help="the night ends then, whatever goes on")
-    parser.add_argument("--tests", metavar="DIR", action="append", help="what to run, once for each; perf_tests")
-    parser.add_argument("--baselines", metavar="DIR", type=Path, help="accepted measurements to compare with")
+    set_completer(parser.add_argument("--cluster", metavar="NAME", help="a cluster of clusters.toml"), complete_cluster_names)
+    parser.add_argument("--results", metavar="DIR", type=Path, help="the folder of session folders")
+    parser.add_argument("--deadline", metavar="MINUTES", help="pytest is ended after so many minutes")
+    parser.add_argument("--tests", metavar="DIR", action="append", help="tests to run; can be repeated; by default perf_tests")
+    parser.add_argument("--baselines", metavar="DIR", type=Path, help="the folder of baselines")
     text = f"the database of all nights; by default that of {VARIABLE} or the project's dtfperf_history, or {FILE} in --results"
     parser.add_argument("--history", metavar="FILE|URL|never", help=text)
     parser.add_argument("--keep", metavar="N", help="remove all but the last N session folders of this cluster")
-    parser.add_argument("--fail-on-loss", action="store_true", help="exit code 1 where a rate without a baseline is slower")
-    parser.add_argument("--site", metavar="DIR", type=Path, help="make the site of the history there: dtfperf site")
-    text = "send what is new since the last night to a webhook or by mail; several times for several receivers"
+    parser.add_argument(
+        "--fail-on-loss", action="store_true", help="exit code 1 if a rate without a baseline is slower than in earlier nights"
+    )
+    parser.add_argument("--site", metavar="DIR", type=Path, help="write the site of the history there, as dtfperf site does")
+    text = "send new problems to a webhook or by mail; can be repeated"
     parser.add_argument("--notify", metavar="URL", action="append", default=[], help=text)
-    text = "write the night's metrics for Prometheus into FILE.prom, or send them to a Pushgateway; repeat it for several"
+    text = "write the night's metrics for Prometheus to FILE.prom, or send them to a Pushgateway; can be repeated"
     parser.add_argument("--metrics", metavar="FILE|URL", action="append", default=[], help=text)
     add_json(parser, SHAPE)
     parser.set_defaults(run=run_nightly, passes_on=True, wrong_arguments=WRONG_OPTIONS)

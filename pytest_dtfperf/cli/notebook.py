@@ -22,27 +22,28 @@ from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import TF_CONFIG, literal
 
 TEXT = """\
-Starts JupyterLab on a host of a cluster, and prints the one URL at which the browser here finds it. It is gone, with all that
-was started in it, when this command ends, however that ends, when the line to the host is cut, or when it is shut down itself.
+Start JupyterLab on a host of a cluster, and print its URL for the local browser. JupyterLab and all its processes end with
+this command, with the connection to the host, or when JupyterLab is shut down.
 
     dtfperf notebook                                 # on this machine
     dtfperf notebook --cluster=daint --gpus=1        # on a node, in a job of Slurm
     dtfperf notebook --cluster=lab --dir=/data/me --open
 
-The host's Python must have JupyterLab: pip install jupyterlab there. On the host it listens at a socket of yours alone, here at
-a port of the loopback; the token in the URL is what keeps other users of this machine out. Ctrl-C ends it. docs/notebook.md has
-the rest.
+The host's Python must have JupyterLab: pip install jupyterlab there. On the host it listens on a socket of your user, and
+here on
+a port of the loopback interface. The token in the URL keeps other users of this machine out. Ctrl-C ends it. Details:
+docs/notebook.md.
 """
 ENDS: ExitCodes = {
     DONE: "JupyterLab was shut down",
     FAILED: "the cluster failed",
-    "any other": "its own where it failed (128 + N: killed by signal N)",
+    "any other": "that of JupyterLab, if it failed (128 + N: killed by signal N)",
 }
 SHAPE = {
-    "url": "where the browser here finds it, with the token",
-    "host": "that it is on",
-    "port": "of this machine's loopback",
-    "token": "that lets in",
+    "url": "the address for the local browser, with the token",
+    "host": "the host of JupyterLab",
+    "port": "the port of this machine's loopback interface",
+    "token": "the token of the URL",
     "log": "the path of JupyterLab's log",
 }
 TOKEN_BYTES = 24  # 192 bits
@@ -52,17 +53,17 @@ _MOST_PORT = 65535
 
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "notebook", help="JupyterLab on a host of a cluster", text=TEXT, ends=ENDS)
-    add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
-    parser.add_argument("--gpus", metavar="N", type=int, default=1, help="devices of one host; 1 otherwise")
+    parser = add_command(commands, "notebook", help="run JupyterLab on a host of a cluster", text=TEXT, ends=ENDS)
+    add_cluster(parser, required=False, text="a cluster of clusters.toml; by default this machine")
+    parser.add_argument("--gpus", metavar="N", type=int, default=1, help="number of devices, of one host; by default 1")
     parser.add_argument(
-        "--port", metavar="N", type=int, default=0, help="of this machine's loopback; otherwise any that is free"
+        "--port", metavar="N", type=int, default=0, help="port of this machine's loopback interface; by default any free one"
     )
-    text = "the folder to show, on the host; otherwise the one the command is called in, or your home where that is not there"
+    text = "the folder on the host; by default the current folder, or your home if the host does not have it"
     parser.add_argument("--dir", metavar="DIR", help=text)
-    parser.add_argument("--open", action="store_true", help="open it in the browser of this desktop")
+    parser.add_argument("--open", action="store_true", help="open it in the browser")
     add_json(parser, SHAPE)
-    text = "where JupyterLab's log is kept; otherwise a new folder in dtfperf_notebooks"
+    text = "the folder of JupyterLab's log; by default a new folder in dtfperf_notebooks"
     parser.add_argument("--logs", metavar="DIR", type=Path, help=text)
     parser.set_defaults(run=run_notebook, cluster="local")
 

@@ -90,7 +90,7 @@ def format_exit_codes(endings: ExitCodes = EXIT_CODES) -> str:
     """Return `Exit codes: 0 done; 1 ...`, in lines of a help."""
     each = [f"{code} {meaning}" for code, meaning in endings.items()]
     signals = ", ".join(f"{code} {meaning.partition(',')[0].partition(':')[0]}" for code, meaning in SIGNALS.items())
-    text = "; ".join([*each, f"128 + N signal N has ended it: {signals}"])
+    text = "; ".join([*each, f"128 + N ended by signal N: {signals}"])
     return textwrap.fill(f"Exit codes: {text}.", HELP_COLUMNS, break_on_hyphens=False, break_long_words=False)
 
 
@@ -114,7 +114,7 @@ def add_cluster(parser: argparse.ArgumentParser, *, required: bool, text: str) -
     """Add --cluster and --clusters-file."""
     action = parser.add_argument("--cluster", metavar="NAME", required=required, help=text)
     set_completer(action, complete_cluster_names)
-    text = "by default the project's dtfperf_clusters_file, or clusters.toml here, in perf_tests, or in a folder above"
+    text = "the cluster file; by default the project's dtfperf_clusters_file, or clusters.toml here, in perf_tests or above"
     parser.add_argument("--clusters-file", metavar="FILE", help=text)
 
 
@@ -146,7 +146,7 @@ def find_clusters_file(args: argparse.Namespace) -> str | Path | None:
 
 def add_baselines(parser: argparse.ArgumentParser) -> None:
     """Add --baselines, which `find_baselines_folder` reads."""
-    text = f"their folder; by default the project's dtfperf_baselines, or {BASELINES} here"
+    text = f"the folder of baselines; by default the project's dtfperf_baselines, or {BASELINES} here"
     parser.add_argument("--baselines", metavar="DIR", help=text)
 
 
@@ -157,7 +157,7 @@ def find_baselines_folder(args: argparse.Namespace) -> Path:
 
 def add_results(parser: argparse.ArgumentParser) -> None:
     """Add --results, which `find_results_folder` reads."""
-    text = f"where sessions are kept; by default the project's dtfperf_perf_results, or {RESULTS} here"
+    text = f"the folder of sessions; by default the project's dtfperf_perf_results, or {RESULTS} here"
     parser.add_argument("--results", metavar="DIR", help=text)
 
 
@@ -169,8 +169,8 @@ def find_results_folder(args: argparse.Namespace) -> Path:
 # Keys of measurements.jsonl for programs; docs/session.md has all of them.
 RECORD_SHAPE: Shape = {
     "id": "of the measurement",
-    "test": "that measured it; null: none did",
-    "spec": "what was trained: model, gpus, num_ps, variable_update, ...",
+    "test": "the test that measured it; null: no test did",
+    "spec": "the training: model, gpus, num_ps, variable_update, ...",
     "images_per_sec": "the measurement's rate",
     "runs": "a list of its runs, each with images_per_sec",
     "verdict": "PASSED, REGRESSED, ...; null: it was not judged",
@@ -250,7 +250,7 @@ def count_columns(stream: TextIO) -> int:
 
 COMPLETING = "_ARGCOMPLETE"  # set in the environment when a shell asks for completions
 PROGRAM_TEXT = """\
-What there is to do besides running perf tests, which `pytest perf_tests --cluster=NAME` does.
+Measure, compare and explain distributed TensorFlow training. `pytest perf_tests --cluster=NAME` runs perf tests.
 
     dtfperf init && pytest perf_tests
     dtfperf run mnist gpus=2
@@ -338,8 +338,8 @@ class Parser(argparse.ArgumentParser):
 
 
 COMPLETION_TEXT = """\
-Prints what a shell needs to complete dtfperf: commands, options, and names of clusters, models, modes and sessions. In the
-shell's own start-up file:
+Print the completion script of a shell for dtfperf: commands, options, and names of clusters, models, modes and sessions. Add
+the line to the start-up file of the shell:
 
     eval "$(dtfperf completion bash)"          # ~/.bashrc
     eval "$(dtfperf completion zsh)"           # ~/.zshrc
@@ -350,7 +350,7 @@ COMPLETION_ENDS = {DONE: "printed"}
 
 def add_completion_parser(commands: "Commands[Any]") -> None:
     parser = add_command(
-        commands, "completion", help="what a shell needs to complete all this", text=COMPLETION_TEXT, ends=COMPLETION_ENDS
+        commands, "completion", help="print the completion script of a shell", text=COMPLETION_TEXT, ends=COMPLETION_ENDS
     )
     parser.add_argument("shell", choices=("bash", "zsh", "fish"))
     parser.set_defaults(run=run_completion)

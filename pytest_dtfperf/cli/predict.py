@@ -29,18 +29,19 @@ if TYPE_CHECKING:
     from pytest_dtfperf.spec import Spec
 
 TEXT = """\
-Predicts the rate of a training on more devices than were measured, with an interval of 90 %, what limits it, and what other
-placements, wires and modes would bring. It contacts no host. A training is a model and FIELD=VALUE, as for dtfperf run.
+Predict the rate of a training on more devices than were measured, with an interval of 90 % and the limiting resource, and the
+gain of other placements, precisions and modes. No host is contacted. A training is a model and FIELD=VALUE, as for dtfperf
+run.
 
     dtfperf predict inception3 --device-rate=138 --devices-per-host=1 --link=10gbit
     dtfperf predict resnet50 variable_update=collective_all_reduce --gpus=8,64,512 --device-rate=380 --devices-per-host=8
     dtfperf predict inception3 --gpus=1..1024 --session=perf_results/20260131T021503Z-9f3c1a --cluster=daint
     dtfperf predict inception3 --published=piz-daint --gpus=1..256 --figure=daint.svg --json
 
-It starts from measured rates: of --device-rate, --measured, --session or --published. Without --link the interval is wide where
-links decide. docs/predict.md has the model, and its errors on published rates.
+Predictions start from measured rates: --device-rate, --measured, --session or --published. Without --link, intervals are wide
+if links limit the rate. docs/predict.md describes the model, and its errors on published rates.
 """
-ENDS = {DONE: "predicted", USAGE: "wrong arguments, or nothing to start from"}
+ENDS = {DONE: "predicted", USAGE: "wrong arguments, or no measured rate"}
 SHAPE: Shape = {
     "training": "the label of the training, for one device",
     "link": {
@@ -87,7 +88,7 @@ _POINT = re.compile(r"([1-9]\d*)(?:/(\d+))?:(\d+\.?\d*|\.\d+)", re.ASCII)
 
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "predict", help="rates of more devices than were measured", text=TEXT, ends=ENDS)
+    parser = add_command(commands, "predict", help="predict rates of more devices than were measured", text=TEXT, ends=ENDS)
     set_completer(
         parser.add_argument("words", metavar="MODEL [FIELD=VALUE ...]", nargs="+", help="the training"), complete_word
     )

@@ -45,21 +45,21 @@ if TYPE_CHECKING:
     from pytest_dtfperf.spec import Spec
 
 TEXT = """\
-Measures trainings and compares each with its baseline, as a perf test does. A training is a model, and what is not as usual of
-it, each as FIELD=VALUE; another model begins another training.
+Measure trainings and compare each with its baseline, as a perf test does. A training is a model, and FIELD=VALUE for each
+field without its default. The next model begins another training.
 
     dtfperf run mnist                                                     # one device of this machine
     dtfperf run inception3 gpus=8 num_ps=2 --cluster=daint
     dtfperf run mnist gpus=2 variable_update=replicated mnist gpus=2 num_ps=sweep
     dtfperf run resnet50 gpus=8 precision=bf16 --update-baselines=new --json
-    dtfperf run my_models:small_cnn gpus=2 batch_size=64                  # of my_models.py here: docs/own-models.md
-    dtfperf run --models                                                  # which there are
+    dtfperf run my_models:small_cnn gpus=2 batch_size=64                  # a model of ./my_models.py: docs/own-models.md
+    dtfperf run --models                                                  # list the models
 
-The fields are those of train() in a perf test: batch_size, gpus, num_ps, variable_update, data, data_dir, precision, optimizer,
-steps, ... (docs/training.md). num_ps=sweep finds the fastest number of parameter servers. A model of your own is MODULE:NAME.
-What is measured is kept in a session folder, like that of pytest.
+The fields are those of train() in a perf test: batch_size, gpus, num_ps, variable_update, data, data_dir, precision,
+optimizer, steps, ... (docs/training.md). num_ps=sweep finds the fastest number of parameter servers. A model of your own is
+MODULE:NAME. Measurements are stored in a session folder, as those of pytest.
 """
-ENDS = {DONE: "nothing is slower than it may be", FAILED: "something is, or a training or the cluster failed"}
+ENDS = {DONE: "no rate is too slow", FAILED: "a rate is too slow, or a training or the cluster failed"}
 BEST, SWEEP = "best", "sweep"  # numbers of parameter servers that are searched for
 NOT_HERE = ("model", "command", "command_dir", "rate_pattern", "rate_of", "role_flags")
 
@@ -83,23 +83,30 @@ class WantedSpec:
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "run", help="measure trainings, and compare each with its baseline", text=TEXT, ends=ENDS)
-    argument = parser.add_argument("specs", metavar="MODEL [FIELD=VALUE ...]", nargs="*", help="one training or several")
+    argument = parser.add_argument("specs", metavar="MODEL [FIELD=VALUE ...]", nargs="*", help="one or more trainings")
     set_completer(argument, complete_word)
-    text = "list the models, those of other packages too; with --json {models: [{name, batch_size, data, package, problem}]}"
+    text = (
+        "list the models, including those of other packages; with --json {models: [{name, batch_size, data, package, problem}]}"
+    )
     parser.add_argument("--models", action="store_true", help=text)
-    add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
-    parser.add_argument("--repeats", metavar="N", type=int, help="most runs of each; otherwise as many as the verdict needs")
-    text = "how much slower than its baseline a rate may be: 0.05 is 5 %%"
+    add_cluster(parser, required=False, text="a cluster of clusters.toml; by default this machine")
+    parser.add_argument(
+        "--repeats",
+        metavar="N",
+        type=int,
+        help="maximum number of runs of each training; by default as many as its verdict needs",
+    )
+    text = "largest allowed loss of rate against the baseline: 0.05 is 5 %%"
     parser.add_argument("--margin", metavar="FRACTION", type=float, help=text)
-    text = "time for all trainings, as 6min; it sets how many runs each has, and which are left out; none sets no limit"
+    text = "time for all trainings, as 6min; limits the runs of each, and leaves out trainings without time; none: no limit"
     parser.add_argument("--time-budget", metavar="TIME", type=parse_time, help=text)
-    text = "trace some more steps, to show where their time goes; auto, the default: of new baselines and what is not green"
+    text = "trace some more steps and show their breakdown; auto, the default: for new baselines and bad verdicts"
     parser.add_argument("--explain", nargs="?", const="always", choices=("always", "auto", "never"), help=text)
-    text = "accept what was measured; new: where there is no baseline yet"
+    text = "accept the measured rates as baselines; new: only those without a baseline"
     parser.add_argument("--update-baselines", nargs="?", const="all", choices=("all", "new"), help=text)
     add_baselines(parser)
     add_results(parser)
-    parser.add_argument("-v", "--verbose", action="store_true", help="explain the numbers, and show published ones")
+    parser.add_argument("-v", "--verbose", action="store_true", help="explain the numbers, and show published rates")
     add_json(parser, RECORD_SHAPE, lines="measurement, as in measurements.jsonl")
     parser.set_defaults(run=run_measure, cluster="local")
 

@@ -12,34 +12,34 @@ from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.formats import format_count, printable
 
 TEXT = """\
-Makes a static site of a history: all systems with their trainings, a page for each training (rates over time, intervals,
-baselines, changes) and for each session (what report.html has, where its folder is still there), and changes as a feed. Called
-again with the same folder it writes only what has changed.
+Write a static site of a history: all systems with their trainings, a page for each training (rates over time, intervals,
+baselines, changes), a page for each session (the content of report.html, if its folder exists), and a feed of changes. If the
+folder has the site already, only changed pages are written.
 
     dtfperf site --out=public
     dtfperf site --out=public --history=postgresql://perf@db/perf --url=https://example.org/perf
     python -m http.server --directory public           # or open public/index.html
 
---url is where the site will be: feeds then have whole links, which some readers need.
+--url is the address of the site. Feeds then have absolute links, which some readers need.
 """
 NOT_MADE = "wrong arguments, a folder that is not a site's, or a history that cannot be read"
-ENDS = {DONE: "made", FAILED: "it could not be made", USAGE: NOT_MADE}
+ENDS = {DONE: "made", FAILED: "the site could not be written", USAGE: NOT_MADE}
 SHAPE = {
     "written": "a list of pages' paths below the folder",
-    "kept": "those that were as they should be",
-    "removed": "those that were of the site, and no longer are",
+    "kept": "a list of unchanged pages",
+    "removed": "a list of removed pages",
     "bytes": "of all pages",
     "largest": "bytes of the largest page",
 }
 
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "site", help="a history as a static site", text=TEXT, ends=ENDS)
+    parser = add_command(commands, "site", help="write the history as a static site", text=TEXT, ends=ENDS)
     parser.add_argument(
-        "--out", required=True, type=Path, metavar="DIR", help="its folder: a new one, or one that it was made in"
+        "--out", required=True, type=Path, metavar="DIR", help="the folder: a new one, or that of an earlier call"
     )
-    parser.add_argument("--url", default="", metavar="URL", help="where it will be, such as https://example.org/perf")
-    parser.add_argument("--title", metavar="TEXT", help="what stands above it")
+    parser.add_argument("--url", default="", metavar="URL", help="the address of the site, as https://example.org/perf")
+    parser.add_argument("--title", metavar="TEXT", help="the title of the site")
     add_history(parser)
     add_json(parser, SHAPE)
     parser.set_defaults(run=run_site)

@@ -26,38 +26,38 @@ if TYPE_CHECKING:
     from pytest_dtfperf.clusters.slurm.reap import LeftJob
 
 TEXT = """\
-The Slurm jobs of perf tests: a session ends its own, and what an outage has left is ended here.
+Cancel Slurm jobs that sessions of perf tests left after an outage. A session usually cancels its own jobs.
 
     dtfperf slurm reap --dry-run
 """
 REAP = """\
-Lists your Slurm jobs that sessions of perf tests have submitted, and cancels those without a living pytest. On a machine where
-pytest ran, it also ends the sruns that its session has left there, even where Slurm does not answer.
+List your Slurm jobs that sessions of perf tests submitted, and cancel those whose pytest has ended. On the machine of a
+pytest it also ends srun processes that its session left there, even if Slurm does not answer.
 
-A session ends its jobs by itself, even when it is killed. Jobs stay only after an outage: of the machine that pytest ran on, or
-of Slurm itself; and then for as long as their time limit allows. An srun stays where Slurm went together with pytest and its
-watchdog. Whether a pytest is gone can be seen only on its own machine, and if it ran in a container, only in that.
+A session cancels its jobs itself, even when it is killed. Jobs remain only after an outage of Slurm or of the machine of
+pytest, until their time limit. An srun remains if Slurm, pytest and its watchdog ended together. Only the machine of a
+pytest, or its container, shows whether it has ended.
 
     dtfperf slurm reap --dry-run
     dtfperf slurm reap --all                  # if no other sessions run
 """
-ENDS = {FAILED: "a job could not be cancelled, an srun not be ended, or Slurm does not answer"}
-STAYS = "still there in spite of SIGKILL"
+ENDS = {FAILED: "a job could not be cancelled, an srun could not be ended, or Slurm does not answer"}
+STAYS = "not ended by SIGKILL"
 SHAPE: Shape = {
     "sruns": [
         {
             "processes": "their ids on this machine",
-            "pytest": "the session that started them, which is gone",
+            "pytest": "the session that started them, which has ended",
             "done": f"ended, would be ended, or {STAYS}",
         }
     ],
     "jobs": [
         {
             "job": "its id",
-            "state": "Slurm's word for it",
+            "state": "the state in Slurm's terms",
             "nodes": "a list of them",
-            "session": "that submitted it",
-            "pytest": "the session that submitted it, and whether it still runs",
+            "session": "the machine that submitted it",
+            "pytest": "the session that submitted it, and whether it runs",
             "done": "cancelled, would be cancelled, left alone, or why it was not cancelled",
         }
     ],
@@ -65,11 +65,11 @@ SHAPE: Shape = {
 
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    slurm = add_group(commands, "slurm", help="jobs that sessions of perf tests have left in Slurm's queue", text=TEXT)
-    reap = add_command(slurm, "reap", help="cancel jobs that sessions of perf tests have left", text=REAP, ends=ENDS)
+    slurm = add_group(commands, "slurm", help="cancel jobs that sessions of perf tests left in Slurm", text=TEXT)
+    reap = add_command(slurm, "reap", help="cancel jobs that sessions of perf tests left", text=REAP, ends=ENDS)
     reap.add_argument("--all", action="store_true", help="also jobs of sessions on other machines")
     reap.add_argument("--dry-run", action="store_true", help="only list them")
-    add_cluster(reap, required=False, text="refuse to go on unless this is a Slurm cluster of clusters.toml")
+    add_cluster(reap, required=False, text="stop if this is no Slurm cluster of clusters.toml")
     add_json(reap, SHAPE)
     reap.set_defaults(run=run_reap)
 
@@ -149,4 +149,4 @@ def _make_hint(found: Iterable["LeftJob"], done: dict[str, str]) -> str:
     hosts = sorted({left.owner.location for left in found if left.fate is Fate.ELSEWHERE and left.job.id not in done})
     if not hosts:
         return ""
-    return f" Of those of {', '.join(hosts)} the state is not known here: run this there, or add --all if you are sure."
+    return f" Of those of {', '.join(hosts)} the state is not known here: run this command there, or add --all if you are sure."

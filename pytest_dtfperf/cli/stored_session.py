@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 
 JUDGE = """\
-Judges again what a session has measured, from its folder alone: nothing is trained, no cluster is asked.
+Judge the measurements of a stored session again. Only its folder is read: nothing is trained, and no cluster is contacted.
 
-Without options the verdicts are those of then, word for word: each rests on the runs, the baselines and the budget of false
-alarms that there were, and these are kept in the folder. An option puts something else in their place.
+Without options the verdicts and reasons are the same as in the session, because its folder has the runs, the baselines and
+the budget of false alarms. Options replace some of these.
 
     dtfperf judge perf_results/20260131T021503Z-9f3c1a
     dtfperf judge perf_results/20260131T021503Z-9f3c1a --margin 0.02
     dtfperf judge perf_results/20260131T021503Z-9f3c1a --baselines baselines
 """
-JUDGE_ENDS = {DONE: "no verdict fails its test", FAILED: "some verdict does"}
+JUDGE_ENDS = {DONE: "no verdict fails its test", FAILED: "a verdict fails its test"}
 
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
@@ -56,21 +56,22 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 def add_judge_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "judge", help="judge a stored session again, offline", text=JUDGE, ends=JUDGE_ENDS)
-    text = "the session's own folder, below perf_results/"
+    text = "the folder of the session, in perf_results/"
     set_completer(parser.add_argument("session", type=Path, metavar="SESSION_DIR", help=text), complete_session_folders)
+    parser.add_argument("--margin", type=_parse_fraction, metavar="FRACTION", help="largest allowed loss of rate: 0.05 is 5 %%")
     parser.add_argument(
-        "--margin", type=_parse_fraction, metavar="FRACTION", help="how much slower a rate may be: 0.05 is 5 %%"
+        "--min-efficiency", type=_parse_efficiency, metavar="FRACTION", help="smallest allowed scaling efficiency: 0.9 is 90 %%"
     )
     parser.add_argument(
-        "--min-efficiency", type=_parse_efficiency, metavar="FRACTION", help="least scaling efficiency: 0.9 is 90 %%"
+        "--baselines",
+        type=Path,
+        metavar="DIR",
+        help="compare with the baselines of this folder, instead of those of the session",
     )
     parser.add_argument(
-        "--baselines", type=Path, metavar="DIR", help="compare with what is in this folder, not with the baselines of then"
+        "--strict-verdicts", action="store_true", help="undecided verdicts (INCONCLUSIVE, NO_BASELINE, ...) fail, too"
     )
-    parser.add_argument(
-        "--strict-verdicts", action="store_true", help="verdicts that decide nothing (INCONCLUSIVE, NO_BASELINE, ...) fail, too"
-    )
-    add_json(parser, RECORD_SHAPE, lines="measurement, as measurements.jsonl would have it now")
+    add_json(parser, RECORD_SHAPE, lines="measurement, as in measurements.jsonl")
     parser.set_defaults(run=run_judge)
 
 
@@ -102,7 +103,7 @@ def run_judge(args: argparse.Namespace) -> int:
             for then, now in zip(before, after, strict=True)
             if then.verdict != now.verdict
         ]
-        remarks = [*(changed or ["All verdicts are those of then."]), *kept]
+        remarks = [*(changed or ["All verdicts are the same as in the session."]), *kept]
         budget = folder.session.get("budget", {})
         text = terminal.format_summary(
             after,
@@ -139,34 +140,33 @@ def _parse_number(text: str) -> float:
 
 
 EXPLAIN = """\
-Shows why a measurement is slower than what it was compared with, and where the time of its steps went, from what is stored
-alone: nothing is trained, no cluster is asked.
+Show why a measurement is slower than its baseline, and the breakdown of its steps. Only stored files are read: nothing is
+trained, and no cluster is contacted.
 
     dtfperf explain perf_results/20260131T021503Z-9f3c1a
     dtfperf explain perf_results/20260131T021503Z-9f3c1a 1a2b3c     # one measurement, by its id
-    dtfperf explain 1a2b3c                                          # the same, looked for where sessions are kept
+    dtfperf explain 1a2b3c                                          # the same, from the folder of sessions
     dtfperf explain perf_results/20260131T021503Z-9f3c1a --json     # for programs
     dtfperf explain perf_results/20260131T021503Z-9f3c1a --against perf_results/20260130T021503Z-a81b22
     dtfperf explain perf_results/20260131T021503Z-9f3c1a --against baselines
 
-Without --against it is what was said when the measurement was judged. --against holds each against another session's last one
-of the same spec, or against a baseline: a file, or the folder of them. The causes add up to what a step takes longer, with what
-nothing explains; the changes of the critical path by kind of work do, too. What two measurements of the same differ by says
-nothing.
+Without --against it shows the explanation of the session. --against compares each measurement with the last one of the same
+spec in another session, or with a baseline (a file, or the folder of baselines). The causes and the unexplained rest add up
+to the increase of the step's time, and so do the changes of the critical path by kind of work. If nothing changed, the
+differences are noise.
 
-Of several runs it is the last one that was traced. All events of it are in trace.json.gz beside the run's logs, for
-https://ui.perfetto.dev. docs/explaining.md describes the kinds of work, docs/causes.md the causes there are, and how sure
-all of it is.
+The breakdown is that of the last traced run. Its events are in trace.json.gz beside the run's logs, for
+https://ui.perfetto.dev. docs/explaining.md describes the kinds of work, and docs/causes.md the causes with their accuracy.
 """
-EXPLAIN_ENDS = {DONE: "shown", FAILED: "nothing of it was traced or explained, or nothing of what --against has"}
+EXPLAIN_ENDS = {DONE: "shown", FAILED: "no measurement was traced or explained, or none is in --against"}
 EXPLAIN_SHAPE: Shape = {
     "measurements": [
         {
             "id": "of the measurement",
-            "step_breakdown": "where a step's time went, as its run has it in measurements.jsonl; null: it was not traced",
+            "step_breakdown": "the breakdown of a step, as in measurements.jsonl; null: not traced",
             "unexplained": "why there is no step breakdown; empty: there is one, or none was requested",
-            "explanation": "why it is slower, as its record has it in measurements.jsonl; null: not explained",
-            "against": "with --against: its id, and changes of a step by kind of work; null: nothing to hold it against",
+            "explanation": "the causes, as in measurements.jsonl; null: not explained",
+            "against": "with --against: id of the other one, and changes of a step by kind of work; null: there is none",
         }
     ]
 }
@@ -176,22 +176,22 @@ def add_explain_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(
         commands,
         "explain",
-        help="why a stored measurement is slower, and where a step's time went",
+        help="show why a stored measurement is slower, and the breakdown of its steps",
         text=EXPLAIN,
         ends=EXPLAIN_ENDS,
     )
     session = parser.add_argument(
         "session",
         metavar="SESSION_DIR|MEASUREMENT",
-        help="the session's own folder, below perf_results/, or a measurement's id",
+        help="the folder of a session, in perf_results/, or the id of a measurement",
     )
     set_completer(session, complete_session_folders)
-    parser.add_argument("measurement", nargs="?", metavar="MEASUREMENT", help="the id of one measurement; by default all")
+    parser.add_argument("measurement", nargs="?", metavar="MEASUREMENT", help="id of a measurement; by default all")
     against = parser.add_argument(
         "--against",
         type=Path,
         metavar="SESSION_DIR|BASELINE",
-        help="a session or baselines that were faster: what has become longer?",
+        help="a session or baselines to compare with",
     )
     set_completer(against, complete_session_folders)
     add_json(parser, EXPLAIN_SHAPE)

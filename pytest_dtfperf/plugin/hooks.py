@@ -68,9 +68,8 @@ def pytest_load_initial_conftests(
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "dtfperf(margin, efficiency, checks, min_gpus, gpus, num_ps, variable_update): what a perf test of distributed "
-        "training defines: how much slower it may be, how well it must scale, how many checks it makes, and what to run "
-        "it with by default",
+        "dtfperf(margin, efficiency, checks, min_gpus, gpus, num_ps, variable_update): settings of a perf test: the largest "
+        "allowed loss of rate, the smallest allowed efficiency, the number of its checks, and its default parameters",
     )
     if config.getoption("xmlpath", None):
         from pytest_dtfperf.plugin.outcome import JunitErrors

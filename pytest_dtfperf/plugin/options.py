@@ -163,44 +163,44 @@ class Option:
 
 
 OPTIONS = (
-    Option("cluster", "NAME", "where to train: an entry of clusters.toml; `local` by default", str),
-    Option("clusters-file", "FILE", "the file that describes clusters; by default clusters.toml beside the tests, or above",
+    Option("cluster", "NAME", "a cluster of clusters.toml; by default `local`, this machine", str),
+    Option("clusters-file", "FILE", "the cluster file; by default clusters.toml beside the tests, or in a parent folder",
            _path),
     Option("gpus", "N,..",
-           "device counts to test; by default the test's own, else 1, 2, 4, ... up to what the cluster has", _counts),
+           "numbers of devices; by default those of the test, else 1, 2, 4, ... up to all devices of the cluster", _counts),
     Option("num-ps", "N,..|best|sweep",
-           "parameter servers; `best` takes the baseline's best known, `sweep` finds it; by default the test's own, else 1",
+           "numbers of parameter servers; `best` uses that of the fastest baseline, `sweep` finds the fastest; by default those of the test, else 1",
            _parameter_servers),
-    Option("variable-update", "MODE,..", f"of {', '.join(VARIABLE_UPDATES)}; by default those the test names",
+    Option("variable-update", "MODE,..", f"of {', '.join(VARIABLE_UPDATES)}; by default those of the test",
            _variable_updates),
     Option("repeats", "N",
-           f"most runs per measurement, by default the cluster's or {MOST_RUNS}; a verdict takes as few as it needs", _count),
-    Option("all-repeats", "BOOL", "make all repeats, even where fewer decide: to learn how rates scatter", _flag, "true"),
-    Option("margin", "FRACTION", "how much slower than its baseline a rate may be: 0.05 is 5 %", _fraction),
-    Option("min-efficiency", "FRACTION", "least scaling efficiency: 0.9 is 90 %", _efficiency),
+           f"maximum number of runs of a measurement, by default the cluster's or {MOST_RUNS}; a verdict uses as few as possible", _count),
+    Option("all-repeats", "BOOL", "make all repeats, even if fewer decide, to measure the noise of rates", _flag, "true"),
+    Option("margin", "FRACTION", "largest allowed loss of rate against the baseline: 0.05 is 5 %", _fraction),
+    Option("min-efficiency", "FRACTION", "smallest allowed scaling efficiency: 0.9 is 90 %", _efficiency),
     Option(
-        "false-alarms", "FRACTION", f"how many sessions without any change may turn red; {FALSE_ALARMS} by default", _fraction
+        "false-alarms", "FRACTION", f"largest fraction of sessions without any change that may fail; {FALSE_ALARMS} by default", _fraction
     ),
     Option("time-budget", "TIME|none",
-           "time for all measurements, as 6min, shared among tests, cheap ones first: it sets their steps and runs, and which "
-           "tests are left out; by default the cluster's, unless baselines are accepted", _time_budget),
+           "time for all measurements, as 6min, shared among the tests, cheap ones first; limits steps and runs, and leaves out "
+           "tests without time; by default that of the cluster, unless baselines are accepted", _time_budget),
     Option("steps", "N", "measured steps per run", _count),
     Option("warmup-steps", "N", "steps before the measured ones", lambda text: _count(text, least=0)),
     Option("batch-size", "N", "images per device and step", _count),
-    Option("update-baselines", "all|new", "accept what was measured; `new`: only what has no baseline yet", _update, "all"),
-    Option("allow-regression", "WHY", "let a slower rate become the baseline; the reason is kept in it", str),
+    Option("update-baselines", "all|new", "accept the measured rates as baselines; `new`: only those without a baseline", _update, "all"),
+    Option("allow-regression", "WHY", "accept slower rates as baselines, too; the reason is stored with them", str),
     Option("explain", "always|auto|never",
-           "trace some more steps, to show where their time goes; `auto`, the default: of new baselines and what is not green",
+           "trace some more steps and show their breakdown; `auto`, the default: for new baselines and bad verdicts",
            _explain, "always"),
-    Option("diagnose", "BOOL", "try out what may have made a measurement slower, by short runs on hosts that are still lent",
+    Option("diagnose", "BOOL", "test possible causes of a slower measurement by short runs on the hosts that are still allocated",
            _flag, "true"),
-    Option("strict-verdicts", "BOOL", "fail where nothing was decided, too: INCONCLUSIVE, NO_BASELINE, ...", _flag, "true"),
+    Option("strict-verdicts", "BOOL", "undecided verdicts (INCONCLUSIVE, NO_BASELINE, ...) fail, too", _flag, "true"),
     Option("dry-run", "BOOL",
-           "show what would be asked of the cluster, where tasks would run and how long it may take; start nothing",
+           "show the requests to the cluster, the host of each task and the expected time, and start nothing",
            _flag, "true"),
-    Option("baselines", "DIR", "where baselines are kept; by default `baselines` in pytest's root directory", _path),
-    Option("perf-results", "DIR", "where session folders go; by default `perf_results` in pytest's root directory", _path),
-    Option("history", "FILE|URL|never", "the database of all sessions; `history.sqlite` in --perf-results by default",
+    Option("baselines", "DIR", "the folder of baselines; by default `baselines` in pytest's root directory", _path),
+    Option("perf-results", "DIR", "the folder of sessions; by default `perf_results` in pytest's root directory", _path),
+    Option("history", "FILE|URL|never", "the database of all sessions; by default `history.sqlite` in --perf-results",
            _history, variable="DTFPERF_HISTORY"),
     Option("history-gate", "BOOL", "fail the session when it confirms a change over time", _flag, "true"),
 )  # fmt: skip
@@ -408,7 +408,7 @@ def keep_root(config: pytest.Config, is_free: Callable[[str], bool]) -> None:
     if os.path.basename(sys.argv[0]) not in PYTESTS or sys.orig_argv[start:] != given[0]:
         one = taken[0]
         raise UsageError(
-            f"{one.name} {one.value}: pytest takes what stands behind a blank for a test, and goes by the ini file above it: "
+            f"{one.name} {one.value}: pytest takes a value after a blank for a test, and reads the ini file above it: "
             f"write {one.word(one.name)}"
         )
     _start_anew(folder, [*sys.orig_argv[:start], *in_one[0]], shlex.join(in_one[1]))
@@ -432,7 +432,9 @@ def _show(config: pytest.Config, parser: pytest.Parser) -> None:
     """Register the short names for `--help`: nothing is collected then, so no other plugin registers options later."""
     if not config.getini(INI):
         return
-    group = parser.getgroup("dtfperf-short", "the same without prefix, unless others have such an option", after="dtfperf")
+    group = parser.getgroup(
+        "dtfperf-short", "the same without the prefix, unless another plugin has the option", after="dtfperf"
+    )
     for option in OPTIONS:
         name = f"--{option.name}"
         try:

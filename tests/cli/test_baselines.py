@@ -41,7 +41,7 @@ def test_all_is_well(perf: PerfTests) -> None:
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         "note: perf_results has no sessions, so cases without a baseline and beaten baselines are not known (--results)",
-        "dtfperf: 1 baseline of 1 system, 2 tests, 0 sessions: nothing was found.",
+        "dtfperf: 1 baseline of 1 system, 2 tests, 0 sessions: no problem was found.",
     ]
 
 
@@ -97,7 +97,7 @@ def test_sessions_tell_what_has_no_baseline(perf: PerfTests) -> None:
     assert "1 session: 1 finding." in out
     assert perf.run("--gpus=1", "--update-baselines").code == 0
     code, out, _ = dtfperf(perf.folder, "baselines", "audit", "perf")
-    assert (code, out) == (0, "dtfperf: 1 baseline of 1 system, 2 tests, 2 sessions: nothing was found.\n")
+    assert (code, out) == (0, "dtfperf: 1 baseline of 1 system, 2 tests, 2 sessions: no problem was found.\n")
 
 
 def test_a_copied_session_is_seen_once(perf: PerfTests) -> None:
@@ -113,7 +113,7 @@ def test_a_copied_session_is_seen_once(perf: PerfTests) -> None:
     lines = out.splitlines()
     assert lines[0].startswith("note: ")
     assert note in lines[0]
-    assert (code, lines[1:]) == (0, ["dtfperf: 1 baseline of 1 system, 2 tests, 1 session: nothing was found."])
+    assert (code, lines[1:]) == (0, ["dtfperf: 1 baseline of 1 system, 2 tests, 1 session: no problem was found."])
 
 
 def test_a_damaged_session_is_left_out_aloud(perf: PerfTests) -> None:

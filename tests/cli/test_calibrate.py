@@ -225,8 +225,8 @@ def test_noise_that_leaves_no_margin_is_refused(tmp_path: Path, capsys: pytest.C
     assert noise_of(tmp_path, WILD, more=CALM) == 1
     wild, calm, last = capsys.readouterr().out.splitlines()
     assert wild.startswith(f"too noisy: {SYSTEM}: trivial b32 gpus=2 ")
-    assert "detectable margin: none; 10 runs could not even detect a loss of 60%: with that noise its verdicts would be" in wild
-    assert wild.endswith("or write it all the same: --allow-noisy")
+    assert "detectable margin: none; 10 runs could not even detect a loss of 60%: with that noise all verdicts would be" in wild
+    assert wild.endswith("or write it with --allow-noisy")
     assert calm.startswith("calibrated: ")
     assert last.startswith("dtfperf: 3 sessions: noise of 1 baseline written to ")
     assert calibrated_in(tmp_path) == {2: False, 4: True}

@@ -27,7 +27,7 @@ def test_the_whole_session_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[
     """What is damaged below is judged again to the same verdicts before that."""
     folder = whole_session(tmp_path)
     assert main(["judge", str(folder.path)]) == FAILED  # some of its verdicts fail their tests
-    assert "All verdicts are those of then." in capsys.readouterr().out
+    assert "All verdicts are the same as in the session." in capsys.readouterr().out
 
 
 @pytest.mark.campaign

@@ -157,7 +157,7 @@ def test_own_tests_stay_alone(project: Path, capsys: pytest.CaptureFixture[str])
     (project / "perf_tests" / "conftest.py").write_text(EDITED)
     assert main(["init"]) == 0
     assert sorted(path.name for path in (project / "perf_tests").iterdir()) == ["clusters.toml", "conftest.py"]
-    assert "kept     perf_tests/: it has tests of its own, and got none of ours" in capsys.readouterr().out
+    assert "kept     perf_tests/: it has other tests; none were added" in capsys.readouterr().out
 
 
 def test_what_was_broken_off_is_completed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,8 +212,8 @@ def test_every_job_of_the_night_calls_the_program(kind: str, project: Path) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--backend=ssh"], "which hosts? --hosts=alice,bob"),
-        (["--hosts=alice"], "--hosts goes with --backend=ssh"),
+        (["--backend=ssh"], "--backend=ssh needs hosts: --hosts=alice,bob"),
+        (["--hosts=alice"], "--hosts is for --backend=ssh"),
         (["--cluster=daint"], "--cluster names what --backend adds"),
         (["--backend=slurm", "--cluster=local"], "--cluster=local is this machine"),
         (["--backend=slurm", "--cluster=a b]"], "--cluster takes letters"),
@@ -266,7 +266,7 @@ def test_it_asks_where_there_is_somebody_to_ask(tmp_path: Path) -> None:
     for answer, code in (("ec2", "0"), ("", "0"), ("cloud", "2")):
         command = [sys.executable, "-c", program, str(tmp_path / (answer or "local")), answer]
         done = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        assert "What to train on besides this machine: local, ssh, slurm, ec2? [local]" in done
+        assert "Backend of a cluster besides this machine: local, ssh, slurm, ec2? [local]" in done
         assert done.split()[-1] == code
     assert "cloud" in named.load(tmp_path / "ec2" / "perf_tests" / "clusters.toml")
     assert not (tmp_path / "cloud").exists()

@@ -52,7 +52,7 @@ def test_same_verdicts(folder: SessionFolder, capsys: pytest.CaptureFixture[str]
     assert main(["judge", str(folder.path)]) == 0
     out = capsys.readouterr().out
     assert "PASSED" in out
-    assert "All verdicts are those of then." in out
+    assert "All verdicts are the same as in the session." in out
 
 
 def test_other_margin(folder: SessionFolder, capsys: pytest.CaptureFixture[str]) -> None:

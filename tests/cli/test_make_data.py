@@ -59,7 +59,7 @@ def test_the_same_arguments_make_the_same_pictures(tmp_path: Path) -> None:
         (("imagenet", "--shards", 0), "--shards must be at least 1, not 0"),
         (("imagenet", "--classes", 1001), "--classes must be at most 1000, as many as ImageNet has, not 1001"),
         (("imagenet", "--size", "big"), "--size must be WIDTHxHEIGHT, like 400x350, not 'big'"),
-        (("mnist", "--shards", 2), "--shards means nothing to mnist: it is for imagenet"),
+        (("mnist", "--shards", 2), "--shards means nothing to mnist: it is only for imagenet"),
     ],
 )
 def test_what_cannot_be_made_is_one_line(tmp_path: Path, arguments: tuple[object, ...], problem: str) -> None:

@@ -143,7 +143,7 @@ def _list_perf_tests(folder: Path) -> list[ProjectFile]:
     ours = {name: (source / name).read_text(encoding="utf-8") for name in PERF_TESTS}
     if ours.keys() <= {path.name for path in there} or all(_has_content(path, ours.get(path.name)) for path in there):
         return [ProjectFile(f"perf_tests/{name}", content) for name, content in ours.items()]
-    return [ProjectFile("perf_tests/", None, if_kept="it has tests of its own, and got none of ours")]
+    return [ProjectFile("perf_tests/", None, if_kept="it has other tests; none were added")]
 
 
 def _has_content(path: Path, content: str | None) -> bool:
@@ -247,33 +247,39 @@ def _format_group(name: str, kind: GpuKind, nodes: int) -> str:
 
 
 TEXT = """\
-Writes perf tests of InceptionV3 and of the deep MNIST network into a project, and the clusters that they can train on: this
-machine, with sizes for the processors or GPUs that it has, and with --backend another. What is there already stays as it is.
+Write perf tests of InceptionV3 and of the deep MNIST network into a project, and a cluster file with this machine, in sizes for
+its processors or GPUs, and with the cluster of --backend. Existing files stay as they are.
 
     dtfperf init && pytest perf_tests
-    dtfperf init --backend=slurm --cluster=daint           # partition, nodes and GPUs are those of sinfo, if there is one
+    dtfperf init --backend=slurm --cluster=daint           # with the partition, nodes and GPUs that sinfo shows
     dtfperf init --backend=ssh --cluster=lab --hosts=alice,bob
     dtfperf init --nightly=github --nightly=sbatch         # or gitlab, cron
 
-Asks for the backend where it is not given and there is somebody to ask.
+Without --backend, the command asks for the backend if it runs on a terminal.
 """
-ENDS = {DONE: "all of it is there now", USAGE: "wrong arguments, or a file that cannot be written"}
+ENDS = {DONE: "all files exist", USAGE: "wrong arguments, or a file that cannot be written"}
 SHAPE: Shape = {
     "files": [
-        {"file": "its path below the project", "written": "false: there was one, which stays", "note": "what to do by hand"}
+        {
+            "file": "its path in the project",
+            "written": "false: it existed, and was not changed",
+            "note": "what is left to do by hand",
+        }
     ]
 }
 
 
 def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "init", help="a working start in a project", text=TEXT, ends=ENDS)
-    parser.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="the project; by default here")
-    parser.add_argument("--backend", choices=BACKENDS, help="what to train on besides this machine")
-    parser.add_argument("--cluster", metavar="NAME", help="what it is called, as in pytest --cluster=NAME")
+    parser = add_command(commands, "init", help="write perf tests and a cluster file into a project", text=TEXT, ends=ENDS)
     parser.add_argument(
-        "--hosts", metavar="NAMES", help="with --backend=ssh: as in ssh's own configuration, with commas between"
+        "folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="the project's folder; by default this one"
     )
-    text = "a job of the night, too; may be given several times"
+    parser.add_argument("--backend", choices=BACKENDS, help="backend of a cluster besides this machine")
+    parser.add_argument("--cluster", metavar="NAME", help="its name, as in pytest --cluster=NAME")
+    parser.add_argument(
+        "--hosts", metavar="NAMES", help="with --backend=ssh: names of the hosts, as for ssh, separated by commas"
+    )
+    text = "also write a nightly job; can be repeated"
     parser.add_argument("--nightly", choices=sorted(NIGHTS), action="append", default=[], help=text)
     add_json(parser, SHAPE)
     parser.set_defaults(run=run_init)
@@ -282,12 +288,12 @@ def add_parser(commands: "Commands[argparse.ArgumentParser]") -> None:
 def run_init(args: argparse.Namespace) -> int:
     backend = args.backend or _ask_for_backend()
     if args.hosts and backend != "ssh":
-        raise UsageError("--hosts goes with --backend=ssh: other backends find their hosts themselves")
+        raise UsageError("--hosts is for --backend=ssh: other backends find their hosts themselves")
     if args.cluster and backend == "local":
         raise UsageError("--cluster names what --backend adds; this machine is always called local")
     hosts = [name for name in re.split(r",(?![^\[]*\])", args.hosts or "") if name]  # not at the commas of node[1,4]
     if backend == "ssh" and not hosts:
-        raise UsageError("which hosts? --hosts=alice,bob, as one types `ssh alice`")
+        raise UsageError("--backend=ssh needs hosts: --hosts=alice,bob, with names that ssh knows")
     wanted = InitAnswers(backend, args.cluster or BACKENDS[backend], hosts, tuple(dict.fromkeys(args.nightly)))
     written = [_write_file(args.folder, file) for file in list_project_files(wanted, args.folder)]
     if args.json:
@@ -314,7 +320,7 @@ def _ask_for_backend() -> str:
     """Return the backend that the user chooses; without a terminal, local."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return "local"
-    print(f"What to train on besides this machine: {', '.join(BACKENDS)}? [local] ", end="", file=sys.stderr, flush=True)
+    print(f"Backend of a cluster besides this machine: {', '.join(BACKENDS)}? [local] ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline().strip() or "local"
     if answer not in BACKENDS:
         raise UsageError(f"{answer!r} is no backend: {', '.join(BACKENDS)}")
@@ -327,11 +333,11 @@ def _print_written(written: Sequence[WrittenFile], wanted: InitAnswers, folder: 
         print(f"{'written' if each.is_new else 'kept   '}  {printable(each.path)}{note}")
     option = "" if wanted.backend == "local" else f" --cluster={wanted.cluster}"
     steps = {
-        **({f"cd {shlex.quote(printable(str(folder)))}": "where the rest is called"} if folder != Path() else {}),
-        **({f"dtfperf doctor{option}": "are its hosts fit to be measured?"} if option else {}),
-        f"pytest perf_tests{option} --dry-run": "what would be measured",
-        f"pytest perf_tests{option}": "measure it",
-        f"pytest perf_tests{option} --update-baselines=new": "accept it, for later nights to be compared with",
+        **({f"cd {shlex.quote(printable(str(folder)))}": "go to the project"} if folder != Path() else {}),
+        **({f"dtfperf doctor{option}": "check the hosts"} if option else {}),
+        f"pytest perf_tests{option} --dry-run": "show what would be measured",
+        f"pytest perf_tests{option}": "measure",
+        f"pytest perf_tests{option} --update-baselines=new": "accept the rates as baselines",
     }
     longest = max(map(len, steps))
     print("\nNext:\n", *(f"    {command:{longest}}  # {why}" for command, why in steps.items()), sep="\n")
