@@ -1,4 +1,4 @@
-"""What these perf tests share: where the images of the MNIST tests are."""
+"""The fixture of these perf tests: the folder with the images of the MNIST tests."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def mnist_dir(cluster):
-    """Folder of the four idx files on the hosts: the cluster's `data_dir`, or scikit-learn's digits in such files."""
+    """Return the hosts' folder of the four idx files: the cluster's `data_dir`, or scikit-learn's digits in such files."""
     if "data_dir" in cluster.settings("mnist"):
         return cluster.settings("mnist")["data_dir"]
     if cluster.backend != "local":

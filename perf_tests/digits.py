@@ -1,7 +1,7 @@
-"""Handwritten digits in MNIST's own file format, made offline: what the MNIST tests learn from where no original is at hand.
+"""Make handwritten digits in MNIST's own file format, offline, for the MNIST tests without the original data set.
 
 scikit-learn bundles 1,797 digits of 8 x 8 pixels (UCI ML, Optical Recognition of Handwritten Digits). They become images of
-28 x 28, split into a training and a test set. Run this file with a folder to make the set there; point `data_dir` at it.
+28 x 28, split into a training and a test set. Run this file with a folder to make the set there, and set `data_dir` to it.
 """
 
 import gzip
@@ -24,7 +24,7 @@ FILES = tuple(f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind i
 
 
 def make(folder: Path) -> Path:
-    """Make the four files in `folder`, unless they are there, and return it. Always the same bytes; never half a set."""
+    """Make the four files in `folder`, unless they exist, and return it. The bytes are always the same. A set is complete."""
     if all((folder / name).is_file() for name in FILES):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ def make(folder: Path) -> Path:
     try:
         _write(unfinished)
         folder.mkdir(exist_ok=True)
-        for name in FILES:  # each replaces its like: another process making the same set writes the same bytes
+        for name in FILES:  # another process that makes the same set writes the same bytes
             os.replace(unfinished / name, folder / name)
     finally:
         shutil.rmtree(unfinished)
@@ -40,7 +40,7 @@ def make(folder: Path) -> Path:
 
 
 def _write(folder: Path) -> None:
-    from sklearn.datasets import load_digits  # only here: whoever has the files needs no scikit-learn
+    from sklearn.datasets import load_digits  # only here: with the files, scikit-learn is not needed
 
     digits = load_digits()
     order = np.random.default_rng(SEED).permutation(len(digits.target))
@@ -52,7 +52,7 @@ def _write(folder: Path) -> None:
 
 
 def enlarged(images: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """(n, 8, 8) counts -> (n, 28, 28) grey values, interpolated linearly between the centres of the small pixels."""
+    """Return (n, 28, 28) grey values of (n, 8, 8) counts, interpolated linearly between the centres of the small pixels."""
     weights = _interpolation(images.shape[1], EDGE)
     grey = np.einsum("ri,nij,cj->nrc", weights, images, weights) * (255 / DARKEST)
     whole: NDArray[np.uint8] = np.rint(grey).astype(np.uint8)
@@ -60,7 +60,7 @@ def enlarged(images: NDArray[np.float64]) -> NDArray[np.uint8]:
 
 
 def _interpolation(small: int, large: int) -> NDArray[np.float64]:
-    """(large, small): the part each small pixel has in each large one. Rows add up to 1."""
+    """Return (large, small): the part of each small pixel in each large one. Rows add up to 1."""
     centres = np.clip((np.arange(large) + 0.5) * small / large - 0.5, 0, small - 1)
     distance = np.abs(centres[:, None] - np.arange(small)[None, :])
     weights: NDArray[np.float64] = np.clip(1 - distance, 0, None)
@@ -68,7 +68,7 @@ def _interpolation(small: int, large: int) -> NDArray[np.float64]:
 
 
 def _write_idx(path: Path, array: NDArray[np.uint8]) -> None:
-    """Magic number (unsigned bytes, dimensions), shape in big-endian numbers, content."""
+    """Write the magic number (unsigned bytes, dimensions), the shape in big-endian numbers, and the content."""
     header = bytes((0, 0, 0x08, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape)
     path.write_bytes(gzip.compress(header + array.tobytes(), mtime=0))  # mtime=0: the same bytes on every day
 

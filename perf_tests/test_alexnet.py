@@ -1,4 +1,4 @@
-"""AlexNet on synthetic images: little arithmetic and 61 million parameters, so that sharing them costs much."""
+"""Measure AlexNet on synthetic images: little arithmetic and 61 million parameters, which are expensive to share."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""InceptionV3 on synthetic images: is it as fast as it was, and does it scale?"""
+"""Measure InceptionV3 on synthetic images: its rate against the baseline, and its scaling efficiency."""
 
 import pytest
 
@@ -12,6 +12,6 @@ def test_throughput(train, baseline, gpus, num_ps, variable_update):
 
 @pytest.mark.dtfperf(min_gpus=2)
 def test_scaling_efficiency(train, baseline, gpus, num_ps):
-    """n devices do nearly n times the work of one: as nearly as the system's baseline file asks for, or 70 % of it."""
+    """n devices reach n times the rate of one, within the efficiency that the system's baseline file requires, or 70 %."""
     one, many = train.in_turn({"gpus": 1}, {"gpus": gpus, "num_ps": num_ps}, model="inception3")
     baseline.check_efficiency(many, anchor=one)

@@ -1,9 +1,9 @@
-"""What a way of sharing variables costs in learning: the deep MNIST network, from the same number of images in every step."""
+"""Measure the effect of a variable update on learning: the deep MNIST network, with the same number of images in every step."""
 
 import pytest
 
 IMAGES_PER_STEP = 64
-REPEATS = 3  # runs differ in how many steps they take; fewer tell nothing
+REPEATS = 3  # the number of steps differs from run to run, and fewer runs are not enough
 TARGET = 0.95  # top-1 accuracy on the test set
 
 WAYS = [
@@ -19,7 +19,7 @@ WAYS = [
 
 @pytest.mark.dtfperf(min_gpus=2, variable_update=WAYS)
 def test_time_to_accuracy(train, baseline, mnist_dir, gpus, num_ps, variable_update):
-    """With many devices, 95 % takes at most half as many steps again as one process takes."""
+    """Training on many devices reaches 95 % in at most 1.5 times the steps of one process."""
     learning = {
         "data": "mnist", "data_dir": mnist_dir, "optimizer": "adam", "learning_rate": 1e-3,
         "eval_during_training_every_n_steps": 20, "stop_at_top_1_accuracy": TARGET, "warmup_steps": 0, "steps": 400,

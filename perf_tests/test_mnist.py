@@ -1,4 +1,4 @@
-"""The deep MNIST network: its speed, what reading files costs it, and that it learns."""
+"""Measure the deep MNIST network: its rate, the cost of reading files, and its accuracy."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_io_overhead(train, baseline, mnist_dir, gpus, num_ps):
 
 @pytest.mark.dtfperf(min_gpus=2)
 def test_accuracy(train, baseline, mnist_dir, gpus, num_ps):
-    """A distributed run that has seen as many images learns as well as a single process."""
+    """A distributed run with the same number of images reaches the accuracy of a single process."""
     learning = {"data": "mnist", "data_dir": mnist_dir, "evaluate": True, "learning_rate": 1e-3, "batch_size": 64}
     one = train(model="mnist", gpus=1, num_ps=0, warmup_steps=0, steps=200, repeats=1, **learning)
     many = train(model="mnist", gpus=gpus, num_ps=num_ps, warmup_steps=0, steps=200 // gpus, repeats=1, **learning)

@@ -1,4 +1,4 @@
-"""ResNet-50 on synthetic images: many convolutions and few parameters, so that sharing them costs little."""
+"""Measure ResNet-50 on synthetic images: many convolutions and few parameters, which are cheap to share."""
 
 import pytest
 
