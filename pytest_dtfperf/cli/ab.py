@@ -26,7 +26,7 @@ from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.cli.run import BEST, SWEEP, WantedSpec, make_spec, parse_specs, parse_time, parse_value
 from pytest_dtfperf.compare.variants import Variant, is_variant, load_variants, make_same, parse_variant
 from pytest_dtfperf.errors import DtfPerfError, UsageError
-from pytest_dtfperf.formats import format_count, percent, rate
+from pytest_dtfperf.formats import format_count
 
 if TYPE_CHECKING:
     from pytest_dtfperf.session import Session
@@ -205,6 +205,7 @@ def _show_cache(args: argparse.Namespace) -> int:
 
 
 def _print_comparisons(session: "Session", comparisons: Sequence["ABComparison"], args: argparse.Namespace) -> None:
+    from pytest_dtfperf.session import comparison_text as text
     from pytest_dtfperf.session.comparison import FILE
 
     if args.json:
@@ -215,44 +216,11 @@ def _print_comparisons(session: "Session", comparisons: Sequence["ABComparison"]
     hosts = list(dict.fromkeys(host for each in comparisons for block in each.blocks for host in block.runs[0].hosts))
     where = f", {format_count(len(hosts), 'host')} ({', '.join(hosts)})" if hosts else ""
     print(f"A/B on {session.config.name}{where}, blocks in random order, seed {first.seed}")
-    for variant, differences in {each.variant.variant.name: each.differences for each in comparisons}.items():
-        print(f"{first.reference.variant.name} -> {variant}: {'; '.join(differences) or 'no difference'}")
-    headings = ["spec", "reference", "variant", "variant against reference", "runs", "verdict"]
-    print_table(headings, [_make_row(each) for each in comparisons])
+    print("\n".join(text.list_variants(comparisons)))
+    print_table(text.HEADINGS, [text.make_row(each) for each in comparisons])
     for each in comparisons:
-        for line in _list_reasons(each):
+        for line in text.list_reasons(each):
             print(f"  {line}")
     print(f"Blocks and runs: {session.folder.path / FILE}")
     for remark in session.remarks:
         print_remark(remark)
-
-
-def _make_row(comparison: "ABComparison") -> list[str]:
-    def describe_side(name: str, images_per_sec: float | None) -> str:
-        return f"{name} {rate(images_per_sec)} img/s" if images_per_sec else name
-
-    runs = f"{len(comparison.runs('A'))}+{len(comparison.runs('B'))}" if comparison.blocks else "0"
-    return [
-        comparison.label,
-        describe_side(comparison.reference.variant.name, comparison.rate("A")),
-        describe_side(comparison.variant.variant.name, comparison.rate("B")),
-        str(comparison.decision.estimate or "unknown"),
-        runs,
-        comparison.verdict,
-    ]
-
-
-def _list_reasons(comparison: "ABComparison") -> list[str]:
-    from pytest_dtfperf.report.explanations import describe_explanation
-
-    names = f"{comparison.label}, {comparison.variant.variant.name}"
-    lines = [f"{names}: {comparison.decision.reason}"]
-    lines += [f"  changed: {change}" for change in comparison.changes]
-    if comparison.explanation:
-        lines += [f"  {line}" for line in describe_explanation(comparison.explanation)]
-    if comparison.unexplained:
-        lines.append(f"  {comparison.unexplained}")
-    if (smallest := comparison.detectable) is not None and not comparison.verdict.is_difference:
-        blocks = format_count(comparison.policy.max_blocks, "block")
-        lines.append(f"  the smallest difference that {blocks} find here: {percent(smallest)}")
-    return lines

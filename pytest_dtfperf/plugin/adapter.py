@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
@@ -22,6 +22,7 @@ from pytest_dtfperf.plugin import options as command_line
 from pytest_dtfperf.plugin.display import Display
 from pytest_dtfperf.plugin.outcome import DRY_RUN
 from pytest_dtfperf.plugin.parametrise import cannot_hold
+from pytest_dtfperf.plugin.stack_comparison import StackComparer, check_options
 from pytest_dtfperf.records.arithmetic import flop_per_image
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.progress import Progress
@@ -109,7 +110,11 @@ class SessionAdapter:
         Raises:
             UsageError: one of these is invalid.
         """
-        self.options = command_line.read_options(config)
+        options = command_line.read_options(config)
+        if options.ab:
+            check_options(options, config)
+            options = replace(options, history="never")  # runs of several stacks are no part of any series
+        self.options = options
         self.deselected: dict[str, int] = {}  # reason -> number of tests
         self.tests: Sequence[str] = ()  # pytest's node ids of the selected ones
         self.root = config.rootpath
@@ -134,6 +139,7 @@ class SessionAdapter:
             packages=("pytest",),
             while_waiting=pause_time_limit,
         )
+        self.comparer = StackComparer(self.session, options.ab) if options.ab else None
         # A dry run has no agents, so a test that asks about the hosts ends there.
         self.cluster = ClusterInfo(cluster, _skip) if self.options.dry_run else self.session.cluster
         capacity.predict_device(cluster)  # an error of listing this machine's GPUs is one line, too

@@ -16,6 +16,7 @@ from pytest_dtfperf.plugin.dry_run import DryRun
 from pytest_dtfperf.plugin.options import NUM_PS_WORDS
 from pytest_dtfperf.plugin.outcome import ACCEPTED, DRY_RUN, TRAINED, VERDICT, WHY
 from pytest_dtfperf.plugin.parametrise import Marker
+from pytest_dtfperf.plugin.stack_comparison import COMPARISON, StackComparer, skip_check
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.explanations import list_explanation
@@ -86,6 +87,13 @@ class Train:
         return found
 
     def _measure(self, wanted: Sequence[tuple[Spec, str]], repeats: int | None) -> list[Record]:
+        if self._perf.comparer:
+            if sought := next((word for _, word in wanted if word), ""):
+                raise UsageError(f"train(): --ab compares trainings with a number of parameter servers, not num_ps={sought!r}")
+            found = self._perf.comparer.measure([spec for spec, _ in wanted], self._item.nodeid)
+            for record in found:
+                note(self._item, record)
+            return found
         if [word for _, word in wanted] == ["sweep"]:
             return [self._experiment.sweep(wanted[0][0], repeats)]
         specs = [self._with_num_ps(spec, word) for spec, word in wanted]
@@ -214,6 +222,39 @@ class Baseline:
             width = reporter._tw.fullwidth if reporter else DEFAULT_COLUMNS
             failure = format_failure(shown, logs=logs, options=perf.rerun_options, session=session, width=width)
             pytest.fail(failure, pytrace=False)
+        return judgement
+
+
+class ComparisonBaseline(Baseline):
+    """The object of the fixture `baseline` with `--ab`: rates and efficiencies of the stacks are compared with each other."""
+
+    check_published = skip_check("check_published")
+    check_overhead = skip_check("check_overhead")
+    check_accuracy = skip_check("check_accuracy")
+    check_learning = skip_check("check_learning")
+
+    def check(self, measurement: Record, *, margin: float | None = None) -> Judgement:
+        """Judge each stack's rate against the reference's. `margin` has no effect: `EQUIVALENT` has a limit of its own."""
+        _check_arguments("check", measurement=measurement, margin=margin)
+        return self._report(measurement, *self._comparer.judge(measurement))
+
+    def check_efficiency(self, measurement: Record, *, anchor: Record, at_least: float | None = None) -> Judgement:
+        """Judge each stack's efficiency against the reference's. `at_least` has no effect."""
+        _check_arguments("check_efficiency", measurement=measurement, anchor=anchor, at_least=at_least)
+        return self._report(measurement, *self._comparer.judge_efficiency(measurement, anchor))
+
+    @property
+    def _comparer(self) -> StackComparer:
+        assert self._perf.comparer
+        return self._perf.comparer
+
+    def _report(self, measurement: Record, judgement: Judgement, lines: Sequence[str]) -> Judgement:
+        """Note the verdict as properties of the test, and fail the test if a stack is slower."""
+        self._item.user_properties += [(VERDICT, str(judgement.verdict)), (COMPARISON, judgement.reason)]
+        self._item.user_properties.append((WHY, "\n".join(lines)))
+        self._item.config.hook.pytest_dtfperf_judged(item=self._item, measured=measurement, judgement=judgement)
+        if judgement.verdict.fails(self._perf.options.strict_verdicts):
+            pytest.fail("\n".join([judgement.reason, *lines]), pytrace=False)
         return judgement
 
 

@@ -377,7 +377,9 @@ def baseline(request: pytest.FixtureRequest, cluster: "ClusterInfo") -> "Baselin
 
     A verdict that fails the test is its failure message.
     """
-    from pytest_dtfperf.plugin.fixture_objects import Baseline, DryRunBaseline
+    from pytest_dtfperf.plugin.fixture_objects import Baseline, ComparisonBaseline, DryRunBaseline
 
-    kind = DryRunBaseline if plugin_state.dry_run(request.config) else Baseline
-    return kind(plugin_state.state(request.config), request.node, plugin_state.marker_of(request.node))
+    perf = plugin_state.state(request.config)
+    is_dry = plugin_state.dry_run(request.config) is not None
+    kind = DryRunBaseline if is_dry else ComparisonBaseline if perf.comparer else Baseline
+    return kind(perf, request.node, plugin_state.marker_of(request.node))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pytest
 
@@ -23,6 +23,9 @@ from pytest_dtfperf.formats import TIME_BUDGET_FORM, parse_time_budget
 from pytest_dtfperf.node.files import read_text
 from pytest_dtfperf.session.settings import ExplainWord, Settings, UpdateWord
 from pytest_dtfperf.spec import VARIABLE_UPDATES
+
+if TYPE_CHECKING:  # imported where the option is given
+    from pytest_dtfperf.compare.variants import Variant
 
 NumPsWord = Literal["best", "sweep"]
 WRITTEN = pytest.StashKey[Mapping[str, str]]()  # an option's field -> its name on the command line
@@ -45,6 +48,17 @@ class Options(Settings):
     baselines: Path | None = None
     perf_results: Path | None = None
     history_gate: bool = False
+    ab: "tuple[Variant, ...]" = ()
+
+
+def _variants(text: str) -> "tuple[Variant, ...]":
+    """Return the variants of lines, each a variant or a TOML file. Raises `UsageError`."""
+    from pytest_dtfperf.compare.variants import load_variants, parse_variant
+
+    found: list[Variant] = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        found += load_variants(Path(line)) if line.endswith(".toml") and ": " not in line else [parse_variant(line)]
+    return tuple(found)
 
 
 def _count(text: str, least: int = 1) -> int:
@@ -152,6 +166,7 @@ class Option:
     read: Callable[[str], Any]
     bare: str | None = None  # the value of an option without one
     variable: str | None = None  # environment variable with the same value: after the command line, before the ini file
+    is_repeatable: bool = False  # given several times, the values are lines of one text, as in the ini file
 
     @property
     def field(self) -> str:
@@ -207,6 +222,9 @@ OPTIONS = (
     Option("history", "FILE|URL|never", "the database of all sessions; by default `history.sqlite` in --perf-results",
            _history, variable="DTFPERF_HISTORY"),
     Option("history-gate", "BOOL", "fail the session when it confirms a change over time", _flag, "true"),
+    Option("ab", "NAME: KEY=VALUE ..|FILE",
+           "compare software stacks in each test, and not a rate with its baseline; once for each stack, the reference first",
+           _variants, is_repeatable=True),
 )  # fmt: skip
 
 
@@ -218,6 +236,8 @@ def add_options(parser: pytest.Parser) -> None:
         attributes: dict[str, Any] = {"dest": f"dtfperf_{option.field}", "metavar": option.metavar, "help": given}
         if option.bare is not None:
             attributes |= {"nargs": "?", "const": option.bare}
+        if option.is_repeatable:
+            attributes |= {"action": "append"}
         group.addoption(f"--dtfperf-{option.name}", default=None, **attributes)
         parser.addini(option.ini, f"default of --dtfperf-{option.name}: {option.help}", type="string", default=None)
 
@@ -242,9 +262,9 @@ def read_options(config: pytest.Config) -> Options:
 
 
 def _text(config: pytest.Config, option: Option, environment: Mapping[str, str] = {}) -> str | None:
-    given: str | None = config.getoption(f"dtfperf_{option.field}")
+    given: str | list[str] | None = config.getoption(f"dtfperf_{option.field}")
     if given is not None:
-        return given
+        return given if isinstance(given, str) else "\n".join(given)
     if option.variable and environment.get(option.variable):
         return environment[option.variable]
     return config.getini(option.ini) or None  # an empty ini value sets nothing (pytest 8's default is "")
@@ -275,7 +295,8 @@ def name_of(config: pytest.Config, option: Option) -> str:
 def given_options(config: pytest.Config, but: Sequence[str]) -> list[str]:
     """Return the options of this plugin on the command line, for another call."""
     found = ((option, config.getoption(f"dtfperf_{option.field}")) for option in OPTIONS if option.name not in but)
-    return [f"{name_of(config, option)}={text}" for option, text in found if text is not None]
+    each = ((option, [given] if isinstance(given, str) else given or []) for option, given in found)
+    return [f"{name_of(config, option)}={text}" for option, texts in each for text in texts]
 
 
 INI = "dtfperf_short_options"

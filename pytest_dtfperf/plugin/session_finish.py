@@ -25,6 +25,8 @@ from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.records.stored import line_of
 from pytest_dtfperf.report import notes, terminal
+from pytest_dtfperf.session.comparison import FILE as COMPARISONS
+from pytest_dtfperf.session.comparison_text import make_sections
 from pytest_dtfperf.session.completion import Completion
 
 _SECTION = "pytest_dtfperf_report_section"
@@ -80,7 +82,9 @@ class Ending:
             self.remarks += terminal.list_costs(folder.session.get("costs", ()))
         completion.finish(int(session.exitstatus), _verdicts(session.config))
         gate = self._gate(session, completion.remembered)
-        self.sections = self._sections(session.config, completion.records)
+        self.sections = [*make_sections(self.perf.session.comparisons), *self._sections(session.config, completion.records)]
+        if self.perf.session.comparisons:
+            self.remarks.append(f"Comparisons: {folder.path / COMPARISONS}")
         completion.export(self.sections)
         self.remarks += completion.remarks
         if folder.refused:
@@ -131,7 +135,7 @@ class Ending:
         deselected = [f"{format_count(count, 'test')} deselected: {why}" for why, count in self.perf.deselected.items()]
         if not self.perf.options.dry_run:
             deselected += skips(terminalreporter.stats.get("skipped", ()))
-        if not records and not deselected and not self.remarks:
+        if not records and not deselected and not self.remarks and not self.sections:
             return
         terminalreporter.section("distributed training performance")
         text = terminal.format_summary(

@@ -137,7 +137,7 @@ class ABComparison:
 
 
 class StackComparing:
-    """Makes the blocks of all comparisons of a session. Invalid variants and specs are refused before anything is started."""
+    """Makes the blocks of comparisons. Invalid variants and specs are refused before anything is started."""
 
     def __init__(
         self,
@@ -146,9 +146,22 @@ class StackComparing:
         specs: Sequence[Spec],
         *,
         policy: ABPolicy,
-        seed: int | None,
-        same: bool,
+        seed: int | None = None,
+        same: bool = False,
+        earlier: Sequence[ABComparison] = (),
+        expected: int = 0,
+        test: str = "dtfperf ab",
     ) -> None:
+        """Check variants and specs.
+
+        Args:
+            earlier: the session's comparisons up to now, which share its error.
+            expected: how many comparisons the session will probably have.
+            test: shown to other sessions while they wait.
+
+        Raises:
+            UsageError: variants are equal, or one cannot do what a spec asks.
+        """
         if session.settings.update_baselines:
             raise UsageError("a comparison of variants changes no baselines: --update-baselines is for runs of one stack")
         if not same:
@@ -158,6 +171,10 @@ class StackComparing:
         self._policy = policy
         self._seed = secrets.randbits(32) if seed is None else seed
         self._random = random.Random(self._seed)
+        self._earlier = earlier
+        self._expected = expected
+        self._test = test
+        self.failures: dict[str, Exception] = {}  # by a comparison's id: the error that ended it
         self._runner = StackRunner(session, "ab")
         for each in variants:
             self._runner.add(each)
@@ -179,7 +196,7 @@ class StackComparing:
         for side in (side for each in self.comparisons for side in (each.reference, each.variant)):
             self._runner.build(side)
         began_s = time.monotonic()
-        with self._session.measuring(self._largest, "dtfperf ab"):
+        with self._session.measuring(self._largest, self._test):
             self._start_agents()
             self._make_blocks(began_s + time_limit_s)
             for each in self.comparisons:
@@ -214,6 +231,7 @@ class StackComparing:
             block = self._runner.make_block(order, comparison.reference, comparison.variant, runs=2 * self._policy.max_blocks)
         except (RunFailed, InvalidMeasurement, InfrastructureError) as error:
             verdict = next(verdict for kind, verdict in VERDICT_OF_ERROR.items() if isinstance(error, kind))
+            self.failures[comparison.id] = error
             comparison.decision = Decision(verdict, str(error), comparison.decision.estimate, False)
         else:
             comparison.blocks.append(block)
@@ -223,13 +241,15 @@ class StackComparing:
     def _decide_all(self) -> None:
         """Decide each open comparison: one that finds a difference leaves more of the error to the others."""
         while True:
-            differences = sum(each.verdict.is_difference for each in self.comparisons)
-            error = share_error(self._policy, comparisons=len(self.comparisons), differences=differences)
+            everything = [*self._earlier, *self.comparisons]
+            differences = sum(each.verdict.is_difference for each in everything)
+            comparisons = max(len(everything), self._expected)
+            error = share_error(self._policy, comparisons=comparisons, differences=differences)
             for each in self.comparisons:
                 if each.decision.is_open and each.blocks:
                     each.error = error
                     each.decision = decide(each.blocks, self._policy, error)
-            if differences == sum(each.verdict.is_difference for each in self.comparisons):
+            if differences == sum(each.verdict.is_difference for each in everything):
                 return
 
     def _end_all(self, why: str) -> None:
@@ -251,7 +271,7 @@ class StackComparing:
         )
 
     def _write(self) -> None:
-        lines = [json.dumps(each.to_json(), ensure_ascii=False) + "\n" for each in self.comparisons]
+        lines = [json.dumps(each.to_json(), ensure_ascii=False) + "\n" for each in [*self._earlier, *self.comparisons]]
         self._session.folder.write(FILE, "".join(lines).encode())
 
 

@@ -29,6 +29,7 @@ from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.session import preflight, signals
 from pytest_dtfperf.session.allocation_manager import compute_need
 from pytest_dtfperf.session.comparison import ABComparison, StackComparing
+from pytest_dtfperf.session.comparison_text import make_sections
 from pytest_dtfperf.session.completion import Completion
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.session.experiment import Experiment
@@ -54,6 +55,7 @@ class Session(SessionContext):
         cluster: what the session trains on, read-only.
         store: the baselines.
         acceptance: the baselines that `close` has accepted.
+        comparisons: the comparisons of software stacks, in their order.
         remarks: messages of `close` on the history and on exports that failed.
     """
 
@@ -62,7 +64,7 @@ class Session(SessionContext):
     _began_s: float = field(default_factory=time.monotonic, init=False)
     _signals: ExitStack = field(default_factory=ExitStack, init=False)
     _experiments: dict[str, Experiment] = field(default_factory=dict, init=False)
-    _comparisons: list[ABComparison] = field(default_factory=list, init=False)
+    comparisons: list[ABComparison] = field(default_factory=list, init=False)
     _is_closed: bool = field(default=False, init=False)
 
     @classmethod
@@ -234,12 +236,29 @@ class Session(SessionContext):
         policy: ABPolicy | None = None,
         seed: int | None = None,
         same: bool = False,
+        expected: int = 0,
+        test: str = "dtfperf ab",
     ) -> StackComparing:
-        """Return the object that carries out `compare`, and has the comparisons also while they are made."""
+        """Return the object that carries out `compare`, and has the comparisons also while they are made.
+
+        Args:
+            expected: how many comparisons the session will probably have: they share the allowed error.
+            test: shown to other sessions while they wait for the hosts.
+        """
         if self._is_closed:
             raise UsageError(f"session {self.id} is closed: open another one")
-        found = StackComparing(self, variants, specs, policy=policy or ABPolicy(), seed=seed, same=same)
-        self._comparisons += found.comparisons
+        found = StackComparing(
+            self,
+            variants,
+            specs,
+            policy=policy or ABPolicy(),
+            seed=seed,
+            same=same,
+            earlier=tuple(self.comparisons),
+            expected=expected,
+            test=test,
+        )
+        self.comparisons += found.comparisons
         return found
 
     def experiment(
@@ -282,8 +301,8 @@ class Session(SessionContext):
         if error is None:
             completion.accept()
         code = _exit_code(error or next(iter(failures), None), (record.verdict for record in completion.records))
-        completion.finish(RED if code == DONE and any(each.verdict.is_bad for each in self._comparisons) else code)
-        completion.export()
+        completion.finish(RED if code == DONE and any(each.verdict.is_bad for each in self.comparisons) else code)
+        completion.export(make_sections(self.comparisons))
         self.acceptance = completion.acceptance
         exports = [str(failure) for failure in failures if isinstance(failure, ExportFailed)]  # affect their files only
         self.remarks = [*completion.remembered.lines, *exports]

@@ -195,6 +195,11 @@ BAD_VALUES: dict[str, dict[str, str]] = {
     "perf-results": PATHS,
     "history": URLS,
     "history-gate": WORDS,
+    "ab": {
+        "old": "'old' is no variant: write NAME: KEY=VALUE",
+        "new: pyton=x": "variant new: unknown key 'pyton'. Did you mean 'python'?",
+        "$FILE.toml": "$FILE.toml cannot be read",
+    },
 }
 CASES = [
     (where, option, text, words)

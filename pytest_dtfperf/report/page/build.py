@@ -276,7 +276,7 @@ def write_page(folder: SessionFolder, results: SessionResults) -> list[str]:
 
     An error is returned as a remark: it must not make the session fail.
     """
-    if not results.records:
+    if not (results.records or results.sections):
         return []
     try:
         text = render_page(make_page(load_page_input(folder, results)))

@@ -1,0 +1,129 @@
+"""`pytest --ab`: the tests as they are compare software stacks. What is measured is made up, and exact."""
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.plugin.conftest import PerfTests, perf_tests_in
+from tests.plugin.test_verdicts import session
+
+OLD, SLOW, SAME = "--ab=old:", "--ab=new: environment=TOY_STEP_S=0.02", "--ab=new: num_intra_threads=1"
+SCALING = """
+def test_scaling(train, baseline, gpus, num_ps):
+    alone = train(model="trivial", gpus=1, num_ps=num_ps)
+    measurement = train(model="trivial", gpus=gpus, num_ps=num_ps)
+    baseline.check_efficiency(measurement, anchor=alone)
+"""
+OTHER_CHECKS = """
+def test_accuracy(train, baseline):
+    baseline.check_accuracy(train(model="trivial", gpus=1), at_least=0.5)
+
+def test_pair(train, baseline):
+    one, two = train.in_turn({"gpus": 1}, {"gpus": 2}, model="trivial")
+    assert one.images_per_sec < two.images_per_sec
+"""
+
+
+@pytest.fixture
+def perf(tmp_path: Path) -> PerfTests:
+    return perf_tests_in(tmp_path)
+
+
+def comparisons(perf: PerfTests) -> list[dict[str, Any]]:
+    (folder,) = (perf.folder / "perf_results").iterdir()
+    return [json.loads(line) for line in (folder / "comparisons.jsonl").read_text().splitlines()]
+
+
+def test_a_slower_stack_fails_its_tests(perf: PerfTests) -> None:
+    """Each test compares its training, fails with the difference, and all share the session's error."""
+    ended = perf.run(OLD, SLOW, "--gpus=1,2", "-v", "--junitxml=junit.xml")
+    assert ended.code == 1, ended.out
+    ended.line("FAILED (REGRESSED)")
+    ended.line("trivial b10 gpus=2 num_ps=1", "new is SLOWER against old: -50")
+    found = comparisons(perf)
+    assert [(each["spec"]["gpus"], each["verdict"]) for each in found] == [(1, "SLOWER"), (2, "SLOWER")]
+    assert found[0]["error"] == pytest.approx(0.025)
+    assert found[1]["error"] == pytest.approx(0.05)
+    properties = {(each.get("name"), each.get("value")) for each in ET.parse(perf.folder / "junit.xml").iter("property")}
+    assert ("dtfperf_verdict", "REGRESSED") in properties
+    assert any(name == "dtfperf_comparison" and "new is SLOWER against old" in str(value) for name, value in properties)
+
+
+def test_equal_stacks_pass_and_leave_no_baseline_and_no_history(perf: PerfTests) -> None:
+    """Passing tests write comparisons and no measurements, baselines or history, though a history is asked for."""
+    ended = perf.run(OLD, SAME, "--gpus=1", "-v", "--history=kept.sqlite")
+    assert ended.code == 0, ended.out
+    ended.line("PASSED")
+    ended.line("old -> new: num_intra_threads: as usual -> 1")
+    ended.line("trivial b10 gpus=1", "EQUIVALENT")
+    (folder,) = (perf.folder / "perf_results").iterdir()
+    assert not (folder / "measurements.jsonl").read_text()
+    assert not (perf.folder / "baselines").exists()
+    assert not (perf.folder / "kept.sqlite").exists()
+    assert session(perf)["exit_code"] == 0
+
+
+def test_comparisons_are_on_the_page(perf: PerfTests) -> None:
+    """The page of the session has the section of the comparisons, and the terminal shows where it is."""
+    ended = perf.run(OLD, SAME, "--gpus=1")
+    assert ended.code == 0, ended.out
+    ended.line("Comparisons: ", "comparisons.jsonl")
+    (folder,) = (perf.folder / "perf_results").iterdir()
+    assert "EQUIVALENT" in (folder / "report.html").read_text()
+
+
+def test_variants_come_from_the_ini_file(perf: PerfTests) -> None:
+    """Each line of the key is a variant."""
+    (perf.folder / "pytest.ini").write_text(
+        "[pytest]\ndtfperf_explain = never\ndtfperf_ab =\n    old:\n    new: environment=TOY_STEP_S=0.005\n"
+    )
+    ended = perf.run("--gpus=1", "-v")
+    assert ended.code == 0, ended.out
+    ended.line("PASSED (IMPROVED)")
+    ended.line("FASTER")
+
+
+def test_efficiencies_are_compared(perf: PerfTests) -> None:
+    """A stack that is slower by the same factor on all devices scales as well as the reference."""
+    perf.write(SCALING)
+    ended = perf.run(OLD, SLOW, "--gpus=2", "-v")
+    assert ended.code == 0, ended.out
+    ended.line("1 passed")
+    assert [each["verdict"] for each in comparisons(perf)] == ["SLOWER", "SLOWER"]
+
+
+def test_checks_of_one_stack_are_skipped_with_the_reason(perf: PerfTests) -> None:
+    """Thresholds have no meaning for two stacks; several trainings of a test are compared at once."""
+    perf.write(OTHER_CHECKS)
+    ended = perf.run(OLD, SAME, "-v", "-rs")
+    assert ended.code == 0, ended.out
+    ended.line("baseline.check_accuracy judges one stack, and --ab compares several")
+    assert [each["spec"]["gpus"] for each in comparisons(perf)] == [1, 2]
+
+
+def test_a_stack_that_cannot_train_is_named(perf: PerfTests) -> None:
+    """The failure of a run fails the test, with the variant."""
+    ended = perf.run(OLD, "--ab=bad: environment='TOY_DO=die worker:0'", "--gpus=1")
+    assert ended.code == 1, ended.out
+    ended.line("with variant bad")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([OLD], "a comparison needs two variants, and there is only old"),
+        ([OLD, "--ab=new:"], "variants old and new are equal"),
+        ([OLD, SAME, "--update-baselines"], "--update-baselines is for runs of one stack"),
+        ([OLD, SAME, "--num-ps=sweep"], "a comparison needs the number of parameter servers itself, not --num-ps=sweep"),
+        ([OLD, SAME, "-n2"], "--ab: pytest-xdist distributes tests, and a comparison needs all runs in one process"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(perf: PerfTests, arguments: list[str], message: str) -> None:
+    """Nothing is started, and the message shows what is wrong."""
+    ended = perf.run(*arguments)
+    assert ended.code == 4, ended.out
+    ended.line("ERROR: ", message)
+    assert not (perf.folder / "perf_results").exists()
