@@ -1,4 +1,4 @@
-"""A dense network by JAX, on one device: python jax_steps.py --steps=100"""
+"""Train a dense network with JAX, on one device: python jax_steps.py --steps=100"""
 
 import argparse
 

@@ -1,6 +1,6 @@
-"""A small convolutional network by Keras' `fit`, on one device: python keras_fit.py --steps=100
+"""Train a small convolutional network with Keras' `fit`, on one device: python keras_fit.py --steps=100
 
-A batch is a step. Validation and checkpoints, between epochs, are in none.
+A batch is a step. Validation and checkpoints, between epochs, are not in a step.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""MNIST over parameter servers and workers, in TensorFlow 1's way: Listing 2 of the report of 2017, made whole.
+"""Train MNIST with TensorFlow 1's parameter servers and workers: Listing 2 of the report of 2017, completed.
 
 python mnist_ps.py --job_type=worker --task_idx=0 --ps_hosts=a:2230 --worker_hosts=a:2220,b:2220
 """
@@ -28,7 +28,7 @@ if flags.job_type == "ps":
 
 
 def digits():
-    """Images of 28 x 28 between 0 and 1, and what they show."""
+    """Return images of 28 x 28 between 0 and 1, and their labels."""
     if flags.data:
         with np.load(flags.data) as data:
             return data["images"], data["labels"]
@@ -61,15 +61,15 @@ with tf.device(tf.train.replica_device_setter(worker_device=me, cluster=cluster)
 
 initialise, missing = tf.global_variables_initializer(), tf.report_uninitialized_variables()
 
-# A worker talks to parameter servers alone: without the filter it would wait for workers that have ended. Worker 0 initialises;
-# MonitoredTrainingSession would have the others look again for that every 30 s.
+# A worker needs only parameter servers. Without the filter it would wait for workers that have ended. Worker 0 initialises.
+# With MonitoredTrainingSession the others would check for that only every 30 s.
 config = tf.ConfigProto(device_filters=["/job:ps", me])
 with tf.Session(server.target, config=config) as session:
     if flags.task_idx == 0:
         session.run(initialise)
     while session.run(missing).size:
         time.sleep(0.05)
-    session.run(train_op)  # the first one builds
+    session.run(train_op)  # the first step builds the graph
     began = time.perf_counter()
     for _ in range(flags.steps):
         _, found, right = session.run([train_op, loss, accuracy])

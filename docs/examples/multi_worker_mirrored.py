@@ -1,4 +1,4 @@
-"""A dense network over MultiWorkerMirroredStrategy, with a training loop of its own: TF_CONFIG describes the cluster.
+"""Train a dense network with MultiWorkerMirroredStrategy and its own training loop. TF_CONFIG describes the cluster.
 
 dtfperf launch --num-workers=2 multi_worker_mirrored.py
 """
@@ -20,7 +20,7 @@ with strategy.scope():
 
 
 def batches(context):
-    """Made-up digits, of which every worker has its own."""
+    """Return generated digits, different ones for every worker."""
     images = tf.random.stateless_uniform([1024, 784], seed=(3, context.input_pipeline_id))
     labels = tf.argmax(images[:, :10], axis=1)
     return tf.data.Dataset.from_tensor_slices((images, labels)).repeat().batch(flags.batch_size, drop_remainder=True)

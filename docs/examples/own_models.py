@@ -1,8 +1,8 @@
-"""Models of one's own, for `train(model=...)`. Keras is imported when a model is made: in the tasks, not where pytest runs."""
+"""Own models for `train(model=...)`. Keras is imported when a model is made: in the tasks, not in pytest's process."""
 
 
 def small_cnn(image_shape=(32, 32, 3), classes=10):
-    """A function that returns a Keras model for the given size of the input, so that CIFAR-10 and MNIST can feed it."""
+    """Return a Keras model for the given size of the input. It can train on CIFAR-10 and MNIST."""
     from keras import Input, Sequential, layers
 
     return Sequential(
@@ -20,7 +20,7 @@ def small_cnn(image_shape=(32, 32, 3), classes=10):
 
 
 def tutorial(images):
-    """A function from images to logits, of TensorFlow's operations; its variables are made as TensorFlow 1's tutorial does."""
+    """Return the logits of images, by TensorFlow's operations. Variables are made as in TensorFlow 1's tutorial."""
     import tensorflow as tf
 
     weights = tf.compat.v1.get_variable("weights", [28 * 28, 10])
@@ -32,7 +32,7 @@ tutorial.image_shape = (28, 28, 1)
 
 
 class TwoLayers:
-    """A `Network` of pytest-dtfperf's own layers: counted without TensorFlow, and computed in NCHW, too."""
+    """A `Network` of pytest-dtfperf's own layers. It is counted without TensorFlow, and supports NCHW."""
 
     def __init__(self, image_shape=(28, 28, 1), classes=10):
         self.image_shape = image_shape

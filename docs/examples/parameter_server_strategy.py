@@ -1,4 +1,4 @@
-"""A dense network over ParameterServerStrategy: the chief schedules steps on workers; parameter servers have the variables.
+"""Train a dense network with ParameterServerStrategy. The chief schedules steps on workers. Parameter servers keep variables.
 
 dtfperf launch --chief --num-ps=1 --num-workers=2 parameter_server_strategy.py
 """
@@ -9,7 +9,7 @@ STEPS, BATCH_SIZE = 200, 64
 
 resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
 if resolver.task_type in ("worker", "ps"):
-    # A step that waits for a parameter server keeps a thread: with one for each of few cores, all may wait for each other.
+    # A step that waits for a parameter server keeps a thread. With few threads, all of them may wait for each other.
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=resolver.cluster_spec().num_tasks("worker") + 2)
     server = tf.distribute.Server(resolver.cluster_spec(), resolver.task_type, resolver.task_id, config=config)
     server.join()  # does not return

@@ -1,10 +1,10 @@
-"""Perf tests of programs that are not TensorFlow: the same fixtures, baselines and verdicts."""
+"""Perf tests of programs without TensorFlow, with the same fixtures, baselines and verdicts."""
 
 import pytest
 
 
 def test_torch_ddp(train, baseline):
-    """Gloo adds the gradients of two workers."""
+    """A PyTorch program trains no slower than its baseline on two workers, with Gloo."""
     pytest.importorskip("torch")
     measured = train(
         command=["python", "torch_ddp.py", "--batch_size={batch_size}", "--steps={steps}"],
@@ -18,7 +18,7 @@ def test_torch_ddp(train, baseline):
 
 
 def test_jax_steps(train, baseline):
-    """One device."""
+    """A JAX program trains no slower than its baseline on one device."""
     pytest.importorskip("jax")
     command = ["python", "jax_steps.py", "--batch_size={batch_size}", "--steps={steps}"]
     baseline.check(train(command=command, variable_update="independent", gpus=1, batch_size=64, steps=200))

@@ -1,8 +1,8 @@
-"""Perf tests of a program that knows nothing of this package, and of two that report their steps."""
+"""Perf tests of a program without this package, and of two programs that report their steps."""
 
 
 def test_mnist_ps(train, baseline):
-    """Asynchronous workers: each prints the rate of all as it looks from where it is."""
+    """Asynchronous workers train no slower than their baseline. Each prints the rate of all workers, from its own steps."""
     measured = train(
         command=["python", "mnist_ps.py", "--batch_size={batch_size}", "--steps={steps}"],
         role_flags=["--job_type={job}", "--task_idx={index}", "--ps_hosts={ps_hosts}", "--worker_hosts={worker_hosts}"],
@@ -18,7 +18,7 @@ def test_mnist_ps(train, baseline):
 
 
 def test_multi_worker_mirrored(train, baseline):
-    """Synchronous workers that report their steps."""
+    """Synchronous workers that report their steps train no slower than their baseline."""
     measured = train(
         command=["python", "multi_worker_mirrored.py", "--batch_size={batch_size}", "--steps={steps}"],
         role_flags="TF_CONFIG",
@@ -31,6 +31,6 @@ def test_multi_worker_mirrored(train, baseline):
 
 
 def test_keras_fit(train, baseline):
-    """One device: a callback reports each batch."""
+    """Keras' `fit` trains no slower than its baseline on one device. A callback reports each batch."""
     command = ["python", "keras_fit.py", "--batch_size={batch_size}", "--steps={steps}"]
     baseline.check(train(command=command, variable_update="independent", gpus=1, batch_size=32, steps=60))

@@ -1,4 +1,4 @@
-"""A dense network by PyTorch's DistributedDataParallel, over Gloo: --rank, --world and --peers describe the other workers.
+"""Train a dense network with PyTorch's DistributedDataParallel over Gloo. --rank, --world and --peers describe the others.
 
 dtfperf launch --num-workers=2 --role-flags="--rank={index} --world={workers} --peers={worker_hosts}" torch_ddp.py
 """
