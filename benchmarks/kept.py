@@ -49,7 +49,7 @@ class Side:
         return spec.gpus * (spec.batch_size or 0) / self.measurement.images_per_sec
 
     def again(self) -> Measurement:
-        """With its anatomy and scores made of what was sent, as the package makes them today; as they are, where it is gone."""
+        """Return the run with its breakdown and scores computed anew from `sent`; unchanged, where there is none."""
         if not self.sent:
             return self.measurement
         spec = self.measurement.spec
@@ -72,9 +72,9 @@ def _again(spec: Any, run: Run, sent: Sent) -> Run:
         tracing.hear(task, text, None)
     for task, text in sent["timestamps"].items():
         scoring.hear(task, text, None)
-    (anatomy, unexplained), (scores, _) = tracing.outcome(), scoring.outcome()
+    (breakdown, unexplained), (scores, _) = tracing.outcome(), scoring.outcome()
     scores = with_cpu(scores, run.cpu_s, len(run.step_s["worker:0"]))
-    return replace(run, step_breakdown=anatomy, unexplained=unexplained, worker_timings=scores)
+    return replace(run, step_breakdown=breakdown, unexplained=unexplained, worker_timings=scores)
 
 
 @dataclass(frozen=True)

@@ -33,26 +33,26 @@ def session(folder: Path, *explained: dict[str, Any]) -> SessionFolder:
 
 
 @pytest.fixture
-def anatomy() -> StepBreakdown:
+def breakdown() -> StepBreakdown:
     return compute_step_breakdown(real("parameter_server"))
 
 
-def test_time_of_a_step_is_shown(anatomy: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_time_of_a_step_is_shown(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The path, each task's time, the links and how well clocks are known stand in the text."""
-    assert main(["explain", str(session(tmp_path, {"step_breakdown": anatomy}).path)]) == 0
+    assert main(["explain", str(session(tmp_path, {"step_breakdown": breakdown}).path)]) == 0
     out = capsys.readouterr().out
     for words in ("A step takes", "dense0/weights", "worker:1>ps:0", "ps:1", "Gbit/s", "Clocks are known to"):
         assert words in out
     total = sum(float(line.split()[-3]) for line in out.splitlines() if line.endswith(" %"))
-    assert total == pytest.approx(1000 * anatomy.wall_s, abs=0.2)
+    assert total == pytest.approx(1000 * breakdown.wall_s, abs=0.2)
 
 
-def test_json_is_what_is_stored(anatomy: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With --json there is each measurement with its anatomy, or why it has none."""
-    folder = session(tmp_path, {"step_breakdown": anatomy}, {"unexplained": "worker:1 could not be traced: x"}, {})
+def test_json_is_what_is_stored(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json there is each measurement with its step breakdown, or why it has none."""
+    folder = session(tmp_path, {"step_breakdown": breakdown}, {"unexplained": "worker:1 could not be traced: x"}, {})
     assert main(["explain", str(folder.path), "--json"]) == 0
     told = read("explain", capsys.readouterr().out)["measurements"]
-    assert [each["step_breakdown"] for each in told] == [anatomy.to_json(), None, None]
+    assert [each["step_breakdown"] for each in told] == [breakdown.to_json(), None, None]
     assert [each["unexplained"] for each in told] == ["", "worker:1 could not be traced: x", ""]
 
 
@@ -65,9 +65,9 @@ def test_nothing_traced_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "cannot be explained: variable_update=mirrored cannot be traced" in out
 
 
-def test_one_measurement_by_its_id(anatomy: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_measurement_by_its_id(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An id shows that measurement alone; one that is not there is refused with those that are."""
-    folder = session(tmp_path, {"step_breakdown": anatomy}, {})
+    folder = session(tmp_path, {"step_breakdown": breakdown}, {})
     first, second = (record.id for record in folder.measurements())
     assert main(["explain", str(folder.path), first]) == 0
     assert second not in capsys.readouterr().out
@@ -75,30 +75,32 @@ def test_one_measurement_by_its_id(anatomy: StepBreakdown, tmp_path: Path, capsy
     assert f"no measurement nobody in this session: it has {first}, {second}" in capsys.readouterr().err
 
 
-def test_damaged_step_breakdown_is_refused(anatomy: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_step_breakdown_is_refused(
+    breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A step breakdown with an impossible time is refused in one line with the file's name."""
-    folder = session(tmp_path, {"step_breakdown": anatomy})
+    folder = session(tmp_path, {"step_breakdown": breakdown})
     file = folder.path / "measurements.jsonl"
-    file.write_text(file.read_text().replace(f'"wall_s": {anatomy.wall_s}', '"wall_s": -1'))
+    file.write_text(file.read_text().replace(f'"wall_s": {breakdown.wall_s}', '"wall_s": -1'))
     assert main(["explain", str(folder.path)]) == 2
     assert "measurements.jsonl:1: " in capsys.readouterr().err
 
 
-def slower(anatomy: StepBreakdown) -> StepBreakdown:
+def slower(breakdown: StepBreakdown) -> StepBreakdown:
     """The same, had what worker:1 sends taken a tenth of a second more."""
-    path = [replace(part, seconds=part.seconds + 0.1 * (part.location == "worker:1>ps:0")) for part in anatomy.path]
-    return replace(anatomy, wall_s=sum(part.seconds for part in path), path=path)
+    path = [replace(part, seconds=part.seconds + 0.1 * (part.location == "worker:1>ps:0")) for part in breakdown.path]
+    return replace(breakdown, wall_s=sum(part.seconds for part in path), path=path)
 
 
-def test_what_has_become_longer(anatomy: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_has_become_longer(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Against a faster session, the kind of work and the link that the time went to come first, with the seconds."""
     now, then = (
-        session(tmp_path / "now", {"step_breakdown": slower(anatomy)}),
-        session(tmp_path / "then", {"step_breakdown": anatomy}),
+        session(tmp_path / "now", {"step_breakdown": slower(breakdown)}),
+        session(tmp_path / "then", {"step_breakdown": breakdown}),
     )
     assert main(["explain", str(now.path), "--against", str(then.path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    longer = slower(anatomy).wall_s - anatomy.wall_s
+    longer = slower(breakdown).wall_s - breakdown.wall_s
     (heading,) = (number for number, line in enumerate(lines) if line.startswith("A step takes") and " instead of " in line)
     assert f"{1000 * longer:+.2f} ms against {then.measurements()[0].id}" in lines[heading]
     assert lines[heading + 3].split() == [
@@ -110,22 +112,22 @@ def test_what_has_become_longer(anatomy: StepBreakdown, tmp_path: Path, capsys: 
     ]
 
 
-def test_changes_add_up_in_json(anatomy: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With --json the changes stand beside the anatomy, with the id of what it was held against."""
+def test_changes_add_up_in_json(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json the changes stand beside the step breakdown, with the id of what it was held against."""
     now, then = (
-        session(tmp_path / "now", {"step_breakdown": slower(anatomy)}),
-        session(tmp_path / "then", {"step_breakdown": anatomy}),
+        session(tmp_path / "now", {"step_breakdown": slower(breakdown)}),
+        session(tmp_path / "then", {"step_breakdown": breakdown}),
     )
     assert main(["explain", str(now.path), "--against", str(then.path), "--json"]) == 0
     against = read("explain", capsys.readouterr().out)["measurements"][0]["against"]
     assert against["id"] == then.measurements()[0].id
-    total = slower(anatomy).wall_s - sum(part.seconds for part in anatomy.path)
+    total = slower(breakdown).wall_s - sum(part.seconds for part in breakdown.path)
     assert sum(change["change_s"] for change in against["changes"]) == pytest.approx(total)
 
 
-def test_other_session_without_a_trace(anatomy: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_session_without_a_trace(breakdown: StepBreakdown, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """If the other session has no trace of the kind, this one is shown alone, and the exit code shows that."""
-    now, then = session(tmp_path / "now", {"step_breakdown": anatomy}), session(tmp_path / "then", {})
+    now, then = session(tmp_path / "now", {"step_breakdown": breakdown}), session(tmp_path / "then", {})
     assert main(["explain", str(now.path), "--against", str(then.path)]) == 1
     assert "A step takes" in capsys.readouterr().out
 
@@ -163,13 +165,13 @@ def test_against_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_an_id_is_looked_for_where_the_project_keeps_its_sessions(
-    anatomy: StepBreakdown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    breakdown: StepBreakdown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The option dtfperf_perf_results in pytest's configuration is used for an id, also in a subfolder of the project."""
     (tmp_path / "kept").mkdir()
     (tmp_path / "perf_tests").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\ndtfperf_perf_results = kept\n")
-    (record,) = session(tmp_path / "kept", {"step_breakdown": anatomy}).measurements()
+    (record,) = session(tmp_path / "kept", {"step_breakdown": breakdown}).measurements()
     monkeypatch.chdir(tmp_path / "perf_tests")
     assert main(["explain", record.id]) == 0
     assert capsys.readouterr().out.startswith(f"{record.id}: ")

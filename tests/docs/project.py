@@ -145,7 +145,7 @@ def _nights(folder: Path) -> str:
     """Write two sessions of the same trainings, with step breakdowns, and baselines. Return the id of the last measurement."""
     entries: list[Entry] = [entry_of([100, 100.5, 99.5, 100], model=model, gpus=8) for model in OURS]
     BaselineStore(folder / "baselines").update(system_name(HARDWARE), entries)
-    anatomy = compute_step_breakdown(real("parameter_server"))
+    breakdown = compute_step_breakdown(real("parameter_server"))
     for night in NIGHTS:
         session = SessionFolder.create(
             folder / "perf_results",
@@ -158,7 +158,7 @@ def _nights(folder: Path) -> str:
         )
         for model, entry in zip(OURS, entries, strict=True):
             measured = measurement_of([100.1, 99.9, 100, 100.2], model=model, gpus=8)
-            measured = replace(measured, runs=[replace(run, step_breakdown=anatomy) for run in measured.runs])
+            measured = replace(measured, runs=[replace(run, step_breakdown=breakdown) for run in measured.runs])
             terms = ComparisonPolicy(margin=0.05)
             judgement = ask("baseline", terms, measured, entry=entry)
             record = session.add(f"perf_tests/test_{model}.py::test_throughput", measured)

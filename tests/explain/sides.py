@@ -72,7 +72,7 @@ def alike(of: int = 2, **ms: float) -> list[dict[str, float]]:
 
 
 def timestamped(*workers: Mapping[str, float], step_ms: float) -> MeasurementProfile:
-    """Of scores alone, without any anatomy."""
+    """Of scores alone, without any step breakdown."""
     usual = {"python_s": 1.0, "receive_s": 20.0, "compute_s": 95.0, "finish_s": 20.0, "cpu_s": 90.0}
     scores = {
         f"worker:{number}": WorkerTiming(

@@ -398,8 +398,8 @@ def test_the_doctor_is_sent_where_the_cause_is(then: MeasurementProfile, now: Me
     assert top(then, now).next == command
 
 
-def test_links_that_an_anatomy_has_no_room_for() -> None:
-    """Of many workers an anatomy has the busiest links alone: a slow server is found by those, and has all workers' seconds."""
+def test_links_that_a_breakdown_has_no_room_for() -> None:
+    """With many workers a breakdown has only the busiest links: they show a slow server, which has all workers' seconds."""
     many: list[dict[str, float]] = [{}] * 6
     busy_ms = {("ps:1", f"worker:{worker}"): 65.0 for worker in range(6)}
     then, now = (
@@ -813,8 +813,8 @@ def test_a_coordinator_gives_slow_workers_fewer_steps(slow: dict[str, float], ki
 
 
 def test_nobody_waits_for_the_slowest_batch_of_a_coordinator() -> None:
-    """The same of traced batches, whose anatomy is as long as the slowest worker's: nobody waits for that one's, and no cause
-    is that somebody does.
+    """The same of traced batches, with a breakdown as long as the slowest worker's: no worker waits for that one, and no
+    cause is such a wait.
     """
     then = batches(alike(), [90, 90], 0.132)
     now = batches(slower(forward=60, backward=72), [90, 222], 0.176)
@@ -910,8 +910,8 @@ def test_slow_link_of_a_real_training_is_found() -> None:
 @pytest.mark.parametrize("mode", ["parameter_server", "distributed_replicated", "replicated", "distributed_all_reduce"])
 def test_where_nothing_changed_nothing_is_claimed(mode: str) -> None:
     """Two measurements of the same have no cause, in whatever order."""
-    anatomy = compute_step_breakdown(traced(mode))
-    then = MeasurementProfile(step_breakdown=anatomy, step_s=[anatomy.wall_s] * 3)
+    breakdown = compute_step_breakdown(traced(mode))
+    then = MeasurementProfile(step_breakdown=breakdown, step_s=[breakdown.wall_s] * 3)
     assert told(then, then).causes == []
 
 

@@ -1,4 +1,4 @@
-"""What has become longer from one anatomy to another."""
+"""What has become longer from one step breakdown to another."""
 
 import pytest
 from hypothesis import given, settings
@@ -10,10 +10,10 @@ from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from tests.explain.made import MODES, Times, linked, parameter_server, real
 
 times = st.builds(Times, **dict.fromkeys(Times.__dataclass_fields__, st.integers(1, 10_000)))
-anatomies = st.builds(compute_step_breakdown, st.builds(parameter_server, st.lists(times, min_size=1, max_size=3)))
+breakdowns = st.builds(compute_step_breakdown, st.builds(parameter_server, st.lists(times, min_size=1, max_size=3)))
 
 
-@given(anatomies, anatomies)
+@given(breakdowns, breakdowns)
 @settings(deadline=None, max_examples=60)
 def test_changes_add_up(before: StepBreakdown, after: StepBreakdown) -> None:
     """Whatever changed how: the changes add up to that of the step, and the other way round they have the other sign."""
@@ -26,8 +26,8 @@ def test_changes_add_up(before: StepBreakdown, after: StepBreakdown) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_changed(mode: str) -> None:
     """A training has not changed against itself."""
-    anatomy = compute_step_breakdown(real(mode), lockstep=mode != "independent")
-    assert all(change.seconds == 0 and change.location is None for change in difference(anatomy, anatomy))
+    breakdown = compute_step_breakdown(real(mode), lockstep=mode != "independent")
+    assert all(change.seconds == 0 and change.location is None for change in difference(breakdown, breakdown))
 
 
 @pytest.mark.parametrize(

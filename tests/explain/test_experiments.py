@@ -110,7 +110,7 @@ def test_words() -> None:
 
 
 def test_what_is_not_known_decides_nothing() -> None:
-    """Without a good step's anatomy nobody knows how long own work took; what could not be run has no step."""
+    """Without a good step's step breakdown nobody knows how long own work took; what could not be run has no step."""
     plan = Planned(ExperimentSubject("compute", 0.1, "node3"), OWN_WORK)
     assert judge_experiment(plan, step_s=0.2, instead_of_s=0.3, noise_s=0.01, then=None).outcome == "open"
     tried = failed(plan, 0.3, "worker:0 died")

@@ -12,7 +12,7 @@ from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.report import explanations as report
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace, TracedStep, pack_trace, unpack_trace
 from tests.explain.made import PROFILED, profiled
-from tests.explain.test_anatomy import SCHEMA
+from tests.explain.test_step_breakdown import SCHEMA
 
 WHAT = {  # kinds of work that each worker has
     "mirrored": {"forward", "backward", "apply", "reduce", "host"},
@@ -24,15 +24,15 @@ WHAT = {  # kinds of work that each worker has
 @pytest.mark.parametrize("mode", PROFILED)
 def test_each_workers_time_adds_up_and_no_path_is_claimed(mode: str) -> None:
     """The partition adds up to each worker's step; path, links and clocks are not known, and stored so."""
-    anatomy = compute_step_breakdown(profiled(mode), lockstep=mode != "parameter_server_v2")
-    for of_task in anatomy.tasks.values():
+    breakdown = compute_step_breakdown(profiled(mode), lockstep=mode != "parameter_server_v2")
+    for of_task in breakdown.tasks.values():
         assert math.isclose(sum(of_task.parts.values()), of_task.wall_s, abs_tol=2e-6)
         assert WHAT[mode] <= of_task.parts.keys()
         assert of_task.cpu_s is None
-    stored = anatomy.to_json()
+    stored = breakdown.to_json()
     assert (stored["path"], stored["links"], stored["clock_error_s"]) == ([], [], {})
     jsonschema.validate(stored, SCHEMA)
-    assert StepBreakdown.from_json(json.loads(json.dumps(stored))) == anatomy
+    assert StepBreakdown.from_json(json.loads(json.dumps(stored))) == breakdown
 
 
 @pytest.mark.parametrize("mode", PROFILED)
@@ -61,7 +61,7 @@ def test_changes_are_those_of_the_slowest_worker() -> None:
 
 
 def test_worker_that_had_too_little_to_do_is_left_out() -> None:
-    """Of one that trained no second batch nothing is known; where that is all of them, there is no anatomy."""
+    """Of one that trained no second batch nothing is known; where that is all of them, there is no step breakdown."""
     chief, other = profiled("parameter_server_v2")
     idle = TaskTrace("worker:1", other.operations, [], other.steps[:1], edges=False)
     assert list(compute_step_breakdown([chief, idle], lockstep=False).tasks) == ["worker:0"]
@@ -77,9 +77,9 @@ def test_the_slowest_is_whose_steps_are_longest_and_not_whose_are_most() -> None
         made = [TracedStep(at, at, at + step_us, None, [], []) for at in begins]
         return TaskTrace(name, [], [], made, edges=False)
 
-    anatomy = compute_step_breakdown([worker("worker:0", 50_000, 9), worker("worker:1", 90_000, 4)], lockstep=False)
-    assert anatomy.wall_s == 0.09
-    assert sum(part.seconds for part in anatomy.parts) == pytest.approx(anatomy.wall_s)
+    breakdown = compute_step_breakdown([worker("worker:0", 50_000, 9), worker("worker:1", 90_000, 4)], lockstep=False)
+    assert breakdown.wall_s == 0.09
+    assert sum(part.seconds for part in breakdown.parts) == pytest.approx(breakdown.wall_s)
 
 
 def test_edges_that_are_neither_are_refused() -> None:

@@ -59,5 +59,5 @@ def test_work_grows_with_the_trace_and_not_with_its_square(more: int) -> None:
     session.run("reduce", 2, 8, kind="CollectiveReduceV2")
     trace = session.trace()
     steps = [dataclasses.replace(step, ran=[*step.ran] * (more // 3)) for step in trace.steps]
-    anatomy = compute_step_breakdown([dataclasses.replace(trace, steps=steps)])
-    assert sum(part.seconds for part in anatomy.path) == pytest.approx(anatomy.wall_s)
+    breakdown = compute_step_breakdown([dataclasses.replace(trace, steps=steps)])
+    assert sum(part.seconds for part in breakdown.path) == pytest.approx(breakdown.wall_s)

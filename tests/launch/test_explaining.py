@@ -1,4 +1,4 @@
-"""From what tasks have sent to a run's anatomy, or to the words why there is none."""
+"""From what tasks have sent to a run's step breakdown, or to the words why there is none."""
 
 import dataclasses
 import gzip
@@ -32,26 +32,26 @@ def both() -> Tracing:
     return heard(worker_1=other, worker_0=one)
 
 
-def test_anatomy_is_as_the_schema_says(tmp_path: Path) -> None:
-    """Traces of all workers, whoever was first, become an anatomy and a file of all events."""
+def test_breakdown_is_as_the_schema_says(tmp_path: Path) -> None:
+    """Traces of all workers, whoever was first, become a step breakdown and a file of all events."""
     tracing = both()
-    anatomy, why_not = tracing.outcome()
-    assert anatomy is not None
+    breakdown, why_not = tracing.outcome()
+    assert breakdown is not None
     assert why_not == ""
-    jsonschema.validate(json.loads(json.dumps(anatomy.to_json())), json_schema(StepBreakdown))
+    jsonschema.validate(json.loads(json.dumps(breakdown.to_json())), json_schema(StepBreakdown))
     tracing.write(tmp_path / "logs")
     assert json.loads(gzip.decompress((tmp_path / "logs" / FILE).read_bytes()))["traceEvents"]
 
 
 def test_tasks_of_one_host_have_one_clock() -> None:
     """Where all tasks were on one host, no clock is off by anything."""
-    anatomy, _ = both().outcome()
-    assert anatomy is not None
-    assert set(anatomy.clock_error_s.values()) == {0.0}
+    breakdown, _ = both().outcome()
+    assert breakdown is not None
+    assert set(breakdown.clock_error_s.values()) == {0.0}
 
 
 def test_who_did_not_ask_is_told_nothing(tmp_path: Path) -> None:
-    """Without being asked, tasks trace no step, and a run has neither an anatomy nor a reason for having none."""
+    """Without being asked, tasks trace no step, and a run has neither a step breakdown nor a reason for having none."""
     tracing = Tracing(SPEC, HOSTS, is_requested=False)
     tracing.write(tmp_path)
     assert (tracing.steps, tracing.outcome(), list(tmp_path.iterdir())) == (0, (None, ""), [])
@@ -59,7 +59,7 @@ def test_who_did_not_ask_is_told_nothing(tmp_path: Path) -> None:
 
 
 def test_failure_of_one_task_is_told_once(tmp_path: Path) -> None:
-    """The first task that could not be traced says why the run has no anatomy; nothing is written."""
+    """The first task that could not be traced says why the run has no step breakdown; nothing is written."""
     tracing = both()
     tracing.hear("worker:1", None, "DeadlineExceededError: too late")
     tracing.hear("worker:0", None, "another")
@@ -87,8 +87,8 @@ STRANGER = Operation("a", "NoOp", "worker:7/CPU:0", ())
     ],
     ids=["nonsense", "no base64", "cut off", "another's", "strangers", "too long"],
 )
-def test_what_is_no_trace_costs_the_anatomy_alone(packed: str, why: str, tmp_path: Path) -> None:
-    """Whatever a host sends: there is no anatomy, and words for why."""
+def test_what_is_no_trace_costs_the_breakdown_alone(packed: str, why: str, tmp_path: Path) -> None:
+    """Whatever a host sends: there is no step breakdown, and words for why."""
     tracing = heard(worker_0=packed)
     tracing.write(tmp_path)
     assert tracing.outcome() == (None, why)

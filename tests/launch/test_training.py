@@ -43,7 +43,7 @@ def test_training_is_measured(stage: Stage) -> None:
 
 
 def test_run_is_explained_if_that_is_asked(stage: Stage) -> None:
-    """Some more steps are traced: the run has its anatomy, the logs beside them a file for Perfetto, and no step is missing."""
+    """Some more steps are traced: the run has its breakdown, the logs have a file for Perfetto, and no step is missing."""
     run = stage.launcher.run(stage.spec(**SMALL, steps=3), log_dir=stage.logs, explain=True)
     assert run.unexplained == ""
     assert run.step_breakdown is not None

@@ -18,7 +18,7 @@ def runs_of(perf: PerfTests) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("option", ["--explain=always", "--explain=auto"])
-def test_what_becomes_a_baseline_has_an_anatomy(perf: PerfTests, option: str) -> None:
+def test_what_becomes_a_baseline_has_a_breakdown(perf: PerfTests, option: str) -> None:
     """Where all repeats are made, the last of them is traced, and no other: a later session can be held against it."""
     assert perf.run("--gpus=1", "--update-baselines", option, TOY_TRACES="1").code == 0
     assert ["step_breakdown" in run for run in runs_of(perf)] == [False, False, True]
@@ -26,7 +26,7 @@ def test_what_becomes_a_baseline_has_an_anatomy(perf: PerfTests, option: str) ->
 
 
 def test_what_is_green_is_not_run_again(accepted: PerfTests) -> None:
-    """By default a measurement that passes has no traced run and no anatomy: it costs what it did."""
+    """By default a measurement that passes has no traced run and no step breakdown: it costs what it did."""
     assert accepted.run("--gpus=1", "--explain=auto", TOY_TRACES="1").code == 0
     (record,) = records(accepted)
     assert "traced" not in record
@@ -40,7 +40,7 @@ def test_what_has_no_baseline_is_not_run_again(perf: PerfTests) -> None:
 
 
 def test_what_is_red_has_one_more_run_that_counts_for_nothing(accepted: PerfTests) -> None:
-    """A short run is made for the anatomy that causes need; it is none of the measurement's, and changes no rate."""
+    """A short run is made for the step breakdown that causes need; it is none of the measurement's, and changes no rate."""
     ended = accepted.run("--gpus=1", "--steps=40", "--explain=auto", **SLOW)
     assert ended.code == 1
     (record,) = records(accepted)
@@ -69,7 +69,7 @@ def test_whoever_wants_none_has_none(accepted: PerfTests) -> None:
 
 
 def test_traced_run_that_fails_changes_no_verdict(accepted: PerfTests) -> None:
-    """A task that dies of being traced costs the anatomy: the test is red for its rate, and says so."""
+    """A task that dies of being traced costs the step breakdown: the test is red for its rate, and says so."""
     ended = accepted.run("--gpus=1", "--explain=auto", TOY_DO="die when traced", **SLOW)
     assert ended.code == 1
     (record,) = records(accepted)

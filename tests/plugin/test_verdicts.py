@@ -61,7 +61,7 @@ def test_github_shows_a_regression_beside_its_test(perf: PerfTests) -> None:
 
 
 def test_what_cannot_be_explained_is_measured_all_the_same(perf: PerfTests) -> None:
-    """With --explain, tasks that send no trace cost a measurement its anatomy, with a reason, and nothing else."""
+    """With --explain, tasks that send no trace cost a measurement its step breakdown, with a reason, and nothing else."""
     ended = perf.run("--explain", "--gpus=1")
     assert ended.code == 0
     (record,) = records(perf)

@@ -25,12 +25,12 @@ from tests.explain.sides import side, slower, timestamped
 
 
 def traced(
-    rates: list[float], anatomy: StepBreakdown | None = None, scores: WorkerTimings | None = None, **changes: Any
+    rates: list[float], breakdown: StepBreakdown | None = None, scores: WorkerTimings | None = None, **changes: Any
 ) -> Measurement:
     """Whose last run but one was traced, the last one being disturbed."""
     measured = measurement_of([*rates, 1.0], disturbed=[len(rates)], gpus=2, batch_size=32, **changes)
     runs = list(measured.runs)
-    runs[-2] = replace(runs[-2], step_breakdown=anatomy, worker_timings=scores)
+    runs[-2] = replace(runs[-2], step_breakdown=breakdown, worker_timings=scores)
     return replace(measured, runs=runs)
 
 
@@ -47,7 +47,7 @@ def accepted(measurement: Measurement) -> Entry:
 
 
 def test_a_baseline_of_traced_steps_explains() -> None:
-    """A baseline keeps its last traced run's anatomy and scores, and what regressed against it is told with its cause."""
+    """A baseline keeps its last traced run's breakdown and scores, and a regression against it is reported with its cause."""
     good, bad = side(), side(*slower(python=50))
     assert good.step_breakdown
     assert bad.step_breakdown

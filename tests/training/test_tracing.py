@@ -138,15 +138,15 @@ def test_taking_the_next_batch_is_input(run_tasks: RunTasks, tiny: Spec, data: s
 
 @pytest.mark.parametrize("run", [way for way in WAYS if row_of(way).engine == VariableUpdate.engine], indirect=True)
 def test_steps_are_traced_after_the_measured_ones(run: Run) -> None:
-    """Every session sends its trace, of which the anatomy adds up, with forward and backward in every worker; nothing that was
-    measured changes.
+    """Every session sends its trace. Its breakdown adds up, with forward and backward in every worker; no measured value
+    changes.
     """
     sessions = 1 if run.spec.mode.single_session else run.workers
     assert [trace.task for trace in run.traces] == [f"worker:{i}" for i in range(sessions)]
     assert all(len(trace.steps) == TRACED for trace in run.traces)
-    anatomy = compute_step_breakdown(run.traces, lockstep=run.spec.in_lockstep or run.spec.mode.single_session)
-    assert sum(part.seconds for part in anatomy.path) == pytest.approx(anatomy.wall_s, abs=1e-5)
-    for task, of in anatomy.tasks.items():
+    breakdown = compute_step_breakdown(run.traces, lockstep=run.spec.in_lockstep or run.spec.mode.single_session)
+    assert sum(part.seconds for part in breakdown.path) == pytest.approx(breakdown.wall_s, abs=1e-5)
+    for task, of in breakdown.tasks.items():
         assert sum(of.parts.values()) == pytest.approx(of.wall_s, abs=1e-5)
         assert not task.startswith("worker") or {"forward", "backward"} <= of.parts.keys()
 
@@ -192,8 +192,8 @@ def test_another_run_computes_the_same(trained: Trained, run: Run) -> None:
 def test_parts_of_variables_are_told_by_name(run_tasks: RunTasks, tiny: Spec, mode: str, wire: str) -> None:
     """Of a variable in parts, what crosses a link is called by the variable's name and the part, each way."""
     spec = tiny.but(variable_update=mode, gpus=2, num_ps=2, variable_placement="split", wire_precision=wire)
-    anatomy = compute_step_breakdown(traced(run_tasks, spec, workers=2))
-    named = {(each.source.split(":")[0], name) for each in anatomy.links for name in each.variables}
+    breakdown = compute_step_breakdown(traced(run_tasks, spec, workers=2))
+    named = {(each.source.split(":")[0], name) for each in breakdown.links for name in each.variables}
     for source in ("ps", "worker"):
         parts = {name for job, name in named if job == source and name.startswith("dense0/weights/part")}
         assert len(parts) > 1, named
@@ -205,11 +205,11 @@ def test_injected_sleep_is_python(run_tasks: RunTasks, tiny: Spec) -> None:
     with orders_of(spec, workers=2, sleep_s={"worker:1": 0.3}, traced_steps=TRACED) as orders:
         outcomes = run_tasks(orders)
     packed = [event["data"] for outcome in outcomes for event in outcome["events"] if event["kind"] == "trace"]
-    anatomy = compute_step_breakdown([unpack_trace(each) for each in packed])
+    breakdown = compute_step_breakdown([unpack_trace(each) for each in packed])
     # Not the longest part: another program may have kept the server from its core for longer.
-    assert ("python", "worker:1") in {(part.kind, part.location) for part in anatomy.path}
-    assert anatomy.tasks["worker:1"].parts["python"] >= 0.3  # a sleep is never shorter than it was asked to be
-    assert anatomy.tasks["worker:0"].parts["wait"] > 0
+    assert ("python", "worker:1") in {(part.kind, part.location) for part in breakdown.path}
+    assert breakdown.tasks["worker:1"].parts["python"] >= 0.3  # a sleep is never shorter than it was asked to be
+    assert breakdown.tasks["worker:0"].parts["wait"] > 0
 
 
 def test_nobody_asked_nothing_traced(run_tasks: RunTasks, tiny: Spec) -> None:

@@ -162,7 +162,7 @@ def _describe_omissions(measurements: int) -> str:
     if measurements <= MOST_WHOLE:
         return ""
     return (
-        f"To keep the page light, the first {MOST_WHOLE} have the anatomy of a step, their tasks, and their past in numbers; "
+        f"To keep the page light, the first {MOST_WHOLE} have the breakdown of a step, their tasks, and their past in numbers; "
         "measurements.jsonl has them of all, and dtfperf explain shows them"
     )
 

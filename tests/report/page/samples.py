@@ -24,7 +24,7 @@ FINGERPRINT = {
 THEN = {**FINGERPRINT, "software": {"tensorflow": "2.20.0", "python": "3.11.9"}}
 
 
-def anatomy(workers: int = 2, slow_s: float = 0.0) -> StepBreakdown:
+def breakdown(workers: int = 2, slow_s: float = 0.0) -> StepBreakdown:
     """Of a training with one parameter server, of which the last worker's link may be slow."""
     last = f"worker:{workers - 1}"
     parts = [
@@ -85,7 +85,7 @@ def rich_run(run: Run, workers: int = 2, slow_s: float = 0.0) -> Run:
         peak_rss_bytes=dict.fromkeys((*names, "ps:0"), 1234000000),
         bytes_sent=7_600_000_000,
         bytes_received=7_600_000_000,
-        step_breakdown=anatomy(workers, slow_s),
+        step_breakdown=breakdown(workers, slow_s),
         worker_timings=scores(workers),
         hosts=["vm"],
     )
@@ -111,7 +111,7 @@ def compared(what: Record, rate: float, low: float, high: float, reason: str) ->
         provenance=Provenance(
             session="20261101T010203Z-abcdef", test=what.test, date="2026-11-01T01:02:03+00:00", commit="5" * 40
         ),
-        step_breakdown=anatomy(),
+        step_breakdown=breakdown(),
     )
     change = what.images_per_sec / rate - 1
     found = Compared(images_per_sec=rate, change=change, margin=0.05, low=low, high=high, noise=0.012)

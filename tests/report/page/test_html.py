@@ -78,7 +78,7 @@ def test_all_that_was_injected_is_text(tmp_path: Path, text: str) -> None:
 
 
 def test_two_hundred_tests_are_a_small_file(tmp_path: Path) -> None:
-    """With causes of many and anatomies of the gravest, 200 tests stay below 600 kB, and it is said what is left out."""
+    """With causes of many and step breakdowns of the gravest, 200 tests stay below 600 kB, and it is said what is left out."""
     records = [
         replace(each, id=f"{each.id}{n}", test=f"{each.test}[{n}]") for n in range(40) for each in session_records()
     ]  # fmt: skip
@@ -86,7 +86,7 @@ def test_two_hundred_tests_are_a_small_file(tmp_path: Path) -> None:
     build.write_page(folder, SessionResults(records, find_published_rates(records), pasts=HISTORY))
     assert (folder.path / "report.html").stat().st_size < 600_000
     written = (folder.path / "report.html").read_text()
-    assert "the first 30 have the anatomy of a step" in written
+    assert "the first 30 have the breakdown of a step" in written
     assert written.count("Where a step's time goes, mean of 4 traced steps</h4>") == 30
 
 

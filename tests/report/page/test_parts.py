@@ -24,7 +24,7 @@ from pytest_dtfperf.report.page.card import (
 from pytest_dtfperf.report.page.view import Card, Page
 from pytest_dtfperf.report.session_exports import SessionResults
 from tests.records.samples import record, spec
-from tests.report.page.samples import EXPLANATION, HISTORY, anatomy, rich_run, scores, session_records
+from tests.report.page.samples import EXPLANATION, HISTORY, breakdown, rich_run, scores, session_records
 
 TEST = "perf_tests/test_mnist.py::test_throughput[1-0]"
 SESSION = {
@@ -96,7 +96,7 @@ def test_a_test_that_left_no_measurement(tmp_path: Path) -> None:
 
 def test_a_stack_is_as_wide_as_its_step() -> None:
     """The parts lie beside each other without gaps, and fill the room that the step has of the longer one."""
-    short, long = anatomy(), anatomy(slow_s=0.137)
+    short, long = breakdown(), breakdown(slow_s=0.137)
     drawn = html.draw_stack(make_parts(short), long.wall_s, "a step")
     spans = [(float(x), float(width)) for x, width in re.findall(r'x="([\d.]+)%" width="([\d.]+)%"', drawn)]
     assert [x for x, _ in spans] == pytest.approx([sum(width for _, width in spans[:n]) for n in range(len(spans))], abs=0.05)
@@ -105,7 +105,7 @@ def test_a_stack_is_as_wide_as_its_step() -> None:
 
 def test_steps_are_told_beside_the_baselines() -> None:
     """Both bars have the scale of the longer step, and the table adds up to the change; alone it adds up to the step."""
-    both, alone = make_steps(anatomy(slow_s=0.038), anatomy()), make_steps(anatomy(), None)
+    both, alone = make_steps(breakdown(slow_s=0.038), breakdown()), make_steps(breakdown(), None)
     assert both
     assert alone
     assert [(bar.name, bar.text) for bar in both.bars] == [("this session", "175.00 ms"), ("baseline", "137.00 ms")]
@@ -146,7 +146,7 @@ def test_tasks_have_the_columns_that_are_known() -> None:
     run = rich_run(record(spec(), 9.0).measurement.runs[0], workers=20)
     slow = replace(run, step_s={task: [0.1 + int(task.split(":")[1]) / 100] * 20 for task in run.step_s})
     bare = make_workers(slow, None, None, number=1, of=1)
-    whole = make_workers(slow, WorkerTimings.from_json(scores(20).to_json()), anatomy(20), number=2, of=3)
+    whole = make_workers(slow, WorkerTimings.from_json(scores(20).to_json()), breakdown(20), number=2, of=3)
     assert bare
     assert whole
     assert " ".join(bare.table.headings) == "task step ms median slowest CPU s memory MB"
@@ -165,9 +165,9 @@ def card_of(shown: Page, label: str) -> Card:
 
 
 def test_what_tasks_send_is_not_told_of_some_links_alone() -> None:
-    """An anatomy keeps its busiest links: where there may be others, the page has no sums, which would be too small."""
+    """A step breakdown keeps its busiest links: where there may be others, the page has no sums, which would be too small."""
     slow = rich_run(record(spec(), 9.0).measurement.runs[0], workers=20)
-    few, many = anatomy(15), anatomy(20)
+    few, many = breakdown(15), breakdown(20)
     cut = replace(many, links=many.links[:MAX_LINKS])
     headings = [set(found.table.headings) for each in (few, cut) if (found := make_workers(slow, None, each, number=1, of=1))]
     assert [{"sends MB", "receives MB"} & found for found in headings] == [{"sends MB", "receives MB"}, set()]

@@ -1,4 +1,4 @@
-"""Anatomies as people read them in a terminal."""
+"""Step breakdowns as people read them in a terminal."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 
 from pytest_dtfperf.datamodel.step_times import MAX_LINKS
 from pytest_dtfperf.report.explanations import describe_breakdown
-from tests.report.page.samples import anatomy
+from tests.report.page.samples import breakdown
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from tests.report.page.samples import anatomy
     }.items(),
 )
 def test_links_that_are_left_out_are_counted(links: int, words: str) -> None:
-    """Of many links the busiest are shown, and how many others there are; an anatomy itself has no more than the busiest."""
-    many = anatomy(20)
+    """Of many links the busiest are shown, and the number of the others; a breakdown itself has only the busiest."""
+    many = breakdown(20)
     text = describe_breakdown(replace(many, links=many.links[:links]), width=200, colour=False)
     assert [line for line in text.splitlines() if "less busy" in line] == ([words] if words else [])

@@ -34,18 +34,18 @@ def one_clock(traces: Sequence[TaskTrace]) -> dict[tuple[str, str], int]:
     return {(one, other): 0 for one in tasks for other in tasks if one != other}
 
 
-def seconds_of(anatomy: StepBreakdown) -> Mapping[tuple[str, str | None], float]:
+def seconds_of(breakdown: StepBreakdown) -> Mapping[tuple[str, str | None], float]:
     found: Counter[tuple[str, str | None]] = Counter()
-    for part in anatomy.path:
+    for part in breakdown.path:
         found[part.kind, part.location] += part.seconds  # type: ignore[assignment]  # typeshed counts in whole numbers
     return found
 
 
-def assert_adds_up(anatomy: StepBreakdown) -> None:
-    rounding = 1e-7 * (len(anatomy.path) + len(KINDS))
-    assert math.isclose(sum(part.seconds for part in anatomy.path), anatomy.wall_s, abs_tol=rounding)
-    assert all(part.seconds >= 0 for part in anatomy.path)
-    for of_task in anatomy.tasks.values():
+def assert_adds_up(breakdown: StepBreakdown) -> None:
+    rounding = 1e-7 * (len(breakdown.path) + len(KINDS))
+    assert math.isclose(sum(part.seconds for part in breakdown.path), breakdown.wall_s, abs_tol=rounding)
+    assert all(part.seconds >= 0 for part in breakdown.path)
+    for of_task in breakdown.tasks.values():
         assert math.isclose(sum(of_task.parts.values()), of_task.wall_s, abs_tol=rounding)
         assert all(seconds >= 0 for seconds in of_task.parts.values())
 
@@ -81,12 +81,12 @@ def test_transfers_on_the_path_name_their_variable() -> None:
 @settings(deadline=None, max_examples=60)
 def test_path_is_the_slowest_workers(traces: list[TaskTrace]) -> None:
     """Whatever takes how long: the path has each part of the slowest worker's step, in full, and adds up."""
-    anatomy = compute_step_breakdown(traces, clocks=one_clock(traces))
-    assert_adds_up(anatomy)
+    breakdown = compute_step_breakdown(traces, clocks=one_clock(traces))
+    assert_adds_up(breakdown)
     arrived = {trace.task: max(r.end_us for r in trace.steps[0].received) for trace in traces}
     last = max(arrived.values())
     slowest = [task for task, at in arrived.items() if at == last]
-    (of_path,) = [part for part in anatomy.path if part.kind == "backward"]
+    (of_path,) = [part for part in breakdown.path if part.kind == "backward"]
     assert of_path.location in slowest
     (trace,) = [trace for trace in traces if trace.task == of_path.location]
     ran = {trace.operations[r.operation].name: r.end_us - r.start_us for r in trace.steps[0].ran}
@@ -97,15 +97,15 @@ def test_path_is_the_slowest_workers(traces: list[TaskTrace]) -> None:
 @settings(deadline=None, max_examples=60)
 def test_everything_adds_up_with_clocks_unknown(traces: list[TaskTrace]) -> None:
     """Where nothing but the trace bounds the clocks, parts still add up to the whole, and none is negative."""
-    anatomy = compute_step_breakdown(traces)
-    assert_adds_up(anatomy)
-    assert all(error >= 0 for error in anatomy.clock_error_s.values())
+    breakdown = compute_step_breakdown(traces)
+    assert_adds_up(breakdown)
+    assert all(error >= 0 for error in breakdown.clock_error_s.values())
 
 
 @given(trainings, st.lists(st.integers(-(10**9), 10**9), min_size=5, max_size=5))
 @settings(deadline=None, max_examples=60)
 def test_clocks_of_hosts_change_nothing(traces: list[TaskTrace], ahead: list[int]) -> None:
-    """The same training on hosts whose clocks are up to a quarter of an hour apart has the same anatomy."""
+    """The same training on hosts whose clocks are up to a quarter of an hour apart has the same step breakdown."""
     tasks = ["ps:0", *(trace.task for trace in traces)]
     off = dict(zip(tasks, ahead, strict=False))
     assert compute_step_breakdown([shifted(trace, off) for trace in traces]) == compute_step_breakdown(traces)
@@ -114,7 +114,7 @@ def test_clocks_of_hosts_change_nothing(traces: list[TaskTrace], ahead: list[int
 @given(trainings, st.permutations([f"worker:{i}" for i in range(4)]))
 @settings(deadline=None, max_examples=60)
 def test_names_of_tasks_change_nothing(traces: list[TaskTrace], names: list[str]) -> None:
-    """Workers by other names have the same anatomy under their new names."""
+    """Workers by other names have the same step breakdown under their new names."""
     renamed = {trace.task: name for trace, name in zip(traces, names, strict=False)}
     before, after = compute_step_breakdown(traces), compute_step_breakdown([relabelled(trace, renamed) for trace in traces])
     assert after.wall_s == before.wall_s
@@ -139,10 +139,10 @@ def test_time_of_a_task_is_of_what_computes_first() -> None:
 def test_worker_that_sleeps_before_the_call_is_python() -> None:
     """A sleep outside of the session is the sleeper's Python on the path, and everybody else's waiting."""
     traces = parameter_server([Times(), Times(python=5000)])
-    anatomy = compute_step_breakdown(traces, clocks=one_clock(traces))
-    assert anatomy.path[0].kind == "python"
-    assert anatomy.path[0].location == "worker:1"
-    assert max(anatomy.tasks["worker:0"].parts, key=lambda kind: anatomy.tasks["worker:0"].parts[kind]) == "wait"
+    breakdown = compute_step_breakdown(traces, clocks=one_clock(traces))
+    assert breakdown.path[0].kind == "python"
+    assert breakdown.path[0].location == "worker:1"
+    assert max(breakdown.tasks["worker:0"].parts, key=lambda kind: breakdown.tasks["worker:0"].parts[kind]) == "wait"
 
 
 def test_link_without_clocks_has_no_rate() -> None:
@@ -164,7 +164,7 @@ def test_traces_too_short_are_refused() -> None:
 
 
 def test_step_that_ends_before_it_begins_is_refused() -> None:
-    """A host's clock that is set back while a step is traced costs the anatomy: no file may hold negative seconds."""
+    """A host's clock that is set back while a step is traced costs the step breakdown: no file may hold negative seconds."""
     chief, other = parameter_server([Times(), Times()])
     first, second = other.steps
     torn = replace(other, steps=[first, replace(second, end_us=second.end_us - 1_000_000)])
@@ -178,11 +178,11 @@ def test_worker_whose_clock_is_not_known_is_told_of_by_itself() -> None:
     workers = [Session(f"worker:{number}", begin=0, called=10, end=100 + 50 * number) for number in range(2)]
     for number, session in enumerate(workers):
         session.run("tower0/forward", 20, 90 + 50 * number)
-    anatomy = compute_step_breakdown([session.trace() for session in workers])
-    assert_adds_up(anatomy)
-    assert {part.location for part in anatomy.path} == {"worker:0"}
-    assert anatomy.clock_error_s.keys() == {"worker:0"}
-    forward_us = {name: round(1e6 * task.parts["forward"]) for name, task in anatomy.tasks.items()}
+    breakdown = compute_step_breakdown([session.trace() for session in workers])
+    assert_adds_up(breakdown)
+    assert {part.location for part in breakdown.path} == {"worker:0"}
+    assert breakdown.clock_error_s.keys() == {"worker:0"}
+    forward_us = {name: round(1e6 * task.parts["forward"]) for name, task in breakdown.tasks.items()}
     assert forward_us == {"worker:0": 70, "worker:1": 120}
 
 
@@ -199,12 +199,12 @@ def test_schema_refuses_an_unknown_kind() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_real_steps_add_up(mode: str) -> None:
     """Of steps traced in every mode of sessions, path and tasks add up, and fit the schema in a few kilobytes."""
-    anatomy = compute_step_breakdown(real(mode), lockstep=LOCKSTEP[mode])
-    assert_adds_up(anatomy)
-    text = json.dumps(anatomy.to_json())
+    breakdown = compute_step_breakdown(real(mode), lockstep=LOCKSTEP[mode])
+    assert_adds_up(breakdown)
+    text = json.dumps(breakdown.to_json())
     jsonschema.validate(json.loads(text), SCHEMA)
     assert len(text) < 5000
-    assert StepBreakdown.from_json(json.loads(text)) == anatomy
+    assert StepBreakdown.from_json(json.loads(text)) == breakdown
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -229,7 +229,7 @@ def test_bytes_on_real_links_are_the_networks(mode: str) -> None:
 
 def test_lone_process_path_is_its_own_time() -> None:
     """With one worker and one thread there is nothing beside the path: both accounts are the same to 2 % of the step."""
-    anatomy = compute_step_breakdown(real("replicated"))
-    path = {kind: sum(part.seconds for part in anatomy.path if part.kind == kind) for kind in KINDS}
-    for kind, seconds in anatomy.tasks["worker:0"].parts.items():
-        assert path[kind] == pytest.approx(seconds, abs=0.02 * anatomy.wall_s)
+    breakdown = compute_step_breakdown(real("replicated"))
+    path = {kind: sum(part.seconds for part in breakdown.path if part.kind == kind) for kind in KINDS}
+    for kind, seconds in breakdown.tasks["worker:0"].parts.items():
+        assert path[kind] == pytest.approx(seconds, abs=0.02 * breakdown.wall_s)
