@@ -169,9 +169,7 @@ class ReportedSteps:
 def _parse_line(line: bytes) -> dict[str, Any]:
     try:
         step = json.loads(line)
-    except ValueError:  # of which a UnicodeDecodeError is one
-        step = None
-    except RecursionError:
+    except (ValueError, RecursionError):
         step = None
     if not isinstance(step, dict) or step.keys() != _KEYS:
         raise ImpossibleSteps("is not as pytest_dtfperf.steps writes it")

@@ -71,18 +71,14 @@ def _lacking(order: Mapping[str, Any]) -> tuple[str, str] | None:
         if spec[kind] not in table and not (own and kind == "model"):
             return kind, spec[kind]
     module = VARIABLE_UPDATES[spec["variable_update"]].requires
-    return ("module", module) if module and not _has_module(module) else None
+    # A module that is installed and broken is reported by its import.
+    return ("module", module) if module and importlib.util.find_spec(module.partition(".")[0]) is None else None
 
 
 def _live(task: TaskOrder, connection: AgentConnection) -> None:
     keep_freed_memory()
     building.register_own_model(task)
     (_serve if task.job == "ps" else _train)(task, connection)
-
-
-def _has_module(name: str) -> bool:
-    """Return whether a module is installed on this host. A broken one is found when it is imported."""
-    return importlib.util.find_spec(name.partition(".")[0]) is not None
 
 
 def _serve(order: TaskOrder, connection: AgentConnection) -> None:

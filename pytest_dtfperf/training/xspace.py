@@ -16,6 +16,7 @@ No event has its inputs, nor the time at which it was ready: there are no edges.
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from pytest_dtfperf.traces import KERNEL, XLA_MODULE, Operation
@@ -42,13 +43,20 @@ class Activity(NamedTuple):
     end_us: int
 
 
-class _Event(NamedTuple):
+class _Event:
     """An event of one thread or stream, in nanoseconds since 1970."""
 
-    name: str
-    start_ns: int
-    end_ns: int
-    stats: Mapping[str, Any]
+    def __init__(self, plane: Any, event: Any, base_ns: int) -> None:
+        self._plane, self._event = plane, event
+        self._kind = plane.event_metadata[event.metadata_id]
+        self.name: str = self._kind.name
+        self.start_ns: int = base_ns + event.offset_ps // 1000
+        self.end_ns: int = self.start_ns + event.duration_ps // 1000
+
+    @cached_property
+    def stats(self) -> Mapping[str, Any]:
+        """Return the statistics of the event and of its kind, read on first use: most are never used."""
+        return {**_stats(self._plane, self._kind.stats), **_stats(self._plane, self._event.stats)}
 
 
 class Profile:
@@ -88,10 +96,7 @@ class Profile:
 
     def _events(self, plane: Any, line: Any) -> Iterator[_Event]:
         base_ns = line.timestamp_ns + (self._began_ns if line.timestamp_ns < _NANOSECONDS_OF_1980 else 0)
-        for event in line.events:
-            start_ns = base_ns + event.offset_ps // 1000
-            name = plane.event_metadata[event.metadata_id].name
-            yield _Event(name, start_ns, start_ns + event.duration_ps // 1000, _Stats(plane, event))
+        return (_Event(plane, event, base_ns) for event in line.events)
 
     # -- the host
 
@@ -185,26 +190,3 @@ def _stats(plane: Any, stats: Any) -> dict[str, Any]:
         value = getattr(stat, kind) if kind else None
         found[plane.stat_metadata[stat.metadata_id].name] = plane.stat_metadata[value].name if kind == "ref_value" else value
     return found
-
-
-class _Stats(Mapping[str, Any]):
-    """The statistics of an event and of its kind, read on first use: most are never used."""
-
-    def __init__(self, plane: Any, event: Any) -> None:
-        self._plane, self._event = plane, event
-        self._found: dict[str, Any] | None = None
-
-    def _all(self) -> dict[str, Any]:
-        if self._found is None:
-            kind = self._plane.event_metadata[self._event.metadata_id]
-            self._found = {**_stats(self._plane, kind.stats), **_stats(self._plane, self._event.stats)}
-        return self._found
-
-    def __getitem__(self, name: str) -> Any:
-        return self._all()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())

@@ -2,9 +2,11 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import cycle
 from time import perf_counter
+from typing import Self
 
 import tensorflow as tf
 
@@ -49,14 +51,14 @@ class FedInput(TrainingInput):
 
     def start(self, session: tf.compat.v1.Session) -> None:
         for towers, make in self.feeds():
-            queues = [_Filler(session, self._queues[tower]) for tower in towers]
+            queues = [self._queues[tower].open(session) for tower in towers]
             thread = threading.Thread(target=self._fill, args=(queues, make), daemon=True, name=f"feeds towers {towers}")
             thread.start()
 
     def explain(self, message: str) -> InfrastructureError | None:
         return self._failures[0].error(self._order.name) if self._failures else None
 
-    def _fill(self, queues: Sequence["_Filler"], make: Callable[[], Iterator[Batch]]) -> None:
+    def _fill(self, queues: Sequence["_Queue"], make: Callable[[], Iterator[Batch]]) -> None:
         """Fill the queues until the batches end. They should not: a step that waits for one then fails immediately."""
         delivered = 0
         cause: Exception = ENDED
@@ -92,34 +94,31 @@ class Failure:
 
 
 class _Queue:
-    """A queue of batches in the graph, with the operations that fill and empty it."""
+    """A queue of batches in the graph, which a thread fills once a session has opened it."""
+
+    put: Callable[..., object]  # images and labels
+    _session: tf.compat.v1.Session
 
     def __init__(self, shape: tuple[int, ...], capacity: int, tower: int) -> None:
         kinds, shapes = [tf.uint8, tf.int32], [shape, shape[:1]]
         queue = v1.FIFOQueue(capacity, kinds, shapes, name=f"{FED_QUEUE}{tower}")
-        self.given = [v1.placeholder(kind, shape) for kind, shape in zip(kinds, shapes, strict=True)]
-        self.enqueue = queue.enqueue(self.given)
-        self.close = queue.close(cancel_pending_enqueues=True)
+        self._given = [v1.placeholder(kind, shape) for kind, shape in zip(kinds, shapes, strict=True)]
+        self._enqueue = queue.enqueue(self._given)
+        self._close = queue.close(cancel_pending_enqueues=True)
         self.images, self.labels = queue.dequeue()
-        self.dropped = queue.dequeue()[1].op
+        self._dropped = queue.dequeue()[1].op
 
-
-class _Filler:
-    """The filling end of a queue in a session."""
-
-    def __init__(self, session: tf.compat.v1.Session, queue: _Queue) -> None:
+    def open(self, session: tf.compat.v1.Session) -> Self:
         self._session = session
-        self._queue = queue
-        self.put = session.make_callable(queue.enqueue, feed_list=queue.given)
+        self.put = session.make_callable(self._enqueue, feed_list=self._given)
+        return self
 
     def close(self) -> None:
         """Close the queue and discard its batches, so that the very next step fails."""
-        self._session.run(self._queue.close)
-        try:
+        self._session.run(self._close)
+        with suppress(tf.errors.OutOfRangeError):
             while True:
-                self._session.run(self._queue.dropped)
-        except tf.errors.OutOfRangeError:
-            return
+                self._session.run(self._dropped)
 
 
 class PythonQueue(FedInput):

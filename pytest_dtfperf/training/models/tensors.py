@@ -144,6 +144,7 @@ class TensorLayers:
         self._trained = trained
         self._average = average
         self._format = data_format
+        self._channel_axis = 3 if data_format == "NHWC" else 1
         self._seed = seed
         self._tower = tower
         self._training = training
@@ -237,8 +238,7 @@ class TensorLayers:
 
     def lrn(self, images: tf.Tensor, *, radius: int, bias: float, alpha: float, beta: float) -> tf.Tensor:
         images = tf.cast(images, tf.float32)  # there are no kernels for bfloat16, and none for NCHW
-        images = images if self._format == "NHWC" else tf.transpose(images, [0, 2, 3, 1])
-        images = tf.raw_ops.LRN(input=images, depth_radius=radius, bias=bias, alpha=alpha, beta=beta)
+        images = tf.raw_ops.LRN(input=self._channels_last(images), depth_radius=radius, bias=bias, alpha=alpha, beta=beta)
         return self._cast(images if self._format == "NHWC" else tf.transpose(images, [0, 3, 1, 2]))
 
     def relu(self, x: tf.Tensor) -> tf.Tensor:
@@ -254,20 +254,19 @@ class TensorLayers:
         return self._pool(tf.raw_ops.AvgPool, "value", images, size, stride, padding)
 
     def mean(self, images: tf.Tensor) -> tf.Tensor:
-        space = [1, 2] if self._format == "NHWC" else [2, 3]
+        space = [1, 2] if self._channel_axis == 3 else [2, 3]
         return self._cast(tf.reduce_mean(tf.cast(images, tf.float32), space))
 
     def concat(self, branches: Sequence[tf.Tensor]) -> tf.Tensor:
-        return tf.concat(branches, 3 if self._format == "NHWC" else 1)
+        return tf.concat(branches, self._channel_axis)
 
     def widen(self, images: tf.Tensor, by: int) -> tf.Tensor:
         around = [(0, 0)] * 4
-        around[3 if self._format == "NHWC" else 1] = (by // 2, by // 2)
+        around[self._channel_axis] = (by // 2, by // 2)
         return tf.pad(images, around)
 
     def flatten(self, images: tf.Tensor) -> tf.Tensor:
-        images = images if self._format == "NHWC" else tf.transpose(images, [0, 2, 3, 1])
-        return tf.reshape(images, [-1, math.prod(images.shape[1:])])
+        return tf.reshape(self._channels_last(images), [-1, math.prod(images.shape[1:])])
 
     def dense(self, vectors: tf.Tensor, units: int, *, weights: Deviation = by_inputs, bias: float = 0.0) -> tf.Tensor:
         name = self._name("dense")
@@ -328,8 +327,11 @@ class TensorLayers:
     def _cast(self, x: tf.Tensor) -> tf.Tensor:
         return x if self._dtype == x.dtype else tf.cast(x, self._dtype)
 
+    def _channels_last(self, images: tf.Tensor) -> tf.Tensor:
+        return images if self._format == "NHWC" else tf.transpose(images, [0, 2, 3, 1])
+
     def _channels(self, images: tf.Tensor) -> int:
-        return int(images.shape[3 if self._format == "NHWC" else 1])
+        return int(images.shape[self._channel_axis])
 
     def _name(self, kind: str) -> str:
         number = self._counts.get(kind, 0)

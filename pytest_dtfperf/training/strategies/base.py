@@ -48,13 +48,33 @@ def set_up(order: TaskOrder, *, computes: bool = True) -> None:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * order.num_devices)
 
 
-class MirroredTraining:
+class StrategyTraining:
+    """The part of a training that all of TensorFlow's strategies share: their variables, saved and evaluated."""
+
+    _order: TaskOrder
+    _variables: Variables
+
+    def evaluate(self) -> Score:
+        return self._evaluator.score(self._variables.values)
+
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        return Evaluator(self._order)
+
+    def save(self, path: Path) -> None:
+        engine.write_variables(self._variables.trained, path)
+
+    @property
+    def variable_bytes(self) -> Mapping[str, int]:
+        return engine.bytes_by_device(self._variables.copies)
+
+
+class MirroredTraining(StrategyTraining):
     """A training with a copy of all variables on each device, and steps of all devices together.
 
     Derived classes define the strategy and the barriers.
     """
 
-    _variables: Variables
     _feed: TrainingInput
     _run: Any  # a concrete function: () -> the loss, a tensor on the device of each replica, and timestamps
     _log: TimestampLog
@@ -81,16 +101,6 @@ class MirroredTraining:
             self.devices = check_devices(self._order.name, found, devices_of(self._order).towers)
         return value
 
-    def evaluate(self) -> Score:
-        return self._evaluator.score(self._variables.values)
-
-    @cached_property
-    def _evaluator(self) -> Evaluator:
-        return Evaluator(self._order)
-
-    def save(self, path: Path) -> None:
-        engine.write_variables(self._variables.trained, path)
-
     def timestamps(self, step_s: Sequence[float]) -> Sequence[StepTimestamps]:
         return self._log.of(step_s) if any(self._order.timestamped) else ()
 
@@ -104,10 +114,6 @@ class MirroredTraining:
         with profile_steps(order) as done:
             run_steps(done, order.traced_steps, self.step, order.sleep_s, after_each)
         return trace_of_steps(order.name, done)
-
-    @property
-    def variable_bytes(self) -> Mapping[str, int]:
-        return engine.bytes_by_device(self._variables.copies)
 
     @property
     def computed(self) -> StepGraph:

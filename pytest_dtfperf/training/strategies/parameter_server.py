@@ -10,18 +10,15 @@ ends with its last batch: exactly the images that are counted were trained withi
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from time import sleep
 
 import tensorflow as tf
 
-from pytest_dtfperf.datamodel.task_report import Score, StepGraph
+from pytest_dtfperf.datamodel.task_report import StepGraph
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.traces import StepTimestamps, TaskTrace
-from pytest_dtfperf.training import engine
 from pytest_dtfperf.training.devices import devices_of
 from pytest_dtfperf.training.engine import Training
 from pytest_dtfperf.training.graph import GraphTraining
@@ -32,8 +29,7 @@ from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.step import is_one_of
 from pytest_dtfperf.training.step_timestamps import add_timestamp, add_to_function, convert_batches, list_fetches
-from pytest_dtfperf.training.strategies.base import set_up
-from pytest_dtfperf.training.strategies.evaluation import Evaluator
+from pytest_dtfperf.training.strategies.base import StrategyTraining, set_up
 from pytest_dtfperf.training.strategies.feeding import dataset_of_worker
 from pytest_dtfperf.training.strategies.replicas import Replicas
 from pytest_dtfperf.training.strategies.variables import Variables
@@ -58,10 +54,9 @@ class Served(GraphTraining):
         return trace_of_batches(self._order.name, done)
 
 
-class Coordinator(GraphTraining):
+class Coordinator(StrategyTraining, GraphTraining):
     """The chief. Its graph has only the barriers."""
 
-    _variables: Variables
     _traced: tf.Graph
 
     def __init__(self, order: TaskOrder) -> None:
@@ -152,16 +147,6 @@ class Coordinator(GraphTraining):
                 self.barrier("end")
         return trace_of_batches(order.name, done)
 
-    def evaluate(self) -> Score:
-        return self._evaluator.score(self._variables.values)
-
-    @cached_property
-    def _evaluator(self) -> Evaluator:
-        return Evaluator(self._order)
-
-    def save(self, path: Path) -> None:
-        engine.write_variables(self._variables.trained, path)
-
     @property
     def devices(self) -> Sequence[str]:
         """Return the workers that had a batch to train, sorted: a slow worker may have had none."""
@@ -169,10 +154,6 @@ class Coordinator(GraphTraining):
         if wrong := [device for device in self._seen if not is_one_of(device, asked)]:
             raise InvalidMeasurement(f"{', '.join(asked)} were to compute gradients, TensorFlow has computed some on {wrong}")
         return sorted(self._seen)
-
-    @property
-    def variable_bytes(self) -> Mapping[str, int]:
-        return engine.bytes_by_device(self._variables.copies)
 
     @property
     def computed(self) -> StepGraph:
