@@ -66,7 +66,7 @@ def find_slow_transfers(
             if _pair(ends) in part.pairs:
                 for cell, seconds in shared.pop(ends).items():
                     found[cell] += seconds
-        if found and (part.location is None or is_server(part.location)):  # so it is what is not told of, too
+        if found and (part.location is None or is_server(part.location)):  # so the remaining seconds are its, too
             found, untraced = {**found, **untraced}, {}
         if found:
             yield CandidateCause("transfer", found, location=part.location)

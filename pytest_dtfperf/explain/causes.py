@@ -52,7 +52,7 @@ class LowConfidenceCause:
     kind: str
     location: str | None
     words: str
-    most_s: float | None = None  # of a step that it can be at most; None: not known
+    most_s: float | None = None  # the largest possible effect on a step; None: not known
 
 
 def find_low_confidence_causes(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[LowConfidenceCause]:

@@ -30,7 +30,7 @@ class ExperimentTrial:
     words: str  # "with synthetic input the step takes ..."
     reading: Reading
     changes: Mapping[str, Any] = field(default_factory=dict)  # of the spec
-    leaves_out: bool = False  # the host of the cause, in whose place another one is taken
+    leaves_out: bool = False  # whether the host of the cause is replaced by another one
 
     def applies(self, spec: Mapping[str, Any], location: str | None) -> bool:
         """Return whether the experiment differs from the explained training, and whether all that it needs is known."""
@@ -47,13 +47,13 @@ SERVERS_ELSEWHERE = ExperimentTrial(
     "other placement", "with parameter servers placed otherwise", "gone", {"variable_placement": "round_robin"}
 )
 
-# Kind of cause -> what is tried, the most telling first.
+# Kind of cause -> its experiments, the most conclusive first.
 TRIALS: Mapping[str, Sequence[ExperimentTrial]] = {
     "input": (SYNTHETIC,),
     "link": (OTHER_HOST, INDEPENDENT),
     "server": (OTHER_HOST, SERVERS_ELSEWHERE, INDEPENDENT),
     "waiting": (INDEPENDENT,),
-    "straggler": (OTHER_HOST, OWN_WORK),  # it is late before it asks for a step: that goes on when nobody waits for it
+    "straggler": (OTHER_HOST, OWN_WORK),  # it is late before it begins a step, also when no worker waits for it
     "compute": (OTHER_HOST, OWN_WORK, FORWARD),
     "program": (OWN_WORK, FORWARD),
     "hardware": (OTHER_HOST, OWN_WORK),
@@ -70,7 +70,7 @@ class ExperimentSubject:
     """The facts of a cause that an experiment needs."""
 
     kind: str  # one of `causes.KINDS`
-    seconds: float  # that it makes a step longer
+    seconds: float  # by which it makes a step longer
     location: str | None = None  # a task, a host, or a link; None: the whole cluster
 
 

@@ -12,7 +12,7 @@ from pytest_dtfperf.explain import thresholds
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile, ends_of
 from pytest_dtfperf.explain.probes import ALL, LINK, Limited, Slower, differences, find_limits
 
-_QUOTA = "cpu_quota_cores"  # as probes tell of it
+_QUOTA = "cpu_quota_cores"  # the name of the limit in probes
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,9 @@ class HostPressure:
     """A finding about one host, or about the link between two."""
 
     hosts: Sequence[str]
-    kind: str  # of the cause that it speaks for
+    kind: str  # the kind of cause that it supports
     words: str
-    is_cpu_starved: bool = False  # the run's own processes are known to have had no core when they were to work
+    is_cpu_starved: bool = False  # the run's own processes are known to have waited for a core
 
 
 # Limits that slow a training down, and the cause that each speaks for. With too few open files or locked pages it ends, or goes
@@ -37,7 +37,7 @@ LIMITS: Mapping[str, str] = {
     "memory_bytes": "memory",
 }
 
-# A phrase of each disturbance, and the cause that it speaks for.
+# A phrase of each disturbance, and the kind of cause that it supports.
 PHRASES: Mapping[str, str] = {
     "other processes used": "others",
     "(steal)": "others",
@@ -72,7 +72,7 @@ def _find_starved_hosts(then: MeasurementProfile, now: MeasurementProfile) -> It
                 message if is_known else f"{message}, for how long {then.when} is not known",
                 is_cpu_starved=True,
             )
-        if now.program_changes:  # that waits differently
+        if now.program_changes:  # another program may wait differently
             continue
         waited, usual = (_waited_for_each(each) for each in (state, before))
         if waited is None or usual is None or (waited > thresholds.MAX_RUN_QUEUE_WAIT_OF_IDLE_CORES and _stood_idle(state)):

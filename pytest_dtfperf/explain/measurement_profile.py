@@ -40,12 +40,12 @@ class MeasurementProfile:
     disturbances: Sequence[str] = ()
     hosts: Mapping[str, str] = field(default_factory=dict)  # task -> host
     sleeps: Mapping[str, float] = field(default_factory=dict)  # task -> seconds of injected sleep in every step
-    cluster: str | None = None  # by its name: for the commands that go on from here
+    cluster: str | None = None  # its name, for suggested commands
     coordinated: bool = False  # a coordinator gives each worker its next step as soon as it is ready
     in_lockstep: bool = True  # whether every step of a worker waits for all others
-    is_own_program: bool = False  # which nothing can be traced of: it may report its steps
+    is_own_program: bool = False  # an external program cannot be traced; it may report its steps
     graph: str | None = None  # the hash of what a step computes
-    # What differs between the two sides' fingerprints, one phrase each; those of the side that is looked at count.
+    # Differences between the two sides' fingerprints, one phrase each. Only those of the current side count.
     program_changes: Sequence[str] = ()  # of the graph, and of the settings that it runs with
     software_changes: Sequence[str] = ()
     hardware_changes: Sequence[str] = ()
@@ -55,7 +55,7 @@ def ms(seconds: float, like: float | None = None) -> str:
     """Format milliseconds with three digits, as `1,273`, `21.5` or `0.42`, or with as many decimals as `like` has."""
     largest = abs(1000 * (seconds if like is None else like))
     decimals = 0 if largest >= 99.5 else 1 if largest >= 9.95 else 2
-    return f"{1000 * seconds:z,.{decimals}f}"  # z: nothing is -0
+    return f"{1000 * seconds:z,.{decimals}f}"  # z: no result is -0
 
 
 def signed_ms(seconds: float, like: float | None = None) -> str:
@@ -91,7 +91,7 @@ class Times:
 
     own: Mapping[str, Mapping[str, float]]  # worker -> kind -> seconds, without waiting for others
     step_s: float
-    error_s: Mapping[str, float] = field(default_factory=dict)  # kind -> how far its mean may be off, as a standard error
+    error_s: Mapping[str, float] = field(default_factory=dict)  # kind -> standard error of its mean
     coordinated: bool = False  # a coordinator gives each worker its next step as soon as it is ready
 
     @property
@@ -185,7 +185,13 @@ def _gain(i: int, steps: Mapping[frozenset[int], float], count: int) -> Gain:
 Basis = Literal["traces", "timestamps", "peers"]
 
 WAITING = ("wait", "reduce", "late")  # for others: no worker's own work
-_TIMESTAMPED = ("receive", "input", "forward", "backward", "compiled")  # what goes on until the last gradient is there, mostly
+_TIMESTAMPED = (
+    "receive",
+    "input",
+    "forward",
+    "backward",
+    "compiled",
+)  # kinds that mostly end before the last gradient is there
 
 
 @dataclass(frozen=True)
@@ -271,7 +277,7 @@ def is_single_session(breakdown: StepBreakdown | None) -> bool:
 def _read_traced_times(breakdown: StepBreakdown, coordinated: bool) -> Times:
     own = {task: _own(parts, coordinated) for task, parts in select_worker_parts(breakdown).items()}
     kinds = sorted({kind for parts in own.values() for kind in parts})
-    # A breakdown's step is its slowest worker's, for which nobody waits where a coordinator gives steps out.
+    # A breakdown's step is its slowest worker's, for which no other waits where a coordinator gives steps out.
     step_s = compute_step_s([sum(parts.values()) for parts in own.values()], coordinated) if coordinated else breakdown.wall_s
     return Times(own, step_s, {kind: _error(kind, own, breakdown) for kind in kinds}, coordinated)
 
@@ -289,7 +295,7 @@ def _own(parts: Mapping[str, float], coordinated: bool) -> Mapping[str, float]:
 def _error(kind: str, own: Mapping[str, Mapping[str, float]], breakdown: StepBreakdown) -> float:
     most = max(parts.get(kind, 0.0) for parts in own.values())
     error = max(breakdown.error_s.get(kind, thresholds.ASSUMED_RELATIVE_ERROR * most), thresholds.MIN_RELATIVE_ERROR * most)
-    if kind in ("receive", "send"):  # from one clock to another; the bounds are so far apart, and the truth is between them
+    if kind in ("receive", "send"):  # between two clocks; the bounds of their difference are this far apart
         error = math.hypot(error, max(breakdown.clock_error_s.values(), default=0.0) / 2)
     return error
 

@@ -34,10 +34,10 @@ from pytest_dtfperf.training.output import Output
 from pytest_dtfperf.training.reported_steps import ReportedSteps
 
 CANNOT_START = 127  # the exit code of shells where a program does not exist
-_TICK_S = 0.1  # how late the end of a program that has left its output to somebody else may be noticed
-_REST_S = 2.0  # for output that was printed and not yet read, where a child of the program prints on and on
+_TICK_S = 0.1  # the delay until the end of a program is noticed that has passed its output on to another process
+_REST_S = 2.0  # for the remaining output, where a child of the program goes on printing
 _READ_BYTES = 1 << 16
-# What this process was given for our own TensorFlow and numpy (node/zygote.py), and the program's user has not set.
+# Variables that this process has for its own TensorFlow and numpy (node/zygote.py), and not from the user.
 _OURS = ("OPENBLAS_NUM_THREADS", "TF_CPP_MIN_LOG_LEVEL", "TF_GRPC_REUSE_PORT")
 
 # Slurm's step describes the agent, the one process on its host, in these variables: no task is that process. And TF_CONFIG,
@@ -79,7 +79,7 @@ class Program:
             refuse(_why_not(argv[0], environment["PATH"], exc))
         assert self._process.stdout is not None
         self._output = self._process.stdout.fileno()
-        self.peak_rss_bytes = 0  # of this process, not of those that it starts
+        self.peak_rss_bytes = 0  # of the program itself, without its children
 
     def wait(self, output: Output) -> int:
         """Feed `output` until the program ends, and return its exit code, or minus the signal that ended it.
@@ -97,7 +97,7 @@ class Program:
                 if data:
                     output.take(data)
                 else:
-                    pipes.remove(self._output)  # closed; its steps may go on
+                    pipes.remove(self._output)  # closed, while steps may still be reported
             if self._process.poll() is not None:
                 ended_at = perf_counter() if ended_at is None else ended_at
                 if not ready or self._output not in pipes or perf_counter() - ended_at > _REST_S:
@@ -135,14 +135,14 @@ class Program:
 
 def _environment(order: TaskOrder) -> dict[str, str]:
     """Return the host's variables, the task's devices, the spec's variables, and the tasks' interpreter as `python`."""
-    with open("/proc/self/environ", "rb") as file:  # as it was when the agent started, whatever has been set since
+    with open("/proc/self/environ", "rb") as file:  # the environment when the agent started
         hosts = dict(entry.split("=", 1) for entry in os.fsdecode(file.read()).split("\0") if "=" in entry)
     found = {name: value for name, value in os.environ.items() if name not in _OURS}
     found |= {name: hosts[name] for name in _OURS if name in hosts}
     found = {name: value for name, value in found.items() if not _OF_THE_AGENT.fullmatch(name)}
     folders, own = found.get("PATH", os.defpath).split(os.pathsep), os.path.dirname(sys.executable)
     found["PATH"] = os.pathsep.join(folders if own in folders else [own, *folders])
-    # Python keeps what it prints into a pipe until it has 8 KiB: no line would come for minutes.
+    # Python buffers 8 KiB of output into a pipe: no line would come for minutes.
     return {"PYTHONUNBUFFERED": "1", **found, **task_variables(order)}
 
 
@@ -242,7 +242,7 @@ def _end_as(code: int) -> None:
         sys.exit(code)
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left its own
-        with suppress(OSError, ValueError):  # SIGKILL's cannot be changed, and need not
+        with suppress(OSError, ValueError):  # the handler of SIGKILL cannot be changed
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
 

@@ -16,9 +16,9 @@ TRIM_THRESHOLD = -1
 TOP_PAD = -2
 MMAP_MAX = -4
 
-PAD_BYTES = 64 << 20  # grow by so much at a time
+PAD_BYTES = 64 << 20  # bytes by which the heap grows
 
-MEMORY_SETTING = f"mmap_max=0 trim_threshold=-1 top_pad={PAD_BYTES}"  # what `keep_freed_memory` does, as text
+MEMORY_SETTING = f"mmap_max=0 trim_threshold=-1 top_pad={PAD_BYTES}"  # the settings of `keep_freed_memory`
 
 
 def keep_freed_memory() -> None:
@@ -41,7 +41,7 @@ v1 = tf.compat.v1
 class Devices:
     """TensorFlow's names of the devices a worker uses."""
 
-    host: str  # its own CPU: input, and what its towers share
+    host: str  # its own CPU, for inputs and values that its towers share
     towers: tuple[str, ...]  # one replica of the network on each; those of all workers, if one session computes on all
     hosts: tuple[str, ...]  # of each tower: the CPU beside it
     servers: tuple[str, ...]  # the CPUs of the parameter servers; none in a lone process
@@ -98,7 +98,7 @@ def config_of(order: TaskOrder) -> tf.compat.v1.ConfigProto:
     )
     if _has_gpus(order):
         config.device_count["GPU"] = order.num_devices
-        config.gpu_options.allow_growth = spec.allow_growth  # else the tasks of a host take each other's memory
+        config.gpu_options.allow_growth = spec.allow_growth  # else one task of a host takes all memory
     else:
         config.device_count["GPU"] = 0
         config.device_count["CPU"] = order.num_devices if order.job == "worker" else 1  # logical devices on the same cores
@@ -109,7 +109,7 @@ def config_of(order: TaskOrder) -> tf.compat.v1.ConfigProto:
         # makes it oneDNN's next; a session over several refuses it before.
         config.graph_options.rewrite_options.remapping = config.graph_options.rewrite_options.OFF
     if order.cluster and order.spec.mode.workers_communicate:
-        config.experimental.collective_group_leader = "/job:worker/replica:0/task:0"  # makes known which devices are in a group
+        config.experimental.collective_group_leader = "/job:worker/replica:0/task:0"  # it collects the devices of a group
     elif order.cluster:
         # Without filters, a session waits at its start for tasks that it need not know.
         config.device_filters.extend(["/job:ps", f"/job:{order.job}/task:{order.index}"])
@@ -126,7 +126,7 @@ def _inter_op_threads(order: TaskOrder) -> int:
     asked = order.spec.num_inter_threads
     threads = asked or order.threads
     if order.spec.mode.keeps_threads:
-        return max(threads, order.workers + 1)  # so TensorFlow's guide to its strategy: with fewer, all may wait for each other
+        return max(threads, order.workers + 1)  # from TensorFlow's guide: with fewer, all may wait for each other
     return max(threads, 2) if asked is None and order.is_between_hosts else threads
 
 
@@ -134,8 +134,8 @@ def variables_of(order: TaskOrder) -> dict[str, str]:
     """Return the environment variables that TensorFlow reads when it makes its first device and compiles its first graph."""
     spec = order.spec
     variables: dict[str, str] = {}
-    if spec.xla:  # of itself, TensorFlow compiles for GPUs alone
-        given = os.environ.get("TF_XLA_FLAGS", "").split()  # ours among them, where this is asked for again
+    if spec.xla:  # by default, TensorFlow compiles only for GPUs
+        given = os.environ.get("TF_XLA_FLAGS", "").split()  # with ours, if this is called again
         variables["TF_XLA_FLAGS"] = " ".join(dict.fromkeys([*given, "--tf_xla_cpu_global_jit"]))
     if _has_gpus(order):
         variables["TF_GPU_THREAD_MODE"] = spec.gpu_thread_mode

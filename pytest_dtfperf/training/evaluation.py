@@ -12,7 +12,7 @@ from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.training.inputs import TestSet
 from pytest_dtfperf.training.models.layers import has_weight_decay
 
-TOP = 5  # the right answer is among so many
+TOP = 5  # the k of top-k accuracy
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from pytest_dtfperf.training.placement import (
     size_of,
 )
 
-SMALL_BYTES = 64 << 10  # what is packed unless the spec sets it: joining larger ones costs more than it saves
-PACK_BYTES = 1 << 20  # of a whole pack, likewise
+SMALL_BYTES = 64 << 10  # the default limit: joining larger variables costs more than it saves
+PACK_BYTES = 1 << 20  # the limit of a pack
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def bytes_on_servers(spec: Spec) -> list[int]:
 class Exchange(NamedTuple):
     """A variable, pack or part that is sent as one."""
 
-    first: int  # the place of its first variable among all that are trained
+    first: int  # the index of its first variable among the trained ones
     server: int
     size_bytes: int  # in memory
 
@@ -214,13 +214,13 @@ class Wave(NamedTuple):
     """The names of values that are sent together, once others have arrived."""
 
     awaited: frozenset[str]
-    held_back: frozenset[str]  # until all of those have come
+    held_back: frozenset[str]  # until all awaited values have come
 
 
 def waves_of(sizes: Mapping[str, int], servers: Mapping[str, int]) -> list[Wave]:
     """Return the waves of values of these sizes, in the network's order. Values in no wave are sent immediately."""
     awaited = [names for names in dict.fromkeys(_first(sizes, part) for part in AWAITED) if names]
-    before = [_sent_until(sizes, servers, names) for names in awaited]  # so many of each server are sent before the wave
+    before = [_sent_until(sizes, servers, names) for names in awaited]  # bytes of each server that are sent before the wave
     held_back: list[list[str]] = [[] for _ in awaited]
     sent: Counter[int] = Counter()
     for name, size in sizes.items():

@@ -85,7 +85,7 @@ class GraphTraining:
         if self._lends:
             return None  # the chief's session has it
         if not self._order.spec.mode.single_session:
-            self.barrier("start")  # some may have evaluated in between
+            self.barrier("start")  # some workers may have evaluated
         return trace_steps(self._session, self._replica, self._order, patience_s, after_each)
 
     def shut_down(self) -> None:

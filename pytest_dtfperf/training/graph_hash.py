@@ -107,7 +107,7 @@ def _refine_colours(nodes: Sequence[Any], functions: _Functions, arguments: Sequ
     for node in nodes:
         for position, text in enumerate(node.input):
             name, output = _source(text)
-            if name not in index:  # it was left out, with its edges
+            if name not in index:  # it is in `without`
                 continue
             sources.append(index[name])
             consumers.append(index[node.name])

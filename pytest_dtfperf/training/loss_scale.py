@@ -16,8 +16,8 @@ from pytest_dtfperf.training.models.tensors import make_variable
 
 v1 = tf.compat.v1
 
-DEFAULT = 128.0  # tf_cnn_benchmarks' for all its models of images
-LEAST = 1.0  # below it, gradients do not fit into float16 even unscaled
+DEFAULT = 128.0  # tf_cnn_benchmarks' value for image models
+LEAST = 1.0  # below it, even unscaled gradients do not fit into float16
 
 _KEY = "dtfperf_loss_scale"  # the graph's collection of its one dynamic scale
 
@@ -51,7 +51,7 @@ class DynamicLossScale(LossScale):
         self._finite_steps = _variable("loss_scale_normal_steps", 0.0, self._device, shared=shared)
         with v1.device(self._device):
             value = self._scale.read_value()
-        with v1.device(_host(order)):  # a step scales and unscales by what it has read once
+        with v1.device(_host(order)):  # a step reads the scale once, to scale and to unscale
             super().__init__(tf.identity(value))
 
     def are_finite(self, gradients: Iterable[tuple[str, tf.Tensor]]) -> tf.Tensor:

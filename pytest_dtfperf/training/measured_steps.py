@@ -45,7 +45,7 @@ def run_measured_steps(
         elapsed_s = math.fsum(window.step_s)
         if not spec.in_lockstep or spec.mode.single_session:
             training.barrier("end")
-        if not spec.in_lockstep:  # others may still be training: the window is over when all are
+        if not spec.in_lockstep:  # the window ends when all workers have trained its steps
             elapsed_s = perf_counter() - window.started
         measured.use(before, counters())
         measured.elapsed_s += elapsed_s

@@ -155,7 +155,7 @@ class Update(NamedTuple):
 
     name: str  # of the trained variable
     variable: tf.Variable
-    gradients: Sequence[tf.Tensor]  # as they have come over the wire: what is shorter is made float32 before it is added
+    gradients: Sequence[tf.Tensor]  # as received: shorter types are converted to float32 before they are added
 
 
 # (variable, name, shape, first value) -> more state beside the variable: float32 for a float, int64 for a whole number.

@@ -97,14 +97,14 @@ class _Lines:
 
 PROGRESS_S = 0.25  # at least, from one sign of progress to the next
 LAST_LINES = 20
-LINE_BYTES = 1 << 16  # of a line that is read at once; a longer one is read in pieces
-KEPT_BYTES = 4096  # of a piece, which are read again with the next one: a number may be in both
-_CUT = 128  # characters at the end of a piece, or at the beginning of one that goes on, in which no number is believed
-_QUOTED = 200  # characters before and behind a number that is not clear
+LINE_BYTES = 1 << 16  # of a line; a longer one is read in pieces
+KEPT_BYTES = 4096  # of a piece, read again with the next one: a number may be in both
+_CUT = 128  # characters at the cut ends of a piece, in which no number is read
+_QUOTED = 200  # characters around an unclear number
 STREAM_S = 0.1  # likewise, from one message with lines to the next
-STREAM_CHARACTERS = 16_384  # of lines in one message: more than anybody reads, and what a controller of 100 tasks can hear
-LINE_CHARACTERS = 4096  # of one of them, and of whatever else is quoted
-_END_OF_LINE = re.compile(rb"[\r\n]+")  # bars are drawn with the one alone
+STREAM_CHARACTERS = 16_384  # of lines in one message: as many as a controller of 100 tasks can receive
+LINE_CHARACTERS = 4096  # of one line, and of other quotes
+_END_OF_LINE = re.compile(rb"[\r\n]+")  # progress bars use only carriage returns
 _STDOUT = 1
 
 

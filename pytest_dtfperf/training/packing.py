@@ -78,7 +78,7 @@ class Packed:
         return joined
 
 
-Parts = Mapping[str, Mapping[str, int]]  # of what is cut: its parts and their rows
+Parts = Mapping[str, Mapping[str, int]]  # cut variable -> its parts -> their rows
 
 
 def split_large_variables(update: UpdateStrategy, order: TaskOrder, devices: Devices) -> UpdateStrategy:

@@ -13,11 +13,11 @@ Shape = Sequence[int]
 
 FLOAT_BYTES = 4  # variables are float32, whatever the arithmetic is in
 
-BALANCE = 0.02  # how far a server may be from the mean, as a fraction of it
+BALANCE = 0.02  # the largest distance of a server from the mean, as a fraction of it
 # The fewer, the fewer messages; but a server can add and apply a piece while the next is under way. With so many per server,
 # AlexNet's and VGG16's steps over four servers at 1 Gbit/s took 0.75 and 0.61 of what they took uncut.
 PIECES_PER_SERVER = 4
-LEAST_PIECE_BYTES = 4 << 20  # what is smaller is not updated in one pass through memory (compiled.py)
+LEAST_PIECE_BYTES = 4 << 20  # smaller pieces are not updated in one pass through memory (optimizers.py)
 
 
 class Piece(NamedTuple):

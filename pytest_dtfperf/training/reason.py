@@ -9,7 +9,7 @@ from pytest_dtfperf.errors import DtfPerfError
 
 MOST_LINES = 8
 MOST_CHARACTERS = 500  # of a line: TensorFlow quotes whole tensors
-MOST_OF_OURS = 2000  # characters, of one of ours
+MOST_OF_OURS = 2000  # of a line of this package's errors
 
 # Lines of TensorFlow's with the place in the graph of an error and the calls that made it, and those that count errors.
 _ABOUT_THE_GRAPH = re.compile(

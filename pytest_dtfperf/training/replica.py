@@ -31,17 +31,17 @@ class Replica:
     barriers: Mapping[str, tf.Operation]
     broadcast: Broadcast
     shutdown: tf.Operation
-    towers: Sequence[str] = ()  # their devices
+    towers: Sequence[str] = ()  # the devices of the towers
     loss: tf.Tensor | None = None  # cross-entropy, mean over the towers of this graph
-    updates: Sequence[tf.Operation] = ()  # a step is these and the loss
-    computed: Sequence[tf.Tensor] = ()  # by all towers, to see where it is
+    updates: Sequence[tf.Operation] = ()  # a step runs these and the loss
+    computed: Sequence[tf.Tensor] = ()  # the results of all towers, which show their devices
     variables: Mapping[str, Sequence[tf.Tensor]]  # trained ones by name, with their copies
-    held: Mapping[str, Sequence[tf.Variable]]  # the same as they lie on devices: packs of small ones, parts of large ones
+    held: Mapping[str, Sequence[tf.Variable]]  # the same as stored: small ones in packs, large ones in parts
     initialise_shared: tf.Operation  # by the chief alone
     initialise_own: tf.Operation
-    begin: tf.Operation  # by all, after the two
+    begin: tf.Operation  # run by all, after the two
     evaluation: EvaluationTensors | None = None
-    feeds: Sequence[TrainingInput] = ()  # what brings the images
+    feeds: Sequence[TrainingInput] = ()  # the inputs
     timestamps: Mapping[str, Pair] = field(default_factory=dict)  # by worker
 
 
@@ -73,7 +73,7 @@ def build(order: TaskOrder, devices: Devices) -> Replica:
         feeds=tuple({id(tower.feed): tower.feed for tower in towers}.values()),
         timestamps=add_worker_timestamps(order, towers, devices)
         if any(order.timestamped)
-        else {},  # last: they number nothing else anew
+        else {},  # last, so that the names of all other operations stay
     )
 
 

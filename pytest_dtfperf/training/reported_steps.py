@@ -35,10 +35,10 @@ class ReportedSteps:
 
     def __init__(self, images: int | None, clock: Callable[[], float] = monotonic) -> None:
         self.step_s: list[float] = []  # of measured steps
-        self.between_s: list[float | None] = []  # before each, from the end of the step before it; None: it is the first
+        self.between_s: list[float | None] = []  # from the previous step's end to its begin; None: it is the first
         self.images = 0.0  # in measured steps
         self.window_s = 0.0  # from the end of the warm-up, or the first step's beginning, to the last measured step's end
-        self.wrong: str | None = None  # why nothing of it is believed
+        self.wrong: str | None = None  # the reason why all steps are refused
         self._given, self._clock = images, clock
         self._most_images = 0.0  # of a step
         self._opened, self._last_end, self._warmups = clock(), 0.0, 0
@@ -47,7 +47,7 @@ class ReportedSteps:
         self._rest = b""
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
-        # Processes that the program's own child has started find it, too, and it leaves nothing when this process ends.
+        # Children of the program find this path, too, and it ends with this process.
         self.path = f"/proc/{os.getpid()}/fd/{self._write}"
 
     @property

@@ -13,7 +13,7 @@ from pytest_dtfperf.training.step_timestamps import TimestampLog, list_fetches
 
 v1 = tf.compat.v1
 
-XLA_CLUSTER = "_XlaRun"  # the operation in the place of all that XLA has compiled into one
+XLA_CLUSTER = "_XlaRun"  # the operation that runs a cluster which XLA has compiled
 
 
 class Step:
@@ -28,7 +28,7 @@ class Step:
         self._order = order
         self._begun = 0
         self._fetches = {True: [replica.loss, *self._timestamps, *replica.updates], False: [replica.loss, *replica.updates]}
-        # Spares taking the fetches apart in every step. TensorFlow makes a graph of each, so only what is needed is made.
+        # A callable does not parse its fetches in every step. TensorFlow prunes a graph for each, so only needed ones are made.
         self._runs = {timestamped: session.make_callable(self._fetches[timestamped]) for timestamped in set(order.timestamped)}
 
     def __call__(self) -> float:

@@ -24,7 +24,7 @@ v1 = tf.compat.v1
 # timestamps are invalid: clocks are slewed by 0.05 % at most, and read within microseconds unless the process loses its core.
 _SET_S, _SET_PART = 0.001, 0.001
 
-_FIXED = 5  # numbers that are noted of each step beside its timestamps
+_FIXED = 5  # further numbers that are noted of each step
 
 Pair = tuple[tf.Tensor | None, tf.Tensor]  # when variables and when gradients were there: seconds since 1970, float64
 

@@ -89,4 +89,4 @@ def _work(function: Callable[[], Answer], format_error: Callable[[Exception], st
         os.write(output, json.dumps(found).encode())
         code = 0
     finally:
-        os._exit(code)  # whatever threads it has
+        os._exit(code)  # without waiting for its threads

@@ -32,7 +32,7 @@ from pytest_dtfperf.training.subprocess_call import format_exception
 _ENGINES = {engine: load(engine) for engine in {mode.engine for mode in VARIABLE_UPDATES.values()}}
 
 PROGRESS_S = 0.25  # at least, from one sign of progress to the next
-# How long a traced step is waited for: so long, and so many times the slowest measured one.
+# The timeout of a traced step: seconds, plus a multiple of the slowest measured step.
 PATIENCE_S, PATIENCE_STEPS = 10.0, 5
 
 
@@ -127,7 +127,7 @@ def _train(order: TaskOrder, connection: AgentConnection) -> None:
         _trace(order, training, connection, slowest_s=max(measured.step_s, default=0.0))
     training.shut_down()
     run_at_shutdown()
-    computed = training.computed  # of a graph that has run: no task waits for its hash any more
+    computed = training.computed  # after the shutdown, so that no task waits for this hash
     report = TaskReport(
         job=order.job,
         index=order.index,

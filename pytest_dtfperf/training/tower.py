@@ -67,7 +67,7 @@ class Pass(NamedTuple):
     loss: tf.Tensor  # cross-entropy, float32
     gradients: dict[str, tf.Tensor]  # by variable, float32
     updates: list[tf.Operation]  # of the moving averages: to run once per step
-    computed: list[tf.Tensor]  # where these are computed, the tower computes
+    computed: list[tf.Tensor]  # their devices are those on which the tower computes
 
 
 class TowerVariables(Protocol):

@@ -46,7 +46,7 @@ def trace_steps(
     for number in range(order.traced_steps):
         options = v1.RunOptions(
             trace_level=v1.RunOptions.FULL_TRACE,
-            output_partition_graphs=number == 0,  # it is dropped when steps are taken apart, and may be slower
+            output_partition_graphs=number == 0,  # it may be slower, and the first step is dropped later
             timeout_in_ms=round(1000 * patience_s),
         )
         metadata = v1.RunMetadata()
@@ -61,7 +61,7 @@ def trace_steps(
         taken.append((metadata, [each // 1000 for each in (begun, called, ended, time.process_time_ns() - used)]))
     clock.check()
     tracer.note_graphs(taken[0][0].partition_graphs)
-    for metadata, (begin_us, called_us, end_us, cpu_us) in taken:  # not in between: the others would wait for it
+    for metadata, (begin_us, called_us, end_us, cpu_us) in taken:  # not between steps: other workers would wait
         tracer.add(metadata.step_stats, begin_us=begin_us, called_us=called_us, end_us=end_us, cpu_us=cpu_us)
     return tracer.trace(dict(queues_of(session.graph.get_operations())))
 
@@ -71,8 +71,8 @@ MOST_BYTES = 64 << 20  # of a profile: some hundred thousand events
 # not its own (`TraceMeRecorder::Consume`): the process is aborted. Collective operations have such activities in all workers
 # but the first, which they ask how to go on. Whether it happens depends on how many threads have recorded anything: in each of
 # 84 states that were tried some of these attempts were aborted, if any, and never all.
-_MORE_THREADS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55)  # in one attempt after the other
-_STOPS_S = 10.0  # at most, all attempts: each takes some milliseconds, and what one has hung on the next hangs on, too
+_MORE_THREADS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55)  # in consecutive attempts
+_STOPS_S = 10.0  # at most, for all attempts: each takes milliseconds, and if one hangs, so does the next
 
 _OPTIONS = {"host_tracer_level": 2, "python_tracer_level": 0, "device_tracer_level": 1}  # operations; no Python; kernels
 
@@ -134,7 +134,7 @@ def _stop_apart() -> None:
     until_s = time.monotonic() + _STOPS_S
     for more_threads in _MORE_THREADS:
         try:
-            with warnings.catch_warnings():  # that there are threads: what they hold costs the profile, and nothing else
+            with warnings.catch_warnings():  # Python warns of threads: their locks can only cost the profile
                 warnings.simplefilter("ignore", DeprecationWarning)
                 call_in_fork(partial(_stop, more_threads), round(until_s - time.monotonic(), 2))
             return
@@ -147,7 +147,7 @@ def _stop_apart() -> None:
 
 def _stop(more_threads: int) -> Answer:
     """Stop the profiler after `more_threads` threads have recorded something."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a known failure needs no gigabytes of core dump
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the known crash needs no core dump
     threads = [threading.Thread(target=_record) for _ in range(more_threads)]
     for thread in threads:
         thread.start()

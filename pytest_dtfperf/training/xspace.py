@@ -21,18 +21,18 @@ from typing import Any, NamedTuple
 
 from pytest_dtfperf.traces import KERNEL, XLA_MODULE, Operation
 
-MOST_EVENTS = 1_000_000  # of a profile; six steps of the largest network here have a tenth of that
+MOST_EVENTS = 1_000_000  # of a profile; six steps of the largest network have a tenth of it
 
 # As TensorFlow's own profiler recognises operations (ParseTfOpFullname in its source).
 _OPERATION = re.compile(r"^([A-Za-z0-9.][A-Za-z0-9_.\\/>-]*):([A-Z_][A-Za-z0-9_]*)$")
 _NO_OPERATIONS = frozenset({"EagerService:Enqueue"})
-_EDGE = re.compile(r"/_\d+(:_Send)?$")  # what TensorFlow's partitioning adds to the name of what is sent
+_EDGE = re.compile(r"/_\d+(:_Send)?$")  # the suffix of a sent tensor's name, from TensorFlow's partitioning
 _NEXT_BATCH = "IteratorGetNextOp::DoCompute"
 _ASKED, _HAS = "ExecutorState::ProcessAsync::Start", "ExecutorState::ProcessAsync::Done"
 _GIVEN_BATCH = re.compile(r"^EagerLocalExecute: __inference__train_\d+$")  # `Coordinator._train`, on its worker
 _GPU = re.compile(r"^/device:(GPU:\d+)$")
-_ONE_RUN_US = 100  # instructions of one module that follow within this are one run of it: nothing else had the thread
-_NANOSECONDS_OF_1980 = 315_532_800 * 10**9  # a line's begin that is larger is no time since the profile's
+_ONE_RUN_US = 100  # a longer gap between instructions of a module begins another run
+_NANOSECONDS_OF_1980 = 315_532_800 * 10**9  # a line's begin that is larger counts from 1970, not from the profile's begin
 
 
 class Activity(NamedTuple):

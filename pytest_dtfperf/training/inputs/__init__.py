@@ -10,7 +10,7 @@ from pytest_dtfperf.errors import DtfPerfError, SpecError
 class TestSet:
     """The batches of a test set, as an operation and two tensors. TensorFlow's OutOfRangeError follows the last batch."""
 
-    __test__ = False  # for pytest, which takes every Test... for a test
+    __test__ = False  # pytest would collect a class of this name
 
     restart: Any
     images: Any

@@ -20,8 +20,8 @@ from pytest_dtfperf.training.reason import get_message
 FOREIGN = "this record is no labelled image"
 IMAGE, LABEL = "image/encoded", "image/class/label"
 BOX = ("image/object/bbox/ymin", "image/object/bbox/xmin", "image/object/bbox/ymax", "image/object/bbox/xmax")
-SEARCH_S = 60.0  # at most, to find a record by what is in it: less than anybody waits for this task's next step
-AROUND_JPEG_BYTES = 1 << 16  # what an Example holds beside its JPEG is a few hundred
+SEARCH_S = 60.0  # at most, to find a record by its content: less than the timeout of a step
+AROUND_JPEG_BYTES = 1 << 16  # an Example has a few hundred bytes beside its JPEG
 AT_ONCE = 64  # records that are decoded side by side
 
 _START_OF_JPEG = b"\xff\xd8\xff"
@@ -30,7 +30,7 @@ _CORRUPTED = re.compile(r"(?:corrupted|truncated) record at (\d+)")
 _UNPARSED = re.compile(r"Could not parse example input|Key: image/")
 _UNDECODED = re.compile(r"Invalid JPEG data(?:, (?:data )?size (?P<size>\d+))?|crop window")
 
-Wrong = Callable[[bytes], str | None]  # what is wrong with a record's content
+Wrong = Callable[[bytes], str | None]  # returns what is wrong with a record's content
 
 
 def find_cause(message: str, shards: Sequence[Path], classes: int) -> DataError | None:
@@ -126,7 +126,7 @@ def find_problem(content: bytes, classes: int) -> str | None:
     """Return why a record is no labelled image; None if it is one."""
     try:
         features = tf.train.Example.FromString(content).features.feature
-    except Exception:  # protobuf's own, which it moves about
+    except Exception:  # protobuf's own error, which moves between its versions
         return "is no tf.train.Example"
     wrong = _wrong_image(features) or _wrong_label(features, classes) or _wrong_boxes(features)
     return wrong and f"is no labelled image: {wrong}"

@@ -14,8 +14,8 @@ from typing import BinaryIO
 from pytest_dtfperf.errors import SpecError
 
 GZIP = b"\x1f\x8b"
-MOST_NAMES = 10_000  # of a folder's: more than any data set has in one folder, and listed at once
-_BEGINNINGS: tuple[tuple[bytes, str], ...] = (  # how it begins, in lower case and at most 12 bytes, and what it is
+MOST_NAMES = 10_000  # at most, of a folder: more than any data set has, and listed at once
+_BEGINNINGS: tuple[tuple[bytes, str], ...] = (  # its first bytes, in lower case and at most 12, and its description
     (b"<!doctype", "an HTML page, as servers send in place of a file"),
     (b"<html", "an HTML page, as servers send in place of a file"),
     (b"<?xml", "an XML document, as object stores send in place of a file"),
@@ -38,7 +38,7 @@ _BEGINNINGS: tuple[tuple[bytes, str], ...] = (  # how it begins, in lower case a
     (b"\x89png", "a PNG"),
     (b"{", "JSON"),
 )
-_FOLDERS: tuple[tuple[Callable[[str], object], str], ...] = (  # which name shows what a folder holds
+_FOLDERS: tuple[tuple[Callable[[str], object], str], ...] = (  # a name in a folder, and the description of the folder
     (re.compile(r".+\.tfrecord-\d{5}-of-\d{5}").fullmatch, "TFRecord files of TensorFlow Datasets, with other keys and labels"),
     (re.compile(r"dataset_info\.json|features\.json").fullmatch, "a data set of TensorFlow Datasets"),
     (re.compile(r".*\.parquet").fullmatch, "Parquet files, as of Hugging Face"),
@@ -93,7 +93,7 @@ def iterate_folders(folder: Path, inner: Sequence[str]) -> Iterator[Path]:
     yield from (folder / name for name in inner if (folder / name).is_dir())
 
 
-INNER_FOLDERS = ("MNIST/raw", "raw", "mnist")  # where torchvision and others put the four files
+INNER_FOLDERS = ("MNIST/raw", "raw", "mnist")  # the folders of torchvision and others
 HEAD_BYTES = 64  # enough of a file to recognise another format by
 UNSIGNED_BYTES = 0x08  # third byte of an idx file's magic number; the fourth is the number of dimensions
 

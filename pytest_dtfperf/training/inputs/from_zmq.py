@@ -21,9 +21,9 @@ from pytest_dtfperf.training.inputs.share import share_of
 from pytest_dtfperf.training.inputs.zmq_producer import OTHERS_PATH, Batch
 from pytest_dtfperf.training.models import Network
 
-VERSION = 1  # of what goes over the socket
-COMMAND = ZMQ_PRODUCER  # a variable of the task's environment: the producer to start, if not ours
-PATIENCE_MS = 100  # for a message, before we look whether its sender is still there
+VERSION = 1  # of the protocol
+COMMAND = ZMQ_PRODUCER  # environment variable with the command of another producer
+PATIENCE_MS = 100  # for a message, before the producer is checked
 
 # Ending a context waits for zmq's own threads, and hung when the producer was killed at the same time. A
 # step would wait with it. The process's end needs none of it.
@@ -52,7 +52,7 @@ class ZmqProducer(FedInput):
         context = self._zmq.Context()
         _NEVER_ENDED.append(context)
         with context.socket(self._zmq.PULL) as socket:
-            socket.rcvhwm = max(1, self._order.spec.datasets_prefetch_buffer_size)  # of zmq's own 1000, memory would be full
+            socket.rcvhwm = max(1, self._order.spec.datasets_prefetch_buffer_size)  # zmq's default, 1000, would fill the memory
             socket.bind(wanted["endpoint"])
             with start_producer(wanted) as producer:
                 try:
@@ -69,7 +69,7 @@ class ZmqProducer(FedInput):
         share = share_of(self._order, 0)
         return {
             "version": VERSION,
-            "endpoint": f"ipc://@dtfperf-{uuid.uuid4().hex}",  # without a file, which somebody would have to remove
+            "endpoint": f"ipc://@dtfperf-{uuid.uuid4().hex}",  # an abstract address, without a file to remove
             "batch_size": share.batch_size,
             "image_shape": list(self._network.image_shape),
             "classes": self._network.classes,

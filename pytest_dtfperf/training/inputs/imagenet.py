@@ -102,7 +102,7 @@ def _are_boxes(sides: Sequence[tf.Tensor]) -> tf.Tensor:
     """Return whether there are equally many of each side, all within the image, and each minimum is less than its maximum."""
     values = tf.concat(sides, 0)
     sizes = [tf.size(side) for side in sides]
-    shortest = tf.reduce_min(sizes)  # compared up to there, so that sides of unlike number are no error of TensorFlow's
+    shortest = tf.reduce_min(sizes)  # sides of different lengths must not be an error of TensorFlow's here
     top, left, bottom, right = (side[:shortest] for side in sides)
     inside = tf.reduce_all((values >= 0) & (values <= 1))
     return tf.reduce_all(tf.equal(sizes, sizes[0])) & inside & tf.reduce_all((top < bottom) & (left < right))

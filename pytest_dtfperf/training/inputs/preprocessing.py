@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
-SURROUNDINGS = 1.145  # an image's edge over what is looked at of it: 256 / 224, rounded up
+SURROUNDINGS = 1.145  # an image's edge over that of its central part: 256 / 224, rounded up
 
 OBJECT_COVERED = 0.1  # of a bounding box, at least
-ASPECT_RATIOS = (0.75, 1.33)  # of what is cut out
-AREAS = (0.05, 1.0)  # of it in the image's
-ATTEMPTS = 100  # to find such a part, before the whole image is taken
+ASPECT_RATIOS = (0.75, 1.33)  # of the part that is cropped
+AREAS = (0.05, 1.0)  # of the part, as a fraction of the image
+ATTEMPTS = 100  # to find such a part, before the whole image is used
 
 BRIGHTNESS = 32 / 255
 SATURATION = CONTRAST = (0.5, 1.5)

@@ -66,7 +66,7 @@ class FedInput(TrainingInput):
             for queue, (images, labels) in zip(cycle(queues), make(), strict=False):
                 queue.put(images, labels)
                 delivered += 1
-        except tf.errors.CancelledError:  # somebody else has closed it
+        except tf.errors.CancelledError:  # the session has ended
             return
         except Exception as exc:  # any error is reported by the step that waits
             cause = exc

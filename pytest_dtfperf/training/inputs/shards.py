@@ -110,7 +110,7 @@ _TABLE = tuple(_remainder(byte) for byte in range(256))
 
 
 MOST_LANES = 256  # open files of a lone process
-WALKED_BYTES = 1 << 30  # so much is looked through before training, from header to header; of more, each file's first record
+WALKED_BYTES = 1 << 30  # of a set up to this size all headers are checked before training; of a larger one, each file's first
 _NAME = re.compile(r"(?P<part>[a-z]+)-(?P<number>\d{5})-of-(?P<of>\d{5})(?P<end>\.tfrecords?)?")
 
 

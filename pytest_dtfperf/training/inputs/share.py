@@ -19,7 +19,7 @@ class Share:
     """A tower's part of the sequence."""
 
     tower: int  # its number among the towers of all workers
-    towers: int  # how many there are
+    towers: int  # the number of all towers
     batch_size: int
 
     def start(self, step: Any) -> Any:
@@ -46,7 +46,7 @@ def iterate_batches(share: Share, images: int, seed: int) -> Iterator[list[int]]
         step += 1
 
 
-@lru_cache(maxsize=4)  # a batch may reach from one pass into the next, and towers are not quite at the same place
+@lru_cache(maxsize=4)  # a batch may be of two passes, and towers at different positions
 def _order(images: int, seed: int, epoch: int) -> list[int]:
     order: list[int] = np.random.default_rng((seed, epoch)).permutation(images).tolist()
     return order

@@ -35,7 +35,7 @@ def make_batches(share: Share, image_shape: tuple[int, int, int], classes: int, 
 
 
 AHEAD = 2  # batches that wait to be taken
-OTHERS_PATH = "DTFPERF_OTHERS_PYTHONPATH"  # what PYTHONPATH was before it was set to where our modules are
+OTHERS_PATH = "DTFPERF_OTHERS_PYTHONPATH"  # the PYTHONPATH of the task's own environment
 
 
 def main(worker: int, command: Sequence[str]) -> None:

@@ -34,8 +34,8 @@ class Network(Protocol):
 Size = Mapping[str, Any]  # image_shape and classes, as far as an input fixes them
 Builder = Callable[[Spec, Size], Network]
 
-_kept: dict[str, Any] = {}  # own models that somebody has given this process, by name
-_builders: list[Builder] = []  # of the others; none but in a task
+_kept: dict[str, Any] = {}  # own models that this process was given, by name
+_builders: list[Builder] = []  # the builder of other own models, only in a task
 
 
 def keep_model(name: str, model: Any) -> None:

@@ -19,7 +19,7 @@ class InceptionV3:
     """
 
     image_shape: tuple[int, int, int] = (299, 299, 3)
-    classes: int = 1001  # ImageNet's, and tf_cnn_benchmarks' one for "nothing of it"
+    classes: int = 1001  # ImageNet's, and tf_cnn_benchmarks' background class
 
     def logits(self, net: Layers[T], images: T) -> T:
         x = _stem(net, images)  # 35 x 35 x 192

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-T = TypeVar("T")  # what flows from layer to layer: tensors, or their shapes
+T = TypeVar("T")  # the values between layers: tensors, or their shapes
 
-BATCH_NORM = "batch_norm"  # the names of all its variables begin so
+BATCH_NORM = "batch_norm"  # the prefix of its variables' names
 
 # The standard deviation that weights of a shape start with: (height, width, inputs, outputs), or (inputs, outputs). They are
 # drawn from a normal distribution that is cut off at two deviations.

@@ -40,8 +40,8 @@ class Variable(NamedTuple):
     trainable: bool = True  # False: a moving average, state of a tower
     start: float = 0.0  # first value of all its elements, or, where they are drawn,
     stddev: float | None = None  # their standard deviation about zero, before the cut-off at two of them
-    dtype: str = "float32"  # another is only of state
-    values: Values | None = None  # instead of both, of an own model that has made them itself
+    dtype: str = "float32"  # other types are only of state
+    values: Values | None = None  # instead of both: the values that an own model has made
 
     @property
     def size(self) -> int:
@@ -52,11 +52,11 @@ class Variable(NamedTuple):
 class Outline:
     """The variables, stages and arithmetic of a network."""
 
-    variables: tuple[Variable, ...]  # in the order in which it makes them
+    variables: tuple[Variable, ...]  # in the order in which the network makes them
     stages: Mapping[str, Shape]
     # Forward, per image, of convolutions and dense layers; all else is one or two per value, and left out. None: not known.
     multiply_adds: int | None
-    uncounted: str = ""  # why that is not known
+    uncounted: str = ""  # the reason why that is not known
     work: Mapping[str, int] = field(default_factory=dict)  # the same by variable; empty: not known
 
     @property

@@ -9,7 +9,7 @@ from functools import partial
 
 from pytest_dtfperf.training.models.layers import Layers, T, by_inputs_of_relu, deviation
 
-LEAST_PIXELS = 67  # of a side: below, the last of three pools has nothing left to look at
+LEAST_PIXELS = 67  # of a side: with fewer, the last of three pools has no input
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ vgg19 = partial(Vgg, convolutions=(2, 2, 4, 4, 4))
 
 
 _WEIGHTS = deviation(0.1)  # the tutorial's, as all that follows
-_BIAS = 0.1  # slightly positive, lest a ReLU be dead from the start
+_BIAS = 0.1  # slightly positive, so that no ReLU is dead from the start
 
 
 @dataclass(frozen=True)

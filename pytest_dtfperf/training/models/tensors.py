@@ -369,7 +369,7 @@ def _convolve_by_product(images: tf.Tensor, kernel: tf.Tensor, name: str) -> tf.
 
 
 def _op_seed(name: str) -> int:
-    return zlib.crc32(name.encode()) | 1  # two seeds of zero would mean: a new one each time
+    return zlib.crc32(name.encode()) | 1  # with two seeds of zero TensorFlow would choose others in each run
 
 
 def _pad_images(
@@ -382,7 +382,7 @@ def _pad_images(
     """
     if padding != "SAME_RESNET":
         return images, {"padding": padding}
-    if stride == 1:  # there, of odd windows, TensorFlow's own is the same
+    if stride == 1:  # then TensorFlow's padding of odd windows is the same
         return images, {"padding": "SAME"}
     height, width = (compute_padding(padding, size, 0, stride) for size in window)
     if not any((*height, *width)):

@@ -138,11 +138,11 @@ def _of_function(spec: Spec, function: Callable[..., Any], size: Size, host: str
     """Make a network from a function: a Keras model if it has only Keras layers; else it is called anew for each tower."""
     shape = asked_shape(spec, function, size)
     if shape is None:
-        name = spec.model.rpartition(".")[2]  # an object may have none
+        name = spec.model.rpartition(".")[2]  # a callable object may have no __name__
         raise SpecError(f"{spec.model} does not define its image shape: set {name}.image_shape = (height, width, channels)")
     try:
         model = _of_layers(function, shape)
-    except Exception as of_layers:  # operations of TensorFlow's do not take what Keras' layers are joined by
+    except Exception as of_layers:  # TensorFlow's operations do not take Keras' symbolic tensors
         try:
             return _network(FunctionNetwork.of(spec, function, shape, host))
         except SpecError as error:

@@ -84,7 +84,7 @@ class FunctionNetwork:
         known: dict[str, tf.Tensor] = {}
 
         def get_value(*_: Any, name: str, **__: Any) -> tf.Tensor:
-            if name not in known:  # else it is used again
+            if name not in known:  # else the variable is reused
                 known[name] = value()
             return known[name]
 

@@ -19,7 +19,7 @@ from pytest_dtfperf.training.own.counting import FirstValue, logits_of, trace_mo
 v1 = tf.compat.v1
 
 COMPUTES_IN = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-SEEDS = "seed_generator_state"  # Keras' name for what a SeedGenerator, as Dropout has one, has come to
+SEEDS = "seed_generator_state"  # Keras' name for the state of a SeedGenerator, such as Dropout's
 FIRST_TOWER = "worker:0/0"
 
 
@@ -67,7 +67,7 @@ def _image_shape(spec: Spec, model: Any, asked: tuple[int, int, int] | None) -> 
     """Return the shape of the model's images; build the model for one image where it is not built yet."""
     import keras
 
-    if not model.built or not getattr(model, "inputs", None):  # which a class derived from keras.Model need not have
+    if not model.built or not getattr(model, "inputs", None):  # a subclass of keras.Model may have none
         if asked is None:
             raise SpecError(
                 f"{spec.model} does not define its image shape: begin it with keras.Input((height, width, channels)), or give "

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-WINDOW_S = 0.1  # cpu.max and cpu.cfs_period_us, unless somebody has changed them
+WINDOW_S = 0.1  # the default of cpu.max and cpu.cfs_period_us
 REPEATS = 5
 LEAST_REPEATS = 3  # fewer do not show their spread
-WITHIN_S = 4.0  # for all of them; after that three are enough
-TOO_LONG_S = 10.0  # for three, too
+WITHIN_S = 4.0  # for all repeats; after that three are enough
+TOO_LONG_S = 10.0  # the limit for three repeats
 
 How = Mapping[str, float | str]
 Reading = Mapping[str, Any]
@@ -70,9 +70,9 @@ def _window(call: Callable[[], object], clock: Callable[[], float]) -> float:
             return count / elapsed_s
 
 
-BUFFER_BYTES = 64 << 20  # that each core copies from and to, unless all would take more than
+BUFFER_BYTES = 64 << 20  # of each core, twice, unless all together would be more than
 MOST_BYTES = 1 << 30
-_LEAST_LEFT = 4  # a probe must not make others wait for memory: a quarter of what is free
+_LEAST_LEFT = 4  # a probe may use a quarter of the free memory, so that other processes have enough
 
 
 def measure_memory(cores: int, free_bytes: int | None) -> Reading:

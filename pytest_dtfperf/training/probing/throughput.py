@@ -19,7 +19,7 @@ from pytest_dtfperf.training.reason import format_reason
 
 v1 = tf.compat.v1
 
-CHAIN = 4  # operations of one call on a GPU, each on what the last one gave: to be asked takes longer than to answer
+CHAIN = 4  # consecutive operations of one call on a GPU: a call takes longer than an operation
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ProbeOperation:
 
     shape: tuple[int, ...]
     weights: tuple[int, ...]
-    apply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # gives a tensor of the same shape
+    apply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # returns a tensor of the same shape
     flops: float  # multiplications and additions
     how: How
 
@@ -112,8 +112,8 @@ def _build_chain(operation: ProbeOperation, chain: int) -> tuple[tf.Operation, t
     return v1.global_variables_initializer(), tf.reshape(values, [-1])[0]
 
 
-BATCH = 16  # or the spec's, where that is smaller: a window shall have several
-WARM_UP_S = 0.3  # what was read ahead is used up by then
+BATCH = 16  # at most, so that a window has several batches
+WARM_UP_S = 0.3  # by then the prefetched batches are used up
 _CPU = "/device:CPU:0"
 
 

@@ -36,9 +36,9 @@ def set_up(order: TaskOrder, *, computes: bool = True) -> None:
     config = config_of(order)
     tf.config.threading.set_intra_op_parallelism_threads(config.intra_op_parallelism_threads)
     tf.config.threading.set_inter_op_parallelism_threads(config.inter_op_parallelism_threads)
-    tf.config.set_soft_device_placement(False)  # what cannot be where it should be, fails
+    tf.config.set_soft_device_placement(False)  # an impossible placement is an error
     tf.config.optimizer.set_jit("autoclustering" if order.spec.xla else False)
-    tf.random.set_seed(order.spec.seed)  # with those of the operations, as in a graph
+    tf.random.set_seed(order.spec.seed)  # combined with the operations' seeds, as in a graph
     gpus = tf.config.list_physical_devices("GPU")[: order.num_devices if order.device == "gpu" and computes else 0]
     tf.config.set_visible_devices(gpus, "GPU")
     for gpu in gpus:
@@ -76,7 +76,7 @@ class MirroredTraining(StrategyTraining):
     """
 
     _feed: TrainingInput
-    _run: Any  # a concrete function: () -> the loss, a tensor on the device of each replica, and timestamps
+    _run: Any  # a concrete function: () -> loss, a tensor on each replica's device, timestamps
     _log: TimestampLog
     _added_ops: Sequence[str]  # names of what timestamps have added to the function
 
@@ -89,7 +89,7 @@ class MirroredTraining(StrategyTraining):
 
     def step(self) -> float:
         cpu_s = process_time()
-        if self._order.sleep_s:  # before the work, so that the others wait for it, as `training.step` has it
+        if self._order.sleep_s:  # before the work, so that the others wait for it, as in `training.step`
             sleep(self._order.sleep_s)
         called, called_s = time(), perf_counter()
         with explain_errors([self._feed]):

@@ -9,7 +9,7 @@ from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.inputs import TrainingInput
 from pytest_dtfperf.training.inputs.pipeline import prefetch_batches
 
-Batch = tuple[tf.Tensor, tf.Tensor]  # images and labels, as `Input.batch` gives them
+Batch = tuple[tf.Tensor, tf.Tensor]  # images and labels, as `TrainingInput.batch` returns them
 
 
 class Given(TrainingInput):

@@ -63,9 +63,9 @@ class Coordinator(StrategyTraining, GraphTraining):
         super().__init__(order, lends=True)
         self._scheduled: deque[tf.distribute.experimental.coordinator.RemoteValue] = deque()
         self._steps = 0
-        self._traced_left: int | None = None  # steps; None: it measures
+        self._traced_left: int | None = None  # steps that are left to trace; None: it measures
         self._seen: set[str] = set()
-        self._batch_timestamps: list[tuple[str, Sequence[float]]] = []  # of each batch its device and its timestamps
+        self._batch_timestamps: list[tuple[str, Sequence[float]]] = []  # the device and the timestamps of each batch
         self._added_ops: Sequence[str] = ()  # names of what timestamps have added to the function
 
     def serve(self) -> None:
@@ -95,7 +95,7 @@ class Coordinator(StrategyTraining, GraphTraining):
         scalar = tf.reshape(computed, [-1])[0]
         timestamps: Sequence[tf.Tensor] = ()
         if any(self._order.timestamped):
-            begin = add_timestamp([], "")  # wherever the coordinator has this run
+            begin = add_timestamp([], "")  # on the worker that runs this
             pair, self._added_ops = add_to_function(done.values, done.gradients, "")
             timestamps = [begin, *list_fetches({"": pair})]
             self._added_ops = [begin.op.name, *self._added_ops]
@@ -115,9 +115,9 @@ class Coordinator(StrategyTraining, GraphTraining):
 
     def _done(self, batch: tf.distribute.experimental.coordinator.RemoteValue) -> float:
         """Wait until the batch has been trained, and return its loss."""
-        there = batch._get_values()  # before the fetch: a worker that fails in it trains the batch anew, and has none before
+        there = batch._get_values()  # before the fetch: a worker that fails during it trains the batch again
         loss, _, timestamps = batch.fetch()
-        device = there[1].backing_device  # what is fetched is a copy, which is here
+        device = there[1].backing_device  # the fetched value is a copy on this device
         self._seen.add(device)
         self._batch_timestamps.append((device, [float(each) for each in timestamps]))
         return float(loss)

@@ -17,9 +17,9 @@ class Trained(NamedTuple):
     """The results of a step of all replicas of a process."""
 
     loss: tf.Tensor  # their mean
-    computed: Sequence[tf.Tensor]  # one on the device of each of them
+    computed: Sequence[tf.Tensor]  # one tensor on each replica's device
     values: Sequence[tf.Tensor]  # of the variables, which they compute with
-    gradients: Sequence[tf.Tensor]  # of each of them; without gradients, what it computes
+    gradients: Sequence[tf.Tensor]  # of all replicas; with `forward_only`, their results
 
 
 class Replicas:

@@ -62,7 +62,7 @@ class Variables:
             )
 
     def _on_its_server(self, name: str) -> AbstractContextManager[None]:
-        if name not in self._servers:  # an average, or the strategy places all
+        if name not in self._servers:  # a moving average, or the strategy places all
             return nullcontext()
         beside: AbstractContextManager[None] = self._strategy.extended.colocate_vars_with(self._there[self._servers[name]])
         return beside

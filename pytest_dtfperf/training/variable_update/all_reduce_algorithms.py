@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 from pytest_dtfperf.errors import SpecError
 
-T = TypeVar("T")  # a tensor on a device, or its stand-in. Used on another device, it travels there
+T = TypeVar("T")  # a tensor on a device, or its stand-in. Its use on another device sends it there
 
 
 class Work(Protocol[T]):
@@ -76,7 +76,7 @@ def _ring(work: Work[T], values: Sequence[T], towers: Sequence[str], *, backward
     parts = [work.cut(value, n, device) for value, device in zip(values, towers, strict=True)]
     means: list[list[T]] = [[] for _ in towers]
     for number in range(len(parts[0])):
-        # The last tower to add is another one for each part.
+        # The last tower that adds is a different one for each part.
         way = [(number + step) % n for step in range(1, n + 1)]
         if backwards:
             way = [(number - step) % n for step in range(1, n + 1)]

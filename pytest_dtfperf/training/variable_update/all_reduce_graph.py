@@ -93,9 +93,9 @@ class GraphWork:
 
     def __init__(self, towers: int, name: str, wire: Wire) -> None:
         self._towers = towers
-        self._name = name  # of what NCCL is asked for, the same on all devices
+        self._name = name  # of NCCL's operation, the same on all devices
         self._wire = wire
-        self._narrow: dict[Any, tf.Tensor] = {}  # what is sent of a tensor, by its reference
+        self._narrow: dict[Any, tf.Tensor] = {}  # the sent form of a tensor, by its reference
         self._fetched: dict[tuple[Any, str], tf.Tensor] = {}
 
     def fetch(self, value: tf.Tensor, device: str) -> tf.Tensor:

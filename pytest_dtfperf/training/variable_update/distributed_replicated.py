@@ -46,7 +46,7 @@ class DistributedReplicated:
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
         own = {}
         for number, name in enumerate(self._copies):
-            with v1.device(self._devices.towers[number % len(self._devices.towers)]):  # none has all the adding to do
+            with v1.device(self._devices.towers[number % len(self._devices.towers)]):  # the towers take turns in adding
                 own[name] = self._servers.mean([tower[name] for tower in gradients])
         if self._order.workers == 1:
             updated = {

@@ -34,7 +34,7 @@ def find_interface(address: str) -> str | None:
     """Return the network interface with this IPv4 address or host name; None if there is none."""
     try:
         wanted = socket.inet_aton(socket.gethostbyname(address))
-    except OSError:  # an IPv6 address, or none of this host's: Horovod may find out for itself
+    except OSError:  # an IPv6 address, or an unknown name: Horovod chooses the interface
         return None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():

@@ -37,7 +37,7 @@ class Wire:
         if value.dtype == self.dtype:
             return value
         with v1.device(value.device):
-            # Traces find what is received by the name of what is sent.
+            # Traces match a received tensor by the name of the sent one.
             return tf.cast(value, self.dtype, name=f"{value.op.name.rpartition('/')[2]}_{self.dtype.name}")
 
     def round_value(self, value: tf.Tensor) -> tf.Tensor:
@@ -50,7 +50,7 @@ def widen_value(value: tf.Tensor) -> tf.Tensor:
     return value if value.dtype == tf.float32 else tf.cast(value, tf.float32)
 
 
-TURN_BYTES = 1 << 20  # of a gradient: smaller ones are over before it is known that they have come
+TURN_BYTES = 1 << 20  # of a gradient: smaller ones arrive before their arrival could be known
 
 
 class Servers:
@@ -67,7 +67,7 @@ class Servers:
         self._devices = devices
         self._servers = servers_of(order, len(devices))
         self.wire = Wire(order)
-        # The mean is over workers. One with more devices than others must weigh more.
+        # The mean is over workers: one with more devices has more weight.
         self._weight = order.num_devices * order.workers / order.spec.gpus if self.together else 1
         self.variables: dict[str, tf.Variable] = {}
 
@@ -249,7 +249,7 @@ class ParameterServer:
             mean = self._servers.mean(gradients)
         if not self._stage:
             return mean
-        # The stage's next value is of before this step's update. Without a stage it is: gradients are computed from it.
+        # The stage's next value must be read before this step's update. Without a stage it is, as gradients depend on it.
         with v1.device(self._servers.variables[name].device), v1.control_dependencies([self._there[name].op]):
             return tf.identity(mean)
 

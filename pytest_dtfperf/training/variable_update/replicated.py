@@ -118,7 +118,7 @@ class CollectiveAllReduce(Copies):
         self._first = devices.towers[0]
         self._wire = Wire(order)
         self._reduce = Collective([self._first], size=order.workers, shards=range_.shards, divides=not self._wire.narrows)
-        # The ring's mean counts workers. One with more devices than others must weigh more.
+        # The ring's mean is over workers: one with more devices has more weight.
         self._weight = order.num_devices * order.workers / order.spec.gpus
 
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:

@@ -16,9 +16,9 @@ v1 = tf.compat.v1
 class Staged(NamedTuple):
     """A tensor that is staged in the step that computes it, and taken out in the next step."""
 
-    old: tf.Tensor  # that of the step before, without waiting for this step's
+    old: tf.Tensor  # the previous step's tensor, available without waiting for this step's
     put: tf.Operation
-    fill: tf.Operation  # to be run before the first step, which finds zeros then
+    fill: tf.Operation  # run before the first step, which then takes zeros
 
     def then(self, value: tf.Tensor) -> tf.Tensor:
         """Return the value, but not before the new tensor is staged, and so computed: its operands may change afterwards."""
@@ -31,7 +31,7 @@ def stage_tensor(tensor: tf.Tensor, device: str, area: str) -> Staged:
     with v1.device(device):
         fill = tf.raw_ops.Stage(values=[tf.zeros(tensor.shape, tensor.dtype)], shared_name=area)
         put = tf.raw_ops.Stage(values=[tensor], shared_name=area)
-        # First in, first out: whichever of the two a step does first, this gets the older one.
+        # First in, first out: this gets the older tensor, whatever the order of the two in a step.
         (old,) = tf.raw_ops.Unstage(dtypes=[tensor.dtype], shared_name=area)
         return Staged(tf.ensure_shape(old, tensor.shape), put, fill)
 
@@ -58,7 +58,7 @@ class Stage:
         """Return operations that store the fetched values."""
         filled = []
         for kept, value, fetched in self._puts:
-            with v1.device(kept.device), v1.control_dependencies([value.op]):  # what was kept has been read
+            with v1.device(kept.device), v1.control_dependencies([value.op]):  # after the old value has been read
                 filled.append(kept.assign(fetched, read_value=False))
         return filled
 
