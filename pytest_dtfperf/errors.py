@@ -77,7 +77,11 @@ class MissingModule(InfrastructureError):
 
 
 class HostLost(InfrastructureError):
-    """An agent or its host is gone, or has been silent for longer than its time-out."""
+    """An agent or its host is gone, or has been silent for longer than its time-out; `host` is its name, if it is one host."""
+
+    def __init__(self, message: str, *, host: str | None = None) -> None:
+        super().__init__(message)
+        self.host = host
 
 
 class PortInUse(InfrastructureError):

@@ -169,7 +169,7 @@ class Watch:
     def _on_lost(self, event: Mapping[str, Any], now: float) -> None:
         host = self.hosts[event["host"]]
         host.lost = event["how"]
-        error = HostLost(loss(host.name, "is gone", event["how"], event["last_lines"]))
+        error = HostLost(loss(host.name, "is gone", event["how"], event["last_lines"]), host=host.name)
         if event["how"].reason is LossReason.PROTOCOL_ERROR:
             self.refusal = self.refusal or error
         self._fail(FailureCause.HOST, now, error)
@@ -249,7 +249,7 @@ class Watch:
     def _silent_hosts(self, now: float) -> Iterator[DtfPerfError]:
         for host in (self.hosts[number] for number in self.silent(now)):
             host.lost = Lost(LossReason.SILENT, f"has given no sign of life for {now - host.heard:.0f} s")
-            yield HostLost(f"the agent on {host.name} {host.lost.description}")
+            yield HostLost(f"the agent on {host.name} {host.lost.description}", host=host.name)
 
     def _overdue(self, now: float) -> Iterator[DtfPerfError]:
         """Yield the error of the task that is longest overdue, if there is one."""

@@ -17,7 +17,7 @@ from typing import Any
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.codec import JsonData, describe
 from pytest_dtfperf.datamodel.measurement import Run
-from pytest_dtfperf.errors import DtfPerfError, InvalidMeasurement, RunFailed, SpecError, UsageError
+from pytest_dtfperf.errors import DtfPerfError, HostLost, InvalidMeasurement, RunFailed, SpecError, UsageError
 from pytest_dtfperf.explain.worker_timings import describe_late_worker, find_late_workers
 from pytest_dtfperf.formats import format_count, in_minutes
 from pytest_dtfperf.launch.launcher import Launcher
@@ -186,7 +186,7 @@ class HostIsolation:
         suspects: list[str] = []
         try:
             run = self._session.run(self._spec, TEST, number=1, of=1)
-        except (RunFailed, InvalidMeasurement) as error:
+        except (RunFailed, InvalidMeasurement, HostLost) as error:
             self._failures.append(str(error))
         else:
             self._whole = run
@@ -263,9 +263,11 @@ class HostIsolation:
         spec = self._shrink(len(group))
         try:
             run = launcher.run(spec, log_dir=logs, without=without, is_cancelled=self._is_over.is_set)
-        except (RunFailed, InvalidMeasurement) as error:
+        except (RunFailed, InvalidMeasurement, HostLost) as error:
+            if isinstance(error, HostLost) and error.host not in group:  # it says nothing about this group
+                raise
             self._failures.append(f"{', '.join(group)}: {error}")
-            return None
+            return None  # the agents of a lost host are started again for the next round
         return measure_pace(spec, run)
 
     def _shrink(self, hosts: int) -> Spec:

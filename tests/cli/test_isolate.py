@@ -1,15 +1,26 @@
 """`dtfperf isolate`: slow hosts and links found on machines over ssh. What is measured is made up, and exact."""
 
+import functools
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.testing.backends import wait_until
 from tests.cli.table import read
+from tests.clusters.slurm.conftest import new_site, shared_site, site
+from tests.clusters.slurm.site import Site
 from tests.clusters.ssh.lab import Lab, why_not
-from tests.plugin.conftest import Ended, PerfTests, perf_tests_in
+from tests.machines.machine import Machine
+from tests.plugin.conftest import ENDS_S, Ended, PerfTests, perf_tests_in
+from tests.plugin.test_slurm import Mini
 from tests.plugin.test_ssh import SETUP, TOY, TRAINING
+
+__all__ = ["new_site", "shared_site", "site"]
 
 SLOW_S = 0.02
 
@@ -28,19 +39,36 @@ def perf(tmp_path: Path) -> PerfTests:
     return perf_tests_in(tmp_path)
 
 
+@pytest.fixture
+def lab(machines: Lab) -> Iterator[Lab]:
+    """The machines; no session is left on them after the test."""
+    yield machines
+    for each in machines.machines:
+        wait_until(f"no session is left on {each.name}", functools.partial(_is_quiet, each))
+
+
+def _is_quiet(machine: Machine) -> bool:
+    return not machine.sessions()
+
+
 def isolate(perf: PerfTests, lab: Lab, slow: Mapping[str, float], *arguments: str, lines: tuple[str, ...] = ()) -> Ended:
     """Search with one worker on each machine; `slow` is seconds of a step by machines, as in "m1+m2"."""
-    of_hosts = {"+".join(lab[name].address for name in key.split("+")): seconds for key, seconds in slow.items()}
-    setup = [SETUP, f"export TOY_SLOW_HOSTS='{json.dumps(of_hosts)}'"]
-    table = lab.toml(TRAINING, TOY, "connect_s = 300", f"setup = {json.dumps(setup)}", *lines)
-    (perf.folder / "perf" / "clusters.toml").write_text(table)
-    command = ["isolate", "trivial", f"gpus={len(lab.machines)}", "--cluster=lab", "--clusters-file=perf/clusters.toml"]
+    command = _prepare(perf, lab, slow, *lines)
     return perf.run_python("-m", "pytest_dtfperf.cli", *command, *arguments)
 
 
-def test_isolate_names_the_slow_host(perf: PerfTests, machines: Lab) -> None:
+def _prepare(perf: PerfTests, lab: Lab, slow: Mapping[str, float], *lines: str, patience_s: int = 60) -> list[str]:
+    """Write the cluster file, and return the command."""
+    of_hosts = {"+".join(lab[name].address for name in key.split("+")): seconds for key, seconds in slow.items()}
+    setup = [SETUP, f"export TOY_SLOW_HOSTS='{json.dumps(of_hosts)}'", *lines]
+    table = lab.toml(TRAINING, TOY, f"connect_s = {patience_s}", f"setup = {json.dumps(setup)}")
+    (perf.folder / "perf" / "clusters.toml").write_text(table)
+    return ["isolate", "trivial", f"gpus={len(lab.machines)}", "--cluster=lab", "--clusters-file=perf/clusters.toml"]
+
+
+def test_isolate_names_the_slow_host(perf: PerfTests, lab: Lab) -> None:
     """A host that doubles a step is named and confirmed, the others are fit, and the exit code is 1."""
-    ended = isolate(perf, machines, {"m3": SLOW_S})
+    ended = isolate(perf, lab, {"m3": SLOW_S})
     assert ended.code == 1, ended.err
     ended.line("4 hosts: one training on all of them")
     ended.line("the search takes")
@@ -51,9 +79,9 @@ def test_isolate_names_the_slow_host(perf: PerfTests, machines: Lab) -> None:
     assert json.loads((folder / "isolation.json").read_text())["conclusion"]["findings"][0]["hosts"] == ["m3"]
 
 
-def test_isolate_of_equal_hosts_ends_with_0(perf: PerfTests, machines: Lab) -> None:
+def test_isolate_of_equal_hosts_ends_with_0(perf: PerfTests, lab: Lab) -> None:
     """Where all hosts are equal, no host is named, and all pairs of hosts have trained together."""
-    ended = isolate(perf, machines, {}, "--json")
+    ended = isolate(perf, lab, {}, "--json")
     assert ended.code == 0, ended.err
     found = read("isolate", ended.out)
     assert found["conclusion"]["outcome"] == "equal"
@@ -61,18 +89,85 @@ def test_isolate_of_equal_hosts_ends_with_0(perf: PerfTests, machines: Lab) -> N
     assert found["conclusion"]["pairs"] == 1
 
 
-def test_isolate_names_two_hosts_that_are_slow_together(perf: PerfTests, machines: Lab) -> None:
+def test_isolate_names_two_hosts_that_are_slow_together(perf: PerfTests, lab: Lab) -> None:
     """A slow link between two hosts is one finding, and no host is named by itself."""
-    ended = isolate(perf, machines, {"m1+m4": SLOW_S}, "--json")
+    ended = isolate(perf, lab, {"m1+m4": SLOW_S}, "--json")
     assert ended.code == 1, ended.err
     found = read("isolate", ended.out)
     (finding,) = found["conclusion"]["findings"]
     assert (finding["kind"], finding["hosts"]) == ("link", ["m1", "m4"])
 
 
-def test_isolate_stops_at_the_time_limit(perf: PerfTests, machines: Lab) -> None:
+@pytest.mark.parametrize("what", ["die", "lose agent"])
+def test_isolate_names_a_host_where_trainings_fail(perf: PerfTests, lab: Lab, what: str) -> None:
+    """A host on which each training or agent dies is named with a loss of everything, and the messages of failures are kept."""
+    ended = isolate(perf, lab, {}, "--json", lines=(f"export TOY_DO='{what} on m2'",))
+    assert ended.code == 1, ended.err
+    found = read("isolate", ended.out)
+    (finding,) = found["conclusion"]["findings"]
+    assert (finding["hosts"], finding["slowdown"]) == (["m2"], 1.0)
+    assert found["images_per_sec"] is None
+    assert all("m2" in each for each in found["failures"])
+
+
+def test_isolate_ends_all_trainings_when_it_is_interrupted(perf: PerfTests, lab: Lab) -> None:
+    """Ctrl-C while groups train side by side ends them, prints what is known, and leaves no session on any host."""
+    command = _prepare(perf, lab, {"m3": SLOW_S}, "export TOY_WALL_S=2")
+    with subprocess.Popen(
+        [sys.executable, "-m", "pytest_dtfperf.cli", *command, "--json"],
+        cwd=perf.folder,
+        env=perf.environ({}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr
+        while "round 2:" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=ENDS_S)
+    assert process.returncode == 130
+    assert read("isolate", out)["conclusion"]["outcome"] == "stopped"
+
+
+def test_isolate_stops_if_a_host_is_lost(perf: PerfTests) -> None:
+    """A host that is switched off in the middle ends the search with exit code 3, and is named."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Lab(3) as lab:
+        command = _prepare(perf, lab, {}, "export TOY_WALL_S=4", patience_s=10)
+        with subprocess.Popen(
+            [sys.executable, "-m", "pytest_dtfperf.cli", *command, "--json"],
+            cwd=perf.folder,
+            env=perf.environ({}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stderr
+            while "round 1:" not in process.stderr.readline():
+                assert process.poll() is None
+            lab["m3"].power_off()
+            out, _ = process.communicate(timeout=2 * ENDS_S)
+    assert process.returncode == 3
+    conclusion = read("isolate", out)["conclusion"]
+    assert conclusion["outcome"] == "stopped"
+    assert "m3" in conclusion["reason"]
+
+
+def test_isolate_searches_the_nodes_of_a_slurm_job(perf: PerfTests, site: Site) -> None:
+    """On Slurm, groups train side by side as steps of one job, and equal nodes are all fit."""
+    mini = Mini(perf, site)
+    command = ["isolate", "trivial", "gpus=4", "--cluster=mini", "--clusters-file=perf/clusters.toml", "--json"]
+    ended = perf.run_python("-m", "pytest_dtfperf.cli", *command)
+    assert ended.code == 0, ended.err
+    assert read("isolate", ended.out)["conclusion"]["fit"] == ["n1", "n2", "n3", "n4"]
+    assert len(mini.jobs) == 1
+
+
+def test_isolate_stops_at_the_time_limit(perf: PerfTests, lab: Lab) -> None:
     """A search without time for a round reports that it is not judged, with exit code 3."""
-    ended = isolate(perf, machines, {"m3": SLOW_S}, "--time-limit=1s", "--json")
+    ended = isolate(perf, lab, {"m3": SLOW_S}, "--time-limit=1s", "--json")
     assert ended.code == 3, ended.err
     found = read("isolate", ended.out)
     assert (found["conclusion"]["outcome"], found["conclusion"]["reason"]) == ("stopped", "the time limit was reached")
@@ -88,9 +183,9 @@ def test_isolate_stops_at_the_time_limit(perf: PerfTests, machines: Lab) -> None
         (["variable_update=replicated"], "trains in one process"),
     ],
 )
-def test_isolate_refuses_what_it_cannot_search(perf: PerfTests, machines: Lab, arguments: list[str], message: str) -> None:
+def test_isolate_refuses_what_it_cannot_search(perf: PerfTests, lab: Lab, arguments: list[str], message: str) -> None:
     """Wrong arguments are one line with exit code 2, before anything is started."""
-    ended = isolate(perf, machines, {}, *arguments)
+    ended = isolate(perf, lab, {}, *arguments)
     assert ended.code == 2, ended.err
     assert message in ended.err
     assert not (perf.folder / "perf_results").exists()

@@ -156,6 +156,8 @@ def _misbehave(order: Order) -> None:
     if what == f"die {order.job}:{order.index}":
         print("something terrible happened", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
+    if what == f"die on {os.uname().nodename}":
+        os.kill(os.getpid(), signal.SIGKILL)
     if what == "die when traced" and order.traced_steps:
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "die of synthetic input" and order.spec["data"] == "synthetic":
@@ -163,7 +165,7 @@ def _misbehave(order: Order) -> None:
     if what in ("wait", f"wait with {order.spec['num_ps']} servers", f"wait in {order.steps} steps"):
         open(os.environ["TOY_WAITS"], "a").close()
         signal.pause()
-    if what == "lose agent":
+    if what in ("lose agent", f"lose agent on {os.uname().nodename}"):
         agent = int(_text_of(f"/proc/{os.getppid()}/stat").rpartition(")")[2].split()[1])
         os.kill(agent, signal.SIGKILL)
         signal.pause()
