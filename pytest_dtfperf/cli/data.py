@@ -32,7 +32,7 @@ from pytest_dtfperf.node.module_command import module_command
 
 if TYPE_CHECKING:
     from pytest_dtfperf.staging.bucket import Bucket
-    from pytest_dtfperf.staging.transfer import Done
+    from pytest_dtfperf.staging.transfer import TransferResult
 
 
 DATA = """\
@@ -147,7 +147,7 @@ def _show_progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, of: progress.update(task, completed=done, total=of)
 
 
-def _report_transfer(args: argparse.Namespace, done: "Done", origin: str, goal: str, moved: str, there: str) -> None:
+def _report_transfer(args: argparse.Namespace, done: "TransferResult", origin: str, goal: str, moved: str, there: str) -> None:
     files = format_count(done.files, "file")
     if args.json:
         of_files = {"files": done.files, "bytes": done.bytes, "moved": done.sent, "unverified": list(done.unverified)}

@@ -87,19 +87,19 @@ def run_doctor(args: argparse.Namespace) -> int:
 
 
 def check_cluster(config: "ClusterConfig", gpus: int | None, hosts: str | None = None, *, as_json: bool = False) -> int:
-    from pytest_dtfperf.doctor.allocation import alone
+    from pytest_dtfperf.doctor.allocation import select_hosts
     from pytest_dtfperf.doctor.examination import examine, read_expectations
-    from pytest_dtfperf.doctor.findings import findings
-    from pytest_dtfperf.doctor.table import rows, show
+    from pytest_dtfperf.doctor.findings import list_findings
+    from pytest_dtfperf.doctor.table import format_report, make_rows
 
     with DoctorProgress() as progress:
-        config = config if hosts is None else alone(config, hosts, progress.show)
+        config = config if hosts is None else select_hosts(config, hosts, progress.show)
         seen = examine(config, gpus, progress.show)
-    found = findings(seen, read_expectations(config))
+    found = list_findings(seen, read_expectations(config))
     if as_json:
-        print_json({"cluster": seen.cluster, "hosts": rows(seen), "findings": [asdict(finding) for finding in found]})
+        print_json({"cluster": seen.cluster, "hosts": make_rows(seen), "findings": [asdict(finding) for finding in found]})
         return FAILED if any(finding.wrong for finding in found) else DONE
-    print(show(seen, found, width=count_columns(sys.stdout), colour=wants_colour(sys.stdout)), end="")
+    print(format_report(seen, found, width=count_columns(sys.stdout), colour=wants_colour(sys.stdout)), end="")
     return FAILED if any(finding.wrong for finding in found) else DONE
 
 

@@ -1,1 +1,1 @@
-"""Whether a cluster is fit to be measured: looked at from every host, side by side."""
+"""The doctor: checks whether a cluster is suitable for measurements, from each of its hosts."""

@@ -1,4 +1,4 @@
-"""Hosts for a checkup: allocated together or one by one, with one checkup process on each and one channel to all."""
+"""Allocate hosts for a checkup, together or one by one, with a checkup process on each and one channel to all."""
 
 import queue
 import threading
@@ -18,42 +18,50 @@ from pytest_dtfperf.node import wire
 from pytest_dtfperf.node.module_command import module_command
 from pytest_dtfperf.records.session import new_session_id
 
-_LISTEN_S = 0.25  # how late the end may be noticed
-_UNHEARD = 10_000  # lines of all hosts that may wait to be handled: a host that sends more waits, too
+_LISTEN_S = 0.25  # delay until the end is noticed
+_MOST_WAITING = 10_000  # lines of all hosts that may wait to be handled; then hosts have to wait
 _IDLE_S = 1.0
-_LEAVE_S = 30.0  # for connections that are just being made; processes that run leave at once
+_LEAVE_S = 30.0  # for connections that are being made; running processes exit at once
 
-Lender = Callable[[], AbstractContextManager[Allocation]]
+OpenAllocation = Callable[[], AbstractContextManager[Allocation]]
 
 
 @dataclass(frozen=True)
-class LentHosts:
-    """Hosts with checkups on them."""
+class CheckupHosts:
+    """Hosts with a checkup process on each."""
 
     hosts: Sequence[Host]
     channel: Channel
-    missing: Mapping[int, str]  # the hosts that could not be had, and why
+    missing: Mapping[int, str]  # hosts that could not be allocated -> the reason
 
 
 @contextmanager
-def one_by_one(
-    known: Sequence[Host], lenders: Sequence[Lender], argv: Sequence[str], *, at_once: int, idle: bytes
-) -> Iterator[LentHosts]:
-    """Allocate one host per lender. `known` are the hosts' names before they connect; see `Several` for the others."""
-    several = Several(at_once, idle)
+def allocate_one_by_one(
+    known: Sequence[Host], lenders: Sequence[OpenAllocation], argv: Sequence[str], *, at_once: int, idle: bytes
+) -> Iterator[CheckupHosts]:
+    """Allocate one host per function. Hosts that fail are missing; the others are used.
+
+    Args:
+        known: The hosts' names before they are connected.
+        lenders: Functions that each allocate one host.
+        argv: The command of the checkup.
+        at_once: How many hosts are connected at the same time.
+        idle: A heartbeat for hosts that wait for slower ones.
+    """
+    several = HostChannels(at_once, idle)
     try:
         for host, lender in enumerate(lenders):
             several.add(host, lender, [*argv, "--host", str(host)])
         hosts, missing = several.wait()
-        yield LentHosts([hosts.get(i, each) for i, each in enumerate(known)], several, missing)
+        yield CheckupHosts([hosts.get(i, each) for i, each in enumerate(known)], several, missing)
     finally:
         several.close()
 
 
-class Several:
-    """A `Channel` over several, each of which reaches one host; a thread leads each from its beginning to its end.
+class HostChannels:
+    """A `Channel` over several channels, each to one host and in a thread of its own.
 
-    `idle` is a line for hosts that wait for slower ones, now and then, so that they do not take this for the controller's end.
+    `idle` is a heartbeat for hosts that wait for slower ones.
     """
 
     def __init__(self, at_once: int, idle: bytes) -> None:
@@ -61,14 +69,14 @@ class Several:
         self._complete = threading.Event()
         self._may_start = threading.Semaphore(at_once)
         self._over = threading.Event()
-        self._arrived: queue.Queue[tuple[int, bytes | Lost]] = queue.Queue(_UNHEARD)
+        self._arrived: queue.Queue[tuple[int, bytes | Lost]] = queue.Queue(_MOST_WAITING)
         self._threads: list[threading.Thread] = []
         self._started: list[threading.Event] = []
         self._channels: dict[int, Channel] = {}
         self._hosts: dict[int, Host] = {}
         self._missing: dict[int, str] = {}
 
-    def add(self, host: int, lender: Lender, argv: Sequence[str]) -> None:
+    def add(self, host: int, lender: OpenAllocation, argv: Sequence[str]) -> None:
         started = threading.Event()
         thread = threading.Thread(
             target=self._lead, args=(host, lender, argv, started), name=f"dtfperf-host-{host}", daemon=True
@@ -78,7 +86,7 @@ class Several:
         thread.start()
 
     def wait(self) -> tuple[Mapping[int, Host], Mapping[int, str]]:
-        """Wait until each has started or failed; return the hosts, and why there are no others."""
+        """Wait until each host has started or failed. Returns the hosts, and the reasons of failures."""
         for started in self._started:
             started.wait()
         self._complete.set()
@@ -91,7 +99,7 @@ class Several:
                 channel.send(line)
                 listening += 1
         if not listening:
-            raise HostLost("no host is left that listens")
+            raise HostLost("all hosts are lost")
 
     def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
         with suppress(queue.Empty):
@@ -107,7 +115,7 @@ class Several:
         for thread in self._threads:
             thread.join(_LEAVE_S)
 
-    def _lead(self, host: int, lender: Lender, argv: Sequence[str], started: threading.Event) -> None:
+    def _lead(self, host: int, lender: OpenAllocation, argv: Sequence[str], started: threading.Event) -> None:
         with ExitStack() as lent:
             try:
                 with self._may_start:
@@ -130,7 +138,7 @@ class Several:
         while not self._over.is_set():
             if not self._complete.is_set() and time.monotonic() - reported > _IDLE_S:
                 reported = time.monotonic()
-                with suppress(HostLost):  # it is heard below
+                with suppress(HostLost):  # received below
                     channel.send(self._idle)
             if (arrived := channel.receive(_LISTEN_S)) is not None:
                 self._put((host, arrived[1]))
@@ -144,23 +152,23 @@ class Several:
                 return
 
 
-Lend = Callable[[ClusterConfig, Resources, Sequence[str]], AbstractContextManager[LentHosts]]
+AllocateHosts = Callable[[ClusterConfig, Resources, Sequence[str]], AbstractContextManager[CheckupHosts]]
 
-_AT_ONCE = 16  # connections that are made side by side, where the cluster does not limit them
+_AT_ONCE = 16  # connections that are made at the same time, unless the cluster file sets a limit
 
 
 @contextmanager
-def lent_hosts(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], object]) -> Iterator[LentHosts]:
-    """As many hosts as `gpus` devices need, or all. Raises `UsageError`, `AllocationError`."""
+def allocate_hosts(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], object]) -> Iterator[CheckupHosts]:
+    """Allocate as many hosts as `gpus` devices need, or all. Raises `UsageError`, `AllocationError`."""
     resources = compute_resources(config, gpus, on_status)
     timeout_s = f"{config.heartbeat_timeout_s:g}"
     argv = module_command(named.python(config), "pytest_dtfperf.node.checkup", "--heartbeat-timeout-s", timeout_s)
-    with _turn(config, resources), APART.get(config.backend, together)(config, resources, argv) as lent:
+    with _lock_cluster(config, resources), ONE_BY_ONE.get(config.backend, allocate_together)(config, resources, argv) as lent:
         yield lent
 
 
 def compute_resources(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], object]) -> Resources:
-    """Return the request to the cluster. Raises `UsageError` where the number of hosts is given nowhere."""
+    """Return the request to the cluster. Raises `UsageError` if no option or key sets the number of hosts."""
     session = new_session_id()
     apart = 0 if config.ps_on_worker_hosts else 1
     if gpus is not None:
@@ -175,19 +183,19 @@ def compute_resources(config: ClusterConfig, gpus: int | None, on_status: Callab
 
 
 @contextmanager
-def together(config: ClusterConfig, resources: Resources, argv: Sequence[str]) -> Iterator[LentHosts]:
-    """All hosts as one allocation, or none."""
+def allocate_together(config: ClusterConfig, resources: Resources, argv: Sequence[str]) -> Iterator[CheckupHosts]:
+    """Allocate all hosts as one allocation."""
     with named.open_cluster(config).allocate(resources) as allocation:
         channel = allocation.start(argv)
         try:
-            yield LentHosts(allocation.hosts, channel, {})
+            yield CheckupHosts(allocation.hosts, channel, {})
         finally:
             channel.close()
 
 
 @contextmanager
-def ssh(config: ClusterConfig, resources: Resources, argv: Sequence[str]) -> Iterator[LentHosts]:
-    """Hosts that SSH reaches, each for itself."""
+def allocate_over_ssh(config: ClusterConfig, resources: Resources, argv: Sequence[str]) -> Iterator[CheckupHosts]:
+    """Allocate hosts that SSH reaches one by one."""
     from pytest_dtfperf.clusters.ssh.cluster import open_allocation
     from pytest_dtfperf.clusters.ssh.endpoints import list_endpoints
 
@@ -197,37 +205,37 @@ def ssh(config: ClusterConfig, resources: Resources, argv: Sequence[str]) -> Ite
     known = [Host(each.name, each.address or each.target) for each in chosen]
     lenders = [partial(open_allocation, config, [each], one) for each in chosen]
     at_once = config.backend_keys.get("parallel", _AT_ONCE)
-    with one_by_one(known, lenders, argv, at_once=at_once, idle=wire.encode({"order": "ping"})) as found:
+    with allocate_one_by_one(known, lenders, argv, at_once=at_once, idle=wire.encode({"order": "ping"})) as found:
         yield found
 
 
-def alone(config: ClusterConfig, hosts: str, on_status: Callable[[str], object]) -> ClusterConfig:
-    """Return the cluster with these of its hosts alone, where its backend knows hosts by name; else all, and report that.
+def select_hosts(config: ClusterConfig, hosts: str, on_status: Callable[[str], object]) -> ClusterConfig:
+    """Return the cluster with only these hosts, or with all if its backend cannot select hosts. Raises `UsageError`.
 
     Raises `UsageError`.
     """
     if capacity.is_inside_allocation(config):
-        raise UsageError("within a job there are its own nodes, and no others can be chosen: leave --hosts out")
+        raise UsageError("within a job, only its own nodes can be checked: leave --hosts out")
     if config.backend not in BY_NAME:
-        on_status(f"{config.name} lends no hosts by name: looking at all")
+        on_status(f"{config.name} does not allocate hosts by name: checking all")
         return config
     module, _, name = BY_NAME[config.backend].partition(":")
     chosen: ClusterConfig = getattr(import_module(module), name)(config, hosts)
     return chosen
 
 
-# Backends that can allocate hosts by name: "module:function", of a cluster and names, gives the cluster with these.
+# Backends that can allocate hosts by name: "module:function" returns the cluster with only the named hosts.
 BY_NAME: Mapping[str, str] = {
     "ssh": "pytest_dtfperf.clusters.ssh.endpoints:select_hosts",
     "slurm": "pytest_dtfperf.clusters.slurm.request:select_nodes",
 }
 
-# Backends that allocate hosts one by one, so that those which answer can be checked while others do not.
-APART: Mapping[str, Lend] = {"ssh": ssh}
+# Backends that allocate hosts one by one, so that hosts can be checked although others do not answer.
+ONE_BY_ONE: Mapping[str, AllocateHosts] = {"ssh": allocate_over_ssh}
 
 
-def _turn(config: ClusterConfig, resources: Resources) -> AbstractContextManager[object]:
-    """Not while others measure there, nor when there are as many allocations as there may be."""
+def _lock_cluster(config: ClusterConfig, resources: Resources) -> AbstractContextManager[object]:
+    """Wait while others measure there, or while the maximum number of allocations is in use."""
     if capacity.is_inside_allocation(config):
         return nullcontext()
     shared = named.BACKENDS[config.backend].list_shared_machines(config)

@@ -1,4 +1,4 @@
-"""What is wrong with a cluster, and how to go on: from what was seen to sentences. Pure."""
+"""The problems of a cluster with advice, derived from a diagnosis. Pure."""
 
 import statistics
 from collections import Counter
@@ -9,18 +9,18 @@ from typing import TypeVar
 from pytest_dtfperf.clusters.named import BACKENDS
 from pytest_dtfperf.doctor.diagnosis import (
     Diagnosis,
-    Facts,
-    HostSeen,
-    are,
-    bits,
-    far_below,
-    gpus,
+    HostDiagnosis,
+    HostFacts,
+    end_sentence,
+    find_slow_links,
+    format_are,
+    format_bits_per_s,
+    format_bytes,
+    format_gpus,
+    format_hosts,
+    format_pairs,
     indent_lines,
     join_groups,
-    names_of,
-    pairs,
-    sentence,
-    size,
 )
 from pytest_dtfperf.errors import AllocationError, quoted_lines
 from pytest_dtfperf.formats import format_count
@@ -29,42 +29,42 @@ from pytest_dtfperf.launch.exposure import NetworkInterface, Protection
 
 PYTHON = (3, 11)  # that hosts need at least
 TENSORFLOW = "2.21.0"  # the version that is locked, which `setup = "uv"` installs
-MOST_OFFSET_S = 0.05  # between two clocks: beyond it times in logs and steps of different hosts cannot be put side by side
-LEAST_FREE_BYTES = 1 << 30  # checkpoints, compiled kernels and logs of a session
+MOST_OFFSET_S = 0.05  # between two clocks; with more, times of different hosts cannot be compared
+LEAST_FREE_BYTES = 1 << 30  # for checkpoints, compiled kernels and logs of a session
 LEAST_FREE_FRACTION = 0.02
-MOST_LOAD = 0.25  # of a machine's cores: what is measured beside more than that is measured with the neighbours
+MOST_LOAD = 0.25  # of a machine's cores; more affects measurements
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One problem."""
+    """A problem, with advice."""
 
-    message: str  # what is wrong, and where
-    advice: str  # how to go on
-    wrong: bool = True  # False: worth knowing, but training works and can be measured
+    message: str  # the problem, and its host
+    advice: str  # the next step
+    wrong: bool = True  # False: a note; training works and can be measured
 
     def __str__(self) -> str:
-        return f"{sentence(self.message)} {sentence(self.advice)}"
+        return f"{end_sentence(self.message)} {end_sentence(self.advice)}"
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The hardware of the hosts by clusters.toml."""
+    """The hardware of the hosts according to clusters.toml."""
 
-    gpus: int | None = None  # on each; None: not given, or the devices are cores
-    shares: int | None = None  # devices made of each host's cores
-    shared_folder: bool = False  # the folder that was looked into is named there as one that all hosts see
+    gpus: int | None = None  # per host; None: not set, or the devices are cores
+    shares: int | None = None  # devices per host that are made of its cores
+    shared_folder: bool = False  # the folder is set as one that all hosts share
 
 
-def findings(seen: Diagnosis, expected: Expected) -> list[Finding]:
+def list_findings(seen: Diagnosis, expected: Expected) -> list[Finding]:
     """Return all findings, problems first."""
     found = [finding for rule in RULES for finding in rule(seen, expected)]
     return sorted(found, key=lambda finding: not finding.wrong)
 
 
-def _missing(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _find_missing(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     for host in seen.hosts:
         if host.missing is not None:
             last_lines = quoted_lines(host.last_lines)
@@ -79,21 +79,21 @@ def _missing(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
 def _find_troubled_hosts(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     for host in seen.hosts:
         for trouble in host.troubles:
-            yield Finding(f"{host.name} {trouble}", "Fix that there; what it leads to may be in the lines below")
+            yield Finding(f"{host.name} {trouble}", "Fix this first; it may cause some of the findings below")
 
 
-def _python(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _check_python(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     known = _select_known_hosts(seen)
-    old = [host for host, facts in known if _numbers(facts.python) < PYTHON]
+    old = [host for host, facts in known if _parse_version(facts.python) < PYTHON]
     if old:
         wanted = ".".join(map(str, PYTHON))
         yield Finding(
-            f"Python on {names_of(old)} is older than {wanted}",
+            f"Python on {format_hosts(old)} is older than {wanted}",
             "Name a newer one in clusters.toml (`python`), or load it in `setup`",
         )
-    versions = _groups((host, facts.python) for host, facts in known)
+    versions = _group((host, facts.python) for host, facts in known)
     if len(versions) > 1:
-        minor = {_numbers(version) for version in versions}
+        minor = {_parse_version(version) for version in versions}
         yield Finding(
             f"Python differs: {join_groups(versions)}",
             "Give all hosts the same, or their rates cannot be compared",
@@ -101,7 +101,7 @@ def _python(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         )
 
 
-def _tensorflow(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _check_tensorflow(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     tried = [(host, host.trial, host.facts) for host in seen.hosts if host.trial is not None and host.missing is None]
     absent = [host for host, trial, facts in tried if trial.error and (facts is None or facts.tensorflow is None)]
     if absent:
@@ -109,7 +109,7 @@ def _tensorflow(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         interpreter = first.executable if first else "its Python"
         package = f"'tensorflow[and-cuda]=={TENSORFLOW}'" if first and first.gpus else f"tensorflow-cpu=={TENSORFLOW}"
         yield Finding(
-            f"TensorFlow is missing on {names_of(absent)} ({interpreter} cannot import it)",
+            f"TensorFlow is missing on {format_hosts(absent)} ({interpreter} cannot import it)",
             f"Install it there ({interpreter} -m pip install {package}), name an interpreter that has it (`python`), "
             'or, over SSH, set setup = "uv"',
         )
@@ -121,14 +121,14 @@ def _tensorflow(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
                 f"TensorFlow {version} on {host.name} is installed, but: {trial.error}{last_lines}",
                 f"Try it there: {facts.executable if facts else 'python'} -c 'import tensorflow'",
             )
-    versions = _groups((host, trial.version) for host, trial, _ in tried if trial.version)
+    versions = _group((host, trial.version) for host, trial, _ in tried if trial.version)
     if len(versions) > 1:
         yield Finding(
             f"TensorFlow differs: {join_groups(versions)}", "Install the same on all hosts: they would train differently"
         )
 
 
-def _devices(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _check_devices(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     known = _select_known_hosts(seen)
     for host, facts in known:
         if facts.gpus is None:
@@ -137,17 +137,18 @@ def _devices(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
                 "Reboot it, or reset its GPUs, where nvidia-smi itself fails there",
             )
     if expected.gpus is not None:
-        for count, hosts in _groups((host, len(facts.gpus)) for host, facts in known if facts.gpus is not None).items():
+        for count, hosts in _group((host, len(facts.gpus)) for host, facts in known if facts.gpus is not None).items():
             if count != expected.gpus:
                 yield Finding(
-                    f"clusters.toml has {gpus(expected.gpus)} per host, but there {are(count)} on {names_of(hosts)}",
+                    f"clusters.toml has {format_gpus(expected.gpus)} per host, but there {format_are(count)} on "
+                    f"{format_hosts(hosts)}",
                     "Correct gpus_per_host or devices_per_host there, or look for the GPUs with nvidia-smi",
                 )
     if expected.shares is not None:
-        for count, hosts in _groups((host, facts.cores) for host, facts in known).items():
+        for count, hosts in _group((host, facts.cores) for host, facts in known).items():
             if count < expected.shares:
                 yield Finding(
-                    f"clusters.toml makes {expected.shares} devices of each host's cores, but {names_of(hosts)} "
+                    f"clusters.toml makes {expected.shares} devices of each host's cores, but {format_hosts(hosts)} "
                     f"{'have' if len(hosts) > 1 else 'has'} {count}",
                     "Lower devices_per_host",
                 )
@@ -158,18 +159,18 @@ def _devices(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     ]
     if blind and expected.shares is None:
         yield Finding(
-            f"TensorFlow does not see all GPUs that nvidia-smi lists on {names_of(blind)}",
+            f"TensorFlow does not see all GPUs that nvidia-smi lists on {format_hosts(blind)}",
             "It is one without CUDA, or does not find its libraries: install tensorflow[and-cuda], or load CUDA in `setup`",
         )
-    models = _groups((host, " + ".join(sorted(set(facts.gpus or ())))) for host, facts in known if facts.gpus)
+    models = _group((host, " + ".join(sorted(set(facts.gpus or ())))) for host, facts in known if facts.gpus)
     if len(models) > 1:
         yield Finding(
             f"GPUs differ: {join_groups(models)}", "The slowest sets the pace: measure with hosts that are alike", wrong=False
         )
 
 
-def _clocks(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
-    """Against this machine; if all hosts agree that it is off, then it is."""
+def _check_clocks(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    """Compare clocks with this machine's. If all hosts agree that it is wrong, it is this machine's."""
     clocks = [(host, host.offset) for host in seen.hosts if host.offset is not None]
     off = [(host, clock) for host, clock in clocks if abs(clock.s) - clock.uncertainty_s > MOST_OFFSET_S]
     if len(off) == len(clocks) > 1:
@@ -189,8 +190,8 @@ def _clocks(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         )
 
 
-def _ports(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
-    """Yield which hosts cannot reach which: all of one host first, then pairs."""
+def _check_ports(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    """Yield hosts that cannot reach others: first hosts that none reaches, then pairs."""
     for host in seen.hosts:
         if host.taken:
             yield Finding(
@@ -205,7 +206,7 @@ def _ports(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         to = [pair for pair in tried if pair[1] == index]
         if len(to) > 1 and all(pair in rest for pair in to):
             why = closed[to[0]]
-            elsewhere = "" if host.has_address else f". No interface of it has that address: it has {_own(host)}"
+            elsewhere = "" if host.has_address else f". No interface of it has that address: it has {_format_addresses(host)}"
             yield Finding(
                 f"no host can reach {host.name} ({host.address}), port {why.port}: {why.error}{elsewhere}",
                 "Open its firewall to the other hosts, or name the right network (`interface`, or over SSH `private_address`)",
@@ -216,17 +217,17 @@ def _ports(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     failing = [f"{seen.hosts[source].name} -> {seen.hosts[target].name}" for source, target in sorted(rest)]
     example = rest[min(rest)]
     host = seen.hosts[example.target]
-    elsewhere = "" if host.has_address else f" No interface of {host.name} has that address: it has {_own(host)}."
+    elsewhere = "" if host.has_address else f" No interface of {host.name} has that address: it has {_format_addresses(host)}."
     yield Finding(
-        f"{pairs(failing)} cannot connect. {seen.hosts[example.source].name} to {host.name} ({host.address}), "
+        f"{format_pairs(failing)} cannot connect. {seen.hosts[example.source].name} to {host.name} ({host.address}), "
         f"port {example.port}: {example.error}.{elsewhere}".rstrip("."),
         "Open the firewalls between all hosts for TCP, as tasks listen on any free port; or set fixed_ports = true and open "
         "2220 to 2239",
     )
 
 
-def _links(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
-    """Yield findings about links between different machines: what a host sends to itself measures no network."""
+def _check_links(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    """Yield slow links between different machines; within a machine no network is measured."""
     for link in seen.links:
         if link.error:
             names = f"{seen.hosts[link.source].name} -> {seen.hosts[link.target].name}"
@@ -238,7 +239,7 @@ def _links(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         for link in seen.links
         if (rate := link.bits_per_s) is not None and seen.hosts[link.source].address != seen.hosts[link.target].address
     }
-    below, usual = far_below(rates)
+    below, usual = find_slow_links(rates)
     if not below:
         return
     slowest = min(rates[pair] for pair in below)
@@ -247,13 +248,14 @@ def _links(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     guilty = f". {seen.hosts[host].name} is in {'all' if times == len(below) else times} of them" if len(below) > 1 else ""
     slow = [f"{seen.hosts[source].name} -> {seen.hosts[target].name}" for source, target in sorted(below)]
     yield Finding(
-        f"far less goes through {pairs(slow)} than through the others: {bits(slowest)} where {bits(usual)} is usual{guilty}",
+        f"{format_pairs(slow)} {'is' if len(slow) == 1 else 'are'} far slower than the other links: "
+        f"{format_bits_per_s(slowest)} where {format_bits_per_s(usual)} is usual{guilty}",
         "Look at its cable, its interface's speed (ethtool) and its errors (ip -s link)",
     )
 
 
-def _interfaces(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
-    """Yield hosts without the interface of clusters.toml; without one there, a faster interface that all hosts have."""
+def _check_interfaces(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    """Yield hosts without the interface of clusters.toml; or, if none is set, a faster interface of all hosts."""
     known = _select_known_hosts(seen)
     if seen.interface:
         for host, facts in known:
@@ -267,9 +269,9 @@ def _interfaces(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     if not known or None in used or BACKENDS[seen.backend].is_local:
         return
     slowest = min((each for each in used if each and each.gbps), key=lambda each: each.gbps or 0.0, default=None)
-    faster = [each for each in known[0][1].interfaces if slowest and _least_gbps(each.name, known) > (slowest.gbps or 0.0)]
+    faster = [each for each in known[0][1].interfaces if slowest and _get_lowest_gbps(each.name, known) > (slowest.gbps or 0.0)]
     if slowest and faster:
-        best = max(faster, key=lambda each: _least_gbps(each.name, known))
+        best = max(faster, key=lambda each: _get_lowest_gbps(each.name, known))
         yield Finding(
             f"tasks use {slowest.name} ({slowest.speed}), and all hosts have a faster interface: {best.name} ({best.speed})",
             f'Set interface = "{best.name}" in clusters.toml, if the hosts reach each other there',
@@ -277,7 +279,7 @@ def _interfaces(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         )
 
 
-def _least_gbps(name: str, known: Sequence[tuple[HostSeen, Facts]]) -> float:
+def _get_lowest_gbps(name: str, known: Sequence[tuple[HostDiagnosis, HostFacts]]) -> float:
     """Return the lowest speed of the interface of this name; 0 if a host lacks it, its address, or its speed."""
     usable = [
         next((each.gbps or 0.0 for each in facts.interfaces if each.name == name and each.addresses), 0.0) for _, facts in known
@@ -285,26 +287,26 @@ def _least_gbps(name: str, known: Sequence[tuple[HostSeen, Facts]]) -> float:
     return min(usable, default=0.0)
 
 
-def _disks(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _check_disks(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     for host, facts in _select_known_hosts(seen):
         for disk in facts.disks:
             if disk.free_bytes < LEAST_FREE_BYTES or disk.free_bytes < LEAST_FREE_FRACTION * disk.total_bytes:
                 yield Finding(
-                    f"the disk for {disk.what} ({disk.folder}) of {host.name} is nearly full: {size(disk.free_bytes)} of "
-                    f"{size(disk.total_bytes)} are free",
+                    f"the disk for {disk.what} ({disk.folder}) of {host.name} is nearly full: "
+                    f"{format_bytes(disk.free_bytes)} of {format_bytes(disk.total_bytes)} are free",
                     "Make room there",
                     wrong=disk.free_bytes < LEAST_FREE_BYTES,
                 )
 
 
-def _files(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
-    groups = shared(seen)
+def _check_files(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    groups = group_by_shared_folder(seen)
     if expected.shared_folder and len(groups) > 1:
-        alike = "; ".join(names_of([seen.hosts[host] for host in group]) for group in groups)
-        yield Finding(f"{seen.folder} is not the same on all hosts: {alike}", "Mount it everywhere, or take `shared` away")
+        alike = "; ".join(format_hosts([seen.hosts[host] for host in group]) for group in groups)
+        yield Finding(f"{seen.folder} is not the same on all hosts: {alike}", "Mount it everywhere, or remove `shared`")
 
 
-def _busy(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+def _check_load(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     busy = [
         (host, facts) for host, facts in _select_known_hosts(seen) if facts.load > max(1.0, MOST_LOAD * facts.machine_cores)
     ]
@@ -312,21 +314,21 @@ def _busy(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         most = max((facts for _, facts in busy), key=lambda facts: facts.load / facts.machine_cores)
         are, up_to = ("is", "") if len(busy) == 1 else ("are", "up to ")
         yield Finding(
-            f"{names_of([host for host, _ in busy])} {are} busy: {up_to}{most.load:g} runnable processes on "
+            f"{format_hosts([host for host, _ in busy])} {are} busy: {up_to}{most.load:g} runnable processes on "
             f"{format_count(most.machine_cores, 'core')} over the last minute",
-            "What is measured now is measured beside that: look for it with top",
+            "They slow measurements: find them with top",
             wrong=False,
         )
 
 
-def _strangers(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
-    """Yield where nothing keeps strangers from tasks' ports, or only the network does."""
+def _check_protection(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    """Yield hosts with unprotected ports of tasks, or with ports that only the network protects."""
     for host, facts in _select_known_hosts(seen):
-        kind = protection(seen, host, facts)
+        kind = get_protection(seen, host, facts)
         if kind is Protection.NONE and BACKENDS[seen.backend].is_local:
             yield Finding(
-                f"whoever reaches {host.name} reaches the tasks that train there: {facts.unisolated}; {facts.unguarded}",
-                "Let this user make namespaces (docs/security.md), or keep other users from this machine",
+                f"all users who can connect to {host.name} can connect to its tasks: {facts.unisolated}; {facts.unguarded}",
+                "Allow this user to create namespaces (docs/security.md), or keep other users from this machine",
                 wrong=False,
             )
         elif kind is Protection.NONE:
@@ -334,31 +336,31 @@ def _strangers(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         elif kind is Protection.PRIVATE and (public := [each for each in facts.addresses if not exposure.is_private(each)]):
             yield Finding(
                 f"tasks on {host.name} use {host.address}, but listen on all its addresses, of which {', '.join(public)} "
-                f"{'is' if len(public) == 1 else 'are'} public, and no firewall of ours is around them ({facts.unguarded})",
-                "See to it that another one is",
+                f"{'is' if len(public) == 1 else 'are'} public, and this package cannot set up a firewall ({facts.unguarded})",
+                "Make sure that another firewall protects them",
                 wrong=False,
             )
 
 
 RULES: Sequence[Callable[[Diagnosis, Expected], Iterable[Finding]]] = (
-    _missing,
+    _find_missing,
     _find_troubled_hosts,
-    _python,
-    _tensorflow,
-    _devices,
-    _interfaces,
-    _ports,
-    _links,
-    _clocks,
-    _disks,
-    _files,
-    _busy,
-    _strangers,
+    _check_python,
+    _check_tensorflow,
+    _check_devices,
+    _check_interfaces,
+    _check_ports,
+    _check_links,
+    _check_clocks,
+    _check_disks,
+    _check_files,
+    _check_load,
+    _check_protection,
 )
 
 
-def protection(seen: Diagnosis, host: HostSeen, facts: Facts) -> Protection:
-    """Return what keeps strangers from tasks' ports on a host."""
+def get_protection(seen: Diagnosis, host: HostDiagnosis, facts: HostFacts) -> Protection:
+    """Return what protects tasks' ports on a host from other users."""
     return exposure.protection(
         seen.backend,
         seen.network,
@@ -369,8 +371,8 @@ def protection(seen: Diagnosis, host: HostSeen, facts: Facts) -> Protection:
     )
 
 
-def shared(seen: Diagnosis) -> list[list[int]]:
-    """Return the hosts by what they see of each other's files: one group where all see the same folder."""
+def group_by_shared_folder(seen: Diagnosis) -> list[list[int]]:
+    """Return groups of hosts that see each other's files: one group if all see the same folder."""
     groups: list[list[int]] = []
     for index, host in enumerate(seen.hosts):
         if host.sees is None:
@@ -383,29 +385,29 @@ def shared(seen: Diagnosis) -> list[list[int]]:
     return groups
 
 
-def _select_known_hosts(seen: Diagnosis) -> list[tuple[HostSeen, Facts]]:
+def _select_known_hosts(seen: Diagnosis) -> list[tuple[HostDiagnosis, HostFacts]]:
     return [(host, host.facts) for host in seen.hosts if host.facts is not None]
 
 
-def _groups(pairs: Iterable[tuple[HostSeen, T]]) -> dict[T, list[HostSeen]]:
-    """Hosts by what they have, the most frequent first."""
-    found: dict[T, list[HostSeen]] = {}
+def _group(pairs: Iterable[tuple[HostDiagnosis, T]]) -> dict[T, list[HostDiagnosis]]:
+    """Return hosts by a value, the most frequent value first."""
+    found: dict[T, list[HostDiagnosis]] = {}
     for host, value in pairs:
         found.setdefault(value, []).append(host)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
-def group_interfaces(seen: Diagnosis) -> dict[tuple[NetworkInterface, ...], list[HostSeen]]:
-    """Return the hosts by the interfaces that they have an address on, without the addresses."""
-    return _groups(
+def group_interfaces(seen: Diagnosis) -> dict[tuple[NetworkInterface, ...], list[HostDiagnosis]]:
+    """Return the hosts by their interfaces with an address."""
+    return _group(
         (host, tuple(NetworkInterface(each.name, (), each.kind, each.gbps) for each in facts.interfaces if each.addresses))
         for host, facts in _select_known_hosts(seen)
     )
 
 
-def _own(host: HostSeen) -> str:
+def _format_addresses(host: HostDiagnosis) -> str:
     return ", ".join(host.facts.addresses) if host.facts else "others"
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _parse_version(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())

@@ -1,4 +1,4 @@
-"""What the doctor shows: a row per host, also as numbers; what these are counted over; what is wrong. Values in, text out."""
+"""The doctor's report: a row for each host, also as numbers, with notes and findings. Pure."""
 
 import statistics
 import textwrap
@@ -10,41 +10,48 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostSeen, bits, names_of, sentence, size
-from pytest_dtfperf.doctor.findings import Finding, group_interfaces, protection, shared
+from pytest_dtfperf.doctor.diagnosis import (
+    Diagnosis,
+    HostDiagnosis,
+    end_sentence,
+    format_bits_per_s,
+    format_bytes,
+    format_hosts,
+)
+from pytest_dtfperf.doctor.findings import Finding, get_protection, group_by_shared_folder, group_interfaces
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node.links import RAMP_S
 from pytest_dtfperf.report.tables import GAP, make_table, render
 
 NONE = "-"  # the cell of an unknown value
-_INTERFACES = 8  # of a host, that a note lists
-_NARROWEST = 12  # columns that a host's name keeps
+_INTERFACES = 8  # per host in a note
+_NARROWEST = 12  # the smallest width of a host's name
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: a fact that is shown of every host."""
+    """A column of the table."""
 
     heading: str
     cell: Callable[[Diagnosis, int], str]
     number: bool = False
-    begins: bool = False  # a new table, where one does not hold all
+    begins: bool = False  # begins a new table if one is not wide enough for all
 
 
-def show(seen: Diagnosis, found: Sequence[Finding], *, width: int, colour: bool = False) -> str:
-    """Return the table, in parts where the terminal is narrow; notes; problems; and the last word."""
+def format_report(seen: Diagnosis, found: Sequence[Finding], *, width: int, colour: bool = False) -> str:
+    """Return the table, in parts if the terminal is narrow, the notes, the findings, and a last line."""
     blocks: list[RenderableType] = []
-    for columns in _parts(seen, width):
-        blocks += [_table(columns), ""]
-    blocks += [_wrap_text(note, width) for note in _notes(seen)]
+    for columns in _split_columns(seen, width):
+        blocks += [_make_table(columns), ""]
+    blocks += [_wrap_text(note, width) for note in _list_notes(seen)]
     for finding in found:
-        blocks += ["", _finding_text(finding, width)]
-    blocks += ["", _wrap_text(verdict(seen, found), width)]
+        blocks += ["", _format_finding(finding, width)]
+    blocks += ["", _wrap_text(format_verdict(seen, found), width)]
     return render(blocks, width, colour)
 
 
-def verdict(seen: Diagnosis, found: Sequence[Finding]) -> str:
-    """`cluster alps: 16 hosts, nothing is wrong.`"""
+def format_verdict(seen: Diagnosis, found: Sequence[Finding]) -> str:
+    """Return the last line, such as `cluster alps: 16 hosts, nothing is wrong`."""
     wrong = sum(finding.wrong for finding in found)
     remarks = len(found) - wrong
     what = {0: "nothing is wrong", 1: "1 thing is wrong"}.get(wrong, f"{wrong} things are wrong")
@@ -75,7 +82,7 @@ def _tensorflow(seen: Diagnosis, host: int) -> str:
 
 
 def _devices(seen: Diagnosis, host: int) -> str:
-    """GPUs as nvidia-smi lists them; of a host without any, the cores that its tasks would share."""
+    """Return the GPUs that nvidia-smi lists, or the cores of a host without GPUs."""
     facts = seen.hosts[host].facts
     if facts is None:
         return NONE
@@ -88,7 +95,7 @@ def _devices(seen: Diagnosis, host: int) -> str:
 
 def _memory(seen: Diagnosis, host: int) -> str:
     facts = seen.hosts[host].facts
-    return size(facts.memory_bytes) if facts else NONE
+    return format_bytes(facts.memory_bytes) if facts else NONE
 
 
 def _clock(seen: Diagnosis, host: int) -> str:
@@ -104,7 +111,7 @@ def _interface(seen: Diagnosis, host: int) -> str:
 
 
 def _ports(seen: Diagnosis, host: int) -> str:
-    """Return how many attempts came through: the ports it listens on, times the hosts that try them."""
+    """Return how many connections succeeded: the host's ports times the hosts that try them."""
     reached, tried = _ports_of(seen, host)
     return f"{reached} of {tried}" if tried else NONE
 
@@ -116,7 +123,7 @@ def _ports_of(seen: Diagnosis, host: int) -> tuple[int, int]:
 
 def _round_trip(seen: Diagnosis, host: int) -> str:
     time_s = _round_trip_s(seen, host)
-    return NONE if time_s is None else duration(time_s)
+    return NONE if time_s is None else format_duration(time_s)
 
 
 def _round_trip_s(seen: Diagnosis, host: int) -> float | None:
@@ -145,11 +152,11 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def _rate(bits_per_s: float | None) -> str:
-    return NONE if bits_per_s is None else bits(bits_per_s)
+    return NONE if bits_per_s is None else format_bits_per_s(bits_per_s)
 
 
 def _files(seen: Diagnosis, host: int) -> str:
-    by, sighted = _sharing(seen, host), sum(each.sees is not None for each in seen.hosts)
+    by, sighted = _count_sharing(seen, host), sum(each.sees is not None for each in seen.hosts)
     if by is None:
         return NONE
     if by == sighted:
@@ -157,15 +164,15 @@ def _files(seen: Diagnosis, host: int) -> str:
     return "its own" if by == 1 else f"shared by {by}"
 
 
-def _sharing(seen: Diagnosis, host: int) -> int | None:
-    """Return how many hosts see its files, itself counted. None: it could not look, or no other host could."""
-    group = next((each for each in shared(seen) if host in each), None)
+def _count_sharing(seen: Diagnosis, host: int) -> int | None:
+    """Return how many hosts see its files, including itself; None if unknown."""
+    group = next((each for each in group_by_shared_folder(seen) if host in each), None)
     return len(group) if group and sum(each.sees is not None for each in seen.hosts) > 1 else None
 
 
 def _protection(seen: Diagnosis, host: int) -> str:
     facts = seen.hosts[host].facts
-    return protection(seen, seen.hosts[host], facts) if facts else NONE
+    return get_protection(seen, seen.hosts[host], facts) if facts else NONE
 
 
 def _load(seen: Diagnosis, host: int) -> str:
@@ -191,12 +198,12 @@ COLUMNS = (
 )
 
 
-def rows(seen: Diagnosis) -> list[dict[str, Any]]:
-    """Return the table's values of each host, as numbers. None: it is not known."""
-    return [_row(seen, index, host) for index, host in enumerate(seen.hosts)]
+def make_rows(seen: Diagnosis) -> list[dict[str, Any]]:
+    """Return the values of each host as numbers; None if unknown."""
+    return [_make_row(seen, index, host) for index, host in enumerate(seen.hosts)]
 
 
-def _row(seen: Diagnosis, index: int, host: HostSeen) -> dict[str, Any]:
+def _make_row(seen: Diagnosis, index: int, host: HostDiagnosis) -> dict[str, Any]:
     facts, trial, offset = host.facts, host.trial, host.offset
     reached, tried = _ports_of(seen, index)
     used = facts.find_interface(host.address) if facts else None
@@ -219,26 +226,26 @@ def _row(seen: Diagnosis, index: int, host: HostSeen) -> dict[str, Any]:
         "round_trip_s": _round_trip_s(seen, index),
         "sends_bits_per_s": _sends(seen, index),
         "receives_bits_per_s": _receives(seen, index),
-        "protection": protection(seen, host, facts) if facts else None,
-        "files": _sharing(seen, index),
+        "protection": get_protection(seen, host, facts) if facts else None,
+        "files": _count_sharing(seen, index),
     }
 
 
-def duration(s: float) -> str:
-    """`85 µs`, `1.2 ms`."""
+def format_duration(s: float) -> str:
+    """Format a duration: `85 µs`, `1.2 ms`."""
     return f"{1e6 * s:.0f} µs" if s < 1e-3 else f"{1e3 * s:.3g} ms"
 
 
 # Around the table
 
 
-def _notes(seen: Diagnosis) -> list[str]:
-    """Return what the numbers were counted over."""
+def _list_notes(seen: Diagnosis) -> list[str]:
+    """Return notes on how the numbers were measured."""
     notes = []
     if any(host.offset for host in seen.hosts):
-        notes.append("clock offset: against this machine's, of the shortest of several round trips; the truth is within the ±.")
+        notes.append("clock offset: against this machine's, from the shortest of several round trips; ± is its largest error.")
     if any(len(interfaces) > 1 for interfaces in group_interfaces(seen)):
-        notes.append(_interfaces_note(seen))
+        notes.append(_format_interfaces_note(seen))
     if seen.reached:
         ports = {(each.target, each.port) for each in seen.reached}
         notes.append(
@@ -254,59 +261,59 @@ def _notes(seen: Diagnosis) -> list[str]:
         notes.append(
             f"round trip, sends, receives: medians over a host's links; measured were {pairs}, {len(counted)} links in "
             f"{seen.rounds} rounds of pairs without a common host. Round trip: median of {of} messages of 64 bytes over TCP. "
-            f"Sends, receives: one TCP stream, bytes counted by the receiver over {_span(times)} s of its own clock, after "
-            f"{RAMP_S:g} s that are not counted."
+            f"Sends, receives: one TCP stream, bytes counted by the receiver over {_format_span(times)} s of its own clock, "
+            f"after {RAMP_S:g} s that are not counted."
         )
     if any(host.facts for host in seen.hosts):
-        notes.append("protection: what keeps strangers from the ports of tasks (docs/security.md).")
-    if len(shared(seen)) and sum(host.sees is not None for host in seen.hosts) > 1:
-        notes.append(f"files: whether the others see in {seen.folder} what one host writes there.")
+        notes.append("protection: of the ports of tasks against other users (docs/security.md).")
+    if len(group_by_shared_folder(seen)) and sum(host.sees is not None for host in seen.hosts) > 1:
+        notes.append(f"files: whether other hosts see the files that a host writes to {seen.folder}.")
     return notes
 
 
-def _interfaces_note(seen: Diagnosis) -> str:
-    """`interfaces: m1, m2 have eth0 (Ethernet 10 Gb/s) and ib0 (InfiniBand 100 Gb/s).`"""
+def _format_interfaces_note(seen: Diagnosis) -> str:
+    """Return the note on interfaces: `m1, m2 have eth0 (Ethernet 10 Gb/s) and ib0 (InfiniBand 100 Gb/s)`."""
     alike = []
     for interfaces, hosts in group_interfaces(seen).items():
         described = [f"{each.name} ({each.speed or f'{each.kind} of unknown speed'})" for each in interfaces[:_INTERFACES]]
         more = f" and {len(interfaces) - _INTERFACES} more" if len(interfaces) > _INTERFACES else ""
-        alike.append(f"{names_of(hosts)} {'have' if len(hosts) > 1 else 'has'} {', '.join(described) or 'none'}{more}")
+        alike.append(f"{format_hosts(hosts)} {'have' if len(hosts) > 1 else 'has'} {', '.join(described) or 'none'}{more}")
     return f"interface: the one that tasks use. {'; '.join(alike)}."
 
 
-def _span(times: Sequence[float]) -> str:
+def _format_span(times: Sequence[float]) -> str:
     least, most = f"{min(times):.2f}", f"{max(times):.2f}"
     return least if least == most else f"{least} to {most}"
 
 
-def _finding_text(finding: Finding, width: int) -> Text:
+def _format_finding(finding: Finding, width: int) -> Text:
     """Return a finding as text: the problem, with its line breaks, and below it the advice."""
     first, *quoted = finding.message.splitlines()
     mark = "wrong: " if finding.wrong else "note:  "
-    advice = sentence(finding.advice)
+    advice = end_sentence(finding.advice)
     lines = [
-        *_lines(f"{mark}{first if quoted else sentence(first)}", width, 7),
+        *_wrap(f"{mark}{first if quoted else end_sentence(first)}", width, 7),
         *quoted,
-        *_lines(f"       {advice}", width, 7),
+        *_wrap(f"       {advice}", width, 7),
     ]
     text = Text("\n".join(lines), no_wrap=True, overflow="ignore")
     text.stylize("bold red" if finding.wrong else "yellow", 0, len(mark.rstrip()))
     return text
 
 
-def _lines(text: str, width: int, indent: int) -> list[str]:
+def _wrap(text: str, width: int, indent: int) -> list[str]:
     """Return the lines of a text. They break only at spaces, so that each path and command can be copied."""
     wide = max(width, 40)
     return textwrap.wrap(text, wide, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _wrap_text(text: str, width: int) -> Text:
-    return Text("\n".join(_lines(text, width, 2)), no_wrap=True, overflow="ignore")
+    return Text("\n".join(_wrap(text, width, 2)), no_wrap=True, overflow="ignore")
 
 
 @dataclass(frozen=True)
-class _Drawn:
-    """One column as it is written."""
+class _DrawnColumn:
+    """A column with its formatted cells."""
 
     cells: Sequence[str]  # the heading first
     number: bool = False
@@ -319,29 +326,31 @@ class _Drawn:
         return min(natural, self.most or natural)
 
 
-def _parts(seen: Diagnosis, width: int) -> list[list[_Drawn]]:
-    """Return the columns, in as many tables as their widths take; each begins with the hosts' names; only they are ever cut."""
-    names = _Drawn(["host", *(host.name for host in seen.hosts)])
+def _split_columns(seen: Diagnosis, width: int) -> list[list[_DrawnColumn]]:
+    """Return the columns in as many tables as the width requires. Each begins with the hosts' names, which may be cut."""
+    names = _DrawnColumn(["host", *(host.name for host in seen.hosts)])
     columns = [
-        _Drawn([column.heading, *(column.cell(seen, host) for host in range(len(seen.hosts)))], column.number, column.begins)
+        _DrawnColumn(
+            [column.heading, *(column.cell(seen, host) for host in range(len(seen.hosts)))], column.number, column.begins
+        )
         for column in COLUMNS
     ]
-    if _together([names, *columns]) <= width:
+    if _compute_width([names, *columns]) <= width:
         return [[names, *columns]]
-    names = _Drawn(names.cells, most=max(_NARROWEST, width // 3))
+    names = _DrawnColumn(names.cells, most=max(_NARROWEST, width // 3))
     parts = [[names]]
     for column in columns:
-        if column.begins or (len(parts[-1]) > 1 and _together([*parts[-1], column]) > width):
+        if column.begins or (len(parts[-1]) > 1 and _compute_width([*parts[-1], column]) > width):
             parts.append([names])
         parts[-1].append(column)
     return parts
 
 
-def _together(columns: Sequence[_Drawn]) -> int:
+def _compute_width(columns: Sequence[_DrawnColumn]) -> int:
     return sum(column.width for column in columns) + GAP * (len(columns) - 1)
 
 
-def _table(columns: Sequence[_Drawn]) -> Table:
+def _make_table(columns: Sequence[_DrawnColumn]) -> Table:
     headings, *rows = zip(*(column.cells for column in columns), strict=True)
     text_columns = [position for position, column in enumerate(columns) if not column.number]
     return make_table(headings, rows, [column.width for column in columns], text_columns=text_columns, styles=_STYLES)

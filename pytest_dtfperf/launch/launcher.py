@@ -103,7 +103,7 @@ class Launcher:
         """
         if self._staging.is_needed(spec):
             self._close_agents()  # an allocation has one channel at a time
-        spec = self._staging.on_hosts(spec)
+        spec = self._staging.stage_spec(spec)
         controller = MeasuredRun(
             self._get_agents(),
             self._config,
@@ -168,7 +168,7 @@ class Launcher:
         """
         if not self._staging.is_needed(spec):  # otherwise its files are missing, as the probe of the input then reports
             with suppress(DataError):
-                spec = self._staging.on_hosts(spec)
+                spec = self._staging.stage_spec(spec)
         known = None if again else self._probes
         return self._carry_out_probe(
             Probing(self._get_agents(), self._config, spec, known=known, pairs=pairs, deadlines=deadlines)

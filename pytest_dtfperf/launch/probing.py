@@ -310,7 +310,7 @@ class Probing:
         cold = self._config.start == "cold"
         common = {"run": self.id, "probe": probe}
         self._order("start", cold=cold, isolated=self._isolated, free_ports=True, common=common, env=GPU_ORDER, tasks=tasks)
-        self._wait("its first word", self._hosts, lambda host: host in self._ready, self._config.limits.ready_s)
+        self._wait("its first message", self._hosts, lambda host: host in self._ready, self._config.limits.ready_s)
 
     def _task_order(self, host: int) -> dict[str, Any]:
         """Return the part of the order for the task of this host."""
@@ -387,7 +387,7 @@ class Probing:
             try:
                 self._answers.hear(event)
             except MessageError as exc:
-                self._answers.lose(host, f"given up, for it {exc}", lied=True)
+                self._answers.lose(host, f"disconnected because it {exc}", lied=True)
 
 
 def _task(host: int) -> str:

@@ -85,7 +85,7 @@ def _check_images(workers: Sequence[TaskReport]) -> None:
 
 def _check_own_steps(worker: TaskReport, wall_s: float) -> None:
     if worker.impossible_steps:
-        raise InvalidMeasurement(f"{worker.name} reported steps that cannot be: {worker.impossible_steps}")
+        raise InvalidMeasurement(f"{worker.name} reported impossible steps: {worker.impossible_steps}")
     if not worker.step_s:
         raise InvalidMeasurement(f"{worker.name} reported no steps, but others did: all workers must, or none")
     if not all(math.isfinite(s) and s > 0 for s in (*worker.step_s, worker.images, worker.window_s)):

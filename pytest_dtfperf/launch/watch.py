@@ -27,7 +27,7 @@ from pytest_dtfperf.errors import (
     quoted_lines,
 )
 from pytest_dtfperf.formats import printable
-from pytest_dtfperf.messages.received import given_up, with_last_lines
+from pytest_dtfperf.messages.received import append_last_lines, format_given_up
 from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES, tables
 
 SETTLE_S = 0.5  # a worker's traceback comes within 0.1 s of the death of its parameter server
@@ -321,8 +321,8 @@ _EVENTS: Mapping[str, Callable[[Watch, Mapping[str, Any], float], None]] = {
 def loss(host: str, what: str, how: Lost, last_lines: Sequence[str]) -> str:
     """Return what happened to the agent on a host (it "is gone"), why, and its last output."""
     if how.reason is LossReason.PROTOCOL_ERROR:
-        return given_up(host, how.description)
-    return with_last_lines(f"the agent on {host} {what}: {printable(how.description)}", last_lines)
+        return format_given_up(host, how.description)
+    return append_last_lines(f"the agent on {host} {what}: {printable(how.description)}", last_lines)
 
 
 def _how(event: Mapping[str, Any]) -> str:

@@ -1,8 +1,7 @@
-"""Validate the messages of hosts: the shapes of values, and what a host may send line by line.
+"""Validate the messages of hosts: the types of values, and limits of each host's output.
 
-A kind checks one value and returns it as it may be used, or raises what it must be. A host is disconnected once it has sent a
-message that has a wrong shape or makes no sense in the run, more of other lines than any host prints by mistake, or messages
-faster than any host has reason to.
+A validator checks a value and returns it in a safe form, or raises `ValidationError`. A host is disconnected after a message
+that is invalid or does not fit the run, after too many lines that are not messages, or if it sends messages too fast.
 """
 
 import ipaddress
@@ -19,32 +18,32 @@ from pytest_dtfperf.formats import printable, printable_bytes, printable_lines
 from pytest_dtfperf.node import wire
 
 Message = Mapping[str, Any]
-Kind = Callable[[Any], Any]  # returns the value as it may be used; raises `ValidationError`
-Table = Mapping[str, Kind]  # name of a message -> what is in it
+Validate = Callable[[Any], Any]  # returns the value as it may be used; raises `ValidationError`
+Table = Mapping[str, Validate]  # name of a message -> what is in it
 
-MOST = 2**63 - 1  # of whatever is counted: files and counters of kernels go no further
+MOST = 2**63 - 1  # the maximum of kernels' counters and of files' sizes
 _LOG_CHARACTERS = 1 << 20  # agents send 256 KiB of each
 
 
 class MessageError(ValueError):
-    """What a host has sent cannot be used; the text goes on after "it" or the host's name."""
+    """A message of a host is invalid. The text continues a sentence that begins with the host."""
 
 
-def fit(table: Table, message: Message, name: str = "event") -> dict[str, Any]:
-    """Return the message, as the table entry of its `name` allows it. Raises `MessageError`."""
+def validate_message(table: Table, message: Message, name: str = "event") -> dict[str, Any]:
+    """Return the message, validated by the table's entry for its `name`. Raises `MessageError`."""
     name_given = message.get(name)
     kind = table.get(name_given) if isinstance(name_given, str) else None
     if kind is None:
-        raise MessageError(f"sent a message that nobody knows: {name} is {_show_value(name_given)}")
+        raise MessageError(f"sent an unknown message: {name} is {_show_value(name_given)}")
     try:
         found: dict[str, Any] = kind({key: value for key, value in message.items() if key != name})
     except ValidationError as error:
-        raise MessageError(f"sent a {name_given!r} that cannot be: {describe_invalid(error)}") from None
+        raise MessageError(f"sent an invalid {name_given!r}: {describe_invalid(error)}") from None
     return {name: name_given, **found}
 
 
 def describe_invalid(error: ValidationError) -> str:
-    """Return where a value is in its message, what it must be, and what it is, with invisible characters escaped."""
+    """Return the path of the value, the allowed values, and the value, with invisible characters escaped."""
     return printable(f"{error.path}{' ' * bool(error.path)}must be {error.allowed}, not {error.shown}")
 
 
@@ -54,7 +53,7 @@ def _show_value(value: Any) -> str:
     return printable(short.repr(value))
 
 
-def whole(least: int = 0, most: int = MOST) -> Kind:
+def whole(least: int = 0, most: int = MOST) -> Validate:
     def kind(value: Any) -> Any:
         if type(value) is not int or not least <= value <= most:
             raise ValidationError(f"a whole number from {least} to {most}", value)
@@ -63,8 +62,8 @@ def whole(least: int = 0, most: int = MOST) -> Kind:
     return kind
 
 
-def number(least: float = -1e18, most: float = 1e18) -> Kind:
-    """Finite. Whatever counts seconds, bytes or images stays far below."""
+def number(least: float = -1e18, most: float = 1e18) -> Validate:
+    """Accept finite numbers. The default range is far above any seconds, bytes or images."""
 
     def kind(value: Any) -> Any:
         if type(value) not in (int, float) or not least <= value <= most:  # which NaN is not
@@ -74,8 +73,8 @@ def number(least: float = -1e18, most: float = 1e18) -> Kind:
     return kind
 
 
-def number_or(kind: Kind) -> Kind:
-    """A number, or something of another kind."""
+def number_or(kind: Validate) -> Validate:
+    """Accept a number, or a value of another kind."""
     any_number = number()
     return lambda value: any_number(value) if type(value) in (int, float) else kind(value)
 
@@ -86,8 +85,8 @@ def flag(value: Any) -> Any:
     return value
 
 
-def text(most: int = 300) -> Kind:
-    """One line of it."""
+def text(most: int = 300) -> Validate:
+    """Accept a string, and return it on one line."""
 
     def kind(value: Any) -> Any:
         if not isinstance(value, str) or len(value) > most:
@@ -103,8 +102,8 @@ def lines(value: Any) -> Any:
     return printable_lines(value)
 
 
-def matching(pattern: str, what: str) -> Kind:
-    """Text of that form, which goes into names or commands as it is."""
+def matching(pattern: str, what: str) -> Validate:
+    """Accept strings of this form, which are used in names or commands unchanged."""
 
     def kind(value: Any) -> Any:
         if not isinstance(value, str) or not re.fullmatch(pattern, value, re.ASCII):
@@ -114,11 +113,11 @@ def matching(pattern: str, what: str) -> Kind:
     return kind
 
 
-def optional(kind: Kind) -> Kind:
+def optional(kind: Validate) -> Validate:
     return lambda value: None if value is None else kind(value)
 
 
-def list_of(kind: Kind, most: int, *, least: int = 0, unique: bool = False) -> Kind:
+def list_of(kind: Validate, most: int, *, least: int = 0, unique: bool = False) -> Validate:
     def each_of(value: Any) -> Any:
         if not isinstance(value, list) or not least <= len(value) <= most:
             raise ValidationError(f"a list of {least} to {most}", shorten_value(value))
@@ -129,13 +128,13 @@ def list_of(kind: Kind, most: int, *, least: int = 0, unique: bool = False) -> K
             except ValidationError as error:
                 raise error.below(at) from None
         if unique and len(set(found)) < len(found):
-            raise ValidationError("a list in which nothing stands twice", value)
+            raise ValidationError("a list without duplicates", value)
         return found
 
     return each_of
 
 
-def mapping(key: Kind, kind: Kind, most: int) -> Kind:
+def mapping(key: Validate, kind: Validate, most: int) -> Validate:
     def all_of(value: Any) -> Any:
         if not isinstance(value, dict) or len(value) > most:
             raise ValidationError(f"an object of at most {most} keys", shorten_value(value))
@@ -150,8 +149,8 @@ def mapping(key: Kind, kind: Kind, most: int) -> Kind:
     return all_of
 
 
-def record(kinds: Mapping[str, Kind], may: Mapping[str, Kind] = {}) -> Kind:
-    """All of these keys, and perhaps those that there `may` be."""
+def record(kinds: Mapping[str, Validate], may: Mapping[str, Validate] = {}) -> Validate:
+    """Accept an object with all keys of `kinds`, and optionally those of `may`."""
 
     def all_of(value: Any) -> Any:
         if not isinstance(value, dict):
@@ -172,12 +171,12 @@ def record(kinds: Mapping[str, Kind], may: Mapping[str, Kind] = {}) -> Kind:
 
 
 def shorten_value(value: Any) -> Any:
-    """Return a value, or the size of a large one."""
+    """Return the value, or a description of its size if it is large."""
     return f"{type(value).__name__} of {len(value)}" if isinstance(value, (str, list, dict)) and len(value) > 60 else value
 
 
-LINE_CHARACTERS = 16_384  # of a last line or a reason, a page of text; agents send 8 KiB of last lines
-STEPS = 400_000  # of one run: what a line can hold (`clusters/pipes.py`)
+LINE_CHARACTERS = 16_384  # of a last line or a reason; agents send 8 KiB of last lines
+STEPS = 400_000  # of one run: as many as a line can hold (`clusters/children.py`)
 CPUS = 1 << 16
 
 COUNT = whole()
@@ -199,8 +198,8 @@ OF_TASK = {**OF_RUN, "task": TASK}
 ENDED = {"code": optional(whole(0, 255)), "signal": optional(whole(1, 255)), "last_lines": LAST_LINES}
 
 
-def data_of(cls: type[JsonData]) -> Kind:
-    """Return the check of an object of the data model: its codec validates it, after its texts are made printable."""
+def data_of(cls: type[JsonData]) -> Validate:
+    """Return the validator of an object of the data model, which makes its strings printable."""
 
     def kind(value: Any) -> Any:
         if not isinstance(value, dict):
@@ -210,8 +209,8 @@ def data_of(cls: type[JsonData]) -> Kind:
     return kind
 
 
-def flat_data_of(cls: type[JsonData], name: str, kinds: Mapping[str, Kind]) -> Kind:
-    """Return the check of a message in which the fields of an object stand beside other keys; the object gets this name."""
+def flat_data_of(cls: type[JsonData], name: str, kinds: Mapping[str, Validate]) -> Validate:
+    """Return the validator of a message with the fields of an object beside other keys. The object is returned as `name`."""
     others, of_data = record(kinds), data_of(cls)
 
     def kind(value: Any) -> Any:
@@ -231,26 +230,26 @@ def _make_printable(value: Any) -> Any:
     return [_make_printable(each) for each in value] if isinstance(value, list) else value
 
 
-def or_error(kind: Kind, also: Mapping[str, Kind] = {}) -> Kind:
-    """The answer, or why there is none."""
+def or_error(kind: Validate, also: Mapping[str, Validate] = {}) -> Validate:
+    """Accept a value of this kind, or an object with the `error` that prevented it."""
     refused = record({"error": REASON, **FROM}, also)
     return lambda value: refused(value) if isinstance(value, dict) and value.get("error") is not None else kind(value)
 
 
 def loss(value: Any) -> Any:
-    """Accept a number that may be infinite or NaN: then the training is at fault, and its error is shown."""
+    """Accept any number, infinite and NaN included, as a training may diverge."""
     if type(value) is float or (type(value) is int and abs(value) <= MOST):
         return value
     raise ValidationError("a number", value)
 
 
-def packed(most: int, what: str) -> Kind:
-    """What is taken apart where it is used: base64."""
+def packed(most: int, what: str) -> Validate:
+    """Accept base64, which is decoded where it is used."""
     return matching(rf"[0-9A-Za-z+/=]{{0,{most}}}", what)
 
 
 def cpu_ranges(value: Any) -> Any:
-    """Accept `0-3,8`, as the kernel writes it, with no more cores than there can be."""
+    """Accept ranges of cores as the kernel formats them, `0-3,8`, up to `CPUS` cores."""
     found = re.fullmatch(r"(\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*)?", value, re.ASCII) if isinstance(value, str) else None
     if not found or not _are_few_enough([part.split("-") for part in value.split(",") if part]):
         raise ValidationError('ranges of cores such as "0-3,8"', shorten_value(value))
@@ -258,7 +257,7 @@ def cpu_ranges(value: Any) -> Any:
 
 
 def _are_few_enough(ranges: Iterable[Sequence[str]]) -> bool:
-    """Whether they count upwards, and to no more cores than there can be, before anybody counts them one by one."""
+    """Return whether ranges are ascending and have at most `CPUS` cores, before they are expanded."""
     sizes = [int(ends[-1]) - int(ends[0]) + 1 for ends in ranges]
     return min(sizes, default=1) > 0 and sum(sizes) <= CPUS
 
@@ -271,16 +270,16 @@ def address(value: Any) -> Any:
 
 
 MAX_LAST_LINES = 20  # lines
-JUNK_BYTES = 1 << 20  # of lines that are no messages, from one host: a banner has a page, a stuck program's log would have more
-# An agent sends a beat a second and four signs of progress for each of its tasks; what it could not send comes at once later.
+JUNK_BYTES = 1 << 20  # of lines of one host that are not messages: far more than a banner
+# An agent sends a beat per second and four messages of progress for each task; after an interruption they arrive in a burst.
 MESSAGES, MESSAGES_PER_S = 20_000, 1_000.0
 
-# What is sent once in a run, or once of each task of it.
+# Messages that are sent once in a run, or once for each of its tasks.
 _ONCE = ("reserved", "started", "exit", "state", "log", "ready", "timestamps", "trace", "report")
 
 
 class MessageReceiver:
-    """All hosts of one channel. `table` defines what they may send."""
+    """The receiver of all messages of a channel. `table` defines the valid messages."""
 
     def __init__(self, table: Table, hosts: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._table = table
@@ -288,65 +287,61 @@ class MessageReceiver:
         self._clock = clock
         self._run: str | None = None
         self._tasks: Mapping[str, int] = {}
-        self._tunnel: int | None = None  # the host at the other end of one
+        self._tunnel: int | None = None  # the host at its other end
         self._sent: set[tuple[Any, ...]] = set()
 
     def expect(self, run: str, tasks: Mapping[str, int], tunnel: int | None = None) -> None:
-        """From now on it is this run, of these tasks on these hosts, and of a tunnel to one: what comes of others is late and
-        not heard.
-        """
+        """Start a run with these tasks, by host, and a tunnel to one host. Messages of other runs are ignored from now on."""
         self._run, self._tasks, self._tunnel, self._sent = run, tasks, tunnel, set()
 
     def receive(self, host: int, line: bytes) -> Message | None:
-        """The message that it is; None where it is none that matters. Raises `MessageError`: then the host is not to be heard
-        again.
-        """
+        """Return the message in a line; None if it is to be ignored. Raises `MessageError`: the host must be disconnected."""
         try:
             decoded = wire.decode(line)
         except wire.WireError:
             self._hosts[host].note(line)
             return None
-        if not self._is_carried(host, decoded):
+        if not self._is_of_tunnel(host, decoded):
             self._hosts[host].count(self._clock())
-        message = fit(self._table, decoded)
+        message = validate_message(self._table, decoded)
         if message["host"] != host:
-            raise MessageError(f"spoke for another host, number {message['host']}, and is number {host}")
+            raise MessageError(f"sent a message of another host, number {message['host']}, but is number {host}")
         if "run" in message:
             if message["run"] != self._run:
-                return None  # a late word of an earlier run
+                return None  # a late message of an earlier run
             self._check(host, message)
         return message
 
     def last_lines(self, host: int) -> Sequence[str]:
-        """Return the last lines that were no messages, fit to be shown."""
+        """Return the last lines that were not messages, in printable form."""
         return list(self._hosts[host].last_lines)
 
-    def _is_carried(self, host: int, message: Message) -> bool:
-        """Return whether it is a tunnel's: of those there are no more than its other end lets come."""
+    def _is_of_tunnel(self, host: int, message: Message) -> bool:
+        """Return whether a message belongs to the tunnel, whose other end limits their number."""
         return message.get("event") == "tunnel" and host == self._tunnel and message.get("run") == self._run
 
     def _check(self, host: int, message: Message) -> None:
         """Check what depends on the run. Raises `MessageError`."""
         event = message["event"]
         if event == "tunnel" and host != self._tunnel:
-            raise MessageError("spoke of a tunnel, and has none")
+            raise MessageError("sent a message of a tunnel, but has none")
         for task in message.get("tasks", [message["task"]] if "task" in message else []):
             if self._tasks.get(task) != host:
-                raise MessageError(f"spoke of the task {task}, which is none of its own")
+                raise MessageError(f"sent a message about the task {task}, which is not its own")
         if event == "task" and message["kind"] == "report" and message["report"].name != message["task"]:
             raise MessageError(f"sent a report of {message['report'].name} as that of {message['task']}")
         if event == "reserved" and len(message["ports"]) != (wanted := sum(each == host for each in self._tasks.values())):
-            raise MessageError(f"reserved {len(message['ports'])} ports, and was asked for {wanted}")
+            raise MessageError(f"reserved {len(message['ports'])} ports instead of {wanted}")
         what = message["kind"] if event == "task" else event
         if what in _ONCE:
             key = (host, what, message.get("task"))
             if key in self._sent:
-                raise MessageError(f"said {what!r} twice" + (f" of {key[2]}" if key[2] else ""))
+                raise MessageError(f"sent {what!r} twice" + (f" for {key[2]}" if key[2] else ""))
             self._sent.add(key)
 
 
 class _Host:
-    """How much one host has sent."""
+    """The amount of data that one host has sent."""
 
     def __init__(self, now: float) -> None:
         self.last_lines: deque[str] = deque(maxlen=MAX_LAST_LINES)
@@ -357,20 +352,20 @@ class _Host:
         self.last_lines.append(printable_bytes(line))
         self._junk += len(line) + 1
         if self._junk > JUNK_BYTES:
-            raise MessageError(f"sent more than {JUNK_BYTES >> 20} MiB of lines that are no messages")
+            raise MessageError(f"sent more than {JUNK_BYTES >> 20} MiB of lines that are not messages")
 
     def count(self, now: float) -> None:
         self._may_send = min(float(MESSAGES), self._may_send + MESSAGES_PER_S * (now - self._counted)) - 1
         self._counted = now
         if self._may_send < 0:
-            raise MessageError(f"sent {MESSAGES} messages faster than {MESSAGES_PER_S:g} a second")
+            raise MessageError(f"sent {MESSAGES} messages faster than {MESSAGES_PER_S:g} per second")
 
 
-def given_up(host: str, why: str) -> str:
-    """Return why nothing is heard of a host any more that has sent what cannot be used."""
-    return f"host {host} was given up, for it {why}. Its agent is of another version, broken, or somebody else's"
+def format_given_up(host: str, why: str) -> str:
+    """Return the message about a host that was disconnected for an invalid message."""
+    return f"host {host} was disconnected because it {why}. Its agent has another version, is broken, or is another program"
 
 
-def with_last_lines(what: str, lines: Sequence[str]) -> str:
-    """Return what happened to a host, and beneath it its last output."""
+def append_last_lines(what: str, lines: Sequence[str]) -> str:
+    """Return a message about a host, followed by its last output."""
     return what + quoted_lines(lines)

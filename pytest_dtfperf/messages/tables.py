@@ -1,7 +1,7 @@
 """Tables of all messages from hosts, by the program that sends them.
 
-Agents (node/agent.py), hosts that the doctor checks (node/checkup.py), programs that bring data (staging/on_host/fetch.py), and
-supervisors of SSH hosts (node/boot.py, node/supervisor.py, and the shell of clusters/ssh/bootstrap.py).
+The programs are agents (node/agent.py), checkups of the doctor (node/checkup.py), fetch processes (staging/on_host/fetch.py),
+and supervisors of SSH hosts (node/boot.py, node/supervisor.py, and the shell of clusters/ssh/bootstrap.py).
 """
 
 from typing import Any
@@ -36,7 +36,6 @@ from pytest_dtfperf.messages.received import (
     cpu_ranges,
     data_of,
     describe_invalid,
-    fit,
     flag,
     flat_data_of,
     lines,
@@ -50,6 +49,7 @@ from pytest_dtfperf.messages.received import (
     packed,
     record,
     text,
+    validate_message,
     whole,
 )
 from pytest_dtfperf.node.tunnel import CHUNK
@@ -191,7 +191,7 @@ _TASK_SAYS: Table = {
 
 
 def _of_task(value: Any) -> Any:
-    return fit(_TASK_SAYS, value, "kind")
+    return validate_message(_TASK_SAYS, value, "kind")
 
 
 _OF_CONNECTION = {**OF_RUN, "connection": COUNT}
@@ -205,7 +205,7 @@ _TUNNEL_DOES: Table = {
 
 
 def _of_tunnel(value: Any) -> Any:
-    return fit(_TUNNEL_DOES, value, "does")
+    return validate_message(_TUNNEL_DOES, value, "does")
 
 
 _INTERFACE = record(
@@ -333,13 +333,13 @@ _SUPERVISOR_FAILED: Table = {
 _SUPERVISOR_ENDED = record({"ended": optional(whole(-255, 255)), "late": flag, "survivors": list_of(PID, 1 << 16)})
 
 
-def of_supervisor(words: Message) -> Message:
-    """Return what a supervisor is at, what has failed, or how what it watched over has ended. Raises `MessageError`."""
+def parse_supervisor_message(message: Message) -> Message:
+    """Return a supervisor's validated message: its step, a failure, or the end of its command. Raises `MessageError`."""
     for name, table in (("at", _SUPERVISOR_AT), ("failed", _SUPERVISOR_FAILED)):
-        if name in words:
-            return fit(table, words, name)
+        if name in message:
+            return validate_message(table, message, name)
     try:
-        ended: Message = _SUPERVISOR_ENDED(words)
+        ended: Message = _SUPERVISOR_ENDED(message)
     except ValidationError as error:
-        raise MessageError(f"sent words that nobody knows: {describe_invalid(error)}") from None
+        raise MessageError(f"sent an unknown message: {describe_invalid(error)}") from None
     return ended

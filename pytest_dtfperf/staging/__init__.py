@@ -1,1 +1,1 @@
-"""Data sets in Amazon S3 and their ways: up and down for people, and onto every host before a run reads them."""
+"""Data sets in Amazon S3: upload and download for users, and staging on every host before a run reads them."""

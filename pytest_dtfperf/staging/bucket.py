@@ -1,4 +1,4 @@
-"""A place in Amazon S3: whether it exists, in which region, which others can read it, how it encrypts, and its files."""
+"""A prefix in Amazon S3: its files, its region, its encryption, and whether others can read it."""
 
 import base64
 import json
@@ -26,19 +26,20 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 PARALLEL = 16  # requests at a time
-URL_S = 12 * 3600  # a presigned URL's life; those of temporary credentials end with them
-DIGEST = (
-    "dtfperf-sha256"  # user metadata of what was uploaded from here: of the whole content, which S3 has only for small files
-)
+URL_S = 12 * 3600  # validity of a presigned URL; with temporary credentials it ends with them
+DIGEST = "dtfperf-sha256"  # the uploaded file's user metadata: of the whole content, which S3 has only for small files
 DEFAULT_ENCRYPTION = "AES256"
-_EVERYBODY = ("http://acs.amazonaws.com/groups/global/AllUsers", "http://acs.amazonaws.com/groups/global/AuthenticatedUsers")
+_PUBLIC_GROUPS = (
+    "http://acs.amazonaws.com/groups/global/AllUsers",
+    "http://acs.amazonaws.com/groups/global/AuthenticatedUsers",
+)
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 _UNKNOWN_KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken")
 
 
 @dataclass(frozen=True)
 class Location:
-    """s3://bucket/prefix."""
+    """A prefix in a bucket: s3://bucket/prefix."""
 
     bucket: str
     prefix: str  # without slashes at its ends; may be empty
@@ -48,7 +49,7 @@ class Location:
         """Parse a URL of S3. Raises `UsageError`."""
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         if not url.startswith("s3://") or not bucket:
-            raise UsageError(f"{url!r} is no place in S3. Write s3://bucket or s3://bucket/prefix")
+            raise UsageError(f"{url!r} is not an S3 URL. Write s3://bucket or s3://bucket/prefix")
         return cls(bucket, prefix.strip("/"))
 
     def key(self, path: str) -> str:
@@ -59,8 +60,8 @@ class Location:
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A file there."""
+class StoredFile:
+    """A file in S3."""
 
     path: str  # below the prefix
     size: int
@@ -69,51 +70,53 @@ class Stored:
 
 @dataclass(frozen=True)
 class Bucket:
-    """A place that can be asked."""
+    """A prefix in a bucket, with a client for it."""
 
     client: "S3Client"
     location: Location
     region: str
-    encryption: str | None  # what an upload must ask for; None: what the bucket does by itself is better, or not known
-    warnings: Sequence[str] = ()  # for people
+    encryption: str | None  # that an upload must request; None: the bucket's own is better, or unknown
+    warnings: Sequence[str] = ()  # for the user
 
     @classmethod
     def open(cls, url: str) -> Self:
-        """Look at the bucket. Raises `UsageError` for a place that cannot be, `DataError` for one that cannot be reached."""
+        """Check the bucket. Raises `UsageError` for an invalid URL, `DataError` for a bucket that cannot be reached."""
         location = Location.parse(url)
         log_redaction.hide_credentials()
         with translate_errors(location):
             session = boto3.session.Session()
-            region = _region_of(session, location)
-            client = _client(session, region)
-            return cls(client, location, region, _encryption(client, location), tuple(_public(client, location)))
+            region = _find_region(session, location)
+            client = _make_client(session, region)
+            return cls(
+                client, location, region, _choose_encryption(client, location), tuple(_find_public_access(client, location))
+            )
 
-    def files(self) -> list[Stored]:
+    def list_files(self) -> list[StoredFile]:
         """Return all files below the prefix, by name. Raises `DataError`."""
         prefix = self.location.key("") if self.location.prefix else ""
         found = []
         with translate_errors(self.location):
             for page in self.client.get_paginator("list_objects_v2").paginate(Bucket=self.location.bucket, Prefix=prefix):
                 for each in page.get("Contents", ()):
-                    if not each["Key"].endswith("/"):  # the console's way to show an empty folder
+                    if not each["Key"].endswith("/"):  # the console's entry for a folder
                         path = each["Key"].removeprefix(prefix)
-                        found.append(Stored(_check_location(path, self.location), each["Size"], each["ETag"]))
+                        found.append(StoredFile(_check_location(path, self.location), each["Size"], each["ETag"]))
         return found
 
-    def checksum(self, file: Stored) -> str | None:
-        """Return the best of what S3 knows of its content, as on_host/job.py reads it; None: nothing that can be used here."""
+    def checksum(self, file: StoredFile) -> str | None:
+        """Return the best checksum that S3 has, in the form of on_host/job.py; None if none can be computed here."""
         key = self.location.key(file.path)
         with translate_errors(self.location):
             head = self.client.head_object(Bucket=self.location.bucket, Key=key, ChecksumMode="ENABLED")
-            return best_checksum(head, lambda: self._part_bytes(key))
+            return choose_checksum(head, lambda: self._part_bytes(key))
 
-    def checksums(self, files: Sequence[Stored]) -> list[str | None]:
+    def checksums(self, files: Sequence[StoredFile]) -> list[str | None]:
         """Return the checksums of all files, in their order."""
         with ThreadPoolExecutor(PARALLEL) as pool:
             return list(pool.map(self.checksum, files))
 
-    def url(self, file: Stored) -> str:
-        """Return a URL that grants any holder reading of this file for some hours: a secret."""
+    def url(self, file: StoredFile) -> str:
+        """Return a URL with which anyone can read this file for `URL_S` seconds: a secret."""
         key = self.location.key(file.path)
         with translate_errors(self.location):
             return self.client.generate_presigned_url(
@@ -124,11 +127,12 @@ class Bucket:
         return self.client.head_object(Bucket=self.location.bucket, Key=key, PartNumber=1)["ContentLength"]
 
 
-def best_checksum(head: Mapping[str, Any], part_bytes: Callable[[], int]) -> str | None:
-    """Return the best checksum in the answer to HeadObject. Multipart files have sums of their parts' sums, but for some CRCs.
+def choose_checksum(head: Mapping[str, Any], part_bytes: Callable[[], int]) -> str | None:
+    """Return the best checksum in the answer to HeadObject.
 
-    In this order: that of our own upload; those that cannot be forged; those that are fast. The ETag is an MD5 unless the
-    object is encrypted with a key of KMS or of the client.
+    Multipart files have checksums of their parts' checksums, except for some CRCs. The order is: that of this package's upload,
+    those that cannot be forged, those that are fast. The ETag is an MD5 unless the object is encrypted with a key of KMS or of
+    the client.
     """
     if own := head.get("Metadata", {}).get(DIGEST):
         return f"sha256:{own}"
@@ -150,7 +154,7 @@ _CHECKSUMS = {"sha256": "ChecksumSHA256", "sha1": "ChecksumSHA1", "crc32": "Chec
 
 @contextmanager
 def translate_errors(location: Location) -> Iterator[None]:
-    """Raise boto3's errors as `DataError` with a plain message."""
+    """Raise boto3's errors in the block as `DataError` with a plain message."""
     try:
         yield
     except (BotoCoreError, ClientError) as exc:
@@ -166,7 +170,7 @@ def _format_error(error: Exception, location: Location) -> str:
         case ClientError():
             code, status = error.response["Error"].get("Code", ""), error.response["ResponseMetadata"].get("HTTPStatusCode")
             if code == "NoSuchBucket" or (error.operation_name == "HeadBucket" and status == 404):
-                return f"there is no bucket {location.bucket}. Make one with: aws s3 mb s3://{location.bucket}"
+                return f"there is no bucket {location.bucket}. Create it with: aws s3 mb s3://{location.bucket}"
             if clock := refusals.wrong_clock(error):
                 return clock
             if code in _EXPIRED:
@@ -177,15 +181,15 @@ def _format_error(error: Exception, location: Location) -> str:
                 return f"AWS denies {error.operation_name} there: {denied}"
             if status == 403:
                 return (
-                    f"AWS denies {error.operation_name} there ({code}): the bucket is somebody else's, or these credentials "
-                    "lack a permission. docs/data.md lists those that are needed"
+                    f"AWS denies {error.operation_name} there ({code}): the bucket is another account's, or these credentials "
+                    "lack a permission. docs/data.md lists the required ones"
                 )
             return f"{error.operation_name} failed: {code}: {error.response['Error'].get('Message', '')}"
     return str(error)
 
 
-def _client(session: boto3.session.Session, region: str) -> "S3Client":
-    """Checksums are asked for where they are wanted; a presigned URL must not ask for them."""
+def _make_client(session: boto3.session.Session, region: str) -> "S3Client":
+    """Return a client that requests checksums only where a call does, as a presigned URL must not request them."""
     config = Config(
         signature_version="s3v4",
         retries={"mode": "standard", "max_attempts": 5},
@@ -196,13 +200,13 @@ def _client(session: boto3.session.Session, region: str) -> "S3Client":
     return session.client("s3", region_name=region, config=config)
 
 
-def _region_of(session: boto3.session.Session, location: Location) -> str:
-    """Return a bucket's region, which S3 reports in any region; a presigned URL must name it."""
-    client = _client(session, session.region_name or "us-east-1")
+def _find_region(session: boto3.session.Session, location: Location) -> str:
+    """Return a bucket's region, which S3 reports in any region and a presigned URL must name."""
+    client = _make_client(session, session.region_name or "us-east-1")
     return client.head_bucket(Bucket=location.bucket).get("BucketRegion") or "us-east-1"
 
 
-def _encryption(client: "S3Client", location: Location) -> str | None:
+def _choose_encryption(client: "S3Client", location: Location) -> str | None:
     try:
         rules = client.get_bucket_encryption(Bucket=location.bucket)["ServerSideEncryptionConfiguration"]["Rules"]
     except ClientError as error:
@@ -212,22 +216,22 @@ def _encryption(client: "S3Client", location: Location) -> str | None:
     return DEFAULT_ENCRYPTION if kinds <= {DEFAULT_ENCRYPTION, None} else None
 
 
-def _public(client: "S3Client", location: Location) -> Iterator[str]:
-    """Return which others can read it, as far as these credentials may ask."""
+def _find_public_access(client: "S3Client", location: Location) -> Iterator[str]:
+    """Yield a warning if others can read the bucket, as far as these credentials may check."""
     blocked = (
-        _ask_bucket(lambda: client.get_public_access_block(Bucket=location.bucket)["PublicAccessBlockConfiguration"]) or {}
+        _call_if_allowed(lambda: client.get_public_access_block(Bucket=location.bucket)["PublicAccessBlockConfiguration"]) or {}
     )
-    policy = _ask_bucket(lambda: client.get_bucket_policy_status(Bucket=location.bucket)["PolicyStatus"]) or {}
+    policy = _call_if_allowed(lambda: client.get_bucket_policy_status(Bucket=location.bucket)["PolicyStatus"]) or {}
     ways = []
     if policy.get("IsPublic") and not blocked.get("RestrictPublicBuckets"):
         ways.append("its policy")
-    grants = _ask_bucket(lambda: client.get_bucket_acl(Bucket=location.bucket)["Grants"]) or []
-    if any(grant.get("Grantee", {}).get("URI") in _EVERYBODY for grant in grants) and not blocked.get("IgnorePublicAcls"):
+    grants = _call_if_allowed(lambda: client.get_bucket_acl(Bucket=location.bucket)["Grants"]) or []
+    if any(grant.get("Grantee", {}).get("URI") in _PUBLIC_GROUPS for grant in grants) and not blocked.get("IgnorePublicAcls"):
         ways.append("its access control list")
     if ways:
         settings = json.dumps(dict.fromkeys(_BLOCKS, True), separators=(",", ":"))
         yield (
-            f"the bucket {location.bucket} is public, by {' and '.join(ways)}: anybody can read what lies there. Close it with:"
+            f"the bucket {location.bucket} is public, by {' and '.join(ways)}: anyone can read its files. Block this with:"
             f" aws s3api put-public-access-block --bucket {location.bucket} --public-access-block-configuration '{settings}'"
         )
 
@@ -235,8 +239,8 @@ def _public(client: "S3Client", location: Location) -> Iterator[str]:
 _BLOCKS = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
 
 
-def _ask_bucket(question: Callable[[], Any]) -> Any:
-    """None where the answer is that nothing is set, or that these credentials may not know."""
+def _call_if_allowed(question: Callable[[], Any]) -> Any:
+    """Return the result of a call; None if nothing is set, or if these credentials may not read it."""
     try:
         return question()
     except ClientError:

@@ -1,4 +1,4 @@
-"""Files on this machine: what they sum up to, and which of them S3 has, or they have of S3, already."""
+"""Local files: their checksums, and which of them are missing in S3, or here."""
 
 import base64
 import hashlib
@@ -13,18 +13,18 @@ from pathlib import Path
 from s3transfer.utils import ChunksizeAdjuster
 
 from pytest_dtfperf.errors import DataError, UsageError
-from pytest_dtfperf.staging.bucket import Bucket, Stored
-from pytest_dtfperf.staging.on_host.job import matches
+from pytest_dtfperf.staging.bucket import Bucket, StoredFile
+from pytest_dtfperf.staging.on_host.job import has_checksum
 
-PARTIAL = ".dtfperf-partial"  # where files grow that are being fetched
-HASHING = 4  # files at a time: reading is slower than hashing
+PARTIAL = ".dtfperf-partial"  # the folder of incomplete files
+HASHING = 4  # files at a time, as reading is slower than hashing
 _CHUNK_BYTES = 1 << 20
 
-Show = Callable[[int, int], object]  # bytes done, of how many
+Show = Callable[[int, int], object]  # bytes done, and their total
 
 
 class Meter:
-    """Counts bytes from many threads."""
+    """A thread-safe counter of bytes."""
 
     def __init__(self, show: Show, of: int) -> None:
         self.of = of
@@ -40,8 +40,8 @@ class Meter:
 
 
 @dataclass(frozen=True)
-class Sum:
-    """Of a file's content: of all of it, and as S3 sums what it receives in parts."""
+class Checksums:
+    """The SHA-256 of a file's content, and the one that S3 computes of the parts it receives."""
 
     size: int
     whole: str  # hexadecimal
@@ -49,16 +49,16 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Unsent:
-    """Reports which files must be sent, and their sums. Called from several threads."""
+class UploadFilter:
+    """Decides which files must be uploaded. Called from several threads."""
 
     bucket: Bucket
     part_bytes: int
     meter: Meter
     given_up: Callable[[], bool]
 
-    def sum(self, local: Path, there: Stored | None) -> Sum | None:
-        """None: it is there already."""
+    def sum(self, local: Path, there: StoredFile | None) -> Checksums | None:
+        """Return the checksums of a file; None if S3 already has it."""
         try:
             if there and there.size == local.stat().st_size and self._is_same(local, there):
                 self.meter.add(there.size)
@@ -67,13 +67,13 @@ class Unsent:
         except OSError as exc:
             raise DataError(f"{local} cannot be read: {exc.strerror or exc}") from exc
 
-    def _is_same(self, local: Path, there: Stored) -> bool:
+    def _is_same(self, local: Path, there: StoredFile) -> bool:
         checksum = self.bucket.checksum(there)
-        return checksum is not None and matches(str(local), checksum, self.given_up)
+        return checksum is not None and has_checksum(str(local), checksum, self.given_up)
 
-    def _sum(self, local: Path) -> Sum:
+    def _sum(self, local: Path) -> Checksums:
         size = local.stat().st_size
-        part_bytes = ChunksizeAdjuster().adjust_chunksize(self.part_bytes, size)  # as it will be cut
+        part_bytes = ChunksizeAdjuster().adjust_chunksize(self.part_bytes, size)  # as boto3 will do
         whole, parts, room = hashlib.sha256(), [hashlib.sha256()], part_bytes
         with local.open("rb") as file:
             while (chunk := file.read(min(_CHUNK_BYTES, room or part_bytes))) and not self.given_up():
@@ -84,12 +84,12 @@ class Unsent:
                 parts[-1].update(chunk)
                 room -= len(chunk)
         received = hashlib.sha256(b"".join(part.digest() for part in parts)) if size >= self.part_bytes else parts[0]
-        return Sum(size, whole.hexdigest(), base64.b64encode(received.digest()).decode())
+        return Checksums(size, whole.hexdigest(), base64.b64encode(received.digest()).decode())
 
 
 @contextmanager
 def start_threads() -> Iterator[tuple[ThreadPoolExecutor, Callable[[], bool]]]:
-    """Threads that read and hash, and the flag that stops them when the result is no longer needed."""
+    """Yield a pool of threads for hashing, and a function that returns whether their result is no longer needed."""
     given_up = threading.Event()
     pool = ThreadPoolExecutor(HASHING)
     try:
@@ -99,8 +99,8 @@ def start_threads() -> Iterator[tuple[ThreadPoolExecutor, Callable[[], bool]]]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def local_files(local: Path) -> dict[str, Path]:
-    """Path below the prefix -> file. Links to files are followed, links to folders are not: they may lead round in a circle."""
+def list_local_files(local: Path) -> dict[str, Path]:
+    """Return files by their path below the folder. Links to folders are not followed, as they may form a loop."""
     if local.is_file():
         return {local.name: local}
     if not local.is_dir():
@@ -116,14 +116,16 @@ def local_files(local: Path) -> dict[str, Path]:
     return found
 
 
-def find_missing(local: Path, files: Sequence[Stored], checksums: Mapping[str, str | None], meter: Meter) -> list[Stored]:
-    """Return those of which there is not the same here."""
+def find_missing(
+    local: Path, files: Sequence[StoredFile], checksums: Mapping[str, str | None], meter: Meter
+) -> list[StoredFile]:
+    """Return the files of which there is no identical one here."""
 
-    def is_there(file: Stored) -> bool:
+    def is_there(file: StoredFile) -> bool:
         target, checksum = local / file.path, checksums[file.path]
         if not target.is_file() or target.stat().st_size != file.size or checksum is None:
             return False
-        return matches(str(target), checksum, given_up)
+        return has_checksum(str(target), checksum, given_up)
 
     with start_threads() as (pool, given_up):
         found = []
@@ -136,8 +138,8 @@ def find_missing(local: Path, files: Sequence[Stored], checksums: Mapping[str, s
 
 
 @contextmanager
-def on_disk(target: Path) -> Iterator[None]:
-    """Raise the disk's own errors as plain messages."""
+def translate_disk_errors(target: Path) -> Iterator[None]:
+    """Raise the disk's errors in the block as `DataError` with a plain message."""
     try:
         yield
     except OSError as exc:

@@ -1,8 +1,8 @@
-"""Files to S3 and from it, many at once and large ones in parts, with boto3's transfer manager.
+"""Upload and download of many files at once, large ones in parts, with boto3's transfer manager.
 
-Either way may be broken off and begun again: a file that is there with the same size and checksum is not sent twice. What is
-sent carries the SHA-256 of its content, and is compared with what S3 has received; what is fetched appears under its name once
-its checksum is right.
+A transfer may be interrupted and repeated: a file that exists with the same size and checksum is not sent again. Uploads carry
+the SHA-256 of their content, which is compared with what S3 has received. Downloads get their names once their checksum is
+verified.
 """
 
 import hashlib
@@ -27,33 +27,33 @@ from pytest_dtfperf.clusters.answer_cache import cache_folder
 from pytest_dtfperf.clusters.locks import lock_file
 from pytest_dtfperf.errors import DataError
 from pytest_dtfperf.node.files import rename_durably
-from pytest_dtfperf.staging.bucket import DIGEST, PARALLEL, Bucket, Stored, translate_errors
+from pytest_dtfperf.staging.bucket import DIGEST, PARALLEL, Bucket, StoredFile, translate_errors
 from pytest_dtfperf.staging.files import (
     PARTIAL,
+    Checksums,
     Meter,
     Show,
-    Sum,
-    Unsent,
+    UploadFilter,
     find_missing,
-    local_files,
-    on_disk,
+    list_local_files,
     start_threads,
+    translate_disk_errors,
 )
-from pytest_dtfperf.staging.on_host.job import matches
+from pytest_dtfperf.staging.on_host.job import has_checksum
 
 
 @contextmanager
-def sole(name: str, what: str) -> Iterator[Path]:
-    """Lock the transfer on this machine; gives the place of a journal that stays if this is killed."""
+def lock_transfer(name: str, what: str) -> Iterator[Path]:
+    """Lock the transfer on this machine. Yields the path of a journal, which remains if this process is killed."""
     folder = cache_folder() / "transfers"
-    with on_disk(folder):
+    with translate_disk_errors(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     stem = hashlib.sha256(name.encode()).hexdigest()[:24]
     with ExitStack() as alone:
         try:
             alone.enter_context(lock_file(folder / f"{stem}.lock", within_s=0.0))
         except BlockingIOError:
-            raise DataError(f"another {what} is under way on this machine. Wait for its end, or end it") from None
+            raise DataError(f"another {what} runs on this machine. Wait for its end, or end it") from None
         except OSError as exc:
             raise DataError(
                 f"{folder} cannot be written: {exc.strerror}; make room on that disk, or set XDG_CACHE_HOME"
@@ -63,15 +63,15 @@ def sole(name: str, what: str) -> Iterator[Path]:
 
 @contextmanager
 def keep_journal(bucket: Bucket, journal: Path) -> Iterator[None]:
-    """Write down every upload in parts before its first part: S3 keeps parts, and charges for them, until they are disowned."""
+    """Record every multipart upload before its first part, as S3 keeps and charges for parts of aborted uploads."""
     writing = threading.Lock()
 
     def note(parsed: dict[str, Any], **kwargs: Any) -> None:
         if "UploadId" in parsed:
             try:
-                with writing, on_disk(journal), journal.open("a", encoding="utf-8") as file:
+                with writing, translate_disk_errors(journal), journal.open("a", encoding="utf-8") as file:
                     file.write(json.dumps([parsed["UploadId"], parsed["Key"]]) + "\n")
-            except DataError:  # else its parts would stay
+            except DataError:  # otherwise its parts would remain
                 bucket.client.abort_multipart_upload(
                     Bucket=bucket.location.bucket, Key=parsed["Key"], UploadId=parsed["UploadId"]
                 )
@@ -86,8 +86,8 @@ def keep_journal(bucket: Bucket, journal: Path) -> Iterator[None]:
     journal.unlink(missing_ok=True)
 
 
-def abort_left(bucket: Bucket, journal: Path) -> None:
-    """Disown the parts of a push that was killed here. Those that are gone already are no trouble."""
+def abort_abandoned(bucket: Bucket, journal: Path) -> None:
+    """Abort the multipart uploads of a push that was killed here."""
     with suppress(FileNotFoundError):
         for line in journal.read_text(encoding="utf-8").splitlines():
             with (
@@ -99,30 +99,30 @@ def abort_left(bucket: Bucket, journal: Path) -> None:
         journal.unlink()
 
 
-PART_BYTES = 16 << 20  # larger files travel in parts of this size, each on its own and again if need be
+PART_BYTES = 16 << 20  # size of the parts of larger files, each of which may be repeated
 
 
 @dataclass(frozen=True)
-class Done:
-    """What came of it."""
+class TransferResult:
+    """The result of a transfer."""
 
     files: int
     bytes: int
-    sent: int  # files that were not there before
-    unverified: Sequence[str] = ()  # of which S3 knows no checksum that can be computed here
+    sent: int  # files that were transferred
+    unverified: Sequence[str] = ()  # files without a checksum that can be computed here
 
 
-def push(bucket: Bucket, local: Path, *, show: Show, part_bytes: int = PART_BYTES) -> Done:
+def push(bucket: Bucket, local: Path, *, show: Show, part_bytes: int = PART_BYTES) -> TransferResult:
     """Upload a file, or all files below a folder. Raises `UsageError`, `DataError`."""
-    files = local_files(local)
-    with on_disk(local):
+    files = list_local_files(local)
+    with translate_disk_errors(local):
         meter = Meter(show, sum(path.stat().st_size for path in files.values()))
-    with sole(f"push {bucket.location}", f"dtfperf data push to {bucket.location}") as journal:
-        abort_left(bucket, journal)
-        there = {file.path: file for file in bucket.files()}
-        sent: list[tuple[str, Sum]] = []
-        with keep_journal(bucket, journal), _manager(bucket, part_bytes) as manager, start_threads() as (pool, given_up):
-            unsent = Unsent(bucket, part_bytes, meter, given_up)
+    with lock_transfer(f"push {bucket.location}", f"dtfperf data push to {bucket.location}") as journal:
+        abort_abandoned(bucket, journal)
+        there = {file.path: file for file in bucket.list_files()}
+        sent: list[tuple[str, Checksums]] = []
+        with keep_journal(bucket, journal), _open_manager(bucket, part_bytes) as manager, start_threads() as (pool, given_up):
+            unsent = UploadFilter(bucket, part_bytes, meter, given_up)
             futures = []
             for path, found in zip(files, pool.map(unsent.sum, files.values(), map(there.get, files)), strict=True):
                 if found is not None:
@@ -130,42 +130,46 @@ def push(bucket: Bucket, local: Path, *, show: Show, part_bytes: int = PART_BYTE
                         str(files[path]),
                         bucket.location.bucket,
                         bucket.location.key(path),
-                        extra_args=_asked_for(bucket, found),
-                        subscribers=[_Counter(meter)],
+                        extra_args=_make_upload_arguments(bucket, found),
+                        subscribers=[_ProgressSubscriber(meter)],
                     )
                     futures.append((path, future))
                     sent.append((path, found))
             for path, future in futures:
-                _result(bucket, path, future)
+                _wait_for(bucket, path, future)
         _verify_sent(bucket, sent)
-    return Done(len(files), meter.of, len(sent))
+    return TransferResult(len(files), meter.of, len(sent))
 
 
-def pull(bucket: Bucket, local: Path, *, show: Show, part_bytes: int = PART_BYTES) -> Done:
-    """Fetch all files below the prefix into a folder. Raises `DataError`."""
-    files = bucket.files()
+def pull(bucket: Bucket, local: Path, *, show: Show, part_bytes: int = PART_BYTES) -> TransferResult:
+    """Download all files below the prefix into a folder. Raises `DataError`."""
+    files = bucket.list_files()
     if not files:
         raise DataError(f"there is nothing below {bucket.location}/")
     checksums = dict(zip((file.path for file in files), bucket.checksums(files), strict=True))
     meter = Meter(show, sum(file.size for file in files))
-    with sole(f"pull {local.absolute()}", f"dtfperf data pull into {local}"), on_disk(local), _growing(local) as partial:
+    with (
+        lock_transfer(f"pull {local.absolute()}", f"dtfperf data pull into {local}"),
+        translate_disk_errors(local),
+        _make_partial_folder(local) as partial,
+    ):
         missing = find_missing(local, files, checksums, meter)
-        with _manager(bucket, part_bytes) as manager:
+        with _open_manager(bucket, part_bytes) as manager:
             futures = []
             for number, file in enumerate(missing):
                 key, part = bucket.location.key(file.path), str(partial / str(number))
-                future = manager.download(bucket.location.bucket, key, part, subscribers=[_Counter(meter)])
+                future = manager.download(bucket.location.bucket, key, part, subscribers=[_ProgressSubscriber(meter)])
                 futures.append((file, part, future))
             for file, part, future in futures:
-                _result(bucket, file.path, future)
-                _keep(bucket, file, part, checksums[file.path], local)
+                _wait_for(bucket, file.path, future)
+                _verify_and_rename(bucket, file, part, checksums[file.path], local)
     unverified = tuple(path for path, checksum in checksums.items() if checksum is None)
-    return Done(len(files), meter.of, len(missing), unverified)
+    return TransferResult(len(files), meter.of, len(missing), unverified)
 
 
 @contextmanager
-def _growing(local: Path) -> Iterator[Path]:
-    """A folder for what is not whole yet, on the same disk; what a pull that was killed has left there is of no use."""
+def _make_partial_folder(local: Path) -> Iterator[Path]:
+    """Yield a folder for incomplete files, on the same disk and without those of a killed pull."""
     partial = local / PARTIAL
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(mode=0o700, parents=True)
@@ -175,17 +179,17 @@ def _growing(local: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _keep(bucket: Bucket, file: Stored, part: str, checksum: str | None, local: Path) -> None:
-    """Give a file its name once it is what it should be."""
-    if os.stat(part).st_size != file.size or (checksum and not matches(part, checksum)):
-        raise DataError(f"{bucket.location}: {file.path} arrives with another checksum than S3 has. Upload it again")
+def _verify_and_rename(bucket: Bucket, file: StoredFile, part: str, checksum: str | None, local: Path) -> None:
+    """Give a downloaded file its name after verifying it."""
+    if os.stat(part).st_size != file.size or (checksum and not has_checksum(part, checksum)):
+        raise DataError(f"{bucket.location}: {file.path} has arrived with another checksum than S3 has. Upload it again")
     (local / file.path).parent.mkdir(parents=True, exist_ok=True)
     rename_durably(part, local / file.path)
 
 
 @contextmanager
-def _manager(bucket: Bucket, part_bytes: int) -> Iterator[TransferManager]:
-    """Whatever ends the block before its time, Ctrl-C too, takes back every upload that is under way."""
+def _open_manager(bucket: Bucket, part_bytes: int) -> Iterator[TransferManager]:
+    """Yield a transfer manager, which aborts all uploads if the block fails, also by Ctrl-C."""
     config = TransferConfig(
         multipart_threshold=part_bytes,
         multipart_chunksize=part_bytes,
@@ -196,42 +200,42 @@ def _manager(bucket: Bucket, part_bytes: int) -> Iterator[TransferManager]:
         yield manager
 
 
-def _asked_for(bucket: Bucket, found: Sum) -> dict[str, Any]:
+def _make_upload_arguments(bucket: Bucket, found: Checksums) -> dict[str, Any]:
     encryption = {"ServerSideEncryption": bucket.encryption} if bucket.encryption else {}
     return {"ChecksumAlgorithm": "SHA256", "Metadata": {DIGEST: found.whole}, **encryption}
 
 
-def _result(bucket: Bucket, path: str, future: TransferFuture) -> None:
+def _wait_for(bucket: Bucket, path: str, future: TransferFuture) -> None:
     with translate_errors(bucket.location):
         try:
             future.result()
         except CancelledError as exc:
-            raise DataError(f"{bucket.location}: {path} was given up: {exc}") from exc
+            raise DataError(f"{bucket.location}: {path} was cancelled: {exc}") from exc
         except (BotoCoreError, ClientError, DataError):
             raise
-        except Exception as exc:  # whatever the manager's threads met with
+        except Exception as exc:  # any error of the manager's threads
             raise DataError(f"{bucket.location}: {path}: {exc}") from exc
 
 
-def _verify_sent(bucket: Bucket, sent: Sequence[tuple[str, Sum]]) -> None:
-    """S3 must have received what was read before it was sent."""
+def _verify_sent(bucket: Bucket, sent: Sequence[tuple[str, Checksums]]) -> None:
+    """Check that S3 has received what was read. Raises `DataError`."""
     with ThreadPoolExecutor(PARALLEL) as pool:
-        for path, wrong in pool.map(lambda each: (each[0], _is_wrong(bucket, *each)), sent):
+        for path, wrong in pool.map(lambda each: (each[0], _find_difference(bucket, *each)), sent):
             if wrong:
-                raise DataError(f"{bucket.location}: {path} is not there as it was read here: {wrong}. Push it again")
+                raise DataError(f"{bucket.location}: {path} differs from the local file: {wrong}. Push it again")
 
 
-def _is_wrong(bucket: Bucket, path: str, found: Sum) -> str | None:
+def _find_difference(bucket: Bucket, path: str, found: Checksums) -> str | None:
     with translate_errors(bucket.location):
         head = bucket.client.head_object(Bucket=bucket.location.bucket, Key=bucket.location.key(path), ChecksumMode="ENABLED")
     if head["ContentLength"] != found.size:
         return f"it has {head['ContentLength']} bytes instead of {found.size}"
     received = head.get("ChecksumSHA256", "").partition("-")[0]
-    return None if received == found.received else "it has another checksum; did it change meanwhile?"
+    return None if received == found.received else "it has another checksum, or has changed during the transfer"
 
 
-class _Counter(BaseSubscriber):
-    """Reports to the meter what the manager has moved; less than nothing when a part is sent again."""
+class _ProgressSubscriber(BaseSubscriber):
+    """Adds the transferred bytes to the meter; negative ones if a part is sent again."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter

@@ -87,7 +87,7 @@ def test_a_public_bucket_is_warned_of(s3: S3, dtfperf: Dtfperf, session: Path) -
     s3.client.put_bucket_acl(Bucket=NAME, ACL="public-read")
     ended = dtfperf("data", "push", session, URL)
     assert ended.code == 0
-    assert ended.err.startswith(f"dtfperf: warning: the bucket {NAME} is public, by its access control list: anybody can read")
+    assert ended.err.startswith(f"dtfperf: warning: the bucket {NAME} is public, by its access control list: anyone can read")
     assert ended.err.count("\n") == 1
 
 
@@ -95,12 +95,12 @@ def test_a_public_bucket_is_warned_of(s3: S3, dtfperf: Dtfperf, session: Path) -
     ("arguments", "code", "words"),
     [
         (("push", "nothing", URL), 2, "dtfperf: there is no file or folder nothing\n"),
-        (("push", ".", "perf-data"), 2, "dtfperf: 'perf-data' is no place in S3. Write s3://bucket or s3://bucket/prefix\n"),
+        (("push", ".", "perf-data"), 2, "dtfperf: 'perf-data' is not an S3 URL. Write s3://bucket or s3://bucket/prefix\n"),
         (("pull", ".", f"{URL}/empty"), 1, f"dtfperf: there is nothing below {URL}/empty/\n"),
         (
             ("pull", ".", "s3://nobodys/a"),
             1,
-            "dtfperf: s3://nobodys/a: there is no bucket nobodys. Make one with: aws s3 mb s3://nobodys\n",
+            "dtfperf: s3://nobodys/a: there is no bucket nobodys. Create it with: aws s3 mb s3://nobodys\n",
         ),
     ],
     ids=["nothing here", "no URL", "nothing there", "no bucket"],
@@ -120,11 +120,11 @@ PULL = "pull fetches to this machine: dtfperf data pull s3://BUCKET/PREFIX LOCAL
         (("pull", URL, "s3://data/b"), f"'s3://data/b' is a URL, where a file or folder of this machine must be. {PULL}"),
         (("pull", URL, "file:///sets"), f"'file:///sets' is a URL, where a file or folder of this machine must be. {PULL}"),
         (("pull", "https://a.b/c", URL), f"'https://a.b/c' is a URL, where a file or folder of this machine must be. {PULL}"),
-        (("pull", "sets", "https://a.b/c"), "'https://a.b/c' is no place in S3. Write s3://bucket or s3://bucket/prefix"),
+        (("pull", "sets", "https://a.b/c"), "'https://a.b/c' is not an S3 URL. Write s3://bucket or s3://bucket/prefix"),
         (("push", URL, "s3://perf-data/b"), f"'{URL}' is a URL, where a file or folder of this machine must be. {PUSH}"),
         (("push", URL, "sets"), f"'{URL}' is a URL, where a file or folder of this machine must be. {PUSH}"),
         (("push", "file:///sets", URL), f"'file:///sets' is a URL, where a file or folder of this machine must be. {PUSH}"),
-        (("push", ".", "file:///sets"), "'file:///sets' is no place in S3. Write s3://bucket or s3://bucket/prefix"),
+        (("push", ".", "file:///sets"), "'file:///sets' is not an S3 URL. Write s3://bucket or s3://bucket/prefix"),
     ],
     ids=[
         "pull, bucket to bucket", "pull, to a file's URL", "pull, another URL", "pull, no bucket",

@@ -156,7 +156,7 @@ def test_hosts_by_name(tmp_path: Path) -> None:
     write(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
     ended = doctor(tmp_path, "--cluster=twins", "--hosts=twins-1")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "dtfperf: twins lends no hosts by name: looking at all" in ended.stderr
+    assert "dtfperf: twins does not allocate hosts by name: checking all" in ended.stderr
     assert "cluster twins: 2 hosts, nothing is wrong" in ended.stdout
     ended = doctor(tmp_path, "--cluster=twins", "--hosts=twins-1", "--gpus=1")
     assert (ended.returncode, ended.stdout) == (2, "")

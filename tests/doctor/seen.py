@@ -4,11 +4,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_dtfperf.doctor.diagnosis import Diagnosis, Disk, Facts, HostLink, HostSeen, Offset, Reach, TensorFlowTrial
+from pytest_dtfperf.doctor.diagnosis import (
+    ClockOffset,
+    Diagnosis,
+    Disk,
+    HostDiagnosis,
+    HostFacts,
+    HostLink,
+    PortAttempt,
+    TensorFlowTrial,
+)
 from pytest_dtfperf.launch.exposure import NetworkInterface
 
 GIB = 1 << 30
-FACTS = Facts(
+FACTS = HostFacts(
     hostname="node",
     addresses=("127.0.0.1", "10.0.0.1"),
     interfaces=(NetworkInterface("eth0", tuple(f"10.0.0.{i}" for i in range(20)), gbps=10.0),),
@@ -31,12 +40,12 @@ MBIT = 1_000_000
 def healthy(hosts: int = 3, gpus: int = 0, each: Mapping[int, Mapping[str, Any]] | None = None) -> Diagnosis:
     """Hosts that are all alike, and full speed between them. `each` changes facts of some."""
     rows = [
-        HostSeen(
+        HostDiagnosis(
             name=f"node{i}",
             address=f"10.0.0.{i}",
             facts=replace(FACTS, **{"gpus": ("A100",) * gpus, **(each or {}).get(i, {})}),
             trial=TensorFlowTrial("2.21.0", gpus, 3.0),
-            offset=Offset(0.001, 0.0002),
+            offset=ClockOffset(0.001, 0.0002),
             ports=(40000 + i,),
             sees=frozenset(range(hosts)),
         )
@@ -44,7 +53,7 @@ def healthy(hosts: int = 3, gpus: int = 0, each: Mapping[int, Mapping[str, Any]]
     ]
     seen = Diagnosis(cluster="alps", hosts=rows, rounds=6, stream_s=1.0)
     pairs = [(i, k) for i in range(hosts) for k in range(hosts) if i != k]
-    seen.reached = [Reach(i, k, 40000 + k) for i, k in pairs]
+    seen.reached = [PortAttempt(i, k, 40000 + k) for i, k in pairs]
     seen.links = [link(i, k) for i, k in pairs]
     return seen
 

@@ -13,7 +13,7 @@ from pytest_dtfperf.doctor import examination
 from pytest_dtfperf.doctor.allocation import compute_resources
 from pytest_dtfperf.doctor.diagnosis import Diagnosis
 from pytest_dtfperf.doctor.examination import examine, read_expectations
-from pytest_dtfperf.doctor.findings import Expected, findings
+from pytest_dtfperf.doctor.findings import Expected, list_findings
 from pytest_dtfperf.errors import AllocationError, UsageError
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
@@ -66,7 +66,7 @@ def when(word: str, then: Callable[[], object]) -> Callable[[str], None]:
 
 
 def wrong(seen: Diagnosis, wanted: Expected) -> list[str]:
-    return [str(finding) for finding in findings(seen, wanted) if finding.wrong]
+    return [str(finding) for finding in list_findings(seen, wanted) if finding.wrong]
 
 
 def test_two_hosts_that_are_well(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_host_that_falls_silent_is_set_aside(tmp_path: Path) -> None:
         assert pid
         os.kill(pid, signal.SIGSTOP)
 
-    seen = examine(config, None, when("looking around", stop))
+    seen = examine(config, None, when("reading the state", stop))
     assert seen.hosts[1].missing == "silent for 10 s"
     assert seen.hosts[0].trial
     wait_until("the stopped one is gone, too", lambda: checkup_of(1) is None)
@@ -148,7 +148,7 @@ def test_all_hosts_lost(tmp_path: Path) -> None:
             assert pid
             os.kill(pid, signal.SIGKILL)
 
-    seen = examine(config, None, when("looking for each other's files", kill))
+    seen = examine(config, None, when("comparing the files", kill))
     assert [host.missing for host in seen.hosts] == ["its process was killed by SIGKILL"] * 2
 
 

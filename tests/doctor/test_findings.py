@@ -6,8 +6,18 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.doctor.diagnosis import Diagnosis, Disk, HostLink, HostSeen, Offset, Reach, TensorFlowTrial, bits, size
-from pytest_dtfperf.doctor.findings import Expected, findings, shared
+from pytest_dtfperf.doctor.diagnosis import (
+    ClockOffset,
+    Diagnosis,
+    Disk,
+    HostDiagnosis,
+    HostLink,
+    PortAttempt,
+    TensorFlowTrial,
+    format_bits_per_s,
+    format_bytes,
+)
+from pytest_dtfperf.doctor.findings import Expected, group_by_shared_folder, list_findings
 from pytest_dtfperf.doctor.table import COLUMNS
 from pytest_dtfperf.launch.exposure import NetworkInterface
 from tests.doctor.seen import FACTS, GIB, healthy, link
@@ -15,17 +25,17 @@ from tests.doctor.seen import FACTS, GIB, healthy, link
 
 def problems(seen: Diagnosis, **expected: Any) -> list[str]:
     """What is wrong, without what is only worth knowing."""
-    return [str(finding) for finding in findings(seen, Expected(**expected)) if finding.wrong]
+    return [str(finding) for finding in list_findings(seen, Expected(**expected)) if finding.wrong]
 
 
 def remarks(seen: Diagnosis, **expected: Any) -> list[str]:
-    return [str(finding) for finding in findings(seen, Expected(**expected)) if not finding.wrong]
+    return [str(finding) for finding in list_findings(seen, Expected(**expected)) if not finding.wrong]
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 3, 16])
 def test_healthy_hosts_have_nothing_wrong(hosts: int) -> None:
     """Hosts that are alike and well have no findings."""
-    assert findings(healthy(hosts, gpus=4), Expected(gpus=4)) == []
+    assert list_findings(healthy(hosts, gpus=4), Expected(gpus=4)) == []
 
 
 def facts(host: int, **changes: Any) -> Callable[[Diagnosis], None]:
@@ -120,10 +130,10 @@ ONE_THING_WRONG: dict[str, tuple[Callable[[Diagnosis], None], tuple[str, ...]]] 
         ("the GPUs of node1 cannot be listed: nvidia-smi has not answered for 20 s",),
     ),
     "clock ahead": (
-        row(1, offset=Offset(0.2, 0.001)),
+        row(1, offset=ClockOffset(0.2, 0.001)),
         ("the clock of node1 is 0.2 s ahead of this machine's (within 0.001 s)", "chrony"),
     ),
-    "clock behind": (row(1, offset=Offset(-3.0, 0.001)), ("the clock of node1 is 3 s behind this machine's",)),
+    "clock behind": (row(1, offset=ClockOffset(-3.0, 0.001)), ("the clock of node1 is 3 s behind this machine's",)),
     "one pair": (
         closed((0, 1)),
         ("node0 -> node1 cannot connect. node0 to node1 (10.0.0.1), port 40001: no answer within 5 s", "fixed_ports"),
@@ -140,7 +150,7 @@ ONE_THING_WRONG: dict[str, tuple[Callable[[Diagnosis], None], tuple[str, ...]]] 
     "one slow host of three": (
         slow(2),
         (
-            "far less goes through node0 -> node2, node1 -> node2, node2 -> node0, node2 -> node1 than through the others",
+            "node0 -> node2, node1 -> node2, node2 -> node0, node2 -> node1 are far slower than the other links",
             ": 94 Mbit/s where 9.4 Gbit/s is usual. node2 is in all of them",
             "ethtool",
         ),
@@ -166,8 +176,8 @@ def test_one_thing_wrong_is_one_complaint(case: str) -> None:
 
 
 NOT_WRONG: dict[str, Callable[[Diagnosis], None]] = {
-    "clock within its uncertainty": row(1, offset=Offset(0.2, 0.19)),
-    "clock a little off": row(1, offset=Offset(0.04, 0.0)),
+    "clock within its uncertainty": row(1, offset=ClockOffset(0.2, 0.19)),
+    "clock a little off": row(1, offset=ClockOffset(0.04, 0.0)),
     "python's last number": facts(1, python="3.11.2"),
     "busy": facts(1, load=7.0),
     "gpus of another model": facts(1, gpus=("H100",) * 4),
@@ -203,7 +213,7 @@ def test_clocks_that_agree_with_each_other_blame_this_machine() -> None:
     """When all hosts are off by the same, it is this machine's clock that is, which training does not mind."""
     seen = healthy(3)
     for host in seen.hosts:
-        host.offset = Offset(60.01, 0.001)
+        host.offset = ClockOffset(60.01, 0.001)
     assert problems(seen) == []
     assert "this machine's clock is 60 s behind those of all hosts" in remarks(seen)[0]
 
@@ -211,7 +221,7 @@ def test_clocks_that_agree_with_each_other_blame_this_machine() -> None:
 def test_clocks_that_disagree_are_blamed_one_by_one() -> None:
     """When all hosts are off, and each differently, each is named."""
     seen = healthy(2)
-    seen.hosts[0].offset, seen.hosts[1].offset = Offset(60.0, 0.001), Offset(-60.0, 0.001)
+    seen.hosts[0].offset, seen.hosts[1].offset = ClockOffset(60.0, 0.001), ClockOffset(-60.0, 0.001)
     assert [output[:18] for output in problems(seen)] == ["the clock of node0", "the clock of node1"]
 
 
@@ -227,7 +237,7 @@ def test_half_of_all_links_slow() -> None:
     """One bad cable between two hosts is found in one direction, too."""
     seen = healthy(2)
     seen.links = [link(0, 1, 94), link(1, 0, 9400)]
-    assert "far less goes through node0 -> node1 than" in problems(seen)[0]
+    assert "node0 -> node1 is far slower than" in problems(seen)[0]
 
 
 def test_hosts_that_are_one_machine_have_no_network_to_judge() -> None:
@@ -267,7 +277,7 @@ def test_shared_folders_are_groups() -> None:
     seen.hosts[2].sees = frozenset({2, 3})
     seen.hosts[3].sees = frozenset({2, 3})
     seen.hosts[0].sees = seen.hosts[1].sees = frozenset({0, 1})
-    assert shared(seen) == [[0, 1], [2, 3]]
+    assert group_by_shared_folder(seen) == [[0, 1], [2, 3]]
     assert problems(seen) == []
     assert "is not the same on all hosts: node0, node1; node2, node3" in problems(seen, shared_folder=True)[0]
 
@@ -276,8 +286,8 @@ def test_what_is_wrong_comes_first() -> None:
     """Complaints stand above remarks."""
     seen = healthy(2)
     facts(0, load=100.0)(seen)
-    row(1, offset=Offset(9.0, 0.0))(seen)
-    assert [finding.wrong for finding in findings(seen, Expected())] == [True, False]
+    row(1, offset=ClockOffset(9.0, 0.0))(seen)
+    assert [finding.wrong for finding in list_findings(seen, Expected())] == [True, False]
 
 
 def test_hosts_that_nobody_tried_to_reach() -> None:
@@ -293,22 +303,22 @@ def test_hosts_that_nobody_tried_to_reach() -> None:
 )
 def test_rates_have_three_digits(rate: float, words: str) -> None:
     """Rates are shown in the unit that leaves them between 1 and 1000."""
-    assert bits(rate) == words
+    assert format_bits_per_s(rate) == words
 
 
 def test_sizes() -> None:
     """Sizes are shown in GiB, small ones in MiB."""
-    assert (size(3 * GIB // 2), size(100 << 20)) == ("1.5 GiB", "100 MiB")
+    assert (format_bytes(3 * GIB // 2), format_bytes(100 << 20)) == ("1.5 GiB", "100 MiB")
 
 
 def test_reach_without_error_is_no_complaint() -> None:
     """Connections that came through are not mentioned."""
     seen = healthy(2)
-    seen.reached = [Reach(0, 1, 1), Reach(1, 0, 1)]
+    seen.reached = [PortAttempt(0, 1, 1), PortAttempt(1, 0, 1)]
     assert problems(seen) == []
 
 
-def _facts(host: HostSeen) -> Any:
+def _facts(host: HostDiagnosis) -> Any:
     assert host.facts
     return host.facts
 

@@ -11,7 +11,7 @@ from pytest_dtfperf.clusters.children import ChildrenChannel
 from pytest_dtfperf.clusters.local import LocalAllocation
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Lost, Resources
-from pytest_dtfperf.doctor.allocation import Lender, LentHosts, one_by_one
+from pytest_dtfperf.doctor.allocation import CheckupHosts, OpenAllocation, allocate_one_by_one
 from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.testing.backends import PARROT_COMMAND, PATIENCE_S, wait_until
 
@@ -32,7 +32,7 @@ def known(*names: str) -> list[Host]:
     return [Host(name, f"{name}.example") for name in names]
 
 
-def next_line(lent_hosts: LentHosts, besides: bytes = b"hello") -> tuple[int, bytes | Lost]:
+def next_line(lent_hosts: CheckupHosts, besides: bytes = b"hello") -> tuple[int, bytes | Lost]:
     """Return the next message of any host."""
     heard: list[tuple[int, bytes | Lost]] = []
 
@@ -47,7 +47,7 @@ def next_line(lent_hosts: LentHosts, besides: bytes = b"hello") -> tuple[int, by
 
 def test_those_that_answer_are_spoken_to() -> None:
     """Hosts that cannot be allocated are missing with the reason; the others get what is sent, and are distinguished."""
-    with one_by_one(known("a", "b", "c"), [well, down, well], PARROT_COMMAND, at_once=16, idle=IDLE) as lent_hosts:
+    with allocate_one_by_one(known("a", "b", "c"), [well, down, well], PARROT_COMMAND, at_once=16, idle=IDLE) as lent_hosts:
         assert lent_hosts.missing == {1: "it does not answer"}
         assert lent_hosts.hosts[1] == Host("b", "b.example")
         assert lent_hosts.hosts[0].address == "127.0.0.1"
@@ -57,7 +57,7 @@ def test_those_that_answer_are_spoken_to() -> None:
 
 def test_none_answers() -> None:
     """When no host can be allocated, there is no receiver, and all reasons are reported."""
-    with one_by_one(known("a", "b"), [down, down], PARROT_COMMAND, at_once=16, idle=IDLE) as lent_hosts:
+    with allocate_one_by_one(known("a", "b"), [down, down], PARROT_COMMAND, at_once=16, idle=IDLE) as lent_hosts:
         assert lent_hosts.missing.keys() == {0, 1}
         assert lent_hosts.channel.receive(0.0) is None
         with pytest.raises(HostLost):
@@ -66,7 +66,7 @@ def test_none_answers() -> None:
 
 def test_lost_hosts_are_told_once() -> None:
     """A host with a process that ends is reported once; when none is left, sending raises an error."""
-    with one_by_one(known("a", "b"), [well, well], PARROT_COMMAND, at_once=1, idle=IDLE) as lent_hosts:
+    with allocate_one_by_one(known("a", "b"), [well, well], PARROT_COMMAND, at_once=1, idle=IDLE) as lent_hosts:
         lent_hosts.channel.send(b"echo pid")
         assert {next_line(lent_hosts)[0], next_line(lent_hosts)[0]} == {0, 1}
         lent_hosts.channel.send(b"kill 0")  # every one of them is host 0 of its own allocation
@@ -102,8 +102,8 @@ def test_hosts_that_wait_for_others_hear_something() -> None:
         assert spoken.wait(PATIENCE_S)
         raise AllocationError("too late")
 
-    lenders: list[Lender] = [lambda: nullcontext(Told([Host("a", "127.0.0.1")])), late]
-    with one_by_one(known("a", "b"), lenders, PARROT_COMMAND, at_once=16, idle=b"echo still waiting") as lent_hosts:
+    lenders: list[OpenAllocation] = [lambda: nullcontext(Told([Host("a", "127.0.0.1")])), late]
+    with allocate_one_by_one(known("a", "b"), lenders, PARROT_COMMAND, at_once=16, idle=b"echo still waiting") as lent_hosts:
         assert next_line(lent_hosts) == (0, b"still waiting")
         assert lent_hosts.missing == {1: "too late"}
 
@@ -111,14 +111,14 @@ def test_hosts_that_wait_for_others_hear_something() -> None:
 def test_each_is_told_its_number() -> None:
     """A program on a host gets its host's number."""
     script = ["/bin/sh", "-c", 'echo "$@"; cat', "sh"]
-    with one_by_one(known("a", "b"), [well, well], script, at_once=16, idle=IDLE) as lent_hosts:
+    with allocate_one_by_one(known("a", "b"), [well, well], script, at_once=16, idle=IDLE) as lent_hosts:
         heard = sorted([next_line(lent_hosts, IDLE), next_line(lent_hosts, IDLE)])
         assert heard == [(0, b"--host 0"), (1, b"--host 1")]
 
 
 def test_no_thread_is_left() -> None:
     """When it is over, so are its threads, each of which has closed its channel."""
-    with one_by_one(known("a"), [well], PARROT_COMMAND, at_once=16, idle=IDLE) as lent_hosts:
+    with allocate_one_by_one(known("a"), [well], PARROT_COMMAND, at_once=16, idle=IDLE) as lent_hosts:
         lent_hosts.channel.send(b"echo here")
         next_line(lent_hosts)
         assert any(thread.name.startswith("dtfperf-host") for thread in threading.enumerate())
@@ -129,13 +129,13 @@ def test_an_error_of_the_caller_ends_everything() -> None:
     """An error while hosts are allocated releases them."""
     with (
         pytest.raises(KeyboardInterrupt),
-        one_by_one(known("a"), [well], PARROT_COMMAND, at_once=16, idle=IDLE),
+        allocate_one_by_one(known("a"), [well], PARROT_COMMAND, at_once=16, idle=IDLE),
     ):
         raise KeyboardInterrupt
     assert not any(thread.name.startswith("dtfperf-host") for thread in threading.enumerate())
 
 
-def _nobody_listens(lent_hosts: LentHosts) -> bool:
+def _nobody_listens(lent_hosts: CheckupHosts) -> bool:
     try:
         lent_hosts.channel.send(b"echo hello?")
     except HostLost:

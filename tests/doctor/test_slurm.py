@@ -9,7 +9,7 @@ import pytest
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
 from pytest_dtfperf.doctor import examination
 from pytest_dtfperf.doctor.examination import examine, read_expectations
-from pytest_dtfperf.doctor.findings import findings
+from pytest_dtfperf.doctor.findings import list_findings
 from pytest_dtfperf.testing.backends import PATIENCE_S, wait_until
 from tests.clusters.slurm.site import Site, why_not
 from tests.doctor.interpreters import SHORT_S, interpreter
@@ -42,7 +42,7 @@ def test_nodes_of_a_job(site: Site, tmp_path: Path) -> None:
         name="site", backend="slurm", backend_keys=backend_keys, devices_per_host=1, device="cpu", python=str(python), **calm
     )
     seen = examine(config, None, lambda words: None)
-    assert [str(finding) for finding in findings(seen, read_expectations(config)) if finding.wrong] == []
+    assert [str(finding) for finding in list_findings(seen, read_expectations(config)) if finding.wrong] == []
     assert [host.missing for host in seen.hosts] == [None, None]
     assert seen.folder == str(scratch)
     assert [host.sees for host in seen.hosts] == [frozenset({0, 1})] * 2

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostLink, HostSeen, Offset, TensorFlowTrial
-from pytest_dtfperf.doctor.findings import Expected, findings
-from pytest_dtfperf.doctor.table import COLUMNS, show
+from pytest_dtfperf.doctor.diagnosis import ClockOffset, Diagnosis, HostDiagnosis, HostLink, TensorFlowTrial
+from pytest_dtfperf.doctor.findings import Expected, list_findings
+from pytest_dtfperf.doctor.table import COLUMNS, format_report
 from pytest_dtfperf.launch.exposure import NetworkInterface
 from tests.doctor.seen import healthy
 
@@ -14,7 +14,7 @@ WIDE = 200
 
 
 def shown(seen: Diagnosis, width: int = WIDE) -> str:
-    return show(seen, findings(seen, Expected()), width=width)
+    return format_report(seen, list_findings(seen, Expected()), width=width)
 
 
 def rows(text: str, name: str) -> list[str]:
@@ -35,11 +35,11 @@ def test_notes_say_what_the_numbers_were_counted_over() -> None:
     """The notes below the table describe how clocks, round trips and rates were measured, with their numbers."""
     text = " ".join(shown(healthy(3)).split())
     for words in (
-        "the truth is within the ±",
+        "± is its largest error",
         "every ordered pair, 6 links in 6 rounds",
         "median of 100 messages of 64 bytes",
         "counted by the receiver over 1.00 s of its own clock, after 0.25 s that are not counted",
-        "whether the others see in ~ what one host writes there",
+        "whether other hosts see the files that a host writes to ~",
     ):
         assert words in text
 
@@ -67,7 +67,7 @@ def test_a_ring_is_called_one() -> None:
 def test_a_ring_without_a_host_that_is_missing_is_one() -> None:
     """A host that could not be had leaves no gap in the ring, and it is not called every pair."""
     seen = healthy(10)
-    seen.hosts[3] = HostSeen("node3", "10.0.0.3", missing="node3 is down")
+    seen.hosts[3] = HostDiagnosis("node3", "10.0.0.3", missing="node3 is down")
     there = [host for host in range(10) if host != 3]
     seen.ring = True
     seen.links = [HostLink(here, there[at - 1], 5e-5, 100, 10**9, 1.0) for at, here in enumerate(there)]
@@ -140,7 +140,7 @@ def test_a_host_that_was_lost_while_it_was_asked_what_it_is_was_reached() -> Non
     """A host with a clock that was read was there: it is lost, and not one that could not be allocated."""
     seen = healthy(2)
     host = seen.hosts[1]
-    host.missing, host.facts, host.trial, host.sees = "no answer within 60 s (what it is)", None, None, None
+    host.missing, host.facts, host.trial, host.sees = "no answer within 60 s (its state)", None, None, None
     (row,) = rows(shown(seen), "node1")
     assert row.split()[1] == "lost"
 
@@ -158,7 +158,7 @@ def test_tensorflow_is_told_apart_from_none() -> None:
 def test_complaints_say_how_to_go_on() -> None:
     """Each problem is followed by advice; the last line counts them."""
     seen = healthy(2, each={0: {"load": 100.0}})
-    seen.hosts[1].offset = Offset(9.0, 0.001)
+    seen.hosts[1].offset = ClockOffset(9.0, 0.001)
     lines = shown(seen).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("wrong: the clock of node1 is 9 s ahead"))
     assert lines[at + 1] == "       Run chrony or ntpd there."
@@ -201,5 +201,5 @@ def test_a_link_that_broke_has_no_rate() -> None:
 def test_colours_are_asked_for() -> None:
     """Without colour there is no escape sequence; with it, there is."""
     seen = healthy(1)
-    assert "\x1b" not in show(seen, [], width=80)
-    assert "\x1b[32myes" in show(seen, [], width=80, colour=True)
+    assert "\x1b" not in format_report(seen, [], width=80)
+    assert "\x1b[32myes" in format_report(seen, [], width=80, colour=True)

@@ -16,10 +16,10 @@ from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.clusters.protocol import LossReason, Lost
 from pytest_dtfperf.codec import ValidationError
 from pytest_dtfperf.datamodel.probes import Probes
-from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostSeen
+from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostDiagnosis
 from pytest_dtfperf.doctor.examination import Examination
-from pytest_dtfperf.doctor.findings import Expected, findings
-from pytest_dtfperf.doctor.table import show
+from pytest_dtfperf.doctor.findings import Expected, list_findings
+from pytest_dtfperf.doctor.table import format_report
 from pytest_dtfperf.errors import DtfPerfError, HostLost
 from pytest_dtfperf.launch import link_rounds, placement
 from pytest_dtfperf.launch.disturbance import disturbances
@@ -27,8 +27,8 @@ from pytest_dtfperf.launch.probing import PARTS as PARTS_OF_A_STREAM
 from pytest_dtfperf.launch.probing import Answers
 from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.launch.watch import Watch
-from pytest_dtfperf.messages.received import JUNK_BYTES, MESSAGES, MessageError, MessageReceiver, cpu_ranges, fit
-from pytest_dtfperf.messages.tables import AGENT, CHECKUP, FETCH, of_supervisor
+from pytest_dtfperf.messages.received import JUNK_BYTES, MESSAGES, MessageError, MessageReceiver, cpu_ranges, validate_message
+from pytest_dtfperf.messages.tables import AGENT, CHECKUP, FETCH, parse_supervisor_message
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.spec import Spec
 from tests.baselines.examples import entry_of
@@ -360,12 +360,12 @@ def test_changed_checkups(part: int) -> None:
     """A checkup of which one answer is another is shown, and nothing of it is anything but text."""
     for number in range(part, MANY // 5, PARTS):
         dice = random.Random(number)
-        hosts = [HostSeen("anna", "10.0.0.1"), HostSeen("bert", "10.0.0.2")]
+        hosts = [HostDiagnosis("anna", "10.0.0.1"), HostDiagnosis("bert", "10.0.0.2")]
         seen = Diagnosis(cluster="lab", hosts=hosts)
         channel = TwoHosts(lambda message, dice=dice: wire.encode(changed(message, dice)), dice.randrange(40))  # type: ignore[misc]
         try:
-            Examination(channel, seen, Limits(), ports=[0, 0], on_status=lambda words: None).carry_out()
-            shown = show(seen, findings(seen, Expected(gpus=1, shares=None, shared_folder=False)), width=200)
+            Examination(channel, seen, Limits(), ports=[0, 0], on_status=lambda words: None).run()
+            shown = format_report(seen, list_findings(seen, Expected(gpus=1, shares=None, shared_folder=False)), width=200)
         except Exception as exc:
             raise AssertionError(f"change {number}") from exc
         assert visible(shown), number
@@ -391,13 +391,16 @@ def test_changed_words_of_those_that_fetch_and_those_that_watch() -> None:
         {"failed": "environment", "why": "it failed", "hint": "fix it"}, {"ended": 0, "late": False, "survivors": [7]},
     ]  # fmt: skip
     for message in fetches:
-        assert fit(FETCH, message) == message
+        assert validate_message(FETCH, message) == message
     for message in supervisors:
-        assert of_supervisor(message) == message
+        assert parse_supervisor_message(message) == message
     words = []
     for number in range(MANY):
         dice = random.Random(number)
-        for of_which, check in ((fetches, lambda message: fit(FETCH, message)), (supervisors, of_supervisor)):
+        for of_which, check in (
+            (fetches, lambda message: validate_message(FETCH, message)),
+            (supervisors, parse_supervisor_message),
+        ):
             message = changed(dice.choice(of_which), dice)
             try:
                 check(message)
@@ -410,10 +413,10 @@ def test_changed_words_of_those_that_fetch_and_those_that_watch() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b'{"v":2,"event":"beat"}', "sent a 'beat' that cannot be: host must be there, not None"),
-        (b'{"v":2,"event":"hello","host":true}', "sent a 'hello' that cannot be: host must be a whole number"),
-        (b'{"v":2,"event":{"a":1},"host":0}', "sent a message that nobody knows: event is {'a': 1}"),
-        (b'{"v":2,"event":"facts","host":0,"error":5}', "sent a 'facts' that cannot be: error must be text"),
+        (b'{"v":2,"event":"beat"}', "sent an invalid 'beat': host must be there, not None"),
+        (b'{"v":2,"event":"hello","host":true}', "sent an invalid 'hello': host must be a whole number"),
+        (b'{"v":2,"event":{"a":1},"host":0}', "sent an unknown message: event is {'a': 1}"),
+        (b'{"v":2,"event":"facts","host":0,"error":5}', "sent an invalid 'facts': error must be text"),
         (b'{"v":2,"event":"hello","host":0,"\\u001b[2J":1}', r"key must be one of host, not '\x1b[2J'"),
     ],
 )
@@ -444,7 +447,7 @@ def test_junk_is_bounded_and_its_end_is_kept() -> None:
     for number in range(50):
         assert receiver.receive(0, b"line %d \x1b[31m" % number) is None
     assert receiver.last_lines(0) == [f"line {number} \\x1b[31m" for number in range(30, 50)]
-    with pytest.raises(MessageError, match="more than 1 MiB of lines that are no messages"):
+    with pytest.raises(MessageError, match="more than 1 MiB of lines that are not messages"):
         receiver.receive(0, b"x" * JUNK_BYTES)
     assert len(receiver.last_lines(0)[-1]) < 3000
 
@@ -459,5 +462,5 @@ def test_messages_are_counted_by_the_clock() -> None:
     now[0] = 1.0
     for _ in range(1000):
         receiver.receive(0, beat)
-    with pytest.raises(MessageError, match="sent 20000 messages faster than 1000 a second"):
+    with pytest.raises(MessageError, match="sent 20000 messages faster than 1000 per second"):
         receiver.receive(0, beat)

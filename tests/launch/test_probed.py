@@ -120,8 +120,8 @@ def test_what_nobody_has_asked_is_refused(lie: str) -> None:
         found.hear(event)
     with pytest.raises(MessageError) as refused:
         found.hear(last)
-    found.lose(0, f"given up, for it {refused.value}", lied=True)
+    found.lose(0, f"disconnected because it {refused.value}", lied=True)
     probes = found.probes(1.0)
     assert probes.hosts.keys() == {"b"}
     assert probes.links == {}
-    assert probes.unknown["a"].startswith("given up, for it reported")
+    assert probes.unknown["a"].startswith("disconnected because it reported")

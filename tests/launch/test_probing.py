@@ -62,7 +62,7 @@ def test_one_host_needs_no_link(stage: Stage) -> None:
         ({"at": "compute", "do": "signal", "what": 9}, "its task ended early (signal 9): without a word", False),
         ({"at": "listen", "do": "hang"}, "no answer within 1 s (listen)", True),
         ({"at": "round", "do": "hang"}, "no answer within 1 s (round 0)", True),
-        ({"at": "round", "do": "lie"}, "given up, for it reported a 'core.matmul' that was not requested", False),
+        ({"at": "round", "do": "lie"}, "disconnected because it reported a 'core.matmul' that was not requested", False),
     ],
     ids=["a task that leaves", "one that is killed", "one that never listens", "one that never sends", "one that tells twice"],
 )

@@ -197,9 +197,12 @@ ENDS: dict[str, tuple[Lost, list[str], str]] = {
         "the agent on bert is gone: bert \\x1b[31manswers no more",
     ),
     "it has lied": (
-        Lost(LossReason.PROTOCOL_ERROR, "said 'exit' twice"),
+        Lost(LossReason.PROTOCOL_ERROR, "sent 'exit' twice"),
         [],
-        "host bert was given up, for it said 'exit' twice. Its agent is of another version, broken, or somebody else's",
+        (
+            "host bert was disconnected because it sent 'exit' twice. Its agent has another version, is broken, or is another "
+            "program"
+        ),
     ),
 }
 

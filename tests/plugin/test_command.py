@@ -120,7 +120,7 @@ def test_a_programs_steps_are_its_rate(perf: PerfTests) -> None:
     (perf.folder / "perf" / "another.py").write_text(STEPS.replace("images_per_step=10", "images_per_step=-1"))
     impossible = perf.run("--gpus=1", "--repeats=1")
     assert impossible.code == 1
-    impossible.line("worker:0 reported steps that cannot be: step 1 has -1 images")
+    impossible.line("worker:0 reported impossible steps: step 1 has -1 images")
 
 
 OUT_OF_STEP = """

@@ -26,7 +26,7 @@ LIES = {
     "a log that is a path": "task must be the name of a task, not '../../log'",
     "last words that a terminal obeys": r"\x1b]0;title\x07\x1b[31mred\x9b31m\u202egnp\u2066\x00\ud800",
     "a signal of real time": r"was killed by SIGRTMIN+6",
-    "junk without end": "sent more than 1 MiB of lines that are no messages",
+    "junk without end": "sent more than 1 MiB of lines that are not messages",
     "memory that is no number": "fingerprint.hardware.memory_gib must be a whole number",
 }
 

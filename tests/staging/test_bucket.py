@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.errors import DataError, UsageError
-from pytest_dtfperf.staging.bucket import Bucket, Location, best_checksum
+from pytest_dtfperf.staging.bucket import Bucket, Location, choose_checksum
 from tests.clusters.ec2.cloud import guard
 from tests.s3 import NAME, REGION, S3, amazon, s3
 
@@ -38,7 +38,7 @@ def test_urls(url: str, location: Location) -> None:
 @pytest.mark.parametrize("url", ["bucket/a", "s3:/bucket", "s3://", "s3:///a", "/folder", ""])
 def test_what_is_no_url(url: str) -> None:
     """Anything else is refused with what a place looks like."""
-    with pytest.raises(UsageError, match=r"is no place in S3\. Write s3://bucket or s3://bucket/prefix"):
+    with pytest.raises(UsageError, match=r"is not an S3 URL\. Write s3://bucket or s3://bucket/prefix"):
         Location.parse(url)
 
 
@@ -53,7 +53,7 @@ def test_a_public_policy_is_warned_of(s3: S3) -> None:
     """A policy that lets everybody read is reported with the command that closes the bucket, which ends the report."""
     s3.client.put_bucket_policy(Bucket=NAME, Policy=json.dumps({"Version": "2012-10-17", "Statement": [EVERYBODY]}))
     (warning,) = Bucket.open(URL).warnings
-    assert warning.startswith(f"the bucket {NAME} is public, by its policy: anybody can read what lies there.")
+    assert warning.startswith(f"the bucket {NAME} is public, by its policy: anyone can read its files.")
     assert f"aws s3api put-public-access-block --bucket {NAME} " in warning
     assert json.loads(warning.split("'")[1]) == CLOSED
 
@@ -77,7 +77,7 @@ def test_files_and_their_urls(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(23):
         s3.put(f"sets/{number:04}", b"x" * (number % 3))
     s3.put("sets-too/other", b"")
-    files = Bucket.open(URL).files()
+    files = Bucket.open(URL).list_files()
     assert [(file.path, file.size) for file in files] == [(f"{number:04}", number % 3) for number in range(23)]
 
     assert sum("list-type" in call.parameters for call in s3.cloud.calls) == 3
@@ -93,7 +93,7 @@ def test_no_such_bucket(s3: S3) -> None:
     with pytest.raises(DataError) as told:
         Bucket.open("s3://nobodys-bucket/a")
     assert str(told.value) == (
-        "s3://nobodys-bucket/a: there is no bucket nobodys-bucket. Make one with: aws s3 mb s3://nobodys-bucket"
+        "s3://nobodys-bucket/a: there is no bucket nobodys-bucket. Create it with: aws s3 mb s3://nobodys-bucket"
     )
 
 
@@ -111,7 +111,7 @@ def test_no_permission(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     become(s3.cloud.user({"Version": "2012-10-17", "Statement": [allowed | {"Action": ["s3:ListBucket"]}]}))
     bucket = Bucket.open(URL)
     assert (bucket.warnings, bucket.encryption) == ((), None)
-    assert bucket.files() == []
+    assert bucket.list_files() == []
 
 
 def test_no_credentials(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_other_errors(s3: S3, code: str, words: str) -> None:
     bucket = Bucket.open(URL)
     s3.cloud.faults.error(f"GET /{NAME}.*", code, times=10)
     with pytest.raises(DataError) as told:
-        bucket.files()
+        bucket.list_files()
     assert str(told.value).startswith(f"{URL}: {words}")
 
 
@@ -179,5 +179,5 @@ def test_the_best_checksum(head: dict[str, Any], found: str | None) -> None:
         asked.append(99)
         return 99
 
-    assert best_checksum(head, part_bytes) == found
+    assert choose_checksum(head, part_bytes) == found
     assert bool(asked) == (found is not None and "/" in found)

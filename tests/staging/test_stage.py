@@ -52,7 +52,7 @@ def test_two_hosts_of_one_cache_fetch_once(s3: S3) -> None:
         "labels/train": 1,
         "labels/test": 0,
     }
-    assert told[0] == f"looking at {URL}"
+    assert told[0] == f"listing {URL}"
 
 
 def test_the_next_session_fetches_nothing(s3: S3) -> None:
@@ -76,7 +76,7 @@ def test_every_host_with_a_cache_of_its_own_fetches(s3: S3, tmp_path: Path) -> N
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexport XDG_CACHE_HOME={tmp_path}/of-$DTFPERF_HOST_INDEX\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    with pytest.raises(DataError, match=f"{URL} lies in different folders on the hosts: .*/of-0/.*, .*/of-1/.*cache_dir"):
+    with pytest.raises(DataError, match=f"{URL} is in different folders on the hosts: .*/of-0/.*, .*/of-1/.*cache_dir"):
         _stage(config=dataclasses.replace(TWO_HOSTS, python=str(python)))
     assert s3.asked("GET", "sets/mnist/images") == 2
 
@@ -97,9 +97,9 @@ def test_a_wrong_checksum_is_refused(s3: S3) -> None:
     with pytest.raises(DataError) as told:
         _stage()
     first, *hosts = str(told.value).splitlines()
-    assert first == f"{URL} was not brought to all hosts:"
+    assert first == f"{URL} could not be staged on all hosts:"
     assert [line.strip().partition(": ")[2] for line in hosts] == [
-        "images arrives with another checksum than S3 has, twice. Upload it again"
+        "images has arrived twice with another checksum than S3 has. Upload it again"
     ] * 2
     assert "X-Amz" not in str(told.value)
 
@@ -169,7 +169,7 @@ def test_a_silent_host_is_not_waited_for(s3: S3) -> None:
     _fill(s3)
     deaf = Deaf()
     config = ClusterConfig(name="deaf", limits=Limits(hello_s=0.2))
-    with pytest.raises(HostLost, match=r"deaf: nothing more of s3://.* has come for a long time"):
+    with pytest.raises(HostLost, match=r"deaf: no more data of s3://.* have arrived for a long time"):
         staging.stage(URL, deaf, config, lambda words: None)
     assert deaf.closed
 
@@ -218,7 +218,7 @@ def test_without_boto3() -> None:
 def test_folder_names(name: str) -> None:
     """A data set's folder is named readably and safely, and by its content: any file that differs makes another name."""
     file = {"path": "a", "size": 1, "etag": "e"}
-    names = [staging.folder_name(name, files) for files in ([file], [file, file], *([file | {key: "x"}] for key in file))]
+    names = [staging.make_folder_name(name, files) for files in ([file], [file, file], *([file | {key: "x"}] for key in file))]
     assert len(set(names)) == len(names)
     for each in names:
         assert each.startswith("bucket-")

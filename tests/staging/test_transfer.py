@@ -19,7 +19,7 @@ from pytest_dtfperf.errors import DataError, UsageError
 from pytest_dtfperf.staging import transfer
 from pytest_dtfperf.staging.bucket import Bucket
 from pytest_dtfperf.staging.files import PARTIAL
-from pytest_dtfperf.staging.transfer import Done, sole
+from pytest_dtfperf.staging.transfer import TransferResult, lock_transfer
 from pytest_dtfperf.testing.backends import wait_until
 from tests.full_disk import full_behind
 from tests.s3 import HEARS_CTRL_C, NAME, PATIENCE_S, S3, amazon, child, s3
@@ -33,11 +33,11 @@ BIG = random.Random(5).randbytes(2 * PART_BYTES + 1000)
 SMALL = {"a": b"alpha", "folder/b": b"beta" * 1000, "folder/deep/empty": b"", "folder/with spaces & ümläut": b"!"}
 
 
-def _push(local: Path, url: str = URL) -> Done:
+def _push(local: Path, url: str = URL) -> TransferResult:
     return transfer.push(Bucket.open(url), local, show=lambda done, of: None, part_bytes=PART_BYTES)
 
 
-def _pull(local: Path, url: str = URL) -> Done:
+def _pull(local: Path, url: str = URL) -> TransferResult:
     return transfer.pull(Bucket.open(url), local, show=lambda done, of: None, part_bytes=PART_BYTES)
 
 
@@ -69,7 +69,7 @@ def test_there_and_back(s3: S3, large: Path, tmp_path: Path) -> None:
 
     size = sum(map(len, _below(large).values()))
     assert s3.contents() == {f"sets/mnist/{path}": content for path, content in _below(large).items()}
-    assert there == back == Done(files=5, bytes=size, sent=5)
+    assert there == back == TransferResult(files=5, bytes=size, sent=5)
     assert _below(tmp_path / "back") == _below(large)
     assert list((tmp_path / "back").glob(".*")) == []
     assert s3.unfinished() == []
@@ -170,11 +170,11 @@ def test_objects_of_others_are_verified_by_what_s3_knows(s3: S3, tmp_path: Path)
         MultipartUpload={"Parts": listed},  # type: ignore[typeddict-item]
     )
     bucket = Bucket.open(URL)
-    kinds = {file.path: str(bucket.checksum(file)).partition(":")[0] for file in bucket.files()}
+    kinds = {file.path: str(bucket.checksum(file)).partition(":")[0] for file in bucket.list_files()}
     assert kinds == {"crc32": "crc32", "sha256": "sha256", "parts": kinds["parts"]}
     assert kinds["parts"].endswith(f"/{PART_BYTES}")
 
-    assert _pull(tmp_path / "back") == Done(files=3, bytes=6 + len(BIG), sent=3)
+    assert _pull(tmp_path / "back") == TransferResult(files=3, bytes=6 + len(BIG), sent=3)
     assert _below(tmp_path / "back") == {"crc32": b"one", "sha256": b"two", "parts": BIG}
     assert _pull(tmp_path / "back").sent == 0
 
@@ -183,7 +183,7 @@ def test_a_wrong_checksum_is_noticed(s3: S3, tmp_path: Path) -> None:
     """A file that arrives as another one than was pushed is refused, and does not appear under its name."""
     s3.put("sets/mnist/good", b"good")
     s3.put("sets/mnist/wrong", b"wrong", Metadata={"dtfperf-sha256": hashlib.sha256(b"right").hexdigest()})
-    with pytest.raises(DataError, match=r"wrong arrives with another checksum than S3 has\. Upload it again"):
+    with pytest.raises(DataError, match=r"wrong has arrived with another checksum than S3 has\. Upload it again"):
         _pull(tmp_path / "back")
     assert _below(tmp_path / "back") == {"good": b"good"}
 
@@ -196,7 +196,7 @@ def test_what_has_arrived_is_compared(s3: S3, local: Path) -> None:
         hang.wait_until_executed(PATIENCE_S)
         s3.put("sets/mnist/a", b"other")  # somebody else's, of the same size
         hang.release()
-        with pytest.raises(DataError, match=r"a is not there as it was read here: it has another checksum.*Push it again"):
+        with pytest.raises(DataError, match=r"a differs from the local file: it has another checksum.*Push it again"):
             pushing.result()
 
 
@@ -256,7 +256,10 @@ def test_a_killed_pull_is_gone_on_with(s3: S3, local: Path, tmp_path: Path) -> N
 
 def test_one_at_a_time(s3: S3, local: Path) -> None:
     """Two pushes from one machine to one place would undo each other: the second is refused."""
-    with sole(PUSH, "dtfperf data push"), pytest.raises(DataError, match=f"another dtfperf data push to {URL} is under way"):
+    with (
+        lock_transfer(PUSH, "dtfperf data push"),
+        pytest.raises(DataError, match=f"another dtfperf data push to {URL} runs on this machine"),
+    ):
         _push(local)
     assert _push(local).sent == 4
 
@@ -264,7 +267,7 @@ def test_one_at_a_time(s3: S3, local: Path) -> None:
 def test_a_damaged_journal_is_no_trouble(s3: S3, local: Path) -> None:
     """A journal that was cut short by a crash, or names uploads that are gone, keeps no user from pushing."""
     _push(local)
-    with sole(PUSH, "dtfperf data push") as journal:
+    with lock_transfer(PUSH, "dtfperf data push") as journal:
         pass
     journal.write_text(json.dumps(["gone", "sets/mnist/big"]) + '\n["cut sho')
     assert _push(local).sent == 0
@@ -273,7 +276,7 @@ def test_a_damaged_journal_is_no_trouble(s3: S3, local: Path) -> None:
 
 def test_a_full_disk_leaves_no_upload(s3: S3, large: Path) -> None:
     """Of an upload that cannot be written down S3 keeps no parts, the journal's place is named, and the next push sends all."""
-    with sole(PUSH, "dtfperf data push") as journal:
+    with lock_transfer(PUSH, "dtfperf data push") as journal:
         pass
     with full_behind(journal, room=10), pytest.raises(DataError, match=str(journal)):
         _push(large)

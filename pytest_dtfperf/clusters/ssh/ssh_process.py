@@ -25,7 +25,7 @@ from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, format_command, make
 from pytest_dtfperf.errors import InfrastructureError, quoted_lines, signal_name
 from pytest_dtfperf.formats import printable_bytes
 from pytest_dtfperf.messages.received import MessageError
-from pytest_dtfperf.messages.tables import of_supervisor
+from pytest_dtfperf.messages.tables import parse_supervisor_message
 
 _NEEDED = f"Python {'.'.join(map(str, OLDEST_PYTHON))} or newer, with TensorFlow"
 
@@ -212,7 +212,7 @@ class SshProcess(Child):
         if message is None:
             return None
         try:
-            found = of_supervisor(message)
+            found = parse_supervisor_message(message)
             if found.get("line", 1) > max(1, len(self._handshake.setup)):
                 raise MessageError(
                     f"sent a message about setup line {found['line']}, and there are {len(self._handshake.setup)}"
@@ -337,7 +337,7 @@ class SshProcess(Child):
         """Return the supervisor's last message if it had time for it: the exit code, and that no process is left."""
         for line in reversed(super().stderr().splitlines()):
             with suppress(MessageError):
-                if (message := _parse_message(line)) and "ended" in (found := of_supervisor(message)):
+                if (message := _parse_message(line)) and "ended" in (found := parse_supervisor_message(message)):
                     return found
         return None
 

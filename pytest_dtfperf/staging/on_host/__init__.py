@@ -1,1 +1,1 @@
-"""What brings data to a host, and runs there: Python's own library, `node/` and nothing else."""
+"""The code that fetches data on a host. It needs only the standard library and `node/`."""

@@ -1,9 +1,9 @@
-"""Brings files to a host: `python -m pytest_dtfperf.staging.on_host.fetch`, once on every host, before anything trains there.
+"""Fetch files on a host, before its first training: `python -m pytest_dtfperf.staging.on_host.fetch`.
 
-The controller sends one line per file (path, size, checksum and a URL that is good for some hours), then "fetch" with the name
-of the folder under the user's cache; the host answers with how far it is, and at last with "staged" or "failed". A URL is a
-secret while it lasts: it comes on stdin, stays in memory and is in no message. As with an agent, the end of stdin or its
-silence ends this process; what was fetched until then is gone on with the next time.
+The controller sends one line per file (path, size, checksum and a URL that is valid for some hours), then "fetch" with the name
+of the folder in the user's cache. The host reports its progress, and at the end "staged" or "failed". URLs are secrets: they
+come on stdin, stay in memory and are in no message. As with an agent, the end of stdin or its silence ends this process; the
+next one continues with the bytes that have arrived.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from pytest_dtfperf.node import wire
-from pytest_dtfperf.staging.on_host.job import FetchJob, Trouble
+from pytest_dtfperf.staging.on_host.job import FetchError, FetchJob
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def cache_folder() -> str:
     return os.path.join(given if os.path.isabs(given) else os.path.expanduser("~/.cache"), "dtfperf", "data")
 
 
-class FetchingHost:
-    """This process: orders in, events out. All writing is done by one thread, all fetching by others."""
+class FetchProcess:
+    """The fetch process: orders in, events out. One thread writes events, others fetch."""
 
     def __init__(self, index: int, heartbeat_timeout_s: float) -> None:
         self._index = index
@@ -46,20 +46,20 @@ class FetchingHost:
         self._reported = False
 
     def serve(self) -> None:
-        """Serve orders until the controller closes the line, or is silent."""
+        """Execute orders until the end of stdin, or until the controller is silent for too long."""
         self._emit("hello")
         lines = wire.Lines()
-        heard = beat = time.monotonic()
+        received = beat = time.monotonic()
         while True:
             if select.select([0], [], [], _TICK_S)[0]:
                 data = os.read(0, 1 << 16)
                 if not data:
                     return
-                heard = time.monotonic()
+                received = time.monotonic()
                 for line in lines.feed(data):
-                    self._obey(wire.decode(line))
+                    self._execute(wire.decode(line))
             now = time.monotonic()
-            if now - heard > self._heartbeat_timeout_s:
+            if now - received > self._heartbeat_timeout_s:
                 return
             self._outbox.flush()
             if self._over and not self._reported:
@@ -69,19 +69,19 @@ class FetchingHost:
                 beat = now
                 self._emit("progress", bytes=self._job.there, moved=self._job.moved, waiting=self._job.waiting)
 
-    def _obey(self, order: Mapping[str, Any]) -> None:
+    def _execute(self, order: Mapping[str, Any]) -> None:
         match order["order"]:
             case "file":
                 self._files.append(order["file"])
             case "fetch":
                 self._job = FetchJob(os.path.join(cache_folder(), order["folder"]), self._files, parallel=order["parallel"])
-                threading.Thread(target=self._carry_out, args=(self._job,), daemon=True).start()
+                threading.Thread(target=self._run_job, args=(self._job,), daemon=True).start()
 
-    def _carry_out(self, job: FetchJob) -> None:
+    def _run_job(self, job: FetchJob) -> None:
         try:
             job.run()
-        except Exception as exc:  # whatever it is, the controller waits for a word
-            message = str(exc) if isinstance(exc, Trouble) else f"{type(exc).__name__} in {job.folder}"
+        except Exception as exc:  # the controller waits for a result in any case
+            message = str(exc) if isinstance(exc, FetchError) else f"{type(exc).__name__} in {job.folder}"
             self._over = lambda: self._emit("failed", reason=message)
         else:
             self._over = lambda: self._emit("staged", folder=job.folder, fetched=job.fetched, bytes=job.bytes)
@@ -93,12 +93,12 @@ class FetchingHost:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--heartbeat-timeout-s", type=float, default=15.0, help="leave when the controller is silent for so long"
+        "--heartbeat-timeout-s", type=float, default=15.0, help="exit when the controller is silent for so many seconds"
     )
     args = parser.parse_args()
     with contextlib.suppress(BrokenPipeError):
-        FetchingHost(int(os.environ.get("DTFPERF_HOST_INDEX", "0")), args.heartbeat_timeout_s).serve()
-    os._exit(0)  # threads that wait for a network or a lock are not waited for
+        FetchProcess(int(os.environ.get("DTFPERF_HOST_INDEX", "0")), args.heartbeat_timeout_s).serve()
+    os._exit(0)  # without waiting for threads that wait for a network or a lock
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ SAY = r"printf '\ndtfperf: %s\n'"
 READY = '{"at": "ready", "hostname": "m1", "addresses": [], "reached_at": "127.0.0.1", "left": {}}'
 # what it does -> what is said of it
 LIES = {
-    f"{SAY} '{READY.replace('{}', '[]')}'; exec cat": "sent a 'ready' that cannot be: left must be an object",
-    f"{SAY} '{READY.replace('m1', 'a b')}'; exec cat": "sent a 'ready' that cannot be: hostname must be the name of",
+    f"{SAY} '{READY.replace('{}', '[]')}'; exec cat": "sent an invalid 'ready': left must be an object",
+    f"{SAY} '{READY.replace('m1', 'a b')}'; exec cat": "sent an invalid 'ready': hostname must be the name of",
     f'{SAY} \'{{"at": "ready"}}\'; exec cat': "did not send the description that was requested",
     f'{SAY} \'{{"at": "setup", "line": 7}}\'; exec cat': "sent a message about setup line 7, and there are 0",
-    f'{SAY} \'{{"at": ["ready"]}}\'; exec cat': "sent a message that nobody knows: at is ['ready']",
-    f'{SAY} \'{{"failed": "setup", "line": 1, "code": 1e999}}\'; exec cat': "sent a 'setup' that cannot be: code must be",
+    f'{SAY} \'{{"at": ["ready"]}}\'; exec cat': "sent an unknown message: at is ['ready']",
+    f'{SAY} \'{{"failed": "setup", "line": 1, "code": 1e999}}\'; exec cat': "sent an invalid 'setup': code must be",
     f'{SAY} \'{{"failed": "bundle", "why": "\\u001b[2J"}}\'': r"cannot keep what runs on hosts (1 MB): \x1b[2J",
     "yes 'all work and no play'": "prints more than 1 MiB of other output",
     "tr '\\0' x </dev/zero": "prints more than 1 MiB of other output",

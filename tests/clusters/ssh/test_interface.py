@@ -10,7 +10,7 @@ import pytest
 from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.doctor import examination
 from pytest_dtfperf.doctor.examination import examine, read_expectations
-from pytest_dtfperf.doctor.findings import findings
+from pytest_dtfperf.doctor.findings import list_findings
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.testing.backends import PATIENCE_S
 from tests.clusters.ssh.conftest import NewLab
@@ -85,4 +85,4 @@ def test_the_doctor_measures_the_interface(lab: Lab, monkeypatch: pytest.MonkeyP
     assert [host.facts and host.facts.find_interface(host.address) is not None for host in seen.hosts] == [True, True]
     assert {*(each.error for each in seen.reached), *(each.error for each in seen.links)} == {None}
     assert count_bytes(lab, "fast0") - before > sum(link.bytes for link in seen.links) > 0
-    assert not [str(each) for each in findings(seen, read_expectations(config)) if re.search("interface", str(each))]
+    assert not [str(each) for each in list_findings(seen, read_expectations(config)) if re.search("interface", str(each))]

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.staging.on_host import job as fetching
-from pytest_dtfperf.staging.on_host.job import TRIES, FetchJob, Trouble
+from pytest_dtfperf.staging.on_host.job import TRIES, FetchError, FetchJob
 from pytest_dtfperf.testing.backends import wait_until
 from tests.staging.on_host.file_server import SECRET, Answer, FileServer, file_server
 
@@ -108,7 +108,7 @@ def test_errors_that_stay_are_told(server: FileServer, folder: Path, monkeypatch
     """After some tries without a byte it is given up, and the message names the file and the error but never the URL."""
     monkeypatch.setattr(fetching, "_LONGEST_PAUSE_S", 0.0)
     server.answers["file"] = [Answer(503, b"<Error><Code>SlowDown</Code><Message>Reduce.</Message></Error>")] * TRIES
-    with pytest.raises(Trouble) as told:
+    with pytest.raises(FetchError) as told:
         _fetched(folder, _file(server, "file"))
 
     assert str(told.value) == f"file: HTTP 503: SlowDown: Reduce., {TRIES} times in a row"
@@ -124,14 +124,14 @@ def test_errors_that_stay_are_told(server: FileServer, folder: Path, monkeypatch
             "HTTP 403: AccessDenied: Request has expired",
         ),
         (404, b"", "HTTP 404"),
-        (412, b"", "it was replaced while it was being fetched. Start again"),
+        (412, b"", "it was replaced during the transfer. Start again"),
     ],
     ids=["expired", "gone", "replaced"],
 )
 def test_errors_that_no_waiting_helps(server: FileServer, folder: Path, status: int, body: bytes, words: str) -> None:
     """What stays wrong is asked once, quoted from S3, and the other files stay for the next time."""
     server.answers["bad"] = [Answer(status, body)]
-    with pytest.raises(Trouble, match=words) as told:
+    with pytest.raises(FetchError, match=words) as told:
         _fetched(folder, _file(server, "good"), _file(server, "bad"), parallel=1)
 
     assert str(told.value) == f"bad: {words}"
@@ -145,7 +145,7 @@ def test_nobody_listens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "_LONGEST_PAUSE_S", 0.0)
     with file_server() as gone:
         file = _file(gone, "file")
-    with pytest.raises(Trouble, match="Connection refused") as told:
+    with pytest.raises(FetchError, match="Connection refused") as told:
         _fetched(folder, file)
     assert SECRET not in str(told.value)
 
@@ -162,7 +162,7 @@ def test_a_wrong_checksum_is_fetched_once_more(server: FileServer, folder: Path)
 
 def test_a_wrong_checksum_is_refused(server: FileServer, folder: Path) -> None:
     """A file that has another content than it should is not there in the end."""
-    with pytest.raises(Trouble, match="file arrives with another checksum than S3 has, twice"):
+    with pytest.raises(FetchError, match="file has arrived twice with another checksum than S3 has"):
         _fetched(folder, _file(server, "file", checksum="sha256:00"))
 
     assert _below(folder.parent) == {"set.lock": b""}
@@ -182,7 +182,7 @@ def test_begun_files_are_gone_on_with(server: FileServer, folder: Path) -> None:
     left = {"begun": CONTENT[:1000], "damaged": b"?" * 1000, "too-long": CONTENT + b"?"}
     os.makedirs(f"{folder}.parts")
     for path, content in left.items():
-        Path(fetching._part_of(f"{folder}.parts", path)).write_bytes(content)
+        Path(fetching._get_part_path(f"{folder}.parts", path)).write_bytes(content)
     _fetched(folder, *files)
 
     assert _below(folder) == dict.fromkeys(left, CONTENT)
@@ -193,7 +193,7 @@ def test_begun_files_are_gone_on_with(server: FileServer, folder: Path) -> None:
 @pytest.mark.parametrize("path", ["../out", "/out", "a//b", "a/../../out", "."])
 def test_no_path_leads_out(server: FileServer, folder: Path, path: str) -> None:
     """A file's name cannot lead out of the folder."""
-    with pytest.raises(Trouble, match="leads out of"):
+    with pytest.raises(FetchError, match="leads out of"):
         _fetched(folder, _file(server, "file") | {"path": path})
     assert server.requests == []
 
@@ -201,7 +201,7 @@ def test_no_path_leads_out(server: FileServer, folder: Path, path: str) -> None:
 def test_a_full_disk_is_told_before(server: FileServer, folder: Path) -> None:
     """What cannot have room is not begun."""
     size = shutil.disk_usage(folder.parents[1]).total * 2
-    with pytest.raises(Trouble, match=r"has room for .* GB, and .* GB are to come.*cache_dir"):
+    with pytest.raises(FetchError, match=r"has room for .* GB, but .* GB are needed.*cache_dir"):
         _fetched(folder, _file(server, "file", size=size))
     assert server.requests == []
 
@@ -209,7 +209,7 @@ def test_a_full_disk_is_told_before(server: FileServer, folder: Path) -> None:
 def test_a_folder_that_cannot_be_made(server: FileServer, tmp_path: Path) -> None:
     """The disk's own errors are reported with the folder."""
     (tmp_path / "file").touch()
-    with pytest.raises(Trouble, match=f"{tmp_path}/file/set: Not a directory"):
+    with pytest.raises(FetchError, match=f"{tmp_path}/file/set: Not a directory"):
         _fetched(tmp_path / "file" / "set", _file(server, "file"))
 
 
