@@ -297,10 +297,12 @@ def _run_logged(argv: Sequence[str], folder: Path, environment: Mapping[str, str
     with open(log, "ab") as output:
         output.write(f"\n$ {' '.join(map(_show, argv))}\n".encode())
         output.flush()
-        program = shutil.which(argv[0], path=environment["PATH"]) or argv[0]
+        program = shutil.which(argv[0], path=environment.get("PATH", os.defpath))
+        if program is None:
+            raise BuildFailed(f"{what}: {argv[0]} is no program here")
         try:
             process = subprocess.Popen(
-                [program, *argv[1:]],
+                [sys.executable, "-P", "-c", _GUARDED, program, *argv[1:]],
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -316,6 +318,15 @@ def _run_logged(argv: Sequence[str], folder: Path, environment: Mapping[str, str
         printed = log.read_text(errors="replace").rpartition("\n$ ")[2].splitlines()[1:]
         lines = [each.strip() for each in printed if each.strip()][-LAST_LINES:]
         raise BuildFailed(f"{what} ended with exit code {code}: {' | '.join(lines) or 'it printed nothing'}. Its log: {log}")
+
+
+# Ends the program and all that it has started if this process is killed.
+_GUARDED = """
+import subprocess, sys
+from pytest_dtfperf.node.processes import end_group_with_parent
+end_group_with_parent()
+sys.exit(subprocess.call(sys.argv[1:]) % 256)
+"""
 
 
 def _show(word: str) -> str:
