@@ -1,6 +1,6 @@
 """How often comparisons of two stacks find what is there, and what is not: simulated on the code that ships.
 
-    python -m benchmarks.ab [SESSIONS] [SEED]     # about a second of CPU for each 40 sessions of 24 comparisons
+    python -m benchmarks.ab [SESSIONS] [SEED]     # about a second of CPU for each 10 sessions of 24 comparisons
 
 Each allocation has its own speed, which drifts; the first run of each block is slower; rates scatter with heavy tails. Without
 blocks, all runs of the reference come first, in an allocation of their own, as when sessions are compared by hand.
@@ -8,7 +8,7 @@ blocks, all runs of the reference come first, in an allocation of their own, as 
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
@@ -19,6 +19,7 @@ from pytest_dtfperf.compare.blocks import (
     ABVerdict,
     BlockSample,
     draw_orders,
+    estimate_prior,
     estimate_ratio,
     judge_estimate,
     share_error,
@@ -29,6 +30,7 @@ ALLOCATION_CV = 0.08
 DRIFT_PER_RUN = 0.03 / 60  # 3 % in an hour of 60 runs
 ORDER_EFFECT = 0.01
 CV = 0.01
+DIFFERENCES = (0.0, 0.3, 0.6)  # of the noise of a session's comparisons: standard deviation of its logarithm
 
 Noise = Callable[[Random], float]  # standard deviation 1
 
@@ -60,13 +62,18 @@ class Outcome:
     is_always_covered: bool  # by the intervals after each block there can be
 
 
-def simulate_blocks(random: Random, effect: float, noise: Noise, blocks: int) -> list[BlockSample]:
-    """Return the samples of a comparison in blocks. `effect`: the log-ratio of the rates."""
+def simulate_blocks(random: Random, effect: float, noise: Noise, blocks: int, cv: float = CV) -> list[BlockSample]:
+    """Return the samples of a comparison in blocks.
+
+    Args:
+        effect: the log-ratio of the rates.
+        cv: the coefficient of variation of a run.
+    """
     found, speed = [], ALLOCATION_CV * random.gauss(0, 1)
     for order in islice(draw_orders(random), blocks):
         rates: dict[str, list[float]] = {"A": [], "B": []}
         for at, side in enumerate(order):
-            rates[side].append(speed + effect * (side == "B") - ORDER_EFFECT * (at == 0) + CV * noise(random))
+            rates[side].append(speed + effect * (side == "B") - ORDER_EFFECT * (at == 0) + cv * noise(random))
             speed += DRIFT_PER_RUN
         found.append(BlockSample(sum(rates["B"]) / 2 - sum(rates["A"]) / 2, order[0] == "A"))
     return found
@@ -114,6 +121,38 @@ def simulate(
     return [carry_out(draw(random, effect, noise, used.max_blocks), effect, used, error) for _ in range(cases)]
 
 
+def simulate_session(
+    random: Random, effects: Sequence[float], noise: Noise, *, difference: float = 0.0, policy: ABPolicy | None = None
+) -> list[ABVerdict]:
+    """Return the verdicts of comparisons that are made in turn, and share the error and what is known of the noise.
+
+    Args:
+        effects: the log-ratio of each.
+        difference: the standard deviation of the logarithm of the noise, over comparisons. The first one has `CV`.
+    """
+    used = policy or ABPolicy()
+    drawn = [
+        simulate_blocks(random, effect, noise, used.max_blocks, CV * math.exp(difference * random.gauss(0, 1) * (at > 0)))
+        for at, effect in enumerate(effects)
+    ]
+    verdicts = [ABVerdict.INCONCLUSIVE for _ in effects]
+    blocks = [0 for _ in effects]
+    for count in range(1, used.max_blocks + 1):
+        is_changed = True
+        while is_changed:
+            is_changed = False
+            differences = sum(each.is_difference for each in verdicts)
+            error = share_error(used, comparisons=len(effects), differences=differences)
+            still = [at for at, verdict in enumerate(verdicts) if verdict is ABVerdict.INCONCLUSIVE]
+            for at in still:
+                blocks[at] = count
+            prior = estimate_prior(samples[:made] for samples, made in zip(drawn, blocks, strict=True))
+            for at in still:
+                verdicts[at] = judge_estimate(estimate_ratio(drawn[at][:count], used, error, prior), used)
+                is_changed |= verdicts[at].is_difference
+    return verdicts
+
+
 def main() -> None:
     given = [int(each) for each in sys.argv[1:]]
     sessions, seed = [*given, *(200, 1)[len(given) :]]
@@ -123,14 +162,18 @@ def main() -> None:
         "blocks"
     )
     for name, noise in NOISES.items():
-        for comparisons, effect in ((1, 0.0), (1, math.log(0.99)), (COMPARISONS, 0.0), (COMPARISONS, math.log(0.99))):
-            found = simulate(random, effect, noise, cases=sessions * 10, comparisons=comparisons)
-            _print_row(name, comparisons, effect, found)
-        wrong = sum(
-            any(each.verdict.is_difference for each in simulate(random, 0.0, noise, cases=COMPARISONS, comparisons=COMPARISONS))
-            for _ in range(sessions)
-        )
-        print(f"{name:18} sessions of {COMPARISONS} equal comparisons with a difference: {wrong / sessions:.1%}")
+        for effect in (0.0, math.log(0.99)):
+            _print_row(name, 1, effect, simulate(random, effect, noise, cases=sessions * 10))
+        for difference in DIFFERENCES:
+            equal = [simulate_session(random, [0.0] * COMPARISONS, noise, difference=difference) for _ in range(sessions)]
+            wrong = sum(any(each.is_difference for each in verdicts) for verdicts in equal)
+            one = [math.log(0.99), *[0.0] * (COMPARISONS - 1)]
+            found = [simulate_session(random, one, noise, difference=difference)[0] for _ in range(sessions)]
+            slower = found.count(ABVerdict.SLOWER) / sessions
+            print(
+                f"{name:18} sessions of {COMPARISONS}, noise that differs by {difference}: "
+                f"{wrong / sessions:.1%} of equal ones with a difference, 1 % found in {slower:.1%}"
+            )
     apart = simulate(random, 0.0, draw_normal, cases=sessions * 10, draw=simulate_apart)
     _print_row("not interleaved", 1, 0.0, apart)
 

@@ -5,6 +5,10 @@ block's first run does to its speed cancels over blocks of both orders, which ar
 log-ratio of rates. Comparing runs in such blocks instead of one stack after the other removes the effect of the allocation and
 most of that of time (A. Abedi and T. Brecht, ICPE 2017, 287-292).
 
+Comparisons of one session have similar noise, as a rule. So each one's variance is moderated by those of all others, as far as
+they surely agree (G. K. Smyth, Statistical Applications in Genetics and Molecular Biology 3, 2004, article 3). With a variance
+that is known better, fewer blocks find a difference.
+
 The interval is a repeated confidence interval, as in `stats/comparison.py`, of the trimmed mean of the log-ratios (K. K. Yuen,
 Biometrika 61, 1974, 165-170), so that single slow runs do not decide. `benchmarks/ab.py` holds its error rates against those
 that are stated.
@@ -13,7 +17,7 @@ that are stated.
 import math
 import random
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -30,6 +34,11 @@ BLOCKS_PER_TRIMMED = 8  # so many blocks to each that is left out at either end
 # Degrees of freedom that estimates take: the ratio, the effect of the order, and one more, without which intervals that are
 # read after each block would miss the ratio more often than stated (benchmarks/ab.py).
 ESTIMATED = 3
+FEWEST_FOR_PRIOR = 4  # comparisons, whose variances show how similar they are
+LEAST_PRIOR_DEGREES, MOST_PRIOR_DEGREES = 1.0, 100.0  # of what they have in common
+LEAST_FOR_PRIOR = 10  # blocks: variances of fewer do not show how different they are
+UNSURE = 2.5  # standard errors of how different variances are
+LEAST_SPREAD = 1e-6  # of log-ratios: equal ones have no logarithm of their variance
 MOST_REASONS = 2  # shown of disturbances
 WIDEST = 50.0  # half a log-interval, beyond which nothing is known
 POWER = 0.9  # with which the smallest detectable difference is found
@@ -121,6 +130,19 @@ class ABEstimate(JsonData):
 
 
 @dataclass(frozen=True)
+class NoisePrior:
+    """What the noise of a session's comparisons shows of the noise of each: a variance, and how many blocks it is worth."""
+
+    variance: float
+    degrees_of_freedom: float
+
+    def moderate(self, variance: float, degrees_of_freedom: float) -> tuple[float, float]:
+        """Return a comparison's variance and degrees of freedom, together with those of the others."""
+        total = self.degrees_of_freedom + degrees_of_freedom
+        return (self.degrees_of_freedom * self.variance + degrees_of_freedom * variance) / total, total
+
+
+@dataclass(frozen=True)
 class Decision:
     """A verdict with its reason, and whether further blocks may change it."""
 
@@ -136,22 +158,28 @@ def draw_orders(generator: random.Random) -> Iterator[str]:
         yield from generator.sample(ORDERS, 2)
 
 
-def estimate_ratio(samples: Sequence[BlockSample], policy: ABPolicy, error: float) -> ABEstimate:
+def estimate_ratio(
+    samples: Sequence[BlockSample], policy: ABPolicy, error: float, prior: NoisePrior | None = None
+) -> ABEstimate:
     """Return the ratio with its interval after these blocks.
 
     Args:
         error: largest probability that the interval misses the ratio after any block, in either direction.
+        prior: the noise of the session's comparisons, as `estimate_prior` returns it.
     """
     from pytest_dtfperf.stats.sequential import critical_values
 
     count, cut = len(samples), len(samples) // BLOCKS_PER_TRIMMED
     order_effect = _estimate_order_effect(samples)
-    values = sorted(each.log_ratio - (order_effect if each.reference_first else -order_effect) for each in samples)
+    values = _sort_values(samples, order_effect)
     centre = statistics.fmean(values[cut : count - cut])
-    degrees_of_freedom = count - 2 * cut - ESTIMATED
+    degrees_of_freedom: float = count_degrees(count)
     spread = _measure_spread(values, cut, degrees_of_freedom)
     low, high = 0.0, None
     if count >= LEAST_BLOCKS and degrees_of_freedom > 0:
+        if prior and count >= LEAST_FOR_PRIOR:
+            variance, degrees_of_freedom = prior.moderate(spread**2, degrees_of_freedom)
+            spread = math.sqrt(variance)
         analyses = range(LEAST_BLOCKS, policy.max_blocks + 1)
         information = tuple(float(each) for each in analyses if each <= count)
         value = critical_values(information, error / 2, FALSE_ALARM_GAMMA, float(max(policy.max_blocks, count)))[-1]
@@ -161,11 +189,55 @@ def estimate_ratio(samples: Sequence[BlockSample], policy: ABPolicy, error: floa
     return ABEstimate(ratio=math.exp(centre), low=low, high=high, spread=spread, blocks=count, order_effect=order_effect)
 
 
-def decide(blocks: Sequence[Block], policy: ABPolicy, error: float) -> Decision:
+def count_degrees(blocks: int) -> int:
+    """Return the degrees of freedom of the variance after so many blocks."""
+    return blocks - 2 * (blocks // BLOCKS_PER_TRIMMED) - ESTIMATED
+
+
+def estimate_prior(comparisons: Iterable[Sequence[BlockSample]]) -> NoisePrior | None:
+    """Return what the variances of a session's comparisons have in common; None if they are too few, or too different.
+
+    The moments are those of the logarithms of variances, with a scaled inverse chi-squared distribution (Smyth, section 6.2).
+    How different they are is taken at the upper end of what a few of them can show. Taken at its estimate, comparisons with
+    more noise than most would be called different too often.
+    """
+    from scipy.optimize import brentq
+    from scipy.special import polygamma
+
+    found = []
+    for samples in comparisons:
+        degrees_of_freedom = count_degrees(len(samples))
+        if len(samples) >= LEAST_FOR_PRIOR:
+            values = _sort_values(samples, _estimate_order_effect(samples))
+            spread = _measure_spread(values, len(samples) // BLOCKS_PER_TRIMMED, degrees_of_freedom)
+            found.append((max(spread, LEAST_SPREAD) ** 2, degrees_of_freedom))
+    if len(found) < FEWEST_FOR_PRIOR:
+        return None
+    logs = [math.log(variance) - _expect_log(degrees) for variance, degrees in found]
+    scatter = statistics.variance(logs) * (1 + UNSURE * math.sqrt(2 / (len(found) - 1)))
+    excess = scatter - statistics.fmean(float(polygamma(1, degrees / 2)) for _, degrees in found)
+    least, most = (float(polygamma(1, each / 2)) for each in (MOST_PRIOR_DEGREES, LEAST_PRIOR_DEGREES))
+    if excess >= most:
+        return None
+    half = MOST_PRIOR_DEGREES / 2
+    if excess > least:
+        half = float(brentq(lambda half: float(polygamma(1, half)) - excess, LEAST_PRIOR_DEGREES / 2, half))
+    return NoisePrior(math.exp(statistics.fmean(logs) + _expect_log(2 * half)), 2 * half)
+
+
+def _expect_log(degrees_of_freedom: float) -> float:
+    """Return the expected logarithm of a variance of 1 that is estimated with so many degrees of freedom."""
+    from scipy.special import digamma
+
+    return float(digamma(degrees_of_freedom / 2)) - math.log(degrees_of_freedom / 2)
+
+
+def decide(blocks: Sequence[Block], policy: ABPolicy, error: float, prior: NoisePrior | None = None) -> Decision:
     """Return the verdict after these blocks. Disturbed ones do not count, and are not made more often than others.
 
     Args:
         error: this comparison's share of the session's error, as `share_error` returns it.
+        prior: the noise of the session's comparisons.
     """
     clean = [block for block in blocks if not block.disturbances]
     if not clean:
@@ -174,7 +246,7 @@ def decide(blocks: Sequence[Block], policy: ABPolicy, error: float) -> Decision:
         text = f"all {format_count(len(blocks), 'block')} were disturbed: {'; '.join(why[:MOST_REASONS])}"
         more = f"; and {len(why) - MOST_REASONS} more" if len(why) > MOST_REASONS else ""
         return Decision(ABVerdict.TAINTED, text + more, None, not is_over)
-    estimate = estimate_ratio([block.sample for block in clean], policy, error)
+    estimate = estimate_ratio([block.sample for block in clean], policy, error, prior)
     verdict = judge_estimate(estimate, policy)
     if verdict is not ABVerdict.INCONCLUSIVE:
         return Decision(verdict, _explain(verdict, policy), estimate, False)
@@ -205,7 +277,7 @@ def compute_detectable(estimate: ABEstimate, policy: ABPolicy, error: float) -> 
     from pytest_dtfperf.stats.sequential import critical_values
 
     count = policy.max_blocks
-    degrees_of_freedom = count - 2 * (count // BLOCKS_PER_TRIMMED) - ESTIMATED
+    degrees_of_freedom = count_degrees(count)
     if estimate.high is None:
         return None
     information = tuple(map(float, range(LEAST_BLOCKS, count + 1)))
@@ -222,12 +294,17 @@ def _estimate_order_effect(samples: Sequence[BlockSample]) -> float:
     return (first - second) / 2
 
 
+def _sort_values(samples: Sequence[BlockSample], order_effect: float) -> list[float]:
+    """Return the log-ratios without the effect of the order, in ascending order."""
+    return sorted(each.log_ratio - (order_effect if each.reference_first else -order_effect) for each in samples)
+
+
 def _mean_of_middle(values: Sequence[float]) -> float:
     cut = len(values) // BLOCKS_PER_TRIMMED
     return statistics.fmean(sorted(values)[cut : len(values) - cut])
 
 
-def _measure_spread(values: Sequence[float], cut: int, degrees_of_freedom: int) -> float:
+def _measure_spread(values: Sequence[float], cut: int, degrees_of_freedom: float) -> float:
     """Return the standard deviation that the error of the trimmed mean follows from, by the winsorised values.
 
     Args:

@@ -19,10 +19,12 @@ from pytest_dtfperf.compare.blocks import (
     ABPolicy,
     ABVerdict,
     Block,
+    BlockSample,
     Decision,
     compute_detectable,
     decide,
     draw_orders,
+    estimate_prior,
     share_error,
 )
 from pytest_dtfperf.compare.variants import Variant, check_variants, list_differences
@@ -94,6 +96,11 @@ class ABComparison:
         """The smallest difference, as a fraction, that all allowed blocks find in 9 of 10 cases; None: unknown."""
         estimate = self.decision.estimate
         return compute_detectable(estimate, self.policy, self.error) if estimate else None
+
+    @property
+    def samples(self) -> list[BlockSample]:
+        """The log-ratios of undisturbed blocks."""
+        return [block.sample for block in self.blocks if not block.disturbances]
 
     def runs(self, side: str) -> list[Run]:
         """Return the runs of "A" or "B" in undisturbed blocks; in all blocks if there are no others."""
@@ -245,10 +252,11 @@ class StackComparing:
             differences = sum(each.verdict.is_difference for each in everything)
             comparisons = max(len(everything), self._expected)
             error = share_error(self._policy, comparisons=comparisons, differences=differences)
+            prior = estimate_prior(each.samples for each in everything)
             for each in self.comparisons:
                 if each.decision.is_open and each.blocks:
                     each.error = error
-                    each.decision = decide(each.blocks, self._policy, error)
+                    each.decision = decide(each.blocks, self._policy, error, prior)
             if differences == sum(each.verdict.is_difference for each in everything):
                 return
 

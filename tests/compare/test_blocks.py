@@ -4,10 +4,11 @@ import math
 from collections import Counter
 from itertools import islice
 from random import Random
+from statistics import fmean
 
 import pytest
 
-from benchmarks.ab import CV, NOISES, draw_heavy, draw_normal, simulate, simulate_apart
+from benchmarks.ab import CV, NOISES, draw_heavy, draw_normal, simulate, simulate_apart, simulate_session
 from pytest_dtfperf.compare.blocks import (
     LEAST_BLOCKS,
     ABEstimate,
@@ -15,9 +16,11 @@ from pytest_dtfperf.compare.blocks import (
     ABVerdict,
     Block,
     BlockSample,
+    NoisePrior,
     compute_detectable,
     decide,
     draw_orders,
+    estimate_prior,
     estimate_ratio,
     judge_estimate,
     share_error,
@@ -170,3 +173,52 @@ def test_runs_that_are_not_interleaved_call_equal_stacks_different() -> None:
     """Without blocks, an allocation of its own for each stack makes most equal comparisons differ."""
     found = simulate(Random(SEED), 0.0, draw_normal, cases=100, draw=simulate_apart)
     assert sum(each.verdict.is_difference for each in found) > 50
+
+
+def made_of(spread: float, blocks: int, random: Random) -> list[BlockSample]:
+    return [BlockSample(random.gauss(0, spread), at % 2 == 0) for at in range(blocks)]
+
+
+def measure_width(samples: list[BlockSample], prior: NoisePrior | None) -> float:
+    found = estimate_ratio(samples, POLICY, 0.002, prior)
+    assert found.high
+    return math.log(found.high / found.low)
+
+
+def test_similar_noise_of_a_session_narrows_intervals() -> None:
+    """Where variances agree, each has more degrees of freedom, and intervals are narrower and more alike."""
+    random = Random(SEED)
+    session = [made_of(0.01, 16, random) for _ in range(24)]
+    prior = estimate_prior(session)
+    assert prior
+    assert prior.variance == pytest.approx(0.0001, rel=0.5)
+    alone, together = ([measure_width(samples, each) for samples in session] for each in (None, prior))
+    assert fmean(together) < 0.9 * fmean(alone)
+    assert max(together) / min(together) < max(alone) / min(alone)
+
+
+def test_different_noise_of_a_session_is_worth_less() -> None:
+    """Variances that differ by orders of magnitude have little in common."""
+    random = Random(SEED)
+    alike = estimate_prior([made_of(0.01, 16, random) for _ in range(24)])
+    unlike = estimate_prior([made_of(0.0001 * 10 ** (at / 8), 16, random) for at in range(24)])
+    assert alike
+    assert unlike is None or unlike.degrees_of_freedom < alike.degrees_of_freedom / 5
+
+
+def test_few_comparisons_or_blocks_show_no_common_noise() -> None:
+    """A session of three comparisons, or the first blocks of many, have no prior; equal samples raise nothing."""
+    random = Random(SEED)
+    assert estimate_prior([made_of(0.01, 16, random) for _ in range(3)]) is None
+    assert estimate_prior([made_of(0.01, 6, random) for _ in range(24)]) is None
+    assert estimate_prior([[BlockSample(0.0, at % 2 == 0) for at in range(16)] for _ in range(24)])
+
+
+@pytest.mark.campaign(only=True)
+@pytest.mark.parametrize("difference", [0.0, 0.6])
+def test_sessions_of_equal_stacks_seldom_have_a_difference(difference: float) -> None:
+    """With 24 comparisons of equal stacks, at most 5 % of sessions have any difference, however alike their noise is."""
+    sessions = 100
+    found = [simulate_session(Random(each), [0.0] * 24, draw_normal, difference=difference) for each in range(sessions)]
+    wrong = sum(any(verdict.is_difference for verdict in verdicts) for verdicts in found)
+    assert wrong / sessions <= 0.05 + chance(0.05, sessions)
