@@ -348,7 +348,7 @@ def _as_given_out(times: Times, scores: WorkerTimings) -> Times:
         worker: {**parts, "send": max(0.0, window_s / steps[worker] - sum(parts.values()) + parts.get("send", 0.0))}
         for worker, parts in times.own.items()
     }
-    error = max(window_s / count**2 for count in steps.values()) / 2  # one of them is not over when the window is
+    error = max(window_s / count**2 for count in steps.values()) / 2  # one step is not over at the end of the window
     return replace(times, own=own, error_s={**times.error_s, "send": max(error, times.error_s.get("send", 0.0))})
 
 

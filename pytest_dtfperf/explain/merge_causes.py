@@ -28,7 +28,7 @@ from pytest_dtfperf.explain.measurement_profile import (
 )
 from pytest_dtfperf.explain.step_events import is_server
 
-_OF_SERVERS = ("apply", "server")  # suspects that are no worker's
+_OF_SERVERS = ("apply", "server")  # candidates that do not belong to a worker
 _WITH_LOCATIONS = frozenset({"link", "input"})
 
 
@@ -161,7 +161,7 @@ def explain_decoding(case: ExplainCase) -> Reason:
     before, after = case.seconds("compute")
     probed = case.describe_host_pressures("input")
     message = f"{case.subject} decodes its input on the cores that it computes with; {probed[0]}"
-    longer = describe_decoding(case)  # of all of them together, of whom some may only wait for their batches
+    longer = describe_decoding(case)  # of all together, as some may only wait for their batches
     evidence = [f"computes {ms(after)} ms of a step, {ms(before)} ms {case.before}", *([longer] if longer else [])]
     return case.reason("input", message, evidence, probed)
 
@@ -238,7 +238,7 @@ def _same_graph(case: ExplainCase) -> Iterator[str]:
 PROGRAM, SERVER, STARVED, DECODING = "program", "server", "starved", "decoding"
 
 _OF_THE_PROGRAM = ("compute", "apply", "transfer", "host", "input", FLOOR)
-_EXCHANGE = ("receive", "send", "apply", "host")  # kinds of a worker's time that wait for its parameter servers
+_EXCHANGE = ("receive", "send", "apply", "host")  # kinds of a worker's time spent waiting for its parameter servers
 
 
 def merge_causes(
@@ -246,9 +246,7 @@ def merge_causes(
 ) -> list[CandidateCause]:
     """Return the candidates with those of one cause merged; the rest stays last."""
     *found, rest = candidates
-    if (
-        now.program_changes
-    ):  # of another program nothing is expected to take as long as it did: what is nobody else's is its own
+    if now.program_changes:  # another program may need other times: all that has no other cause is its own
         of_all = [each for each in found if each.location is None and each.what in _OF_THE_PROGRAM]
         found = _join(PROGRAM, None, [*of_all, rest], found)
         rest = CandidateCause(rest.what, {})
@@ -270,7 +268,7 @@ def merge_causes(
     largest = max(_select(found, "transfer", SERVER) or starved, key=lambda each: each.largest_s, default=None)
     if largest:
         after = _select(found, FLOOR)
-        if largest.what != STARVED:  # what comes after the last worker's own work is of it, also if it scatters
+        if largest.what != STARVED:  # the time after the last worker's own work belongs to it, also if it scatters
             after, rest = [*after, CandidateCause(FLOOR, {}, rest.residual_s)], replace(rest, residual_s=0.0)
         found = _join(largest.what, largest.location, [largest, *after], found)
     return [*found, rest]
@@ -319,7 +317,9 @@ def _merge_starved(
         return _join(STARVED, None, _in_proportion(everywhere, both), left), rest
     tasks_at = {host: [task for task in at if at[task] == host] for host in starved}
     workers_at = {host: [task for task in tasks if task in both.now.own] for host, tasks in tasks_at.items()}
-    for host in sorted(starved, key=lambda host: (not workers_at[host], host)):  # a server beside a starved worker has the rest
+    for host in sorted(
+        starved, key=lambda host: (not workers_at[host], host)
+    ):  # a server beside a starved worker gets the rest
         tasks, workers = tasks_at[host], workers_at[host]
         there = [each for each in left if _is_at(each, {host, *tasks}) and not (each.what == "transfer" and host in slow_links)]
         if workers or not tasks:

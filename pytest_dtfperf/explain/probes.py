@@ -23,7 +23,7 @@ class Slower:
     before_per_s: float
     now_per_s: float
     threshold: float  # the loss that chance could explain
-    against: str  # whose number it was before: the same location's, "the median of all", or "its part of *>node07"
+    against: str  # the origin of the earlier number: the same location, "the median of all", or "its part of *>node07"
     cpu_share: float | None = None  # now, as a `Reading` has it
 
     @property
@@ -54,8 +54,8 @@ class Limited:
 _FLOPS, _BYTES, _IMAGES = "FLOP/s", "bytes/s", "images/s"
 _OPERATIONS = {"matmul": "matrix products", "convolution": "convolutions"}
 LINK = "link"
-_USUAL: Mapping[str, float | str] = {"priority": 0}  # limits that are left out where they are so
-# Every reading of a host but those of its GPUs, and that of a link: its name for messages, and its unit.
+_USUAL: Mapping[str, float | str] = {"priority": 0}  # default values, which are left out
+# The name for messages and the unit of every reading of a host, except for GPUs, and of a link.
 READING_NAMES: Mapping[str, tuple[str, str]] = {
     **{f"core.{name}": (f"{operation} on one core", _FLOPS) for name, operation in _OPERATIONS.items()},
     **{f"cores.{name}": (f"{operation} on all cores", _FLOPS) for name, operation in _OPERATIONS.items()},
@@ -133,7 +133,9 @@ def find_limits(before: Probes, now: Probes) -> Sequence[Limited]:
 def _find_limits_of_host(before: Probes, now: Probes) -> Iterator[Limited]:
     for host, probe in now.hosts.items():
         then = before.hosts[host].limits if host in before.hosts else {}
-        for name, value in {**_USUAL, **probe.limits}.items() if then and probe.limits else ():  # who tells any tells cores
+        for name, value in (
+            {**_USUAL, **probe.limits}.items() if then and probe.limits else ()
+        ):  # a host with any limits has cores
             usual = {**_USUAL, **then}.get(name)
             if _is_tighter(usual, value):
                 yield Limited(host, name, usual, value)
@@ -180,7 +182,7 @@ def _slower(
         return None
     rates = [each.per_s for each in alike]
     then = statistics.median(rates)
-    apart = (max(rates) - min(rates)) / 2 / then  # of the hosts among themselves
+    apart = (max(rates) - min(rates)) / 2 / then  # the spread between the hosts
     threshold = max(least, max(each.spread for each in alike) + now.spread, apart + now.spread)
     if now.per_s >= (1 - threshold) * then:
         return None

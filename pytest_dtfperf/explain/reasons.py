@@ -21,7 +21,7 @@ from pytest_dtfperf.explain.merge_causes import DECODING, PROGRAM, SERVER, STARV
 from pytest_dtfperf.explain.probes import ALL, LINK, differences
 from pytest_dtfperf.explain.step_events import is_server
 
-_NAMED = 3  # workers
+_NAMED = 3  # workers whose names a message lists
 
 
 def explain_link(case: ExplainCase) -> Reason:
@@ -122,7 +122,7 @@ def _describe_direction(case: ExplainCase) -> str:
         ]
     if jobs == {False}:
         return {"receive": "receives", "send": "sends", None: "sends and receives"}[mainly]
-    return "exchanges with other hosts"  # what is received there is sent from there, too
+    return "exchanges with other hosts"  # its sends are as long as its receives
 
 
 def _tasks_at(location: str | None, hosts: Mapping[str, str]) -> Sequence[str]:

@@ -49,7 +49,7 @@ from pytest_dtfperf.traces import InvalidTrace, TaskTrace
 
 _MOST_BACK = 8  # operations that end within that moment
 
-_OFF_THREADS = ("wait", "reduce")  # they keep no thread busy
+_OFF_THREADS = ("wait", "reduce")  # these keep no thread busy
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Stretch:
 
     kind: str
     location: str  # a task, or a link: "ps:0>worker:1"
-    name: str  # the operation or tensor; empty of what is none
-    variable: str | None  # that a transfer brings; None: not known, or no transfer
+    name: str  # the operation or tensor; empty: neither
+    variable: str | None  # the variable that a transfer brings; None: not known, or no transfer
     us: int
 
 
@@ -133,7 +133,7 @@ def _before(event: Event, ended: _Ended) -> tuple[int, Event | None]:
     partner = event.partner
     if event.kind == "wait" and partner and partner.start <= event.end:
         return min(partner.end, event.end), partner
-    if event.kind == "reduce" and partner and partner.start > event.start:  # go on with why the other came so late
+    if event.kind == "reduce" and partner and partner.start > event.start:  # continue with the reason why the other was late
         return partner.start, max(partner.causes, key=lambda cause: cause.end, default=partner)
     other = None
     if event.start - event.ready > MIN_THREAD_WAIT_US:
@@ -212,7 +212,7 @@ def _in_session(worker: str, event: Event) -> Span | None:
             return None
         kind = "receive" if event.task == worker else "send"
     elif event.task != worker and not is_server(event.device):
-        kind = "wait"  # for a worker that lends its devices
+        kind = "wait"  # for a worker with devices that another session uses
     return event.start, event.end, kind
 
 
@@ -222,7 +222,7 @@ def _at_server(task: str, event: Event) -> Span | None:
     return None if event.kind == "wait" else (event.start, event.end, event.kind)
 
 
-_DROPPED = 1  # traced steps
+_DROPPED = 1  # traced steps at the begin
 _DIGITS = 7  # of seconds: a tenth of a microsecond
 
 
@@ -250,7 +250,7 @@ def compute_step_breakdown(
             if not aligned or not aligned.reads(trace.task):
                 sums.add_worker(cluster_step([trace], number, align([trace], clocks)))
     if not aligned:
-        counted = slice(_DROPPED, _DROPPED + steps)  # who was given more batches than others, for being quicker, has more
+        counted = slice(_DROPPED, _DROPPED + steps)  # a quicker worker was given more batches, and has more steps
         slowest = max(traces, key=lambda trace: sum(s.end_us - s.begin_us for s in trace.steps[counted]))
         aligned = align([slowest], clocks)
         for number in range(_DROPPED, _DROPPED + steps):

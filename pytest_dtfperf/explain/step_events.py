@@ -27,7 +27,7 @@ _INPUTS = frozenset(
 _SYNTHETIC = re.compile(r"/synthetic_")
 _FED = re.compile(rf"(^|/){FED_QUEUE}\d+_Dequeue")
 _EXCHANGES = ("Collective", "Horovod", "Nccl", "nccl")  # operations, and kernels
-_UPDATE = re.compile(r"_inference_update_")  # what `training.compiled` has XLA make of an update, as XLA names it
+_UPDATE = re.compile(r"_inference_update_")  # XLA's name of an update that `training.optimizers` compiles
 _BACKWARD = re.compile(r"(^|/)tower\d+/(.*/)?gradients(/|$)")
 _TOWER = re.compile(r"(^|/)tower\d+/")
 
@@ -57,8 +57,8 @@ def kind_of(operation: Operation) -> str:
         return "unknown"
     if kind.startswith("Memcpy"):
         return "copy"
-    if kind in ("_Recv", "_HostRecv"):  # the second of a GPU, into its host's memory
-        return "receive" if "ReadVariableOp" in name else "wait"  # else for what others do with what was sent to them
+    if kind in ("_Recv", "_HostRecv"):  # _HostRecv: of a GPU, into its host's memory
+        return "receive" if "ReadVariableOp" in name else "wait"  # else it waits for another task's work
     if kind in ("_Send", "_HostSend"):
         return "send"
     if is_server(operation.device):
@@ -82,7 +82,7 @@ def kind_of_transfer(destination: str) -> str:
 Bounds = Mapping[tuple[str, str], int]  # (a, b) -> the most that a's clock may be ahead of b's, in us
 
 _FAR = 2**60  # no bound
-_FIRST_SLACK_US = 8  # timestamps are rounded, and taken a moment after what they say
+_FIRST_SLACK_US = 8  # timestamps are rounded, and taken shortly after the event
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Clocks:
     """The differences of tasks' clocks from that of the first trace's task. Tasks with an unknown difference are absent."""
 
     ahead_us: Mapping[str, int]
-    error_us: Mapping[str, int]  # the truth is no farther from it than this
+    error_us: Mapping[str, int]  # the largest possible error
 
     def reads(self, task: str) -> bool:
         """Return whether this task's clock can be converted to the first task's time."""
@@ -106,7 +106,7 @@ def align(traces: Sequence[TaskTrace], known: Bounds | None = None) -> Clocks:
     tight, slack = _tighten_bounds(tasks, bounds)
     near = [i for i in range(len(tasks)) if tight[i, 0] < _FAR // 2 and tight[0, i] < _FAR // 2]
     tight = tight[np.ix_(near, near)]
-    middles = (tight - tight.T).sum(axis=1)  # 2n times what is looked for
+    middles = (tight - tight.T).sum(axis=1)  # 2n times the differences
     ahead = [int(middle - middles[0]) // (2 * len(near)) for middle in middles]
     errors = [max(int(tight[i, 0]) - x, x + int(tight[0, i])) + slack for i, x in enumerate(ahead)]
     names = [tasks[i] for i in near]
@@ -177,9 +177,9 @@ def _tighten_bounds(tasks: Sequence[str], bounds: Bounds) -> tuple["np.ndarray[t
 
 
 _RECEIVED = re.compile(r"(_S|/_)\d+$")  # from another task's device; from another device of the same process
-# A queue's name tells the variable whose gradients or values go through it (variable_update/).
+# The name of a queue has the variable of its gradients or values (variable_update/).
 _QUEUES = (re.compile(r"(.+)/gradient of worker \d+$"), re.compile(r"(.+) for worker \d+$"))
-_UNCHANGED = frozenset({"Identity", "Cast"})  # what they give is still the variable's value
+_UNCHANGED = frozenset({"Identity", "Cast"})  # their result is still the variable's value
 _HOPS = 4
 
 
@@ -187,19 +187,21 @@ _HOPS = 4
 class Event:
     """An operation, or a transfer. Microseconds on the first trace's clock."""
 
-    session: str  # whose
+    session: str  # the worker of the session
     kind: str
     name: str
-    device: str  # where; of a transfer, where to
+    device: str  # of an operation, or the destination of a transfer
     ready: int
     start: int
     end: int
     type: str = ""  # of an operation
     source: str = ""  # of a transfer
     size_bytes: int = 0  # of a transfer
-    causes: list["Event"] = field(default_factory=list)  # what had to end before, as far as the session's trace tells
-    partner: "Event | None" = None  # of a dequeue what was put there; of an exchange the last part that another session began
-    variable: str | None = None  # that is brought here or there; None: not known
+    causes: list["Event"] = field(
+        default_factory=list
+    )  # the events that it waited for, as far as they are in the session's trace
+    partner: "Event | None" = None  # of a dequeue: its enqueue; of an exchange: the last part that another session began
+    variable: str | None = None  # the variable that a transfer or queue brings; None: not known
 
     @property
     def task(self) -> str:
@@ -219,7 +221,7 @@ class WorkerStep:
     begin: int
     called: int
     end: int
-    cpu: int | None  # used by its process; None: not known
+    cpu: int | None  # CPU time of its process in microseconds; None: not known
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,7 @@ class ClusterStep:
 
     workers: Sequence[WorkerStep]
     events: Sequence[Event]
-    blind: frozenset[str]  # sessions in which something happened by a clock that is not known
+    blind: frozenset[str]  # sessions with events on an unknown clock
 
     @property
     def begin(self) -> int:
@@ -381,7 +383,7 @@ def _link_exchanges(sessions: Sequence[_Session]) -> None:
             part.partner = next((other for other in reversed(latest) if other is not part), None)
 
 
-# An event with its arrow takes up to 30 bytes of the file (a test holds real traces against that), so that none has 20 MB.
+# An event with its arrow takes up to 30 bytes of the file, as a test shows with real traces: no file has 20 MB.
 MAX_PERFETTO_EVENTS = 600_000
 _LANES = {"operations": 0, "wire": 1000, "waits": 2000}  # the first lane of each
 

@@ -73,7 +73,7 @@ def _stretches(steps: int) -> Iterator[slice]:
 
 def find_period(indices: Indices, durations: Numbers) -> tuple[float, float, Indices] | None:
     """Return the period of pauses at these indices, in steps and in the unit of durations, and the pauses that follow it."""
-    first = indices[np.flatnonzero(np.diff(indices, prepend=-2) > 1)]  # of several in a row
+    first = indices[np.flatnonzero(np.diff(indices, prepend=-2) > 1)]  # of consecutive ones
     if len(first) < thresholds.MIN_PAUSES_OF_PERIOD or not (found := _distance(first, len(durations))):
         return None
     ones, nexts = _find_chains(first, *found)
@@ -93,7 +93,7 @@ def _distance(indices: Indices, steps: int) -> tuple[int, int] | None:
 
     Of several the shortest counts, as twice a period is as frequent; of those near it the one that is least likely by chance.
     """
-    at = np.zeros(2 * steps)  # padded, so that what is left at the end meets nothing at the start
+    at = np.zeros(2 * steps)  # padded, so that the end is not correlated with the start
     at[indices] = 1
     spectrum = np.fft.rfft(at)
     pairs = np.rint(np.fft.irfft(spectrum * np.conj(spectrum), len(at))[:steps])  # by their distance
@@ -138,7 +138,7 @@ def _find_chains(indices: Indices, distance: int, slack: int) -> tuple[Indices, 
     return indices[has], indices[at[has]]
 
 
-_MOST_BLOCKS, _OF_STEPS = 10, 5  # whose means tell the error of the whole's: steps beside each other are alike
+_MOST_BLOCKS, _OF_STEPS = 10, 5  # blocks, of which the means give the error: consecutive steps are alike
 _DIGITS = 6  # of seconds: the timestamps' own microseconds
 
 
@@ -174,7 +174,7 @@ class _Series(NamedTuple):
     cpu: Numbers
     ready: Numbers
     step: Numbers
-    between: Numbers  # of a program that tells begin and end alone: before each step
+    between: Numbers  # before each step of a program that reports only begin and end
 
     @classmethod
     def of(cls, timestamps: StepTimestamps) -> Self:
@@ -190,7 +190,7 @@ class _Series(NamedTuple):
             finish=end - gradients,
             cpu=_seconds(timestamps.cpu_us),
             ready=python + gradients,
-            step=end if is_reported else python + end,  # what is between reported ones is in no rate
+            step=end if is_reported else python + end,  # the time between reported steps is in no rate
             between=between,
         )
 
@@ -242,7 +242,7 @@ def _against_others(series: Sequence[_Series]) -> dict[str, dict[str, float | No
     if not known.any():
         return {}
     waits = waits[:, known]
-    late = _median_of_others(waits) - waits  # of an even number of others, the later half counts: two of three are usual
+    late = _median_of_others(waits) - waits  # of an even number of others, the later half counts: two of three are typical
     is_last = waits == waits.min(axis=0)
     last = (is_last / is_last.sum(axis=0)).mean(axis=1)
     clearly = thresholds.MIN_LATENESS_OF_STEP * float(np.mean([each.step[known].mean() for each in series]))

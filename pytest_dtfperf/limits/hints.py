@@ -17,11 +17,11 @@ from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.spec import Spec
 
-FAR_BELOW = 0.6  # of the lowest typical share: machines differ in what a step costs beside its arithmetic by less than this
+FAR_BELOW = 0.6  # of the lowest typical share: the costs of a step beside its arithmetic differ by less between machines
 BELOW = 0.9  # likewise, where the runs show a cause: one thread on two cores cost ResNet-50 with a server a quarter of its rate
 BUSY_SHARE = 0.7  # of the cores that workers may use. Healthy trainings on two cores kept 0.86 to 1.0 of them busy
 USUAL_SHARE = 0.4  # of the limit of cores, of a model without typical shares
-TIGHT = 1.5  # how many times as much the devices must allow as a link or the memory, for that to be worth a line
+TIGHT = 1.5  # times the rate of a link or the memory that the devices must allow, for a hint
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TypicalShare:
     """The share of its limit that a kind of training reaches on healthy hosts."""
 
     model: str
-    batch_size: int  # the smallest that it is true of: larger ones compute more beside each update
+    batch_size: int  # the smallest for which it holds: larger ones compute more for each update
     modes: tuple[str, ...]
     resource: str  # which sets the limit
     low: float

@@ -46,7 +46,7 @@ from pytest_dtfperf.records.arithmetic import NO_TF32, peak_of
 from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec
 from pytest_dtfperf.training.models.outline import outline_of
 
-Found = Bound | str  # a bound, or why there is none
+Found = Bound | str  # a bound, or the reason why there is none
 
 
 def limit(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str] = ()) -> Limit:
@@ -248,10 +248,10 @@ def _because(probes: Probes, host: str) -> str:
 
 
 FORWARD = 1 / 3  # of a step's arithmetic; docs/numbers.md
-ALL_UP_TO = 8  # counts that are all considered; above, each is a quarter more than the one before
-WITHIN = 0.10  # of the best predicted rate: what is predicted to be slower than that is not tried
+ALL_UP_TO = 8  # all counts are considered up to here; above, each is a quarter more than the one before
+WITHIN = 0.10  # of the best predicted rate: counts that are predicted to be slower are not tried
 MOST_TRIED = 4
-_HALVINGS = 60  # of an interval that begins as long as a step
+_HALVINGS = 60  # of an interval that is at first as long as a step
 
 
 def counts(most: int) -> list[int]:

@@ -12,13 +12,13 @@ from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.training.exchange_plan import bytes_on_servers
 from pytest_dtfperf.training.models.outline import outline_of
 
-VALUE_BYTES = 4  # of a variable or gradient where it is not made shorter
+VALUE_BYTES = 4  # of a variable or gradient in full precision
 SLOTS: Mapping[str, int] = {
     "sgd": 0,
     "momentum": 1,
     "rmsprop": 2,
     "adam": 2,
-}  # what optimizers keep of each variable, in its shape
+}  # optimizer -> tensors of state per variable, each in its shape
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Layout:
     """The hosts, cores and devices of a training's tasks."""
 
     hosts: Mapping[str, str]  # task -> host, parameter servers among them
-    threads: Mapping[str, int] = field(default_factory=dict)  # task -> cores that it may use; where that is not known, absent
-    devices: Mapping[str, int] = field(default_factory=dict)  # worker -> how many it has; likewise
+    threads: Mapping[str, int] = field(default_factory=dict)  # task -> cores that it may use; absent: not known
+    devices: Mapping[str, int] = field(default_factory=dict)  # worker -> the number of its devices; absent: not known
 
     @property
     def workers(self) -> list[str]:
@@ -49,7 +49,7 @@ class Flow:
     received: float = 0.0
 
 
-Phase = Mapping[str, Flow]  # by host; what belongs to one phase may all be under way at once
+Phase = Mapping[str, Flow]  # by host; all flows of a phase may be at the same time
 
 
 def devices_of(spec: Spec, layout: Layout) -> dict[str, int]:
@@ -107,7 +107,7 @@ def with_servers(spec: Spec, layout: Layout) -> tuple[Phase, Phase]:
     """Return the values that workers fetch, and the gradients that they push."""
     if spec.forward_only and spec.variable_update == "distributed_replicated":
         return {}, {}  # each worker has a copy of all variables, and nothing changes it
-    held: dict[str, float] = defaultdict(float)  # by a host's servers, as long as it is on the wire
+    held: dict[str, float] = defaultdict(float)  # bytes of a host's servers, as sent
     for server, size in zip(layout.servers, bytes_on_servers(spec), strict=True):
         held[layout.hosts[server]] += size * _wire_part(spec)
     workers, all_held = Counter(layout.hosts[worker] for worker in layout.workers), sum(held.values())

@@ -38,20 +38,20 @@ from pytest_dtfperf.stats.nights import (
     variances_of_splits,
 )
 
-MEMORY = 365  # nights that noise is estimated from
-REFINED = 20  # nights after a change was found, in which it may turn out to have been a few nights earlier or later
-SHIFT = 10  # by so many at most
-REVERTED = 21  # nights within which a rate that is as it was before was no change
+MEMORY = 365  # nights from which the noise is estimated
+REFINED = 20  # nights after a change was found, in which its position is estimated again
+SHIFT = 10  # nights by which the position may move, at most
+REVERTED = 21  # nights within which a return to the earlier rate cancels a change
 SAME = 2.5  # standard errors, within which two levels are the same
 DRIFT_JOINS = 90  # nights within which a further loss is the same drift
-MANY = 0.5  # of a change must be left without the few nights that show most of it
-BETTER = 0.9  # of the squares that a step leaves: a drift must leave less than that to be one
+MANY = 0.5  # of a change that must remain without the few nights that show most of it
+BETTER = 0.9  # of the squares that a step leaves: a drift must leave less
 CONFIDENCE = 0.95  # of the interval of a size
 LEAST_AFTER = 2  # nights after a break: one alone may have gone wrong
-ANALYSES = 10  # independent ones that looking each night at one break comes to: its nights grow from 2 to 90
+ANALYSES = 10  # independent analyses to which the nightly tests of one break are equal: its nights grow from 2 to 90
 ODDS = 0.04  # of a change at a split against none, where its size has the density of a night's variance
 USED = 0.4  # of a share of the promise: means of a few heavy-tailed nights exceed the normal tail, and kinds are estimated
-LEFT = 0.01  # of the squares at least, by whatever difference is taken away
+LEFT = 0.01  # of the squares that remain at least, however large the difference is
 MOST_KNOWN = 0.9  # of the series
 KNOWN_NIGHTS = 60  # fewer do not show how nights scatter; the promise is checked from here on
 
@@ -60,7 +60,7 @@ KNOWN_NIGHTS = 60  # fewer do not show how nights scatter; the promise is checke
 class Promise:
     """The promised rate of false events."""
 
-    share: float = 0.05  # of all horizons, in which there is any false event, in any series
+    share: float = 0.05  # of all horizons with any false event in any series
     nights: int = HORIZON  # of each series: a quarter of a year
 
     def level(self, series: int) -> float:
@@ -92,10 +92,12 @@ class Track:
     values: list[float] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
     begins: list[int] = field(default_factory=lambda: [0])  # of stretches without a change, counted in `kept`
-    changes: list[RateChange] = field(default_factory=list)  # by which the stretches after the first began
-    past: list[RateChange] = field(default_factory=list)  # that were none: the rate came back
-    crossing: RateChange | None = None  # with which the series began; `last_good` counts the nights of the series before it
-    ended: str = ""  # of a crossing: the name of the series before it
+    changes: list[RateChange] = field(default_factory=list)  # the changes at which the stretches after the first begin
+    past: list[RateChange] = field(default_factory=list)  # cancelled changes: the rate came back
+    crossing: RateChange | None = (
+        None  # the change at the begin of the series; `last_good` counts the nights of its predecessor
+    )
+    ended: str = ""  # the name of the predecessor, with a crossing
     shown: Scatter | None = None
     rough: float = 0.0
 
@@ -126,7 +128,7 @@ class Track:
         skipped, changes = set(data["skipped"]), list[RateChange]()
         for each in data["changes"]:
             change = RateChange(**each)
-            changes.append(changes[-1] if changes and changes[-1] == change else change)  # a drift that went on is one
+            changes.append(changes[-1] if changes and changes[-1] == change else change)  # a continued drift is one change
         kept = [position for position in range(len(values)) if position not in skipped]
         past = [RateChange(**each) for each in data["past"]]
         track = cls(values=list(values), kept=kept, begins=list(data["begins"]), changes=changes, past=past)
@@ -369,7 +371,7 @@ def _error(before: Array, after: Array, noise: NightNoise) -> float:
 def _measure(track: Track, number: int, noise: NightNoise) -> None:
     """Measure the change at the begin of a stretch: its size with an interval, and the nights between which it was."""
     change = track.changes[number - 1]
-    first = next(index for index, each in enumerate(track.changes, 1) if each is change)  # of a drift that went on
+    first = next(index for index, each in enumerate(track.changes, 1) if each is change)  # of a continued drift
     change.first_bad, change.last_good = track.kept[track.begins[first]], track.kept[track.begins[first] - 1]
     before, after = track.stretch(first - 1)[-WINDOW:], track.stretch(number)[:WINDOW]
     _size(change, before, after, noise)

@@ -37,8 +37,8 @@ from pytest_dtfperf.stats.noise import (
 MISSED_GAMMA = 4.0
 FALSE_ALARM_GAMMA = -2.0
 
-RARE_SLOWDOWN = 2.0  # as many times as long a rare run takes at most, where there are too few runs to see that it is one
-MOST_NEEDED = 1000  # runs, beyond which they are as good as infinitely many
+RARE_SLOWDOWN = 2.0  # times the usual duration that a rare run takes at most, where too few runs show that it is rare
+MOST_NEEDED = 1000  # runs, from which on they count as infinitely many
 
 
 class Answer(StrEnum):
@@ -112,7 +112,7 @@ def against_drifting(
     found = []
     for one, other in product(now, then):
         others = tuple(each for each in now if each is not one), tuple(each for each in then if each is not other)
-        least = min(max(question.least, len(one) - 1), len(one))  # one look, and the one before it that confirms
+        least = min(max(question.least, len(one) - 1), len(one))  # one analysis, and the one before it for confirmation
         enough = len(one) >= question.least and len(other) >= 1
         once = replace(question, least=least, most=len(one)) if enough else replace(question, least=question.most)
         found.append(_ask(_Sides(one, other, within, then_within, alike=False, apart=True, beside=others), once))
@@ -143,7 +143,7 @@ class _Sides:
     then_noise: Noise
     alike: bool  # both are the same training, which scatters as it did
     apart: bool  # `then` was measured at another time and gets no further runs; in another session, which may differ
-    beside: tuple[Sequence[Sequence[float]], ...] = ((), ())  # of either side, further runs that show how it scatters
+    beside: tuple[Sequence[Sequence[float]], ...] = ((), ())  # further runs of either side, for its scatter
     analysis_count: int = 0  # of analyses, if runs were left out since
 
     @property
@@ -323,7 +323,7 @@ def _errors_needed(is_known: bool, then: int, runs: int, false_alarm: float) -> 
 
     table = _power()
     baseline = max((each for each in table[is_known] if each <= then), default=min(table[is_known]))
-    found = []  # for each level of false alarms, the largest of those of the next smaller and the next larger number of runs
+    found = []  # for each level of false alarms, the larger result of the two neighbouring numbers of runs
     for level, of_runs in sorted(table[is_known][baseline].items()):
         fewer = max((each for each in of_runs if each <= runs), default=None)
         if fewer is None:

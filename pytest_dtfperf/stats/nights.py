@@ -30,12 +30,15 @@ import numpy as np
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Counts = np.ndarray[tuple[int], np.dtype[np.int64]]
 
-WINDOW = 120  # nights that are looked back upon: a loss of 1 % in a month must be seen, and old ones may be another machine
-LEAST = 4  # nights on either side: what three bad nights show is gone in the fourth, and is no change
-WHOLE, GROWTH = 20, 1.12  # splits: each of the latest nights, then fewer and fewer; a split nearby shows nearly the same
-KNOWN = 60  # nights that there are before those that are counted, in the simulation
+WINDOW = 120  # nights that are searched: a loss of 1 % in a month must be found, and old nights may be of another machine
+LEAST = 4  # nights on either side: three bad nights before a good one are no change
+WHOLE, GROWTH = (
+    20,
+    1.12,
+)  # splits at each of the latest nights, then at growing distances: neighbouring splits give nearly the same
+KNOWN = 60  # nights before the counted ones, in the simulation
 HORIZON = 90  # nights that are counted
-SERIES = 20_000  # simulated: what one in a hundred of them exceeds is known to 7 % of that number
+SERIES = 20_000  # simulated: their number gives the frequency of one in a hundred to 7 %
 SEED = 20260131
 ANCHOR = 0.01  # the level at which the simulation is read; rarer ones follow from the tail's form
 TAIL = 0.5  # of the tail h^TAIL exp(-h^2 / 2): simulations of a million series show 0.4
@@ -145,19 +148,19 @@ def autoregressive(random: np.random.Generator, series: int, nights: int, correl
 
 CLIP = 4.0  # standard deviations of a night
 JUMP = 6.0  # standard deviations: neighbouring nights differ by less where differences estimate the scale: a step is one
-AROUND = 7  # nights with the median that a night is clipped around: three bad ones do not move it, four do
+AROUND = 7  # nights of the median around which a night is clipped: three bad ones do not move it, four do
 NORMAL_MEDIAN = 0.6745  # of the absolute value of a standard normal variable
-PRIOR_NIGHTS = 20  # that the others' scale counts for, where it is found out where to clip
+PRIOR_NIGHTS = 20  # the weight of the others' scale, in nights, in the scale for clipping
 LEAST_NIGHTS = 6  # differences of fewer show nothing
 LEAST_SERIES = 3  # fewer cannot be distinguished
 ROUNDING = 1e-6  # of a rate: rates that differ by less were not measured
 INFINITE = 1e4  # degrees of freedom
-WHITE = 0.3  # probability beforehand that nights have nothing to do with each other; the other kinds share the rest
-BEFOREHAND_COUNTS = 0.5  # as so many series
-LIKELY, MUCH = 0.975, 1.5  # how rates scatter is known where kinds of this probability differ by less than this factor
-ROUNDS = 30  # of the search for how usual each kind is
+WHITE = 0.3  # prior probability of independent nights; the other kinds share the rest
+BEFOREHAND_COUNTS = 0.5  # the weight of the prior, in series
+LIKELY, MUCH = 0.975, 1.5  # the scatter is known where kinds of this total probability differ by less than this factor
+ROUNDS = 30  # of the estimate of the kinds' frequencies
 
-SLOWER = {0.95: 2.0, 0.98: 4.0}  # times as probable as others: a few months show least of them
+SLOWER = {0.95: 2.0, 0.98: 4.0}  # times as probable as others: a few months contain least information on them
 BEFOREHAND = np.array([0.0, *(SLOWER.get(kind.correlation, 1.0) for kind in KINDS[1:])])
 BEFOREHAND *= (1 - WHITE) / BEFOREHAND.sum()
 BEFOREHAND[0] = WHITE
@@ -169,7 +172,7 @@ class Scatter:
     """The scatter of one series."""
 
     nights: int
-    scale: float  # standard deviation of a night by the median of differences: where to clip
+    scale: float  # standard deviation of a night by the median of differences, for clipping
     q1: float  # half the mean square of the differences of neighbouring nights, which a step hardly changes
     coefficients: int
     squares: Array  # (kind): the sum of squares of the coefficients, each over its variance
@@ -185,10 +188,10 @@ class Scatter:
 class NightNoise:
     """The noise of one series, estimated with information from the others."""
 
-    scale: float  # where to clip, as a standard deviation
-    usual: Array  # (kind): its probability before the series was looked at
+    scale: float  # the scale for clipping, as a standard deviation
+    usual: Array  # (kind): its probability without this series' own nights
     shown: Scatter
-    prior: Array  # (kind): variance of a night as it usually is
+    prior: Array  # (kind): the usual variance of a night
     prior_degrees: float
 
     def variances(self, squares: Array) -> Array:

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
 
-LEAST_SESSIONS = 2  # with means that can differ
-DEGREES_FOR_ONE_RUN = 10.0  # a spread that rests on so much makes one run worth judging: its error is 22 %, of two runs 71 %
-ROUNDING = 1e-9  # no measured rates are as alike as that
-BY_CHANCE = 0.01  # of the cases in which nothing is wrong with the noise, so many are reported
+LEAST_SESSIONS = 2  # the fewest sessions for a spread of their means
+DEGREES_FOR_ONE_RUN = (
+    10.0  # degrees of freedom from which on a single run is judged: the error of the spread is 22 %, with two runs 71 %
+)
+ROUNDING = 1e-9  # measured rates differ by more
+BY_CHANCE = 0.01  # of the cases with nothing wrong in the noise that are reported
 PERMUTATIONS = 2000
 
 
@@ -130,19 +132,19 @@ def do_sessions_differ(sessions: Sequence[Sequence[float]]) -> bool:
     return bool(fdtrc(len(groups) - 1, degrees_of_freedom, between / within) <= BY_CHANCE)
 
 
-RARE = 0.1  # largest part of all runs that may be slow for no reason in what is measured
+RARE = 0.1  # the largest fraction of runs that may be slow for reasons outside of the training
 RUNS_FOR_EACH = 5  # runs that a sample needs for each run that is set aside
-CLEARLY = 0.001  # probability of a run that is as slow as that beside the others, if it were one of them: it is set aside
-PERHAPS = 0.02  # likewise: a loss must be seen without it, too
+CLEARLY = 0.001  # a run is set aside if one as slow among the others is less probable than this
+PERHAPS = 0.02  # a loss must also be seen without a run less probable than this
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlowRuns:
     """The slowest runs of a sample."""
 
-    of: int = 0  # runs that there are
-    slow: int = 0  # of them that are clearly slower than the rest
-    doubtful: int = 0  # slowest ones that may be rare: what must not decide alone
+    of: int = 0  # the number of runs
+    slow: int = 0  # runs that are clearly slower than the rest
+    doubtful: int = 0  # slowest runs that may be rare ones, and must not decide alone
     slower: float = 0.0  # how much slower the slow ones are than the rest, as a fraction
 
     @property
@@ -267,14 +269,14 @@ def half_widths(nights: Sequence[tuple[int, float | None]], *, confidence: float
     return [critical * pooled / math.sqrt(runs) for runs, _ in nights]
 
 
-# Drift within a run: whether it was as fast at its end as at its beginning, beyond what chance makes of its steps.
+# Drift within a run: whether its end was slower or faster than its beginning by more than chance.
 
-LEAST_BLOCKS, MOST_BLOCKS = 3, 10  # of each half: fewer show no spread, more would be shorter than need be
-STEPS_OF_A_BLOCK = 12  # or more: steps next to each other are alike, sums of so many hardly
+LEAST_BLOCKS, MOST_BLOCKS = 3, 10  # of each half: fewer show no spread, more would be shorter than necessary
+STEPS_OF_A_BLOCK = 12  # or more: consecutive steps are alike, sums of so many hardly
 LEAST_STEPS = 30  # five to a block: with fewer, steps that are alike pass for a drift more often than stated
 FALSE_FLAGS = 0.01  # at most, of runs that were steady
-LEVEL = FALSE_FLAGS / 2  # of the test: blocks still resemble each other a little, which makes up to twice as many
-STEP_ROUNDING = 1e-12  # of a step's time: less is no difference, but how sums are rounded
+LEVEL = FALSE_FLAGS / 2  # of the test: blocks are still slightly alike, which doubles the number of flags at most
+STEP_ROUNDING = 1e-12  # of a step's time: a smaller difference is rounding
 
 
 @dataclass(frozen=True)
@@ -300,7 +302,7 @@ def drift(step_s: Sequence[float]) -> Drift | None:
         return None
     count = 2 * min(max(LEAST_BLOCKS, len(step_s) // (2 * STEPS_OF_A_BLOCK)), MOST_BLOCKS)
     size = len(step_s) // count
-    used = step_s[-count * size :]  # what does not fill a block is left out at the beginning
+    used = step_s[-count * size :]  # steps that do not fill a block are left out at the beginning
     blocks = [math.fsum(used[i : i + size]) / size for i in range(0, len(used), size)]
     change = math.fsum(blocks[: count // 2]) / math.fsum(blocks[count // 2 :]) - 1
     ramp = [i - (count - 1) / 2 for i in range(count)]

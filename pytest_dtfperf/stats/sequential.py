@@ -20,10 +20,10 @@ from scipy.special import ndtr, ndtri, roots_legendre
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
-DOWN = 6.0  # standard deviations that are followed downwards: what is below has no part in crossing upwards
-UP = 40.0  # the greatest critical value there can be
-NODES_PER_STEP = 1.2  # points of the grid to the standard deviation of one step: critical values to six digits
-LEAST_STEP = 0.01  # of all steps until then: shorter ones are taken to be so long, which makes critical values a trifle greater
+DOWN = 6.0  # standard deviations that are followed downwards: sums below it never cross upwards
+UP = 40.0  # the greatest possible critical value
+NODES_PER_STEP = 1.2  # points of the grid per standard deviation of one step: critical values to six digits
+LEAST_STEP = 0.01  # of all earlier steps: shorter ones count as this long, which makes critical values slightly greater
 
 
 def spent(fraction: float, gamma: float) -> float:

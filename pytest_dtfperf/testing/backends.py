@@ -32,9 +32,9 @@ from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.node.module_command import project_command
 from pytest_dtfperf.testing import parrot
 
-PATIENCE_S = 30.0  # decides only whether something happens at all, also on a machine that is busy with other things
+PATIENCE_S = 30.0  # long enough for a busy machine: it decides only whether something happens
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
-_PAUSES_PER_POLL = 4  # to ask Slurm, or all processes there are, takes the core that is waited for
+_PAUSES_PER_POLL = 4  # polling Slurm, or all processes, takes time from what is waited for
 
 
 def wait_until(what: str, true: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
@@ -89,7 +89,7 @@ class ParrotChannel:
 class BackendContract:
     """The tests of a backend. Derive from it, and define `cluster` as a cluster of two hosts with one device each."""
 
-    keeps_secrets = True  # hosts are handed a part of the environment alone
+    keeps_secrets = True  # whether hosts get only a part of the environment
 
     @pytest.fixture
     def cluster(self) -> Cluster:
