@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from pytest_dtfperf.stats.changes import ChangeWatch, Track
-from pytest_dtfperf.stats.nights import Array, autoregressive
+from pytest_dtfperf.stats.nights import Array, simulate_autoregression
 
 SERIES, KNOWN, EARLY, HORIZON, NOISE = 24, 60, 8, 90, 0.01
 SOON = 24  # nights in which steps are looked for
@@ -27,14 +27,14 @@ def heavy(random: np.random.Generator, nights: int) -> Array:
 
 
 def alike(correlation: float) -> Nights:
-    return lambda random, nights: autoregressive(random, SERIES, nights, correlation)
+    return lambda random, nights: simulate_autoregression(random, SERIES, nights, correlation)
 
 
 def slow(part: float, alone: float = 1.0, series: int | None = None) -> Nights:
     """AR(1) 0.95 with a standard deviation of `part`, beside independent nights; the first `series` alone have it."""
 
     def drawn(random: np.random.Generator, nights: int) -> Array:
-        wandering = autoregressive(random, SERIES, nights, 0.95)
+        wandering = simulate_autoregression(random, SERIES, nights, 0.95)
         if series is not None:
             wandering[series:] = 0
         return part * wandering + alone * random.standard_normal((SERIES, nights))
@@ -90,7 +90,7 @@ def drifts_found(trials: int, seed: int = 3) -> float:
     """The part of drifts of 5 % in 60 nights that are found within these."""
     random, found = np.random.default_rng(seed), 0
     for _ in range(trials):
-        values = NOISE * autoregressive(random, SERIES, KNOWN + 60, 0.0)
+        values = NOISE * simulate_autoregression(random, SERIES, KNOWN + 60, 0.0)
         values[0, KNOWN:] += np.log1p(-0.05 * np.arange(1, 61) / 60)
         found += any(name == "0" for _, name in _found(values, KNOWN))
     return found / trials
@@ -100,7 +100,7 @@ def three_steps_found(trials: int, seed: int = 4) -> float:
     """The part of years in which three steps of 2 % are three events, each within five nights of its place."""
     random, found = np.random.default_rng(seed), 0
     for _ in range(trials):
-        values = NOISE * autoregressive(random, SERIES, 365, 0.0)
+        values = NOISE * simulate_autoregression(random, SERIES, 365, 0.0)
         for begin in (90, 190, 290):
             values[0, begin:] += np.log1p(-0.02)
         watch = ChangeWatch()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from benchmarks.changes import HORIZON, KNOWN, NOISE, NOTHING, SERIES, _found
-from pytest_dtfperf.stats.nights import Array, autoregressive
+from pytest_dtfperf.stats.nights import Array, simulate_autoregression
 
 WINDOW, MOST_P_VALUE = 50, 0.001  # of `otava analyze`
 NEAR = 5  # nights: a change so near to the true one is that
@@ -56,7 +56,7 @@ def steps_found(find: Finder, trials: int, size: float, seed: int = 2) -> float:
     """The part of steps that are seen AFTER nights later."""
     random, found = np.random.default_rng(seed), 0
     for _ in range(trials):
-        values = NOISE * autoregressive(random, 1, KNOWN + AFTER, 0.0)[0]
+        values = NOISE * simulate_autoregression(random, 1, KNOWN + AFTER, 0.0)[0]
         values[KNOWN:] += np.log1p(-size)
         found += any(abs(position - KNOWN) <= NEAR for position in find(values))
     return found / trials
@@ -71,7 +71,7 @@ def our_steps_found(trials: int, size: float, seed: int = 2) -> float:
     """One series of 24 changes, as the others share the promise."""
     random, found = np.random.default_rng(seed), 0
     for _ in range(trials):
-        values = NOISE * autoregressive(random, SERIES, KNOWN + AFTER, 0.0)
+        values = NOISE * simulate_autoregression(random, SERIES, KNOWN + AFTER, 0.0)
         values[0, KNOWN:] += np.log1p(-size)
         found += any(name == "0" for _, name in _found(values, KNOWN))
     return found / trials

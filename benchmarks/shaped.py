@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from benchmarks.injected import Rig
 from pytest_dtfperf.datamodel.probes import Link, Probes
-from pytest_dtfperf.limits.limit import limit
+from pytest_dtfperf.limits.limit import find_limit
 from pytest_dtfperf.node.probes import read_cpu
 from pytest_dtfperf.spec import Spec
 from tests.machines.machine import bit_per_s
@@ -21,7 +21,7 @@ def allowed_s(rig: Rig, spec: Spec, rate: str) -> float:
     """A step takes at least so long, by its busiest link: every machine's is held to the rate."""
     per_s = bit_per_s(rate) / 8 * PAYLOAD
     links = {way: Link(per_s=per_s, spread=0.0, repeats=1) for way in ("*>any", "any>*")}
-    found = limit(spec, rig.launcher.layout(spec), Probes(links=links))
+    found = find_limit(spec, rig.launcher.layout(spec), Probes(links=links))
     assert found.binding, found.unknown
     return found.binding.step_s
 

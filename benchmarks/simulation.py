@@ -21,7 +21,7 @@ from pytest_dtfperf.stats.noise import (
     runs_to_confirm,
     welch,
 )
-from pytest_dtfperf.stats.sequential import critical_values
+from pytest_dtfperf.stats.sequential import compute_critical_values
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
@@ -286,7 +286,7 @@ def _rounded(extra: Floats) -> Floats:
 
 @cache  # without a limit: of many cases with a noise of their own there are more than the function itself remembers
 def _critical(so_far: tuple[float, ...], level: float, gamma: float, total: float) -> float:
-    return critical_values(so_far, level, gamma, total)[-1]
+    return compute_critical_values(so_far, level, gamma, total)[-1]
 
 
 def _quantiles(critical: Floats, degrees_of_freedom: Floats) -> Floats:

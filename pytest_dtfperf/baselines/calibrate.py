@@ -12,7 +12,7 @@ from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.comparison import runs_needed
-from pytest_dtfperf.stats.noise import Noise, correlation, do_sessions_differ, estimate_noise, pool_spreads
+from pytest_dtfperf.stats.noise import Noise, compute_correlation, do_sessions_differ, estimate_noise, pool_spreads
 
 LEAST_SESSIONS = 2
 MARGINS = [permille / 1000 for permille in range(1, 301)]  # a gate that lets a third be lost is useless
@@ -82,7 +82,7 @@ class CalibrationCase:
     def broken_conditions(self) -> list[str]:
         """Return the conditions of the stated error rates that these sessions do not meet: docs/read-a-verdict.md."""
         sessions, found = list(self.rates.values()), []
-        if resemblance := correlation(sessions):
+        if resemblance := compute_correlation(sessions):
             found.append(
                 f"runs resemble the run before them in their session (correlation about {resemblance:.1f}), so that they "
                 "are worth less than their number. Calibrate over more sessions, on several days; --from takes nights"

@@ -244,11 +244,11 @@ class StoredExplanation:
     @property
     def changes(self) -> "Sequence[Change] | None":
         """Return the changes of a step; None if one of the two has no breakdown."""
-        from pytest_dtfperf.explain.causes import difference
+        from pytest_dtfperf.explain.causes import compute_changes
 
         before = self.before.measurement.traced_run if self.before else None
         now, then = self.step_breakdown, before.step_breakdown if before else None
-        return difference(then, now) if then and now else None
+        return compute_changes(then, now) if then and now else None
 
 
 def _make_explained_json(stored: StoredExplanation) -> dict[str, Any]:

@@ -167,7 +167,7 @@ def estimate_ratio(
         error: largest probability that the interval misses the ratio after any block, in either direction.
         prior: the noise of the session's comparisons, as `estimate_prior` returns it.
     """
-    from pytest_dtfperf.stats.sequential import critical_values
+    from pytest_dtfperf.stats.sequential import compute_critical_values
 
     count, cut = len(samples), len(samples) // BLOCKS_PER_TRIMMED
     order_effect = _estimate_order_effect(samples)
@@ -182,7 +182,7 @@ def estimate_ratio(
             spread = math.sqrt(variance)
         analyses = range(LEAST_BLOCKS, policy.max_blocks + 1)
         information = tuple(float(each) for each in analyses if each <= count)
-        value = critical_values(information, error / 2, FALSE_ALARM_GAMMA, float(max(policy.max_blocks, count)))[-1]
+        value = compute_critical_values(information, error / 2, FALSE_ALARM_GAMMA, float(max(policy.max_blocks, count)))[-1]
         width = convert_to_t(value, degrees_of_freedom) * spread / math.sqrt(count)
         if width < WIDEST:
             low, high = math.exp(centre - width), math.exp(centre + width)
@@ -274,14 +274,14 @@ def compute_detectable(estimate: ABEstimate, policy: ABPolicy, error: float) -> 
     """Return the smallest difference, as a fraction, that `max_blocks` find in 9 of 10 cases; None: too few blocks to know."""
     from scipy.special import ndtri
 
-    from pytest_dtfperf.stats.sequential import critical_values
+    from pytest_dtfperf.stats.sequential import compute_critical_values
 
     count = policy.max_blocks
     degrees_of_freedom = count_degrees(count)
     if estimate.high is None:
         return None
     information = tuple(map(float, range(LEAST_BLOCKS, count + 1)))
-    value = convert_to_t(critical_values(information, error / 2, FALSE_ALARM_GAMMA)[-1], degrees_of_freedom)
+    value = convert_to_t(compute_critical_values(information, error / 2, FALSE_ALARM_GAMMA)[-1], degrees_of_freedom)
     return math.expm1((value + float(ndtri(POWER))) * estimate.spread / math.sqrt(count))
 
 

@@ -22,10 +22,10 @@ from pytest_dtfperf.explain.measurement_profile import (
     Cell,
     ComparedTimes,
     MeasurementProfile,
-    ends_of,
+    list_ends,
     select_worker_parts,
 )
-from pytest_dtfperf.explain.probes import ALL, LINK, differences
+from pytest_dtfperf.explain.probes import ALL, LINK, find_slower
 from pytest_dtfperf.explain.step_events import is_server
 
 Ends = tuple[str, str]  # source, destination
@@ -286,8 +286,8 @@ def find_candidate_causes(both: ComparedTimes, then: MeasurementProfile, now: Me
 
 def _slow_when_probed(then: MeasurementProfile, now: MeasurementProfile) -> Sequence[Ends]:
     """Return the links between hosts that are slower when probed, as source and destination."""
-    found = differences(then.probes, now.probes) if then.probes and now.probes else ()
-    return [(source, to) for source, to in (ends_of(each.location) for each in found if each.name == LINK)]
+    found = find_slower(then.probes, now.probes) if then.probes and now.probes else ()
+    return [(source, to) for source, to in (list_ends(each.location) for each in found if each.name == LINK)]
 
 
 def append_rest(found: Sequence[CandidateCause], changes: Changes, residual_s: float) -> list[CandidateCause]:

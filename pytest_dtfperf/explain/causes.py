@@ -34,14 +34,14 @@ from pytest_dtfperf.explain.measurement_profile import (
     Gain,
     MeasurementProfile,
     Times,
+    add_host,
     compare_times,
     compute_gains,
-    ends_of,
+    list_ends,
     ms,
-    with_host,
 )
 from pytest_dtfperf.explain.merge_causes import ExplainCase, Reason, merge_causes
-from pytest_dtfperf.explain.reasons import reason_for
+from pytest_dtfperf.explain.reasons import find_reason
 from pytest_dtfperf.explain.worker_timings import compute_lateness_increases, describe_late_worker, find_late_workers
 
 
@@ -59,7 +59,7 @@ def find_low_confidence_causes(then: MeasurementProfile, now: MeasurementProfile
     """Yield the known differences that may be the cause."""
     for task, seconds in now.sleeps.items():
         if seconds > then.sleeps.get(task, 0.0):
-            message = f"{with_host(task, now.hosts)} was told to sleep {seconds:g} s in every step (DTFPERF_SLOWDOWN)"
+            message = f"{add_host(task, now.hosts)} was told to sleep {seconds:g} s in every step (DTFPERF_SLOWDOWN)"
             yield LowConfidenceCause("straggler", task, message, seconds - then.sleeps.get(task, 0.0))
     if now.program_changes:
         yield LowConfidenceCause("program", None, f"another program is trained: {'; '.join(now.program_changes)}")
@@ -135,7 +135,7 @@ def explain(then: MeasurementProfile, now: MeasurementProfile) -> Explanation | 
     before, after = _step_s(then), _step_s(now)
     if before is None or after is None:
         return None
-    change_s, noise = after - before, noise_s(then, now, before)
+    change_s, noise = after - before, compute_noise_s(then, now, before)
     if change_s < noise:
         return Explanation([], after, before, change_s, noise, ["the step has not become longer by more than chance explains"])
     found = sorted(_causes(then, now, change_s, noise), key=lambda cause: -cause.seconds)
@@ -157,7 +157,7 @@ def _causes(then: MeasurementProfile, now: MeasurementProfile, change_s: float, 
     for candidate, gain, each in zip(candidates, found, seconds, strict=True):
         if candidate.what != REST and each >= noise:
             case = ExplainCase(then, now, both, candidate)
-            reason = reason_for(case)
+            reason = find_reason(case)
             yield Cause(
                 kind=reason.kind,
                 seconds=each,
@@ -189,7 +189,7 @@ def _late(then: MeasurementProfile, now: MeasurementProfile, change_s: float, no
         if seconds >= noise:
             late_s = now.worker_timings.workers[worker].late_s or 0.0
             then_s = f", {ms(max(0.0, late_s - more))} ms {then.when}" if then.worker_timings else ""
-            message = f"{with_host(worker, now.hosts)} is {ms(late_s)} ms later in its steps than the others{then_s}"
+            message = f"{add_host(worker, now.hosts)} is {ms(late_s)} ms later in its steps than the others{then_s}"
             yield Cause(
                 kind="straggler",
                 seconds=seconds,
@@ -250,7 +250,7 @@ def _next(case: ExplainCase, reason: Reason) -> str | None:
     if not case.now.cluster or reason.kind not in _OF_HOSTS:
         return None
     every = dict.fromkeys(case.hosts[task] for task in sorted(case.hosts))
-    named = [host for host in dict.fromkeys(case.hosts.get(end, end) for end in ends_of(reason.location)) if host in every]
+    named = [host for host in dict.fromkeys(case.hosts.get(end, end) for end in list_ends(reason.location)) if host in every]
     beside = next((host for host in every if host not in named), None)
     chosen = [*named, *([beside] if len(named) == 1 and beside else [])]
     which = f" --hosts={','.join(chosen)}" if named and len(chosen) < len(every) else ""
@@ -272,7 +272,7 @@ def _notes(then: MeasurementProfile, now: MeasurementProfile) -> Iterator[str]:
         yield f"known to differ, and not told apart: {'; '.join(difference_found.words for difference_found in found)}"
 
 
-def noise_s(then: MeasurementProfile, now: MeasurementProfile, step_s: float) -> float:
+def compute_noise_s(then: MeasurementProfile, now: MeasurementProfile, step_s: float) -> float:
     """Return by how much two such sides differ by chance: twice the standard error of the difference of their runs' steps.
 
     Runs of both sides scatter alike, as a fraction of their step. Two or three runs of one side alone estimate it badly.
@@ -311,7 +311,7 @@ class Change(JsonData):
         return max(same, key=lambda location: abs(same[location]), default=None)
 
 
-def difference(before: StepBreakdown, after: StepBreakdown) -> Sequence[Change]:
+def compute_changes(before: StepBreakdown, after: StepBreakdown) -> Sequence[Change]:
     """Return the changes by kind of work, the largest first. They add up to `after.wall_s - before.wall_s`.
 
     They are not by location: which of several equal workers is on the path is random, and differs from step to step.

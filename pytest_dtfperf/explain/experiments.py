@@ -123,7 +123,7 @@ def judge_experiment(plan: Planned, *, step_s: float, instead_of_s: float, noise
     return _describe_trial(plan, step_s, instead_of_s, outcome, f"{message}: {verdict}")
 
 
-def failed(plan: Planned, instead_of_s: float, why: str) -> Tried:
+def report_failed_experiment(plan: Planned, instead_of_s: float, why: str) -> Tried:
     """Return the result of an experiment without a measured step."""
     message = f"{_subject(plan.subject)}: {plan.trial.words} there is no result: {why}"
     return _describe_trial(plan, None, instead_of_s, "open", message)
@@ -135,10 +135,10 @@ def _evidence_s(trial: ExperimentTrial, step_s: float, instead_of_s: float, then
         return instead_of_s - step_s
     if then is None:
         return None
-    return step_s - own_work_s(then, forward_only=bool(trial.changes.get("forward_only")))
+    return step_s - compute_own_work_s(then, forward_only=bool(trial.changes.get("forward_only")))
 
 
-def own_work_s(breakdown: StepBreakdown, *, forward_only: bool = False) -> float:
+def compute_own_work_s(breakdown: StepBreakdown, *, forward_only: bool = False) -> float:
     """Return the own work of the slowest worker in a step: without receiving, sending, exchanging and waiting."""
     kinds = _OWN_WORK - {"backward", "apply"} if forward_only else _OWN_WORK
     workers = [of for name, of in breakdown.tasks.items() if name.startswith("worker:")]

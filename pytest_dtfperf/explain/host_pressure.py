@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_dtfperf.explain import thresholds
-from pytest_dtfperf.explain.measurement_profile import MeasurementProfile, ends_of
-from pytest_dtfperf.explain.probes import ALL, LINK, Limited, Slower, differences, find_limits
+from pytest_dtfperf.explain.measurement_profile import MeasurementProfile, list_ends
+from pytest_dtfperf.explain.probes import ALL, LINK, Limited, Slower, find_limits, find_slower
 
 _QUOTA = "cpu_quota_cores"  # the name of the limit in probes
 
@@ -52,7 +52,7 @@ def find_host_pressures(then: MeasurementProfile, now: MeasurementProfile) -> Se
     if then.probes and now.probes:
         found += _clocks(then, now)
         found += [_make_limit_strain(each, then.when) for each in find_limits(then.probes, now.probes) if each.name in LIMITS]
-        slower = differences(then.probes, now.probes)
+        slower = find_slower(then.probes, now.probes)
         found += [_slower(each) for each in slower if not (_is_due_to_clock(each, slower) or _is_due_to_core(each, slower))]
     return found
 
@@ -140,7 +140,7 @@ def _is_due_to_clock(found: Slower, slower: Sequence[Slower]) -> bool:
 
 def _is_due_to_core(found: Slower, slower: Sequence[Slower]) -> bool:
     """Return whether a link lost no more than the arithmetic of one of its hosts without a free core during the probe."""
-    ends = ends_of(found.location)
+    ends = list_ends(found.location)
     starved = [each for each in slower if each.location in ends and _had_no_core(each)]
     return found.name == LINK and any(found.loss < each.loss for each in starved)
 
@@ -176,7 +176,7 @@ def _make_limit_strain(found: Limited, when: str) -> HostPressure:
 def _slower(found: Slower) -> HostPressure:
     lost = f"{found.words} {100 * found.loss:.0f} % slower than {found.against} was, when probed"
     if found.name == LINK:
-        return HostPressure([end for end in ends_of(found.location) if end != ALL], "link", f"{found.location}: {lost}")
+        return HostPressure([end for end in list_ends(found.location) if end != ALL], "link", f"{found.location}: {lost}")
     kinds = {"memory": "memory", "input": "input"}
     kind = "others" if _had_no_core(found) else kinds.get(found.name, "compute")
     return HostPressure([found.location], kind, f"{found.location}: {lost}")

@@ -72,12 +72,12 @@ def percent_longer(before: float, after: float) -> str:
     return f"{100 * (after / before - 1):.0f} %" if before else "much"
 
 
-def ends_of(location: str | None) -> Sequence[str]:
+def list_ends(location: str | None) -> Sequence[str]:
     """Return both ends of a link, the one task or host, or no end."""
     return [end for end in re.split("<?>", location) if end] if location else []
 
 
-def with_host(task: str, hosts: Mapping[str, str]) -> str:
+def add_host(task: str, hosts: Mapping[str, str]) -> str:
     """Return a task with its host, as `ps:1 (node07)`."""
     return f"{task} ({hosts[task]})" if hosts.get(task, task) != task else task
 

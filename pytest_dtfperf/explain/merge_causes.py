@@ -20,11 +20,11 @@ from pytest_dtfperf.explain.measurement_profile import (
     ComparedTimes,
     MeasurementProfile,
     Times,
-    ends_of,
+    add_host,
     is_single_session,
+    list_ends,
     ms,
     percent_longer,
-    with_host,
 )
 from pytest_dtfperf.explain.step_events import is_server
 
@@ -70,7 +70,7 @@ class ExplainCase:
         Workers on many hosts with the same change are only counted.
         """
         if self.location:
-            return with_host(self.location, self.hosts)
+            return add_host(self.location, self.hosts)
         return f"each of {len(self.workers)} of the {len(self.both.now.own)} workers" if self.others else "every worker"
 
     @property
@@ -109,7 +109,7 @@ class ExplainCase:
 
         A cause without a location needs them of all hosts that take part. Links and inputs have them with their location.
         """
-        at = {self.hosts.get(end, end) for end in ends_of(self.location)}
+        at = {self.hosts.get(end, end) for end in list_ends(self.location)}
         found = [each for each in self._host_pressures if each.kind in kinds and (not at or not at.isdisjoint(each.hosts))]
         is_reported = (
             at or _WITH_LOCATIONS.issuperset(kinds) or {host for each in found for host in each.hosts} >= self._taking_part
@@ -399,7 +399,7 @@ def _starved_hosts(
 
 def _is_at(candidate: CandidateCause, ends: Collection[str]) -> bool:
     """Return whether the candidate belongs to this host or its tasks, or one end of its link does."""
-    named = ends_of(candidate.location)
+    named = list_ends(candidate.location)
     return any(end in ends for end in named)
 
 
@@ -423,7 +423,7 @@ def _join(
 
 def _server_of(transfer: CandidateCause, both: ComparedTimes) -> str | None:
     """Return the server that has all these links; None if there is none. With a single worker it has only one link."""
-    servers = [end for end in ends_of(transfer.location) if is_server(end)]
+    servers = [end for end in list_ends(transfer.location) if is_server(end)]
     is_its_only_link = transfer.location in servers or len(both.now.own) == 1
     return servers[0] if len(servers) == 1 and is_its_only_link else None
 

@@ -91,7 +91,7 @@ def merge_probes(before: Probes, now: Probes) -> Probes:
     return replace(now, hosts={**before.hosts, **hosts}, links={**before.links, **now.links})
 
 
-def without_probes(probes: Probes, known: Probes) -> Probes:
+def select_missing_probes(probes: Probes, known: Probes) -> Probes:
     """Return the probes of hosts and links that are not among those known."""
     hosts = {name: probe for name, probe in probes.hosts.items() if probe != known.hosts.get(name)}
     return replace(probes, hosts=hosts, links={name: link for name, link in probes.links.items() if name not in known.links})
@@ -110,7 +110,7 @@ def _merge_host_probes(before: HostProbe, now: HostProbe) -> HostProbe:
     )
 
 
-def differences(before: Probes, now: Probes) -> Sequence[Slower]:
+def find_slower(before: Probes, now: Probes) -> Sequence[Slower]:
     """Return the readings that became lower by more than chance explains, the largest loss first.
 
     Only like is compared with like.

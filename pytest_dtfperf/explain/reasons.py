@@ -11,14 +11,14 @@ from pytest_dtfperf.explain import merge_causes, thresholds
 from pytest_dtfperf.explain.candidate_causes import FLOOR, GROUPS
 from pytest_dtfperf.explain.measurement_profile import (
     MeasurementProfile,
-    ends_of,
+    add_host,
     gbit_per_s,
+    list_ends,
     ms,
     select_worker_parts,
-    with_host,
 )
 from pytest_dtfperf.explain.merge_causes import DECODING, PROGRAM, SERVER, STARVED, ExplainCase, Reason, compute_update_ratio
-from pytest_dtfperf.explain.probes import ALL, LINK, differences
+from pytest_dtfperf.explain.probes import ALL, LINK, find_slower
 from pytest_dtfperf.explain.step_events import is_server
 
 _NAMED = 3  # workers whose names a message lists
@@ -39,7 +39,7 @@ def explain_server(case: ExplainCase) -> Reason:
         [f"its own operations take {ratio:.1f} times as long"] if ratio and ratio > thresholds.MIN_REPORTED_UPDATE_RATIO else []
     )
     some = f"each parameter server of {server}" if server else "every parameter server"
-    subject = with_host(server, case.hosts) if is_server(server) else some
+    subject = add_host(server, case.hosts) if is_server(server) else some
     if case.candidate.largest_of(GROUPS["transfer"]) > thresholds.MIN_MAIN_SHARE * case.candidate.largest_s:
         message = f"{subject} answers late: {_describe_direction(case)} {rate or _longer(case)}"
     elif (
@@ -57,7 +57,7 @@ def explain_server(case: ExplainCase) -> Reason:
     )
 
 
-def probed_location(case: ExplainCase) -> str | None:
+def find_probed_location(case: ExplainCase) -> str | None:
     """Return the link or host that the links slower when probed, and only these, have in common; None if there is none.
 
     An all-reduce goes around all workers, and each of its links waits for the others. So its times do not show which link is
@@ -67,7 +67,7 @@ def probed_location(case: ExplainCase) -> str | None:
     if not then or not now:
         return None
     ways = {name: tuple(name.split(">")) for name in now.links if name in then.links}
-    slow = {ways[each.location] for each in differences(then, now) if each.name == LINK and each.location in ways}
+    slow = {ways[each.location] for each in find_slower(then, now) if each.name == LINK and each.location in ways}
     if not slow or ALL in {end for way in slow for end in way}:
         return None
     if len(slow) == 1 or len({frozenset(way) for way in slow}) == 1:
@@ -102,7 +102,7 @@ def _growth(case: ExplainCase, rate: str) -> list[str]:
 
 def _subject(case: ExplainCase) -> str:
     """Return both ends of the link and its direction."""
-    ends = [with_host(end, case.hosts) for end in ends_of(case.location)]
+    ends = [add_host(end, case.hosts) for end in list_ends(case.location)]
     if len(ends) == 2:
         return f"{ends[0]} and {ends[1]} exchange" if "<>" in (case.location or "") else f"{ends[0]} sends to {ends[1]}"
     if not ends:
@@ -156,13 +156,13 @@ def _per_s(found: tuple[float, float]) -> float:
 
 
 def _concerns(ends: tuple[str, str], location: str | None) -> bool:
-    named = ends_of(location)
+    named = list_ends(location)
     if len(named) < 2:
         return not named or named[0] in ends
     return set(ends) == set(named) if "<>" in (location or "") else ends == (named[0], named[1])
 
 
-def reason_for(case: ExplainCase) -> Reason:
+def find_reason(case: ExplainCase) -> Reason:
     return ROWS[case.candidate.what](case)
 
 
@@ -211,7 +211,9 @@ def _waiting(case: ExplainCase) -> Reason:
     if before is not None and after is not None and after - before > thresholds.MIN_MAIN_SHARE * case.candidate.residual_s:
         message = f"workers exchange for {ms(after)} ms of a step from when the last of them has joined, "
         message += f"{ms(before)} ms {case.then.when}"
-        return replace(case.reason("link", message, [], case.describe_host_pressures("link")), location=probed_location(case))
+        return replace(
+            case.reason("link", message, [], case.describe_host_pressures("link")), location=find_probed_location(case)
+        )
     message = f"workers wait {ms(case.candidate.residual_s)} ms longer for each other in turn, or for the update"
     return replace(
         case.reason("waiting", message, ["no worker's own work has become so much longer"]), location=None, confidence="low"

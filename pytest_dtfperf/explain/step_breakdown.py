@@ -39,10 +39,10 @@ from pytest_dtfperf.explain.step_events import (
     ClusterStep,
     Event,
     WorkerStep,
-    align,
-    cluster_step,
+    align_clocks,
+    get_task,
     is_server,
-    task_of,
+    make_cluster_step,
 )
 from pytest_dtfperf.explain.thresholds import MAX_CLOCK_ERROR_OF_LINK, MIN_THREAD_WAIT_US, MIN_UNKNOWN_INPUT_US, SAME_MOMENT_US
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace
@@ -63,7 +63,7 @@ class Stretch:
     us: int
 
 
-def critical_path(step: ClusterStep) -> list[Stretch]:
+def find_critical_path(step: ClusterStep) -> list[Stretch]:
     """Return the critical path, from the step's end to its beginning."""
     last = step.last
     walk = _Walk(step.begin, last.end)
@@ -146,7 +146,7 @@ def _before(event: Event, ended: _Ended) -> tuple[int, Event | None]:
 Span = tuple[int, int, str]  # from, until, kind
 
 
-def of_workers(step: ClusterStep) -> dict[str, Counter[str]]:
+def split_worker_steps(step: ClusterStep) -> dict[str, Counter[str]]:
     """Return for each worker the microseconds by kind, which add up to its step."""
     events: dict[str, list[Event]] = {worker.task: [] for worker in step.workers}
     for event in step.events:
@@ -154,7 +154,7 @@ def of_workers(step: ClusterStep) -> dict[str, Counter[str]]:
     return {worker.task: _of_worker(worker, events[worker.task], worker.task in step.blind) for worker in step.workers}
 
 
-def of_servers(step: ClusterStep) -> dict[str, Counter[str]]:
+def split_server_steps(step: ClusterStep) -> dict[str, Counter[str]]:
     """Return for each task without its own session the microseconds by kind, which add up to the cluster's step."""
     workers = {worker.task for worker in step.workers}
     spans: dict[str, list[Span]] = {}
@@ -162,10 +162,10 @@ def of_servers(step: ClusterStep) -> dict[str, Counter[str]]:
         for task in {event.task, event.source.partition("/")[0]} - workers - {""}:
             if span := _at_server(task, event):
                 spans.setdefault(task, []).append(span)
-    return {task: split(of_task, step.begin, step.last.end, rest="wait") for task, of_task in sorted(spans.items())}
+    return {task: split_by_kind(of_task, step.begin, step.last.end, rest="wait") for task, of_task in sorted(spans.items())}
 
 
-def split(spans: Iterable[Span], begin: int, end: int, rest: str) -> Counter[str]:
+def split_by_kind(spans: Iterable[Span], begin: int, end: int, rest: str) -> Counter[str]:
     """Return the microseconds from `begin` to `end` by kind: at each moment, the active kind that comes first in `WORK`."""
     marks = []
     for start, until, kind in spans:
@@ -198,7 +198,7 @@ def _first(active: Sequence[int], rest: str) -> str:
 def _of_worker(worker: WorkerStep, events: Sequence[Event], blind: bool) -> Counter[str]:
     spans = [span for event in events if (span := _in_session(worker.task, event))]
     called = min(max(worker.called, worker.begin), worker.end)
-    spent = split(spans, called, worker.end, rest="unknown" if blind else "host")
+    spent = split_by_kind(spans, called, worker.end, rest="unknown" if blind else "host")
     spent["python"] += called - worker.begin
     return +spent
 
@@ -241,20 +241,20 @@ def compute_step_breakdown(
         traces = [trace for trace in traces if len(trace.steps) > _DROPPED] or traces
     steps = _count(traces)
     _check_times(traces)
-    aligned = align(traces, clocks) if lockstep and edges else None
+    aligned = align_clocks(traces, clocks) if lockstep and edges else None
     sums = _Sums(steps)
     for number in range(_DROPPED, _DROPPED + steps):
         if aligned:
-            sums.add_step(cluster_step(traces, number, aligned))
+            sums.add_step(make_cluster_step(traces, number, aligned))
         for trace in traces:
             if not aligned or not aligned.reads(trace.task):
-                sums.add_worker(cluster_step([trace], number, align([trace], clocks)))
+                sums.add_worker(make_cluster_step([trace], number, align_clocks([trace], clocks)))
     if not aligned:
         counted = slice(_DROPPED, _DROPPED + steps)  # a quicker worker was given more batches, and has more steps
         slowest = max(traces, key=lambda trace: sum(s.end_us - s.begin_us for s in trace.steps[counted]))
-        aligned = align([slowest], clocks)
+        aligned = align_clocks([slowest], clocks)
         for number in range(_DROPPED, _DROPPED + steps):
-            sums.add_path(cluster_step([slowest], number, aligned), edges=edges)
+            sums.add_path(make_cluster_step([slowest], number, aligned), edges=edges)
     return sums.step_breakdown(aligned, edges=edges)
 
 
@@ -292,10 +292,10 @@ class _Sums:
     def add_step(self, step: ClusterStep) -> None:
         self.add_worker(step)
         self.add_path(step)
-        self._add_tasks(of_servers(step))
+        self._add_tasks(split_server_steps(step))
 
     def add_worker(self, step: ClusterStep) -> None:
-        own = of_workers(step)
+        own = split_worker_steps(step)
         self._add_tasks(own)
         self._squares.update({(task, kind): us * us for task, parts in own.items() for kind, us in parts.items()})
         for worker in step.workers:
@@ -307,12 +307,12 @@ class _Sums:
                 sizes[event.variable] += event.size_bytes
             spans = [(event.start, event.end, "receive") for event in events]
             begin, end = min(event.start for event in events), max(event.end for event in events)
-            self._busy[link] += split(spans, begin, end, rest="wait")["receive"]
+            self._busy[link] += split_by_kind(spans, begin, end, rest="wait")["receive"]
             self._transfers[link] += len(events)
 
     def add_path(self, step: ClusterStep, *, edges: bool = True) -> None:
         self._wall += step.last.end - step.begin
-        for stretch in critical_path(step) if edges else ():
+        for stretch in find_critical_path(step) if edges else ():
             self._path[stretch.kind, stretch.location, stretch.variable] += stretch.us
 
     def _add_tasks(self, found: Mapping[str, Counter[str]]) -> None:
@@ -375,6 +375,6 @@ def _by_link(events: Sequence[Event]) -> dict[tuple[str, str], list[Event]]:
     """Return the transfers between tasks, by link."""
     found: dict[tuple[str, str], list[Event]] = {}
     for event in events:
-        if event.source and (source := task_of(event.source)) != event.task:
+        if event.source and (source := get_task(event.source)) != event.task:
             found.setdefault((source, event.task), []).append(event)
     return found

@@ -32,7 +32,7 @@ _BACKWARD = re.compile(r"(^|/)tower\d+/(.*/)?gradients(/|$)")
 _TOWER = re.compile(r"(^|/)tower\d+/")
 
 
-def task_of(device: str) -> str:
+def get_task(device: str) -> str:
     """Return `ps:1` of `ps:1/CPU:0`."""
     return device.partition("/")[0]
 
@@ -41,7 +41,7 @@ def is_server(device: str) -> bool:
     return device.startswith("ps:")
 
 
-def kind_of(operation: Operation) -> str:
+def classify_operation(operation: Operation) -> str:
     """Return the kind of work of an operation, by its type and name.
 
     Towers are named `tower0/...` and their gradients `tower0/gradients/...`. All else makes updates of gradients or moves them.
@@ -74,7 +74,7 @@ def kind_of(operation: Operation) -> str:
     return "forward" if _TOWER.search(name) else "apply"
 
 
-def kind_of_transfer(destination: str) -> str:
+def classify_transfer(destination: str) -> str:
     """Return the kind of a transfer from the workers' view: they send to parameter servers, and receive all else."""
     return "send" if is_server(destination) else "receive"
 
@@ -97,7 +97,7 @@ class Clocks:
         return task in self.ahead_us
 
 
-def align(traces: Sequence[TaskTrace], known: Bounds | None = None) -> Clocks:
+def align_clocks(traces: Sequence[TaskTrace], known: Bounds | None = None) -> Clocks:
     """Return the offsets of all clocks. `known` has further bounds: 0 in both directions for tasks of one host."""
     bounds = _bounds(traces)
     for pair, most in (known or {}).items():
@@ -126,7 +126,7 @@ def _bounds(traces: Sequence[TaskTrace]) -> dict[tuple[str, str], int]:
 
 
 def _of_session(trace: TaskTrace, step: TracedStep) -> Iterator[tuple[str, str, int]]:
-    devices = [task_of(operation.device) for operation in trace.operations]
+    devices = [get_task(operation.device) for operation in trace.operations]
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for ran in step.ran:
@@ -143,7 +143,7 @@ def _of_transfers(trace: TaskTrace, step: TracedStep) -> Iterator[tuple[str, str
     for received in step.received:
         tensor = trace.tensors[received.tensor]
         if (sent := ended.get((tensor.source, tensor.name))) is not None:
-            yield task_of(tensor.destination), task_of(tensor.source), received.end_us - sent
+            yield get_task(tensor.destination), get_task(tensor.source), received.end_us - sent
 
 
 def _of_exchanges(traces: Sequence[TaskTrace], steps: Sequence[TracedStep]) -> Iterator[tuple[str, str, int]]:
@@ -152,7 +152,7 @@ def _of_exchanges(traces: Sequence[TaskTrace], steps: Sequence[TracedStep]) -> I
         for ran in step.ran:
             operation = trace.operations[ran.operation]
             if operation.type.startswith("CollectiveReduce"):
-                parts.setdefault(operation.name, {})[task_of(operation.device)] = ran.start_us, ran.end_us
+                parts.setdefault(operation.name, {})[get_task(operation.device)] = ran.start_us, ran.end_us
     for of_one in parts.values():
         for task, (_, end) in of_one.items():
             for other, (start, _) in of_one.items():
@@ -205,12 +205,12 @@ class Event:
 
     @property
     def task(self) -> str:
-        return task_of(self.device)
+        return get_task(self.device)
 
     @property
     def location(self) -> str:
         """Return the task; of a transfer, the link."""
-        return f"{task_of(self.source)}>{self.task}" if self.source else self.task
+        return f"{get_task(self.source)}>{self.task}" if self.source else self.task
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class ClusterStep:
         return max(self.workers, key=lambda worker: worker.end)
 
 
-def cluster_step(traces: Sequence[TaskTrace], number: int, clocks: Clocks) -> ClusterStep:
+def make_cluster_step(traces: Sequence[TaskTrace], number: int, clocks: Clocks) -> ClusterStep:
     """Return step `number` of all traces."""
     sessions = [_Session(trace, number, clocks) for trace in traces if clocks.reads(trace.task)]
     for session in sessions:
@@ -270,7 +270,9 @@ class _Session:
         self._by_location: dict[tuple[str, str], Event] = {}
         self._by_name: dict[str, tuple[Operation, Event]] = {}
         self._arrived: dict[tuple[str, str], Event] = {}
-        described = [(operation, ahead.get(task_of(operation.device)), kind_of(operation)) for operation in trace.operations]
+        described = [
+            (operation, ahead.get(get_task(operation.device)), classify_operation(operation)) for operation in trace.operations
+        ]
         for ran in of.ran:
             operation, by, kind = described[ran.operation]
             if by is None:
@@ -284,13 +286,13 @@ class _Session:
             self._by_name[operation.name] = operation, event
         for received in of.received:
             tensor = trace.tensors[received.tensor]
-            by = ahead.get(task_of(tensor.destination))
+            by = ahead.get(get_task(tensor.destination))
             if by is None:
                 self.blind = True
                 continue
             end = received.end_us - by
             start = min(received.start_us - by, end)
-            event = Event(trace.task, kind_of_transfer(tensor.destination), tensor.name, tensor.destination, start, start, end,
+            event = Event(trace.task, classify_transfer(tensor.destination), tensor.name, tensor.destination, start, start, end,
                           source=tensor.source, size_bytes=tensor.size_bytes)  # fmt: skip
             self._transfers.append(event)
             self._arrived[tensor.destination, tensor.name] = event
@@ -402,7 +404,7 @@ def write_perfetto(file: IO[bytes], traces: Sequence[TaskTrace], clocks: Clocks,
         rows = _PerfettoRows()
         for number in range(steps):
             stepping = [trace for trace in traces if number < len(trace.steps)]
-            kept = _select_events(cluster_step(stepping, number, clocks).events, room, whole=number > 0)
+            kept = _select_events(make_cluster_step(stepping, number, clocks).events, room, whole=number > 0)
             left_out += sum(len(trace.steps[number].ran) + len(trace.steps[number].received) for trace in stepping) - len(kept)
             room -= len(kept)
             for row in rows.of(kept):
@@ -431,7 +433,7 @@ class _PerfettoRows:
         if self._zero is None and ordered:
             self._zero = ordered[0].start
         for event in ordered:
-            for task in dict.fromkeys([event.task, task_of(event.source or event.device)]):
+            for task in dict.fromkeys([event.task, get_task(event.source or event.device)]):
                 yield from self._list_names(task)
             yield from self._row(event, self._zero or 0)
 
@@ -460,5 +462,5 @@ class _PerfettoRows:
         }
         for sent in event.causes:
             arrow = {"name": "sent", "cat": event.kind, "id": f"{event.session} {event.end - zero} {event.name}"}
-            yield {"ph": "s", **arrow, "pid": self._tasks[task_of(event.source)], "tid": 0, "ts": sent.end - zero}
+            yield {"ph": "s", **arrow, "pid": self._tasks[get_task(event.source)], "tid": 0, "ts": sent.end - zero}
             yield {"ph": "f", "bp": "e", **arrow, **at, "ts": event.end - zero}

@@ -220,7 +220,7 @@ def _mean(values: Numbers) -> float | None:
     return round(float(known.mean()), _DIGITS) if len(known) else None
 
 
-def blocks(steps: int) -> int:
+def count_blocks(steps: int) -> int:
     """Return the number of blocks of consecutive steps for the error of a mean over this many steps."""
     return min(_MOST_BLOCKS, steps // _OF_STEPS)
 
@@ -228,7 +228,7 @@ def blocks(steps: int) -> int:
 def _error(values: Numbers) -> float | None:
     """Return the standard error of the mean, from the means of blocks; None if there are fewer than two."""
     known = values[np.isfinite(values)]
-    count = blocks(len(known))
+    count = count_blocks(len(known))
     if count < 2:
         return None
     means = [block.mean() for block in np.array_split(known, count)]
@@ -347,7 +347,7 @@ def find_late_workers(scores: WorkerTimings) -> Sequence[LateWorker]:
 
 
 def _is_clear(scores: WorkerTimings, score: WorkerTiming) -> bool:
-    errors = _CERTAIN.get(blocks(score.steps))
+    errors = _CERTAIN.get(count_blocks(score.steps))
     if score.late_s is None or score.late_error_s is None or score.behind is None or scores.step_s is None or errors is None:
         return False
     return (

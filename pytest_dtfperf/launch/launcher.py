@@ -13,7 +13,7 @@ from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.errors import Culprit, DataError, RunFailed
-from pytest_dtfperf.explain.probes import merge_probes, without_probes
+from pytest_dtfperf.explain.probes import merge_probes, select_missing_probes
 from pytest_dtfperf.launch import placement
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, Roles, place
@@ -194,7 +194,7 @@ class Launcher:
             return probing.collect_probes()
         on_begin()
         found = self._carry_out_probe(probing)
-        store_probes(self._config, self._views, without_probes(found, known))  # older readings keep their age
+        store_probes(self._config, self._views, select_missing_probes(found, known))  # older readings keep their age
         self._capacity = merge_probes(self._capacity, replace(found, unknown={}))
         return found
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTiming, WorkerTimings
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
-from pytest_dtfperf.explain.step_events import align, write_perfetto
+from pytest_dtfperf.explain.step_events import align_clocks, write_perfetto
 from pytest_dtfperf.explain.worker_timings import compute_worker_timings
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.spec import Spec
@@ -65,7 +65,7 @@ class Tracing:
         if not self.packed or self._refused:
             return
         with suppress(OSError, InvalidTrace):
-            clocks = align(self._traces, self._one_clock)
+            clocks = align_clocks(self._traces, self._one_clock)
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / FILE).open("wb") as file:
                 write_perfetto(file, self._traces, clocks)

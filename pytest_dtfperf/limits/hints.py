@@ -12,7 +12,7 @@ from pytest_dtfperf.datamodel.explanation import CORES, GPUS, LINK, MEMORY, Boun
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.formats import format_count, percent
-from pytest_dtfperf.limits.limit import limit, list_gpus
+from pytest_dtfperf.limits.limit import find_limit, list_gpus
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.spec import Spec
@@ -83,7 +83,7 @@ def predict_step_s(spec: Spec, layout: Layout, probes: Probes) -> float | None:
 
     None where no limit of cores is known. It does not apply to a training on GPUs.
     """
-    found = limit(spec, layout, probes)
+    found = find_limit(spec, layout, probes)
     cores = next((bound for bound in found.bounds if bound.resource == CORES), None)
     if cores is None or found.binding is None:
         return None

@@ -35,12 +35,12 @@ from pytest_dtfperf.limits.needs import (
     Flow,
     Layout,
     Phase,
-    devices_of,
-    flop,
-    pulls_before_it_pushes,
-    traffic,
-    update_bytes,
-    with_servers,
+    compute_flop,
+    compute_server_traffic,
+    compute_traffic,
+    compute_update_bytes,
+    count_devices,
+    needs_values_before_gradients,
 )
 from pytest_dtfperf.records.arithmetic import NO_TF32, peak_of
 from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec
@@ -49,7 +49,7 @@ from pytest_dtfperf.training.models.outline import outline_of
 Found = Bound | str  # a bound, or the reason why there is none
 
 
-def limit(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str] = ()) -> Limit:
+def find_limit(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str] = ()) -> Limit:
     """Return the limit from what is known.
 
     `gpus` are the names of all kinds, as nvidia-smi gives them; without any, hosts' cores compute.
@@ -92,7 +92,7 @@ def list_gpus(fingerprint: Mapping[str, Any]) -> list[str]:
 
 
 def _arithmetic(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str]) -> Iterator[Found]:
-    each = flop(spec)
+    each = compute_flop(spec)
     if each is None:
         yield (
             f"{spec.model}: {outline_of(spec).uncounted}"
@@ -100,7 +100,7 @@ def _arithmetic(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str
             else "an external command trains, and what it computes is not known"
         )
         return
-    devices = devices_of(spec, layout)
+    devices = count_devices(spec, layout)
     for host in dict.fromkeys(layout.hosts[worker] for worker in layout.workers):
         of_host = [worker for worker in layout.workers if layout.hosts[worker] == host]
         count = sum(devices[worker] for worker in of_host)
@@ -162,7 +162,7 @@ def _median(rates: Iterable[float]) -> float | None:
 
 
 def _links(spec: Spec, layout: Layout, probes: Probes) -> Iterator[Found]:
-    phases, links = traffic(spec, layout), Links(probes)
+    phases, links = compute_traffic(spec, layout), Links(probes)
     for host in dict.fromkeys(layout.hosts.values()):
         flows = [phase[host] for phase in phases if host in phase]
         sent, received = sum(flow.sent for flow in flows), sum(flow.received for flow in flows)
@@ -224,7 +224,7 @@ def _ends(name: str, link: Link, *, outward: bool) -> Collection[str]:
 
 
 def _memory(spec: Spec, layout: Layout, probes: Probes) -> Iterator[Found]:
-    for host, touched in update_bytes(spec, layout).items():
+    for host, touched in compute_update_bytes(spec, layout).items():
         per_s = _own_or_median(probes, host, lambda probe: found.per_s if (found := probe.readings.get(MEMORY)) else None)
         if per_s is None:
             yield _not_probed(probes, host)
@@ -254,7 +254,7 @@ MOST_TRIED = 4
 _HALVINGS = 60  # of an interval that is at first as long as a step
 
 
-def counts(most: int) -> list[int]:
+def list_server_counts(most: int) -> list[int]:
     """Return the numbers of parameter servers that are considered, with one and `most` among them."""
     found = list(range(1, min(most, ALL_UP_TO) + 1))
     while found[-1] < most:
@@ -262,23 +262,23 @@ def counts(most: int) -> list[int]:
     return found
 
 
-def step_s(spec: Spec, layout: Layout, links: Links, compute_s: float) -> float:
+def predict_step(spec: Spec, layout: Layout, links: Links, compute_s: float) -> float:
     """Return the seconds of a step that would compute for `compute_s` without waiting."""
-    phases = with_servers(spec, layout) if len(set(layout.hosts.values())) > 1 else ({}, {})
+    phases = compute_server_traffic(spec, layout) if len(set(layout.hosts.values())) > 1 else ({}, {})
     down, up = (links.phase_s(phase) for phase in phases)
-    if pulls_before_it_pushes(spec):
+    if needs_values_before_gradients(spec):
         return max(compute_s * FORWARD, down) + max(compute_s * (1 - FORWARD), up)
     if spec.variable_update == "distributed_replicated":
         return compute_s + max(0.0, up - compute_s * (1 - FORWARD)) + down
     return max(compute_s, down + up)
 
 
-def compute_s(spec: Spec, layout: Layout, links: Links, measured_s: float) -> float:
+def estimate_compute_s(spec: Spec, layout: Layout, links: Links, measured_s: float) -> float:
     """Return the shortest time that a step of `measured_s` computes: where links decide, it may be anything up to that."""
     low, high = 0.0, measured_s
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if step_s(spec, layout, links, middle) < measured_s:
+        if predict_step(spec, layout, links, middle) < measured_s:
             low = middle
         else:
             high = middle
@@ -288,10 +288,10 @@ def compute_s(spec: Spec, layout: Layout, links: Links, measured_s: float) -> fl
 def predict_rates(spec: Spec, layouts: Mapping[int, Layout], links: Links, compute: float) -> dict[int, float]:
     """Return images/sec by number of parameter servers, each with its layout."""
     images = spec.gpus * spec.batch_size
-    return {count: images / step_s(spec.but(num_ps=count), layout, links, compute) for count, layout in layouts.items()}
+    return {count: images / predict_step(spec.but(num_ps=count), layout, links, compute) for count, layout in layouts.items()}
 
 
-def worth_trying(rates: Mapping[int, float], most: int = MOST_TRIED) -> list[int]:
+def choose_counts(rates: Mapping[int, float], most: int = MOST_TRIED) -> list[int]:
     """Return the counts to try, the most promising first: the fewest servers of the best rate, then others near it.
 
     `rates` are the predicted ones. A count that is predicted to be more than 10 % slower than the best is left out; of the
@@ -338,7 +338,7 @@ HARDWARE: Mapping[str, Hardware] = {
 }
 
 
-def published_limit(reference: Reference) -> Limit:
+def compute_published_limit(reference: Reference) -> Limit:
     """Return a published row's limit, with the tasks of 2017: a worker per node, and parameter servers beside them in turn."""
     hardware = HARDWARE.get(reference.system)
     if hardware is None or not reference.gpus or reference.mode != "training" or reference.model not in MODELS:
@@ -347,8 +347,8 @@ def published_limit(reference: Reference) -> Limit:
         spec, layout = describe_published(reference)
     except SpecError as error:
         return Limit(unknown={"gpus": str(error)})
-    links = _published_links(hardware, reference.nodes or 1, knows_bytes=knows_bytes(reference))
-    return limit(spec, layout, links, [hardware.gpu])
+    links = _published_links(hardware, reference.nodes or 1, knows_bytes=has_known_bytes(reference))
+    return find_limit(spec, layout, links, [hardware.gpu])
 
 
 def describe_published(reference: Reference) -> tuple[Spec, Layout]:
@@ -372,7 +372,7 @@ def _spec(reference: Reference) -> Spec:
     )
 
 
-def knows_bytes(reference: Reference) -> bool:
+def has_known_bytes(reference: Reference) -> bool:
     """Return whether the publication has all that determines the bytes of a step."""
     return None not in (reference.batch_size, reference.nodes, reference.variable_update, reference.num_ps)
 

@@ -52,7 +52,7 @@ class Flow:
 Phase = Mapping[str, Flow]  # by host; all flows of a phase may be at the same time
 
 
-def devices_of(spec: Spec, layout: Layout) -> dict[str, int]:
+def count_devices(spec: Spec, layout: Layout) -> dict[str, int]:
     """Return each worker's devices; where not known, all have equally many, but for the last, which may have fewer."""
     if layout.devices:
         return {worker: layout.devices.get(worker, 0) for worker in layout.workers}
@@ -60,13 +60,13 @@ def devices_of(spec: Spec, layout: Layout) -> dict[str, int]:
     return {worker: min(each, spec.gpus - number * each) for number, worker in enumerate(layout.workers)}
 
 
-def flop(spec: Spec) -> float | None:
+def compute_flop(spec: Spec) -> float | None:
     """Return the FLOP of one device in a step; None for an external command, of which they are not known."""
     found = None if spec.command else flop_per_image(spec)
     return None if found is None else float(found * spec.batch_size)
 
 
-def traffic(spec: Spec, layout: Layout) -> list[Phase]:
+def compute_traffic(spec: Spec, layout: Layout) -> list[Phase]:
     """Return the bytes that each host sends to others and receives from them in a step, phase after phase.
 
     A synchronous step of `parameter_server` has two phases: no gradient is there before all values are, and no new value before
@@ -75,14 +75,14 @@ def traffic(spec: Spec, layout: Layout) -> list[Phase]:
     if spec.command or len(set(layout.hosts.values())) == 1:
         return []
     if layout.servers:
-        down, up = with_servers(spec, layout)
-        return [down, up] if pulls_before_it_pushes(spec) else [_together(down, up)]
+        down, up = compute_server_traffic(spec, layout)
+        return [down, up] if needs_values_before_gradients(spec) else [_together(down, up)]
     if spec.mode.workers_communicate and spec.mode.lockstep and not spec.forward_only:
         return [_all_reduce(spec, layout)]
     return []
 
 
-def update_bytes(spec: Spec, layout: Layout) -> dict[str, float]:
+def compute_update_bytes(spec: Spec, layout: Layout) -> dict[str, float]:
     """Return the bytes of memory that each host with parameter servers reads and writes to apply the gradients of a step.
 
     A synchronous update reads all workers' gradients, and reads and writes the variable and the optimizer's state; an
@@ -98,12 +98,12 @@ def update_bytes(spec: Spec, layout: Layout) -> dict[str, float]:
     return dict(found)
 
 
-def pulls_before_it_pushes(spec: Spec) -> bool:
+def needs_values_before_gradients(spec: Spec) -> bool:
     """Return whether workers have no gradients to push before they have all values."""
     return spec.variable_update == "parameter_server" and spec.cross_replica_sync and not spec.staged_vars
 
 
-def with_servers(spec: Spec, layout: Layout) -> tuple[Phase, Phase]:
+def compute_server_traffic(spec: Spec, layout: Layout) -> tuple[Phase, Phase]:
     """Return the values that workers fetch, and the gradients that they push."""
     if spec.forward_only and spec.variable_update == "distributed_replicated":
         return {}, {}  # each worker has a copy of all variables, and nothing changes it

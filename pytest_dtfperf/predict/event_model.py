@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_dtfperf.limits.limit import FORWARD
-from pytest_dtfperf.limits.needs import SLOTS, Layout, devices_of, pulls_before_it_pushes, traffic
+from pytest_dtfperf.limits.needs import SLOTS, Layout, compute_traffic, count_devices, needs_values_before_gradients
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.all_reduce import Range, parse
 from pytest_dtfperf.training.exchange_plan import list_exchanges
@@ -63,7 +63,7 @@ class StepModel:
         self._workers = Counter(layout.hosts[worker] for worker in layout.workers)
         self._wire = 0.5 if spec.wire_precision == "bf16" else 1.0
         self._starts = _find_starts(spec)
-        devices = devices_of(spec, layout)
+        devices = count_devices(spec, layout)
         self.devices = sum(devices.values())
 
     @property
@@ -75,7 +75,7 @@ class StepModel:
     def busiest_link_bytes(self) -> float:
         """Bytes per step through the link that has most, in the direction that has more, as limits/ counts them."""
         totals: dict[str, float] = defaultdict(float)
-        for phase in traffic(self.spec, self.layout):
+        for phase in compute_traffic(self.spec, self.layout):
             for host, flow in phase.items():
                 totals[host] += max(flow.sent, flow.received)
         return max(totals.values(), default=0.0)
@@ -124,7 +124,7 @@ class StepModel:
         ]
         on_each = 1 if alone else self._workers[min(self._workers)]
         link = SharedLinks(flows, network.link_bytes_per_s, on_each)
-        pulls = self.spec.forward_only or pulls_before_it_pushes(self.spec) or alone
+        pulls = self.spec.forward_only or needs_values_before_gradients(self.spec) or alone
         forward_s, backward_s = compute_s * FORWARD, compute_s * (1 - FORWARD)
         if self.spec.forward_only:
             forward_s, backward_s = compute_s, 0.0

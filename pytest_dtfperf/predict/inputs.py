@@ -10,7 +10,7 @@ from pytest_dtfperf.baselines.references import Reference, references
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.datamodel.explanation import LINK
 from pytest_dtfperf.errors import SpecError, UsageError, unknown_name
-from pytest_dtfperf.limits.limit import HARDWARE, Links, describe_published, knows_bytes
+from pytest_dtfperf.limits.limit import HARDWARE, Links, describe_published, has_known_bytes
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.predict.event_model import StepModel
 from pytest_dtfperf.predict.prediction import Gain, Hosts, LinkRange, MeasuredRate, PredictedRate, Predictor
@@ -67,7 +67,12 @@ def group_by_series(rows: Iterable[Reference]) -> list[list[Reference]]:
     series: dict[tuple[object, ...], list[Reference]] = defaultdict(list)
     for row in rows:
         is_known = row.data == "synthetic" and row.mode == "training" and row.gpus > 0 and row.batch_size is not None
-        if is_known and row.model in MODELS and (row.gpus == 1 or knows_bytes(row)) and row.variable_update in VARIABLE_UPDATES:
+        if (
+            is_known
+            and row.model in MODELS
+            and (row.gpus == 1 or has_known_bytes(row))
+            and row.variable_update in VARIABLE_UPDATES
+        ):
             key = row.system, row.table, row.model, row.batch_size, row.precision, row.xla, row.implementation
             series[key if row.nodes and _has_sweep(row) else (*key, row.variable_update)].append(row)
     return [sorted(each, key=lambda row: row.gpus) for each in series.values()]

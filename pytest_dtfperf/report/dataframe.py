@@ -14,7 +14,7 @@ from pytest_dtfperf.baselines.comparability import system_name
 from pytest_dtfperf.baselines.references import Reference, references
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.limits.limit import published_limit
+from pytest_dtfperf.limits.limit import compute_published_limit
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import measurement_text
 from pytest_dtfperf.report.session_exports import INSTALL, escape_formula
@@ -175,7 +175,7 @@ class PublishedColumn:
 
 
 def _find_binding_resource(row: Reference) -> str | None:
-    found = published_limit(row).binding
+    found = compute_published_limit(row).binding
     return found.resource if found else None
 
 
@@ -196,9 +196,9 @@ PUBLISHED_COLUMNS: Mapping[str, PublishedColumn] = {
     "efficiency": PublishedColumn("number", "fraction", "against the 1-device row of its own table; none without one",
                                   lambda row: row.efficiency),
     "limit": PublishedColumn("number", "images/s", "limit by its GPUs and links, from data sheets, if known",
-                             lambda row: published_limit(row).images_per_sec),
+                             lambda row: compute_published_limit(row).images_per_sec),
     "share_of_limit": PublishedColumn("number", "fraction", "`images_per_sec` over `limit`",
-                                      lambda row: published_limit(row).share(row.images_per_sec)),
+                                      lambda row: compute_published_limit(row).share(row.images_per_sec)),
     "bound_by": PublishedColumn("text", "", "resource that sets the limit: `gpus` or `link`", _find_binding_resource),
     "gpu": PublishedColumn("text", "", "name of the devices", lambda row: row.machine.gpu),
     "gpus_per_node": PublishedColumn("whole", "devices", "devices of one node", lambda row: row.machine.gpus_per_node),

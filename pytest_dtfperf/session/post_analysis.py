@@ -22,9 +22,15 @@ from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.datamodel.step_times import StepBreakdown
 from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, first_line
-from pytest_dtfperf.explain.experiments import ExperimentSubject, Planned, failed, judge_experiment, plan_experiments
+from pytest_dtfperf.explain.experiments import (
+    ExperimentSubject,
+    Planned,
+    judge_experiment,
+    plan_experiments,
+    report_failed_experiment,
+)
 from pytest_dtfperf.explain.probes import is_disturbed, merge_probes
-from pytest_dtfperf.limits.limit import limit, list_gpus
+from pytest_dtfperf.limits.limit import find_limit, list_gpus
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.session.context import SessionContext
@@ -164,7 +170,7 @@ def _compute_limit(measurement: Measurement, entry: Entry | None, capacity: Prob
     if measurement.probes:
         known = merge_probes(known, _drop_disturbed(measurement.probes, known))
     layout = Layout(run.task_hosts, run.task_threads, run.task_devices)
-    return limit(measurement.spec, layout, known, list_gpus(measurement.fingerprint))
+    return find_limit(measurement.spec, layout, known, list_gpus(measurement.fingerprint))
 
 
 def _drop_disturbed(probes: Probes, known: Probes) -> Probes:
@@ -218,7 +224,7 @@ class _Experiments:
                 if (spec, without) not in made:
                     made[spec, without] = self._step_s(spec, without, number, len(plans))
             except (RunFailed, InvalidMeasurement, InfrastructureError, SpecError) as error:
-                yield failed(plan, self._explanation.step_s, first_line(error))
+                yield report_failed_experiment(plan, self._explanation.step_s, first_line(error))
                 continue
             yield judge_experiment(
                 plan,

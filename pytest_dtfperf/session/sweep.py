@@ -75,16 +75,16 @@ class Sweep:
         if first is None:
             raise self._none()
         links = Links(self._probes(possible[-1]))
-        compute_s = limit.compute_s(self._with(first), layouts[first], links, self._step_s(first, steps))
+        compute_s = limit.estimate_compute_s(self._with(first), layouts[first], links, self._step_s(first, steps))
         rates = limit.predict_rates(self._spec, layouts, links, compute_s)
         self.found.predicted = {str(count): rate for count, rate in rates.items()}
-        return limit.worth_trying({count: rate for count, rate in rates.items() if str(count) not in self.found.failed})
+        return limit.choose_counts({count: rate for count, rate in rates.items() if str(count) not in self.found.failed})
 
     def _layouts(self) -> dict[int, Layout]:
         """Return the layout of each count for which the hosts have room. Raises `SpecError` if there is none."""
         launcher = self._session.allocations.get_launcher()
         layouts = {1: launcher.layout(self._with(1))}
-        for count in limit.counts(self._most):
+        for count in limit.list_server_counts(self._most):
             with suppress(SpecError):
                 layouts[count] = launcher.layout(self._with(count))
         return layouts

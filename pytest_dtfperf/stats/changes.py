@@ -25,17 +25,17 @@ from pytest_dtfperf.stats.nights import (
     NightNoise,
     Scatter,
     Together,
-    afters,
-    changes_in,
     clip_nights,
-    differences,
-    log_probabilities,
-    rough_scale,
-    scatter,
-    shared_scale,
-    usual_scale,
-    variances,
-    variances_of_splits,
+    compute_differences,
+    compute_log_probabilities,
+    compute_scatter,
+    compute_shared_scale,
+    compute_split_effects,
+    compute_usual_scale,
+    compute_variances,
+    compute_variances_of_splits,
+    estimate_scale,
+    list_split_sizes,
 )
 
 MEMORY = 365  # nights from which the noise is estimated
@@ -184,13 +184,13 @@ class ChangeWatch:
     def _learn(self, names: Mapping[str, float]) -> None:
         """Update the estimates of the noise with the nights of these series."""
         for name in names:
-            self.tracks[name].rough = rough_scale(self.tracks[name].stretches())
-        self._usual = usual_scale(track.rough for track in self.tracks.values())
+            self.tracks[name].rough = estimate_scale(self.tracks[name].stretches())
+        self._usual = compute_usual_scale(track.rough for track in self.tracks.values())
         for name in names:
             track = self.tracks[name]
             stretches = track.stretches()
             if sum(map(len, stretches)) >= LEAST_NIGHTS:
-                track.shown = scatter(stretches, shared_scale(track.rough, len(track.kept), self._usual))
+                track.shown = compute_scatter(stretches, compute_shared_scale(track.rough, len(track.kept), self._usual))
         shown = [track.shown for track in self.tracks.values() if track.shown]
         self.together = Together(shown) if shown else None
 
@@ -225,7 +225,9 @@ class ChangeWatch:
         stretches = [*ended.stretches(), *track.stretches()]
         if len(after) < LEAST_AFTER or sum(len(each) - 1 for each in stretches) < 1 or track.ended not in ("", name):
             return None
-        shown = scatter(stretches, shared_scale(rough_scale(stretches), sum(map(len, stretches)), self._usual))
+        shown = compute_scatter(
+            stretches, compute_shared_scale(estimate_scale(stretches), sum(map(len, stretches)), self._usual)
+        )
         noise = (self.together or Together([shown])).noise(shown)
         if track.crossing:
             _measure_crossing(track.crossing, before, after, noise)
@@ -256,7 +258,7 @@ class ChangeWatch:
             near = np.arange(end - begin - SHIFT, end - begin + SHIFT + 1)
             near = near[(near >= LEAST) & (near <= len(window) - LEAST)]
             if len(near):
-                moved = np.abs(differences(clip_nights(window, noise.scale), near))
+                moved = np.abs(compute_differences(clip_nights(window, noise.scale), near))
                 found = moved / noise.errors((len(window) - near).astype(float), near.astype(float))
                 track.begins[-1] = end - int(near[np.argmax(found)])
         _measure(track, len(track.begins) - 1, noise)
@@ -287,7 +289,7 @@ def _chance_of_difference(before: Array, after: Array, noise: NightNoise) -> flo
     from scipy.special import ndtr
 
     variance, weights = noise.infer_kinds(noise.shown.squares)
-    spread = variances(np.array([float(len(before))]), np.array([float(len(after))]))[:, 0]
+    spread = compute_variances(np.array([float(len(before))]), np.array([float(len(after))]))[:, 0]
     ratios = abs(_mean(after, noise) - _mean(before, noise)) / np.sqrt(variance * spread)
     chances = np.minimum(1.0, 2 * ANALYSES * ndtr(-_normal(ratios, noise.degrees_of_freedom)))
     return float(weights @ chances)
@@ -301,8 +303,8 @@ def _search_stretch(stretch: Array, noise: NightNoise, level: float) -> tuple[in
     """
     values = clip_nights(stretch, noise.scale)
     window = values[-WINDOW:]
-    after, spread = afters(len(window)), variances_of_splits(len(window))
-    squared = differences(window, after) ** 2 / spread  # in variances of a night, (kind, split)
+    after, spread = list_split_sizes(len(window)), compute_variances_of_splits(len(window))
+    squared = compute_differences(window, after) ** 2 / spread  # in variances of a night, (kind, split)
     squares = noise.shown.squares[:, None]
     largest = squared.max(axis=1, keepdims=True)
     if (_chances(largest, np.maximum(squares - largest, LEFT * squares), noise) >= level).all():
@@ -315,7 +317,7 @@ def _search_stretch(stretch: Array, noise: NightNoise, level: float) -> tuple[in
 def _weigh_splits(values: Array, squared: Array, noise: NightNoise) -> Array:
     """Return by split the probabilities of all kinds of nights, with a step, with a ramp, and with no change."""
     squares = noise.shown.squares[:, None]
-    taken, spread = changes_in(values)
+    taken, spread = compute_split_effects(values)
     rest = np.maximum(squares - taken, LEFT * squares)
     logs = np.stack([noise.log_likelihoods(each) for each in rest]) + np.log(ODDS * np.sqrt(spread))
     same = np.broadcast_to(noise.log_likelihoods(squares), logs[:1].shape)
@@ -329,7 +331,7 @@ def _weigh_splits(values: Array, squared: Array, noise: NightNoise) -> Array:
 def _chances(squared: Array, squares: Array, noise: NightNoise) -> Array:
     """Return probabilities without a change by kind and split, from squared differences and the squares for the variance."""
     ratios = np.sqrt(squared / noise.variances(squares))
-    found: Array = np.exp(log_probabilities(_normal(ratios, noise.degrees_of_freedom)))
+    found: Array = np.exp(compute_log_probabilities(_normal(ratios, noise.degrees_of_freedom)))
     return found
 
 

@@ -258,7 +258,7 @@ def _interval(sides: _Sides, question: Question) -> tuple[float, float]:
 
 
 def _plain_interval(sides: _Sides, question: Question) -> tuple[float, float]:
-    from pytest_dtfperf.stats.sequential import critical_values
+    from pytest_dtfperf.stats.sequential import compute_critical_values
 
     error = sides.error()
     if not error.degrees_of_freedom:
@@ -266,9 +266,9 @@ def _plain_interval(sides: _Sides, question: Question) -> tuple[float, float]:
     analyses, here = sides.information(error, question)
     centre = _mean_log(sides.now) - _mean_log(sides.then)
     so_far, total = tuple(analyses[: here + 1]), analyses[-1]
-    below = convert_to_t(critical_values(so_far, question.missed, MISSED_GAMMA, total)[here], error.cautious)
+    below = convert_to_t(compute_critical_values(so_far, question.missed, MISSED_GAMMA, total)[here], error.cautious)
     above = convert_to_t(
-        critical_values(so_far, question.false_alarm, FALSE_ALARM_GAMMA, total)[here], error.degrees_of_freedom
+        compute_critical_values(so_far, question.false_alarm, FALSE_ALARM_GAMMA, total)[here], error.degrees_of_freedom
     )
     return math.exp(centre - below * error.value), math.exp(centre + above * error.value)
 

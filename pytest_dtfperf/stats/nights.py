@@ -69,14 +69,14 @@ TAILS = np.array(
 
 
 @lru_cache(maxsize=512)
-def afters(nights: int) -> Counts:
+def list_split_sizes(nights: int) -> Counts:
     """Return the numbers of nights after each split that is tried."""
     further = np.round(WHOLE * GROWTH ** np.arange(1, 20)).astype(np.int64)
     sizes = np.unique(np.concatenate([np.arange(LEAST, WHOLE + 1), further]))
     return sizes[sizes <= nights - LEAST]
 
 
-def variance_of_mean(count: Array, correlation: float) -> Array:
+def compute_variance_of_mean(count: Array, correlation: float) -> Array:
     """Return the variance of the mean of `count` neighbouring nights, in variances of one. AR(1): lag j has correlation^j."""
     if not correlation:
         return 1 / count
@@ -84,28 +84,28 @@ def variance_of_mean(count: Array, correlation: float) -> Array:
     return (1 + 2 * r / (1 - r) * (1 - (1 - r**count) / (count * (1 - r)))) / count
 
 
-def variance_of_difference(before: Array, after: Array, correlation: float) -> Array:
+def compute_variance_of_difference(before: Array, after: Array, correlation: float) -> Array:
     """Return the variance of the difference of the means of neighbouring stretches, in variances of one night."""
     r = correlation
     together = r * (1 - r**before) * (1 - r**after) / ((1 - r) ** 2 * before * after)
-    return variance_of_mean(before, r) + variance_of_mean(after, r) - 2 * together
+    return compute_variance_of_mean(before, r) + compute_variance_of_mean(after, r) - 2 * together
 
 
-def variances(before: Array, after: Array) -> Array:
-    """Return `variance_of_difference` of each kind: (kind, split)."""
+def compute_variances(before: Array, after: Array) -> Array:
+    """Return `compute_variance_of_difference` of each kind: (kind, split)."""
     alone = 1 / before + 1 / after
-    slow = {r: variance_of_difference(before, after, r) for r in CORRELATIONS}
+    slow = {r: compute_variance_of_difference(before, after, r) for r in CORRELATIONS}
     return np.stack([(1 - kind.slow) * alone + (kind.slow * slow[kind.correlation] if kind.slow else 0) for kind in KINDS])
 
 
 @lru_cache(maxsize=512)
-def variances_of_splits(nights: int) -> Array:
-    """Return `variances` for each split that is tried: (kind, split)."""
-    after = afters(nights)
-    return variances((nights - after).astype(float), after.astype(float))
+def compute_variances_of_splits(nights: int) -> Array:
+    """Return `compute_variances` for each split that is tried: (kind, split)."""
+    after = list_split_sizes(nights)
+    return compute_variances((nights - after).astype(float), after.astype(float))
 
 
-def differences(nights: Array, after: Counts) -> Array:
+def compute_differences(nights: Array, after: Counts) -> Array:
     """Return the difference of the means after and before each split. `nights`: (..., night), the latest last."""
     sums = np.cumsum(nights[..., ::-1], axis=-1)
     late = sums[..., after - 1]
@@ -113,7 +113,7 @@ def differences(nights: Array, after: Counts) -> Array:
     return found
 
 
-def log_probabilities(ratios: Array) -> Array:
+def compute_log_probabilities(ratios: Array) -> Array:
     """Return the logarithm of the fraction of series without a change that have a larger maximum. `ratios`: (kind, split)."""
     anchors, ratios = TAILS[:, None], np.maximum(ratios, 1.0)
     found: Array = math.log(ANCHOR) + TAIL * np.log(ratios / anchors) - (ratios**2 - anchors**2) / 2
@@ -123,22 +123,22 @@ def log_probabilities(ratios: Array) -> Array:
 def simulate_threshold(kind: Kind, *, series: int = SERIES, seed: int = SEED) -> float:
     """Return the statistic that a fraction ANCHOR of series without a change exceeds within HORIZON, after KNOWN nights."""
     random = np.random.default_rng([seed, HORIZON, KINDS.index(kind)])
-    slow = autoregressive(random, series, KNOWN + HORIZON, kind.correlation)
+    slow = simulate_autoregression(random, series, KNOWN + HORIZON, kind.correlation)
     alone = random.standard_normal((series, KNOWN + HORIZON))
     nights = math.sqrt(kind.slow) * slow + math.sqrt(1 - kind.slow) * alone
     sums = np.concatenate([np.zeros((series, 1)), np.cumsum(nights, axis=1)], axis=1).T.copy()  # (night, series)
     largest = np.zeros(series)
     for end in range(KNOWN + 1, KNOWN + HORIZON + 1):
         count = min(end, WINDOW)
-        weights = 1 / np.sqrt(variances_of_splits(count)[KINDS.index(kind)])
-        for late, weight in zip(afters(count).tolist(), weights.tolist(), strict=True):
+        weights = 1 / np.sqrt(compute_variances_of_splits(count)[KINDS.index(kind)])
+        for late, weight in zip(list_split_sizes(count).tolist(), weights.tolist(), strict=True):
             upper, lower = weight / late, weight / (count - late)
             split = sums[end - late]
             np.maximum(largest, np.abs(upper * (sums[end] - split) - lower * (split - sums[end - count])), out=largest)
     return float(np.quantile(largest, 1 - ANCHOR))
 
 
-def autoregressive(random: np.random.Generator, series: int, nights: int, correlation: float) -> Array:
+def simulate_autoregression(random: np.random.Generator, series: int, nights: int, correlation: float) -> Array:
     """Return normal nights of variance 1, each like the one before: (series, night)."""
     found = random.standard_normal((series, nights))
     for night in range(1, nights if correlation else 0):
@@ -218,12 +218,12 @@ class NightNoise:
     def errors(self, before: Array, after: Array) -> Array:
         """Return standard errors of the difference of means of neighbouring stretches, by the kinds' probabilities."""
         variance, weights = self.infer_kinds(self.shown.squares)
-        return np.sqrt((variance * weights) @ variances(before, after))
+        return np.sqrt((variance * weights) @ compute_variances(before, after))
 
     def is_known(self) -> bool:
         """Return whether the standard error of the difference of two months is known: no likely kind has a much greater one."""
         variance, weights = self.infer_kinds(self.shown.squares)
-        errors = np.sqrt(variance * variances(np.array([30.0]), np.array([30.0]))[:, 0])
+        errors = np.sqrt(variance * compute_variances(np.array([30.0]), np.array([30.0]))[:, 0])
         order = np.argsort(errors)
         below = np.cumsum(weights[order])
         middle, high = (errors[order[min(int(np.searchsorted(below, part)), len(KINDS) - 1)]] for part in (0.5, LIKELY))
@@ -235,7 +235,7 @@ def _by_kind(values: Array, like: Array) -> Array:
     return found
 
 
-def rough_scale(stretches: Sequence[Array]) -> float:
+def estimate_scale(stretches: Sequence[Array]) -> float:
     """Return the standard deviation of a night from the median difference of neighbours; 0: not known.
 
     The stretches must be without a change.
@@ -278,13 +278,13 @@ def _cosines(nights: int) -> tuple[Array, Array, Array]:
 def _shapes(nights: int) -> tuple[Array, Array]:
     """Return a step and a ramp to one from each split on: (shape, coefficient, split), and their information by kind."""
     basis, weights, _ = _cosines(nights)
-    after = afters(min(nights, WINDOW))
+    after = list_split_sizes(min(nights, WINDOW))
     sums = np.cumsum(basis[::-1], axis=0)
     shapes = np.stack([sums[after - 1].T, (np.cumsum(sums, axis=0)[after - 1] / after[:, None]).T])
     return shapes, weights.T @ shapes**2
 
 
-def changes_in(clipped_nights: Array) -> tuple[Array, Array]:
+def compute_split_effects(clipped_nights: Array) -> tuple[Array, Array]:
     """Return by how much a step and a ramp from each split on reduce the squares, and the variance of their sizes.
 
     Args:
@@ -299,7 +299,7 @@ def changes_in(clipped_nights: Array) -> tuple[Array, Array]:
     return both**2 / information, 1 / information
 
 
-def scatter(stretches: Sequence[Array], scale: float) -> Scatter:
+def compute_scatter(stretches: Sequence[Array], scale: float) -> Scatter:
     """Return the scatter of stretches without a change. `scale` is the scale for clipping."""
     flat = [clip_nights(each, scale) for each in stretches if len(each)]
     ones = np.clip(np.concatenate([np.diff(each) for each in flat]), -JUMP * scale, JUMP * scale)
@@ -312,13 +312,13 @@ def scatter(stretches: Sequence[Array], scale: float) -> Scatter:
     return Scatter(sum(map(len, flat)), scale, q1, sum(len(each) - 1 for each in flat), squares, logs)
 
 
-def usual_scale(scales: Iterable[float]) -> float:
+def compute_usual_scale(scales: Iterable[float]) -> float:
     """Return the median of the known scales; 0: none is known."""
     known = [each for each in scales if each > 0]
     return float(np.median(known)) if known else 0.0
 
 
-def shared_scale(own: float, nights: int, usual: float) -> float:
+def compute_shared_scale(own: float, nights: int, usual: float) -> float:
     """Return the scale for clipping a series of few nights: between its own scale and the usual one."""
     weight = nights / (nights + PRIOR_NIGHTS) if own > 0 else 0.0
     return max(float(own**weight * usual ** (1 - weight)), ROUNDING)

@@ -68,7 +68,7 @@ def welch(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, 
     return late, early
 
 
-def estimate(sessions: Sequence[Sequence[float]]) -> Noise:
+def estimate_variance_components(sessions: Sequence[Sequence[float]]) -> Noise:
     """Return the noise of sessions between which nothing changed, from one sequence of rates each.
 
     Random effects, one way, with groups of any size: S. R. Searle, G. Casella, C. E. McCulloch, Variance Components, 1992,
@@ -93,7 +93,7 @@ def estimate(sessions: Sequence[Sequence[float]]) -> Noise:
     )
 
 
-def correlation(sessions: Sequence[Sequence[float]]) -> float | None:
+def compute_correlation(sessions: Sequence[Sequence[float]]) -> float | None:
     """Return the correlation of runs with the run before them in their session; None if it may be chance.
 
     By permutation of the runs within their sessions (E. S. Edgington, Randomization Tests, 1980), one-sided: of independent
@@ -229,7 +229,7 @@ def estimate_noise(sessions: Sequence[Sequence[float]]) -> tuple[Noise, int]:
         distance = math.fsum(own) / len(own) - math.log(sessions[session][run])
         if distance > _quantile(CLEARLY, degrees_of_freedom) * spread * math.sqrt(1 + 1 / len(own)):
             rare = slowest
-    return estimate(_without(sessions, slowest_first[:rare])), rare
+    return estimate_variance_components(_without(sessions, slowest_first[:rare])), rare
 
 
 def _without(sessions: Sequence[Sequence[float]], left_out: Sequence[tuple[float, int, int]]) -> list[list[float]]:

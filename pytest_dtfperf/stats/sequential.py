@@ -26,7 +26,7 @@ NODES_PER_STEP = 1.2  # points of the grid per standard deviation of one step: c
 LEAST_STEP = 0.01  # of all earlier steps: shorter ones count as this long, which makes critical values slightly greater
 
 
-def spent(fraction: float, gamma: float) -> float:
+def compute_spent_error(fraction: float, gamma: float) -> float:
     """Return the part of an error rate that is spent at `fraction` of the information. A greater `gamma` spends earlier."""
     if gamma == 0:
         return fraction
@@ -34,7 +34,7 @@ def spent(fraction: float, gamma: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def critical_values(
+def compute_critical_values(
     information: tuple[float, ...], level: float, gamma: float, total: float | None = None
 ) -> tuple[float, ...]:
     """Return critical values of a standard normal statistic.
@@ -68,7 +68,7 @@ def _next_value(
     information: tuple[float, ...], values: Sequence[float], start: Array, mass: Array, level: float, gamma: float, total: float
 ) -> tuple[float, Array, Array]:
     """Return the critical value at the last of these analyses, and the distribution at the one before it."""
-    before, now = ([0.0, *(level * spent(each / total, gamma) for each in information[-2:])])[-2:]
+    before, now = ([0.0, *(level * compute_spent_error(each / total, gamma) for each in information[-2:])])[-2:]
     if len(information) == 1:
         return float(-ndtri(now - before)), start, mass
     near = np.array(information[-3:])

@@ -14,7 +14,7 @@ from pytest_dtfperf.baselines.terms import share
 from pytest_dtfperf.baselines.verdict import FALSE_ALARMS
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.stats.comparison import runs_needed
-from pytest_dtfperf.stats.noise import Noise, estimate
+from pytest_dtfperf.stats.noise import Noise, estimate_variance_components
 from tests.baselines.examples import HARDWARE, MISPLACED, SOFTWARE, calibrated_of, entry_of, measurement_of
 
 SESSIONS = ([100.0, 101.0, 99.0], [102.0, 103.5, 101.0], [98.0, 99.0, 97.5])
@@ -40,7 +40,7 @@ def test_noise_is_that_of_all_sessions() -> None:
     entry = entry_of([100, 101])
     (found,) = calibrate(cases_of(sessions()), lambda _: [entry_of([1, 1], gpus=8), entry])
     assert found.calibrated is not None
-    assert found.calibrated.noise == estimate(SESSIONS)
+    assert found.calibrated.noise == estimate_variance_components(SESSIONS)
     assert (found.calibrated.sessions, found.calibrated.date) == (3, "2026-01-03T00:00:00+00:00")
     assert (found.entry, found.message) == (entry, "")
 

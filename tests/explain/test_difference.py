@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_dtfperf.datamodel.step_times import StepBreakdown
-from pytest_dtfperf.explain.causes import difference
+from pytest_dtfperf.explain.causes import compute_changes
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from tests.explain.made import MODES, Times, linked, parameter_server, real
 
@@ -17,9 +17,9 @@ breakdowns = st.builds(compute_step_breakdown, st.builds(parameter_server, st.li
 @settings(deadline=None, max_examples=60)
 def test_changes_add_up(before: StepBreakdown, after: StepBreakdown) -> None:
     """Whatever changed how: the changes add up to that of the step, and the other way round they have the other sign."""
-    changes = difference(before, after)
+    changes = compute_changes(before, after)
     assert sum(change.seconds for change in changes) == pytest.approx(after.wall_s - before.wall_s, abs=1e-5)
-    back = {change.kind: -change.seconds for change in difference(after, before)}
+    back = {change.kind: -change.seconds for change in compute_changes(after, before)}
     assert back == pytest.approx({change.kind: change.seconds for change in changes})
 
 
@@ -27,7 +27,7 @@ def test_changes_add_up(before: StepBreakdown, after: StepBreakdown) -> None:
 def test_nothing_changed(mode: str) -> None:
     """A training has not changed against itself."""
     breakdown = compute_step_breakdown(real(mode), lockstep=mode != "independent")
-    assert all(change.seconds == 0 and change.location is None for change in difference(breakdown, breakdown))
+    assert all(change.seconds == 0 and change.location is None for change in compute_changes(breakdown, breakdown))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_nothing_changed(mode: str) -> None:
 )
 def test_largest_change_is_what_was_made_slower(slow: Times, kind: str, location: str) -> None:
     """One worker does one thing more slowly: that comes first, with that worker or its link."""
-    changes = difference(
+    changes = compute_changes(
         compute_step_breakdown(parameter_server([Times(), Times()])), compute_step_breakdown(parameter_server([Times(), slow]))
     )
     assert (changes[0].kind, changes[0].location) == (kind, location)
@@ -52,7 +52,7 @@ def test_largest_change_is_what_was_made_slower(slow: Times, kind: str, location
 def test_slow_server_is_found() -> None:
     """A parameter server that takes longer to apply updates is where the time went."""
     workers = [Times(), Times()]
-    changes = difference(
+    changes = compute_changes(
         compute_step_breakdown(parameter_server(workers)), compute_step_breakdown(parameter_server(workers, apply=500))
     )
     assert (changes[0].kind, changes[0].location) == ("apply", "ps:0")
@@ -62,7 +62,7 @@ def test_slow_server_is_found() -> None:
 def test_slow_link_of_a_real_training_is_found() -> None:
     """Where one worker's link was held to 500 Mbit/s, the step's change is that link's, both ways, and its rate is seen."""
     well, slow = compute_step_breakdown(linked("well")), compute_step_breakdown(linked("slow"))
-    changes = {change.kind: change for change in difference(well, slow)[:2]}
+    changes = {change.kind: change for change in compute_changes(well, slow)[:2]}
     assert {kind: change.location for kind, change in changes.items()} == {"send": "worker:1>ps:0", "receive": "ps:0>worker:1"}
     assert sum(change.seconds for change in changes.values()) > 0.9 * (slow.wall_s - well.wall_s) > 0.2
     rates = {(link.source, link.destination): link.bytes_per_s for link in slow.links}

@@ -16,9 +16,9 @@ from pytest_dtfperf.explain.experiments import (
     TRIALS,
     ExperimentSubject,
     Planned,
-    failed,
     judge_experiment,
     plan_experiments,
+    report_failed_experiment,
 )
 from pytest_dtfperf.spec import Spec
 
@@ -113,6 +113,6 @@ def test_what_is_not_known_decides_nothing() -> None:
     """Without a good step's step breakdown nobody knows how long own work took; what could not be run has no step."""
     plan = Planned(ExperimentSubject("compute", 0.1, "node3"), OWN_WORK)
     assert judge_experiment(plan, step_s=0.2, instead_of_s=0.3, noise_s=0.01, then=None).outcome == "open"
-    tried = failed(plan, 0.3, "worker:0 died")
+    tried = report_failed_experiment(plan, 0.3, "worker:0 died")
     assert (tried.outcome, tried.step_s) == ("open", None)
     assert tried.words == "compute at node3: where each worker trains alone there is no result: worker:0 died"

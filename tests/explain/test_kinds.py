@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_dtfperf.explain.step_events import kind_of
+from pytest_dtfperf.explain.step_events import classify_operation
 from pytest_dtfperf.traces import KERNEL, NO_BATCH, XLA_MODULE, Operation
 
 WORKER, GPU, SERVER = "worker:1/CPU:0", "worker:1/GPU:0", "ps:0/CPU:0"
@@ -48,4 +48,4 @@ def test_kinds(name: str, type_: str, device: str, kind: str) -> None:
     """Towers' operations are forward, backward or compiled; what takes from queues waits, for the next batch or for others;
     what is left makes updates.
     """
-    assert kind_of(Operation(name, type_, device, ())) == kind
+    assert classify_operation(Operation(name, type_, device, ())) == kind

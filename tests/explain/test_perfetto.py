@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.explain.step_events import MAX_PERFETTO_EVENTS, Clocks, align, write_perfetto
+from pytest_dtfperf.explain.step_events import MAX_PERFETTO_EVENTS, Clocks, align_clocks, write_perfetto
 from pytest_dtfperf.traces import TaskTrace
 from tests.explain.made import MODES, Times, parameter_server, profiled, real
 
@@ -17,7 +17,7 @@ from tests.explain.made import MODES, Times, parameter_server, profiled, real
 def written(traces: list[TaskTrace], clocks: Clocks | None = None, **how: Any) -> tuple[dict[str, Any], int, int]:
     """The document, the file's bytes, and how many events were left out."""
     file = io.BytesIO()
-    left_out = write_perfetto(file, traces, clocks or align(traces), **how)
+    left_out = write_perfetto(file, traces, clocks or align_clocks(traces), **how)
     return json.loads(gzip.decompress(file.getvalue())), len(file.getvalue()), left_out
 
 
@@ -64,7 +64,7 @@ def test_workers_with_fewer_steps_cost_the_others_none() -> None:
     idle = replace(other, task="worker:2", operations=[], steps=[])
     traces = [chief, replace(other, steps=other.steps[:1]), idle]
     one_clock = {(a, b): 0 for a in ("worker:0", "worker:1") for b in ("worker:0", "worker:1") if a != b}
-    document, _, left_out = written(traces, clocks=align(traces, one_clock))
+    document, _, left_out = written(traces, clocks=align_clocks(traces, one_clock))
     assert left_out == 0
     assert sum(row["ph"] == "X" for row in document["traceEvents"]) == sum(len(s.ran) for trace in traces for s in trace.steps)
 

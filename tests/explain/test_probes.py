@@ -8,7 +8,7 @@ import pytest
 from pytest_dtfperf.datamodel.probes import HostProbe, Probes
 from pytest_dtfperf.explain.host_pressure import find_host_pressures
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
-from pytest_dtfperf.explain.probes import Limited, describe_reading, differences, find_limits, merge_probes, unit_of
+from pytest_dtfperf.explain.probes import Limited, describe_reading, find_limits, find_slower, merge_probes, unit_of
 from tests.explain.probed import CORE, FULL, G, link, of_hosts, reading
 
 # before, now, what is slower: (location, name, loss)
@@ -91,7 +91,7 @@ CASES: Mapping[str, tuple[Probes, Probes, list[tuple[str, str, float]]]] = {
 def test_differences(case: str) -> None:
     """What is slower, where, and by how much; like is compared with like alone."""
     before, now, expected = CASES[case]
-    found = [(each.location, each.name, pytest.approx(each.loss)) for each in differences(before, now)]
+    found = [(each.location, each.name, pytest.approx(each.loss)) for each in find_slower(before, now)]
     assert found == [tuple(each) for each in expected]
 
 
@@ -108,8 +108,8 @@ def test_threshold_is_what_the_repeats_scatter_by() -> None:
     """A loss is told with what chance could explain: both spreads, and never less than two sessions differ by."""
     before, now = of_hosts(a={CORE: reading(40 * G, 0.04)}), of_hosts(a={CORE: reading(30 * G, 0.07)})
     steady = of_hosts(a={CORE: reading(40 * G, 0.0)})
-    assert differences(before, now)[0].threshold == pytest.approx(0.11)
-    assert differences(steady, of_hosts(a={CORE: reading(30 * G, 0.0)}))[0].threshold == pytest.approx(0.05)
+    assert find_slower(before, now)[0].threshold == pytest.approx(0.11)
+    assert find_slower(steady, of_hosts(a={CORE: reading(30 * G, 0.0)}))[0].threshold == pytest.approx(0.05)
 
 
 def test_limits() -> None:

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from pytest_dtfperf.datamodel.step_times import StepBreakdown
-from pytest_dtfperf.explain.causes import difference
+from pytest_dtfperf.explain.causes import compute_changes
 from pytest_dtfperf.explain.step_breakdown import compute_step_breakdown
 from pytest_dtfperf.report import explanations as report
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace, TracedStep, pack_trace, unpack_trace
@@ -55,7 +55,7 @@ def test_what_is_shown_says_what_is_not_known() -> None:
 def test_changes_are_those_of_the_slowest_worker() -> None:
     """Where no path is known, what has become longer is told of the slowest worker's time, and adds up to its step's change."""
     before, after = compute_step_breakdown(profiled("multi_worker_mirrored")), compute_step_breakdown(profiled("mirrored"))
-    changes = difference(before, after)
+    changes = compute_changes(before, after)
     assert math.isclose(sum(change.seconds for change in changes), after.wall_s - before.wall_s, abs_tol=2e-6)
     assert "slowest worker" in report.compare_breakdowns(changes, "abc", path=False, width=160, colour=False)
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_dtfperf.clusters import answer_cache
 from pytest_dtfperf.datamodel.probes import HostProbe, Probes
-from pytest_dtfperf.explain.probes import without_probes
+from pytest_dtfperf.explain.probes import select_missing_probes
 from pytest_dtfperf.launch.placement import HostView
 from pytest_dtfperf.launch.probing import MAX_AGE_S, load_probes, store_probes
 from tests.explain.probed import G, link, reading
@@ -83,7 +83,7 @@ def test_only_new_readings_are_stored() -> None:
     """What was known before a probe is not stored again with the time of that probe."""
     known = Probes(hosts={"n1": PROBE}, links=LINKS)
     found = Probes(hosts={"n1": PROBE, "n2": PROBE}, links={**LINKS, "*>n2": link(2e8)})
-    assert without_probes(found, known) == Probes(hosts={"n2": PROBE}, links={"*>n2": link(2e8)})
+    assert select_missing_probes(found, known) == Probes(hosts={"n2": PROBE}, links={"*>n2": link(2e8)})
 
 
 def test_old_or_foreign_readings_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from pytest_dtfperf.datamodel.explanation import Limit
 from pytest_dtfperf.datamodel.probes import HostProbe, Probes
-from pytest_dtfperf.limits.limit import describe_limit, limit
-from pytest_dtfperf.limits.needs import Layout, flop
+from pytest_dtfperf.limits.limit import describe_limit, find_limit
+from pytest_dtfperf.limits.needs import Layout, compute_flop
 from tests.explain.probed import G, link, of_hosts, reading
 from tests.limits.test_needs import model_bytes, spec_of
 
@@ -29,10 +29,10 @@ def probes_of(**links: float) -> Probes:
 def test_arithmetic_binds() -> None:
     """On fast links two devices compute no faster than all cores of their hosts together were probed to."""
     spec = spec_of(batch_size=64)
-    found = limit(spec, TWO, probes_of(a_in=100 * G, a_out=100 * G))
+    found = find_limit(spec, TWO, probes_of(a_in=100 * G, a_out=100 * G))
     assert found.binding
     assert (found.binding.resource, found.binding.host) == ("cores", "b")
-    step_s = (flop(spec) or 0) / (100 * G)
+    step_s = (compute_flop(spec) or 0) / (100 * G)
     assert found.binding.step_s == pytest.approx(step_s)
     assert found.images_per_sec == pytest.approx(2 * 64 / step_s)
     assert found.share(64 / step_s) == pytest.approx(0.5)
@@ -42,7 +42,7 @@ def test_arithmetic_binds() -> None:
 def test_fewer_cores_than_the_host_has() -> None:
     """One core computes what one core was probed to."""
     one = Layout({"worker:0": "b"}, {"worker:0": 1})
-    found = limit(spec_of(gpus=1, num_ps=0, variable_update="replicated"), one, probes_of())
+    found = find_limit(spec_of(gpus=1, num_ps=0, variable_update="replicated"), one, probes_of())
     assert found.binding
     assert "on 1 core (" in found.binding.needs
     assert "60.0 GFLOP/s" in found.binding.needs
@@ -53,9 +53,9 @@ def test_shares_of_unequal_workers() -> None:
     layout = Layout(TWO.hosts, {"ps:0": 4, "worker:0": 4, "worker:1": 2}, {"worker:0": 4, "worker:1": 2})
     spec = spec_of(gpus=6)
     cores = {"core.matmul": reading(10 * G), "cores.matmul": reading(40 * G)}
-    found = limit(spec, layout, of_hosts(a=cores, b=cores, c=cores))
+    found = find_limit(spec, layout, of_hosts(a=cores, b=cores, c=cores))
     assert found.binding
-    assert found.binding.step_s == pytest.approx((flop(spec) or 0) / (10 * G))
+    assert found.binding.step_s == pytest.approx((compute_flop(spec) or 0) / (10 * G))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_shares_of_unequal_workers() -> None:
 def test_a_link_binds(changes: dict[str, object], times: int) -> None:
     """A server's slow link: all workers' values, and then all their gradients, or both at once."""
     spec = spec_of(**changes)
-    found = limit(spec, TWO, probes_of(a_in=0.1 * G, a_out=0.1 * G))
+    found = find_limit(spec, TWO, probes_of(a_in=0.1 * G, a_out=0.1 * G))
     assert found.binding
     assert (found.binding.resource, found.binding.host) == ("link", "a")
     assert found.binding.step_s == pytest.approx(times * model_bytes(spec) / (0.1 * G))
@@ -74,7 +74,7 @@ def test_a_link_binds(changes: dict[str, object], times: int) -> None:
 
 def test_memory_binds() -> None:
     """Where the link is faster than memory, and little is computed."""
-    found = limit(
+    found = find_limit(
         spec_of(batch_size=1), TWO, replace(probes_of(), links=FAST, hosts={"a": HostProbe(readings={"memory": reading(G)})})
     )
     assert found.binding
@@ -85,7 +85,7 @@ def test_memory_binds() -> None:
 def test_one_direction_known() -> None:
     """What was not probed counts for nothing and is named: the limit is higher than it might be, and still one."""
     spec = spec_of()
-    found = limit(spec, TWO, probes_of(a_in=0.1 * G))
+    found = find_limit(spec, TWO, probes_of(a_in=0.1 * G))
     assert found.binding
     assert found.binding.step_s == pytest.approx(2 * model_bytes(spec) / (0.1 * G))
     assert found.unknown["link"] == "the link of a was not probed"
@@ -97,18 +97,18 @@ def test_a_stream_alone_is_both_ends() -> None:
     one = replace(
         probes_of(), links={"a>*": link(0.1 * G, streams={"b": 0.1 * G}), "*>a": link(0.2 * G, streams={"b": 0.2 * G})}
     )
-    assert limit(spec, layout, one).unknown == {}
-    assert {each.resource: each.step_s for each in limit(spec, layout, one).bounds}["link"] == pytest.approx(
+    assert find_limit(spec, layout, one).unknown == {}
+    assert {each.resource: each.step_s for each in find_limit(spec, layout, one).bounds}["link"] == pytest.approx(
         model_bytes(spec) / (0.1 * G) + model_bytes(spec) / (0.2 * G)
     )
-    assert "the link of b" in limit(spec, TWO, probes_of(a_in=G, a_out=G)).unknown["link"]
+    assert "the link of b" in find_limit(spec, TWO, probes_of(a_in=G, a_out=G)).unknown["link"]
 
 
 def test_hosts_that_were_not_probed() -> None:
     """A cluster may allocate other hosts of the kind every time: the median of those that were probed is used for them."""
     others = Layout({task: host.upper() for task, host in TWO.hosts.items()}, TWO.threads)
     spec, probes = spec_of(), probes_of(a_in=0.1 * G, a_out=0.1 * G)
-    assert limit(spec, others, probes).images_per_sec == limit(spec, TWO, probes).images_per_sec
+    assert find_limit(spec, others, probes).images_per_sec == find_limit(spec, TWO, probes).images_per_sec
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_hosts_that_were_not_probed() -> None:
 )
 def test_unknown_arithmetic(changes: dict[str, object], layout: Layout, expected: str) -> None:
     """The reason is reported, and the other resources bound the rate."""
-    found = limit(spec_of(**changes), layout, probes_of(a_in=G, a_out=G))
+    found = find_limit(spec_of(**changes), layout, probes_of(a_in=G, a_out=G))
     assert found.unknown["cores"] == expected
     assert found.binding
     assert found.binding.resource == "link"
@@ -129,7 +129,7 @@ def test_unknown_arithmetic(changes: dict[str, object], layout: Layout, expected
 
 def test_nothing_known() -> None:
     """Without probes there is no limit, and no text; the reasons are those of the probe."""
-    found = limit(spec_of(), TWO, Probes(unknown={"*": "no hosts are lent any more"}))
+    found = find_limit(spec_of(), TWO, Probes(unknown={"*": "no hosts are lent any more"}))
     assert (found.images_per_sec, found.binding, describe_limit(found, 1.0), found.share(1.0)) == (None, None, "", None)
     assert found.unknown["memory"] == "a was not probed: no hosts are lent any more"
     assert Limit.from_json(found.to_json()) == found
@@ -140,13 +140,13 @@ def test_gpus_as_probed_and_as_their_maker_says() -> None:
     layout = Layout({"worker:0": "a"}, {"worker:0": 8})
     spec = spec_of(gpus=1, num_ps=0, variable_update="replicated")
     probed = of_hosts(a={"gpu.0.matmul": reading(8e12), "gpu.0.convolution": reading(9e12)})
-    own = limit(spec, layout, probed, ["Tesla P100-SXM2-16GB"])
+    own = find_limit(spec, layout, probed, ["Tesla P100-SXM2-16GB"])
     assert own.binding
     assert "9.00 TFLOP/s on each GPU (as probed)" in own.binding.needs
-    sheet = limit(spec, layout, Probes(), ["Tesla P100-SXM2-16GB"])
+    sheet = find_limit(spec, layout, Probes(), ["Tesla P100-SXM2-16GB"])
     assert sheet.binding
     assert "10.6 TFLOP/s on each GPU (FP32 peak of its data sheet)" in sheet.binding.needs
     no_tf32 = replace(spec, environment=("NVIDIA_TF32_OVERRIDE=0",))
-    assert limit(no_tf32, layout, probed, ["NVIDIA A100-SXM4-40GB"]).binding != own.binding
-    assert limit(spec, layout, Probes(), ["a GPU of 2031"]).unknown["gpus"] == "no peak in fp32 is known of a GPU of 2031"
-    assert limit(spec, layout, Probes(), ["L4", "T4"]).images_per_sec is None
+    assert find_limit(no_tf32, layout, probed, ["NVIDIA A100-SXM4-40GB"]).binding != own.binding
+    assert find_limit(spec, layout, Probes(), ["a GPU of 2031"]).unknown["gpus"] == "no peak in fp32 is known of a GPU of 2031"
+    assert find_limit(spec, layout, Probes(), ["L4", "T4"]).images_per_sec is None

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_dtfperf.limits.needs import SLOTS, Flow, Layout, devices_of, flop, traffic, update_bytes
+from pytest_dtfperf.limits.needs import SLOTS, Flow, Layout, compute_flop, compute_traffic, compute_update_bytes, count_devices
 from pytest_dtfperf.records.arithmetic import flop_per_image
 from pytest_dtfperf.spec import OPTIMIZERS, VARIABLE_UPDATES, Spec
 from pytest_dtfperf.training.exchange_plan import bytes_on_servers
@@ -37,20 +37,20 @@ def model_bytes(spec: Spec) -> int:
 def test_a_step_of_one_device() -> None:
     """Its arithmetic is that of its images; an external command's is not known."""
     spec = spec_of()
-    assert flop(spec) == 4 * (flop_per_image(spec) or 0)
-    assert flop(spec_of(command=("python", "train.py"), num_ps=0, variable_update="independent")) is None
+    assert compute_flop(spec) == 4 * (flop_per_image(spec) or 0)
+    assert compute_flop(spec_of(command=("python", "train.py"), num_ps=0, variable_update="independent")) is None
 
 
 @pytest.mark.parametrize("gpus, workers, expected", [(4, 2, [2, 2]), (3, 2, [2, 1]), (3, 3, [1, 1, 1]), (8, 1, [8])])
 def test_devices_of_workers(gpus: int, workers: int, expected: list[int]) -> None:
     """All workers have as many, the last may have fewer."""
-    assert list(devices_of(spec_of(gpus=gpus), layout_of("a", "b" * workers)).values()) == expected
+    assert list(count_devices(spec_of(gpus=gpus), layout_of("a", "b" * workers)).values()) == expected
 
 
 def test_devices_that_workers_have_told_of() -> None:
     """Six devices in processes of four are four and two, and not three each."""
     layout = replace(layout_of("a", "bc"), devices={"worker:0": 4, "worker:1": 2})
-    assert devices_of(spec_of(gpus=6), layout) == layout.devices
+    assert count_devices(spec_of(gpus=6), layout) == layout.devices
 
 
 @pytest.mark.parametrize("mode", [name for name, row in VARIABLE_UPDATES.items() if row.parameter_servers])
@@ -61,7 +61,7 @@ def test_every_byte_has_two_ends(mode: str) -> None:
     held = bytes_on_servers(spec)
     assert sum(held) == model_bytes(spec)
     sent = received = 0.0
-    for phase in traffic(spec, layout):
+    for phase in compute_traffic(spec, layout):
         sent += sum(flow.sent for flow in phase.values())
         received += sum(flow.received for flow in phase.values())
     assert sent == received == 2 * (2 * held[0] + held[1])
@@ -70,11 +70,11 @@ def test_every_byte_has_two_ends(mode: str) -> None:
 def test_pulls_and_pushes_come_in_turn() -> None:
     """Where a synchronous step pulls before it pushes; staged, asynchronous or replicated, both are under way at once."""
     layout, size = layout_of("a", "bc"), model_bytes(spec_of())
-    down, up = traffic(spec_of(), layout)
+    down, up = compute_traffic(spec_of(), layout)
     assert down["a"] == Flow(sent=2 * size) == Flow(up["a"].received)
     assert down["b"] == Flow(received=size)
     for changes in ({"staged_vars": True}, {"cross_replica_sync": False}, {"variable_update": "distributed_replicated"}):
-        (both,) = traffic(spec_of(**changes), layout)
+        (both,) = compute_traffic(spec_of(**changes), layout)
         assert both["a"] == Flow(2 * size, 2 * size)
         assert both["b"] == both["c"] == Flow(size, size)
 
@@ -82,10 +82,10 @@ def test_pulls_and_pushes_come_in_turn() -> None:
 def test_fewer_bytes() -> None:
     """bf16 on the wire is half of them; without training there are no gradients, and workers with copies fetch nothing."""
     layout, size = layout_of("a", "bc"), model_bytes(spec_of())
-    assert traffic(spec_of(wire_precision="bf16"), layout)[0]["a"] == Flow(sent=size)
-    down, up = traffic(spec_of(forward_only=True), layout)
+    assert compute_traffic(spec_of(wire_precision="bf16"), layout)[0]["a"] == Flow(sent=size)
+    down, up = compute_traffic(spec_of(forward_only=True), layout)
     assert (down["b"], up) == (Flow(received=size), {})
-    assert not any(traffic(spec_of(forward_only=True, variable_update="distributed_replicated"), layout))
+    assert not any(compute_traffic(spec_of(forward_only=True, variable_update="distributed_replicated"), layout))
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_fewer_bytes() -> None:
 )
 def test_nothing_on_the_wire(changes: Mapping[str, object], servers: str, workers: str) -> None:
     """The traffic is unknown or none within a host, or between workers that share nothing."""
-    assert traffic(spec_of(**changes), layout_of(servers, workers)) == []
+    assert compute_traffic(spec_of(**changes), layout_of(servers, workers)) == []
 
 
 @pytest.mark.parametrize("workers, hosts", [("ab", 2), ("aabb", 2), ("abcd", 4)])
 def test_an_all_reduce(workers: str, hosts: int) -> None:
     """2 (n - 1) / n of the gradients through each of n hosts, both ways, however many workers each has."""
     spec = spec_of(num_ps=0, variable_update="distributed_all_reduce", gpus=len(workers))
-    (phase,) = traffic(spec, layout_of("", workers))
+    (phase,) = compute_traffic(spec, layout_of("", workers))
     expected = 2 * (hosts - 1) / hosts * model_bytes(spec)
     assert phase == {host: Flow(expected, expected) for host in dict.fromkeys(workers)}
 
@@ -117,7 +117,7 @@ def test_an_all_reduce(workers: str, hosts: int) -> None:
 def test_the_fullest_server(placement: str, fullest: int) -> None:
     """AlexNet over four servers: as measured on their links, in MB for two workers."""
     spec = spec_of(num_ps=4, variable_placement=placement)
-    down, _ = traffic(spec, layout_of("abcd", "ef"))
+    down, _ = compute_traffic(spec, layout_of("abcd", "ef"))
     assert max(flow.sent for flow in down.values()) / 1e6 == pytest.approx(fullest, rel=0.02)
 
 
@@ -135,13 +135,13 @@ def test_the_fullest_server(placement: str, fullest: int) -> None:
 def test_updates_in_memory(changes: Mapping[str, object], times: int) -> None:
     """Each worker's gradients are read once, variables and what the optimizer keeps are read and written."""
     spec = spec_of(**changes)
-    assert update_bytes(spec, layout_of("a", "bc")) == {"a": times * model_bytes(spec)}
+    assert compute_update_bytes(spec, layout_of("a", "bc")) == {"a": times * model_bytes(spec)}
 
 
 def test_no_updates() -> None:
     """Without servers, or without training, nothing is updated on any."""
-    assert update_bytes(spec_of(num_ps=0, variable_update="replicated"), layout_of("", "a")) == {}
-    assert update_bytes(spec_of(forward_only=True), layout_of("a", "b")) == {}
+    assert compute_update_bytes(spec_of(num_ps=0, variable_update="replicated"), layout_of("", "a")) == {}
+    assert compute_update_bytes(spec_of(forward_only=True), layout_of("a", "b")) == {}
 
 
 def test_all_optimizers_are_known() -> None:

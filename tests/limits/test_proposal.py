@@ -11,12 +11,12 @@ from pytest_dtfperf.limits.limit import (
     MOST_TRIED,
     WITHIN,
     Links,
-    compute_s,
-    counts,
+    choose_counts,
+    estimate_compute_s,
+    list_server_counts,
     predict_rates,
+    predict_step,
     propose_count,
-    step_s,
-    worth_trying,
 )
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.spec import Spec
@@ -58,9 +58,9 @@ def test_the_counts_that_a_report_found_by_trying_all(row: Reference) -> None:
     rates = rates_of(row, range(1, row.gpus + 1))
     best = max(rates.values())
     assert rates[row.num_ps or 0] >= 0.95 * best
-    considered = rates_of(row, counts(row.gpus))
+    considered = rates_of(row, list_server_counts(row.gpus))
     assert considered[propose_count(considered)] >= 0.95 * best
-    assert len(worth_trying(considered)) <= MOST_TRIED
+    assert len(choose_counts(considered)) <= MOST_TRIED
 
 
 def test_rates_are_told_as_well() -> None:
@@ -82,7 +82,7 @@ def test_on_a_slow_network_other_counts_are_proposed() -> None:
 @pytest.mark.parametrize("most", [1, 2, 8, 9, 16, 128])
 def test_counts(most: int) -> None:
     """All up to eight, then each at most a quarter more; one and the most are among them."""
-    found = counts(most)
+    found = list_server_counts(most)
     assert (found[0], found[-1]) == (1, most)
     assert all(one < other <= max(one + 1, 1.25 * one + 1) for one, other in pairwise(found))
     assert found[: min(8, most)] == list(range(1, min(8, most) + 1))
@@ -103,7 +103,7 @@ def test_a_step(changes: dict[str, object], expected: float) -> None:
     spec, layout = spec_of(**changes), Layout({"ps:0": "a", "worker:0": "b", "worker:1": "c"})
     sent = 2 * 4 * 61_000_000
     probes = Probes(links={"*>a": link(sent / 4), "a>*": link(sent / 4)}, hosts={"a": HostProbe()})
-    assert step_s(spec, layout, Links(probes), 3.0) == pytest.approx(expected, rel=0.03)
+    assert predict_step(spec, layout, Links(probes), 3.0) == pytest.approx(expected, rel=0.03)
 
 
 def test_what_a_step_computes() -> None:
@@ -111,17 +111,17 @@ def test_what_a_step_computes() -> None:
     spec, layout = spec_of(), on_hosts(2, 1)
     links = links_of(2, 1e9)
     for seconds in (0.1, 0.5, 3.0):
-        measured = step_s(spec, layout, links, seconds)
-        found = compute_s(spec, layout, links, measured)
-        assert step_s(spec, layout, links, found) == pytest.approx(measured)
+        measured = predict_step(spec, layout, links, seconds)
+        found = estimate_compute_s(spec, layout, links, measured)
+        assert predict_step(spec, layout, links, found) == pytest.approx(measured)
         assert found <= seconds * (1 + 1e-9)
-    assert compute_s(spec, layout, links_of(2, 1e30), 2.0) == pytest.approx(2.0)
+    assert estimate_compute_s(spec, layout, links_of(2, 1e30), 2.0) == pytest.approx(2.0)
 
 
 def test_what_is_tried() -> None:
     """Equal ones far from each other, the fewest servers first; none that is predicted to be much slower."""
-    assert worth_trying(dict.fromkeys(range(1, 9), 100.0)) == [1, 3, 5, 8]
-    assert worth_trying({1: 100.0}) == [1]
-    assert worth_trying({1: 50.0, 2: 99.5, 3: 100.0, 4: 95.0, 5: 80.0}) == [2, 3, 4]
+    assert choose_counts(dict.fromkeys(range(1, 9), 100.0)) == [1, 3, 5, 8]
+    assert choose_counts({1: 100.0}) == [1]
+    assert choose_counts({1: 50.0, 2: 99.5, 3: 100.0, 4: 95.0, 5: 80.0}) == [2, 3, 4]
     slow = {1: 100 * (1 - WITHIN) - 0.1, 2: 100.0}
-    assert worth_trying(slow) == [2]
+    assert choose_counts(slow) == [2]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_dtfperf.datamodel.probes import HostProbe, Probes
-from pytest_dtfperf.limits.limit import limit
+from pytest_dtfperf.limits.limit import find_limit
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.predict.event_model import Flows, NetworkRates, Ranks, SharedLinks, StepModel
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec
@@ -67,7 +67,7 @@ def test_step_is_never_shorter_than_its_limit(spec: Spec) -> None:
     names = set(layout.hosts.values())
     for per_s in (1e7, 1e8, 1e9, 1e10):
         links = {way: probed_link(per_s) for name in names for way in (f"*>{name}", f"{name}>*")}
-        bound = limit(spec, layout, Probes(hosts={name: HostProbe() for name in names}, links=links))
+        bound = find_limit(spec, layout, Probes(hosts={name: HostProbe() for name in names}, links=links))
         found = step_s(spec, per_s)
         assert found >= COMPUTE_S
         assert spec.gpus * spec.batch_size / found <= (bound.images_per_sec or np.inf) * (1 + 1e-9)

@@ -13,8 +13,8 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.probes import Probes
 from pytest_dtfperf.launch.launcher import Launcher
-from pytest_dtfperf.limits.limit import limit
-from pytest_dtfperf.limits.needs import Layout, traffic
+from pytest_dtfperf.limits.limit import find_limit
+from pytest_dtfperf.limits.needs import Layout, compute_traffic
 from pytest_dtfperf.spec import Spec
 from tests import campaign
 from tests.clusters.ssh.conftest import NewLab, new_lab
@@ -146,10 +146,10 @@ def test_limit_counts_the_bytes_that_cross_the_link(new_lab: NewLab, tmp_path: P
     assert all(host.readings.keys() == MEASURED for host in probes.hosts.values())
     assert probes.hosts.keys() == {"m1", "m2"}
     assert probes.unknown == {}
-    workers = [phase[run.task_hosts["worker:0"]] for phase in traffic(ONE_TO_ONE, layout_of(run))]
+    workers = [phase[run.task_hosts["worker:0"]] for phase in compute_traffic(ONE_TO_ONE, layout_of(run))]
     assert sum(flow.sent for flow in workers) == pytest.approx(run.bytes_sent / 10, rel=0.01)
     assert sum(flow.received for flow in workers) == pytest.approx(run.bytes_received / 10, rel=0.01)
-    allowed = limit(ONE_TO_ONE, layout_of(run), probes)
+    allowed = find_limit(ONE_TO_ONE, layout_of(run), probes)
     assert {"link", "cores"} <= {bound.resource for bound in allowed.bounds}
     assert allowed.unknown == {}
 
@@ -169,7 +169,7 @@ def test_a_step_takes_as_long_as_its_bytes_need(new_lab: NewLab, tmp_path: Path)
     expected_s = bits_per_step / bit_per_s("100mbit") - bits_per_step / bit_per_s("1gbit")
     assert fastest_step_s(slow) - fastest_step_s(fast) == pytest.approx(expected_s, rel=0.15)
 
-    allowed = limit(ONE_TO_ONE, layout_of(slow), probes)
+    allowed = find_limit(ONE_TO_ONE, layout_of(slow), probes)
     assert allowed.binding
     assert allowed.binding.resource == "link"
     reached = allowed.share(1 / fastest_step_s(slow))

@@ -15,17 +15,17 @@ from pytest_dtfperf.stats.nights import (
     TAILS,
     Array,
     Together,
-    afters,
-    autoregressive,
     clip_nights,
-    differences,
-    log_probabilities,
-    rough_scale,
-    scatter,
+    compute_differences,
+    compute_log_probabilities,
+    compute_scatter,
+    compute_variance_of_difference,
+    compute_variances,
+    compute_variances_of_splits,
+    estimate_scale,
+    list_split_sizes,
+    simulate_autoregression,
     simulate_threshold,
-    variance_of_difference,
-    variances,
-    variances_of_splits,
 )
 
 NOISE = 0.01
@@ -33,7 +33,7 @@ KNOWN = 60
 
 
 def nights(seed: int, series: int, count: int, correlation: float = 0.0) -> Array:
-    return NOISE * autoregressive(np.random.default_rng(seed), series, count, correlation)
+    return NOISE * simulate_autoregression(np.random.default_rng(seed), series, count, correlation)
 
 
 def watched(values: Array) -> tuple[ChangeWatch, list[RateChange]]:
@@ -126,12 +126,14 @@ def _weekly(random: np.random.Generator) -> Array:
 NOTHING: dict[str, Callable[[np.random.Generator], Array]] = {
     "independent": lambda random: NOISE * random.standard_normal((12, 150)),
     "heavy-tailed": lambda random: NOISE * random.standard_t(3, (12, 150)),
-    "alike": lambda random: NOISE * autoregressive(random, 12, 150, 0.6),
+    "alike": lambda random: NOISE * simulate_autoregression(random, 12, 150, 0.6),
     "weekly": _weekly,
-    "slow alone": lambda random: autoregressive(random, 12, 150, 0.95) * 0.003,
-    "slow part": lambda random: autoregressive(random, 12, 150, 0.95) * 0.003 + autoregressive(random, 12, 150, 0.0) * NOISE,
+    "slow alone": lambda random: simulate_autoregression(random, 12, 150, 0.95) * 0.003,
+    "slow part": lambda random: (
+        simulate_autoregression(random, 12, 150, 0.95) * 0.003 + simulate_autoregression(random, 12, 150, 0.0) * NOISE
+    ),
     "large slow part": lambda random: (
-        autoregressive(random, 12, 150, 0.95) * 0.005 + autoregressive(random, 12, 150, 0.0) * NOISE
+        simulate_autoregression(random, 12, 150, 0.95) * 0.005 + simulate_autoregression(random, 12, 150, 0.0) * NOISE
     ),
 }
 
@@ -207,8 +209,8 @@ def test_single_bad_nights_change_no_noise() -> None:
     plain, night = nights(22, 1, 300, 0.3)[0], np.arange(300)
     found = []
     for values in (plain, np.where(night % 50, plain, -0.5)):
-        scale = rough_scale([values])
-        noise = Together([scatter([values], scale)]).noise(scatter([values], scale))
+        scale = estimate_scale([values])
+        noise = Together([compute_scatter([values], scale)]).noise(compute_scatter([values], scale))
         assert scale == pytest.approx(NOISE * math.sqrt(0.7), rel=0.2)
         around = np.median(np.lib.stride_tricks.sliding_window_view(values, AROUND), axis=-1)
         assert np.abs(clip_nights(values, scale)[AROUND // 2 : -(AROUND // 2)] - around).max() <= CLIP * scale + 1e-12
@@ -218,10 +220,10 @@ def test_single_bad_nights_change_no_noise() -> None:
 
 def test_many_series_share_what_they_show() -> None:
     """Twenty series of as many nights, equally noisy, know their noise better than one alone; unlike ones keep their own."""
-    alike = [scatter([series], NOISE) for series in nights(1, 20, 60)]
+    alike = [compute_scatter([series], NOISE) for series in nights(1, 20, 60)]
     assert Together(alike).noise(alike[0]).degrees_of_freedom > 2 * Together(alike[:1]).noise(alike[0]).degrees_of_freedom
     factors = [1, 5] * 10
-    unlike = [scatter([each * by], NOISE * by) for each, by in zip(nights(1, 20, 200), factors, strict=True)]
+    unlike = [compute_scatter([each * by], NOISE * by) for each, by in zip(nights(1, 20, 200), factors, strict=True)]
     weeks = np.array([7.0]), np.array([7.0])
     one, other = (float(Together(unlike).noise(unlike[number]).errors(*weeks)[0]) for number in (0, 1))
     assert other == pytest.approx(5 * one, rel=0.3)
@@ -231,14 +233,14 @@ def test_many_series_share_what_they_show() -> None:
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.95])
 def test_the_error_of_a_difference_is_as_stated(correlation: float) -> None:
     """The standard error of a difference of means, for nights that are alike, too, is what nights that are drawn show."""
-    drawn = autoregressive(np.random.default_rng(1), 20_000, 30, correlation)
-    found = differences(drawn, np.array([8]))[:, 0]
+    drawn = simulate_autoregression(np.random.default_rng(1), 20_000, 30, correlation)
+    found = compute_differences(drawn, np.array([8]))[:, 0]
     assert found == pytest.approx(drawn[:, 22:].mean(axis=1) - drawn[:, :22].mean(axis=1))
-    stated = float(variance_of_difference(np.array([22.0]), np.array([8.0]), correlation)[0])
+    stated = float(compute_variance_of_difference(np.array([22.0]), np.array([8.0]), correlation)[0])
     assert found.var() == pytest.approx(stated, rel=0.05)
     kind = next(number for number, each in enumerate(KINDS) if each.slow in (0.0, 1.0) and each.correlation == correlation)
-    assert variances(np.array([22.0]), np.array([8.0]))[kind, 0] == pytest.approx(stated)
-    assert variances_of_splits(30)[kind, afters(30).tolist().index(8)] == pytest.approx(stated)
+    assert compute_variances(np.array([22.0]), np.array([8.0]))[kind, 0] == pytest.approx(stated)
+    assert compute_variances_of_splits(30)[kind, list_split_sizes(30).tolist().index(8)] == pytest.approx(stated)
 
 
 @pytest.mark.parametrize("number", [0, 5, 18, 24, 36])
@@ -246,7 +248,7 @@ def test_the_stored_tails_are_those_of_the_simulation(number: int) -> None:
     """What is stored of a kind agrees with a smaller simulation of its own, and the tail with the part that exceeds it."""
     assert simulate_threshold(KINDS[number], series=1500, seed=5) == pytest.approx(TAILS[number], abs=0.3)
     ratios = np.full((len(KINDS), 1), TAILS[number])
-    assert math.exp(float(log_probabilities(ratios)[number, 0])) == pytest.approx(ANCHOR)
+    assert math.exp(float(compute_log_probabilities(ratios)[number, 0])) == pytest.approx(ANCHOR)
 
 
 def test_where_a_step_began_stays_where_it_began() -> None:

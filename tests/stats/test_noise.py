@@ -8,7 +8,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_dtfperf.stats.noise import Noise, correlation, do_sessions_differ, estimate, pool_spreads
+from pytest_dtfperf.stats.noise import (
+    Noise,
+    compute_correlation,
+    do_sessions_differ,
+    estimate_variance_components,
+    pool_spreads,
+)
 
 # Yield of dyestuff, g: six batches of five. O. L. Davies and P. L. Goldsmith, Statistical Methods in Research and Production,
 # 1972, table 6.1; the variance components are 1764 and 2451.
@@ -35,7 +41,7 @@ def test_textbook_components(
     values: list[list[float]], unit: float, run: float, session: float, degrees_of_freedom: float, digits: float
 ) -> None:
     """Both variances are those that textbooks derive from their tables, which stand here for logarithms."""
-    noise = estimate([[math.exp(each / unit) for each in group] for group in values])
+    noise = estimate_variance_components([[math.exp(each / unit) for each in group] for group in values])
     assert noise.run**2 == pytest.approx(run, rel=digits)
     assert noise.session**2 == pytest.approx(session, rel=digits)
     assert noise.degrees_of_freedom == degrees_of_freedom
@@ -47,7 +53,7 @@ def test_sessions_of_any_size() -> None:
     sizes, found = (2, 3, 5, 8, 1), []
     for _ in range(3000):
         sessions = [np.exp(random.normal(random.normal(0, 0.03), 0.02, size)).tolist() for size in sizes]
-        found.append(estimate(sessions))
+        found.append(estimate_variance_components(sessions))
     assert found[0].degrees_of_freedom == sum(sizes) - len(sizes)
     assert np.mean([each.run**2 for each in found]) == pytest.approx(0.02**2, rel=0.03)
     assert np.mean([each.session**2 for each in found]) == pytest.approx(0.03**2, rel=0.06)
@@ -55,15 +61,15 @@ def test_sessions_of_any_size() -> None:
 
 def test_sessions_that_do_not_differ() -> None:
     """Where session means lie closer together than chance has them, sessions are taken not to differ."""
-    assert estimate([[100.0, 102.0], [102.0, 100.0], [101.0, 101.01]]).session == 0
+    assert estimate_variance_components([[100.0, 102.0], [102.0, 100.0], [101.0, 101.01]]).session == 0
 
 
 @given(sessions=RATES, unit=st.floats(0.01, 100))
 def test_units_do_not_matter(sessions: list[list[float]], unit: float) -> None:
     """Noise is of ratios: measured in other units, or in another order, it is the same."""
     assume(any(len(set(group)) > 1 for group in sessions))
-    noise = estimate(sessions)
-    again = estimate([[unit * rate for rate in reversed(group)] for group in reversed(sessions)])
+    noise = estimate_variance_components(sessions)
+    again = estimate_variance_components([[unit * rate for rate in reversed(group)] for group in reversed(sessions)])
     assert again.run == pytest.approx(noise.run, rel=1e-6, abs=1e-9)
     assert again.session == pytest.approx(noise.session, rel=1e-6, abs=1e-6)
 
@@ -81,7 +87,7 @@ def test_units_do_not_matter(sessions: list[list[float]], unit: float) -> None:
 def test_too_little_to_tell(sessions: list[list[float]], words: str) -> None:
     """Too few sessions or runs, and runs that are copies, raise an error with a message."""
     with pytest.raises(ValueError, match=words):
-        estimate(sessions)
+        estimate_variance_components(sessions)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +127,7 @@ def autoregressive(random: np.random.Generator, sessions: int, runs: int, resemb
 def test_runs_that_resemble_their_neighbours_are_seen() -> None:
     """Of independent runs hardly any case is reported, of runs with a correlation of 0.7 nearly all."""
     random = np.random.default_rng(3)
-    independent, alike = ([correlation(autoregressive(random, 10, 10, by)) for _ in range(40)] for by in (0.0, 0.7))
+    independent, alike = ([compute_correlation(autoregressive(random, 10, 10, by)) for _ in range(40)] for by in (0.0, 0.7))
     assert sum(each is not None for each in independent) <= 3
     seen = [each for each in alike if each is not None]
     assert len(seen) >= 37
@@ -134,11 +140,11 @@ def test_a_mode_for_a_whole_session_is_seen() -> None:
     same = autoregressive(random, 6, 4, 0.0)
     assert not do_sessions_differ(same)
     assert do_sessions_differ([[rate * (0.9 if i % 2 else 1.0) for rate in rates] for i, rates in enumerate(same)])
-    assert correlation(same) is None
+    assert compute_correlation(same) is None
 
 
 @pytest.mark.parametrize("sessions", [[[100.0, 101.0]], [[100.0], [101.0]], [[100.0] * 4, [100.0] * 4], []], ids=str)
 def test_too_little_shows_no_correlation(sessions: list[list[float]]) -> None:
     """Of one session, single runs or runs without any spread nothing is claimed."""
-    assert correlation(sessions) is None
+    assert compute_correlation(sessions) is None
     assert do_sessions_differ(sessions) is False

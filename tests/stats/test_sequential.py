@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtri
 
-from pytest_dtfperf.stats.sequential import critical_values, spent
+from pytest_dtfperf.stats.sequential import compute_critical_values, compute_spent_error
 
 SEED = 6
 
@@ -23,12 +23,14 @@ SEED = 6
 )
 def test_published_values(information: tuple[float, ...], level: float, gamma: float, published: tuple[float, ...]) -> None:
     """Critical values are those of gsDesign (sfHSD) and of rpact's own tests (asHSD)."""
-    assert critical_values(information, level, gamma) == pytest.approx(published, abs=5e-5 if len(published) == 5 else 1e-6)
+    assert compute_critical_values(information, level, gamma) == pytest.approx(
+        published, abs=5e-5 if len(published) == 5 else 1e-6
+    )
 
 
 def test_one_analysis_is_no_sequence() -> None:
     """A single look has the critical value of a test that looks once."""
-    assert critical_values((3.0,), 0.05, 4.0) == pytest.approx([-ndtri(0.05)])
+    assert compute_critical_values((3.0,), 0.05, 4.0) == pytest.approx([-ndtri(0.05)])
 
 
 @pytest.mark.parametrize("gamma", [-4.0, -2.0, 0.0, 4.0])
@@ -38,9 +40,9 @@ def test_analysing_often_makes_no_more_errors(information: tuple[float, ...], ga
     level, cases = 0.05, 100_000
     random = np.random.default_rng(SEED)
     steps = random.normal(size=(cases, len(information))) * np.sqrt(np.diff([0.0, *information]))
-    crossed = steps.cumsum(axis=1) / np.sqrt(information) > critical_values(information, level, gamma)
+    crossed = steps.cumsum(axis=1) / np.sqrt(information) > compute_critical_values(information, level, gamma)
     for analysis, each in enumerate(information):
-        expected = level * spent(each / information[-1], gamma)
+        expected = level * compute_spent_error(each / information[-1], gamma)
         found = crossed[:, : analysis + 1].any(axis=1).mean()
         assert found == pytest.approx(expected, abs=4 * math.sqrt(expected / cases))
 
@@ -55,10 +57,10 @@ def test_analysing_often_makes_no_more_errors(information: tuple[float, ...], ga
 def test_units_and_later_analyses_do_not_matter(steps: list[float], level: float, gamma: float, unit: float) -> None:
     """The values depend on parts of the information only, and those of the first analyses need no knowledge of later ones."""
     information = tuple(float(each) for each in np.cumsum(steps))
-    found = critical_values(information, level, gamma)
-    assert critical_values(tuple(each * unit for each in information), level, gamma) == pytest.approx(found, abs=1e-5)
+    found = compute_critical_values(information, level, gamma)
+    assert compute_critical_values(tuple(each * unit for each in information), level, gamma) == pytest.approx(found, abs=1e-5)
     half = len(steps) // 2 + 1
-    assert critical_values(information[:half], level, gamma, information[-1]) == pytest.approx(found[:half], abs=1e-5)
+    assert compute_critical_values(information[:half], level, gamma, information[-1]) == pytest.approx(found[:half], abs=1e-5)
 
 
 @given(level=st.floats(1e-4, 0.1), factor=st.floats(1.1, 2))
@@ -66,7 +68,7 @@ def test_units_and_later_analyses_do_not_matter(steps: list[float], level: float
 def test_more_errors_need_less(level: float, factor: float) -> None:
     """Allowing more errors gives smaller critical values, and none is below that of a single look at the same level."""
     information = (1.0, 2.0, 3.0)
-    strict, lax = critical_values(information, level, 2.0), critical_values(information, level * factor, 2.0)
+    strict, lax = compute_critical_values(information, level, 2.0), compute_critical_values(information, level * factor, 2.0)
     assert all(one > other for one, other in zip(strict, lax, strict=True))
     assert min(strict) > -ndtri(level)
 
@@ -74,9 +76,9 @@ def test_more_errors_need_less(level: float, factor: float) -> None:
 @given(gamma=st.floats(-8, 8))
 def test_nothing_to_all_of_a_budget(gamma: float) -> None:
     """Every family member spends nothing at the start and all at the end; the greater gamma, the earlier."""
-    assert spent(0, gamma) == 0
-    assert spent(1, gamma) == pytest.approx(1)
-    assert spent(0.5, gamma) <= spent(0.5, gamma + 0.5)
+    assert compute_spent_error(0, gamma) == 0
+    assert compute_spent_error(1, gamma) == pytest.approx(1)
+    assert compute_spent_error(0.5, gamma) <= compute_spent_error(0.5, gamma + 0.5)
 
 
 @pytest.mark.parametrize(
@@ -94,4 +96,4 @@ def test_nothing_to_all_of_a_budget(gamma: float) -> None:
 def test_what_is_no_test(information: tuple[float, ...], level: float, total: float | None, words: str) -> None:
     """Looks without growing information and levels that are none raise an error with a message."""
     with pytest.raises(ValueError, match=words):
-        critical_values(information, level, 1.0, total)
+        compute_critical_values(information, level, 1.0, total)

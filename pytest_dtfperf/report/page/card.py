@@ -14,7 +14,7 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.datamodel.explanation import Explanation
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.datamodel.step_times import KINDS, MAX_LINKS, StepBreakdown, WorkerTiming, WorkerTimings
-from pytest_dtfperf.explain.causes import difference
+from pytest_dtfperf.explain.causes import compute_changes
 from pytest_dtfperf.explain.measurement_profile import ms, signed_ms
 from pytest_dtfperf.formats import NONE, change, change_in_ms, format_count, in_ms, minute, percent, rate
 from pytest_dtfperf.history.past import Past
@@ -122,7 +122,7 @@ def _describe_scope(breakdown: StepBreakdown) -> str:
 def _make_comparison_grid(then: StepBreakdown, now: StepBreakdown) -> Grid:
     rows = [
         [change.kind, in_ms(change.before_s), in_ms(change.after_s), change_in_ms(change.seconds), change.location or NONE]
-        for change in difference(then, now)
+        for change in compute_changes(then, now)
     ]
     rows.append(["the step", in_ms(then.wall_s), in_ms(now.wall_s), change_in_ms(now.wall_s - then.wall_s), ""])
     return Grid((_describe_scope(now), "ms then", "ms now", "change", "most of it"), rows)
