@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,7 @@ SHAPE: Shape = {
     "late": "host to what step timings show",
     "cost": "runs, rounds and seconds, without a slow host and with one",
     "conclusion": "outcome, reason, findings, fit, unknown, runs, rounds, pairs, spread",
+    "exclude": "hosts to leave out",
     "failures": "messages of failed trainings",
     OTHER_KEYS: "see docs/isolate.md",
 }
@@ -151,8 +153,10 @@ def _print_result(result: "IsolationResult", folder: Path, args: argparse.Namesp
     print(f"{found.outcome.capitalize()}: {found.reason} ({fit}{pairs})")
     if found.unknown:
         print(f"Not known: {', '.join(found.unknown)}")
-    if exclude := result.exclude:
-        print(f"To train without them: --exclude={','.join(exclude)}")
+    if result.exclude:
+        print(f"To train without them: --exclude={','.join(result.exclude)}")
+        shown = ",".join([*result.exclude, *found.fit[:1]])
+        print(f"To see why: dtfperf doctor --cluster={shlex.quote(result.cluster)} --hosts={shlex.quote(shown)}")
     for text in result.failures:
         print_remark(f"a training failed: {text}")
     counts = f"{format_count(found.runs, 'training')} in {format_count(found.rounds, 'round')}"

@@ -71,6 +71,7 @@ class GroupQuestion:
     hosts: Group
     error: float = SEARCH_ERROR
     is_confirmation: bool = False
+    is_step: bool = False  # it only leads to the next question, so that one run may decide it
     rates: list[float | None] = field(default_factory=list)  # logarithms; None: the training failed
     controls: list[float | None] = field(default_factory=list)  # of fit groups in the same rounds; None: there was none
     answer: GroupAnswer = GroupAnswer.OPEN
@@ -110,10 +111,11 @@ class GroupRates:
         fit_at = math.log(self._policy.missed / (1 - question.error))
         delta = -math.log(1 - self._policy.smallest)
         spread = self._widened_spread(question.error)
+        most = slow_at if question.is_step else MOST_OF_LIMIT * slow_at
         total = 0.0
         for difference, runs in self._list_differences(question, reference):
             ratio = math.inf if difference is None else delta * (-difference - delta / 2) / (spread**2 * runs)
-            total += min(ratio, MOST_OF_LIMIT * slow_at)
+            total += min(ratio, most)
         if total >= slow_at:
             return GroupAnswer.SLOW
         if total <= fit_at:

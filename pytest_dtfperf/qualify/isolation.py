@@ -22,7 +22,7 @@ from pytest_dtfperf.explain.worker_timings import describe_late_worker, find_lat
 from pytest_dtfperf.formats import format_count, in_minutes
 from pytest_dtfperf.launch.launcher import Launcher
 from pytest_dtfperf.qualify.group_rates import Group, SearchPolicy
-from pytest_dtfperf.qualify.search import Conclusion, HostSearch, Outcome, estimate_cost
+from pytest_dtfperf.qualify.search import Conclusion, HostSearch, Outcome, SlowSet, SlowSetKind, estimate_cost
 from pytest_dtfperf.session.context import SessionContext
 from pytest_dtfperf.spec import Spec
 
@@ -66,16 +66,8 @@ class IsolationResult(JsonData):
     cost: IsolationCost = field(metadata=describe("As estimated before the search"))
     seconds: float = field(metadata=describe("From the first training on", unit="s", at_least=0))
     conclusion: Conclusion = field(metadata=describe("Of the search"))
+    exclude: Sequence[str] = field(metadata=describe("Hosts without which the others train as fast as each other"))
     failures: Sequence[str] = field(metadata=describe("Messages of trainings that failed, a few of them"))
-
-    @property
-    def exclude(self) -> list[str]:
-        """The hosts without which the others train as fast as each other: of a slow link, one of the two."""
-        found: list[str] = []
-        for each in self.conclusion.findings:
-            if each.hosts and not set(each.hosts) & set(found):
-                found += each.hosts if each.kind == "between" else each.hosts[:1]
-        return found
 
 
 class HostIsolation:
@@ -156,6 +148,7 @@ class HostIsolation:
             cost=self._cost,
             seconds=round(time.monotonic() - self._began_s, 1),
             conclusion=conclusion,
+            exclude=list_excluded(conclusion.findings),
             failures=self._failures[:MOST_FAILURES],
         )
 
@@ -172,7 +165,8 @@ class HostIsolation:
         devices: dict[str, int] = {}
         for task, count in layout.devices.items():
             devices[layout.hosts[task]] = devices.get(layout.hosts[task], 0) + count
-        self._hosts = [each for each in launcher.hosts if each in devices]
+        switches = {node["name"]: node["switch"] or "" for node in launcher.placement["nodes"]}
+        self._hosts = sorted((each for each in launcher.hosts if each in devices), key=lambda host: switches.get(host, ""))
         self._unused = [each for each in launcher.hosts if each not in devices]
         if len(set(devices.values())) > 1:
             counts = ", ".join(f"{host}: {count}" for host, count in list(devices.items())[:4])
@@ -281,6 +275,15 @@ def measure_pace(spec: Spec, run: Run) -> float:
     if spec.in_lockstep:
         return run.images_per_sec
     return min(len(times) / sum(times) for times in run.step_s.values()) * spec.batch_size * spec.gpus
+
+
+def list_excluded(findings: Sequence[SlowSet]) -> list[str]:
+    """Return the hosts without which no finding is left: of a slow link one host, of a group with slow links all."""
+    found: list[str] = []
+    for each in findings:
+        if each.hosts and not set(each.hosts) & set(found):
+            found += each.hosts if each.kind is SlowSetKind.BETWEEN else each.hosts[:1]
+    return found
 
 
 def find_late_hosts(run: Run) -> dict[str, str]:

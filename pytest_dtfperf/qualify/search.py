@@ -40,7 +40,7 @@ Rounds = Generator[list[Group], None, Any]  # yields the groups of a round, whic
 HINTED_NOISE = Noise(run=0.01, degrees_of_freedom=4)  # at least, while runs only confirm what step timings have shown
 MIXED_RUNS = 3  # of groups of several rows, until when each round of a search has one as control
 LAYOUTS_IF_FOUND = 2  # by default: what explains the loss is known, and other links are only checked once
-ATTEMPTS = 2  # searches in one suspected group, until it is left as it is
+ATTEMPTS = 3  # searches in one suspected group, until it is left as it is
 MOST_HOSTS_OF_LINK = 2  # a larger slow set is a sign of a wrong answer before
 MOST_MATCHINGS = 3  # rounds that pair rows, to find which of them are far from the others
 
@@ -319,7 +319,7 @@ class HostSearch:
     def _find_smallest(self, background: Group, added: Group, hosts: Group) -> Generator[GroupQuestion, None, Group]:
         """Return a smallest set of these hosts that is slow with the background. With `added`, it may be slow by itself."""
         if added:
-            question = GroupQuestion(background)
+            question = GroupQuestion(background, is_step=True)
             yield question
             if question.answer is GroupAnswer.SLOW:
                 return ()

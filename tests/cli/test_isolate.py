@@ -75,6 +75,7 @@ def test_isolate_names_the_slow_host(perf: PerfTests, lab: Lab) -> None:
     ended.line("host m3", "-50")
     ended.line("Found:", "3 of 4 hosts fit")
     ended.line("--exclude=m3")
+    ended.line("dtfperf doctor --cluster=lab --hosts=m3,m1")
     (folder,) = (perf.folder / "perf_results").iterdir()
     assert json.loads((folder / "isolation.json").read_text())["conclusion"]["findings"][0]["hosts"] == ["m3"]
 
