@@ -23,7 +23,7 @@ from benchmarks.injected import INJECTED
 from pytest_dtfperf.datamodel.explanation import Explanation
 from pytest_dtfperf.datamodel.measurement import Measurement, Run
 from pytest_dtfperf.explain.causes import explain
-from pytest_dtfperf.launch.disturbance import cores_of, disturbances
+from pytest_dtfperf.launch.disturbance import find_disturbances, parse_cores
 from pytest_dtfperf.launch.tracing import Scoring, Tracing, with_cpu
 from pytest_dtfperf.node.files import replace_file
 from pytest_dtfperf.session.explanation import add_changes, profile_measurement
@@ -62,16 +62,18 @@ class Side:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Side":
         found = Measurement.from_json(data["measurement"])
-        runs = [replace(run, disturbances=disturbances(run.state)) for run in found.runs]  # as the package tells them today
+        runs = [
+            replace(run, disturbances=find_disturbances(run.state)) for run in found.runs
+        ]  # as the package tells them today
         return cls(replace(found, runs=runs), data.get("sent", ()))
 
 
 def _again(spec: Any, run: Run, sent: Sent) -> Run:
     tracing, scoring = Tracing(spec, run.task_hosts, bool(sent["traces"])), Scoring(spec, run.task_hosts)
     for task, text in sent["traces"].items():
-        tracing.hear(task, text, None)
+        tracing.receive(task, text, None)
     for task, text in sent["timestamps"].items():
-        scoring.hear(task, text, None)
+        scoring.receive(task, text, None)
     (breakdown, unexplained), (scores, _) = tracing.outcome(), scoring.outcome()
     scores = with_cpu(scores, run.cpu_s, len(run.step_s["worker:0"]))
     return replace(run, step_breakdown=breakdown, unexplained=unexplained, worker_timings=scores)
@@ -102,10 +104,10 @@ class Kept:
         tasks = INJECTED[self.case.injected].busy
         found = self.then.measurement.disturbances
         run = self.now.measurement.runs[-1]
-        taken = {core for task in tasks for core in cores_of(run.state[run.task_hosts[task]]["cpus"])}
+        taken = {core for task in tasks for core in parse_cores(run.state[run.task_hosts[task]]["cpus"])}
         for words in self.now.measurement.disturbances:
             host = words.partition(":")[0].rpartition(" ")[2]
-            if host in run.state and not taken & cores_of(run.state[host]["cpus"]):  # others tell of clocks
+            if host in run.state and not taken & parse_cores(run.state[host]["cpus"]):  # others tell of clocks
                 found = [*found, words]
         return "; ".join(found)
 

@@ -17,7 +17,7 @@ import pytest_dtfperf
 from pytest_dtfperf.clusters.local import Local
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.launch.agents import Agents, start_order, task_addresses, tasks_by_host
+from pytest_dtfperf.launch.agents import Agents, group_tasks_by_host, make_task_addresses, start_order
 from pytest_dtfperf.launch.placement import HostView, PlacedTask, place
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.spec import Spec
@@ -36,8 +36,8 @@ def hosts_of(count: int) -> list[HostView]:
 
 
 def order_of(spec: Spec, hosts: list[HostView], tasks: tuple[PlacedTask, ...]) -> bytes:
-    ports = {host: range(40000, 40000 + len(on_host)) for host, on_host in tasks_by_host(tasks).items()}
-    cluster = task_addresses(tasks, hosts, ports)
+    ports = {host: range(40000, 40000 + len(on_host)) for host, on_host in group_tasks_by_host(tasks).items()}
+    cluster = make_task_addresses(tasks, hosts, ports)
     order = start_order(
         tasks,
         hosts,

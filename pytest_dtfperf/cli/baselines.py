@@ -35,7 +35,7 @@ from pytest_dtfperf.clusters.file import PERF_TESTS
 from pytest_dtfperf.errors import SessionFileError, UsageError, quoted_lines
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node import run_folder
-from pytest_dtfperf.node.module_command import project_command
+from pytest_dtfperf.node.module_command import make_project_command
 
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.audit import AuditFinding, Sighting
@@ -214,7 +214,7 @@ def _collect_tests(paths: Sequence[str]) -> list[str]:
     with run_folder.temporary() as folder:
         file = Path(folder) / "tests"
         file.touch()
-        command = project_command(
+        command = make_project_command(
             sys.executable, "pytest", "--collect-only", "-q", "-p", "pytest_dtfperf.cli.baselines", *paths
         )
         try:

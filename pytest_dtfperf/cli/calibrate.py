@@ -30,7 +30,7 @@ from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.clusters.file import PERF_TESTS
 from pytest_dtfperf.errors import DtfPerfError, InvalidMeasurement, UsageError
 from pytest_dtfperf.formats import format_count
-from pytest_dtfperf.node.module_command import project_command
+from pytest_dtfperf.node.module_command import make_project_command
 
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.calibrate import CalibrationResult, Seen
@@ -248,7 +248,7 @@ def _pytest(arguments: Sequence[str], output: TextIO | None) -> int:
 
     `output`: where it prints; by default stdout.
     """
-    with subprocess.Popen(project_command(sys.executable, "pytest", *arguments), stdout=output) as process:
+    with subprocess.Popen(make_project_command(sys.executable, "pytest", *arguments), stdout=output) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:

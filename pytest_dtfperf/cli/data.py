@@ -28,7 +28,7 @@ from pytest_dtfperf.cli.options import (
 from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.errors import DataError, UsageError
 from pytest_dtfperf.formats import format_count
-from pytest_dtfperf.node.module_command import module_command
+from pytest_dtfperf.node.module_command import make_module_command
 
 if TYPE_CHECKING:
     from pytest_dtfperf.staging.bucket import Bucket
@@ -271,7 +271,7 @@ def _make_in_subprocess(wanted: dict[str, Any]) -> str:
     """Generate the data in a subprocess, because this process never imports TensorFlow, and return a description."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TF_CPP_MIN_LOG_LEVEL": "2"}
     maker = subprocess.Popen(
-        module_command(sys.executable, "pytest_dtfperf.training.making"),
+        make_module_command(sys.executable, "pytest_dtfperf.training.making"),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
     )  # fmt: skip
     with maker:

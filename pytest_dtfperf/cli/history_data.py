@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 
 class FormatWriter(Protocol):
+    """A function that writes sessions in a format."""
+
     def __call__(self, sessions: "Sequence[StoredSession]") -> bytes:
         """Return the file's content. `sessions` has one item if the format has. Raises `UsageError` without its library."""
 

@@ -15,9 +15,9 @@ from pytest_dtfperf.cli.doctor import DoctorProgress
 from pytest_dtfperf.cli.options import DONE, FAILED, Commands, ExitCodes, add_cluster, add_command, add_json, load_cluster
 from pytest_dtfperf.cli.output import print_json, print_remark
 from pytest_dtfperf.clusters.capacity import predict_devices_per_host
-from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig, python
+from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig, get_python
 from pytest_dtfperf.errors import RunFailed, UsageError
-from pytest_dtfperf.node.module_command import module_command
+from pytest_dtfperf.node.module_command import make_module_command
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import TF_CONFIG, literal
 
@@ -140,7 +140,7 @@ def _make_spec(args: argparse.Namespace, config: ClusterConfig, token: str) -> S
         batch_size=0,
         gpus=args.gpus,
         variable_update="independent",
-        command=tuple(module_command(python(config), "pytest_dtfperf.node.notebook")),
+        command=tuple(make_module_command(get_python(config), "pytest_dtfperf.node.notebook")),
         environment=(f"{VARIABLE}={literal(json.dumps(settings))}",),
         role_flags=TF_CONFIG,
     )

@@ -1,0 +1,1 @@
+"""The backends that allocate hosts: this machine, Slurm, SSH and EC2."""

@@ -29,7 +29,7 @@ def cached(name: str, max_age_s: float, make: Callable[[], Any], *, folder: Path
 
 def load(name: str, max_age_s: float, *, folder: Path | None = None) -> Any:
     """Return the value of this name, or None if there is none that is at most `max_age_s` old."""
-    kept = _read_answer(_path(name, folder), name)
+    kept = _read_answer(_get_path(name, folder), name)
     if kept is not None and 0 <= time.time() - kept["at"] <= max_age_s:  # a time in the future comes from a wrong clock
         return kept["value"]
     return None
@@ -38,20 +38,20 @@ def load(name: str, max_age_s: float, *, folder: Path | None = None) -> Any:
 def store(name: str, value: Any, *, folder: Path | None = None) -> None:
     """Keep a value under a name, where the disk lets us."""
     with suppress(OSError):
-        _write(_path(name, folder), {"name": name, "at": time.time(), "value": value})
+        _write(_get_path(name, folder), {"name": name, "at": time.time(), "value": value})
 
 
-def _path(name: str, folder: Path | None) -> Path:
-    return (folder or cache_folder() / "remembered") / _file_name(name)
+def _get_path(name: str, folder: Path | None) -> Path:
+    return (folder or get_cache_folder() / "remembered") / _make_file_name(name)
 
 
-def cache_folder() -> Path:
+def get_cache_folder() -> Path:
     """Return this user's folder for files that can be made again."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     return Path(given if os.path.isabs(given) else Path.home() / ".cache", "dtfperf")
 
 
-def _file_name(name: str) -> str:
+def _make_file_name(name: str) -> str:
     """Return a readable file name, different for different names."""
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)[:80]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}.json"
 

@@ -54,7 +54,7 @@ def predict_devices_per_host(config: ClusterConfig) -> int | None:
     """Return the devices of a host as in the file, else, on this machine, as many as it has; None if unknown."""
     if config.devices_per_host is not None or not BACKENDS[config.backend].is_local:
         return config.devices_per_host or BACKENDS[config.backend].count_gpus(config.backend_keys) or None
-    if config.device != "cpu" and (gpus := _local_gpus(config)):
+    if config.device != "cpu" and (gpus := _count_local_gpus(config)):
         return gpus
     cores = max(1, len(os.sched_getaffinity(0)) // (config.max_hosts or 1))
     return count_devices_of_host(config, "cpu", cores=cores, gpus=0)
@@ -99,18 +99,20 @@ def predict_device(config: ClusterConfig) -> str:
     if config.device is not None:
         return config.device
     gpus = (
-        _local_gpus(config) if BACKENDS[config.backend].is_local else BACKENDS[config.backend].count_gpus(config.backend_keys)
+        _count_local_gpus(config)
+        if BACKENDS[config.backend].is_local
+        else BACKENDS[config.backend].count_gpus(config.backend_keys)
     )
     if gpus is None:  # a site that allocates GPUs with whole nodes, without a request for them, sets device = "gpu"
         return BACKENDS[config.backend].device
     return "gpu" if gpus else "cpu"
 
 
-def _local_gpus(config: ClusterConfig) -> int:
+def _count_local_gpus(config: ClusterConfig) -> int:
     """Return how many GPUs this machine's agents will see. Raises `ClusterFileError` where they cannot be listed."""
     environ = select_variables(os.environ, _COUNTED_BY, config.environment)
     try:
-        found = _gpus(tuple(environ.get(name) for name in _COUNTED_BY))
+        found = _count_gpus(tuple(environ.get(name) for name in _COUNTED_BY))
     except probes.GpusUnknown as exc:
         raise ClusterFileError(
             f"cluster {config.name!r}: the GPUs of this machine cannot be listed: {exc}. {probes.WITHOUT_GPUS}"
@@ -124,7 +126,7 @@ def _local_gpus(config: ClusterConfig) -> int:
 
 
 @cache  # nvidia-smi takes up to seconds, and each test needs the number
-def _gpus(values: tuple[str | None, ...]) -> int:
+def _count_gpus(values: tuple[str | None, ...]) -> int:
     given = {name: value for name, value in zip(_COUNTED_BY, values, strict=True) if value is not None}
     others = {name: value for name, value in os.environ.items() if name not in _COUNTED_BY}
     return len(probes.list_gpus(environ={**others, **given}))

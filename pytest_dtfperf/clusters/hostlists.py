@@ -21,12 +21,12 @@ class HostListError(ValueError):
 def expand_hostlist(hostlist: str) -> tuple[str, ...]:
     """Return all hosts in their order, with leading zeros. Raises `HostListError`."""
     names: list[str] = []
-    for pattern in _top_level(hostlist):
-        names += _names(pattern, MAX_HOSTS - len(names))
+    for pattern in _split_items(hostlist):
+        names += _expand_item(pattern, MAX_HOSTS - len(names))
     return tuple(names)
 
 
-def _top_level(hostlist: str) -> Iterator[str]:
+def _split_items(hostlist: str) -> Iterator[str]:
     """Split at the commas outside brackets. Reads every character once, independent of the number of hosts."""
     pattern = ""
     texts = _BRACKET.split(hostlist)
@@ -43,7 +43,7 @@ def _top_level(hostlist: str) -> Iterator[str]:
     yield pattern
 
 
-def _names(pattern: str, most: int) -> list[str]:
+def _expand_item(pattern: str, most: int) -> list[str]:
     if not pattern.strip():
         raise HostListError("there is nothing where a host should be")
     literals_and_ranges = _BRACKETS.split(pattern)
@@ -53,7 +53,7 @@ def _names(pattern: str, most: int) -> list[str]:
     numbers: list[list[str]] = []
     makes = 1
     for each in ranges:
-        numbers.append(_numbers(each, pattern))
+        numbers.append(_expand_numbers(each, pattern))
         makes *= len(numbers[-1])
         if makes > most:  # checked before the expansion: several small pairs of brackets can make too many hosts
             break
@@ -65,7 +65,7 @@ def _names(pattern: str, most: int) -> list[str]:
     ]
 
 
-def _numbers(ranges: str, pattern: str) -> list[str]:
+def _expand_numbers(ranges: str, pattern: str) -> list[str]:
     """Expand `1-3,08`; leading zeros set the width of numbers."""
     numbers: list[str] = []
     for part in ranges.split(","):

@@ -22,7 +22,7 @@ from pytest_dtfperf.clusters.process_guards import sweep_machine
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from pytest_dtfperf.node import boot, isolation, sweep
-from pytest_dtfperf.node.module_command import module_command
+from pytest_dtfperf.node.module_command import make_module_command
 from pytest_dtfperf.node.owner import Owner, boot_id
 
 ADDRESS = "127.0.0.1"
@@ -34,7 +34,7 @@ class _NotIsolated(Exception):
     """This machine does not let this user have an isolated network. The text gives the reason."""
 
 
-def machines() -> list[str]:
+def get_machine() -> list[str]:
     """Return this machine's name, independent of cluster names: the same for all its users and containers."""
     return [f"machine-{boot_id() or socket.gethostname()}"]
 
@@ -51,14 +51,14 @@ class LocalBackend(Backend):
 
     def share_hosts(self, allocation: Allocation, config: ClusterConfig) -> "LocalAllocation":
         assert isinstance(allocation, LocalAllocation)
-        return allocation.copy_with(_environment_with_package(config), isolated=not config.container)
+        return allocation.copy_with(_make_environment(config), isolated=not config.container)
 
     def check_stack(self, config: ClusterConfig) -> None:
         if config.python and not config.container:
             _check_interpreter(config)
 
     def list_shared_machines(self, config: ClusterConfig) -> Sequence[str]:
-        return machines()
+        return get_machine()
 
     def find_exposure(self, config: ClusterConfig) -> str | None:
         """Try to make an isolated network, and return why that failed."""
@@ -81,7 +81,7 @@ class Local:
         sweep_machine(abandoned=True)
         name = socket.gethostname()
         hosts = [Host(f"{name}-{i}" if wanted > 1 else name, ADDRESS) for i in range(wanted)]
-        with _network(self._config) as network:
+        with _open_network(self._config) as network:
             yield LocalAllocation(hosts, network, self._config.environment, _make_folders(self._config.folders))
 
 
@@ -114,8 +114,8 @@ class LocalAllocation:
             env[isolation.FILES] = " ".join(map(str, self._network))
         agents: list[Child] = []
         try:
-            for host, cores in enumerate(_shares(sorted(os.sched_getaffinity(0)), len(self.hosts))):
-                with _on_cores(cores):
+            for host, cores in enumerate(_share_cores(sorted(os.sched_getaffinity(0)), len(self.hosts))):
+                with _pin_to_cores(cores):
                     agents.append(Child(host, argv, env, self._network))
         except OSError as exc:
             for agent in agents:
@@ -159,7 +159,7 @@ def _check_interpreter(config: ClusterConfig) -> None:
         raise ClusterFileError(f"python: {python} has no TensorFlow: {python} -m pip install tensorflow")
 
 
-def _environment_with_package(config: ClusterConfig) -> Sequence[str]:
+def _make_environment(config: ClusterConfig) -> Sequence[str]:
     """Return the stack's variables. Another interpreter than this one finds this package by PYTHONPATH, and nothing else."""
     if not config.python or config.container:
         return config.environment
@@ -176,7 +176,7 @@ def _environment_with_package(config: ClusterConfig) -> Sequence[str]:
 
 
 @contextmanager
-def _network(config: ClusterConfig) -> Iterator[Sequence[int]]:
+def _open_network(config: ClusterConfig) -> Iterator[Sequence[int]]:
     """Yield the files of a network for the tasks of one allocation; none if it is impossible or not wanted."""
     with ExitStack() as until_given_back:
         try:
@@ -195,7 +195,7 @@ def _make_isolation(config: ClusterConfig) -> Iterator[Sequence[int]]:
     if config.container:
         raise _NotIsolated("tasks in a container cannot enter a network of their own")
     try:
-        files = isolation.make_in_thread() or _made_by_a_process()
+        files = isolation.make_in_thread() or _make_in_process()
     except isolation.IsolationUnavailable as exc:
         raise _NotIsolated(str(exc)) from exc
     with ExitStack() as closing:
@@ -205,12 +205,12 @@ def _make_isolation(config: ClusterConfig) -> Iterator[Sequence[int]]:
         yield files
 
 
-def _made_by_a_process() -> Sequence[int]:
+def _make_in_process() -> Sequence[int]:
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
             made = subprocess.run(
-                module_command(sys.executable, isolation.__name__, str(theirs.fileno())),
+                make_module_command(sys.executable, isolation.__name__, str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 pass_fds=[theirs.fileno()],
@@ -221,14 +221,14 @@ def _made_by_a_process() -> Sequence[int]:
         return socket.recv_fds(ours, 16, len(isolation.NAMESPACES))[1]
 
 
-def _shares(cores: Sequence[int], hosts: int) -> list[list[int]]:
+def _share_cores(cores: Sequence[int], hosts: int) -> list[list[int]]:
     """Return each host's cores. With fewer cores than hosts, some share one."""
     size = max(1, len(cores) // hosts)
     return [list(cores) if hosts == 1 else [cores[(i * size + k) % len(cores)] for k in range(size)] for i in range(hosts)]
 
 
 @contextmanager
-def _on_cores(cores: Sequence[int]) -> Iterator[None]:
+def _pin_to_cores(cores: Sequence[int]) -> Iterator[None]:
     """Make processes that this thread starts in the block run on these cores."""
     mine = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)

@@ -301,7 +301,7 @@ def open_cluster(config: ClusterConfig) -> Cluster:
     return BACKENDS[config.backend].open_cluster(config)
 
 
-def python(config: ClusterConfig) -> str:
+def get_python(config: ClusterConfig) -> str:
     """Return the interpreter that starts agents on the hosts."""
     return config.python or BACKENDS[config.backend].python or sys.executable
 
@@ -312,7 +312,7 @@ def _parse(path: str, name: str, table: object) -> ClusterConfig:
         raise ClusterFileError(f"{where} must be a table, not {show_value(table)}")
     if "backend" not in table:
         raise ClusterFileError(f"{where} lacks its backend. Known: {', '.join(sorted(BACKENDS))}.")
-    _raise_all(_problems(where, {"backend": table["backend"]}, KEYS))
+    _raise_all(_find_problems(where, {"backend": table["backend"]}, KEYS))
     if table["backend"] not in BACKENDS:
         raise ClusterFileError(f"{where} {unknown_name('backend', table['backend'], BACKENDS)}")
     backend = BACKENDS[table["backend"]]
@@ -320,21 +320,23 @@ def _parse(path: str, name: str, table: object) -> ClusterConfig:
     limits, training, models = (each if isinstance(each, dict) else {} for each in inner)  # KEYS reports other types
     _raise_all(
         [
-            *_problems(where, table, {**KEYS, **backend.keys}),
-            *_problems(f"{path}: [{file.quote_key(name)}.limits]", limits, {each.name: SECONDS for each in fields(Limits)}),
-            *_training_problems(path, file.quote_key(name), training, models),
+            *_find_problems(where, table, {**KEYS, **backend.keys}),
+            *_find_problems(
+                f"{path}: [{file.quote_key(name)}.limits]", limits, {each.name: SECONDS for each in fields(Limits)}
+            ),
+            *_find_training_problems(path, file.quote_key(name), training, models),
         ]
     )
     common = {key: value for key, value in table.items() if key in KEYS}
     common["limits"] = Limits(**common.get("limits", {}))
     backend_keys = {key: value for key, value in table.items() if key in backend.keys}
     config = ClusterConfig(name=name, folder=Path(path).absolute().parent, backend_keys=backend_keys, **common)
-    if problem := backend.validate(table) or _wrong_together(config, table):
+    if problem := backend.validate(table) or _find_conflict(config, table):
         raise ClusterFileError(f"{where} {problem}")
     return config
 
 
-def _wrong_together(config: ClusterConfig, table: Mapping[str, Any]) -> str | None:
+def _find_conflict(config: ClusterConfig, table: Mapping[str, Any]) -> str | None:
     """Return the first conflict between keys that are valid on their own; None if there is none."""
     if config.interface and BACKENDS[config.backend].is_local:
         return "has interface, but tasks of one machine use its loopback interface: leave interface out"
@@ -361,7 +363,7 @@ def _raise_all(problems: Iterable[str]) -> None:
         raise ClusterFileError("\n".join(found))
 
 
-def _problems(where: str, table: Mapping[str, Any], kinds: Mapping[str, Validator]) -> Iterator[str]:
+def _find_problems(where: str, table: Mapping[str, Any], kinds: Mapping[str, Validator]) -> Iterator[str]:
     for key, value in table.items():
         if key not in kinds:
             yield f"{where} {unknown_name('key', key, kinds)}"
@@ -369,23 +371,23 @@ def _problems(where: str, table: Mapping[str, Any], kinds: Mapping[str, Validato
             yield f"{where} {key} must be {kinds[key].what}, not {show_value(value)}"
 
 
-def _training_problems(path: str, name: str, training: Mapping[str, Any], models: Mapping[str, Any]) -> Iterator[str]:
-    yield from _setting_problems(f"{path}: [{name}.training]", training)
+def _find_training_problems(path: str, name: str, training: Mapping[str, Any], models: Mapping[str, Any]) -> Iterator[str]:
+    yield from _find_setting_problems(f"{path}: [{name}.training]", training)
     for model, settings in models.items():
         if model not in MODELS and not is_own_model_name(model):
             yield f"{path}: [{name}.models] {unknown_name('model', model, MODELS)}"
         elif not isinstance(settings, dict):
             yield f"{path}: [{name}.models.{model}] must be a table, not {show_value(settings)}"
         else:
-            yield from _setting_problems(f"{path}: [{name}.models.{model}]", settings)
+            yield from _find_setting_problems(f"{path}: [{name}.models.{model}]", settings)
 
 
-def _setting_problems(where: str, settings: Mapping[str, Any]) -> Iterator[str]:
+def _find_setting_problems(where: str, settings: Mapping[str, Any]) -> Iterator[str]:
     for key, value in settings.items():
         if key not in TRAINING_KEYS:
             yield f"{where} {unknown_name('key', key, TRAINING_KEYS)}"
         elif key in MEASURING_KEYS:
-            yield from _problems(where, {key: value}, MEASURING_KEYS)
+            yield from _find_problems(where, {key: value}, MEASURING_KEYS)
         else:
             try:
                 Spec.check_field(key, tuple(value) if isinstance(value, list) else value)

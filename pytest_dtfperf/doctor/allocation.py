@@ -15,7 +15,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, Host, Lost, Resources
 from pytest_dtfperf.errors import DtfPerfError, HostLost, UsageError
 from pytest_dtfperf.node import wire
-from pytest_dtfperf.node.module_command import module_command
+from pytest_dtfperf.node.module_command import make_module_command
 from pytest_dtfperf.records.session import new_session_id
 
 _LISTEN_S = 0.25  # delay until the end is noticed
@@ -162,7 +162,7 @@ def allocate_hosts(config: ClusterConfig, gpus: int | None, on_status: Callable[
     """Allocate as many hosts as `gpus` devices need, or all. Raises `UsageError`, `AllocationError`."""
     resources = compute_resources(config, gpus, on_status)
     timeout_s = f"{config.heartbeat_timeout_s:g}"
-    argv = module_command(named.python(config), "pytest_dtfperf.node.checkup", "--heartbeat-timeout-s", timeout_s)
+    argv = make_module_command(named.get_python(config), "pytest_dtfperf.node.checkup", "--heartbeat-timeout-s", timeout_s)
     with _lock_cluster(config, resources), ONE_BY_ONE.get(config.backend, allocate_together)(config, resources, argv) as lent:
         yield lent
 

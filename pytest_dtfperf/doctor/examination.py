@@ -25,7 +25,7 @@ from pytest_dtfperf.doctor.findings import Expected
 from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.formats import format_count, printable
 from pytest_dtfperf.launch.exposure import choose_interface
-from pytest_dtfperf.launch.link_rounds import FEW, Pair, rounds, split
+from pytest_dtfperf.launch.link_rounds import FEW, Pair, make_rounds, split
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT
 from pytest_dtfperf.messages.received import MessageError, MessageReceiver
 from pytest_dtfperf.messages.tables import CHECKUP
@@ -184,7 +184,7 @@ class Examination:
     def _measure_links(self) -> None:
         """Measure all links. This is the last check, when nothing else runs on the hosts."""
         listening = self._list_listening()
-        schedule = rounds(listening)
+        schedule = make_rounds(listening)
         self.seen.rounds, self.seen.ring, self.seen.stream_s = len(schedule), len(listening) > FEW, STREAM_S
         closed = {(each.source, each.target) for each in self.seen.reached if each.error}
         found: dict[Pair, HostLink] = {}

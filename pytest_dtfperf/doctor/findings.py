@@ -332,7 +332,7 @@ def _check_protection(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
                 wrong=False,
             )
         elif kind is Protection.NONE:
-            yield Finding(exposure.refusal(host.name, host.address, facts.addresses, facts.unguarded), exposure.WAYS_OUT)
+            yield Finding(exposure.format_refusal(host.name, host.address, facts.addresses, facts.unguarded), exposure.WAYS_OUT)
         elif kind is Protection.PRIVATE and (public := [each for each in facts.addresses if not exposure.is_private(each)]):
             yield Finding(
                 f"tasks on {host.name} use {host.address}, but listen on all its addresses, of which {', '.join(public)} "
@@ -361,7 +361,7 @@ RULES: Sequence[Callable[[Diagnosis, Expected], Iterable[Finding]]] = (
 
 def get_protection(seen: Diagnosis, host: HostDiagnosis, facts: HostFacts) -> Protection:
     """Return what protects tasks' ports on a host from other users."""
-    return exposure.protection(
+    return exposure.get_protection(
         seen.backend,
         seen.network,
         address=host.address,

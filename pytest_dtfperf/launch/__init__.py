@@ -1,0 +1,1 @@
+"""Runs on allocated hosts: placement of tasks, agents, supervision, and the run's results."""

@@ -13,16 +13,16 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_dtfperf.clusters.environment import TRAINING, select_variables
-from pytest_dtfperf.clusters.named import ClusterConfig, python
+from pytest_dtfperf.clusters.named import ClusterConfig, get_python
 from pytest_dtfperf.clusters.protocol import Allocation, Host, LossReason, Lost
 from pytest_dtfperf.errors import AllocationError, HostLost, SpecError
 from pytest_dtfperf.launch.exposure import NetworkInterface, choose_interface
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, HostView, PlacedTask, Roles
-from pytest_dtfperf.launch.watch import loss
+from pytest_dtfperf.launch.watch import format_loss
 from pytest_dtfperf.messages.received import MessageError, MessageReceiver
 from pytest_dtfperf.messages.tables import AGENT
 from pytest_dtfperf.node import wire
-from pytest_dtfperf.node.module_command import module_command
+from pytest_dtfperf.node.module_command import make_module_command
 from pytest_dtfperf.spec import Spec, tables
 from pytest_dtfperf.spec.checks import ZMQ_PRODUCER
 
@@ -39,12 +39,12 @@ class Agents:
     """
 
     def __init__(self, allocation: Allocation, config: ClusterConfig) -> None:
-        argv = module_command(python(config), "pytest_dtfperf.node.agent", "--entry", config.entry)
+        argv = make_module_command(get_python(config), "pytest_dtfperf.node.agent", "--entry", config.entry)
         argv += ["--heartbeat-timeout-s", str(config.heartbeat_timeout_s), "--start", config.start]
         argv += ["--device", config.device] if config.device else []
         if config.container:
             argv[0] = config.container_python
-            argv = module_command(python(config), "pytest_dtfperf.node.container", config.container, *argv)
+            argv = make_module_command(get_python(config), "pytest_dtfperf.node.container", config.container, *argv)
         self._names = [host.name for host in allocation.hosts]
         self._receiver = MessageReceiver(AGENT, len(self._names))
         self._given_up: set[int] = set()  # hosts that violated the protocol
@@ -54,12 +54,12 @@ class Agents:
         self._pulse.start()
         try:
             hellos = self._hello(config.limits.hello_s)
-            self.hosts = [_view(*each, config) for each in zip(allocation.hosts, hellos, strict=True)]
+            self.hosts = [_make_view(*each, config) for each in zip(allocation.hosts, hellos, strict=True)]
         except BaseException:  # Ctrl-C too: nothing else ends the agents yet
             self.close()
             raise
         self.fingerprints = [
-            {part: {**seen, **host.fingerprint.get(part, {})} for part, seen in _fingerprint(hello, view).items()}
+            {part: {**seen, **host.fingerprint.get(part, {})} for part, seen in _make_fingerprint(hello, view).items()}
             for host, hello, view in zip(allocation.hosts, hellos, self.hosts, strict=True)
         ]
 
@@ -128,13 +128,15 @@ class Agents:
                 missing = [name for host, name in enumerate(self._names) if host not in hellos]
                 raise AllocationError(f"no word within {within_s:g} s from the agent on {', '.join(missing)}")
             if event["event"] == "lost":
-                raise AllocationError(loss(self._names[event["host"]], "did not start", event["how"], event["last_lines"]))
+                raise AllocationError(
+                    format_loss(self._names[event["host"]], "did not start", event["how"], event["last_lines"])
+                )
             if event["event"] == "hello":
                 hellos[event["host"]] = event
         return [hellos[host] for host in range(len(self._names))]
 
 
-def _view(host: Host, hello: Event, config: ClusterConfig) -> HostView:
+def _make_view(host: Host, hello: Event, config: ClusterConfig) -> HostView:
     """Return a host as its agent reports it. Raises `AllocationError` if it does not have this interface."""
     name, address, variables = None, host.address, {}
     if config.interface:
@@ -155,7 +157,7 @@ def _view(host: Host, hello: Event, config: ClusterConfig) -> HostView:
     )
 
 
-def _fingerprint(hello: Event, host: HostView) -> Mapping[str, Mapping[str, Any]]:
+def _make_fingerprint(hello: Event, host: HostView) -> Mapping[str, Mapping[str, Any]]:
     """Return the fingerprint of a host, in which the interconnect is the interface that tasks use, if one is set."""
     reported: Mapping[str, Mapping[str, Any]] = hello["fingerprint"]
     used = next((each for each in _list_interfaces(hello) if each.name == host.interface), None)
@@ -175,7 +177,7 @@ GPU_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 OF_INTERFACE = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
-def tasks_by_host(tasks: Sequence[PlacedTask]) -> dict[int, list[PlacedTask]]:
+def group_tasks_by_host(tasks: Sequence[PlacedTask]) -> dict[int, list[PlacedTask]]:
     """Return the tasks of each host that has some, in the order of their ports."""
     found: dict[int, list[PlacedTask]] = {}
     for task in tasks:
@@ -190,27 +192,27 @@ def reserve_order(
     return {
         "hosts": {
             str(host): {"ports": [task.fixed_port for task in on_host]} if fixed_ports else {"count": len(on_host)}
-            for host, on_host in tasks_by_host(tasks).items()
+            for host, on_host in group_tasks_by_host(tasks).items()
         },
         "isolated": isolated,
         "peers": peers,
     }
 
 
-def task_addresses(
+def make_task_addresses(
     tasks: Sequence[PlacedTask], hosts: Sequence[HostView], ports: Mapping[int, Sequence[int]]
 ) -> dict[str, list[str]]:
     """Return job -> "address:port" of each of its tasks, by their index."""
     reserved = {
-        task.name: f"{_before_port(hosts[host].address)}:{port}"
-        for host, on_host in tasks_by_host(tasks).items()
+        task.name: f"{_format_host(hosts[host].address)}:{port}"
+        for host, on_host in group_tasks_by_host(tasks).items()
         for task, port in zip(on_host, ports[host], strict=True)
     }
     jobs = dict.fromkeys(task.job for task in tasks)
     return {job: [reserved[task.name] for task in tasks if task.job == job] for job in jobs}
 
 
-def _before_port(address: str) -> str:
+def _format_host(address: str) -> str:
     """Return an address as it is written before a colon and a port (RFC 3986): one of IPv6 in brackets."""
     return f"[{address}]" if ":" in address else address
 
@@ -245,24 +247,24 @@ def start_order(
         "common": {
             "run": run,
             "spec": spec.to_json(),
-            **_own_model(spec),
+            **_encode_own_model(spec),
             "cluster": cluster,
             "traced_steps": traced_steps,
             "timestamped": list(timestamped),
             "streams": streams,
             "grace_s": roles.grace_s,
         },
-        "env": {**_environment(spec), **GPU_ORDER},
+        "env": {**_make_environment(spec), **GPU_ORDER},
         "tasks": [
             {
                 "host": task.host,
                 "task": task.name,
                 "order": {
-                    **_own_order(task, injected_slowdowns.get(task.name, 0.0), checkpoint if task.name == CHIEF else None),
+                    **_make_own_order(task, injected_slowdowns.get(task.name, 0.0), checkpoint if task.name == CHIEF else None),
                     "stays": roles.stays(task),
                 },
                 # CUDA_VISIBLE_DEVICES: empty, not absent: absent means all of them
-                "env": {**_host_environment(hosts[task.host], spec), "CUDA_VISIBLE_DEVICES": ",".join(task.gpus)},
+                "env": {**_make_host_environment(hosts[task.host], spec), "CUDA_VISIBLE_DEVICES": ",".join(task.gpus)},
                 # Where a task may use all cores none is listed: they can be hundreds.
                 "cpus": [] if task.cpus == hosts[task.host].cpus or not spec.cpu_affinity else list(task.cpus),
             }
@@ -271,12 +273,12 @@ def start_order(
     }
 
 
-def task_order(task: PlacedTask, run: str, spec: Spec) -> dict[str, Any]:
+def make_task_order(task: PlacedTask, run: str, spec: Spec) -> dict[str, Any]:
     """Return the order of a single task."""
-    return {"run": run, "spec": spec.to_json(), **_own_model(spec), "cluster": {}, **_own_order(task, 0.0, None)}
+    return {"run": run, "spec": spec.to_json(), **_encode_own_model(spec), "cluster": {}, **_make_own_order(task, 0.0, None)}
 
 
-def _own_model(spec: Spec) -> dict[str, Any]:
+def _encode_own_model(spec: Spec) -> dict[str, Any]:
     """Return the code of a model that is in no table. Raises `SpecError` if this process does not have it."""
     if not spec.own_model:
         return {}
@@ -285,7 +287,7 @@ def _own_model(spec: Spec) -> dict[str, Any]:
     return {"own": found.to_json()}
 
 
-def _environment(spec: Spec) -> dict[str, str]:
+def _make_environment(spec: Spec) -> dict[str, str]:
     """Return the environment of every task. The task of an external command makes the command's own."""
     if spec.command:
         return {}
@@ -295,7 +297,7 @@ def _environment(spec: Spec) -> dict[str, str]:
     return variables
 
 
-def _host_environment(host: HostView, spec: Spec) -> dict[str, str]:
+def _make_host_environment(host: HostView, spec: Spec) -> dict[str, str]:
     """Return the variables of a host's tasks, but those that the spec sets."""
     of_spec = {assignment.partition("=")[0] for assignment in spec.environment}
     return {name: value for name, value in host.environment if name not in of_spec}
@@ -307,10 +309,10 @@ def _must_start_cold(spec: Spec) -> bool:
     TF_ENABLE_ONEDNN_OPTS is read then, and there is no list of the others. NCCL reads its own variables when it is first used,
     and this package its own when a producer is started.
     """
-    return any(not name.startswith(("NCCL_", ZMQ_PRODUCER)) for name in _environment(spec))
+    return any(not name.startswith(("NCCL_", ZMQ_PRODUCER)) for name in _make_environment(spec))
 
 
-def _own_order(task: PlacedTask, sleep_s: float, checkpoint: str | None) -> dict[str, Any]:
+def _make_own_order(task: PlacedTask, sleep_s: float, checkpoint: str | None) -> dict[str, Any]:
     return {
         "job": task.job,
         "index": task.index,

@@ -35,7 +35,7 @@ GPU_SLOWDOWNS = {
 State = Mapping[str, Any]
 
 
-def disturbances(states: Mapping[str, State], *, alone: bool = True) -> list[str]:
+def find_disturbances(states: Mapping[str, State], *, alone: bool = True) -> list[str]:
     """Return phrases in this order: other processes, what each machine lacked, and what slowed its GPUs.
 
     Args:
@@ -44,44 +44,44 @@ def disturbances(states: Mapping[str, State], *, alone: bool = True) -> list[str
     """
     found = []
     for host, state in states.items():
-        others = _of_others(host, states) if alone else ()
-        found += [f"host {host}: {phrase}" for phrase in (*others, *_of_heat(state), *_of_memory(state))]
+        others = _describe_others(host, states) if alone else ()
+        found += [f"host {host}: {phrase}" for phrase in (*others, *_describe_heat(state), *_describe_memory(state))]
         for gpu in state.get("gpus", ()):
-            others = _of_gpu_others(gpu) if alone else ()
-            found += [f"gpu {gpu['index']} of {host}: {phrase}" for phrase in (*_of_gpu(gpu), *others)]
+            others = _describe_gpu_processes(gpu) if alone else ()
+            found += [f"gpu {gpu['index']} of {host}: {phrase}" for phrase in (*_describe_gpu(gpu), *others)]
     return found
 
 
-def taken_s(states: Mapping[str, State]) -> dict[str, float]:
+def compute_taken_s(states: Mapping[str, State]) -> dict[str, float]:
     """Return host -> seconds of its cores used by others, including other guests of the same machine (steal)."""
-    return {host: others_s(host, states) + state["cpu"]["steal_s"] for host, state in states.items()}
+    return {host: compute_others_s(host, states) + state["cpu"]["steal_s"] for host, state in states.items()}
 
 
-def others_s(host: str, states: Mapping[str, State]) -> float:
+def compute_others_s(host: str, states: Mapping[str, State]) -> float:
     """Return the seconds of a host's cores used by processes other than the run's and the controller's."""
     cpu = states[host]["cpu"]
-    own_s = cpu["own_s"] + cpu["controller_s"] + sum(other["cpu"]["own_s"] for other in _on_same_cores(host, states))
+    own_s = cpu["own_s"] + cpu["controller_s"] + sum(other["cpu"]["own_s"] for other in _find_others_on_cores(host, states))
     return max(0.0, float(cpu["busy_s"] - own_s))
 
 
-def _on_same_cores(host: str, states: Mapping[str, State]) -> Sequence[State]:
+def _find_others_on_cores(host: str, states: Mapping[str, State]) -> Sequence[State]:
     """Return the states of other hosts that are the same machine with cores in common: their work is the run's, too."""
     state = states[host]
-    mine = cores_of(state["cpus"])
+    mine = parse_cores(state["cpus"])
     return [
         other
         for name, other in states.items()
-        if name != host and other["machine"] == state["machine"] and mine & cores_of(other["cpus"])
+        if name != host and other["machine"] == state["machine"] and mine & parse_cores(other["cpus"])
     ]
 
 
-def _of_others(host: str, states: Mapping[str, State]) -> Iterator[str]:
+def _describe_others(host: str, states: Mapping[str, State]) -> Iterator[str]:
     state = states[host]
     window_s, cores = max(state["window_s"], LEAST_S), state["cores"]
     # A host of parameter servers is sampled while the workers still build their graphs, which is not counted. What other
     # processes do on cores that it shares with workers' hosts, the states of those show.
-    is_sampled_longer = any(window_s > SAME_WINDOW * other["window_s"] for other in _on_same_cores(host, states))
-    theirs_s = 0.0 if is_sampled_longer else others_s(host, states)
+    is_sampled_longer = any(window_s > SAME_WINDOW * other["window_s"] for other in _find_others_on_cores(host, states))
+    theirs_s = 0.0 if is_sampled_longer else compute_others_s(host, states)
     # Under a quota all processes share the cores, and the run gets its own by the clock.
     if not state["quota"] and theirs_s > max(OTHERS_SHARE * cores * window_s, LEAST_S):
         used = theirs_s / window_s
@@ -89,26 +89,26 @@ def _of_others(host: str, states: Mapping[str, State]) -> Iterator[str]:
         yield f"other processes used {digits} of {format_count(cores, 'core')} for the length of the run"
     steal_s = state["cpu"]["steal_s"]
     if steal_s > max(STEAL_SHARE * cores * window_s, LEAST_S):
-        yield f"the hypervisor gave {_percent(steal_s, cores * window_s)} of its cores' time to others (steal)"
+        yield f"the hypervisor gave {_format_percent(steal_s, cores * window_s)} of its cores' time to others (steal)"
 
 
-def _of_heat(state: State) -> Iterator[str]:
+def _describe_heat(state: State) -> Iterator[str]:
     window_s, heat_s = max(state["window_s"], LEAST_S), state["throttled_s"]
     if heat_s is not None and heat_s > max(CORE_HEAT_SHARE * window_s, LEAST_S):
-        yield f"a core's clock was lowered for heat for {_percent(heat_s, window_s)} of the run"
+        yield f"a core's clock was lowered for heat for {_format_percent(heat_s, window_s)} of the run"
 
 
-def _of_memory(state: State) -> Iterator[str]:
+def _describe_memory(state: State) -> Iterator[str]:
     window_s, memory = state["window_s"], state["memory"]
     stalled_s, swapped_mib = memory["some_s"], memory["swapped_in_mib"]
     window_s = max(window_s, LEAST_S)
     if stalled_s is not None and stalled_s > max(MEMORY_STALL_SHARE * window_s, LEAST_S):
-        yield f"memory pressure: stalled for {_percent(stalled_s, window_s)} of the run"
+        yield f"memory pressure: stalled for {_format_percent(stalled_s, window_s)} of the run"
     if swapped_mib is not None and swapped_mib > SWAP_MIB_PER_S * max(window_s, 1.0):
         yield f"memory pressure: {swapped_mib} MiB came back from swap"
 
 
-def _of_gpu(gpu: Mapping[str, Any]) -> Iterator[str]:
+def _describe_gpu(gpu: Mapping[str, Any]) -> Iterator[str]:
     before, after, during = gpu["before"] or {}, gpu["after"] or {}, gpu["during"]
     samples = during["samples"]
     slow = {why: count for why, count in during["reasons"].items() if why in GPU_SLOWDOWNS}
@@ -116,21 +116,21 @@ def _of_gpu(gpu: Mapping[str, Any]) -> Iterator[str]:
     particular = {why: count for why, count in slow.items() if why != "hw_slowdown"} or slow
     for why, count in particular.items():
         if count >= GPU_LEAST_SAMPLES and count >= GPU_HEAT_SHARE * samples:
-            yield f"clocks lowered by {GPU_SLOWDOWNS[why]} ({why}) for {_percent(count, samples)} of the run"
+            yield f"clocks lowered by {GPU_SLOWDOWNS[why]} ({why}) for {_format_percent(count, samples)} of the run"
     errors_then, errors_now = (reading.get("ecc_uncorrected") for reading in (before, after))
     if errors_then is not None and errors_now is not None and errors_now > errors_then:
         count = round(errors_now - errors_then)
         yield f"ECC: {format_count(count, 'uncorrected error')}"
 
 
-def _of_gpu_others(gpu: Mapping[str, Any]) -> Iterator[str]:
+def _describe_gpu_processes(gpu: Mapping[str, Any]) -> Iterator[str]:
     before = gpu["before"] or {}
     if gpu["others"] and (before.get("utilisation") or 0) >= GPU_OTHERS_PERCENT:
         processes = ", ".join(f"{each['name'].rpartition('/')[2] or 'unnamed'} ({each['pid']})" for each in gpu["others"])
         yield f"{before['utilisation']:.0f} % in use before the run, by {processes}"
 
 
-def cores_of(ranges: str) -> set[int]:
+def parse_cores(ranges: str) -> set[int]:
     """Return the cores of `0-3,8`."""
     found: set[int] = set()
     for fraction in filter(None, ranges.split(",")):
@@ -139,5 +139,5 @@ def cores_of(ranges: str) -> set[int]:
     return found
 
 
-def _percent(fraction: float, whole: float) -> str:
+def _format_percent(fraction: float, whole: float) -> str:
     return f"{fraction / whole:.0%}".replace("%", " %")

@@ -107,7 +107,7 @@ class Protection(StrEnum):
     NONE = "none"
 
 
-def protection(
+def get_protection(
     backend: str,
     network: str | None,
     *,
@@ -131,7 +131,7 @@ def protection(
         return Protection.ISOLATED
     if unguarded is None:
         return Protection.FIREWALL
-    if row.is_local or public_addresses(address, addresses):
+    if row.is_local or find_public_addresses(address, addresses):
         return Protection.NONE
     return Protection.GROUP if row.is_firewalled else Protection.PRIVATE
 
@@ -149,7 +149,7 @@ def may_be_isolated(spec: Spec) -> bool:
     return not spec.command and not (spec.data == "zmq" and producer)
 
 
-def peers(config: ClusterConfig, hosts: Iterable[HostView]) -> list[str] | None:
+def find_peers(config: ClusterConfig, hosts: Iterable[HostView]) -> list[str] | None:
     """Return the addresses that firewalls admit; None: all. Hosts on one machine need none."""
     if "network" in config.backend_keys:
         return None
@@ -164,20 +164,21 @@ def check(config: ClusterConfig, hosts: Iterable[HostView]) -> None:
         return
     for host in hosts:
         network = config.backend_keys.get("network")
-        seen = protection(config.backend, network, address=host.address, addresses=host.addresses, unguarded=host.unguarded)
+        seen = get_protection(config.backend, network, address=host.address, addresses=host.addresses, unguarded=host.unguarded)
         if seen is Protection.NONE:
-            raise AllocationError(f"{refusal(host.name, host.address, host.addresses, host.unguarded)}. {WAYS_OUT}")
+            raise AllocationError(f"{format_refusal(host.name, host.address, host.addresses, host.unguarded)}. {WAYS_OUT}")
 
 
-def refusal(name: str, address: str, addresses: Sequence[str], unguarded: str | None) -> str:
+def format_refusal(name: str, address: str, addresses: Sequence[str], unguarded: str | None) -> str:
     """Return why servers may not listen on a host."""
+    public = find_public_addresses(address, addresses)[0]
     return (
-        f"{name} has the public address {public_addresses(address, addresses)[0]}, and TensorFlow's servers would obey whoever "
-        f"reaches it: there is no firewall around them ({unguarded})"
+        f"{name} has the public address {public}, and TensorFlow's servers execute the requests of all clients: there is no "
+        f"firewall around them ({unguarded})"
     )
 
 
-def public_addresses(address: str, others: Sequence[str]) -> list[str]:
+def find_public_addresses(address: str, others: Sequence[str]) -> list[str]:
     """Return the addresses of a host that are not private; for an unknown name, those that the host reports."""
     return [each for each in _resolve_address(address) or others if not is_private(each)]
 

@@ -17,17 +17,17 @@ FEW = 8  # hosts: with so many, every pair is measured, in 14 rounds; with more,
 Pair = tuple[int, int]  # from, to
 
 
-def rounds(hosts: Sequence[int]) -> list[list[Pair]]:
+def make_rounds(hosts: Sequence[int]) -> list[list[Pair]]:
     """Return every ordered pair of few hosts; of many hosts, every host with the next one, both ways."""
-    return _both_ways(_pair_all(hosts)) if len(hosts) <= FEW else ring(hosts)
+    return _add_reverse(_pair_all(hosts)) if len(hosts) <= FEW else make_ring(hosts)
 
 
-def ring(hosts: Sequence[int]) -> list[list[Pair]]:
+def make_ring(hosts: Sequence[int]) -> list[list[Pair]]:
     """Return every host with the next one, both ways."""
-    return _both_ways(_ring(hosts) if len(hosts) > 2 else _pair_all(hosts))
+    return _add_reverse(_split_ring(hosts) if len(hosts) > 2 else _pair_all(hosts))
 
 
-def _both_ways(one_way: Sequence[list[Pair]]) -> list[list[Pair]]:
+def _add_reverse(one_way: Sequence[list[Pair]]) -> list[list[Pair]]:
     return [way for pairs in one_way for way in (pairs, [(there, here) for here, there in pairs])]
 
 
@@ -43,7 +43,7 @@ def _pair_all(hosts: Sequence[int]) -> list[list[Pair]]:
     return found if len(hosts) > 1 else []
 
 
-def _ring(hosts: Sequence[int]) -> list[list[Pair]]:
+def _split_ring(hosts: Sequence[int]) -> list[list[Pair]]:
     """Return every second link of the ring, then the others; of an odd ring the last one by itself."""
     links = [(here, hosts[(i + 1) % len(hosts)]) for i, here in enumerate(hosts)]
     even = len(links) - len(links) % 2
@@ -92,19 +92,19 @@ def plan_fans(tasks: Sequence[PlacedTask], *, pairs: bool = False) -> list[Round
     """Return the rounds for a training's tasks; with `pairs`, also each link of a worker and a parameter server by itself."""
     servers, workers = (list(dict.fromkeys(task.host for task in tasks if task.job == job)) for job in ("ps", "worker"))
     if not servers:
-        return [_alone(each) for each in ring(workers)]
+        return [_is_alone(each) for each in make_ring(workers)]
     alone = [worker for worker in workers if worker not in servers] if len(servers) > 1 else []
-    turns = [*_turns(servers, workers, MOST_TURNS), *_turns(alone, servers, MOST_WORKERS_TURNS)]
+    turns = [*_take_turns(servers, workers, MOST_TURNS), *_take_turns(alone, servers, MOST_WORKERS_TURNS)]
     found = [fans for turn in turns for fans in _in_and_out(turn)]
     links = {pair: None for ps in servers for worker in workers if worker != ps for pair in ((ps, worker), (worker, ps))}
-    return [*found, *(_alone(each) for each in split(list(links)))] if pairs else found
+    return [*found, *(_is_alone(each) for each in split(list(links)))] if pairs else found
 
 
-def _alone(pairs: Sequence[Pair]) -> Round:
+def _is_alone(pairs: Sequence[Pair]) -> Round:
     return [Fan(source, target, ((source, target),)) for source, target in pairs]
 
 
-def _turns(in_the_middle: Sequence[int], around: Sequence[int], most: int) -> list[list[tuple[int, list[int]]]]:
+def _take_turns(in_the_middle: Sequence[int], around: Sequence[int], most: int) -> list[list[tuple[int, list[int]]]]:
     """Return what is measured at the same time: central hosts, each with hosts around it that no other one has."""
     at_once = -(-len(in_the_middle) // most)
     found = []

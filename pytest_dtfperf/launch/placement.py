@@ -71,32 +71,32 @@ def place(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> tuple
 
     Parameter servers on hosts of their own have the first ones, and the workers those after them, as in 2017.
     """
-    apart = _hosts_apart(spec, hosts, config)
-    workers = tuple(_workers(spec, hosts, apart, config))
+    apart = _find_server_hosts(spec, hosts, config)
+    workers = tuple(_assign_workers(spec, hosts, apart, config))
     ps_hosts = list(range(apart)) or list(dict.fromkeys(worker.host for worker in workers))
-    tasks = (*_servers(spec, hosts, ps_hosts, workers, config), *workers)
+    tasks = (*_assign_servers(spec, hosts, ps_hosts, workers, config), *workers)
     if config.fixed_ports:
         _check_ports(spec, hosts, tasks)
     return tasks
 
 
-def device_of(hosts: Sequence[HostView], config: ClusterConfig) -> str:
+def get_device(hosts: Sequence[HostView], config: ClusterConfig) -> str:
     """Return what computes: GPUs if every host has some, unless the cluster file sets another device."""
     return choose_device(config, has_gpus=all(host.gpus for host in hosts))
 
 
-def devices_on(host: HostView, device: str, config: ClusterConfig) -> int:
+def count_devices(host: HostView, device: str, config: ClusterConfig) -> int:
     """Return how many devices of a host are used. `describe_allocation` reports fewer GPUs than the cluster file has."""
     return count_devices_of_host(config, device, cores=len(host.cpus), gpus=len(host.gpus))
 
 
-def _hosts_apart(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> int:
+def _find_server_hosts(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> int:
     """Return how many hosts, the first ones, are only for parameter servers."""
     if config.ps_on_worker_hosts or spec.num_ps == 0:
         return 0
     on_each = config.most_ps_per_host or 1
     apart = -(-spec.num_ps // on_each)
-    needed = _hosts_for_workers(spec, hosts, config)
+    needed = _find_worker_hosts(spec, hosts, config)
     if apart + needed > len(hosts):
         raise SpecError(
             f"{spec.label} needs {format_count(needed, 'host')} for {format_count(spec.gpus, 'device')}, "
@@ -107,17 +107,17 @@ def _hosts_apart(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -
     return apart
 
 
-def _hosts_for_workers(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> int:
+def _find_worker_hosts(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> int:
     """Return how many hosts the workers need, if all are like the last one."""
     if spread := _spread(spec, config):
         return spread
-    device = device_of(hosts[-1:], config)
-    per_worker = _per_worker(spec, device, config)
-    workers_on_each = max(1, devices_on(hosts[-1], device, config) // per_worker)
+    device = get_device(hosts[-1:], config)
+    per_worker = _count_per_worker(spec, device, config)
+    workers_on_each = max(1, count_devices(hosts[-1], device, config) // per_worker)
     return -(-spec.gpus // (per_worker * workers_on_each))
 
 
-def _per_worker(spec: Spec, device: str, config: ClusterConfig) -> int:
+def _count_per_worker(spec: Spec, device: str, config: ClusterConfig) -> int:
     mode = spec.mode
     if spec.in_one_process:
         return spec.gpus
@@ -129,25 +129,25 @@ def _spread(spec: Spec, config: ClusterConfig) -> int | None:
     return None if spec.in_one_process else get_worker_hosts(config, spec.gpus)
 
 
-def _workers(spec: Spec, hosts: Sequence[HostView], start: int, config: ClusterConfig) -> Iterator[PlacedTask]:
+def _assign_workers(spec: Spec, hosts: Sequence[HostView], start: int, config: ClusterConfig) -> Iterator[PlacedTask]:
     for_workers = hosts[start:]
-    device = device_of(for_workers, config)
-    per_worker = _per_worker(spec, device, config)
-    most = _most_workers(spec, for_workers, per_worker, config)
+    device = get_device(for_workers, config)
+    per_worker = _count_per_worker(spec, device, config)
+    most = _count_most_workers(spec, for_workers, per_worker, config)
     unplaced = spec.gpus
     index = 0
     for at, host in enumerate(for_workers):
-        on_host = devices_on(host, device, config)
+        on_host = count_devices(host, device, config)
         first = number = 0
         while unplaced and number < most[at] and on_host - first >= min(per_worker, unplaced):
             count = min(per_worker, unplaced)
-            yield _worker(index, start + at, number, host, device, range(first, first + count), on_host)
+            yield _assign_worker(index, start + at, number, host, device, range(first, first + count), on_host)
             index, number, first, unplaced = index + 1, number + 1, first + count, unplaced - count
     if unplaced:
-        raise SpecError(_too_few(spec, for_workers, device, per_worker, config))
+        raise SpecError(_make_too_few_error(spec, for_workers, device, per_worker, config))
 
 
-def _most_workers(spec: Spec, hosts: Sequence[HostView], per_worker: int, config: ClusterConfig) -> list[int]:
+def _count_most_workers(spec: Spec, hosts: Sequence[HostView], per_worker: int, config: ClusterConfig) -> list[int]:
     """Return how many workers each host may have: all that fit, or an even part of them if clusters.toml sets the hosts."""
     workers, spread = -(-spec.gpus // per_worker), _spread(spec, config)
     if spread is None:
@@ -162,7 +162,7 @@ def _most_workers(spec: Spec, hosts: Sequence[HostView], per_worker: int, config
     return [workers // spread + (at < workers % spread) if at < spread else 0 for at in range(len(hosts))]
 
 
-def _worker(index: int, at: int, number: int, host: HostView, device: str, devices: range, of: int) -> PlacedTask:
+def _assign_worker(index: int, at: int, number: int, host: HostView, device: str, devices: range, of: int) -> PlacedTask:
     if device == "gpu":
         # Any core may feed a GPU: a task may use all of them, but no more threads than its share.
         cpus, threads = host.cpus, max(1, len(host.cpus) * len(devices) // of)
@@ -184,7 +184,7 @@ def _share(cpus: Sequence[int], device: int, of: int) -> tuple[int, ...]:
     return tuple(cpus[(device * size + k) % len(cpus)] for k in range(size))
 
 
-def _servers(
+def _assign_servers(
     spec: Spec, hosts: Sequence[HostView], ps_hosts: Sequence[int], workers: Sequence[PlacedTask], config: ClusterConfig
 ) -> Iterator[PlacedTask]:
     """Place parameter servers, on the cores of the workers of their host, or on all cores of a host without workers."""
@@ -218,8 +218,8 @@ def _check_ports(spec: Spec, hosts: Sequence[HostView], tasks: Sequence[PlacedTa
             )
 
 
-def _too_few(spec: Spec, hosts: Sequence[HostView], device: str, per_worker: int, config: ClusterConfig) -> str:
-    counts = [devices_on(host, device, config) for host in hosts]
+def _make_too_few_error(spec: Spec, hosts: Sequence[HostView], device: str, per_worker: int, config: ClusterConfig) -> str:
+    counts = [count_devices(host, device, config) for host in hosts]
     have = f"{format_count(len(hosts), 'host')} for workers with {', '.join(map(str, counts))} devices ({device})"
     need = format_count(spec.gpus, "device") + (f", {per_worker} of them in one process" if per_worker > 1 else "")
     fewer = "Ask for fewer devices, or raise" if spec.gpus > 1 else "Raise"
@@ -238,13 +238,13 @@ def describe_allocation(config: ClusterConfig, hosts: Sequence[HostView], *, wan
     Args:
         wanted_nodes: how many nodes were requested; None: unknown.
     """
-    gpus, switches = _wanted_gpus(config, hosts), config.backend_keys.get("switches")
+    gpus, switches = _describe_wanted_gpus(config, hosts), config.backend_keys.get("switches")
     known = sorted({host.switch for host in hosts if host.switch is not None})
     requested = [format_count(wanted_nodes, "node")] if wanted_nodes else []
     granted = [format_count(len(hosts), "node")]
     if gpus:
-        requested.append(f"{_gpus(gpus)} each")
-        granted += _gpus_on(hosts)
+        requested.append(f"{_format_gpus(gpus)} each")
+        granted += _count_gpus(hosts)
     if switches:
         requested.append(format_count(switches, "switch", "es"))
     if known:
@@ -261,7 +261,7 @@ def describe_allocation(config: ClusterConfig, hosts: Sequence[HostView], *, wan
     }
 
 
-def _wanted_gpus(config: ClusterConfig, hosts: Sequence[HostView]) -> int:
+def _describe_wanted_gpus(config: ClusterConfig, hosts: Sequence[HostView]) -> int:
     """Return how many GPUs each host should have; 0 if none are intended."""
     if config.device == "cpu":
         return 0
@@ -272,19 +272,19 @@ def _wanted_gpus(config: ClusterConfig, hosts: Sequence[HostView]) -> int:
     return int(predict_device(config) == "gpu")
 
 
-def _gpus_on(hosts: Sequence[HostView]) -> list[str]:
+def _count_gpus(hosts: Sequence[HostView]) -> list[str]:
     names: dict[int, list[str]] = {}
     for host in hosts:
         names.setdefault(len(host.gpus), []).append(host.name)
     if len(names) == 1:
-        return [f"{_gpus(count)} each" for count in names]
+        return [f"{_format_gpus(count)} each" for count in names]
     return [
-        f"{_gpus(count)} on {', '.join(alike) if len(alike) <= _NAMED else format_count(len(alike), 'node')}"
+        f"{_format_gpus(count)} on {', '.join(alike) if len(alike) <= _NAMED else format_count(len(alike), 'node')}"
         for count, alike in names.items()
     ]
 
 
-def _gpus(count: int) -> str:
+def _format_gpus(count: int) -> str:
     return format_count(count, "GPU") if count else "no GPU"
 
 

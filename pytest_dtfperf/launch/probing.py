@@ -24,18 +24,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from pytest_dtfperf.clusters import answer_cache
-from pytest_dtfperf.clusters.named import ClusterConfig, python
+from pytest_dtfperf.clusters.named import ClusterConfig, get_python
 from pytest_dtfperf.clusters.protocol import LossReason
 from pytest_dtfperf.codec import ValidationError
 from pytest_dtfperf.datamodel.probes import HostProbe, Link, Probes, Reading
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.explain.probes import LINK, READING_NAMES, is_disturbed, merge_probes
 from pytest_dtfperf.launch import exposure, link_rounds
-from pytest_dtfperf.launch.agents import GPU_ORDER, Agents, Event, task_order
-from pytest_dtfperf.launch.disturbance import LEAST_S, others_s
+from pytest_dtfperf.launch.agents import GPU_ORDER, Agents, Event, make_task_order
+from pytest_dtfperf.launch.disturbance import LEAST_S, compute_others_s
 from pytest_dtfperf.launch.link_rounds import Fan, Round
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT, HostView, place
-from pytest_dtfperf.launch.watch import loss
+from pytest_dtfperf.launch.watch import format_loss
 from pytest_dtfperf.messages.received import MessageError
 from pytest_dtfperf.spec import Spec
 
@@ -65,7 +65,7 @@ class Answers:
         self._streams: dict[Stream, Sequence[Mapping[str, float]] | str] = {}  # the parts of each, or why there are none
         self._lost: dict[int, str] = {}
 
-    def hear(self, event: Event) -> None:
+    def receive(self, event: Event) -> None:
         """Process a message of a task. Raises `MessageError` for an unexpected one: its host must then be treated as lost."""
         match event["kind"]:
             case "reading":
@@ -136,7 +136,7 @@ class Answers:
             clock_hz=facts.get("clock_hz"),
             most_clock_hz=facts.get("most_clock_hz"),
             limits=facts.get("limits", {}),
-            others_cores=_others_cores(name, states) if name in states else None,
+            others_cores=_count_others_cores(name, states) if name in states else None,
             unknown=answers.unknown,
         )
 
@@ -173,13 +173,13 @@ def _is_asked(name: str, host: HostView) -> bool:
     return int(found[1]) < len(host.gpus) if found else name in READING_NAMES and name != LINK
 
 
-def _others_cores(host: str, states: Mapping[str, Mapping[str, Any]]) -> float | None:
+def _count_others_cores(host: str, states: Mapping[str, Mapping[str, Any]]) -> float | None:
     """Return the cores that other processes use; None under a quota, because cores are then shared without loss."""
     state = states[host]
     if state["quota"]:
         return None
     window_s: float = max(state["window_s"], LEAST_S)
-    return round(others_s(host, states) / window_s, 3)
+    return round(compute_others_s(host, states) / window_s, 3)
 
 
 _POLL_S = 0.1
@@ -253,7 +253,7 @@ class Probing:
 
     def carry_out(self) -> None:
         """Run all phases. Raises `HostLost` when no host is left, `AllocationError` if ports would be public."""
-        self._agents.expect(self.id, {_task(host): host for host in self._hosts})
+        self._agents.expect(self.id, {_get_task(host): host for host in self._hosts})
         if self._rounds:
             self._reserve()
         self._start()
@@ -298,12 +298,12 @@ class Probing:
         """Reserve a port for streams on each host."""
         exposure.check(self._config, self._hosts.values())
         wanted: dict[str, Any] = {"ports": [FIRST_FIXED_PORT["worker"]]} if self._config.fixed_ports else {"count": 1}
-        peers = exposure.peers(self._config, self._agents.hosts)
+        peers = exposure.find_peers(self._config, self._agents.hosts)
         self._order("reserve", hosts={str(host): wanted for host in self._hosts}, isolated=self._isolated, peers=peers)
         self._wait("a port", self._hosts, lambda host: host in self._ports, self._config.limits.reserve_s)
 
     def _start(self) -> None:
-        rounds = [_targets(each) for each in self._rounds]
+        rounds = [_make_targets(each) for each in self._rounds]
         addresses = {str(at): {"address": host.address, "port": self._ports.get(at, 0)} for at, host in self._hosts.items()}
         probe = {"token": secrets.token_hex(8), "rounds": rounds, "addresses": addresses, "parts": PARTS, "part_s": PART_S}
         tasks = [self._task_order(host) for host in self._remaining_hosts(self._hosts)]
@@ -316,12 +316,12 @@ class Probing:
         """Return the part of the order for the task of this host."""
         gpus = self._hosts[host].gpus if any(task.gpus for task in self._tasks if task.host == host) else ()
         worker = next((task for task in self._tasks if task.host == host and task.job == "worker"), None)
-        order = task_order(worker, self.id, self._spec) if worker and self._brings_images else None
+        order = make_task_order(worker, self.id, self._spec) if worker and self._brings_images else None
         own = {"host": host, "port": self._ports.get(host, 0), "gpus": len(gpus), "input": order}
         cpus = list(worker.cpus) if worker and self._spec.cpu_affinity else []
         return {
             "host": host,
-            "task": _task(host),
+            "task": _get_task(host),
             "order": {**own, "families": self._wanted.get(host, []), "input_cpus": cpus},
             "env": {"CUDA_VISIBLE_DEVICES": ",".join(gpus)},
             "cpus": [],
@@ -329,7 +329,7 @@ class Probing:
 
     def _lead(self, phase: str, hosts: Collection[int], within_s: float) -> None:
         if left := self._remaining_hosts(hosts):
-            self._order("notify", tasks=[_task(host) for host in left], word=phase)
+            self._order("notify", tasks=[_get_task(host) for host in left], word=phase)
             self._wait(phase, left, lambda host: self._done.get(host) == phase, within_s)
 
     @property
@@ -372,7 +372,7 @@ class Probing:
                 self._answers.lose(host, "the zygote, which its tasks fork from, has ended")
             case "lost":
                 name = self._agents.hosts[host].name
-                why = loss(name, "is gone", event["how"], event["last_lines"])
+                why = format_loss(name, "is gone", event["how"], event["last_lines"])
                 if host in self._hosts:
                     self._answers.lose(host, why.partition("\n")[0], lied=event["how"].reason is LossReason.PROTOCOL_ERROR)
             case "stopped":
@@ -385,16 +385,16 @@ class Probing:
             self._done[host] = event["phase"]
         else:
             try:
-                self._answers.hear(event)
+                self._answers.receive(event)
             except MessageError as exc:
                 self._answers.lose(host, f"disconnected because it {exc}", lied=True)
 
 
-def _task(host: int) -> str:
+def _get_task(host: int) -> str:
     return f"probe:{host}"
 
 
-def _targets(fans_at_once: link_rounds.Round) -> Mapping[str, list[int]]:
+def _make_targets(fans_at_once: link_rounds.Round) -> Mapping[str, list[int]]:
     """Return the targets of each sending host."""
     found: dict[str, list[int]] = {}
     for fan in fans_at_once:
@@ -418,7 +418,7 @@ def load_probes(config: ClusterConfig, hosts: Sequence[HostView]) -> Probes:
     """Return what is known of these hosts and the links between them; hosts without a boot id are unknown."""
     found = {}
     for host in hosts:
-        kept = answer_cache.load(_host_key(config, host), MAX_AGE_S) if host.boot else None
+        kept = answer_cache.load(_make_host_key(config, host), MAX_AGE_S) if host.boot else None
         if kept is not None and (probe := _parse(HostProbe, kept)):
             found[host.name] = probe
     read = {name: link for name, each in _load_links(hosts).items() if (link := _parse(Link, each["link"]))}
@@ -433,15 +433,15 @@ def store_probes(config: ClusterConfig, hosts: Sequence[HostView], probes: Probe
         if probe is None or host.name in disturbed or not host.boot:
             continue
         readings = {name: reading for name, reading in probe.readings.items() if name != _NOT_KEPT}
-        answer_cache.store(_host_key(config, host), replace(probe, readings=readings).to_json())
+        answer_cache.store(_make_host_key(config, host), replace(probe, readings=readings).to_json())
     if probes.links and not disturbed and all(host.boot for host in hosts):
         new = {name: {"at": time.time(), "link": link.to_json()} for name, link in probes.links.items()}
-        answer_cache.store(_links_key(hosts), {**_load_links(hosts), **new})
+        answer_cache.store(_make_links_key(hosts), {**_load_links(hosts), **new})
 
 
 def _load_links(hosts: Sequence[HostView]) -> dict[str, Any]:
     """Return the readings of links by name, each with the time at which it was taken, without those that are too old."""
-    kept = answer_cache.load(_links_key(hosts), MAX_AGE_S) if all(host.boot for host in hosts) else None
+    kept = answer_cache.load(_make_links_key(hosts), MAX_AGE_S) if all(host.boot for host in hosts) else None
     try:
         return {name: each for name, each in (kept or {}).items() if time.time() - each["at"] <= MAX_AGE_S}
     except (TypeError, KeyError):  # another version of this package wrote it
@@ -456,14 +456,14 @@ def _parse(kind: type[Kept], kept: Any) -> Kept | None:
         return None
 
 
-def _host_key(config: ClusterConfig, host: HostView) -> str:
-    computes_with = (host.cpus, host.gpus, config.entry, python(config), config.environment)
-    return f"probe of {host.name} {host.boot} {_digest(str(computes_with))}"
+def _make_host_key(config: ClusterConfig, host: HostView) -> str:
+    computes_with = (host.cpus, host.gpus, config.entry, get_python(config), config.environment)
+    return f"probe of {host.name} {host.boot} {_compute_digest(str(computes_with))}"
 
 
-def _links_key(hosts: Sequence[HostView]) -> str:
-    return f"links of {_digest(' '.join(sorted(f'{host.name} {host.address} {host.boot}' for host in hosts)))}"
+def _make_links_key(hosts: Sequence[HostView]) -> str:
+    return f"links of {_compute_digest(' '.join(sorted(f'{host.name} {host.address} {host.boot}' for host in hosts)))}"
 
 
-def _digest(text: str) -> str:
+def _compute_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -12,8 +12,8 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.launch import exposure
-from pytest_dtfperf.launch.agents import Agents, Event, reserve_order, start_order, task_addresses
-from pytest_dtfperf.launch.disturbance import disturbances, taken_s
+from pytest_dtfperf.launch.agents import Agents, Event, make_task_addresses, reserve_order, start_order
+from pytest_dtfperf.launch.disturbance import compute_taken_s, find_disturbances
 from pytest_dtfperf.launch.placement import WORKERS_LEAD, HostView, PlacedTask, Roles, place
 from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.launch.tracing import Scoring, Tracing
@@ -129,11 +129,11 @@ class RunController:
             self._tasks,
             fixed_ports=self._config.fixed_ports,
             isolated=self._isolated,
-            peers=exposure.peers(self._config, self._agents.hosts),
+            peers=exposure.find_peers(self._config, self._agents.hosts),
         )
         self._order("reserve", **order)
         self._until(lambda: self._watch.ports(hosts) is not None)
-        return task_addresses(self._tasks, self._agents.hosts, self._watch.ports(hosts) or {})
+        return make_task_addresses(self._tasks, self._agents.hosts, self._watch.ports(hosts) or {})
 
     def _start(self, cluster: Mapping[str, Sequence[str]]) -> None:
         order = start_order(
@@ -195,7 +195,7 @@ class RunController:
             timeout_s = 0.0
 
     def _receive(self, event: Event) -> None:
-        self._watch.hear(event, time.monotonic())
+        self._watch.receive(event, time.monotonic())
         if event["event"] == "log":
             self.logs[event["task"]] = event["text"]
 
@@ -263,8 +263,8 @@ class MeasuredRun(RunController):
             launch_s=self._launch_s,
             wall_s=self._last_exit - self._began,
             state=self._state,
-            disturbances=disturbances(self._state, alone=self._config.alone),
-            others_s={} if self._config.alone else taken_s(self._state),
+            disturbances=find_disturbances(self._state, alone=self._config.alone),
+            others_s={} if self._config.alone else compute_taken_s(self._state),
             explained=self._tracing.outcome(),
             scored=self._scoring.outcome(),
         )
@@ -287,9 +287,9 @@ class MeasuredRun(RunController):
             case "state", _:
                 self._state[self._agents.hosts[event["host"]].name] = event["state"]
             case "task", "trace":
-                self._tracing.hear(event["task"], event.get("data"), event.get("error"))
+                self._tracing.receive(event["task"], event.get("data"), event.get("error"))
             case "task", "timestamps":
-                self._scoring.hear(event["task"], event.get("data"), event.get("error"))
+                self._scoring.receive(event["task"], event.get("data"), event.get("error"))
             case "task", "progress" if not self._is_over:
                 self._on_progress(event["task"], event["step"], event["of"], event.get("images_per_sec"))
 

@@ -33,7 +33,7 @@ def has_own_steps(spec: Spec, workers: Sequence[TaskReport]) -> bool:
     return any(worker.impossible_steps or (worker.step_s and in_step) for worker in workers)
 
 
-def rate_of_own_steps(workers: Sequence[TaskReport], wall_s: float) -> float:
+def compute_rate_of_own_steps(workers: Sequence[TaskReport], wall_s: float) -> float:
     """Return images/sec: the images of all workers' measured steps over the seconds of the chief's, which comes first.
 
     The time between a program's steps is not part of the rate. Raises `InvalidMeasurement` if the reports are inconsistent.
@@ -185,10 +185,10 @@ def summarise(
     reports_steps = bool(spec.command) and has_own_steps(spec, workers)
     if reports_steps:
         _check_devices(spec, workers)
-        rate = rate_of_own_steps(workers, wall_s)
+        rate = compute_rate_of_own_steps(workers, wall_s)
         check_printed_rate(spec, rate, chief.reported_rate)
     else:
-        rate = _rate_as_reported(spec, workers) if spec.command else _rate_as_measured(spec, workers)
+        rate = _read_reported_rate(spec, workers) if spec.command else _compute_measured_rate(spec, workers)
     apart = find_windows_apart(workers) if reports_steps else {} if spec.command else _find_steps_apart(spec, workers)
     disturbances = [*disturbances, *_excuse_workers(spec, apart, hosts, others_s or {}, is_disturbed=bool(disturbances))]
     first_on_host = {hosts[worker.name]: worker for worker in reversed(workers)}.values()
@@ -215,14 +215,14 @@ def summarise(
         disturbances=disturbances,
         out_of_step={name: round(seconds, 6) for name, (seconds, _) in apart.items()},
         network=replace(chief.network, variables={}) if chief.network else None,
-        program=_program(reports),
+        program=_merge_programs(reports),
         step_breakdown=explained[0],
         unexplained="; ".join(filter(None, (explained[1], scored[1]))),
         worker_timings=with_cpu(scored[0], {report.name: report.cpu_s for report in workers}, len(chief.step_s)),
     )
 
 
-def _program(reports: Sequence[TaskReport]) -> dict[str, Any]:
+def _merge_programs(reports: Sequence[TaskReport]) -> dict[str, Any]:
     """Return the graphs of all workers as one, and each job's settings; nothing for an external command."""
     graphs = [report.graph for report in sorted(reports, key=lambda report: report.index) if report.graph]
     if not graphs:
@@ -238,7 +238,7 @@ def _program(reports: Sequence[TaskReport]) -> dict[str, Any]:
     }
 
 
-def _rate_as_reported(spec: Spec, workers: Sequence[TaskReport]) -> float:
+def _read_reported_rate(spec: Spec, workers: Sequence[TaskReport]) -> float:
     """Return the rate that an external command reports; its steps, loss and clock are not checked."""
     _check_devices(spec, workers)
     return cluster_rate(
@@ -250,7 +250,7 @@ def _rate_as_reported(spec: Spec, workers: Sequence[TaskReport]) -> float:
     )
 
 
-def _rate_as_measured(spec: Spec, workers: Sequence[TaskReport]) -> float:
+def _compute_measured_rate(spec: Spec, workers: Sequence[TaskReport]) -> float:
     _check_devices(spec, workers)
     _check(spec, workers)
     return spec.gpus * spec.batch_size * len(workers[0].step_s) / workers[0].elapsed_s
@@ -265,7 +265,7 @@ def _check_devices(spec: Spec, workers: Sequence[TaskReport]) -> None:
 def _check(spec: Spec, workers: Sequence[TaskReport]) -> None:
     chief = workers[0]
     steps = len(chief.step_s) if spec.stop_at_top_1_accuracy is not None and chief.step_s else spec.steps
-    for worker in _stepping(spec, workers):
+    for worker in _select_stepping(spec, workers):
         if len(worker.step_s) != steps or len(worker.loss) != steps:
             raise InvalidMeasurement(f"{worker.name} measured {len(worker.step_s)} steps, {steps} were asked for")
         if not all(math.isfinite(loss) for loss in worker.loss):
@@ -275,7 +275,7 @@ def _check(spec: Spec, workers: Sequence[TaskReport]) -> None:
             raise InvalidMeasurement(f"{worker.name}: a step took no time, or time ran backwards")
 
 
-def _stepping(spec: Spec, workers: Sequence[TaskReport]) -> Sequence[TaskReport]:
+def _select_stepping(spec: Spec, workers: Sequence[TaskReport]) -> Sequence[TaskReport]:
     """Return the workers with steps of their own: only the chief if one session steps for all."""
     return workers[:1] if spec.mode.single_session else workers
 
@@ -290,14 +290,14 @@ def _excuse_workers(
 ) -> list[str]:
     """Return messages of workers that disagree with the chief if disturbances explain all. Raises `InvalidMeasurement`."""
     contradicts_itself = spec.in_lockstep and CHIEF in apart  # its time is the sum of its steps, even if they are disturbed
-    waited = {name: _behind_others(s, {hosts[name], hosts[CHIEF]}, others_s) for name, (s, _) in apart.items()}
+    waited = {name: _describe_delay(s, {hosts[name], hosts[CHIEF]}, others_s) for name, (s, _) in apart.items()}
     wrong = [message for name, (_, message) in apart.items() if not (is_disturbed or waited[name])]
     if contradicts_itself or wrong:
-        raise InvalidMeasurement(f"{(wrong or [message for _, message in apart.values()])[0]}{_consequence(spec)}")
+        raise InvalidMeasurement(f"{(wrong or [message for _, message in apart.values()])[0]}{_format_consequence(spec)}")
     return [f"{message}{waited[name]}" for name, (_, message) in apart.items()]
 
 
-def _consequence(spec: Spec) -> str:
+def _format_consequence(spec: Spec) -> str:
     """Return the consequence of a disagreement between a worker and the chief, as the end of a message."""
     return f": {APART}" if spec.command else ", so one clock or count is wrong"
 
@@ -312,11 +312,11 @@ def check_repetition(spec: Spec, before: Run, run: Run) -> None:
         if seconds * earlier_s > 0:
             raise InvalidMeasurement(
                 f"{worker} was out of step with the chief by {abs(seconds):.3f} s, and by {abs(earlier_s):.3f} s in the run "
-                f"before: no other process does the same twice{_consequence(spec)}"
+                f"before: no other process does the same twice{_format_consequence(spec)}"
             )
 
 
-def _behind_others(apart_s: float, hosts: Collection[str], others_s: Mapping[str, float]) -> str:
+def _describe_delay(apart_s: float, hosts: Collection[str], others_s: Mapping[str, float]) -> str:
     """Return a phrase on other processes that may have delayed a worker so long; empty if there are none."""
     found = [f"{others_s[host]:.3g} s of cores of {host}" for host in sorted(hosts) if others_s.get(host, 0.0) >= abs(apart_s)]
     return f", while others used {' and '.join(found)}" if found else ""
@@ -338,7 +338,7 @@ def _find_steps_apart(spec: Spec, workers: Sequence[TaskReport]) -> dict[str, tu
     skew = VALUES_SKEW if spec.mode.ends_apart else END_SKEW
     end_s = max(skew * chief.elapsed_s / len(chief.step_s), EDGE_SLACK_S)  # of each window
     others_slack_s = max(own_slack_s, windows * end_s)
-    totals = {worker.name: math.fsum(worker.step_s) for worker in _stepping(spec, workers)}
+    totals = {worker.name: math.fsum(worker.step_s) for worker in _select_stepping(spec, workers)}
     slowest = {name: s for name, s in totals.items() if s == max(totals.values())} if windows == 1 else {}
     compared = totals if spec.in_lockstep else slowest
     slack_s = {name: own_slack_s if spec.in_lockstep and name == chief.name else others_slack_s for name in compared}

@@ -41,7 +41,7 @@ class Tracing:
         """How many steps are traced."""
         return TRACED_STEPS if self.is_requested else 0
 
-    def hear(self, task: str, data: str | None, error: str | None) -> None:
+    def receive(self, task: str, data: str | None, error: str | None) -> None:
         """Process a task's trace, or the reason why there is none."""
         if data is not None:
             self.packed[task] = data
@@ -111,7 +111,7 @@ class Scoring:
     packed: dict[str, str] = field(default_factory=dict)  # task -> its packed timestamps
     _refused: str = ""
 
-    def hear(self, task: str, data: str | None, error: str | None) -> None:
+    def receive(self, task: str, data: str | None, error: str | None) -> None:
         """Process a task's step timestamps, or the reason why there are none."""
         if data is not None:
             self.packed[task] = data

@@ -128,7 +128,7 @@ class Watch:
         for task in self.tasks.values():
             task.moved = now
 
-    def hear(self, event: Mapping[str, Any], now: float) -> None:
+    def receive(self, event: Mapping[str, Any], now: float) -> None:
         """Process one event of this run."""
         host = self.hosts[event["host"]]
         host.heard = now
@@ -169,7 +169,7 @@ class Watch:
     def _on_lost(self, event: Mapping[str, Any], now: float) -> None:
         host = self.hosts[event["host"]]
         host.lost = event["how"]
-        error = HostLost(loss(host.name, "is gone", event["how"], event["last_lines"]), host=host.name)
+        error = HostLost(format_loss(host.name, "is gone", event["how"], event["last_lines"]), host=host.name)
         if event["how"].reason is LossReason.PROTOCOL_ERROR:
             self.refusal = self.refusal or error
         self._fail(FailureCause.HOST, now, error)
@@ -181,7 +181,7 @@ class Watch:
         self._fail(
             FailureCause.ZYGOTE,
             now,
-            HostLost(f"the zygote on {host.name}, which all its tasks fork from, {_how(event)}{message}"),
+            HostLost(f"the zygote on {host.name}, which all its tasks fork from, {_format_end(event)}{message}"),
         )
 
     def _on_started(self, event: Mapping[str, Any], now: float) -> None:
@@ -197,7 +197,9 @@ class Watch:
                 task.step, task.of = event["step"], event["of"]
             case "missing":
                 self._fail(
-                    FailureCause.MISSING, now, MissingModule(f"{task.name} on {self.hosts[task.host].name} {_lacks(event)}")
+                    FailureCause.MISSING,
+                    now,
+                    MissingModule(f"{task.name} on {self.hosts[task.host].name} {_explain_missing_module(event)}"),
                 )
             case "report":
                 task.report = event["report"]
@@ -207,13 +209,15 @@ class Watch:
         task.exited = True
         self._note_signal(event)
         if event["signal"] is not None:
-            self._task_failed(FailureCause.KILLED, task, _how(event), event, now)
+            self._on_task_failed(FailureCause.KILLED, task, _format_end(event), event, now)
         elif task.stays and self._phase != "leave":
-            self._task_failed(FailureCause.SERVER_LEFT, task, f"{_how(event)} before its workers were done", event, now)
+            self._on_task_failed(
+                FailureCause.SERVER_LEFT, task, f"{_format_end(event)} before its workers were done", event, now
+            )
         elif event["code"] != 0:
-            self._task_failed(FailureCause.FAILED, task, _how(event), event, now)
+            self._on_task_failed(FailureCause.FAILED, task, _format_end(event), event, now)
         elif task.report is None:
-            self._task_failed(FailureCause.FAILED, task, "ended without a report", event, now)
+            self._on_task_failed(FailureCause.FAILED, task, "ended without a report", event, now)
 
     def _on_beat(self, event: Mapping[str, Any], now: float) -> None:
         for name, process in event["tasks"].items():
@@ -221,7 +225,7 @@ class Watch:
             task.stopped_beats = task.stopped_beats + 1 if process["state"] in _STOPPED else 0
             if task.stopped_beats >= _STOPPED_BEATS and not task.exited:
                 what = f"is stopped (state {process['state']}): process {process['pid']} exists but does not run"
-                self._fail(FailureCause.STOPPED, now, TaskStopped(self._culprit(task, what)))
+                self._fail(FailureCause.STOPPED, now, TaskStopped(self._find_culprit(task, what)))
         host = self.hosts[event["host"]]
         host.zygote_stopped_beats = host.zygote_stopped_beats + 1 if event["zygote_state"] in _STOPPED else 0
         if host.zygote_stopped_beats >= _STOPPED_BEATS:
@@ -239,11 +243,11 @@ class Watch:
     def _fail(self, cause: FailureCause, now: float, error: DtfPerfError) -> None:
         self._failures.append((cause, now, error))
 
-    def _task_failed(self, cause: FailureCause, task: TaskStatus, what: str, event: Mapping[str, Any], now: float) -> None:
+    def _on_task_failed(self, cause: FailureCause, task: TaskStatus, what: str, event: Mapping[str, Any], now: float) -> None:
         code = event["code"] if event["signal"] is None else 128 + event["signal"]
-        self._fail(cause, now, TaskFailed(self._culprit(task, what, event["last_lines"], code)))
+        self._fail(cause, now, TaskFailed(self._find_culprit(task, what, event["last_lines"], code)))
 
-    def _culprit(self, task: TaskStatus, what: str, last_lines: Sequence[str] = (), code: int | None = None) -> Culprit:
+    def _find_culprit(self, task: TaskStatus, what: str, last_lines: Sequence[str] = (), code: int | None = None) -> Culprit:
         return Culprit(task.name, self.hosts[task.host].name, what, tuple(last_lines), code=code)
 
     def _silent_hosts(self, now: float) -> Iterator[DtfPerfError]:
@@ -261,10 +265,10 @@ class Watch:
         late = [task for task in self.tasks.values() if self._is_late(task, now)]
         if late:
             task = min(late, key=lambda each: (each.step, each.moved))
-            yield DeadlineExceeded(self._culprit(task, self._describe_lateness(task)))
+            yield DeadlineExceeded(self._find_culprit(task, self._describe_lateness(task)))
         elif now - self._began > limits.run_s:
             task = min(self.tasks.values(), key=lambda each: (each.exited, each.stays, each.step))
-            yield DeadlineExceeded(self._culprit(task, f"was still in its run after {limits.run_s:g} s"))
+            yield DeadlineExceeded(self._find_culprit(task, f"was still in its run after {limits.run_s:g} s"))
 
     def _is_late(self, task: TaskStatus, now: float) -> bool:
         since_s = now - task.moved
@@ -293,7 +297,7 @@ class Watch:
                 return f"did not leave within {self._limits.leave_s:g} s after the workers were done"
 
 
-def _lacks(event: Mapping[str, Any]) -> str:
+def _explain_missing_module(event: Mapping[str, Any]) -> str:
     """Return which module a task lacks, what requires it, and how to install it."""
     what, module = event["what"], event["name"]
     if what != "module":
@@ -318,13 +322,13 @@ _EVENTS: Mapping[str, Callable[[Watch, Mapping[str, Any], float], None]] = {
 }
 
 
-def loss(host: str, what: str, how: Lost, last_lines: Sequence[str]) -> str:
+def format_loss(host: str, what: str, how: Lost, last_lines: Sequence[str]) -> str:
     """Return what happened to the agent on a host (it "is gone"), why, and its last output."""
     if how.reason is LossReason.PROTOCOL_ERROR:
         return format_given_up(host, how.description)
     return append_last_lines(f"the agent on {host} {what}: {printable(how.description)}", last_lines)
 
 
-def _how(event: Mapping[str, Any]) -> str:
+def _format_end(event: Mapping[str, Any]) -> str:
     """Return how a process ended."""
     return format_exit(event["code"] if event["signal"] is None else -event["signal"])

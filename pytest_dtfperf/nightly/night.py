@@ -24,7 +24,7 @@ from pytest_dtfperf.nightly.metrics import NightMetrics, Target
 from pytest_dtfperf.nightly.notify import Alert, Receiver
 from pytest_dtfperf.nightly.summary import Loss, find_losses
 from pytest_dtfperf.node.files import format_kind
-from pytest_dtfperf.node.module_command import project_command
+from pytest_dtfperf.node.module_command import make_project_command
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 from pytest_dtfperf.session import signals
 
@@ -180,7 +180,7 @@ class Night:
             options.append(f"--dtfperf-history={self.history}")
         if self.baselines:
             options.append(f"--dtfperf-baselines={self.baselines}")
-        return project_command(sys.executable, "pytest", *self.tests, *options, *self.pytest)
+        return make_project_command(sys.executable, "pytest", *self.tests, *options, *self.pytest)
 
     @property
     def kept_in(self) -> Address | None:

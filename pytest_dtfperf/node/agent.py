@@ -32,10 +32,10 @@ def main() -> None:
     network = isolation.take_inherited_files(os.environ)
     processes.adopt_orphans()
     processes.continue_after_parent()
-    os._exit(_live(host, **_options(sys.argv[1:]), network=network))
+    os._exit(_run(host, **_parse_options(sys.argv[1:]), network=network))
 
 
-def _options(arguments: list[str]) -> dict[str, Any]:
+def _parse_options(arguments: list[str]) -> dict[str, Any]:
     """Parse the command line: `--entry MODULE:FUNCTION`, `--heartbeat-timeout-s`, `--start`, `--device` and `--container`."""
     given = {"--heartbeat-timeout-s": "15", "--start": "warm", **dict(zip(arguments[::2], arguments[1::2], strict=True))}
     return {
@@ -47,7 +47,7 @@ def _options(arguments: list[str]) -> dict[str, Any]:
     }
 
 
-def _live(host: int, **options: Any) -> int:
+def _run(host: int, **options: Any) -> int:
     """Serve until the agent must leave, and end all its processes. Returns the exit code; the reason is on stderr."""
     code, agent = 1, None
     try:

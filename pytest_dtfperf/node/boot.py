@@ -69,7 +69,7 @@ def make_folders(folders: "dict[str, str]") -> "dict[str, str]":
 
 def find_bundle(name: str) -> "tuple[str, None] | None":
     """Return the folder of a bundle and None, as nothing is to be removed; None if the bundle is not in the cache."""
-    folder = os.path.join(cache_folder(), name)
+    folder = os.path.join(get_cache_folder(), name)
     if not os.path.exists(os.path.join(folder, _NEXT_FILE)):
         return None
     _touch(folder)
@@ -89,7 +89,7 @@ def receive_bundle(name: str, size: int) -> "tuple[str, str | None]":
     try:
         return _unpack_into_cache(name, data), None
     except OSError as exc:
-        first = f"{cache_folder()}: {exc.strerror}"
+        first = f"{get_cache_folder()}: {exc.strerror}"
     try:  # a full or read-only cache does not prevent training
         folder = tempfile.mkdtemp(prefix="dtfperf-run-")  # as node/run_folder.py has it
     except OSError as exc:
@@ -102,7 +102,7 @@ def receive_bundle(name: str, size: int) -> "tuple[str, str | None]":
     return folder, folder
 
 
-def cache_folder() -> str:
+def get_cache_folder() -> str:
     """Return this user's folder for all files that this package keeps on a host."""
     home = os.environ.get("XDG_CACHE_HOME", "")
     return os.path.join(home if os.path.isabs(home) else os.path.expanduser("~/.cache"), "dtfperf")
@@ -145,7 +145,7 @@ def _read_exactly(size: int) -> bytes:
 
 def _unpack_into_cache(name: str, data: bytes) -> str:
     """Unpack the bundle into the cache in one step, so that concurrent sessions never see a part of it. Returns the folder."""
-    cache = cache_folder()
+    cache = get_cache_folder()
     os.makedirs(cache, mode=0o700, exist_ok=True)
     _remove_unused_bundles(cache)
     folder = os.path.join(cache, name)

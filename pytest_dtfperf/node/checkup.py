@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from pytest_dtfperf.node import guard, interfaces, isolation, links, probes, processes, trial, wire
-from pytest_dtfperf.node.module_command import module_command
+from pytest_dtfperf.node.module_command import make_module_command
 from pytest_dtfperf.node.processes import Leave, ignore_signals, leave_on_signals
 
 TYPE_CHECKING = False
@@ -99,7 +99,7 @@ class Checkup:
         return read_facts()
 
     def _trial(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        return trial.attempt(order["within_s"])
+        return trial.import_tensorflow(order["within_s"])
 
     def _write(self, order: Mapping[str, Any]) -> dict[str, Any]:
         path = self._mark(order, self._host)
@@ -177,7 +177,7 @@ def read_facts() -> dict[str, Any]:
 def explain_no_isolation() -> str | None:
     """Return why tasks cannot have a network of their own, or None. A subprocess tries, because this process has threads."""
     tried = subprocess.run(
-        module_command(sys.executable, isolation.__name__), stdin=subprocess.DEVNULL, capture_output=True, check=False
+        make_module_command(sys.executable, isolation.__name__), stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
     return tried.stderr.decode(errors="replace").strip().rpartition("\n")[2] if tried.returncode else None
 
@@ -225,10 +225,10 @@ def main() -> None:
     leave_on_signals()
     processes.adopt_orphans()
     given = {"--heartbeat-timeout-s": "15", "--host": "", **dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))}
-    os._exit(_live(int(given["--host"] or os.environ["DTFPERF_HOST_INDEX"]), float(given["--heartbeat-timeout-s"])))
+    os._exit(_run(int(given["--host"] or os.environ["DTFPERF_HOST_INDEX"]), float(given["--heartbeat-timeout-s"])))
 
 
-def _live(host: int, heartbeat_timeout_s: float) -> int:
+def _run(host: int, heartbeat_timeout_s: float) -> int:
     """Serve until the checkup must leave, and end all its processes. Returns the exit code."""
     checkup = Checkup(host, heartbeat_timeout_s)
     code = 1

@@ -45,7 +45,7 @@ def main() -> None:
     except ContainerError as error:
         print(f"container: {error}", file=sys.stderr, flush=True)
         sys.exit(CANNOT_START)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_package_folder(), os.environ.get("PYTHONPATH", "")]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_get_package_folder(), os.environ.get("PYTHONPATH", "")]))
     os.execv(argv[0], argv)
 
 
@@ -107,7 +107,7 @@ def _digest_file_once(path: str) -> str:
     seen = os.stat(path)
     key = [os.path.realpath(path), seen.st_size, seen.st_mtime_ns]
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
-    kept = os.path.join(boot.cache_folder(), "images", f"{name}.json")
+    kept = os.path.join(boot.get_cache_folder(), "images", f"{name}.json")
     with suppress(OSError, ValueError, KeyError, TypeError), open(kept, encoding="utf-8") as file:
         found = json.load(file)
         if found["key"] == key:
@@ -134,7 +134,7 @@ def _digest_folder(path: str) -> str:
     return digest.hexdigest()
 
 
-def _package_folder() -> str:
+def _get_package_folder() -> str:
     """Return the folder that contains this package. The container must show it at the same path."""
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 

@@ -35,7 +35,7 @@ def make(wanted: Mapping[str, Any]) -> None:
         return
     boot.report(at="environment", doing="waiting for another process that is installing TensorFlow there")
     try:
-        os.makedirs(boot.cache_folder(), mode=0o700, exist_ok=True)
+        os.makedirs(boot.get_cache_folder(), mode=0o700, exist_ok=True)
         with open(f"{folder}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not _is_there(folder):
@@ -43,7 +43,7 @@ def make(wanted: Mapping[str, Any]) -> None:
     except OSError as exc:
         boot.fail(
             "environment",
-            why=f"{boot.cache_folder()}: {exc.strerror}",
+            why=f"{boot.get_cache_folder()}: {exc.strerror}",
             hint="make room there, or set `cache_dir` in clusters.toml",
         )
 
@@ -62,7 +62,7 @@ def _choose_kind(wanted: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _get_folder(name: str) -> str:
     """Return the environment's folder. Its name has the Python version and the architecture, as machines may share a home."""
-    return os.path.join(boot.cache_folder(), f"{name}-{sys.version_info[0]}.{sys.version_info[1]}-{os.uname().machine}")
+    return os.path.join(boot.get_cache_folder(), f"{name}-{sys.version_info[0]}.{sys.version_info[1]}-{os.uname().machine}")
 
 
 def _is_there(folder: str) -> bool:
@@ -113,7 +113,7 @@ def _find_uv(wanted: Mapping[str, str]) -> str:
 
 
 def _fetch_uv(version: str) -> str:
-    return os.path.join(boot.cache_folder(), f"uv-{version}-{os.uname().machine}", "bin", "uv")
+    return os.path.join(boot.get_cache_folder(), f"uv-{version}-{os.uname().machine}", "bin", "uv")
 
 
 def _find_programs(program: str) -> list[str]:
@@ -148,7 +148,7 @@ def _run(argv: Sequence[str], hint: str = _BY_HAND) -> None:
     if done.returncode:
         os.write(2, done.stdout[-4000:].encode())
         if any(each in done.stdout for each in _TOO_FULL):
-            hint = f"make room in {boot.cache_folder()}, or set `cache_dir` in clusters.toml"
+            hint = f"make room in {boot.get_cache_folder()}, or set `cache_dir` in clusters.toml"
         boot.fail("environment", why=f"`{' '.join(map(os.path.basename, argv[:2]))} ...` failed", hint=hint)
 
 

@@ -37,11 +37,11 @@ def read_file(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> byt
         if stat.S_ISFIFO(found.st_mode):
             os.set_blocking(handle, True)
         if found.st_size > most_bytes:
-            raise _too_large(most_bytes, path)
+            raise _make_size_error(most_bytes, path)
         with open(handle, "rb", closefd=False) as file:
             content = file.read(most_bytes + 1)  # it may grow during the read, and files of /proc have no size
         if len(content) > most_bytes:
-            raise _too_large(most_bytes, path)
+            raise _make_size_error(most_bytes, path)
         return content
     finally:
         os.close(handle)
@@ -77,7 +77,7 @@ def _check_kind(found: os.stat_result, path: str | os.PathLike[str]) -> None:
         raise OSError(code, f"it is {format_kind(found.st_mode)}, not a regular file", os.fspath(path))
 
 
-def _too_large(most_bytes: int, path: str | os.PathLike[str]) -> OSError:
+def _make_size_error(most_bytes: int, path: str | os.PathLike[str]) -> OSError:
     return OSError(errno.EFBIG, f"it has more than {most_bytes >> 20} MiB, the limit for such a file", os.fspath(path))
 
 

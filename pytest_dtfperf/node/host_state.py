@@ -166,17 +166,17 @@ def parse_memory_stalls(pressure: str) -> dict[str, float]:
 
 def parse_available_bytes(meminfo: str) -> int | None:
     """Return the available bytes, parsed from /proc/meminfo; None for kernels before 3.14."""
-    kib = _value(meminfo, "MemAvailable:")
+    kib = _parse_value(meminfo, "MemAvailable:")
     return None if kib is None else kib * 1024
 
 
 def parse_swapped_in_bytes(vmstat: str) -> int | None:
     """Return the bytes that were read from swap since boot, parsed from /proc/vmstat."""
-    pages = _value(vmstat, "pswpin")
+    pages = _parse_value(vmstat, "pswpin")
     return None if pages is None else pages * _PAGE_BYTES
 
 
-def _value(text: str, name: str) -> int | None:
+def _parse_value(text: str, name: str) -> int | None:
     return next((int(line.split()[1]) for line in text.splitlines() if line.split()[0] == name), None)
 
 

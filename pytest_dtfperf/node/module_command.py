@@ -14,14 +14,14 @@ import sys
 from contextlib import suppress
 
 
-def module_command(python: str, module: str, *arguments: str) -> list[str]:
+def make_module_command(python: str, module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module of this package, without the working folder on the search path."""
     return [python, "-P", "-m", module, *arguments]
 
 
-def project_command(python: str, module: str, *arguments: str) -> list[str]:
+def make_project_command(python: str, module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module for the project in the working folder, which is searched last."""
-    return module_command(python, __name__, module, *arguments)
+    return make_module_command(python, __name__, module, *arguments)
 
 
 def search_working_folder_last() -> None:

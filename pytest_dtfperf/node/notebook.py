@@ -36,10 +36,10 @@ def main() -> None:
     os.environ["JUPYTER_RUNTIME_DIR"] = os.path.dirname(socket)
     _forget_bundle()
     lab: Any = import_module("jupyterlab.labapp")
-    lab.LabApp.launch_instance(arguments(socket, settings["token"], os.getcwd()))
+    lab.LabApp.launch_instance(make_arguments(socket, settings["token"], os.getcwd()))
 
 
-def arguments(socket: str, token: str, folder: str) -> list[str]:
+def make_arguments(socket: str, token: str, folder: str) -> list[str]:
     """Return the settings of JupyterLab, which override the user's configuration. They are passed within this process."""
     return [
         f"--ServerApp.sock={socket}",

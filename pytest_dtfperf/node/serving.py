@@ -70,7 +70,7 @@ class Agent:
         self._sigchld = processes.SigchldPipe()
         self._selector.register(self._sigchld, selectors.EVENT_READ, self._on_sigchld)
         if not cold:
-            self._warm = self._new_zygote()
+            self._warm = self._start_zygote()
         self._gpus = _list_gpus(needed=device != "cpu")  # while the zygote imports
         self._state = HostState()
         self._why_no_firewall = guard.explain_unavailable()
@@ -82,7 +82,7 @@ class Agent:
         if self._gpu_watch:
             self._selector.register(self._gpu_watch, selectors.EVENT_READ, partial(self._receive_gpu_samples, self._gpu_watch))
         if cold:
-            self._hello()  # otherwise it is sent when the zygote is ready
+            self._send_hello()  # otherwise it is sent when the zygote is ready
 
     def serve(self) -> NoReturn:
         """Serve until `Leave` is raised."""
@@ -98,7 +98,7 @@ class Agent:
             if self._run and self._run.tunnel:
                 self._run.tunnel.poll()
             if now >= self._beat_due and self._run and not self._run.is_over and not self._outbox:
-                self._beat(self._run)
+                self._send_beat(self._run)
                 self._beat_due = now + BEAT_S
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class Agent:
                 self._close(zygote.line)
             case {"ready": True}:
                 if not self._hello_sent:
-                    self._hello()
+                    self._send_hello()
             case {"forked": task_id, "pid": pid}:
                 self._record_fork(task_id, pid)
             case {"exited": pid, "code": code}:
@@ -166,12 +166,12 @@ class Agent:
         dead = processes.reap_children()
         # The death of a zygote kills its tasks: it is the cause, and is reported first.
         for pid in dead.keys() & self._zygotes.keys():
-            self._zygote_died(self._zygotes.pop(pid), dead.pop(pid))
+            self._on_zygote_death(self._zygotes.pop(pid), dead.pop(pid))
         for pid, code in dead.items():
             self._record_exit(pid, code)
 
     def _record_fork(self, task_id: str, pid: int) -> None:
-        task = next((task for task in self._tasks() if task.id == task_id), None)
+        task = next((task for task in self._list_tasks() if task.id == task_id), None)
         if task is None:  # its run was stopped while the zygote was still importing
             processes.kill(pid)
             return
@@ -179,7 +179,7 @@ class Agent:
         self._emit("started", run=task.run, task=task.name, pid=pid)
 
     def _record_exit(self, pid: int, code: int) -> None:
-        task = next((task for task in self._tasks() if task.pid == pid and not task.exited), None)
+        task = next((task for task in self._list_tasks() if task.pid == pid and not task.exited), None)
         if task is None:
             return
         task.exited = True
@@ -188,7 +188,7 @@ class Agent:
         how = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": -code}
         self._emit("exit", run=task.run, task=task.name, **how, last_lines=task.last_lines)
 
-    def _zygote_died(self, zygote: Zygote, code: int) -> None:
+    def _on_zygote_death(self, zygote: Zygote, code: int) -> None:
         if zygote is self._warm:
             self._warm = None  # the next run starts a new one
         if not self._hello_sent:
@@ -210,7 +210,7 @@ class Agent:
     def _emit(self, event: str, **data: Any) -> None:
         self._outbox.put(wire.encode({"event": event, "host": self._host, **data}))
 
-    def _hello(self) -> None:
+    def _send_hello(self) -> None:
         self._hello_sent = True
         cpus = sorted(os.sched_getaffinity(0))
         fingerprint = probes.read_fingerprint(self._gpus)
@@ -228,7 +228,7 @@ class Agent:
             boot=owner.boot_id(),
         )
 
-    def _beat(self, run: HostRun) -> None:
+    def _send_beat(self, run: HostRun) -> None:
         tasks = {}
         for task in run.tasks.values():
             if task.pid and not task.exited and (process := processes.inspect(task.pid)):
@@ -247,7 +247,7 @@ class Agent:
         reserve = (
             partial(ports.reserve_exactly, wanted["ports"]) if "ports" in wanted else partial(ports.reserve, wanted["count"])
         )
-        network = self._network_for(order)
+        network = self._get_network(order)
         try:
             held = ports.reserve_in_network(network, reserve) if network else reserve()
         except ports.PortsTaken as exc:
@@ -270,12 +270,12 @@ class Agent:
             run.tasks[task.name] = task
             self._selector.register(task.line, selectors.EVENT_READ, partial(self._receive_from_task, task))
             task.send({"order": {**order["common"], **wanted["order"]}})
-            self._zygote_for(task, order["cold"]).fork(task, self._network_for(order))
+            self._get_zygote(task, order["cold"]).fork(task, self._get_network(order))
 
     def _notify(self, order: Mapping[str, Any]) -> None:
         if self._run and self._run.id == order["run"]:
             self._run.monitor.note_order(order["word"])
-        for task in self._tasks():
+        for task in self._list_tasks():
             if task.name in order["tasks"] and task.run == order["run"]:
                 task.send({"word": order["word"]})
 
@@ -300,7 +300,7 @@ class Agent:
 
     # Runs and zygotes
 
-    def _tasks(self) -> list[Task]:
+    def _list_tasks(self) -> list[Task]:
         return list(self._run.tasks.values()) if self._run and not self._run.is_over else []
 
     def _begin(self, run_id: str) -> HostRun:
@@ -340,18 +340,18 @@ class Agent:
         run.tunnel = tunnel.HostEnd(run.folder, self._selector, partial(self._emit, "tunnel", run=run.id))
         return {tunnel.VARIABLE: run.tunnel.path}
 
-    def _network_for(self, order: Mapping[str, Any]) -> Sequence[int]:
+    def _get_network(self, order: Mapping[str, Any]) -> Sequence[int]:
         """Return the namespace files of the network that a run's tasks use; empty if it is the host's network."""
         return self._network if order.get("isolated") else ()
 
-    def _zygote_for(self, task: Task, cold: bool) -> Zygote:
+    def _get_zygote(self, task: Task, cold: bool) -> Zygote:
         if cold:
-            return self._new_zygote(task.env)
+            return self._start_zygote(task.env)
         if self._warm is None:
-            self._warm = self._new_zygote()
+            self._warm = self._start_zygote()
         return self._warm
 
-    def _new_zygote(self, env: Mapping[str, str] | None = None) -> Zygote:
+    def _start_zygote(self, env: Mapping[str, str] | None = None) -> Zygote:
         zygote = Zygote(self._entry, env or {})
         self._zygotes[zygote.pid] = zygote
         self._selector.register(zygote.line, selectors.EVENT_READ, partial(self._receive_from_zygote, zygote))

@@ -80,9 +80,9 @@ def _serve(header: Mapping[str, Any]) -> int:
         if code := supervise(lambda: environment.make(wanted)):
             return code
         environment.enter(wanted)
-    report(at="ready", **(survey() if header.get("survey") else {}))
+    report(at="ready", **(survey_host() if header.get("survey") else {}))
     while True:
-        order = json.loads(_next_order(header["patience_s"]))
+        order = json.loads(_read_order(header["patience_s"]))
         if "run" in order:
             return _run(**order["run"])
         report(at="swept", survivors=sweep.sweep(order["sweep"]))
@@ -173,7 +173,7 @@ class _Supervised:
             raise TimeLimitExceeded  # it cannot watch its own heartbeat
 
 
-def survey() -> dict[str, Any]:
+def survey_host() -> dict[str, Any]:
     """Return what the controller must know about this host before it uses it."""
     return {
         "hostname": socket.gethostname(),
@@ -195,7 +195,7 @@ def _list_sessions() -> dict[str, list[str]]:
     return found
 
 
-def _next_order(patience_s: float) -> bytes:
+def _read_order(patience_s: float) -> bytes:
     """Return the next order. Raises `Leave` if none arrives in time."""
     if not select.select([0], [], [], patience_s)[0]:
         raise Leave

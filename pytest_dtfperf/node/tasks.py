@@ -23,7 +23,7 @@ class Log:
     """A file without a name, which leaves nothing on disk after any kill."""
 
     def __init__(self) -> None:
-        self.file = _nameless_file()
+        self.file = _open_unnamed_file()
 
     def fileno(self) -> int:
         return self.file.fileno()
@@ -46,7 +46,7 @@ class Log:
         return os.pread(self.fileno(), end - start, start).decode(errors="replace")
 
 
-def _nameless_file() -> IO[bytes]:
+def _open_unnamed_file() -> IO[bytes]:
     try:
         return open(os.open(os.environ.get("TMPDIR") or "/tmp", os.O_TMPFILE | os.O_RDWR, 0o600), "w+b")
     except OSError:  # the file system has no such files, or the folder does not exist

@@ -12,7 +12,7 @@ import sys
 import time
 
 from pytest_dtfperf.node import processes, wire
-from pytest_dtfperf.node.module_command import module_command
+from pytest_dtfperf.node.module_command import make_module_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _LAST_LINES = 3
 
 
-def attempt(within_s: float) -> dict[str, Any]:
+def import_tensorflow(within_s: float) -> dict[str, Any]:
     """Return `version`, `gpus` and `import_s`; after a failure or `within_s` seconds, `error` and the child's `last_lines`."""
-    command = module_command(sys.executable, "pytest_dtfperf.node.trial", str(os.getpid()))
+    command = make_module_command(sys.executable, "pytest_dtfperf.node.trial", str(os.getpid()))
     environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}  # without its warnings about plugins
     try:
         ended = subprocess.run(

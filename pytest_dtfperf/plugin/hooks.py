@@ -349,10 +349,10 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(pytestconfig: pytest.Config) -> "ClusterInfo":
-    """Return the cluster, read-only: `.name`, `.backend`, `.devices`, `.device`, `.settings(model)`; and of its hosts `.hosts`,
-    `.fingerprint`, `.system`.
+    """Return the cluster, read-only.
 
-    Nothing is allocated until a test trains or reads the hosts; it is released when the session ends.
+    It has `.name`, `.backend`, `.devices`, `.device`, `.settings(model)`, and of its hosts `.hosts`, `.fingerprint` and
+    `.system`. Nothing is allocated until a test trains or reads the hosts; it is released when the session ends.
     """
     return plugin_state.state(pytestconfig).cluster
 

@@ -45,6 +45,8 @@ class RunContext:
 
 @dataclass(frozen=True)
 class RunColumn:
+    """A column of the table of runs."""
+
     kind: ColumnKind
     unit: str  # "" for a column without a unit
     meaning: str  # as in docs/exports.md
@@ -168,6 +170,8 @@ def load(source: str | Path) -> "pd.DataFrame":
 
 @dataclass(frozen=True)
 class PublishedColumn:
+    """A column of the table of published rates."""
+
     kind: ColumnKind
     unit: str  # "" for a column without a unit
     meaning: str  # as in docs/exports.md

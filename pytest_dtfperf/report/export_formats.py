@@ -157,6 +157,8 @@ PREFIX = "dtfperf"
 
 @dataclass(frozen=True)
 class Gauge:
+    """A metric of Prometheus with a sample for each measurement."""
+
     unit: str  # suffix of its name, as the standard requires; "" for a count
     help: str
     value: Callable[[Record], float | None]  # None: no sample

@@ -115,6 +115,8 @@ TITLED = frozenset({"model", "batch_size", "gpus", "num_ps"})  # in the figure's
 
 @dataclass(frozen=True)
 class ScalingPoint:
+    """The rate of a training on a number of devices."""
+
     gpus: int
     images_per_sec: float
     efficiency: float | None

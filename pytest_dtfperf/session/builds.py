@@ -91,7 +91,7 @@ class CachedStack:
 
 
 def stacks_folder() -> Path:
-    return Path(boot.cache_folder()) / "stacks"
+    return Path(boot.get_cache_folder()) / "stacks"
 
 
 def find_commit(repo: Path, ref: str) -> str:

@@ -171,13 +171,13 @@ def _format_error(error: Exception, location: Location) -> str:
             code, status = error.response["Error"].get("Code", ""), error.response["ResponseMetadata"].get("HTTPStatusCode")
             if code == "NoSuchBucket" or (error.operation_name == "HeadBucket" and status == 404):
                 return f"there is no bucket {location.bucket}. Create it with: aws s3 mb s3://{location.bucket}"
-            if clock := refusals.wrong_clock(error):
+            if clock := refusals.explain_wrong_clock(error):
                 return clock
             if code in _EXPIRED:
                 return "the AWS credentials have expired: log in again"
             if code in _UNKNOWN_KEYS:
                 return f"AWS does not accept these credentials ({code})"
-            if denied := refusals.denial(error.response["Error"].get("Message", "")):
+            if denied := refusals.explain_denial(error.response["Error"].get("Message", "")):
                 return f"AWS denies {error.operation_name} there: {denied}"
             if status == 403:
                 return (

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from pytest_dtfperf.clusters.named import ClusterConfig, python
+from pytest_dtfperf.clusters.named import ClusterConfig, get_python
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, Lost
 from pytest_dtfperf.errors import AllocationError, DataError, HostLost
 from pytest_dtfperf.formats import format_count, printable
 from pytest_dtfperf.messages.received import MessageError, MessageReceiver, append_last_lines, format_given_up
 from pytest_dtfperf.messages.tables import FETCH
 from pytest_dtfperf.node import wire
-from pytest_dtfperf.node.module_command import module_command
+from pytest_dtfperf.node.module_command import make_module_command
 from pytest_dtfperf.spec import Spec
 
 S3 = "s3://"
@@ -74,8 +74,8 @@ def stage(url: str, allocation: Allocation, config: ClusterConfig, on_status: On
     on_status(f"listing {url}")
     files = _sign_urls(url, on_status)
     channel = allocation.start(
-        module_command(
-            python(config), "pytest_dtfperf.staging.on_host.fetch", "--heartbeat-timeout-s", str(config.heartbeat_timeout_s)
+        make_module_command(
+            get_python(config), "pytest_dtfperf.staging.on_host.fetch", "--heartbeat-timeout-s", str(config.heartbeat_timeout_s)
         )
     )
     try:

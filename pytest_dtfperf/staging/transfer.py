@@ -23,7 +23,7 @@ from s3transfer.futures import TransferFuture
 from s3transfer.manager import TransferConfig, TransferManager
 from s3transfer.subscribers import BaseSubscriber
 
-from pytest_dtfperf.clusters.answer_cache import cache_folder
+from pytest_dtfperf.clusters.answer_cache import get_cache_folder
 from pytest_dtfperf.clusters.locks import lock_file
 from pytest_dtfperf.errors import DataError
 from pytest_dtfperf.node.files import rename_durably
@@ -45,7 +45,7 @@ from pytest_dtfperf.staging.on_host.job import has_checksum
 @contextmanager
 def lock_transfer(name: str, what: str) -> Iterator[Path]:
     """Lock the transfer on this machine. Yields the path of a journal, which remains if this process is killed."""
-    folder = cache_folder() / "transfers"
+    folder = get_cache_folder() / "transfers"
     with translate_disk_errors(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     stem = hashlib.sha256(name.encode()).hexdigest()[:24]

@@ -29,7 +29,7 @@ import pytest
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, Cluster, LossReason, Lost, Resources
 from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.node import processes, sweep
-from pytest_dtfperf.node.module_command import project_command
+from pytest_dtfperf.node.module_command import make_project_command
 from pytest_dtfperf.testing import parrot
 
 PATIENCE_S = 30.0  # long enough for a busy machine: it decides only whether something happens
@@ -256,7 +256,7 @@ def start_parrots(allocation: Allocation) -> Iterator[ParrotChannel]:
 
 def leave_daemon(cluster: Cluster) -> int:
     """Return the process id of a daemon that another controller started before it died without closing."""
-    command = project_command(sys.executable, "pytest_dtfperf.testing.backends")
+    command = make_project_command(sys.executable, "pytest_dtfperf.testing.backends")
     return int(subprocess.run(command, input=pickle.dumps(cluster), stdout=subprocess.PIPE, check=True).stdout)
 
 

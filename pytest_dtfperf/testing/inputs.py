@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pytest_dtfperf.node.module_command import project_command
+from pytest_dtfperf.node.module_command import make_project_command
 from pytest_dtfperf.session import Session
 from pytest_dtfperf.spec import INPUTS
 from pytest_dtfperf.training.models import network_of
@@ -52,7 +52,7 @@ class InputContract:
             specs = [
                 session.spec(self.model, data_format=data_format, **self.build_settings()) for data_format in ("NHWC", "NCHW")
             ]
-        program = project_command(sys.executable, "pytest_dtfperf.testing.fed")
+        program = make_project_command(sys.executable, "pytest_dtfperf.testing.fed")
         asked = json.dumps([spec.to_json() for spec in specs])
         done = subprocess.run(program, input=asked, stdout=subprocess.PIPE, text=True, check=True)
         network = network_of(specs[0])

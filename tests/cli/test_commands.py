@@ -16,7 +16,7 @@ import pytest
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.cli.options import SIGNALS, make_parser
 from pytest_dtfperf.cli.run import parse_specs as trainings
-from pytest_dtfperf.clusters.local import machines
+from pytest_dtfperf.clusters.local import get_machine
 from pytest_dtfperf.clusters.locks import LockHolder, lock_hosts
 from pytest_dtfperf.testing.backends import wait_until
 from tests.cli import place
@@ -206,7 +206,7 @@ def test_a_signal_ends_it(number: signal.Signals, tmp_path: Path) -> None:
     with (
         out.open("w") as stdout,
         err.open("w") as stderr,
-        lock_hosts(machines(), 1, LockHolder.me("s", "another test"), print, folder=locks),
+        lock_hosts(get_machine(), 1, LockHolder.me("s", "another test"), print, folder=locks),
     ):
         argv = ["-m", zygote.COMMANDS, "doctor", "--cluster=local", "--gpus=1", "--json"]
         env = {**os.environ, **zygote.SEARCH_PATH, "XDG_RUNTIME_DIR": str(tmp_path)}

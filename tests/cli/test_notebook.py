@@ -501,6 +501,6 @@ def test_a_browser_may_last(folder: Path) -> None:
 def test_how_long_a_job_lasts(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], lent_s: float) -> None:
     """Each of Slurm's time formats is read as Slurm reads it; nothing is printed about other users' jobs."""
     monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
-    assert keys.lent_s(given) == lent_s
+    assert keys.get_lifetime_s(given) == lent_s
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
-    assert keys.lent_s(given) is None
+    assert keys.get_lifetime_s(given) is None

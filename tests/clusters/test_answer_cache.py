@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.answer_cache import cache_folder, cached
+from pytest_dtfperf.clusters.answer_cache import cached, get_cache_folder
 
 HOUR_S = 3600.0
 
@@ -119,10 +119,10 @@ def test_the_folder_is_the_users_cache(tmp_path: Path, monkeypatch: pytest.Monke
     """XDG_CACHE_HOME sets the folder if it is absolute; otherwise it is ~/.cache."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert cache_folder() == tmp_path / "cache" / "dtfperf"
+    assert get_cache_folder() == tmp_path / "cache" / "dtfperf"
     for useless in ("", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", useless)
-        assert cache_folder() == tmp_path / "home" / ".cache" / "dtfperf"
+        assert get_cache_folder() == tmp_path / "home" / ".cache" / "dtfperf"
 
 
 def test_many_at_once_never_see_half_an_answer(tmp_path: Path) -> None:

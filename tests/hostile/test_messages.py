@@ -22,7 +22,7 @@ from pytest_dtfperf.doctor.findings import Expected, list_findings
 from pytest_dtfperf.doctor.table import format_report
 from pytest_dtfperf.errors import DtfPerfError, HostLost
 from pytest_dtfperf.launch import link_rounds, placement
-from pytest_dtfperf.launch.disturbance import disturbances
+from pytest_dtfperf.launch.disturbance import find_disturbances
 from pytest_dtfperf.launch.probing import PARTS as PARTS_OF_A_STREAM
 from pytest_dtfperf.launch.probing import Answers
 from pytest_dtfperf.launch.summary import summarise
@@ -169,7 +169,7 @@ def lead(lines: Sequence[tuple[int, bytes]]) -> None:
             watch.enter("start", now)
         if event["event"] == "exit":
             watch.enter("leave", now)
-        watch.hear(event, now)
+        watch.receive(event, now)
         watch.check(now + 0.25)
         watch.check(now + 5.0)
         if event["event"] == "state":
@@ -179,7 +179,9 @@ def lead(lines: Sequence[tuple[int, bytes]]) -> None:
     if not watch.all_done:
         raise HostLost("somebody has not come to an end")
     hosts = dict(sorted(((task, "anna" if host == 0 else "bert") for task, host in TASKS.items()), key=lambda each: each[1]))
-    found = summarise(SPEC, watch.reports, hosts=hosts, launch_s={}, wall_s=1.0, state=state, disturbances=disturbances(state))
+    found = summarise(
+        SPEC, watch.reports, hosts=hosts, launch_s={}, wall_s=1.0, state=state, disturbances=find_disturbances(state)
+    )
     assert found.images_per_sec > 0
     json.dumps(found.to_json(), allow_nan=False).encode()
 
@@ -251,7 +253,7 @@ def lead_probe(lines: Sequence[tuple[int, bytes]]) -> Probes:
     for host, line in lines:
         event = receiver.receive(host, line)
         if event is not None and event["event"] == "task" and event["kind"] in ("reading", "facts", "stream"):
-            answers.hear(event)
+            answers.receive(event)
     return answers.probes(1.0)
 
 

@@ -15,7 +15,7 @@ import pytest
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.datamodel.measurement import Run
 from pytest_dtfperf.launch import disturbance
-from pytest_dtfperf.launch.disturbance import disturbances, others_s, taken_s
+from pytest_dtfperf.launch.disturbance import compute_others_s, compute_taken_s, find_disturbances
 from pytest_dtfperf.node.host_state import add_siblings
 from pytest_dtfperf.testing.backends import PATIENCE_S
 from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, staged
@@ -126,7 +126,7 @@ STATES: dict[str, tuple[dict[str, Any], list[str]]] = {
 @pytest.mark.parametrize("state, found", STATES.values(), ids=STATES)
 def test_what_disturbs(state: dict[str, Any], found: list[str]) -> None:
     """Each disturbance is one phrase that names the host or GPU and says how much; what proves nothing is none."""
-    assert disturbances({"n3": state}) == found
+    assert find_disturbances({"n3": state}) == found
 
 
 SHARED = {
@@ -142,15 +142,15 @@ SHARED = {
 @pytest.mark.parametrize("name, found", SHARED.items(), ids=SHARED)
 def test_hosts_that_are_not_ours_alone(name: str, found: list[str]) -> None:
     """Where others have their part of the hosts, that they are at work is no news; what ails the machine still is."""
-    assert disturbances({"n3": STATES[name][0]}, alone=False) == found
+    assert find_disturbances({"n3": STATES[name][0]}, alone=False) == found
 
 
 def test_hosts_that_share_cores() -> None:
     """What the run does on another host of the same machine and cores is no stranger's work; on other machines it may be."""
     shared = host(cpu={"busy_s": 19.0, "own_s": 9.3})
-    assert others_s("a", {"a": shared, "b": shared}) == pytest.approx(0.2)
-    assert others_s("a", {"a": shared, "b": {**shared, "cpus": "2-3"}}) == pytest.approx(9.5)
-    assert others_s("a", {"a": shared, "b": {**shared, "machine": "b45d1e5a"}}) == pytest.approx(9.5)
+    assert compute_others_s("a", {"a": shared, "b": shared}) == pytest.approx(0.2)
+    assert compute_others_s("a", {"a": shared, "b": {**shared, "cpus": "2-3"}}) == pytest.approx(9.5)
+    assert compute_others_s("a", {"a": shared, "b": {**shared, "machine": "b45d1e5a"}}) == pytest.approx(9.5)
 
 
 def test_host_that_is_sampled_longer_than_others_on_its_cores() -> None:
@@ -158,12 +158,12 @@ def test_host_that_is_sampled_longer_than_others_on_its_cores() -> None:
     a stranger does there, those hosts tell.
     """
     server = host(window_s=20.0, cpu={"busy_s": 38.0, "own_s": 2.0})
-    assert disturbances({"a": server, "b": host()}) == []
-    assert disturbances({"a": server, "b": host(machine="b45d1e5a")}) == [
+    assert find_disturbances({"a": server, "b": host()}) == []
+    assert find_disturbances({"a": server, "b": host(machine="b45d1e5a")}) == [
         "host a: other processes used 1.8 of 2 cores for the length of the run"
     ]
     strange = host(cpu={"busy_s": 19.0, "own_s": 9.0})
-    assert disturbances({"a": server, "b": strange}) == [
+    assert find_disturbances({"a": server, "b": strange}) == [
         "host b: other processes used 0.78 of 2 cores for the length of the run"
     ]
 
@@ -220,7 +220,7 @@ def test_busy_loop_beside_a_run(tmp_path: Path) -> None:
         assert list(run.state) == list(run.hosts)
         assert state["window_s"] >= STEPS * STEP_S
         assert any("other processes used" in phrase for phrase in run.disturbances)
-        assert others_s(run.hosts[0], run.state) > 0
+        assert compute_others_s(run.hosts[0], run.state) > 0
 
 
 def busy_s(cpus: Collection[int]) -> float:
@@ -291,4 +291,4 @@ def test_ordinary_run(tmp_path: Path, config: ClusterConfig) -> None:
 def test_what_others_had_of_cores() -> None:
     """Of each host: what no task, agent or controller of ours has used of its cores, and what its hypervisor gave to others."""
     busy = host(cpu={"busy_s": 19.8, "own_s": 11.8}, machine="another")
-    assert taken_s({"n1": host(), "n2": busy}) == pytest.approx({"n1": 0.4, "n2": 7.9})
+    assert compute_taken_s({"n1": host(), "n2": busy}) == pytest.approx({"n1": 0.4, "n2": 7.9})

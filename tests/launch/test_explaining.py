@@ -23,7 +23,7 @@ SPEC = Spec(model="mnist", batch_size=16, gpus=2, num_ps=2)
 def heard(**packed: str) -> Tracing:
     tracing = Tracing(SPEC, HOSTS, is_requested=True)
     for task, data in packed.items():
-        tracing.hear(task.replace("_", ":"), data, None)
+        tracing.receive(task.replace("_", ":"), data, None)
     return tracing
 
 
@@ -61,8 +61,8 @@ def test_who_did_not_ask_is_told_nothing(tmp_path: Path) -> None:
 def test_failure_of_one_task_is_told_once(tmp_path: Path) -> None:
     """The first task that could not be traced says why the run has no step breakdown; nothing is written."""
     tracing = both()
-    tracing.hear("worker:1", None, "DeadlineExceededError: too late")
-    tracing.hear("worker:0", None, "another")
+    tracing.receive("worker:1", None, "DeadlineExceededError: too late")
+    tracing.receive("worker:0", None, "another")
     tracing.write(tmp_path)
     assert tracing.outcome() == (None, "worker:1 could not be traced: DeadlineExceededError: too late")
     assert not list(tmp_path.iterdir())

@@ -118,14 +118,14 @@ def test_refused(backend: str, one: HostView) -> None:
 def test_peers_are_all_addresses_of_the_lent_hosts() -> None:
     """A host may speak from another of its addresses than the one it is spoken to at; names that are unknown are no address."""
     hosts = [host("10.0.0.1", ("10.0.0.1", "192.168.0.1")), host("no-such-name.invalid", ("fd00::2",))]
-    assert exposure.peers(config(), hosts) == ["10.0.0.1", "192.168.0.1", "fd00::2"]
+    assert exposure.find_peers(config(), hosts) == ["10.0.0.1", "192.168.0.1", "fd00::2"]
 
 
 def test_nobody_but_this_machine_is_let_in_where_it_is_all_there_is() -> None:
     """The local cluster's tasks talk over the loopback, which needs no address; where the file says so, all are let in."""
-    assert exposure.peers(config("local"), [host("127.0.0.1", ("10.0.0.1",))]) == []
-    assert exposure.peers(config("local", network="host"), [host("127.0.0.1")]) is None
-    assert exposure.peers(config(network="trusted"), [host("10.0.0.1")]) is None
+    assert exposure.find_peers(config("local"), [host("127.0.0.1", ("10.0.0.1",))]) == []
+    assert exposure.find_peers(config("local", network="host"), [host("127.0.0.1")]) is None
+    assert exposure.find_peers(config(network="trusted"), [host("10.0.0.1")]) is None
 
 
 ETH0 = NetworkInterface("eth0", ("192.0.2.1", "2001:db8::1"), gbps=1.0)

@@ -22,8 +22,8 @@ def spec_of(workers: int, num_ps: int) -> Spec:
 
 
 def start_order(spec: Spec, hosts: list[HostView], tasks: tuple[PlacedTask, ...]) -> bytes:
-    ports = {host: range(10000, 10000 + len(on_host)) for host, on_host in agents.tasks_by_host(tasks).items()}
-    cluster = agents.task_addresses(tasks, hosts, ports)
+    ports = {host: range(10000, 10000 + len(on_host)) for host, on_host in agents.group_tasks_by_host(tasks).items()}
+    cluster = agents.make_task_addresses(tasks, hosts, ports)
     order = agents.start_order(
         tasks,
         hosts,
@@ -52,7 +52,7 @@ def test_addresses_are_in_the_order_of_the_tasks() -> None:
     """A job's addresses are those of its tasks by index, with the ports in the order in which a host was asked for them."""
     hosts = hosts_of(2)
     tasks = place(spec_of(2, 3), hosts, CONFIG)
-    found = agents.task_addresses(tasks, hosts, {0: [5, 6, 7], 1: [8, 9]})
+    found = agents.make_task_addresses(tasks, hosts, {0: [5, 6, 7], 1: [8, 9]})
     assert found == {"ps": ["10.0.0.0:5", "10.0.0.1:8", "10.0.0.0:6"], "worker": ["10.0.0.0:7", "10.0.0.1:9"]}
 
 
@@ -64,7 +64,7 @@ def test_address_and_port_can_be_told_apart(address: str, written: str) -> None:
     """An address of IPv6, which has colons of its own, stands in brackets: TensorFlow never reached the port behind it else."""
     (host,) = hosts_of(1)
     tasks = place(spec_of(1, 0), [host], CONFIG)
-    assert agents.task_addresses(tasks, [dataclasses.replace(host, address=address)], {0: [7]}) == {"worker": [written]}
+    assert agents.make_task_addresses(tasks, [dataclasses.replace(host, address=address)], {0: [7]}) == {"worker": [written]}
 
 
 def test_common_and_own_part_make_a_whole_order() -> None:

@@ -46,7 +46,7 @@ def facts(host: int = 0, **state: Any) -> Mapping[str, Any]:
 def told(*events: Mapping[str, Any]) -> Probes:
     found = answers()
     for event in events:
-        found.hear(event)
+        found.receive(event)
     return found.probes(4.0)
 
 
@@ -88,7 +88,7 @@ def test_a_fan_without_one_of_its_streams_is_another_measurement() -> None:
 def test_a_lost_host_keeps_what_it_has_told() -> None:
     """A host that ends in the middle is unknown from then on, with the reason, and what it had measured stays."""
     found = answers()
-    found.hear(reading(1))
+    found.receive(reading(1))
     found.lose(1, "no answer within 10 s")
     probes = found.probes(1.0)
     assert probes.hosts["b"].readings.keys() == {"core.matmul"}
@@ -113,13 +113,13 @@ LIES: Mapping[str, list[Mapping[str, Any]]] = {
 def test_what_nobody_has_asked_is_refused(lie: str) -> None:
     """A host that tells of something else, or twice, is refused; with it goes all it told, and each stream to and from it."""
     found = answers()
-    found.hear(stream(0, 1, 0, *[1e8] * PARTS))
-    found.hear(reading(1))
+    found.receive(stream(0, 1, 0, *[1e8] * PARTS))
+    found.receive(reading(1))
     *before, last = LIES[lie]
     for event in before:
-        found.hear(event)
+        found.receive(event)
     with pytest.raises(MessageError) as refused:
-        found.hear(last)
+        found.receive(last)
     found.lose(0, f"disconnected because it {refused.value}", lied=True)
     probes = found.probes(1.0)
     assert probes.hosts.keys() == {"b"}

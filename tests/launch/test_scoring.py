@@ -19,7 +19,7 @@ CHIEF, OTHER = in_lockstep(0.1 + np.array([[0.0], [0.05]]) + np.zeros((2, 30)))
 def heard(sent: Mapping[str, str | list[StepTimestamps]], spec: Spec = SPEC) -> Scoring:
     scoring = Scoring(spec, TASKS)
     for task, timestamps in sent.items():
-        scoring.hear(task, timestamps if isinstance(timestamps, str) else pack_timestamps(timestamps), None)
+        scoring.receive(task, timestamps if isinstance(timestamps, str) else pack_timestamps(timestamps), None)
     return scoring
 
 
@@ -88,8 +88,8 @@ def test_nothing_sent_is_nothing_known() -> None:
 def test_failure_of_one_task_is_told_once() -> None:
     """The first task that could not tell says why the run has no scores."""
     scoring = heard({"worker:0": [CHIEF]})
-    scoring.hear("worker:1", None, "InvalidStamps: are too many")
-    scoring.hear("worker:0", None, "another")
+    scoring.receive("worker:1", None, "InvalidStamps: are too many")
+    scoring.receive("worker:0", None, "another")
     assert scoring.outcome() == (None, "worker:1 has no timestamps: InvalidStamps: are too many")
 
 

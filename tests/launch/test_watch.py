@@ -34,16 +34,16 @@ class Story:
     def __init__(self) -> None:
         self.watch = Watch(TASKS, ["anna", "bert"], LIMITS, now=0.0, staying=["ps:0"])
 
-    def hear(self, event: str, now: float, *, host: int | None = None, task: str = "", **data: Any) -> None:
+    def receive(self, event: str, now: float, *, host: int | None = None, task: str = "", **data: Any) -> None:
         host = TASKS.get(task, 0) if host is None else host
-        self.watch.hear({"event": event, "host": host, "task": task, **data}, now)
+        self.watch.receive({"event": event, "host": host, "task": task, **data}, now)
 
     def exit(self, task: str, now: float, *, code: int | None = None, signal: int | None = None) -> None:
-        self.hear("exit", now, task=task, code=code, signal=signal, last_lines=[f"last words of {task}"])
+        self.receive("exit", now, task=task, code=code, signal=signal, last_lines=[f"last words of {task}"])
 
     def beat(self, now: float, host: int = 0, zygote_state: str = "S", **states: str) -> None:
         tasks = {name.replace("_", ":"): {"pid": 7, "state": state, "cpu_s": 1.0} for name, state in states.items()}
-        self.hear("beat", now, host=host, tasks=tasks, zygote_state=zygote_state)
+        self.receive("beat", now, host=host, tasks=tasks, zygote_state=zygote_state)
 
     def beats(self, until: float) -> None:
         for host in (0, 1):
@@ -53,17 +53,17 @@ class Story:
         """All tasks are ready and have been started."""
         self.watch.enter("start", now)
         for task in TASKS:
-            self.hear("started", now, task=task, pid=7)
-            self.hear("task", now, task=task, kind="ready")
+            self.receive("started", now, task=task, pid=7)
+            self.receive("task", now, task=task, kind="ready")
         assert self.watch.all_ready
         self.watch.enter("train", now)
         return self
 
     def work(self, task: str, step: int, now: float) -> None:
-        self.hear("task", now, task=task, kind="progress", step=step, of=10)
+        self.receive("task", now, task=task, kind="progress", step=step, of=10)
 
     def finish(self, task: str, now: float) -> None:
-        self.hear("task", now, task=task, kind="report", report=report_of(task))
+        self.receive("task", now, task=task, kind="report", report=report_of(task))
         self.exit(task, now, code=0)
 
     def verdict(self, now: float) -> DtfPerfError | None:
@@ -145,7 +145,7 @@ def test_a_missing_module_is_the_reason_whatever_followed() -> None:
     story = Story()
     story.watch.enter("start", 1.0)
     story.exit("worker:0", 2.0, code=1)
-    story.hear("task", 2.1, task="worker:1", kind="missing", what="module", name="horovod.tensorflow")
+    story.receive("task", 2.1, task="worker:1", kind="missing", what="module", name="horovod.tensorflow")
     story.exit("worker:1", 2.1, code=0)
     error = story.verdict(2.0 + SETTLE_S)
     assert isinstance(error, MissingModule)
@@ -158,7 +158,7 @@ def test_a_missing_module_explains_a_server_that_left() -> None:
     """A missing module is the cause in any order of events, because the task could only exit."""
     story = Story().train()
     story.exit("ps:0", 2.0, code=0)
-    story.hear("task", 2.1, task="worker:1", kind="missing", what="module", name="horovod.tensorflow")
+    story.receive("task", 2.1, task="worker:1", kind="missing", what="module", name="horovod.tensorflow")
     assert isinstance(story.verdict(2.0 + SETTLE_S), MissingModule)
 
 
@@ -169,7 +169,7 @@ def test_lost_host_ends_the_run_at_once() -> None:
     """A lost agent is the cause, independent of its tasks, with its last output."""
     story = Story().train()
     story.exit("worker:0", 2.0, code=1)
-    story.hear("lost", 2.1, host=1, how=KILLED, last_lines=[])
+    story.receive("lost", 2.1, host=1, how=KILLED, last_lines=[])
     error = story.verdict(2.1)
     assert isinstance(error, HostLost)
     assert str(error) == "the agent on bert is gone: the agent was killed by SIGKILL"
@@ -212,7 +212,7 @@ def test_how_an_agent_ended_stands_in_the_first_line(case: str) -> None:
     """The backend's reason is the message; the agent's output is below it."""
     how, words, message = ENDS[case]
     story = Story().train()
-    story.hear("lost", 2.0, host=1, how=how, last_lines=words)
+    story.receive("lost", 2.0, host=1, how=how, last_lines=words)
     assert str(story.verdict(2.0)) == message
     assert [host.lost for host in story.watch.hosts] == [None, how]
     assert (str(story.watch.refusal) == message) is (how.reason is LossReason.PROTOCOL_ERROR), (
@@ -223,7 +223,7 @@ def test_how_an_agent_ended_stands_in_the_first_line(case: str) -> None:
 def test_dead_zygote_ends_the_run_at_once() -> None:
     """Tasks that die with their zygote are not blamed."""
     story = Story().train()
-    story.hear("zygote_died", 2.0, host=0, signal=9, code=None, last_lines=[])
+    story.receive("zygote_died", 2.0, host=0, signal=9, code=None, last_lines=[])
     story.exit("worker:0", 2.0, signal=9)
     error = story.verdict(2.0)
     assert isinstance(error, HostLost)
@@ -236,7 +236,7 @@ def test_dead_zygote_explains_a_stopped_task() -> None:
     story = Story().train()
     for now in (2.0, 3.0):
         story.beat(now, worker_0="T")
-    story.hear("zygote_died", 3.1, host=0, signal=9, code=None, last_lines=[])
+    story.receive("zygote_died", 3.1, host=0, signal=9, code=None, last_lines=[])
     assert "the zygote on anna" in str(story.verdict(3.1))
 
 
@@ -244,9 +244,9 @@ def test_host_that_ends_explains_what_was_terminated_on_it() -> None:
     """A batch system that takes a host back sends SIGTERM to all on it: tasks are blamed only if their agent stays."""
     story = Story().train()
     story.exit("worker:0", 2.0, signal=15)
-    story.hear("zygote_died", 2.0, host=0, signal=15, code=None, last_lines=[])
+    story.receive("zygote_died", 2.0, host=0, signal=15, code=None, last_lines=[])
     assert story.verdict(2.0 + SETTLE_S) is None
-    story.hear("lost", 4.0, host=0, how=Lost(LossReason.TAKEN_BACK, "Slurm job 7 was cancelled (CANCELLED)"), last_lines=[])
+    story.receive("lost", 4.0, host=0, how=Lost(LossReason.TAKEN_BACK, "Slurm job 7 was cancelled (CANCELLED)"), last_lines=[])
     assert "Slurm job 7 was cancelled" in str(story.verdict(4.0))
     alone = Story().train()
     alone.exit("worker:0", 2.0, signal=15)
@@ -311,7 +311,7 @@ def test_silence_after_a_failure_is_no_other_one() -> None:
 def test_taken_port_is_named_with_a_way_out() -> None:
     """A refused port is an error of the cluster with the port, the host, and the remedy."""
     story = Story()
-    story.hear("refused", 0.1, host=1, reason="port 2220 is taken", ports=[2220])
+    story.receive("refused", 0.1, host=1, reason="port 2220 is taken", ports=[2220])
     error = story.verdict(0.1)
     assert isinstance(error, PortInUse)
     assert "port 2220 is taken on bert" in str(error)
@@ -321,10 +321,10 @@ def test_taken_port_is_named_with_a_way_out() -> None:
 def test_ports_are_there_when_all_have_answered() -> None:
     """Reservations count once every host that was asked has answered."""
     story = Story()
-    story.hear("reserved", 0.1, host=0, ports=[5, 6])
+    story.receive("reserved", 0.1, host=0, ports=[5, 6])
     assert story.watch.ports([0, 1]) is None
     assert story.watch.ports([0]) == {0: [5, 6]}
-    story.hear("reserved", 0.2, host=1, ports=[7])
+    story.receive("reserved", 0.2, host=1, ports=[7])
     assert story.watch.ports([0, 1]) == {0: [5, 6], 1: [7]}
 
 
@@ -348,12 +348,12 @@ def test_task_that_is_not_ready_in_time_is_named() -> None:
     story = Story()
     story.watch.enter("start", 0.0)
     for task in ("ps:0", "worker:0"):
-        story.hear("started", 1.0, task=task, pid=7)
-        story.hear("task", 1.0, task=task, kind="ready")
+        story.receive("started", 1.0, task=task, pid=7)
+        story.receive("task", 1.0, task=task, kind="ready")
     story.beats(59.0)
     assert story.verdict(60.0) is None
     assert "worker:1 on bert was not started within 60 s" in str(late(story, 60.5))
-    story.hear("started", 60.5, task="worker:1", pid=7)
+    story.receive("started", 60.5, task="worker:1", pid=7)
     assert "worker:1 on bert was not ready within 60 s" in str(late(story, 60.5))
 
 

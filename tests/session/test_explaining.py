@@ -18,7 +18,7 @@ from pytest_dtfperf.datamodel.step_times import StepBreakdown, WorkerTimings
 from pytest_dtfperf.explain.host_pressure import PHRASES
 from pytest_dtfperf.explain.host_pressure import find_host_pressures as strains_of
 from pytest_dtfperf.explain.measurement_profile import MeasurementProfile
-from pytest_dtfperf.launch.disturbance import disturbances
+from pytest_dtfperf.launch.disturbance import find_disturbances
 from pytest_dtfperf.session.explanation import describe_cause, profile_entry, profile_measurement
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of, spec_of
 from tests.explain.sides import side, slower, timestamped
@@ -261,7 +261,7 @@ def test_every_disturbance_is_understood() -> None:
         "cpu": {"busy_s": 20.0, "own_s": 5.0, "controller_s": 0.0, "steal_s": 5.0},
         "memory": {"some_s": 9.0, "full_s": 1.0, "swapped_in_mib": 9000}, "gpus": [gpu],
     }  # fmt: skip
-    phrases = disturbances({"node03": state})
+    phrases = find_disturbances({"node03": state})
     found = strains_of(MeasurementProfile(), MeasurementProfile(disturbances=phrases))
     assert len(found) == len(phrases) >= 7
     assert {each.kind for each in found} == set(PHRASES.values())

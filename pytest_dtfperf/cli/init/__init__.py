@@ -60,6 +60,8 @@ class InitAnswers:
 
 @dataclass(frozen=True)
 class ProjectFile:
+    """A file of the project, and what is to be written to it."""
+
     path: str  # relative to the project
     content: str | None  # None: not to be written
     note: str = ""  # manual step after the file was written
@@ -226,7 +228,7 @@ def _parse_partitions(shown: str) -> tuple[dict[str, Counter[GpuKind]], str]:
         name = row[0].strip().rstrip("*")
         default = name if row[0].strip().endswith("*") else default
         counts: Counter[str] = Counter()
-        for type_, count in keys.gpus_of(row[2]):
+        for type_, count in keys.count_gpus(row[2]):
             counts[type_] += count
         for kind in [*((type_, count) for type_, count in counts.items() if count)] or [("", 0)]:
             found.setdefault(name, Counter())[kind] += int(row[1])
@@ -305,6 +307,8 @@ def run_init(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class WrittenFile:
+    """The result of writing a file."""
+
     path: str
     is_new: bool  # False: an existing file was kept
     note: str

@@ -44,25 +44,25 @@ class Clock:
     def listen(self, client: Any) -> None:
         """Take the time from every answer that a boto3 client gets."""
 
-        def hear(http_response: Any, **_: Any) -> None:
-            self.hear(http_response.headers.get("Date"))
+        def read_response(http_response: Any, **_: Any) -> None:
+            self.read_date(http_response.headers.get("Date"))
 
-        client.meta.events.register("after-call", hear, unique_id="dtfperf-clock")
+        client.meta.events.register("after-call", read_response, unique_id="dtfperf-clock")
 
-    def hear(self, date: str | None) -> None:
+    def read_date(self, date: str | None) -> None:
         """Take the time from an answer's header, `Tue, 31 Jan 2026 02:15:03 GMT`. An invalid date is ignored."""
         try:
             stated = parsedate_to_datetime(date or "")
         except ValueError:
             return
-        self._ahead_s = stated.timestamp() - _running_s()
+        self._ahead_s = stated.timestamp() - _read_uptime_s()
 
     def now(self) -> float | None:
         """Return Amazon's time in seconds since 1970; None before its first answer."""
-        return None if self._ahead_s is None else _running_s() + self._ahead_s
+        return None if self._ahead_s is None else _read_uptime_s() + self._ahead_s
 
 
-def _running_s() -> float:
+def _read_uptime_s() -> float:
     """Return the seconds since this machine's start, including those in sleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -192,7 +192,7 @@ class _Folders(list[str]):
 
 
 @cache
-def _service_loader(data_path: str | None) -> Loader:
+def _get_service_loader(data_path: str | None) -> Loader:
     """Return the loader of service models, including AWS_DATA_PATH. Without it, each session reads them again for 0.5 s."""
     paths = [os.path.expanduser(os.path.expandvars(path)) for path in (data_path or "").split(os.pathsep) if path]
     return Loader(extra_search_paths=_Folders(paths))
@@ -200,7 +200,7 @@ def _service_loader(data_path: str | None) -> Loader:
 
 def _open_session(region: str | None) -> boto3.Session:
     session = botocore.session.get_session()
-    session.register_component("data_loader", _service_loader(session.get_config_variable("data_path")))
+    session.register_component("data_loader", _get_service_loader(session.get_config_variable("data_path")))
     return boto3.Session(region_name=region, botocore_session=session)
 
 
@@ -219,7 +219,7 @@ T = TypeVar("T")
 _SEEN_WITHIN_S = 60.0
 
 
-def attempts(within_s: float, *, first_s: float = 0.1, most_s: float = 5.0) -> Iterator[None]:
+def iterate_attempts(within_s: float, *, first_s: float = 0.1, most_s: float = 5.0) -> Iterator[None]:
     """Yield at once, after growing pauses, and a last time when the time is over."""
     deadline = time.monotonic() + within_s
     for asked in count(1):
@@ -240,7 +240,7 @@ def call_unless(codes: tuple[str, ...], call: Callable[[], T]) -> T | None:
     try:
         return call()
     except exceptions.ClientError as error:
-        if refusals.code_of(error) not in codes:
+        if refusals.get_code(error) not in codes:
             raise
         return None
 
@@ -255,7 +255,7 @@ def call_once_known(call: Callable[[], T], *codes: str) -> T:
         longest_pause_s=5.0,
         growth=1.5,
         spread=0.2,
-        is_transient=lambda error: refusals.code_of(error) in codes,
+        is_transient=lambda error: refusals.get_code(error) in codes,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from pytest_dtfperf.clusters.ec2 import refusals
-from pytest_dtfperf.clusters.ec2.account import attempts
+from pytest_dtfperf.clusters.ec2.account import iterate_attempts
 from pytest_dtfperf.clusters.ec2.instances import Instance
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, LossReason, Lost
@@ -50,7 +50,7 @@ class Ec2Allocation:
             raise
 
     def _refuse_if_over(self, patience_s: float) -> None:
-        for _ in attempts(patience_s, first_s=0.5):
+        for _ in iterate_attempts(patience_s, first_s=0.5):
             if found := list(filter(None, (explain_end(each) for each in _poll_if_reachable(self._poll).values()))):
                 raise AllocationOver("; ".join(found))
 
@@ -79,22 +79,22 @@ class Ec2Channel:
         if heard is None:
             return None
         host, what = heard
-        if isinstance(what, Lost) and (why := self._why_lost(host, what.reason)):
+        if isinstance(what, Lost) and (why := self._explain_loss(host, what.reason)):
             self._next.append((host, Lost(LossReason.TAKEN_BACK, why)))
             return host, f"({what.description})".encode()  # the SSH error is kept among the host's last lines
         return heard
 
     def why_silent(self, host: int) -> Lost | None:
-        why = self._why_lost(host, LossReason.SILENT)
+        why = self._explain_loss(host, LossReason.SILENT)
         return Lost(LossReason.TAKEN_BACK, why) if why else self._channel.why_silent(host)
 
     def close(self) -> None:
         self._channel.close()
 
-    def _why_lost(self, host: int, reason: LossReason) -> str | None:
+    def _explain_loss(self, host: int, reason: LossReason) -> str | None:
         """Return why Amazon ended a host, after a short wait; None if the host reported its agent's end."""
         patience_s = 0.0 if reason in (LossReason.ENDED, LossReason.UNRESPONSIVE) else LATE_S
-        for _ in attempts(patience_s, first_s=0.5, most_s=2.0):
+        for _ in iterate_attempts(patience_s, first_s=0.5, most_s=2.0):
             found = _poll_if_reachable(self._poll).get(self._ids[host])
             if found and (why := explain_end(found)):
                 return why

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.clusters.ec2 import keys
-from pytest_dtfperf.clusters.ec2.instance_types import known_gpus
+from pytest_dtfperf.clusters.ec2.instance_types import get_known_gpus
 from pytest_dtfperf.clusters.ec2.keys import KEYS
 from pytest_dtfperf.clusters.named import Backend, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation
@@ -38,7 +38,7 @@ class Ec2Backend(Backend):
         return keys.validate(table)
 
     def count_gpus(self, backend_keys: Mapping[str, Any]) -> int | None:
-        return known_gpus(backend_keys)
+        return get_known_gpus(backend_keys)
 
     def get_lifetime_s(self, backend_keys: Mapping[str, Any]) -> float | None:
-        return keys.lent_s(backend_keys)
+        return keys.get_lifetime_s(backend_keys)

@@ -34,7 +34,7 @@ from pytest_dtfperf.clusters.ec2.instance_types import Offer
 from pytest_dtfperf.clusters.ec2.instances import Instance
 from pytest_dtfperf.clusters.ec2.keys import DEFAULT_MAX_HOURS, DEFAULT_USER
 from pytest_dtfperf.clusters.ec2.launcher import Launch, allow_ingress
-from pytest_dtfperf.clusters.ec2.ledger import Ledger, LedgerRecord, list_ledgers, state_folder
+from pytest_dtfperf.clusters.ec2.ledger import Ledger, LedgerRecord, get_state_folder, list_ledgers
 from pytest_dtfperf.clusters.ec2.plan import (
     LaunchPlan,
     compute_shape,
@@ -122,7 +122,7 @@ class Ec2:
         self._backend_keys = config.backend_keys
         self._where = f"cluster {config.name!r}"
         self._settle_s = settle_s
-        self._folder = folder or state_folder()
+        self._folder = folder or get_state_folder()
         self._check_ip = check_ip
         self._ask = ask
 
@@ -132,7 +132,7 @@ class Ec2:
             self._connect(lot, resources)
             endpoints = make_endpoints(lot.plan, lot.ledger.folder, lot.instances)
             with open_allocation(self._config, endpoints, resources) as lent:
-                yield Ec2Allocation(lent, lot.instances, _poll(lot), _placement(lot))
+                yield Ec2Allocation(lent, lot.instances, _poll(lot), _make_placement(lot))
 
     @contextmanager
     def lot(self, resources: Resources) -> Iterator[InstanceGroup]:
@@ -156,7 +156,7 @@ class Ec2:
             return
         plan = self._plan(account, offer, price, count, resources)
         ledger = Ledger.of(plan, self._folder)
-        with Watchdog(watchdog.watchdog_command(ledger.path, self._settle_s), dict(os.environ)) as watch:
+        with Watchdog(watchdog.make_watchdog_command(ledger.path, self._settle_s), dict(os.environ)) as watch:
             try:
                 yield self._launch(account, offer, plan, ledger, resources)
             finally:
@@ -226,7 +226,7 @@ class Ec2:
         gpus = 0 if self._config.device == "cpu" else lot.offer.gpus
         boot_s = float(self._backend_keys.get("boot_s", BOOT_S))
         with translate_errors(lot.account, self._where):
-            contact = Contact(lot.ledger.folder, gpus, boot_s, _poll(lot), resources.on_status, _hint(lot.plan))
+            contact = Contact(lot.ledger.folder, gpus, boot_s, _poll(lot), resources.on_status, _format_hint(lot.plan))
             contact.all(make_endpoints(lot.plan, lot.ledger.folder, lot.instances))
         lot.ledger.note("ready", instances=[each.id for each in lot.instances])
 
@@ -237,7 +237,7 @@ class Ec2:
         if taken is None:
             return None
         ledger, record = taken
-        with _left_if_unused(ledger), translate_errors(account, self._where):
+        with _release_after_error(ledger), translate_errors(account, self._where):
             found = find_kept_instances(account, record)
             if found is None:
                 resources.on_status(f"what run {ledger.run} had kept runs no more")
@@ -276,7 +276,7 @@ class Ec2:
         finally:
             if found:
                 lives = [InstanceLifetime(each.id, max(each.launched, record.held_since), now) for each in found.values()]
-                placement = _placement(InstanceGroup(account, record.plan, ledger, offer, list(found.values())))
+                placement = _make_placement(InstanceGroup(account, record.plan, ledger, offer, list(found.values())))
                 resources.spent({"backend": "ec2", "run": ledger.run, **make_bill(price, lives), "placement": placement})
 
     def _count_devices(self, offer: Offer) -> ClusterConfig:
@@ -290,7 +290,7 @@ class Ec2:
 
 
 @contextmanager
-def _left_if_unused(ledger: Ledger) -> Iterator[None]:
+def _release_after_error(ledger: Ledger) -> Iterator[None]:
     """Release kept instances if the block fails: while held, they would cost and other sessions would launch more."""
     try:
         yield
@@ -305,7 +305,7 @@ def _poll(lot: InstanceGroup) -> Poll:
     return lambda: instances.describe_by_id(lot.account.ec2, ids)
 
 
-def _hint(plan: LaunchPlan) -> str:
+def _format_hint(plan: LaunchPlan) -> str:
     if plan.public:
         return (
             f"Logins are let in from {plan.caller_cidr}: is that where this machine's connections come from (caller_cidr), and "
@@ -314,7 +314,7 @@ def _hint(plan: LaunchPlan) -> str:
     return f"Is this machine in {plan.caller_cidr}, from where logins are let in, and is there a way from it to {plan.vpc}?"
 
 
-def _placement(lot: InstanceGroup) -> dict[str, Any]:
+def _make_placement(lot: InstanceGroup) -> dict[str, Any]:
     """Return the properties of the instances with an effect on speed that only Amazon knows."""
     return {
         "region": lot.plan.region,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_dtfperf.clusters.children import TooMuchOutput, read_output
-from pytest_dtfperf.clusters.ec2.account import attempts
+from pytest_dtfperf.clusters.ec2.account import iterate_attempts
 from pytest_dtfperf.clusters.ec2.instances import Instance
 from pytest_dtfperf.clusters.ec2.plan import LaunchPlan
 from pytest_dtfperf.clusters.ssh.endpoints import Endpoint, make_ssh_argv
@@ -27,7 +27,7 @@ from pytest_dtfperf.node.files import replace_file
 LOGIN_KEY, HOST_KEY = "login", "host"  # the keys of a run, in its folder: for the login, and of the host at the first login
 
 
-def known_hosts_path(folder: Path, instance_id: str) -> Path:
+def get_known_hosts_path(folder: Path, instance_id: str) -> Path:
     """Return the file of known hosts of one instance: instances are contacted in parallel."""
     return folder / f"known_hosts.{instance_id}"
 
@@ -37,15 +37,15 @@ def make_endpoint(plan: LaunchPlan, folder: Path, instance: Instance) -> Endpoin
     address = instance.public if plan.public else instance.private
     options = (
         *("-F", os.devnull),  # ignore the user's files, which may match such addresses
-        *_option(f'IdentityFile="{_escape_percent(folder / LOGIN_KEY)}"'),
+        *_format_option(f'IdentityFile="{_escape_percent(folder / LOGIN_KEY)}"'),
         *("-p", str(plan.port)),
-        *_option("IdentitiesOnly=yes"),
-        *_option("IdentityAgent=none"),
-        *_option(f"HostKeyAlias={instance.id}"),
-        *_option(f'UserKnownHostsFile="{_escape_percent(known_hosts_path(folder, instance.id))}"'),
-        *_option(f"GlobalKnownHostsFile={os.devnull}"),
-        *_option("HostKeyAlgorithms=ssh-ed25519"),
-        *_option("CheckHostIP=no"),
+        *_format_option("IdentitiesOnly=yes"),
+        *_format_option("IdentityAgent=none"),
+        *_format_option(f"HostKeyAlias={instance.id}"),
+        *_format_option(f'UserKnownHostsFile="{_escape_percent(get_known_hosts_path(folder, instance.id))}"'),
+        *_format_option(f"GlobalKnownHostsFile={os.devnull}"),
+        *_format_option("HostKeyAlgorithms=ssh-ed25519"),
+        *_format_option("CheckHostIP=no"),
     )
     return Endpoint(instance.id, f"{plan.user}@{address}", instance.private, options)
 
@@ -60,7 +60,7 @@ def _escape_percent(path: Path) -> str:
     return str(path).replace("%", "%%")
 
 
-def _option(option: str) -> tuple[str, str]:
+def _format_option(option: str) -> tuple[str, str]:
     return "-o", option
 
 
@@ -86,7 +86,7 @@ def read_injected_key(folder: Path) -> str:
 def trust_keys(folder: Path, instance_id: str, *keys: str) -> None:
     """Trust only these keys of an instance from now on. Raises `AllocationError`."""
     lines = dict.fromkeys(f"{instance_id} {' '.join(key.split()[:2])}\n" for key in keys)
-    path = known_hosts_path(folder, instance_id)
+    path = get_known_hosts_path(folder, instance_id)
     try:
         with replace_file(path) as file:
             file.write("".join(lines).encode())
@@ -235,7 +235,7 @@ class Contact:
     def _count_gpus(self, talk: "_Talk") -> None:
         """Check the number of GPUs. Repeats, because a driver may need a moment."""
         found = "0"
-        for _ in attempts(_DRIVER_S, first_s=1.0):
+        for _ in iterate_attempts(_DRIVER_S, first_s=1.0):
             found = talk.until_it_answers(_GPUS, str.isdecimal, codes=(0, 1))
             if int(found) == self.gpus:
                 return
@@ -271,7 +271,7 @@ class _Talk:
     def until_it_answers(self, command: str, is_answer: Callable[[str], bool], codes: Sequence[int] = (0,)) -> str:
         """Repeat a command until the last line of its output is an answer, and return that line."""
         code = _NO_LINE
-        for _ in attempts(max(0.0, self.deadline - time.monotonic()), first_s=0.2, most_s=3.0):
+        for _ in iterate_attempts(max(0.0, self.deadline - time.monotonic()), first_s=0.2, most_s=3.0):
             if self.stop.is_set():
                 raise AllocationError(f"instance {self.endpoint.name} is not waited for any more")
             code, out, err = self._run(command)

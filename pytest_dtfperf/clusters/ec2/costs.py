@@ -45,8 +45,8 @@ def get_price(account: "Account", offer: Offer, spot: bool, zone: str | None = N
     `given` is the price in clusters.toml, and takes precedence. Spot prices differ by zone: without a zone, the highest.
     """
     if given is not None:
-        return Price(given, "usd_per_hour of the cluster file", _today())
-    kind = _kind(spot, zone)
+        return Price(given, "usd_per_hour of the cluster file", _format_today())
+    kind = _get_kind(spot, zone)
     # An endpoint other than Amazon's has prices of its own.
     name = f"price {account.endpoint} {account.region} {offer.instance_type} {kind}"
 
@@ -75,7 +75,7 @@ def _get_list_price(account: "Account", offer: Offer) -> Price:
     found = [usd for page in pages for product in page["PriceList"] for usd in _find_hourly_prices(json.loads(product))]
     if not found:
         raise AllocationError(_format_unknown_price(account, offer, "on demand", "Amazon's price list has none"))
-    return Price(max(found), "AWS price list", _today())  # one product if the list is in order
+    return Price(max(found), "AWS price list", _format_today())  # one product if the list is in order
 
 
 def _find_hourly_prices(product: Mapping[str, Any]) -> Iterator[float]:
@@ -98,8 +98,8 @@ def _get_spot_price(account: "Account", offer: Offer, zone: str | None) -> Price
     entries = sorted((each for page in pages for each in page["SpotPriceHistory"]), key=lambda each: each["Timestamp"])
     found = {each["AvailabilityZone"]: float(each["SpotPrice"]) for each in entries}  # the latest of each zone
     if not found:
-        raise AllocationError(_format_unknown_price(account, offer, _kind(True, zone), "there is no history of one"))
-    return Price(max(found.values()), f"spot price in {zone or account.region}", _today())
+        raise AllocationError(_format_unknown_price(account, offer, _get_kind(True, zone), "there is no history of one"))
+    return Price(max(found.values()), f"spot price in {zone or account.region}", _format_today())
 
 
 def _format_unknown_price(account: "Account", offer: Offer, kind: str, why: str) -> str:
@@ -109,13 +109,13 @@ def _format_unknown_price(account: "Account", offer: Offer, kind: str, why: str)
     )
 
 
-def _kind(spot: bool, zone: str | None) -> str:
+def _get_kind(spot: bool, zone: str | None) -> str:
     if not spot:
         return "on demand"
     return f"spot in {zone}" if zone else "spot"
 
 
-def _today() -> str:
+def _format_today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 

@@ -59,26 +59,26 @@ def get_offer(account: "Account", instance_type: str) -> Offer:
 
     def ask() -> object:
         found = _request_offer(account, instance_type)
-        cached(_gpus_of(instance_type), 0, lambda: found.gpus)
+        cached(_parse_gpus(instance_type), 0, lambda: found.gpus)
         return asdict(found)
 
     return Offer(**cached(f"offer {account.region} {instance_type}", MAX_AGE_S, ask))
 
 
-def known_gpus(backend_keys: Mapping[str, Any]) -> int | None:
+def get_known_gpus(backend_keys: Mapping[str, Any]) -> int | None:
     """Return the GPUs of a cluster's instances from the cache, of any region; None if unknown. Makes no request."""
 
     def refuse() -> int:
         raise LookupError
 
     try:
-        gpus: int = cached(_gpus_of(backend_keys["instance_type"]), math.inf, refuse)
+        gpus: int = cached(_parse_gpus(backend_keys["instance_type"]), math.inf, refuse)
     except LookupError:  # also if the key is missing
         return None
     return gpus
 
 
-def _gpus_of(instance_type: str) -> str:
+def _parse_gpus(instance_type: str) -> str:
     return f"gpus of {instance_type}"
 
 
@@ -104,8 +104,8 @@ def find_nearest(instance_type: str, offered: Iterable[str]) -> list[str]:
     For a GPU type all GPU families count as its own: p2.xlarge is gone, and g5.xlarge is what comes nearest.
     """
     names = sorted(offered)
-    family = _letters(instance_type)
-    relatives = [name for name in names if _letters(name) in _KIN.get(family, (family,))]
+    family = _split_letters(instance_type)
+    relatives = [name for name in names if _split_letters(name) in _KIN.get(family, (family,))]
     size = instance_type.partition(".")[2]
     same_size = [name for name in relatives if name.partition(".")[2] == size]
     found = [
@@ -119,7 +119,7 @@ def find_nearest(instance_type: str, offered: Iterable[str]) -> list[str]:
 _KIN = {"p": ("p", "g"), "g": ("g", "p")}
 
 
-def _letters(instance_type: str) -> str:
+def _split_letters(instance_type: str) -> str:
     found = re.match("[a-z]*", instance_type)
     return found[0] if found else ""
 
@@ -151,7 +151,7 @@ def parse_offer(info: "InstanceTypeInfoTypeDef") -> Offer:
     """Parse one entry of DescribeInstanceTypes."""
     gpus = info.get("GpuInfo", {}).get("Gpus") or []
     network = info.get("NetworkInfo", {})
-    card = _first_card(network)
+    card = _get_first_card(network)
     return Offer(
         instance_type=info["InstanceType"],
         # For a type with a part of a GPU, Count is 0.
@@ -169,7 +169,7 @@ def parse_offer(info: "InstanceTypeInfoTypeDef") -> Offer:
     )
 
 
-def _first_card(network: "NetworkInfoTypeDef") -> Mapping[str, Any]:
+def _get_first_card(network: "NetworkInfoTypeDef") -> Mapping[str, Any]:
     """Return the card of an instance's first interface. Several cards need several interfaces, defined elsewhere."""
     first = network.get("DefaultNetworkCardIndex", 0)
     cards = network.get("NetworkCards", [])

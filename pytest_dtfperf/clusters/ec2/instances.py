@@ -60,7 +60,7 @@ class Instance:
             public=shown.get("PublicIpAddress") or None,
             zone=shown.get("Placement", {}).get("AvailabilityZone", ""),
             kind=shown.get("InstanceType", ""),
-            reason=refusals.state_reason(_remove_type(shown)),
+            reason=refusals.format_state_reason(_remove_type(shown)),
             launched=launched.timestamp() if launched else 0.0,
             tags={tag.get("Key", ""): tag.get("Value", "") for tag in shown.get("Tags", [])},
         )
@@ -74,7 +74,7 @@ def describe_by_id(ec2: "EC2Client", ids: Sequence[str]) -> dict[str, Instance]:
         try:
             found |= _describe(ec2, InstanceIds=list(some))
         except ClientError as error:
-            if refusals.code_of(error) != "InvalidInstanceID.NotFound":
+            if refusals.get_code(error) != "InvalidInstanceID.NotFound":
                 raise
             if len(some) > 1:  # one unknown id makes the whole request fail
                 for each in some:

@@ -19,7 +19,7 @@ PORT = Validator("a port, 1 to 65535", lambda value: type(value) is int and 1 <=
 HOURS = Validator(
     f"a number of hours above 0, {MOST_HOURS:g} at most", lambda value: SECONDS.accepts(value) and bool(value <= MOST_HOURS)
 )
-CIDR = Validator('a network like "203.0.113.7/32"', lambda value: isinstance(value, str) and _network(value) is not None)
+CIDR = Validator('a network like "203.0.113.7/32"', lambda value: isinstance(value, str) and _parse_network(value) is not None)
 SETUP = Validator('a list of lines of shell, or "uv"', lambda value: value == "uv" or TEXTS.accepts(value))
 TAGS = Validator(
     'a table of texts, like { project = "resnet" }',
@@ -54,17 +54,17 @@ KEYS: Mapping[str, Validator] = {
 }
 
 
-def lent_s(backend_keys: Mapping[str, Any]) -> float:
+def get_lifetime_s(backend_keys: Mapping[str, Any]) -> float:
     """Return the longest lifetime of the instances in seconds."""
     return float(backend_keys.get("max_hours", DEFAULT_MAX_HOURS)) * 3600
 
 
 def validate(table: Mapping[str, Any]) -> str | None:
     """Return the first conflict between keys that are valid on their own; None if there is none."""
-    return next(_problems(table), None)
+    return next(_find_problems(table), None)
 
 
-def _problems(table: Mapping[str, Any]) -> Iterator[str]:
+def _find_problems(table: Mapping[str, Any]) -> Iterator[str]:
     if "instance_type" not in table:
         yield 'must set the type of its instances: instance_type = "g5.xlarge"'
     if "ami" in table and not re.fullmatch(r"ami-[0-9a-f]{8}([0-9a-f]{9})?", table["ami"]):
@@ -82,7 +82,7 @@ def _problems(table: Mapping[str, Any]) -> Iterator[str]:
             'has address = "private", so caller_cidr must be the network within reach of it from which you log in: '
             'caller_cidr = "10.0.0.7/32"'
         )
-    network = _network(table["caller_cidr"]) if "caller_cidr" in table else None
+    network = _parse_network(table["caller_cidr"]) if "caller_cidr" in table else None
     if network and network.prefixlen < WIDEST:
         yield (
             f"caller_cidr = {table['caller_cidr']!r} would admit half the internet to the instances: set your own address, "
@@ -93,7 +93,7 @@ def _problems(table: Mapping[str, Any]) -> Iterator[str]:
             yield f'tags must not have {key!r}: "Name", "{OURS}..." and "aws:..." are taken, and 128 letters are the most'
 
 
-def _network(text: str) -> ipaddress.IPv4Network | None:
+def _parse_network(text: str) -> ipaddress.IPv4Network | None:
     try:
         return ipaddress.IPv4Network(text)
     except ValueError:

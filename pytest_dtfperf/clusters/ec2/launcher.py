@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from botocore.exceptions import ClientError
 
 from pytest_dtfperf.clusters.ec2 import contact, instance_types, instances, plan, refusals
-from pytest_dtfperf.clusters.ec2.account import NO_ANSWER, Account, attempts, call_once_known, call_unless
+from pytest_dtfperf.clusters.ec2.account import NO_ANSWER, Account, call_once_known, call_unless, iterate_attempts
 from pytest_dtfperf.clusters.ec2.instance_types import Offer
 from pytest_dtfperf.clusters.ec2.instances import Instance
 from pytest_dtfperf.clusters.ec2.ledger import Ledger
@@ -125,7 +125,7 @@ class Launch:
 
     def _group_of_that_name(self) -> str:
         """Return the id of the security group that an earlier request created, of which the answer was lost."""
-        for _ in attempts(30):
+        for _ in iterate_attempts(30):
             found = self.account.ec2.describe_security_groups(
                 Filters=[{"Name": "group-name", "Values": [self.plan.name]}, {"Name": "vpc-id", "Values": [self.plan.vpc]}]
             )["SecurityGroups"]
@@ -153,7 +153,7 @@ class Launch:
     def _run(self, zone: Zone, token: str, call: Callable[[], Sequence[Any]]) -> list[str]:
         """Request the instances, and return their ids. A request is repeated with the same token, so it launches once."""
         trouble = ""
-        for _ in attempts(ANSWER_S, first_s=0.25, most_s=20.0):
+        for _ in iterate_attempts(ANSWER_S, first_s=0.25, most_s=20.0):
             self.ledger.intend("instances", token=token, subnet=zone.subnet)
             try:
                 answer = call()
@@ -162,10 +162,10 @@ class Launch:
                 continue
             except ClientError as error:
                 trouble = self.account.explain(error)
-                kind = refusals.kind_of(refusals.code_of(error), error.response["ResponseMetadata"]["HTTPStatusCode"])
+                kind = refusals.classify_refusal(refusals.get_code(error), error.response["ResponseMetadata"]["HTTPStatusCode"])
                 if kind is Refusal.TRANSIENT:
                     continue
-                self.ledger.note_refused("instances", token=token, why=refusals.code_of(error))
+                self.ledger.note_refused("instances", token=token, why=refusals.get_code(error))
                 self._give_up(kind, error)
             ids = [each["InstanceId"] for each in sorted(answer, key=lambda each: each.get("AmiLaunchIndex", 0))]
             self.ledger.got("instances", token=token, ids=ids)
@@ -173,9 +173,9 @@ class Launch:
         raise AllocationError(f"no answer to RunInstances within {ANSWER_S:g} s: {trouble}")
 
     def _give_up(self, kind: Refusal, error: ClientError) -> NoReturn:
-        code = refusals.code_of(error)
+        code = refusals.get_code(error)
         if kind is Refusal.NO_CAPACITY:
-            raise NoRoom(refusals.message_of(error)) from error
+            raise NoRoom(refusals.format_error(error)) from error
         if kind is Refusal.USED_UP:
             raise UsedUp("its instances had ended before anybody heard of them") from error
         if code in refusals.QUOTA:
@@ -185,7 +185,7 @@ class Launch:
 
     def _wait_until_running(self, ids: Sequence[str]) -> list[Instance]:
         seen: dict[str, Instance] = {}
-        for _ in attempts(RUNNING_S):
+        for _ in iterate_attempts(RUNNING_S):
             seen |= instances.describe_by_id(self.account.ec2, ids)
             self._refuse_ended(seen)
             if len(seen) == len(ids) and all(self._is_there(each) for each in seen.values()):

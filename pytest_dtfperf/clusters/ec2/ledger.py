@@ -30,7 +30,7 @@ _SAYS = {"plan": {"plan"}, "intent": {"kind"}, "got": {"kind"}, "refused": {"kin
 KEPT_FOR_S = 90 * 86400.0  # closed ledgers, kept for questions about a bill
 
 
-def state_folder() -> Path:
+def get_state_folder() -> Path:
     """Return this user's folder for data that must survive a crash and a restart."""
     given = os.environ.get("XDG_STATE_HOME", "")
     return Path(given if os.path.isabs(given) else Path.home() / ".local" / "state", "dtfperf", "ec2")
@@ -122,7 +122,7 @@ class Ledger:
     @classmethod
     def of(cls, plan: LaunchPlan, folder: Path | None = None) -> Self:
         """Return the ledger of a run that has yet to begin."""
-        return cls((folder or state_folder()) / f"{plan.run}{_SUFFIX}")
+        return cls((folder or get_state_folder()) / f"{plan.run}{_SUFFIX}")
 
     def begin(self, plan: LaunchPlan) -> None:
         """Write the plan to disk. No request may be sent before."""
@@ -253,7 +253,7 @@ def _parse_entry(line: bytes) -> dict[str, Any] | None:
 
 def list_ledgers(folder: Path | None = None) -> list[Ledger]:
     """Return all ledgers, the oldest first."""
-    return [Ledger(path) for path in sorted((folder or state_folder()).glob(f"*{_SUFFIX}"))]
+    return [Ledger(path) for path in sorted((folder or get_state_folder()).glob(f"*{_SUFFIX}"))]
 
 
 def list_damaged_ledgers(folder: Path | None = None) -> list[Ledger]:

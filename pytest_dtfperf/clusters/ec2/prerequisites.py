@@ -38,12 +38,12 @@ class Image:
 
 def find_image(account: Account, backend_keys: Mapping[str, Any], offer: Offer, where: str) -> Image:
     """Return the image of the cluster file, or Amazon's latest for such instances. Raises `ClusterFileError`."""
-    parameter = backend_keys.get("ami_parameter") or default_image_parameter(offer)
+    parameter = backend_keys.get("ami_parameter") or get_default_image_parameter(offer)
     ami = backend_keys.get("ami") or _read_parameter(account, parameter, where)
     try:
         found = account.ec2.describe_images(ImageIds=[ami])["Images"]
     except ClientError as error:
-        if not refusals.code_of(error).startswith("InvalidAMIID"):
+        if not refusals.get_code(error).startswith("InvalidAMIID"):
             raise
         found = []
     if not found:
@@ -72,7 +72,7 @@ def compute_volume_gib(backend_keys: Mapping[str, Any], image: Image) -> int:
     return given or max(DEFAULT_VOLUME_GIB, image.least_gib)
 
 
-def default_image_parameter(offer: Offer) -> str:
+def get_default_image_parameter(offer: Offer) -> str:
     """Return the public parameter of the default image."""
     architecture = "arm64" if "x86_64" not in offer.architectures and "arm64" in offer.architectures else "x86_64"
     return _WITH_DRIVER.format(architecture) if offer.gpus else _WITHOUT.format(_CANONICALS[architecture])
@@ -120,7 +120,7 @@ def _read_parameter(account: Account, name: str, where: str) -> str:
     try:
         return account.ssm.get_parameter(Name=name)["Parameter"]["Value"]
     except ClientError as error:
-        if refusals.code_of(error) not in ("ParameterNotFound", "ValidationException"):
+        if refusals.get_code(error) not in ("ParameterNotFound", "ValidationException"):
             raise
         raise ClusterFileError(
             f"{where}: Systems Manager knows no parameter {name!r} in {account.region}. Name an image with ami, or another "

@@ -16,7 +16,7 @@ import boto3
 from botocore.exceptions import BotoCoreError
 
 from pytest_dtfperf.clusters.ec2 import costs, instance_types, instances, plan, teardown
-from pytest_dtfperf.clusters.ec2.account import Account, attempts, translate_errors
+from pytest_dtfperf.clusters.ec2.account import Account, iterate_attempts, translate_errors
 from pytest_dtfperf.clusters.ec2.costs import InstanceLifetime, Price, make_bill
 from pytest_dtfperf.clusters.ec2.instances import Instance
 from pytest_dtfperf.clusters.ec2.ledger import Ledger, LedgerRecord, delete_old_ledgers, list_ledgers
@@ -91,14 +91,14 @@ def find_runs(account: Account, folder: Path | None = None) -> list[OpenRun]:
         record = ledger.read_record()
         if record is None:
             mine = by_run.pop(ledger.run, None)
-            found += [_of_tags(ledger.run, mine, now, why="its ledger here cannot be read")] if mine else []
+            found += [_make_run_of_tags(ledger.run, mine, now, why="its ledger here cannot be read")] if mine else []
         elif record.is_closed:
             mine = by_run.pop(ledger.run, None)
-            found += [_of_closed(record, mine, now)] if mine else []
+            found += [_make_run_of_closed_ledger(record, mine, now)] if mine else []
         elif (record.plan.account, record.plan.region) == (account.id, account.region):
-            found.append(_of_ledger(ledger, record, by_run.pop(ledger.run, {}), now))
-    found += [_of_tags(run, mine, now) for run, mine in by_run.items()]
-    return found + [_of_tags("", {each.id: each}, now) for each in without_run]
+            found.append(_make_run_of_ledger(ledger, record, by_run.pop(ledger.run, {}), now))
+    found += [_make_run_of_tags(run, mine, now) for run, mine in by_run.items()]
+    return found + [_make_run_of_tags("", {each.id: each}, now) for each in without_run]
 
 
 def reap_runs(
@@ -146,7 +146,7 @@ def end_run(account: Account, left: OpenRun, *, settle_s: float = SETTLE_S, on_s
 
 
 def _terminate(account: Account, mine: Mapping[str, Instance]) -> None:
-    for _ in attempts(WITHIN_S):
+    for _ in iterate_attempts(WITHIN_S):
         there = [each.id for each in instances.describe_by_id(account.ec2, list(mine)).values() if not each.has_ended]
         if not there:
             return
@@ -154,7 +154,7 @@ def _terminate(account: Account, mine: Mapping[str, Instance]) -> None:
     raise AllocationError(f"{', '.join(mine)} in {account} may still run and cost money: their end could not be proven")
 
 
-def _of_ledger(ledger: Ledger, record: LedgerRecord, mine: Mapping[str, Instance], now: float | None) -> OpenRun:
+def _make_run_of_ledger(ledger: Ledger, record: LedgerRecord, mine: Mapping[str, Instance], now: float | None) -> OpenRun:
     plan, owner = record.plan, record.holder
     return OpenRun(
         run=plan.run,
@@ -171,7 +171,7 @@ def _of_ledger(ledger: Ledger, record: LedgerRecord, mine: Mapping[str, Instance
     )
 
 
-def _of_closed(record: LedgerRecord, mine: Mapping[str, Instance], now: float | None) -> OpenRun:
+def _make_run_of_closed_ledger(record: LedgerRecord, mine: Mapping[str, Instance], now: float | None) -> OpenRun:
     """Return a run that its session has closed although something of it exists."""
     plan = record.plan
     return OpenRun(
@@ -190,7 +190,7 @@ def _of_closed(record: LedgerRecord, mine: Mapping[str, Instance], now: float | 
     )
 
 
-def _of_tags(run: str, mine: Mapping[str, Instance], now: float | None, why: str = "") -> OpenRun:
+def _make_run_of_tags(run: str, mine: Mapping[str, Instance], now: float | None, why: str = "") -> OpenRun:
     """Return a run by its tags. Without the ledger, the holder of a kept run is unknown; otherwise the owner is in a tag."""
     tags = next(iter(mine.values())).tags
     owner, kept = Owner.parse(tags.get(plan.OWNER, "")), plan.KEEP in tags
@@ -238,7 +238,7 @@ def list_running(account: Account, given: Mapping[str, float], folder: Path | No
 
     `given` is the hourly price of the cluster file. Raises `AllocationError`.
     """
-    rows = [row for left in find_runs(account, folder) for row in _rows(account, left, given)]
+    rows = [row for left in find_runs(account, folder) for row in _list_rows(account, left, given)]
     return sorted(rows, key=lambda row: (row.left.run, row.instance.index if row.instance else 0))
 
 
@@ -258,14 +258,14 @@ def sum_usd(rows: Sequence[RunningInstance], now: float | None = None) -> float:
     return sum(row.usd_so_far(now or time.time()) or 0.0 for row in rows)
 
 
-def _rows(account: Account, left: OpenRun, given: Mapping[str, float]) -> Iterator[RunningInstance]:
+def _list_rows(account: Account, left: OpenRun, given: Mapping[str, float]) -> Iterator[RunningInstance]:
     if not left.instances:
         yield RunningInstance(left, None, None)
     for instance in left.instances.values():
-        yield RunningInstance(left, instance, _price(account, left, instance, given.get(left.cluster)))
+        yield RunningInstance(left, instance, _find_price(account, left, instance, given.get(left.cluster)))
 
 
-def _price(account: Account, left: OpenRun, instance: Instance, given: float | None) -> Price | None:
+def _find_price(account: Account, left: OpenRun, instance: Instance, given: float | None) -> Price | None:
     """Return the price: on demand unless the ledger shows a spot run, because that is the upper limit."""
     record = left.ledger.read_record() if left.ledger else None
     spot = record is not None and record.plan.spot

@@ -73,18 +73,18 @@ _WHOSE = {  # The administrators of each kind of policy.
 }
 
 
-def code_of(error: "ClientError") -> str:
+def get_code(error: "ClientError") -> str:
     """Return Amazon's code of the error."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def message_of(error: "ClientError") -> str:
+def format_error(error: "ClientError") -> str:
     """Return code and message in one line."""
     output = re.sub(r"\s+", " ", str(error.response.get("Error", {}).get("Message", ""))).strip()
-    return f"{code_of(error)}: {output}" if output else code_of(error)
+    return f"{get_code(error)}: {output}" if output else get_code(error)
 
 
-def kind_of(code: str, status: int = 400) -> Refusal:
+def classify_refusal(code: str, status: int = 400) -> Refusal:
     """Return the reaction to a refused RunInstances. Missing capacity has status 500, so the code is checked first."""
     if code in CAPACITY:
         return Refusal.NO_CAPACITY
@@ -109,14 +109,14 @@ def was_reclaimed(state_reason: str) -> bool:
 
 def format_refusal(error: "ClientError", *, principal: str = "these credentials", region: str = "this region") -> str:
     """Return one message about a refusal that nothing here can resolve."""
-    code, action = code_of(error), error.operation_name
+    code, action = get_code(error), error.operation_name
     output = re.sub(r"\s+", " ", str(error.response.get("Error", {}).get("Message", ""))).strip()
     if code in UNAUTHORISED:
-        missing = missing_action(error)
+        missing = find_missing_action(error)
         # Amazon appends an encoded message of about a thousand letters.
         plain, encoded, _ = output.partition("Encoded authorization failure message")
         amazon_message = f"Amazon's message: {plain.strip() or code}"
-        if denied := denial(output):
+        if denied := explain_denial(output):
             return f"{principal} may not call {missing}: {denied}. {amazon_message}"
         unsure = (
             " If it is there already, another policy denies it: `aws sts decode-authorization-message` shows which, of "
@@ -126,7 +126,7 @@ def format_refusal(error: "ClientError", *, principal: str = "these credentials"
         )
         policy = "add it to the policy (docs/ec2-policy.json has all that are needed)"
         return f"{principal} may not call {missing}: {policy}.{unsure} {amazon_message}"
-    if clock := wrong_clock(error):
+    if clock := explain_wrong_clock(error):
         return clock
     if code in EXPIRED:
         how = "renew them (`aws sso login`, or new keys); or is this machine's clock wrong?"
@@ -148,7 +148,7 @@ def format_refusal(error: "ClientError", *, principal: str = "these credentials"
     return f"Amazon refuses {action} in {region}: {output} ({code})"
 
 
-def denial(message: str) -> str | None:
+def explain_denial(message: str) -> str | None:
     """Return which policy denies a call, and its administrator, if Amazon names it: more rights do not help. None otherwise."""
     found = _DENIED.search(message)
     if not found:
@@ -159,10 +159,10 @@ def denial(message: str) -> str | None:
     return f"{what}{f' ({named})' if named else ''}, and adding rights does not help. Ask {_WHOSE.get(kind, 'its author')}"
 
 
-def wrong_clock(error: "ClientError") -> str | None:
+def explain_wrong_clock(error: "ClientError") -> str | None:
     """Return the error of this machine's clock if a request was refused for it; None otherwise."""
-    code, message = code_of(error), str(error.response.get("Error", {}).get("Message", ""))
-    ahead_s = _ahead_s(error, message)
+    code, message = get_code(error), str(error.response.get("Error", {}).get("Message", ""))
+    ahead_s = _compute_ahead_s(error, message)
     is_late = code in _LATE or "Signature expired" in message or "Signature not yet current" in message
     if not is_late and (code not in INVALID or abs(ahead_s or 0.0) < _SKEW_S):
         return None
@@ -173,7 +173,7 @@ def wrong_clock(error: "ClientError") -> str | None:
     return f"Amazon refuses the signature of {error.operation_name} ({code}): {why}"
 
 
-def _ahead_s(error: "ClientError", message: str) -> float | None:
+def _compute_ahead_s(error: "ClientError", message: str) -> float | None:
     """Return how far this machine's clock is ahead, from the message or from the date of the answer."""
     if stamps := _STAMPS.search(message):
         ours, _, theirs = (datetime.strptime(each, "%Y%m%dT%H%M%S").replace(tzinfo=UTC) for each in stamps.groups())
@@ -190,14 +190,14 @@ def needs_opt_in(region: str) -> bool:
     return bool(_REGION.fullmatch(region)) and region not in _ENABLED and not _OTHER_PARTITIONS.fullmatch(region)
 
 
-def missing_action(error: "ClientError") -> str:
+def find_missing_action(error: "ClientError") -> str:
     """Return the action that a policy does not allow: the call, or one that it implies if Amazon names it."""
     output = str(error.response.get("Error", {}).get("Message", ""))
     named = re.search(r"not authorized to perform:? ([a-z0-9-]+:[A-Za-z]+)", output)
-    return named[1] if named else f"{service_of(error)}:{error.operation_name}"
+    return named[1] if named else f"{get_service(error)}:{error.operation_name}"
 
 
-def service_of(error: "ClientError") -> str:
+def get_service(error: "ClientError") -> str:
     """Return the service's name in policies."""
     return {
         "GetParameter": "ssm",
@@ -207,7 +207,7 @@ def service_of(error: "ClientError") -> str:
     }.get(error.operation_name, "ec2")
 
 
-def state_reason(instance: Mapping[str, Any]) -> str:
+def format_state_reason(instance: Mapping[str, Any]) -> str:
     """Return why an instance of DescribeInstances has stopped, as "code: message"; empty while it runs."""
     reason = instance.get("StateReason") or {}
     code, message = str(reason.get("Code", "")), str(reason.get("Message", ""))

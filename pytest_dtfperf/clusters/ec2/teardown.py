@@ -15,7 +15,7 @@ from botocore import exceptions
 from botocore.exceptions import ClientError
 
 from pytest_dtfperf.clusters.ec2 import instances, refusals
-from pytest_dtfperf.clusters.ec2.account import NO_ANSWER, Account, attempts, delete_if_there
+from pytest_dtfperf.clusters.ec2.account import NO_ANSWER, Account, delete_if_there, iterate_attempts
 from pytest_dtfperf.clusters.ec2.instances import Instance
 from pytest_dtfperf.clusters.ec2.ledger import Ledger, LedgerRecord
 from pytest_dtfperf.clusters.ec2.plan import RUN
@@ -115,7 +115,7 @@ def terminate_instances(account: Account, ids: Sequence[str]) -> None:
         account.ec2.terminate_instances(InstanceIds=list(ids))
     except ClientError as error:
         if len(ids) == 1:
-            if refusals.code_of(error) != "InvalidInstanceID.NotFound":
+            if refusals.get_code(error) != "InvalidInstanceID.NotFound":
                 raise
             return
         refused = None
@@ -134,7 +134,7 @@ def _open_spot_requests(account: Account, of_run: Sequence["FilterTypeDef"]) -> 
     try:
         found = account.ec2.describe_spot_instance_requests(Filters=[*of_run, alive])["SpotInstanceRequests"]
     except ClientError as error:
-        if refusals.code_of(error) in refusals.UNAUTHORISED:  # a user without spot instances may lack the right to list them
+        if refusals.get_code(error) in refusals.UNAUTHORISED:  # a user without spot instances may lack the right to list them
             return []
         raise
     return [each["SpotInstanceRequestId"] for each in found if "SpotInstanceRequestId" in each]
@@ -162,10 +162,10 @@ def tear_down(
             ledger.note("ending")
     left, why = None, ""
     is_reported = False
-    for _ in attempts(within_s):
+    for _ in iterate_attempts(within_s):
         try:
             left = find_belongings(account, run, record, settle_s=settle_s)
-            unsettled_s = _unsettled_s(record, settle_s)
+            unsettled_s = _compute_unsettled_s(record, settle_s)
             if not left and not left.unseen and unsettled_s <= 0:
                 if ledger and record:
                     with suppress(AllocationError):  # otherwise the next session checks that nothing is left
@@ -187,7 +187,7 @@ def tear_down(
     raise AllocationError(_loud(account, run, left, why))
 
 
-def _unsettled_s(record: LedgerRecord | None, settle_s: float) -> float:
+def _compute_unsettled_s(record: LedgerRecord | None, settle_s: float) -> float:
     """Return how long an empty list proves nothing, because a request has no known answer."""
     if record is None or record.unanswered is None:
         return 0.0
@@ -196,7 +196,7 @@ def _unsettled_s(record: LedgerRecord | None, settle_s: float) -> float:
 
 def _may_pass(error: exceptions.ClientError) -> bool:
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
-    return refusals.kind_of(refusals.code_of(error), status) is refusals.Refusal.TRANSIENT
+    return refusals.classify_refusal(refusals.get_code(error), status) is refusals.Refusal.TRANSIENT
 
 
 def _loud(account: Account, run: str, left: Belongings | None, why: str) -> str:

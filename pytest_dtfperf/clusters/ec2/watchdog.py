@@ -12,14 +12,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_dtfperf.node.module_command import module_command
+from pytest_dtfperf.node.module_command import make_module_command
 
 PAUSES_S = (0, 2, 5, 20, 60, 240, 600)  # the session may have ended because of the network
 
 
-def watchdog_command(ledger: Path, settle_s: float) -> list[str]:
+def make_watchdog_command(ledger: Path, settle_s: float) -> list[str]:
     """Return the command of a run's watchdog."""
-    return module_command(sys.executable, __name__, str(ledger), "--settle-s", str(settle_s))
+    return make_module_command(sys.executable, __name__, str(ledger), "--settle-s", str(settle_s))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

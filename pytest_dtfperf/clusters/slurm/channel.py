@@ -175,7 +175,7 @@ class SrunChannel:
         if (self._codes.keys() | self._messages.ended) - self._lost:
             self._receive_last_lines()
             for task in sorted((self._codes.keys() | self._messages.ended) - self._lost):
-                self._lose(task, self._taken_back() or self._how(task))
+                self._lose(task, self._taken_back() or self._format_end(task))
         if not self._selector.get_map():
             self._lose_the_others()
 
@@ -213,9 +213,9 @@ class SrunChannel:
             elif line == STARTED:
                 self._started.add(task)
             else:
-                self._hear(task, line)
+                self._receive_line(task, line)
 
-    def _hear(self, task: int, line: bytes) -> None:
+    def _receive_line(self, task: int, line: bytes) -> None:
         """Process a line of the agent. The shell's report may follow within the last, incomplete line of a killed agent."""
         found = _ENDED.fullmatch(line)
         if found is None:
@@ -248,7 +248,7 @@ class SrunChannel:
         self._arrived += [(task, line) for line in self._last_lines[task]]
         self._arrived.append((task, how))
 
-    def _how(self, task: int) -> Lost:
+    def _format_end(self, task: int) -> Lost:
         """Return how a process ended: from its shell's report, or from srun's if the shell was killed, too."""
         if task in self._codes:
             return _make_loss(self._codes[task])

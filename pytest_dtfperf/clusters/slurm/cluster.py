@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.clusters.locks import lock_file, make_runtime_folder
-from pytest_dtfperf.clusters.named import Backend, ClusterConfig, python
+from pytest_dtfperf.clusters.named import Backend, ClusterConfig, get_python
 from pytest_dtfperf.clusters.process_guards import Watchdog, sweep_machine
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.clusters.slurm import job_keepalive, keys, parse, request, states
@@ -43,7 +43,7 @@ from pytest_dtfperf.errors import AllocationError, AllocationOver
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node import sweep
 from pytest_dtfperf.node.files import replace_file
-from pytest_dtfperf.node.module_command import module_command
+from pytest_dtfperf.node.module_command import make_module_command
 from pytest_dtfperf.node.owner import Owner
 
 PATIENCE_S = 90.0  # of the process that asks for all: Slurm's answer may take a minute
@@ -97,7 +97,7 @@ def wait_until_running(
         job = retry_while_down(partial(_find_job, client, queue, job_id, not_before), on_status)
         if job is None:
             raise AllocationOver(states.explain_unknown(job_id))
-        phase = states.phase_of(job.state)
+        phase = states.get_phase(job.state)
         if phase is Phase.RUNNING and job.nodes:
             on_status(f"Slurm job {job.id} runs on {format_nodes(job.nodes)}")
             return job
@@ -164,13 +164,13 @@ class SlurmBackend(Backend):
         return keys.validate(table)
 
     def count_allocated_hosts(self) -> int | None:
-        return keys.nodes_of_job()
+        return keys.count_nodes_of_job()
 
     def count_gpus(self, backend_keys: Mapping[str, Any]) -> int | None:
-        return keys.gpus_per_node(backend_keys)
+        return keys.get_gpus_per_node(backend_keys)
 
     def get_lifetime_s(self, backend_keys: Mapping[str, Any]) -> float | None:
-        return keys.lent_s(backend_keys)
+        return keys.get_lifetime_s(backend_keys)
 
     def share_hosts(self, allocation: Allocation, config: ClusterConfig) -> "SlurmAllocation":
         assert isinstance(allocation, SlurmAllocation)
@@ -197,7 +197,7 @@ class Slurm:
         nodes = request.count_nodes(self._config, resources)
         sweep_machine(abandoned=True)
         if job_id := os.environ.get("SLURM_JOB_ID"):
-            names = _nodes_of_this_job(client, job_id, nodes)
+            names = _list_nodes_of_this_job(client, job_id, nodes)
             resources.on_status(f"inside Slurm job {job_id}, on {format_nodes(names)}")
             with job_keepalive.make_srun_watchdog(client) as watchdog:
                 try:
@@ -274,12 +274,12 @@ class SlurmAllocation:
             request.make_agents_command(self._config, job=self._job_id, nodes=self._nodes, argv=command, name=self._step),
             {**self._client.step_environment, sweep.SESSION: session},
             self._nodes,
-            why_over=self._why_over,
+            why_over=self._explain_end,
             clean_up=partial(self._clean_up, session),
             start_s=START_S,
         )
 
-    def _why_over(self, failed_nodes: Sequence[str] = ()) -> str | None:
+    def _explain_end(self, failed_nodes: Sequence[str] = ()) -> str | None:
         """Return why the job ended; None while it runs. srun knows which node has failed if scontrol does not."""
         deadline = time.monotonic() + ENDING_S
         while True:
@@ -289,7 +289,7 @@ class SlurmAllocation:
                 return None
             if job is None:
                 return states.explain_unknown(self._job_id)
-            phase = states.phase_of(job.state)
+            phase = states.get_phase(job.state)
             if job.state not in states.STATES or (phase is Phase.RUNNING and job.state not in states.STANDSTILL):
                 return None
             if phase is Phase.WAITING:  # requeued after it had run
@@ -302,10 +302,10 @@ class SlurmAllocation:
         """End a step that srun did not end, and processes that a killed agent left on its node. Errors are ignored."""
         with suppress(AllocationError, subprocess.TimeoutExpired, OSError):
             job = self._client.job(self._job_id)
-            if job is None or states.phase_of(job.state) is not Phase.RUNNING or job.state in states.STANDSTILL:
+            if job is None or states.get_phase(job.state) is not Phase.RUNNING or job.state in states.STANDSTILL:
                 return  # Slurm ends its processes, and cannot end a step before
             self._client.cancel_steps(self._job_id, self._step)
-            program = request.make_wrapper(self._config, module_command(python(self._config), sweep.__name__, session))
+            program = request.make_wrapper(self._config, make_module_command(get_python(self._config), sweep.__name__, session))
             subprocess.run(
                 request.make_sweep_command(self._config, job=self._job_id, nodes=self._nodes, argv=program),
                 env=self._client.step_environment,
@@ -343,11 +343,11 @@ def _submit(client: SlurmClient, argv: Sequence[str], name: str, watchdog: Watch
         raise
 
 
-def _nodes_of_this_job(client: SlurmClient, job_id: str, wanted: int) -> Sequence[str]:
+def _list_nodes_of_this_job(client: SlurmClient, job_id: str, wanted: int) -> Sequence[str]:
     """Return the nodes of the user's job in which pytest runs; the user ends it."""
     with suppress(ControllerDown):  # a running job does not need the controller
         job = client.job(job_id)
-        if job is None or states.phase_of(job.state) is not Phase.RUNNING:
+        if job is None or states.get_phase(job.state) is not Phase.RUNNING:
             raise AllocationError(
                 f"SLURM_JOB_ID names Slurm job {job_id}, but that is {job.state if job else 'not known'}. "
                 "Unset SLURM_JOB_ID for a job of its own"

@@ -29,7 +29,7 @@ TIME_LIMIT = Validator(
 )
 DURATION = Validator(
     'a number of seconds or text like "90s", "30m", "2h", "1d", above zero',
-    lambda value: SECONDS.accepts(value) or (isinstance(value, str) and (seconds(value) or 0) > 0),
+    lambda value: SECONDS.accepts(value) or (isinstance(value, str) and (parse_seconds(value) or 0) > 0),
 )
 NODES_PER_GPU_COUNT = Validator(
     "a table of device counts and the nodes for each, like { 8 = 8, 16 = 4 }",
@@ -89,25 +89,25 @@ def validate(table: Mapping[str, Any]) -> str | None:
     """Return the first conflict between keys that are valid on their own; None if there is none."""
     if "gres" in table and "gpus_per_node" in table:
         return 'has gres and gpus_per_node: one of them is enough, gpus_per_node = 4 is gres = "gpu:4"'
-    if problem := next(_about_gres(table), None):
+    if problem := next(_find_gres_problem(table), None):
         return problem
-    if "devices_per_host" not in table and gpus_per_node(table) is None:
+    if "devices_per_host" not in table and get_gpus_per_node(table) is None:
         return (
             'must set how many devices a node has: gpus_per_node = 4, gres = "gpu:p100:4", or on nodes without GPUs '
             "devices_per_host = 2, each of which is then half of a node's cores"
         )
-    problems = *map(_about_option, table.get("options", ())), *_about_counts(table), *_about_nodes(table)
+    problems = *map(_find_option_problem, table.get("options", ())), *_find_count_problem(table), *_find_node_problem(table)
     return next(filter(None, problems), None)
 
 
-def gpus_per_node(backend_keys: Mapping[str, Any]) -> int | None:
+def get_gpus_per_node(backend_keys: Mapping[str, Any]) -> int | None:
     """Return the GPUs of a node from gpus_per_node or the gpu part of gres; None if neither has any."""
     if given := backend_keys.get("gpus_per_node"):
         return int(given)
-    return sum(count for _, count in gpus_of(backend_keys.get("gres", ""))) or None
+    return sum(count for _, count in count_gpus(backend_keys.get("gres", ""))) or None
 
 
-def gpus_of(gres: str) -> list[tuple[str, int]]:
+def count_gpus(gres: str) -> list[tuple[str, int]]:
     """Return type ("" where it has none) and count of the GPUs in generic resources, as `--gres` takes and `sinfo` shows them.
 
     `gpu:2`, `gpu:a100`, `gpu:3090:4`, `gpu:a100_1g.10gb+me:1(S:0-1),shard:8`. A number alone is a count.
@@ -125,7 +125,7 @@ def gpus_of(gres: str) -> list[tuple[str, int]]:
     return found
 
 
-def nodes_of(hostlist: str) -> tuple[str, ...]:
+def list_nodes(hostlist: str) -> tuple[str, ...]:
     """Return the nodes of a host list, in its order. Raises `HostListError`, also for invalid node names."""
     nodes = hostlists.expand_hostlist(hostlist)
     if wrong := next((node for node in nodes if not _NODE.fullmatch(node)), None):
@@ -133,7 +133,7 @@ def nodes_of(hostlist: str) -> tuple[str, ...]:
     return nodes
 
 
-def seconds(duration: str | float) -> float | None:
+def parse_seconds(duration: str | float) -> float | None:
     """Return a duration in seconds; None for invalid text."""
     if not isinstance(duration, str):
         return float(duration)
@@ -141,9 +141,9 @@ def seconds(duration: str | float) -> float | None:
     return float(found[1]) * _SECONDS_PER[found[2]] if found else None
 
 
-def lent_s(backend_keys: Mapping[str, Any]) -> float | None:
+def get_lifetime_s(backend_keys: Mapping[str, Any]) -> float | None:
     """Return the longest duration of a job in seconds, by `time_limit`. None: only Slurm knows that of the current job."""
-    if nodes_of_job() is not None:
+    if count_nodes_of_job() is not None:
         return None
     days, _, rest = f"{backend_keys.get('time_limit', DEFAULT_TIME_LIMIT)}".rpartition("-")
     parts = [int(part) for part in rest.split(":")]
@@ -158,7 +158,7 @@ def _is_time(text: str) -> bool:
     return bool(_TIME.fullmatch(text)) and any(digit in text for digit in "123456789")  # Slurm takes zero for "no limit"
 
 
-def _about_option(option: str) -> str | None:
+def _find_option_problem(option: str) -> str | None:
     if option == ":":
         return 'options must not hold ":": jobs of several parts are not supported'
     name = option.partition("=")[0].partition(" ")[0] if option.startswith("--") else option[:2]
@@ -170,11 +170,11 @@ def _about_option(option: str) -> str | None:
     return None
 
 
-def _about_gres(table: Mapping[str, Any]) -> Iterator[str]:
+def _find_gres_problem(table: Mapping[str, Any]) -> Iterator[str]:
     for each in _IN_PARENTHESES.sub("", table.get("gres", "")).split(","):
         if not re.match(r"(gres[/:])?gpu\b", each.strip()):
             continue
-        counts = gpus_of(each)
+        counts = count_gpus(each)
         if not counts:
             yield (
                 f"gres = {show_value(table['gres'])}: {show_value(each.strip())} is no number of GPUs. Write "
@@ -189,8 +189,8 @@ def _about_gres(table: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def _about_counts(table: Mapping[str, Any]) -> Iterator[str]:
-    on_each = table.get("devices_per_host") or gpus_per_node(table) or 1
+def _find_count_problem(table: Mapping[str, Any]) -> Iterator[str]:
+    on_each = table.get("devices_per_host") or get_gpus_per_node(table) or 1
     for count, nodes in table.get("nodes_per_gpu_count", {}).items():
         if nodes * on_each < int(count):
             yield f"nodes_per_gpu_count sets {format_count(nodes, 'node')} for {count} devices, room for {nodes * on_each}"
@@ -198,15 +198,15 @@ def _about_counts(table: Mapping[str, Any]) -> Iterator[str]:
             yield f"nodes_per_gpu_count sets {nodes} nodes for {count} devices, but nodes = {table['nodes']}"
 
 
-def _about_nodes(table: Mapping[str, Any]) -> Iterator[str]:
+def _find_node_problem(table: Mapping[str, Any]) -> Iterator[str]:
     for key in sorted({"include_nodes", "exclude_nodes"} & table.keys()):
         try:
-            nodes_of(table[key])
+            list_nodes(table[key])
         except HostListError as exc:
             yield f"{key} = {show_value(table[key])} is no list of hosts: {exc}"
 
 
-def nodes_of_job() -> int | None:
+def count_nodes_of_job() -> int | None:
     """Return the number of nodes of the job in which this process runs; None outside of one."""
     given = os.environ.get("SLURM_JOB_NUM_NODES", "")
     return int(given) if re.fullmatch("[1-9][0-9]{0,8}", given) else None

@@ -13,7 +13,7 @@ from pytest_dtfperf.clusters.slurm.client import SlurmClient
 from pytest_dtfperf.clusters.slurm.job_keepalive import SRUN_LEAVES_S
 from pytest_dtfperf.clusters.slurm.parse import SlurmJob
 from pytest_dtfperf.clusters.slurm.request import NAME_PREFIX, parse_job_comment
-from pytest_dtfperf.clusters.slurm.states import Phase, phase_of
+from pytest_dtfperf.clusters.slurm.states import Phase, get_phase
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.node.owner import Fate, Owner
 
@@ -66,7 +66,7 @@ def find_left_jobs(client: SlurmClient) -> list[LeftJob]:
     found = []
     for job in client.jobs_of_user():
         comment = parse_job_comment(job.comment)
-        if comment and job.name.startswith(NAME_PREFIX) and phase_of(job.state) is not Phase.OVER:
+        if comment and job.name.startswith(NAME_PREFIX) and get_phase(job.state) is not Phase.OVER:
             session, owner = comment
             found.append(LeftJob(job, session, owner, owner.fate))
     return found

@@ -22,7 +22,7 @@ from pytest_dtfperf.clusters.slurm import keys as keys
 from pytest_dtfperf.clusters.slurm import parse
 from pytest_dtfperf.clusters.slurm.parse import SlurmNode
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.node.module_command import module_command
+from pytest_dtfperf.node.module_command import make_module_command
 from pytest_dtfperf.node.owner import Owner
 
 NAME_PREFIX = "dtfperf-"  # of the names of all jobs
@@ -44,7 +44,7 @@ def count_nodes(config: ClusterConfig, resources: Resources) -> int:
 def get_max_pending_s(config: ClusterConfig) -> float | None:
     """Return how many seconds a job may wait for its nodes; None: without limit."""
     given = config.backend_keys.get("max_pending")
-    return None if given is None else keys.seconds(given)
+    return None if given is None else keys.parse_seconds(given)
 
 
 def make_submit_command(
@@ -82,7 +82,7 @@ def make_submit_command(
         if "shared" in backend_keys
         else "/dev/null"
     )
-    return [*argv, *_cpu_options(config), f"--output={output}", f"--error={output}", *backend_keys.get("options", ())]
+    return [*argv, *_make_cpu_options(config), f"--output={output}", f"--error={output}", *backend_keys.get("options", ())]
 
 
 def make_agents_command(
@@ -130,7 +130,7 @@ def make_wrapper(config: ClusterConfig, argv: Sequence[str]) -> list[str]:
 def list_commands(config: ClusterConfig, resources: Resources) -> list[str]:
     """Return the commands for these resources, for display. Inside a job there is nothing to submit."""
     nodes = count_nodes(config, resources)
-    program = make_wrapper(config, module_command(config.python or "python3", "pytest_dtfperf.node.agent"))
+    program = make_wrapper(config, make_module_command(config.python or "python3", "pytest_dtfperf.node.agent"))
     step = _format_command(_make_agents_command(config, "JOB", nodes, [], program))
     if "SLURM_JOB_ID" in os.environ:
         return [f"JOB={os.environ['SLURM_JOB_ID']}", step]
@@ -149,7 +149,7 @@ def _make_agents_command(
         "--kill-on-bad-exit=0",
         "--wait=0",
         f"--gres={_get_gres(config) or 'none'}",
-        *_cpu_options(config),
+        *_make_cpu_options(config),
     ]
     return [*_make_step(job, name, count, where), *options, *argv]
 
@@ -213,7 +213,7 @@ _OF_OTHER_NODES = ("exclude_nodes", "nodes_per_gpu_count")  # keys
 def select_nodes(config: ClusterConfig, names: str) -> ClusterConfig:
     """Return the cluster with only these nodes, in Slurm's form: "node03,node07", "node[03-07]". Raises `UsageError`."""
     try:
-        nodes = keys.nodes_of(names)
+        nodes = keys.list_nodes(names)
     except HostListError as error:
         raise UsageError(f"{names!r} is no list of nodes as Slurm has it, node03,node07 or node[03-07]: {error}") from error
     others = {key: value for key, value in config.backend_keys.items() if key not in _OF_OTHER_NODES}
@@ -233,7 +233,7 @@ def _get_gres(config: ClusterConfig) -> str | None:
     return f"gpu:{count}" if count else given
 
 
-def _cpu_options(config: ClusterConfig) -> list[str]:
+def _make_cpu_options(config: ClusterConfig) -> list[str]:
     """Return the CPU options for sbatch and srun: since 22.05, srun does not inherit them from the job."""
     count = config.backend_keys.get("cpus_per_node")
     return [f"--cpus-per-task={count}"] if count else []

@@ -84,7 +84,7 @@ _ADVICE = {
 }
 
 
-def phase_of(state: str) -> Phase:
+def get_phase(state: str) -> Phase:
     """Return the phase of a state. An unknown one keeps the nodes: as long as tasks report, they work."""
     return STATES[state].phase if state in STATES else Phase.WAITING
 
@@ -100,7 +100,7 @@ def describe_state(state: str) -> str:
 
 def explain_end(job: SlurmJob) -> str:
     """Return why a job lost its nodes: its name, its state, the node, and how to continue."""
-    what = f"Slurm job {job.id} {_details(job)} ({job.state})"
+    what = f"Slurm job {job.id} {_format_details(job)} ({job.state})"
     return f"{what}: {_ADVICE[job.state]}" if job.state in _ADVICE else what
 
 
@@ -109,24 +109,24 @@ def explain_unknown(job_id: str) -> str:
     return f"Slurm job {job_id} has vanished: the controller does not know it. Was its state lost, or was it purged?"
 
 
-def _details(job: SlurmJob) -> str:
+def _format_details(job: SlurmJob) -> str:
     match job.state:
         case "TIMEOUT" if job.time_limit:
             return f"reached its time limit of {job.time_limit}"
         case "CANCELLED" if job.cancelled_by:
             return f"was cancelled by user {job.cancelled_by}"
         case "NODE_FAIL":
-            return f"ended: {_guilty(job)} failed"
+            return f"ended: {_format_failed_node(job)} failed"
         case "BOOT_FAIL":
-            return f"ended: {_guilty(job)} did not boot"
+            return f"ended: {_format_failed_node(job)} did not boot"
         case "OUT_OF_MEMORY" if job.nodes:
             return f"ran out of memory on {_name_nodes(job.nodes)}"
         case "FAILED":
-            return f"failed with {_code(job)}{_reason(job)}"
+            return f"failed with {_format_code(job)}{_format_reason(job)}"
     return describe_state(job.state)
 
 
-def _guilty(job: SlurmJob) -> str:
+def _format_failed_node(job: SlurmJob) -> str:
     if job.failed_node:
         return f"node {job.failed_node}"
     return f"node {job.nodes[0]}" if len(job.nodes) == 1 else f"a node of {_name_nodes(job.nodes)}" if job.nodes else "a node"
@@ -137,11 +137,11 @@ def _name_nodes(nodes: Sequence[str]) -> str:
     return ", ".join(nodes[:_FEW]) + more
 
 
-def _code(job: SlurmJob) -> str:
+def _format_code(job: SlurmJob) -> str:
     return f"signal {job.signal}" if job.signal else f"exit code {job.exit_code}"
 
 
-def _reason(job: SlurmJob) -> str:
+def _format_reason(job: SlurmJob) -> str:
     return f", {job.reason}" if job.reason not in ("", "None", "NonZeroExitCode", "RaisedSignal") else ""
 
 
@@ -234,7 +234,7 @@ class SrunMessages:
     def feed(self, line: str) -> None:
         """Process one line."""
         if found := _OF_TASKS.match(line):
-            for task in _numbers(found[2]):
+            for task in _expand_numbers(found[2]):
                 self._of_task[task].append(found[3])
         elif not _NOISE.fullmatch(line):
             self.of_all.append(line)
@@ -251,7 +251,7 @@ class SrunMessages:
         return list(self._of_task.get(task, ()))
 
 
-def _numbers(ranges: str) -> list[int]:
+def _expand_numbers(ranges: str) -> list[int]:
     """Expand `0-2,5`."""
     ends = [part.split("-") for part in ranges.split(",") if part]
     return [number for end in ends for number in range(int(end[0]), int(end[-1]) + 1)]

@@ -116,7 +116,7 @@ def get_uv_environment(config: ClusterConfig) -> dict[str, Any] | None:
 
 def adapt_argv(config: ClusterConfig, argv: Sequence[str]) -> list[str]:
     """Return `argv` for hosts: the cluster's Python is replaced by the Python of the environment that it created."""
-    if get_uv_environment(config) is not None and argv[0] == named.python(config):
+    if get_uv_environment(config) is not None and argv[0] == named.get_python(config):
         return ["python3", *argv[1:]]
     return list(argv)
 
@@ -221,7 +221,7 @@ class Handshake:
     def of(cls, config: ClusterConfig, *, survey: bool = False, limit_s: float | None = None) -> Self:
         """Return a cluster's handshake. `survey`: each host reports its properties. `limit_s` overrides the cluster's limit."""
         limit_s = limit_s or get_limit_s(config)
-        lines, python, bundle = get_setup_lines(config), named.python(config), make_bundle()
+        lines, python, bundle = get_setup_lines(config), named.get_python(config), make_bundle()
         header: dict[str, Any] = {"bundle": bundle.name, "bytes": len(bundle.data), "patience_s": IDLE_S, "survey": survey}
         if config.folders:
             header["folders"] = dict(config.folders)

@@ -29,7 +29,7 @@ def find_address(endpoint: Endpoint, survey: Mapping[str, Any], backend_keys: Ma
     """
     if endpoint.address:
         return endpoint.address
-    network = keys.network(backend_keys.get("private_address"))
+    network = keys.parse_network(backend_keys.get("private_address"))
     if network is None:
         reached_at: str = survey["reached_at"] or survey["hostname"]
         return reached_at

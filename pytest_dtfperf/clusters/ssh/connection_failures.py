@@ -42,7 +42,7 @@ class _Context:
         return re.search(pattern, self.text, re.MULTILINE)
 
 
-def _unknown_key(scene: _Context) -> str:
+def _explain_unknown_key(scene: _Context) -> str:
     return (
         f"{scene.host} is not trusted yet: no {scene['type']} host key of {scene['known']} is known here. Compare the "
         f"fingerprint that this shows with the host's own, and answer yes: {scene.by_hand}"
@@ -172,7 +172,7 @@ _Rule = tuple[str, str | Callable[[_Context], str | ConnectionFailure], bool]
 _CAUSES: tuple[_Rule, ...] = (
     (
         r"No (?P<type>\S+) host key is known for (?P<known>\S+) and you have requested strict checking\.",
-        _unknown_key,
+        _explain_unknown_key,
         False,
     ),
     (r"Host key for (?P<known>\S+) has changed and you have requested strict checking\.", _explain_changed_key, False),

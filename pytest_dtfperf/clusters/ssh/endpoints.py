@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pytest_dtfperf.clusters import local
 from pytest_dtfperf.clusters.capacity import require_hosts
-from pytest_dtfperf.clusters.named import ClusterConfig, python
+from pytest_dtfperf.clusters.named import ClusterConfig, get_python
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.ssh import keys as keys
 from pytest_dtfperf.clusters.ssh.bootstrap import get_connect_s
@@ -24,7 +24,7 @@ from pytest_dtfperf.errors import ClusterFileError, UsageError, unknown_name
 from pytest_dtfperf.formats import format_count
 from pytest_dtfperf.node import interfaces
 from pytest_dtfperf.node.files import read_text
-from pytest_dtfperf.node.module_command import module_command
+from pytest_dtfperf.node.module_command import make_module_command
 
 # Arguments before the user's files, because ssh takes the first value that it finds.
 SSH_OPTIONS = (
@@ -115,7 +115,7 @@ def count_hosts(config: ClusterConfig) -> int | None:
 def list_commands(config: ClusterConfig, resources: Resources) -> list[str]:
     """Return the commands that would run for these resources, for display."""
     wanted = require_hosts(config, resources, "hosts or gpus_per_host")
-    program = " ".join(module_command(python(config), "pytest_dtfperf.node.agent"))
+    program = " ".join(make_module_command(get_python(config), "pytest_dtfperf.node.agent"))
     start = make_ssh_argv(Endpoint("", ""), get_connect_s(config), "")[: -len(("--", "", ""))]
     return [
         f"SSH={shlex.quote(shlex.join(start))}",
@@ -137,7 +137,7 @@ def _identify_machine(endpoint: Endpoint) -> str:
         return f"host-{name}:{port}"
     address = _resolve_name(name)
     if port == "22" and (address in interfaces.list_addresses() or address.startswith("127.") or address == "::1"):
-        return local.machines()[0]
+        return local.get_machine()[0]
     return f"host-{address}:{port}"
 
 
@@ -169,7 +169,7 @@ def _read_endpoints(config: ClusterConfig) -> list[Endpoint]:
         )
     given = backend_keys.get("private_address")
     addresses = given if isinstance(given, dict) else {}
-    return [Endpoint(_strip_user(each), each, addresses.get(each)) for each in keys.hosts(backend_keys["hosts"])]
+    return [Endpoint(_strip_user(each), each, addresses.get(each)) for each in keys.list_hosts(backend_keys["hosts"])]
 
 
 def _read_nodes_file(path: Path) -> list[Endpoint]:
@@ -178,7 +178,7 @@ def _read_nodes_file(path: Path) -> list[Endpoint]:
     for number, line in _read_lines(path):
         if parts := line.partition("#")[0].split():
             if len(parts) != 2:
-                raise _line_error(
+                raise _make_line_error(
                     path, number, f'must be an address and what ssh calls the host, "10.0.0.3 node3", not {line!r}'
                 )
             lines[number] = parts
@@ -205,9 +205,9 @@ def _read_ip_file(path: Path) -> list[str]:
     lines = dict(_read_lines(path))
     for number, line in lines.items():
         if not line.strip():
-            raise _line_error(path, number, "is empty, but line i is machine i: remove it")
+            raise _make_line_error(path, number, "is empty, but line i is machine i: remove it")
         if line != line.strip() or len(line.split()) > 1:
-            raise _line_error(path, number, f"must be one address without blanks, not {line!r}")
+            raise _make_line_error(path, number, f"must be one address without blanks, not {line!r}")
     if not lines:
         raise ClusterFileError(f"{path} is empty: each line must be the address of one machine")
     _check_names(path, lines, keys.is_address)
@@ -227,13 +227,13 @@ def _check_names(path: Path, names: Mapping[int, str], is_right: Callable[[str],
     seen: dict[str, int] = {}
     for number, name in names.items():
         if not is_right(name):
-            raise _line_error(path, number, f"{name!r} is neither a name nor an address: letters, digits and . - _ : %")
+            raise _make_line_error(path, number, f"{name!r} is neither a name nor an address: letters, digits and . - _ : %")
         if name.lower() in seen:
-            raise _line_error(path, number, f"{name!r} is in line {seen[name.lower()]} already")
+            raise _make_line_error(path, number, f"{name!r} is in line {seen[name.lower()]} already")
         seen[name.lower()] = number
 
 
-def _line_error(path: Path, number: int, what: str) -> ClusterFileError:
+def _make_line_error(path: Path, number: int, what: str) -> ClusterFileError:
     return ClusterFileError(f"{path}, line {number}: {what}")
 
 
@@ -278,7 +278,7 @@ def _resolve_option(config: ClusterConfig, option: str) -> str:
     if key.strip().lower() not in _FILE_OPTIONS:
         return option
     folder = str(_resolve_path(config, "")).replace("%", "%%")
-    files = [each if each[:1] in "/~%$" or each == "none" else f"{folder}/{each}" for each in keys.files(value)]
+    files = [each if each[:1] in "/~%$" or each == "none" else f"{folder}/{each}" for each in keys.split_files(value)]
     return f"{key.strip()}={' '.join(_quote_path(each) for each in files)}"
 
 

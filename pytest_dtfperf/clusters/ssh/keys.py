@@ -69,23 +69,23 @@ _OPTION = re.compile(r"([A-Za-z0-9]+) *= *(\S.*)")
 
 def validate(table: Mapping[str, Any]) -> str | None:
     """Return the first conflict between keys that are valid on their own; None if there is none."""
-    if given := _about_sources(table):
+    if given := _find_source_problem(table):
         return given
     if "devices_per_host" not in table and "gpus_per_host" not in table:
         return (
             "must set how many devices a host has: gpus_per_host = 4, or on hosts without GPUs "
             "devices_per_host = 2, each of which is then half of a host's cores"
         )
-    problems = *_about_hosts(table), *_about_addresses(table), *map(_about_option, table.get("options", ()))
+    problems = *_find_host_problem(table), *_find_address_problem(table), *map(_find_option_problem, table.get("options", ()))
     return next(filter(None, problems), None)
 
 
-def hosts(given: str | Iterable[str]) -> list[str]:
+def list_hosts(given: str | Iterable[str]) -> list[str]:
     """Return the hosts of the key `hosts`, with ranges expanded. Raises `HostListError`."""
     return [name.strip() for text in ([given] if isinstance(given, str) else given) for name in hostlists.expand_hostlist(text)]
 
 
-def files(value: str) -> list[str]:
+def split_files(value: str) -> list[str]:
     """Return the files in an option's value, split as ssh does: at blanks outside quotes."""
     return [quoted or bare for quoted, bare in re.findall(r'"([^"]*)"|([^\s"]+)', value)]
 
@@ -100,12 +100,12 @@ def is_address(text: str) -> bool:
     return bool(_ADDRESS.fullmatch(text))
 
 
-def network(given: object) -> IPv4Network | IPv6Network | None:
+def parse_network(given: object) -> IPv4Network | IPv6Network | None:
     """Return the network of the key `private_address`; None if it is no network."""
     return ip_network(given) if isinstance(given, str) else None
 
 
-def first_double(names: Iterable[str]) -> str | None:
+def find_duplicate(names: Iterable[str]) -> str | None:
     """Return the first name that occurred before, ignoring case; None if there is none."""
     seen: set[str] = set()
     for name in names:
@@ -117,12 +117,12 @@ def first_double(names: Iterable[str]) -> str | None:
 
 def _is_network(value: object) -> bool:
     try:
-        return isinstance(value, str) and "/" in value and network(value) is not None
+        return isinstance(value, str) and "/" in value and parse_network(value) is not None
     except ValueError:
         return False
 
 
-def _about_sources(table: Mapping[str, Any]) -> str | None:
+def _find_source_problem(table: Mapping[str, Any]) -> str | None:
     ways = [key for key in ("hosts", "nodes_file") if key in table]
     ips = [key for key in ("public_ips", "private_ips") if key in table]
     if len(ips) == 1:
@@ -138,11 +138,11 @@ def _about_sources(table: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _about_hosts(table: Mapping[str, Any]) -> Iterator[str]:
+def _find_host_problem(table: Mapping[str, Any]) -> Iterator[str]:
     if "hosts" not in table:
         return
     try:
-        names = hosts(table["hosts"])
+        names = list_hosts(table["hosts"])
     except HostListError as exc:
         given = table["hosts"]
         yield f"hosts = {show_value(given) if isinstance(given, str) else given} is no list of hosts: {exc}"
@@ -150,16 +150,16 @@ def _about_hosts(table: Mapping[str, Any]) -> Iterator[str]:
     for name in names:
         if not is_host(name):
             yield f"hosts has {name!r}, which is no name for ssh: names are letters, digits and . - _ : %, perhaps after user@"
-    if double := first_double(names):
+    if double := find_duplicate(names):
         yield f"hosts has {double!r} twice"
 
 
-def _about_addresses(table: Mapping[str, Any]) -> Iterator[str]:
+def _find_address_problem(table: Mapping[str, Any]) -> Iterator[str]:
     given = table.get("private_address")
     if not isinstance(given, dict) or "hosts" not in table:
         return
     try:
-        names = set(hosts(table["hosts"]))
+        names = set(list_hosts(table["hosts"]))
     except HostListError:  # reported by the check of `hosts`
         return
     for host, address in given.items():
@@ -167,11 +167,11 @@ def _about_addresses(table: Mapping[str, Any]) -> Iterator[str]:
             yield f"private_address has an address for {host!r}, which is not in hosts"
         if not is_address(address):
             yield f"private_address has {address!r} for {host!r}, which is neither a name nor an address"
-    if double := first_double(given.values()):
+    if double := find_duplicate(given.values()):
         yield f"private_address has {double!r} for two hosts"
 
 
-def _about_option(option: str) -> str | None:
+def _find_option_problem(option: str) -> str | None:
     parts = _OPTION.fullmatch(option)
     if not parts:
         return f'options must be like "Key=Value" of ssh_config, not {option!r}'
@@ -189,4 +189,4 @@ def _about_option(option: str) -> str | None:
 
 def _are_files(value: str) -> bool:
     """Return whether these are files that can hold host keys."""
-    return not any(each == "none" or each.startswith("/dev/") for each in files(value))
+    return not any(each == "none" or each.startswith("/dev/") for each in split_files(value))

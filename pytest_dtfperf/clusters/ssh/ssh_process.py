@@ -143,7 +143,7 @@ class SshProcess(Child):
         """Run the handshake until the supervisor is ready. Raises `Unreachable`, `TransientError`, `Cancelled`."""
         self.write(self._handshake.script)
         while True:
-            message = self._next(deadline, over)
+            message = self._read_message(deadline, over)
             match message:
                 case {"at": "python"}:
                     self.order(self._handshake.header)
@@ -160,7 +160,7 @@ class SshProcess(Child):
 
     def answer(self, within_s: float, over: CancelToken) -> Message:
         """Return the supervisor's answer to an order."""
-        return self._next(time.monotonic() + within_s, over)
+        return self._read_message(time.monotonic() + within_s, over)
 
     def is_idle(self) -> bool:
         """Return whether the supervisor still waits for an order."""
@@ -172,11 +172,11 @@ class SshProcess(Child):
         self.hang_up()
         self.end(0.0)
 
-    def _next(self, deadline: float, over: CancelToken) -> Message:
+    def _read_message(self, deadline: float, over: CancelToken) -> Message:
         """Return the supervisor's next message. Reads byte by byte: the bytes after it belong to another reader."""
         while True:
             if time.monotonic() > deadline:  # also for a host that sends without end
-                raise self._too_late()
+                raise self._make_time_out()
             try:
                 byte = os.read(self.stdout.fileno(), 1)
             except BlockingIOError:
@@ -187,7 +187,7 @@ class SshProcess(Child):
             self._partial += byte
             self._unread += 1
             if self._unread > _NOISE_BYTES:
-                raise self._unreachable(
+                raise self._make_unreachable(
                     f"prints more than {_NOISE_BYTES >> 20} MiB of other output",
                     f"what does its login shell print? Try {format_command(self.endpoint, 'true')}",
                     self._format_noise(),
@@ -199,7 +199,7 @@ class SshProcess(Child):
                 if message is None:
                     self._noise = [*self._noise, line][-_LAST_LINES:]
                 elif "failed" in message:
-                    raise self._failed(message)
+                    raise self._explain_failure(message)
                 else:
                     self._unread = 0
                     return message
@@ -220,7 +220,7 @@ class SshProcess(Child):
             if found.get("at") == "ready" and self._handshake.header["survey"] and "left" not in found:
                 raise MessageError("did not send the description that was requested")
         except MessageError as exc:
-            raise self._unreachable(str(exc), "is something else there called python?", self._format_noise()) from exc
+            raise self._make_unreachable(str(exc), "is something else there called python?", self._format_noise()) from exc
         return found
 
     def _describe_progress(self, report: Message) -> str:
@@ -236,15 +236,15 @@ class SshProcess(Child):
 
     # Errors
 
-    def _too_late(self) -> Unreachable:
+    def _make_time_out(self) -> Unreachable:
         limit_s, lines = self._handshake.limit_s, self._stderr_lines()
         if self._stage:
-            return self._unreachable(
+            return self._make_unreachable(
                 f"was not ready within {limit_s:g} s: it was still at {self._stage}",
                 f"raise connect_s, or try it by hand: {format_command(self.endpoint)}",
                 lines,
             )
-        return self._unreachable(
+        return self._make_unreachable(
             f"did not answer within {limit_s:g} s", f"try it by hand: {format_command(self.endpoint)}", lines
         )
 
@@ -255,24 +255,24 @@ class SshProcess(Child):
             over.wait([], 0.01)
         lines = self._stderr_lines()
         if code is not None and code < 0:
-            return self._unreachable(f"was not reached: ssh was killed by {signal_name(-code)}", "run it again", lines)
+            return self._make_unreachable(f"was not reached: ssh was killed by {signal_name(-code)}", "run it again", lines)
         if code == _SSH_FAILED and not self._stage:
             failure = connection_failures.explain_failure("\n".join(lines), self.endpoint)
             return TransientError(failure.message) if failure.is_transient else Unreachable(failure.message)
         if code == _NO_LOGIN and lines and not self._stage:
-            return self._unreachable("lets no users in now (/etc/nologin)", "ask its administrator when it will", lines)
+            return self._make_unreachable("lets no users in now (/etc/nologin)", "ask its administrator when it will", lines)
         where = f"while it was at {self._stage}" if self._stage else "before it did anything for us"
         hint = f"does its login shell run commands? Try {format_command(self.endpoint, 'true')}"
-        return self._unreachable(f"ended the connection {where} (exit code {code})", hint, [*self._format_noise(), *lines])
+        return self._make_unreachable(f"ended the connection {where} (exit code {code})", hint, [*self._format_noise(), *lines])
 
-    def _failed(self, report: Message) -> Unreachable:
+    def _explain_failure(self, report: Message) -> Unreachable:
         """Return the error that the host reported before it ended. Its stderr may arrive a moment later."""
         self.exit_code(_ENDING_S)
         return Refused(
             self._text(*explain_refusal(report, self._handshake.setup, self._handshake.python), self._stderr_lines())
         )
 
-    def _unreachable(self, what: str, hint: str, lines: Sequence[str]) -> Unreachable:
+    def _make_unreachable(self, what: str, hint: str, lines: Sequence[str]) -> Unreachable:
         return Unreachable(self._text(what, hint, lines))
 
     def _text(self, what: str, hint: str = "", lines: Sequence[str] = ()) -> str:

@@ -84,5 +84,7 @@ def format_device_axis(axes: Axes, counts: Sequence[int]) -> None:
 
 @dataclass(frozen=True)
 class NamedFigure:
+    """A figure with the name of its file."""
+
     name: str  # of its file, without a suffix
     figure: Figure

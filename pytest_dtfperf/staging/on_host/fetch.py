@@ -27,7 +27,7 @@ BEAT_S = 1.0  # how often the host reports its progress
 _TICK_S = 0.1
 
 
-def cache_folder() -> str:
+def get_cache_folder() -> str:
     """Return the folder of this user's data sets on this host."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     return os.path.join(given if os.path.isabs(given) else os.path.expanduser("~/.cache"), "dtfperf", "data")
@@ -74,7 +74,7 @@ class FetchProcess:
             case "file":
                 self._files.append(order["file"])
             case "fetch":
-                self._job = FetchJob(os.path.join(cache_folder(), order["folder"]), self._files, parallel=order["parallel"])
+                self._job = FetchJob(os.path.join(get_cache_folder(), order["folder"]), self._files, parallel=order["parallel"])
                 threading.Thread(target=self._run_job, args=(self._job,), daemon=True).start()
 
     def _run_job(self, job: FetchJob) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pytest_dtfperf.errors import InfrastructureError, format_exit
-from pytest_dtfperf.node.module_command import module_command
+from pytest_dtfperf.node.module_command import make_module_command
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.spec.checks import ZMQ_PRODUCER
 from pytest_dtfperf.training.inputs.python_sources import FedInput
@@ -88,7 +88,7 @@ def start_producer(wanted: dict[str, Any]) -> "subprocess.Popen[bytes]":
     other = shlex.split(os.environ.get(COMMAND, ""))
     if other and shutil.which(other[0]) is None:
         raise InfrastructureError(f"there is no program {other[0]}, which {COMMAND}={shlex.join(other)} names as the producer")
-    command = module_command(sys.executable, "pytest_dtfperf.training.inputs.zmq_producer", str(os.getpid()), *other)
+    command = make_module_command(sys.executable, "pytest_dtfperf.training.inputs.zmq_producer", str(os.getpid()), *other)
     ours = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": ours, OTHERS_PATH: os.environ.get("PYTHONPATH", "")}
     producer = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_dtfperf.clusters.ec2.ledger import state_folder
+from pytest_dtfperf.clusters.ec2.ledger import get_state_folder
 from pytest_dtfperf.testing.backends import wait_until
 from tests.clusters.ec2.cloud import guard
 from tests.clusters.ec2.driver import Order, Watch
@@ -172,6 +172,6 @@ def watchdogs() -> list[int]:
         with suppress(OSError):
             if entry.name.isdecimal():
                 command = (entry / "cmdline").read_bytes().decode(errors="replace")
-                if WATCHDOG in command and str(state_folder()) in command:
+                if WATCHDOG in command and str(get_state_folder()) in command:
                     found.append(int(entry.name))
     return found

@@ -32,5 +32,5 @@ def test_as_answers_tell_it(cloud: Cloud) -> None:
 def test_what_is_no_time(date: str | None) -> None:
     """Before anything has told it, and of what is no time, nothing is known."""
     clock = Clock()
-    clock.hear(date)
+    clock.read_date(date)
     assert clock.now() is None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.ec2.cluster import Ec2, InstanceGroup
-from pytest_dtfperf.clusters.ec2.ledger import list_ledgers, state_folder
+from pytest_dtfperf.clusters.ec2.ledger import get_state_folder, list_ledgers
 from pytest_dtfperf.errors import AllocationError, ClusterFileError, DtfPerfError
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
@@ -52,8 +52,8 @@ def test_a_disk_that_is_full_at_the_end(cloud: Cloud) -> None:
 
 def test_a_disk_that_is_full_before_anything_is_asked(cloud: Cloud) -> None:
     """Where it cannot be written down what is asked for, nothing is."""
-    state_folder().mkdir(parents=True, exist_ok=True)
-    with full_behind(state_folder() / "none", room=100):
+    get_state_folder().mkdir(parents=True, exist_ok=True)
+    with full_behind(get_state_folder() / "none", room=100):
         assert "cannot be written" in refusal(cloud)
 
 
@@ -239,7 +239,7 @@ def test_every_run_is_written_down(cloud: Cloud, tmp_path: Path) -> None:
     lend(cloud)
     with Ec2(runs.config(cloud), settle_s=runs.SETTLE_S, folder=tmp_path / "mine").lot(Heard().resources()):
         pass
-    for folder in (state_folder(), tmp_path / "mine"):
+    for folder in (get_state_folder(), tmp_path / "mine"):
         (ledger,) = list_ledgers(folder)
         record = ledger.read_record()
         assert record

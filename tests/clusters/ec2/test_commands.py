@@ -14,7 +14,7 @@ from pytest_dtfperf.cli import main
 from pytest_dtfperf.clusters.ec2 import instance_types
 from pytest_dtfperf.clusters.ec2.contact import make_keys
 from pytest_dtfperf.clusters.ec2.launcher import Launch
-from pytest_dtfperf.clusters.ec2.ledger import Ledger, state_folder
+from pytest_dtfperf.clusters.ec2.ledger import Ledger, get_state_folder
 from pytest_dtfperf.node.owner import Owner
 from tests.cli.table import read
 from tests.clusters.ec2 import runs
@@ -76,7 +76,7 @@ def _launch(cloud: Cloud, run: str, owner: Owner = ME, *, folder: Path | None = 
     """A run with instances, as a session leaves it. Their ids."""
     account = runs.account(cloud)
     plan = runs.young(cloud, run=run, owner=owner, **other)
-    ledger = Ledger.of(plan, folder or state_folder())
+    ledger = Ledger.of(plan, folder or get_state_folder())
     ledger.begin(plan)
     make_keys(ledger.folder, plan.name)
     found = Launch(account, plan, ledger, instance_types.get_offer(account, plan.instance_type), lambda words: None)()
@@ -159,7 +159,7 @@ def test_the_account_is_asked_not_the_ledger(
 ) -> None:
     """Instances whose ledger here is empty, damaged or closed are shown, and can be ended."""
     (only,) = _launch(cloud, "a", ELSEWHERE, count=1)
-    ledger = state_folder() / "a.jsonl"
+    ledger = get_state_folder() / "a.jsonl"
     ledger.write_text(damage(ledger.read_text()))
 
     output = dtfperf("status")
@@ -174,7 +174,7 @@ def test_the_account_is_asked_not_the_ledger(
 def test_what_the_ledger_took_for_over_is_nobodys(cloud: Cloud, dtfperf: Dtfperf) -> None:
     """What is still there of a run that was proven to be over, is ended by the next session unasked."""
     _launch(cloud, "a", count=1)
-    Ledger(state_folder() / "a.jsonl").close()
+    Ledger(get_state_folder() / "a.jsonl").close()
     assert "its ledger is closed" in dtfperf("status").out
     assert dtfperf("reap").code == 0
     assert cloud.left() == NOTHING
@@ -185,7 +185,7 @@ def test_what_lost_its_run(cloud: Cloud, dtfperf: Dtfperf) -> None:
     (only,) = _launch(cloud, "a", ELSEWHERE, count=1)
     for instance in cloud.world.instances():
         instance.ec2_backend.delete_tags([instance.id], {"dtfperf:run": None})
-    (state_folder() / "a.jsonl").unlink()
+    (get_state_folder() / "a.jsonl").unlink()
     assert only in dtfperf("status").out
     assert cloud.left().instances == (only,)
     assert dtfperf("reap", "--all").code == 0
@@ -216,7 +216,7 @@ def test_each_that_lost_its_run_is_one_of_its_own(cloud: Cloud, dtfperf: Dtfperf
 def test_ssh_to_a_run_whose_ledger_is_damaged(cloud: Cloud, dtfperf: Dtfperf) -> None:
     """Without its ledger nobody knows how to log in, and the message says why."""
     (only,) = _launch(cloud, "a", count=1)
-    (state_folder() / "a.jsonl").write_text("")
+    (get_state_folder() / "a.jsonl").write_text("")
     assert "run a: its ledger here cannot be read, so the login of instance" in dtfperf("ssh", only).err
 
 
@@ -266,7 +266,7 @@ def test_status_looks_where_ledgers_are_open(cloud: Cloud, dtfperf: Dtfperf, mon
     assert dtfperf("down", "--all").code == 0
     assert dtfperf("status").out == "dtfperf: no instance of perf tests runs.\n"
 
-    (state_folder() / "a.jsonl").unlink()
+    (get_state_folder() / "a.jsonl").unlink()
     output = dtfperf("status")
     assert output.code == 2
     assert "has no region" in output.err
@@ -480,7 +480,7 @@ def test_ssh(cloud: Cloud, argv_of_ssh: Path, which: str) -> None:
     ended = _ssh("1" if which == "number" else found[1], "--", "nvidia-smi", "-L")
 
     words = argv_of_ssh.read_text().splitlines()
-    folder = state_folder() / "a-run"
+    folder = get_state_folder() / "a-run"
     assert ended.code == 7, ended.err
     assert f'IdentityFile="{folder}/login"' in words
     assert "StrictHostKeyChecking=yes" in words

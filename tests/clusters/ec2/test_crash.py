@@ -7,7 +7,7 @@ import pytest
 
 from pytest_dtfperf.clusters.ec2 import reap
 from pytest_dtfperf.clusters.ec2.account import Account
-from pytest_dtfperf.clusters.ec2.ledger import state_folder
+from pytest_dtfperf.clusters.ec2.ledger import get_state_folder
 from pytest_dtfperf.testing.backends import wait_until
 from tests import campaign
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
@@ -64,4 +64,4 @@ def _come_or_over(hang: Hang, session: Session) -> bool:
 
 def keys_left() -> list[Path]:
     """Private keys of runs: gone with them."""
-    return [path for path in state_folder().rglob("*") if path.is_file() and path.suffix != ".jsonl"]
+    return [path for path in get_state_folder().rglob("*") if path.is_file() and path.suffix != ".jsonl"]

@@ -72,7 +72,7 @@ def test_one_key_is_trusted_at_a_time(tmp_path: Path) -> None:
     """What was believed before is believed no more; comments do not count."""
     contact.trust_keys(tmp_path, "i-0", "ssh-ed25519 AAAAold somebody")
     contact.trust_keys(tmp_path, "i-0", "ssh-ed25519 AAAAnew", "ssh-ed25519 AAAAnew else")
-    assert contact.known_hosts_path(tmp_path, "i-0").read_text() == "i-0 ssh-ed25519 AAAAnew\n"
+    assert contact.get_known_hosts_path(tmp_path, "i-0").read_text() == "i-0 ssh-ed25519 AAAAnew\n"
     assert [each.name for each in tmp_path.iterdir()] == ["known_hosts.i-0"]
 
 
@@ -82,7 +82,7 @@ def test_a_full_disk_keeps_what_was_believed(tmp_path: Path) -> None:
     words = rf"{tmp_path}/known_hosts\.i-0 cannot be written: .*; make room on that disk"
     with full_behind(tmp_path / "none", room=3), pytest.raises(AllocationError, match=words):
         contact.trust_keys(tmp_path, "i-0", "ssh-ed25519 AAAAnew")
-    assert contact.known_hosts_path(tmp_path, "i-0").read_text() == "i-0 ssh-ed25519 AAAAold\n"
+    assert contact.get_known_hosts_path(tmp_path, "i-0").read_text() == "i-0 ssh-ed25519 AAAAold\n"
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from pytest_dtfperf.clusters.ec2.ledger import (
     KEPT_FOR_S,
     Ledger,
     delete_old_ledgers,
+    get_state_folder,
     list_damaged_ledgers,
     list_ledgers,
-    state_folder,
 )
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node.owner import Fate, Owner
@@ -182,10 +182,10 @@ def test_old_ones_are_forgotten(tmp_path: Path) -> None:
 def test_where_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """XDG_STATE_HOME says so, else the place that stands for it."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert state_folder() == tmp_path / "dtfperf" / "ec2"
+    assert get_state_folder() == tmp_path / "dtfperf" / "ec2"
     monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert state_folder() == tmp_path / "home" / ".local" / "state" / "dtfperf" / "ec2"
+    assert get_state_folder() == tmp_path / "home" / ".local" / "state" / "dtfperf" / "ec2"
 
 
 def test_one_at_a_time(ledger: Ledger) -> None:

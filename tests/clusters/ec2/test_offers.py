@@ -62,12 +62,12 @@ def test_asks_once_and_then_knows() -> None:
     account = StubbedAccount()
     account.answer("ec2", "describe_instance_types", {"InstanceTypes": [_sent("g5.12xlarge")]}, InstanceTypes=["g5.12xlarge"])
 
-    assert instance_types.known_gpus({"instance_type": "g5.12xlarge"}) is None
+    assert instance_types.get_known_gpus({"instance_type": "g5.12xlarge"}) is None
     found = [instance_types.get_offer(account.account, "g5.12xlarge") for _ in range(2)]
 
     account.assert_all_asked()
     assert found == [instance_types.parse_offer(INSTANCE_TYPES["g5.12xlarge"])] * 2
-    assert instance_types.known_gpus({"instance_type": "g5.12xlarge", "region": "elsewhere"}) == 4
+    assert instance_types.get_known_gpus({"instance_type": "g5.12xlarge", "region": "elsewhere"}) == 4
 
 
 def test_no_gpu_is_known_as_well() -> None:
@@ -76,8 +76,8 @@ def test_no_gpu_is_known_as_well() -> None:
     account.answer("ec2", "describe_instance_types", {"InstanceTypes": [_sent("t3.micro")]})
     instance_types.get_offer(account.account, "t3.micro")
 
-    assert instance_types.known_gpus({"instance_type": "t3.micro"}) == 0
-    assert instance_types.known_gpus({}) is None
+    assert instance_types.get_known_gpus({"instance_type": "t3.micro"}) == 0
+    assert instance_types.get_known_gpus({}) is None
 
 
 @pytest.mark.parametrize("code", ["InvalidInstanceType", "InvalidParameterValue"])
@@ -100,7 +100,7 @@ def test_an_unknown_type(code: str) -> None:
         "region eu-west-1 offers no instance type 'p2.xlarge'. Nearest there: g6.xlarge, g5.xlarge, p4d.24xlarge, g5.8xlarge. "
         "All: aws ec2 describe-instance-types --region eu-west-1"
     )
-    assert instance_types.known_gpus({"instance_type": "p2.xlarge"}) is None
+    assert instance_types.get_known_gpus({"instance_type": "p2.xlarge"}) is None
 
 
 def test_no_answer() -> None:

@@ -107,7 +107,7 @@ def test_a_region_that_may_not_be_enabled(code: str, region: str, named: bool) -
 )
 def test_what_to_do(code: str, status: int, kind: Refusal) -> None:
     """Missing capacity looks like a broken server and must not be repeated; quotas and rights do not change by waiting."""
-    assert refusals.kind_of(code, status) is kind
+    assert refusals.classify_refusal(code, status) is kind
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_clock_is_compared_with_the_answers_date() -> None:
 def test_state_reason() -> None:
     """Code and message in one text; Amazon's messages often begin with the code already."""
     reason = {"Code": "Server.X", "Message": "Server.X: because"}
-    assert refusals.state_reason({"StateReason": reason}) == "Server.X: because"
-    assert refusals.state_reason({"StateReason": {"Code": "C", "Message": "m"}}) == "C: m"
-    assert refusals.state_reason({"StateReason": {"Code": "", "Message": ""}}) == ""
-    assert refusals.state_reason({}) == ""
+    assert refusals.format_state_reason({"StateReason": reason}) == "Server.X: because"
+    assert refusals.format_state_reason({"StateReason": {"Code": "C", "Message": "m"}}) == "C: m"
+    assert refusals.format_state_reason({"StateReason": {"Code": "", "Message": ""}}) == ""
+    assert refusals.format_state_reason({}) == ""

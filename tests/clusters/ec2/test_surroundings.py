@@ -35,7 +35,7 @@ def test_the_newest_image_for_a_type(cloud: Cloud, account: Account, kind: str, 
 def test_images_are_for_an_architecture(account: Account, architectures: list[str], in_it: str) -> None:
     """The parameter asked for is that of the type's processors."""
     offer = replace(instance_types.get_offer(account, "g4dn.xlarge"), architectures=architectures)
-    assert f"/{in_it}/" in prerequisites.default_image_parameter(offer)
+    assert f"/{in_it}/" in prerequisites.get_default_image_parameter(offer)
 
 
 def test_an_image_by_its_id_or_its_parameter(cloud: Cloud, account: Account) -> None:

@@ -90,7 +90,7 @@ def test_a_full_disk_is_no_obstacle(cloud: Cloud, account: Account, keep: Keep, 
 def test_signals_do_not_end_it(cloud: Cloud, account: Account, tmp_path: Path, number: signal.Signals) -> None:
     """Whoever ends everything at a terminal does not end what sees to the instances."""
     ledger, _ = launched(account, runs.young(cloud), tmp_path)
-    with subprocess.Popen(watchdog.watchdog_command(ledger.path, 0.1), stdin=subprocess.PIPE) as process:
+    with subprocess.Popen(watchdog.make_watchdog_command(ledger.path, 0.1), stdin=subprocess.PIPE) as process:
         wait_until("it ignores the signal", lambda: _ignored(process.pid) & (1 << (number - 1)))
         process.send_signal(number)
         assert process.stdin

@@ -157,7 +157,7 @@ def test_times_are_slurms(load: Load, limit: str | int) -> None:
 )
 def test_gpus_are_counted(output: dict[str, Any], gpus: int | None) -> None:
     """How many GPUs a node lends follows from either key, in every form of it."""
-    assert keys.gpus_per_node(output) == gpus
+    assert keys.get_gpus_per_node(output) == gpus
 
 
 @pytest.mark.parametrize(
@@ -166,4 +166,4 @@ def test_gpus_are_counted(output: dict[str, Any], gpus: int | None) -> None:
 )
 def test_durations_are_seconds(output: str | float, seconds: float | None) -> None:
     """A duration is a number of seconds, or a number with its unit."""
-    assert keys.seconds(output) == seconds
+    assert keys.parse_seconds(output) == seconds

@@ -197,5 +197,5 @@ def test_devices_are_counted_without_asking(load: Load) -> None:
 
 def test_hosts_have_their_own_python(load: Load) -> None:
     """The hosts' interpreter is python3 of their PATH, unless the file sets another."""
-    assert named.python(load('hosts = "a"\ngpus_per_host = 1')) == "python3"
-    assert named.python(load('hosts = "a"\ngpus_per_host = 1\npython = "/opt/bin/python"')) == "/opt/bin/python"
+    assert named.get_python(load('hosts = "a"\ngpus_per_host = 1')) == "python3"
+    assert named.get_python(load('hosts = "a"\ngpus_per_host = 1\npython = "/opt/bin/python"')) == "/opt/bin/python"

@@ -23,7 +23,7 @@ PHASES = {
 @pytest.mark.parametrize(("phase", "word"), [(phase, word) for phase, words in PHASES.items() for word in words.split()])
 def test_states_have_a_phase(phase: Phase, word: str) -> None:
     """Each of Slurm's states has a phase of the nodes, and a message."""
-    assert states.phase_of(word) is phase
+    assert states.get_phase(word) is phase
     assert states.describe_state(word)[0].islower()
 
 
@@ -34,7 +34,7 @@ def test_every_state_is_in_the_table_above() -> None:
 
 def test_unknown_state_is_no_end() -> None:
     """An unknown state of a later Slurm loses no nodes, and is shown unchanged."""
-    assert states.phase_of("PONDERING") is Phase.WAITING
+    assert states.get_phase("PONDERING") is Phase.WAITING
     assert states.describe_state("PONDERING") == "is in a state that Slurm calls PONDERING, which this version does not know"
 
 

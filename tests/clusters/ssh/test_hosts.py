@@ -220,7 +220,7 @@ Host behind
         ("hosts = ['192.0.2.7']\nport = 2222", ["host-192.0.2.7:2222"]),
         ("hosts = ['192.0.2.9', 'one']", ["host-192.0.2.7:22", "host-192.0.2.9:22"]),
         ("hosts = ['behind']", ["host-node3.inside:22"]),
-        ("hosts = ['localhost', '127.0.0.1']", local.machines()),
+        ("hosts = ['localhost', '127.0.0.1']", local.get_machine()),
         ("hosts = ['localhost']\nport = 2201", ["host-127.0.0.1:2201"]),
         ("hosts = ['no-such-host.invalid']", ["host-no-such-host.invalid:22"]),
     ],

@@ -35,7 +35,7 @@ def shared() -> Iterator[None]:
         self._alias_name_cache = _names
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(botocore.session, "create_loader", account._service_loader)
+        patch.setattr(botocore.session, "create_loader", account._get_service_loader)
         patch.setattr(ClientCreator, "_create_client_class", known_class)
         patch.setattr(EventAliaser, "__init__", begin_with_names)
         yield
