@@ -1,0 +1,155 @@
+"""Software stacks with a planted slow-down, compared by whole runs; and what a comparison that was killed leaves behind."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.node.processes import iterate_processes
+from pytest_dtfperf.testing.backends import wait_until
+from tests.cli.test_bisect import FAST, PROGRAM, SLOW, make_repository
+from tests.plugin.conftest import COMMANDS_HERE, ENDS_S, Ended, PerfTests, perf_tests_in
+
+SLEEPS = """
+import time
+from pytest_dtfperf.steps import Steps
+
+end = Steps.end
+
+def end_later(self):
+    time.sleep(0.05)
+    end(self)
+
+Steps.end = end_later
+"""
+TRAINING = """
+[local]
+backend = "local"
+alone = false
+devices_per_host = 2
+device = "cpu"
+"""
+
+
+@pytest.fixture
+def perf(tmp_path: Path) -> PerfTests:
+    perf = perf_tests_in(tmp_path)
+    perf.environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    (perf.folder / "perf" / "clusters.toml").write_text(COMMANDS_HERE)
+    (perf.folder / "speed.py").write_text(f"STEP_S = {SLOW}\n")
+    (perf.folder / "train.py").write_text(PROGRAM.format(module="speed"))
+    return perf
+
+
+def compare(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
+    argv = ["-m", "pytest_dtfperf.cli", "ab", *arguments, "--clusters-file=perf/clusters.toml"]
+    return perf.run_python(*argv, **environment)
+
+
+def comparisons(perf: PerfTests) -> list[dict[str, Any]]:
+    folder = max((perf.folder / "perf_results").iterdir())
+    return [json.loads(line) for line in (folder / "comparisons.jsonl").read_text().splitlines()]
+
+
+def plant_sleep(perf: PerfTests) -> str:
+    """Write a sitecustomize.py that sleeps in each step, and return the variant that has it."""
+    (perf.folder / "planted").mkdir()
+    (perf.folder / "planted" / "sitecustomize.py").write_text(SLEEPS)
+    path = f"{perf.folder / 'planted'}:{perf.environ()['PYTHONPATH']}"
+    return f"slow: environment=PYTHONPATH={path}"
+
+
+def test_a_sleep_that_a_stack_adds_to_each_step_is_found(perf: PerfTests) -> None:
+    """A sitecustomize.py of one stack makes it SLOWER."""
+    ended = compare(perf, "old:", plant_sleep(perf), "--command=python train.py", "gpus=1")
+    assert ended.code == 1, ended.err
+    (found,) = comparisons(perf)
+    assert found["verdict"] == "SLOWER"
+
+
+@pytest.mark.campaign(only=True)
+def test_a_sleep_that_a_stack_adds_to_each_step_is_sized(perf: PerfTests) -> None:
+    """The sleep is as long as a step without it, and the difference has that size within 20 %."""
+    assert compare(perf, "old:", plant_sleep(perf), "--command=python train.py", "gpus=1").code == 1
+    (found,) = comparisons(perf)
+    assert found["estimate"]["ratio"] == pytest.approx(SLOW / (SLOW + 0.05), rel=0.2)
+
+
+@pytest.mark.campaign(only=True)
+def test_training_without_onednn_is_found_and_explained(perf: PerfTests) -> None:
+    """TensorFlow without oneDNN is SLOWER, and the variable that switched it off is named as the cause."""
+    (perf.folder / "perf" / "clusters.toml").write_text(TRAINING)
+    ended = compare(perf, "with:", "without: environment=TF_ENABLE_ONEDNN_OPTS=0", "mnist", "gpus=1", "--steps=5")
+    assert ended.code == 1, ended.err
+    (found,) = comparisons(perf)
+    assert found["verdict"] == "SLOWER"
+    ended.line("TF_ENABLE_ONEDNN_OPTS")
+
+
+def test_three_commits_are_compared_in_their_worktrees(perf: PerfTests) -> None:
+    """Each commit is compared with the first, without a file of another one."""
+    repo = perf.folder / "repo"
+    slow, fast, slow_again = make_repository(repo, [SLOW, FAST, SLOW * 2])
+    variants = [f"v{at}: git={each} repo={repo}" for at, each in enumerate([slow, fast, slow_again])]
+    ended = compare(perf, *variants, "--command=python train.py", "gpus=1")
+    assert ended.code == 1, ended.err
+    found = comparisons(perf)
+    assert [(each["variant"]["name"], each["verdict"]) for each in found] == [("v1", "FASTER"), ("v2", "SLOWER")]
+    assert found[0]["variant"]["settings"] == {"git": fast, "repo": str(repo)}
+
+
+def test_a_commit_that_cannot_be_built_ends_a_comparison_before_hosts_are_allocated(perf: PerfTests) -> None:
+    """The message has the variant and the last lines of the build."""
+    repo = perf.folder / "repo"
+    commits = make_repository(repo, [FAST, SLOW], broken=[1])
+    variants = [f"v{at}: git={each} repo={repo} setup='sh build.sh'" for at, each in enumerate(commits)]
+    ended = compare(perf, *variants, "--command=python train.py")
+    assert ended.code == 1
+    assert "variant v1: setup ended with exit code 3" in ended.err
+    missing = compare(perf, variants[0], f"v9: git=v9 repo={repo}", "--command=python train.py")
+    assert (missing.code, missing.err) == (2, f"dtfperf: variant v9: git: {repo} has no commit v9\n")
+
+
+def count_processes(token: str) -> int:
+    """Return how many processes have this in their environment."""
+    found = 0
+    for each in iterate_processes():
+        try:
+            found += token.encode() in Path(f"/proc/{each.pid}/environ").read_bytes()
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("phase", ["agents", "run", "block"])
+def test_a_killed_comparison_leaves_nothing(perf: PerfTests, phase: str, number: int) -> None:
+    """While agents start, in a run and after a block: no process of any stack stays, and the next comparison runs."""
+    token = f"ab-{phase}-{number}-{perf.folder.name}"
+    argv = [sys.executable, "-m", "pytest_dtfperf.cli", "ab", "old:", "new: environment=X=1", "--command=python train.py"]
+    log = perf.folder / "err"
+    with (
+        log.open("wb") as err,
+        subprocess.Popen(
+            [*argv, "--clusters-file=perf/clusters.toml"],
+            cwd=perf.folder,
+            env=perf.environ({"TOKEN": token}),
+            stdout=subprocess.DEVNULL,
+            stderr=err,
+        ) as process,
+    ):
+        reached = {
+            "agents": lambda: count_processes(token) > 1,
+            "run": lambda: b"run 1 of" in log.read_bytes(),
+            "block": lambda: any((perf.folder / "perf_results").glob("*/comparisons.jsonl")),
+        }
+        wait_until(f"it comes to {phase}", reached[phase])
+        process.send_signal(number)
+        process.wait(ENDS_S)
+    wait_until("all processes have ended", lambda: count_processes(token) == 0)
+    ended = compare(perf, "old:", "new: environment=X=1", "--command=python train.py", "--max-blocks=4", "--time-limit=1s")
+    assert ended.code == 0, ended.err
